@@ -1,0 +1,176 @@
+#include "tqcache/cache/cache.h"
+
+#include <cmath>
+#include <string>
+#include <string_view>
+
+#include "tqcache/base/shape.h"
+
+namespace tqcache::cache {
+namespace {
+
+Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+
+Result<void> validate_shape(HeadShape shape) {
+  if (shape.n_kv_heads < 1 || shape.head_dim < 1) return corrupt("a shape has a size below 1");
+  if (shape.n_kv_heads > kMaxKvHeads) {
+    return Error{ErrorCode::kTooLarge, std::to_string(shape.n_kv_heads) + " kv heads"};
+  }
+  if (shape.head_dim > kMaxHeadDim) {
+    return Error{ErrorCode::kTooLarge, "head_dim " + std::to_string(shape.head_dim)};
+  }
+  return {};
+}
+
+Result<void> validate_dense(const DenseSide& side, HeadShape shape, std::int64_t n_blocks) {
+  if (static_cast<std::int64_t>(side.blocks.size()) != n_blocks) {
+    return corrupt(std::to_string(side.blocks.size()) + " dense token blocks where " +
+                   std::to_string(n_blocks) + " belong");
+  }
+  const auto expected = static_cast<std::size_t>(shape.n_kv_heads * kTokenBlock * shape.head_dim) *
+                        dtype_size(side.dtype);
+  for (const AlignedBytes& block : side.blocks) {
+    if (block.size() != expected) return corrupt("a dense token block of the wrong size");
+  }
+  return {};
+}
+
+Result<void> validate_turbo(const TurboSide& side, HeadShape shape, std::int64_t n_tokens) {
+  if (side.quantizer.spec().head_dim != shape.head_dim) {
+    return corrupt("codec for head_dim " + std::to_string(side.quantizer.spec().head_dim) +
+                   " in a layer of head_dim " + std::to_string(shape.head_dim));
+  }
+  const auto n_packed = static_cast<std::int64_t>(side.packed.size());
+  if (n_packed > n_tokens / kTokenBlock) return corrupt("more packed token blocks than tokens");
+  const std::int64_t n_tail = block_count(n_tokens) - n_packed;
+  if (n_tail > 1) return corrupt("a token block before the last is not packed");
+  const auto n_vectors = static_cast<std::size_t>(shape.n_kv_heads * kTokenBlock);
+  for (const TurboBlock& block : side.packed) {
+    if (block.codes.size() != n_vectors * side.quantizer.code_bytes() ||
+        block.scales.size() != n_vectors) {
+      return corrupt("a packed token block of the wrong size");
+    }
+  }
+  return validate_dense(side.tail, shape, n_tail);
+}
+
+Result<void> validate_side(const Side& side, HeadShape shape, std::int64_t n_tokens) {
+  if (const auto* turbo = std::get_if<TurboSide>(&side)) {
+    return validate_turbo(*turbo, shape, n_tokens);
+  }
+  return validate_dense(std::get<DenseSide>(side), shape, block_count(n_tokens));
+}
+
+Result<void> validate_layer(const AttentionLayer& layer, std::int64_t n_tokens) {
+  TQC_TRY(validate_shape(layer.shape));
+  if (auto k = validate_side(layer.k, layer.shape, n_tokens); !k) {
+    return in_context("k", std::move(k).error());
+  }
+  if (auto v = validate_side(layer.v, layer.shape, n_tokens); !v) {
+    return in_context("v", std::move(v).error());
+  }
+  return {};
+}
+
+Result<void> validate_layer(const ArraysLayer& layer, std::int64_t) {
+  for (const NamedArray& array : layer.arrays) {
+    const auto count = element_count(array.shape);
+    const auto bytes = count ? checked_mul(*count, dtype_size(array.dtype)) : std::nullopt;
+    if (!bytes || *bytes != array.data.size()) {
+      return corrupt("array \"" + array.name + "\": its shape and its bytes disagree");
+    }
+  }
+  return {};
+}
+
+std::string describe(const Rope& rope) {
+  constexpr std::string_view kStyles[] = {"none", "half-split", "interleaved"};
+  return std::string(kStyles[static_cast<std::size_t>(rope.style)]) + " over " +
+         std::to_string(rope.n_dims) + " components, base " + std::to_string(rope.base);
+}
+
+Error mismatch(std::string_view what, std::string_view cache, std::string_view model) {
+  return {ErrorCode::kMismatch, "made by another model: " + std::string(what) +
+                                    " of the cache is " + std::string(cache) + ", of the model " +
+                                    std::string(model)};
+}
+
+std::string describe(const std::optional<Sha256>& fingerprint) {
+  return fingerprint ? to_hex(*fingerprint) : "none";
+}
+
+}  // namespace
+
+Result<Cache> make_cache(Identity identity, std::span<const LayerPlan> layers) {
+  if (static_cast<std::int64_t>(layers.size()) > kMaxLayers) {
+    return Error{ErrorCode::kInvalidArgument, std::to_string(layers.size()) + " layers"};
+  }
+  Cache cache;
+  cache.identity = std::move(identity);
+  for (const LayerPlan& plan : layers) {
+    if (auto shape = validate_shape(plan.shape); !shape) {
+      return Error{ErrorCode::kInvalidArgument, shape.error().message};
+    }
+    cache.layers.emplace_back(
+        AttentionLayer{plan.shape, DenseSide{plan.dtype, {}}, DenseSide{plan.dtype, {}}});
+  }
+  return cache;
+}
+
+Result<void> validate(const Cache& cache) {
+  if (cache.n_tokens() > kMaxTokens) {
+    return Error{ErrorCode::kTooLarge, std::to_string(cache.n_tokens()) + " tokens"};
+  }
+  if (static_cast<std::int64_t>(cache.layers.size()) > kMaxLayers) {
+    return Error{ErrorCode::kTooLarge, std::to_string(cache.layers.size()) + " layers"};
+  }
+  for (std::size_t i = 0; i < cache.layers.size(); ++i) {
+    auto checked =
+        std::visit([&](const auto& layer) { return validate_layer(layer, cache.n_tokens()); },
+                   cache.layers[i]);
+    if (!checked) return in_context("layer " + std::to_string(i), std::move(checked).error());
+  }
+  return {};
+}
+
+Result<void> check_identity(const Cache& cache, const Identity& model) {
+  const Identity& own = cache.identity;
+  if (own.architecture != model.architecture) {
+    return mismatch("the architecture", own.architecture, model.architecture);
+  }
+  if (own.weights_fingerprint != model.weights_fingerprint) {
+    return mismatch("the weights fingerprint", to_hex(own.weights_fingerprint),
+                    to_hex(model.weights_fingerprint));
+  }
+  if (own.tokenizer_fingerprint != model.tokenizer_fingerprint) {
+    return mismatch("the tokenizer fingerprint", to_hex(own.tokenizer_fingerprint),
+                    to_hex(model.tokenizer_fingerprint));
+  }
+  if (own.adapter_fingerprint != model.adapter_fingerprint) {
+    return mismatch("the adapter fingerprint", describe(own.adapter_fingerprint),
+                    describe(model.adapter_fingerprint));
+  }
+  if (own.rope != model.rope) return mismatch("RoPE", describe(own.rope), describe(model.rope));
+  return {};
+}
+
+ByteCount byte_count(const Cache& cache) {
+  ByteCount total;
+  const auto add = [&](ByteCount part) {
+    total.allocated += part.allocated;
+    total.used += part.used;
+  };
+  for (const Layer& layer : cache.layers) {
+    if (const auto* attention = std::get_if<AttentionLayer>(&layer)) {
+      add(byte_count(attention->k, attention->shape, cache.n_tokens()));
+      add(byte_count(attention->v, attention->shape, cache.n_tokens()));
+    } else {
+      for (const NamedArray& array : std::get<ArraysLayer>(layer).arrays) {
+        add({array.data.size(), array.data.size()});
+      }
+    }
+  }
+  return total;
+}
+
+}  // namespace tqcache::cache

@@ -1,0 +1,74 @@
+#pragma once
+// cache/cache.h: a prompt cache in memory: whose it is, which tokens, and the state of each layer.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tqcache/base/hash.h"
+#include "tqcache/base/result.h"
+#include "tqcache/cache/layer.h"
+
+namespace tqcache::cache {
+
+// Bounds on what a cache may claim to be; they are also limits of the file (docs/format.md
+// §Limits).
+inline constexpr std::int64_t kMaxLayers = 1024;
+inline constexpr std::int64_t kMaxTokens = 16 * 1024 * 1024;
+inline constexpr std::int64_t kMaxKvHeads = 1024;
+inline constexpr std::int64_t kMaxHeadDim = 1024;
+
+enum class RopeStyle : std::uint8_t { kNone = 0, kHalfSplit = 1, kInterleaved = 2 };
+
+// How the model turned its keys. Needed to go on, and to take keys back to before RoPE.
+struct Rope {
+  RopeStyle style = RopeStyle::kHalfSplit;
+  std::int64_t n_dims = 0;  // components that turn, from the first on
+  double base = 0;
+  bool operator==(const Rope&) const = default;
+};
+
+// Which model the cache belongs to. A cache is of use only to exactly this model.
+struct Identity {
+  std::string architecture;  // GGUF's word: "qwen3"
+  std::string model_name;    // for people; says nothing about identity
+  Rope rope;
+  Sha256 weights_fingerprint{};               // model/fingerprint.h
+  Sha256 tokenizer_fingerprint{};             // model/fingerprint.h
+  std::optional<Sha256> adapter_fingerprint;  // absent: no adapter
+  std::string source_format;                  // where the values came from: "tqcache", "mlx-lm"
+};
+
+struct Cache {
+  Identity identity;
+  std::vector<std::int32_t> tokens;  // the tokens whose state the layers hold
+  std::vector<Layer> layers;
+
+  std::int64_t n_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
+};
+
+// One layer's shape and how its sides shall be kept, for make_cache().
+struct LayerPlan {
+  HeadShape shape;
+  Dtype dtype = Dtype::kF16;
+};
+
+// An empty cache of dense attention layers.
+// Errors: kInvalidArgument when a shape or the count is out of bounds.
+Result<Cache> make_cache(Identity identity, std::span<const LayerPlan> layers);
+
+// Checks that all parts agree: counts within bounds, every block present and of the right size,
+// packed blocks before the tail, arrays as large as their shape says.
+// Errors: kCorrupt, kTooLarge; the message names the layer and the side.
+Result<void> validate(const Cache& cache);
+
+// Whether `cache` was made by the model that `model` describes (its weights, tokenizer, adapter,
+// RoPE and architecture).
+// Errors: kMismatch; the message names both fingerprints, or the fact that differs.
+Result<void> check_identity(const Cache& cache, const Identity& model);
+
+ByteCount byte_count(const Cache& cache);
+
+}  // namespace tqcache::cache

@@ -1,0 +1,37 @@
+#pragma once
+// cache/diff.h: how far apart the keys and values of two caches of the same prompt are.
+
+#include <cstdint>
+#include <vector>
+
+#include "tqcache/base/result.h"
+#include "tqcache/cache/cache.h"
+
+namespace tqcache::cache {
+
+struct Difference {
+  double relative_mse = 0;  // sum |a - b|^2 / sum |a|^2
+  double cosine = 1;        // <a, b> / (|a| |b|), over all values of the side as one vector
+  double max_abs = 0;       // largest |a_i - b_i|
+  std::uint64_t n_values = 0;
+};
+
+struct LayerDifference {
+  std::int64_t layer = 0;
+  Difference k;
+  Difference v;
+};
+
+struct CacheDifference {
+  std::int64_t n_tokens = 0;            // compared: the shorter of the two
+  std::vector<LayerDifference> layers;  // attention layers
+  Difference k;                         // over all layers
+  Difference v;
+  bool arrays_equal = true;  // arrays layers, bit for bit
+};
+
+// Compares the tokens that both caches hold. `a` is the reference that errors are relative to.
+// Errors: kMismatch when layers or shapes differ, or the common tokens do.
+Result<CacheDifference> diff(const Cache& a, const Cache& b, unsigned n_threads);
+
+}  // namespace tqcache::cache

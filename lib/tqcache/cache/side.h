@@ -1,0 +1,110 @@
+#pragma once
+// cache/side.h: the keys, or the values, of one attention layer, in token blocks.
+//
+// A side is dense or turbo. Either way it is cut into token blocks of 256 tokens, the one unit
+// of memory and file. A turbo side packs whole blocks only; what follows them is its dense tail.
+// A block that has just become full stays dense until the next token comes, so that the last
+// token's key and value are always at hand in full precision while a conversation goes on.
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "tqcache/base/aligned.h"
+#include "tqcache/base/dtype.h"
+#include "tqcache/base/result.h"
+#include "tqcache/codec/quantizer.h"
+
+namespace tqcache::cache {
+
+inline constexpr std::int64_t kTokenBlock = 256;  // tokens; part of the file format
+
+struct HeadShape {
+  std::int64_t n_kv_heads = 0;
+  std::int64_t head_dim = 0;
+  bool operator==(const HeadShape&) const = default;
+};
+
+// Whole token blocks in memory even when fewer tokens are valid, so that appending never moves
+// a value.
+struct DenseSide {
+  Dtype dtype = Dtype::kF16;
+  std::vector<AlignedBytes> blocks;  // each [n_kv_heads, kTokenBlock, head_dim] of dtype
+};
+
+// One packed token block.
+struct TurboBlock {
+  AlignedBytes codes;                 // [n_kv_heads, kTokenBlock, code_bytes]
+  std::vector<std::uint16_t> scales;  // [n_kv_heads, kTokenBlock], f16 bits
+};
+
+struct TurboSide {
+  codec::Quantizer quantizer;
+  std::vector<TurboBlock> packed;  // the first blocks, each full
+  DenseSide tail;                  // the tokens after them: at most one block
+};
+
+using Side = std::variant<DenseSide, TurboSide>;
+
+// Number of token blocks that `n_tokens` tokens fill or begin.
+constexpr std::int64_t block_count(std::int64_t n_tokens) {
+  return (n_tokens + kTokenBlock - 1) / kTokenBlock;
+}
+
+// Number of valid tokens in block `block` of a side of `n_tokens` tokens.
+constexpr std::int64_t tokens_in_block(std::int64_t n_tokens, std::int64_t block) {
+  return std::min(kTokenBlock, n_tokens - block * kTokenBlock);
+}
+
+// Blocks that stand packed: 0 for a dense side.
+std::int64_t packed_block_count(const Side& side);
+
+// The type of the values that are not packed.
+Dtype dense_dtype(const Side& side);
+
+// The dense block that holds `block`, whether of a dense side or of a turbo side's tail.
+// Requires: block >= packed_block_count(side), and it exists.
+const AlignedBytes& dense_block(const Side& side, std::int64_t block);
+
+// Packs the tail of a turbo side if it is a full block; leaves every other side as it is. To be
+// called before append(), so that the side's tail has room.
+//
+// Requires: the side holds `n_tokens` tokens.
+// Errors:   as pack_block(); the side is then as it was.
+Result<void> pack_full_tail(Side& side, HeadShape shape, std::int64_t n_tokens, unsigned n_threads);
+
+// Appends one or more tokens that all fall into one token block.
+//
+// Shapes:   rows [n, n_kv_heads, head_dim] f32, in token order; rounded to the side's dtype.
+// Requires: the side holds `n_tokens` tokens, of which no full block is left in a turbo side's
+//           tail (pack_full_tail); n_tokens % 256 + n <= 256.
+void append(Side& side, HeadShape shape, std::int64_t n_tokens, std::span<const float> rows);
+
+// Takes the tokens from `n_tokens` on away again. Requires: the side holds more than `n_tokens`
+// tokens, and its blocks from `n_tokens` / 256 on are dense.
+void remove_tail(Side& side, std::int64_t n_tokens);
+
+// Widens the valid head vectors of one kv head in one block, decoding packed ones.
+//
+// Shapes: out [tokens_in_block(n_tokens, block), head_dim].
+void read_block(const Side& side, HeadShape shape, std::int64_t n_tokens, std::int64_t block,
+                std::int64_t kv_head, std::span<float> out);
+
+// Packs one dense block of 256 tokens.
+//
+// Shapes: block [n_kv_heads, kTokenBlock, head_dim] of dtype.
+// Errors: as Quantizer::encode; the message names the head and the token in the block.
+// Bytes:  identical for any number of threads.
+Result<TurboBlock> pack_block(const codec::Quantizer& quantizer, HeadShape shape, Dtype dtype,
+                              std::span<const std::byte> block, unsigned n_threads);
+
+// Memory taken, and the part of it that holds valid tokens.
+struct ByteCount {
+  std::uint64_t allocated = 0;
+  std::uint64_t used = 0;
+};
+ByteCount byte_count(const Side& side, HeadShape shape, std::int64_t n_tokens);
+
+}  // namespace tqcache::cache

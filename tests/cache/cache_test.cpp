@@ -1,0 +1,154 @@
+#include "tqcache/cache/cache.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cache/random_cache.h"
+#include "tqcache/cache/convert.h"
+
+namespace tqcache::cache {
+namespace {
+
+using test::attention;
+using test::random_cache;
+using testing::HasSubstr;
+
+// The error of validate() after `change` was made to a good cache of 600 tokens, turbo if `bits`.
+Error error_after(int bits, const std::function<void(Cache&)>& change) {
+  Cache cache = convert(random_cache(1, 600), {.key_bits = bits, .value_bits = bits}).value();
+  EXPECT_TRUE(validate(cache));
+  change(cache);
+  const auto checked = validate(cache);
+  return checked ? Error{ErrorCode::kIo, "no error"} : checked.error();
+}
+
+TEST(Cache, IsValidAtEveryBlockBorder) {
+  for (const std::int64_t n : {0, 1, 255, 256, 257, 511, 512, 513}) {
+    EXPECT_TRUE(validate(random_cache(1, n))) << n;
+    EXPECT_TRUE(validate(convert(random_cache(1, n), {}).value())) << n;
+  }
+}
+
+TEST(Cache, MakeCacheRefusesImpossibleShapes) {
+  for (const HeadShape shape : {HeadShape{0, 64}, HeadShape{2, 0}, HeadShape{kMaxKvHeads + 1, 64},
+                                HeadShape{2, kMaxHeadDim + 1}}) {
+    const LayerPlan plan{shape, Dtype::kF16};
+    const auto made = make_cache({}, {&plan, 1});
+    ASSERT_FALSE(made);
+    EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+  }
+  const std::vector<LayerPlan> many(kMaxLayers + 1, LayerPlan{{1, 64}, Dtype::kF16});
+  EXPECT_FALSE(make_cache({}, many));
+}
+
+TEST(CacheValidate, RefusesAMissingDenseBlock) {
+  const Error error = error_after(kDenseBits, [](Cache& cache) {
+    std::get<DenseSide>(attention(cache, 1).v).blocks.pop_back();
+  });
+  EXPECT_EQ(error.code, ErrorCode::kCorrupt);
+  EXPECT_THAT(error.message, HasSubstr("layer 1: v: 2 dense token blocks where 3 belong"));
+}
+
+TEST(CacheValidate, RefusesADenseBlockOfTheWrongSize) {
+  const Error error = error_after(kDenseBits, [](Cache& cache) {
+    std::get<DenseSide>(attention(cache, 0).k).blocks[1].pop_back();
+  });
+  EXPECT_THAT(error.message, HasSubstr("layer 0: k: a dense token block of the wrong size"));
+}
+
+TEST(CacheValidate, RefusesMorePackedBlocksThanTokens) {
+  const Error error = error_after(4, [](Cache& cache) { cache.tokens.resize(300); });
+  EXPECT_EQ(error.code, ErrorCode::kCorrupt);
+  EXPECT_THAT(error.message, HasSubstr("more packed token blocks than tokens"));
+}
+
+TEST(CacheValidate, RefusesATailOfTwoBlocks) {
+  const Error error = error_after(
+      4, [](Cache& cache) { std::get<TurboSide>(attention(cache, 0).k).packed.pop_back(); });
+  EXPECT_THAT(error.message, HasSubstr("a token block before the last is not packed"));
+}
+
+TEST(CacheValidate, RefusesAPackedBlockOfTheWrongSize) {
+  const auto shorten_codes = [](Cache& cache) {
+    std::get<TurboSide>(attention(cache, 0).k).packed[0].codes.pop_back();
+  };
+  const auto shorten_scales = [](Cache& cache) {
+    std::get<TurboSide>(attention(cache, 0).k).packed[0].scales.pop_back();
+  };
+  EXPECT_THAT(error_after(4, shorten_codes).message, HasSubstr("packed token block of the wrong"));
+  EXPECT_THAT(error_after(4, shorten_scales).message, HasSubstr("packed token block of the wrong"));
+}
+
+TEST(CacheValidate, RefusesACodecForAnotherHeadDim) {
+  const Error error = error_after(4, [](Cache& cache) {
+    std::get<TurboSide>(attention(cache, 0).k).quantizer = codec::Quantizer::make({128, 4}).value();
+  });
+  EXPECT_THAT(error.message, HasSubstr("codec for head_dim 128 in a layer of head_dim 64"));
+}
+
+TEST(CacheValidate, RefusesAnArrayWhoseBytesAreNotItsShape) {
+  Cache cache = random_cache(1, 3);
+  cache.layers.emplace_back(
+      ArraysLayer{{NamedArray{"state", Dtype::kF32, {2, 3}, AlignedBytes(24)}}});
+  EXPECT_TRUE(validate(cache));
+  auto& array = std::get<ArraysLayer>(cache.layers.back()).arrays[0];
+  array.shape = {std::uint64_t{1} << 62, 16};  // times 4 bytes wraps around to 0
+  array.data.clear();
+  EXPECT_EQ(validate(cache).error().code, ErrorCode::kCorrupt);
+}
+
+Identity some_identity() {
+  Identity identity;
+  identity.architecture = "qwen3";
+  identity.rope = {RopeStyle::kHalfSplit, 64, 1e6};
+  identity.weights_fingerprint[0] = std::byte{0xab};
+  identity.tokenizer_fingerprint[0] = std::byte{0xcd};
+  return identity;
+}
+
+Result<void> check_with(const std::function<void(Identity&)>& change) {
+  Cache cache;
+  cache.identity = some_identity();
+  Identity model = some_identity();
+  change(model);
+  return check_identity(cache, model);
+}
+
+TEST(CacheIdentity, AcceptsTheSameModelUnderAnotherName) {
+  EXPECT_TRUE(check_with([](Identity& model) { model.model_name = "a copy"; }));
+}
+
+TEST(CacheIdentity, NamesBothWeightsFingerprints) {
+  const auto checked =
+      check_with([](Identity& model) { model.weights_fingerprint[0] = std::byte{0xef}; });
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(checked.error().code, ErrorCode::kMismatch);
+  EXPECT_THAT(checked.error().message, HasSubstr("ab00"));
+  EXPECT_THAT(checked.error().message, HasSubstr("ef00"));
+}
+
+TEST(CacheIdentity, RefusesAnotherTokenizerAdapterRopeOrArchitecture) {
+  const std::function<void(Identity&)> changes[] = {
+      [](Identity& model) { model.tokenizer_fingerprint[3] = std::byte{1}; },
+      [](Identity& model) { model.adapter_fingerprint = Sha256{}; },
+      [](Identity& model) { model.rope.base = 1e4; },
+      [](Identity& model) { model.rope.n_dims = 32; },
+      [](Identity& model) { model.rope.style = RopeStyle::kInterleaved; },
+      [](Identity& model) { model.architecture = "llama"; },
+  };
+  for (const auto& change : changes) {
+    const auto checked = check_with(change);
+    ASSERT_FALSE(checked);
+    EXPECT_EQ(checked.error().code, ErrorCode::kMismatch);
+  }
+}
+
+TEST(Cache, CountsBytesOfAllLayers) {
+  Cache cache = random_cache(1, 10);
+  cache.layers.emplace_back(
+      ArraysLayer{{NamedArray{"state", Dtype::kF32, {2, 3}, AlignedBytes(24)}}});
+  EXPECT_EQ(byte_count(cache).used, 2u * 2 * 10 * 2 * 64 * 2 + 24);
+}
+
+}  // namespace
+}  // namespace tqcache::cache

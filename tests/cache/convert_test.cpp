@@ -1,0 +1,159 @@
+#include "tqcache/cache/convert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+
+#include "cache/random_cache.h"
+
+namespace tqcache::cache {
+namespace {
+
+using test::attention;
+using test::random_cache;
+using test::values_of;
+using testing::HasSubstr;
+
+constexpr HeadShape kShape{2, 64};
+
+TEST(Convert, PacksFullBlocksAndLeavesTheRestDense) {
+  const Cache dense = random_cache(1, 600);
+  const Cache turbo = convert(dense, {}).value();
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto& side = std::get<TurboSide>(attention(turbo, i).k);
+    EXPECT_EQ(side.packed.size(), 2u);
+    ASSERT_EQ(side.tail.blocks.size(), 1u);
+    EXPECT_EQ(side.tail.blocks[0], dense_block(attention(dense, i).k, 2));
+  }
+  EXPECT_EQ(turbo.tokens, dense.tokens);
+}
+
+TEST(Convert, PacksAFullLastBlockAtOnce) {
+  const Cache turbo = convert(random_cache(1, 512), {}).value();
+  EXPECT_EQ(packed_block_count(attention(turbo, 0).k), 2);
+  EXPECT_TRUE(std::get<TurboSide>(attention(turbo, 0).k).tail.blocks.empty());
+}
+
+// What was packed while decoding and what is packed afterwards must be the same bytes.
+TEST(Convert, EqualsPackingWhileAppending) {
+  const Cache late = convert(random_cache(5, 513), {.key_bits = 3, .value_bits = 2}).value();
+  Cache early = convert(random_cache(5, 0), {.key_bits = 3, .value_bits = 2}).value();
+  std::mt19937 random(5);
+  test::append_tokens(early, random, 513);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto& a = std::get<TurboSide>(attention(late, i).k);
+    const auto& b = std::get<TurboSide>(attention(early, i).k);
+    ASSERT_EQ(a.packed.size(), 2u);
+    ASSERT_EQ(b.packed.size(), 2u);
+    EXPECT_EQ(a.packed[1].codes, b.packed[1].codes);
+    EXPECT_EQ(a.packed[1].scales, b.packed[1].scales);
+    EXPECT_EQ(a.tail.blocks, b.tail.blocks);
+  }
+}
+
+TEST(Convert, KeepsASideDenseAt16Bits) {
+  const Cache cache = convert(random_cache(1, 300), {.key_bits = 16, .value_bits = 4}).value();
+  EXPECT_TRUE(std::holds_alternative<DenseSide>(attention(cache, 0).k));
+  EXPECT_TRUE(std::holds_alternative<TurboSide>(attention(cache, 0).v));
+}
+
+TEST(Convert, ErrorFallsWithBits) {
+  const Cache dense = random_cache(2, 256, Dtype::kF32);
+  double last = 1;
+  for (int bits = 1; bits <= 8; ++bits) {
+    const Cache turbo = convert(dense, {.key_bits = bits, .value_bits = 16}).value();
+    const auto a = values_of(attention(dense, 0).k, kShape, 256);
+    const auto b = values_of(attention(turbo, 0).k, kShape, 256);
+    double error = 0, energy = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      error += (a[i] - b[i]) * (a[i] - b[i]);
+      energy += a[i] * a[i];
+    }
+    // The unbiased scale turns the codebook's error D into D / (1 - D), 0.57 at one bit.
+    EXPECT_LT(error / energy, bits == 1 ? 0.6 : last / 2.2) << bits;
+    last = error / energy;
+  }
+  EXPECT_LT(last, 1e-4);
+}
+
+TEST(Convert, RefusesBitsOutOfRange) {
+  for (const int bits : {-1, 0, 9, 15, 17}) {
+    for (const ConvertOptions& options :
+         {ConvertOptions{.key_bits = bits}, ConvertOptions{.value_bits = bits}}) {
+      const auto converted = convert(random_cache(1, 10), options);
+      ASSERT_FALSE(converted);
+      EXPECT_EQ(converted.error().code, ErrorCode::kInvalidArgument);
+    }
+  }
+}
+
+TEST(Convert, RefusesToPackAgainWithOtherBits) {
+  const Cache turbo = convert(random_cache(1, 300), {}).value();
+  for (const int bits : {3, 16}) {
+    const auto again = convert(turbo, {.key_bits = bits, .value_bits = 4});
+    ASSERT_FALSE(again);
+    EXPECT_EQ(again.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(again.error().message, HasSubstr("layer 0 k"));
+  }
+}
+
+TEST(Convert, AgainWithTheSameBitsChangesNothingButAFullTail) {
+  Cache turbo = convert(random_cache(1, 0), {}).value();
+  std::mt19937 random(1);
+  test::append_tokens(turbo, random, 512);
+  EXPECT_EQ(packed_block_count(attention(turbo, 0).k), 1);
+  const auto first = std::get<TurboSide>(attention(turbo, 0).k).packed[0].codes;
+  const Cache again = convert(std::move(turbo), {}).value();
+  EXPECT_EQ(packed_block_count(attention(again, 0).k), 2);
+  EXPECT_EQ(std::get<TurboSide>(attention(again, 0).k).packed[0].codes, first);
+  EXPECT_TRUE(validate(again));
+}
+
+TEST(Convert, NamesThePlaceOfAValueThatIsNotFinite) {
+  Cache cache = random_cache(1, 520, Dtype::kF32);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  auto& block = std::get<DenseSide>(attention(cache, 1).v).blocks[1];
+  std::memcpy(block.data() + (256 + 7) * 64 * sizeof nan, &nan, sizeof nan);
+  const auto converted = convert(std::move(cache), {.n_threads = 2});
+  ASSERT_FALSE(converted);
+  EXPECT_EQ(converted.error().code, ErrorCode::kCorrupt);
+  EXPECT_THAT(converted.error().message, HasSubstr("layer 1 v: token block 1: head 1 token 7"));
+}
+
+TEST(Convert, RefusesAHeadDimBeyondTheCodec) {
+  const auto converted = convert(random_cache(1, 256, Dtype::kF16, {1, 24}), {});
+  ASSERT_FALSE(converted);
+  EXPECT_EQ(converted.error().code, ErrorCode::kUnsupported);
+}
+
+TEST(Convert, LeavesArraysLayersAlone) {
+  Cache cache = random_cache(1, 256);
+  cache.layers.emplace_back(
+      ArraysLayer{{NamedArray{"state", Dtype::kF32, {6}, AlignedBytes(24, std::byte{7})}}});
+  const Cache converted = convert(cache, {}).value();
+  EXPECT_EQ(std::get<ArraysLayer>(converted.layers[2]).arrays[0].data,
+            std::get<ArraysLayer>(cache.layers[2]).arrays[0].data);
+}
+
+TEST(Convert, ReportsProgressUpToTheTotal) {
+  std::uint64_t last = 0, total = 0;
+  ASSERT_TRUE(convert(random_cache(1, 600), {}, [&](std::uint64_t done, std::uint64_t all) {
+    EXPECT_GT(done, last);
+    last = done;
+    total = all;
+    return true;
+  }));
+  EXPECT_EQ(last, total);
+  EXPECT_EQ(total, 2u * 2 * 2 * 2 * 256);  // layers, sides, blocks, heads, tokens
+}
+
+TEST(Convert, StopsWhenAsked) {
+  const auto converted = convert(random_cache(1, 600), {}, [](auto, auto) { return false; });
+  ASSERT_FALSE(converted);
+  EXPECT_EQ(converted.error().code, ErrorCode::kInterrupted);
+}
+
+}  // namespace
+}  // namespace tqcache::cache

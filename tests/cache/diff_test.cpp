@@ -1,0 +1,95 @@
+#include "tqcache/cache/diff.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cache/random_cache.h"
+#include "tqcache/cache/convert.h"
+
+namespace tqcache::cache {
+namespace {
+
+using test::attention;
+using test::random_cache;
+
+TEST(Diff, OfACacheWithItselfIsZero) {
+  const Cache cache = random_cache(1, 300);
+  const CacheDifference d = diff(cache, cache, 2).value();
+  EXPECT_EQ(d.n_tokens, 300);
+  EXPECT_EQ(d.k.relative_mse, 0);
+  EXPECT_EQ(d.v.max_abs, 0);
+  EXPECT_NEAR(d.k.cosine, 1, 1e-12);
+  EXPECT_EQ(d.k.n_values, 2u * 300 * 2 * 64);
+  EXPECT_EQ(d.layers.size(), 2u);
+}
+
+TEST(Diff, MeasuresAKnownDifference) {
+  Cache a = random_cache(1, 0, Dtype::kF32, {1, 32}, 1);
+  Cache b = a;
+  std::vector<float> ones(32, 1.0f), twos(32, 2.0f);
+  append(attention(a, 0).k, {1, 32}, 0, ones);
+  append(attention(b, 0).k, {1, 32}, 0, twos);
+  ones[0] = -1;
+  append(attention(a, 0).v, {1, 32}, 0, ones);
+  ones[0] = 1;
+  append(attention(b, 0).v, {1, 32}, 0, ones);
+  a.tokens = b.tokens = {5};
+  const CacheDifference d = diff(a, b, 1).value();
+  EXPECT_DOUBLE_EQ(d.k.relative_mse, 1);
+  EXPECT_DOUBLE_EQ(d.k.cosine, 1);
+  EXPECT_DOUBLE_EQ(d.k.max_abs, 1);
+  EXPECT_DOUBLE_EQ(d.v.relative_mse, 4.0 / 32);
+  EXPECT_DOUBLE_EQ(d.v.cosine, 30.0 / 32);
+}
+
+TEST(Diff, ComparesTheCommonTokensOfCachesOfDifferentLength) {
+  const Cache longer = random_cache(3, 513);
+  Cache shorter = longer;
+  shorter.tokens.resize(300);
+  for (Layer& layer : shorter.layers) {
+    remove_tail(std::get<AttentionLayer>(layer).k, 300);
+    remove_tail(std::get<AttentionLayer>(layer).v, 300);
+  }
+  ASSERT_TRUE(validate(shorter));
+  const CacheDifference d = diff(longer, shorter, 2).value();
+  EXPECT_EQ(d.n_tokens, 300);
+  EXPECT_EQ(d.k.relative_mse, 0);
+}
+
+TEST(Diff, DoesNotDependOnThreads) {
+  const Cache a = random_cache(1, 600);
+  const Cache b = convert(a, {}).value();
+  const CacheDifference one = diff(a, b, 1).value();
+  const CacheDifference three = diff(a, b, 3).value();
+  EXPECT_GT(one.k.relative_mse, 0.005);
+  EXPECT_EQ(one.k.relative_mse, three.k.relative_mse);
+  EXPECT_EQ(one.v.cosine, three.v.cosine);
+}
+
+TEST(Diff, RefusesCachesThatCannotBeCompared) {
+  const Cache a = random_cache(1, 20);
+  Cache other_tokens = a;
+  other_tokens.tokens[7] = 999;
+  const Cache fewer_layers = random_cache(1, 20, Dtype::kF16, {2, 64}, 1);
+  const Cache other_shape = random_cache(1, 20, Dtype::kF16, {1, 64});
+  Cache other_kind = a;
+  other_kind.layers[1] = ArraysLayer{};
+  for (const Cache& b : {other_tokens, fewer_layers, other_shape, other_kind}) {
+    const auto d = diff(a, b, 1);
+    ASSERT_FALSE(d);
+    EXPECT_EQ(d.error().code, ErrorCode::kMismatch);
+  }
+  EXPECT_THAT(diff(a, other_tokens, 1).error().message, testing::HasSubstr("from token 7 on"));
+}
+
+TEST(Diff, ComparesArraysBitForBit) {
+  Cache a = random_cache(1, 20);
+  a.layers.emplace_back(ArraysLayer{{NamedArray{"s", Dtype::kF32, {1}, AlignedBytes(4)}}});
+  Cache b = a;
+  EXPECT_TRUE(diff(a, b, 1).value().arrays_equal);
+  std::get<ArraysLayer>(b.layers[2]).arrays[0].data[0] = std::byte{0x80};
+  EXPECT_FALSE(diff(a, b, 1).value().arrays_equal);
+}
+
+}  // namespace
+}  // namespace tqcache::cache

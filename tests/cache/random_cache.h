@@ -1,0 +1,73 @@
+#pragma once
+// tests/cache/random_cache.h: caches with reproducible random values, and their values read back.
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "tqcache/cache/cache.h"
+
+namespace tqcache::test {
+
+inline std::vector<float> random_rows(std::mt19937& random, std::int64_t n,
+                                      cache::HeadShape shape) {
+  std::uniform_real_distribution<float> uniform(-2, 2);
+  std::vector<float> rows(static_cast<std::size_t>(n * shape.n_kv_heads * shape.head_dim));
+  for (float& x : rows) x = uniform(random);
+  return rows;
+}
+
+// Appends tokens as a decoder does: block by block, a full tail packed first.
+inline void append_tokens(cache::Cache& cache, std::mt19937& random, std::int64_t n) {
+  while (n > 0) {
+    const std::int64_t held = cache.n_tokens();
+    const std::int64_t piece = std::min(n, cache::kTokenBlock - held % cache::kTokenBlock);
+    for (cache::Layer& any : cache.layers) {
+      auto* layer = std::get_if<cache::AttentionLayer>(&any);
+      if (layer == nullptr) continue;
+      for (cache::Side* side : {&layer->k, &layer->v}) {
+        if (!cache::pack_full_tail(*side, layer->shape, held, 1)) std::abort();
+        cache::append(*side, layer->shape, held, random_rows(random, piece, layer->shape));
+      }
+    }
+    for (std::int64_t i = 0; i < piece; ++i) {
+      cache.tokens.push_back(static_cast<std::int32_t>((held + i) % 1000));
+    }
+    n -= piece;
+  }
+}
+
+inline cache::Cache random_cache(std::uint32_t seed, std::int64_t n_tokens,
+                                 Dtype dtype = Dtype::kF16, cache::HeadShape shape = {2, 64},
+                                 std::size_t n_layers = 2) {
+  std::mt19937 random(seed);
+  const std::vector<cache::LayerPlan> plan(n_layers, cache::LayerPlan{shape, dtype});
+  cache::Cache cache = cache::make_cache({}, plan).value();
+  append_tokens(cache, random, n_tokens);
+  return cache;
+}
+
+// All values of a side: [n_kv_heads, n_tokens, head_dim].
+inline std::vector<float> values_of(const cache::Side& side, cache::HeadShape shape,
+                                    std::int64_t n_tokens) {
+  std::vector<float> all;
+  for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
+    for (std::int64_t block = 0; block < cache::block_count(n_tokens); ++block) {
+      std::vector<float> part(
+          static_cast<std::size_t>(cache::tokens_in_block(n_tokens, block) * shape.head_dim));
+      cache::read_block(side, shape, n_tokens, block, head, part);
+      all.insert(all.end(), part.begin(), part.end());
+    }
+  }
+  return all;
+}
+
+inline const cache::AttentionLayer& attention(const cache::Cache& cache, std::size_t layer) {
+  return std::get<cache::AttentionLayer>(cache.layers[layer]);
+}
+
+inline cache::AttentionLayer& attention(cache::Cache& cache, std::size_t layer) {
+  return std::get<cache::AttentionLayer>(cache.layers[layer]);
+}
+
+}  // namespace tqcache::test

@@ -1,0 +1,159 @@
+#include "tqcache/cache/side.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "cache/random_cache.h"
+#include "tqcache/base/half.h"
+
+namespace tqcache::cache {
+namespace {
+
+constexpr HeadShape kShape{2, 64};
+
+codec::Quantizer quantizer(int bits) { return codec::Quantizer::make({64, bits}).value(); }
+
+// Appends `n` tokens of rows one by one, packing as a decoder does.
+void append_one_by_one(Side& side, std::int64_t held, std::span<const float> rows) {
+  const std::size_t row = static_cast<std::size_t>(kShape.n_kv_heads * kShape.head_dim);
+  for (std::size_t i = 0; i * row < rows.size(); ++i) {
+    const std::int64_t at = held + static_cast<std::int64_t>(i);
+    ASSERT_TRUE(pack_full_tail(side, kShape, at, 1));
+    append(side, kShape, at, rows.subspan(i * row, row));
+  }
+}
+
+TEST(Side, KeepsDenseValuesByHeadTokenAndComponent) {
+  std::mt19937 random(1);
+  const std::vector<float> rows = test::random_rows(random, 300, kShape);
+  Side side = DenseSide{Dtype::kF32, {}};
+  append_one_by_one(side, 0, rows);
+  const std::vector<float> values = test::values_of(side, kShape, 300);
+  for (std::size_t head = 0; head < 2; ++head) {
+    for (std::size_t token = 0; token < 300; ++token) {
+      for (std::size_t i = 0; i < 64; ++i) {
+        ASSERT_EQ(values[(head * 300 + token) * 64 + i], rows[(token * 2 + head) * 64 + i]);
+      }
+    }
+  }
+}
+
+TEST(Side, RoundsToItsDtype) {
+  std::mt19937 random(2);
+  const std::vector<float> rows = test::random_rows(random, 1, kShape);
+  Side side = DenseSide{Dtype::kF16, {}};
+  append(side, kShape, 0, rows);
+  const std::vector<float> values = test::values_of(side, kShape, 1);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(values[i], f16_to_f32(f32_to_f16(rows[i])));
+  }
+}
+
+TEST(Side, AppendingInPiecesEqualsAppendingOneByOne) {
+  std::mt19937 random(3);
+  const std::vector<float> rows = test::random_rows(random, 256, kShape);
+  Side whole = DenseSide{Dtype::kF16, {}};
+  append(whole, kShape, 0, rows);
+  Side single = DenseSide{Dtype::kF16, {}};
+  append_one_by_one(single, 0, rows);
+  EXPECT_EQ(test::values_of(whole, kShape, 256), test::values_of(single, kShape, 256));
+}
+
+TEST(Side, FullTailStaysDenseUntilTheNextToken) {
+  std::mt19937 random(4);
+  const std::vector<float> rows = test::random_rows(random, 256, kShape);
+  Side side = TurboSide{quantizer(4), {}, DenseSide{Dtype::kF16, {}}};
+  append(side, kShape, 0, rows);
+  EXPECT_EQ(packed_block_count(side), 0);
+  ASSERT_TRUE(pack_full_tail(side, kShape, 256, 1));
+  EXPECT_EQ(packed_block_count(side), 1);
+  EXPECT_TRUE(std::get<TurboSide>(side).tail.blocks.empty());
+}
+
+TEST(Side, PackFullTailLeavesAPartTailAndDenseSidesAlone) {
+  std::mt19937 random(5);
+  Side turbo = TurboSide{quantizer(4), {}, DenseSide{Dtype::kF16, {}}};
+  append(turbo, kShape, 0, test::random_rows(random, 255, kShape));
+  ASSERT_TRUE(pack_full_tail(turbo, kShape, 255, 1));
+  EXPECT_EQ(packed_block_count(turbo), 0);
+  Side dense = DenseSide{Dtype::kF16, {}};
+  append(dense, kShape, 0, test::random_rows(random, 256, kShape));
+  ASSERT_TRUE(pack_full_tail(dense, kShape, 256, 1));
+  EXPECT_EQ(std::get<DenseSide>(dense).blocks.size(), 1u);
+}
+
+TEST(Side, PackedValuesAreNearTheDenseOnes) {
+  std::mt19937 random(6);
+  const std::vector<float> rows = test::random_rows(random, 256, kShape);
+  Side side = TurboSide{quantizer(4), {}, DenseSide{Dtype::kF32, {}}};
+  append(side, kShape, 0, rows);
+  const std::vector<float> before = test::values_of(side, kShape, 256);
+  ASSERT_TRUE(pack_full_tail(side, kShape, 256, 1));
+  const std::vector<float> after = test::values_of(side, kShape, 256);
+  double error = 0, energy = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    error += (before[i] - after[i]) * (before[i] - after[i]);
+    energy += before[i] * before[i];
+  }
+  EXPECT_GT(error / energy, 0.007);  // 4 bits at d=64 cost .0091 (docs/codec.md)
+  EXPECT_LT(error / energy, 0.011);
+}
+
+TEST(Side, PackingGivesTheSameBytesOnAnyNumberOfThreads) {
+  std::mt19937 random(7);
+  Side side = DenseSide{Dtype::kF16, {}};
+  append(side, kShape, 0, test::random_rows(random, 256, kShape));
+  const auto& block = dense_block(side, 0);
+  const TurboBlock one = pack_block(quantizer(3), kShape, Dtype::kF16, block, 1).value();
+  const TurboBlock four = pack_block(quantizer(3), kShape, Dtype::kF16, block, 4).value();
+  EXPECT_EQ(one.codes, four.codes);
+  EXPECT_EQ(one.scales, four.scales);
+}
+
+TEST(Side, RefusesToPackNanAndKeepsTheTail) {
+  std::mt19937 random(8);
+  std::vector<float> rows = test::random_rows(random, 256, kShape);
+  rows[(17 * 2 + 1) * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
+  Side side = TurboSide{quantizer(4), {}, DenseSide{Dtype::kF32, {}}};
+  append(side, kShape, 0, rows);
+  const auto packed = pack_full_tail(side, kShape, 256, 2);
+  ASSERT_FALSE(packed);
+  EXPECT_EQ(packed.error().code, ErrorCode::kCorrupt);
+  EXPECT_NE(packed.error().message.find("head 1 token 17"), std::string::npos)
+      << packed.error().message;
+  EXPECT_EQ(packed_block_count(side), 0);
+  EXPECT_EQ(std::get<TurboSide>(side).tail.blocks.size(), 1u);
+}
+
+TEST(Side, RemoveTailLeavesTheFirstTokens) {
+  std::mt19937 random(9);
+  const std::vector<float> rows = test::random_rows(random, 256, kShape);
+  Side side = DenseSide{Dtype::kF32, {}};
+  append(side, kShape, 0, rows);
+  append(side, kShape, 256, test::random_rows(random, 10, kShape));
+  remove_tail(side, 200);
+  EXPECT_EQ(std::get<DenseSide>(side).blocks.size(), 1u);
+  const std::vector<float> values = test::values_of(side, kShape, 200);
+  EXPECT_EQ(values[0], rows[0]);
+  remove_tail(side, 0);
+  EXPECT_TRUE(std::get<DenseSide>(side).blocks.empty());
+}
+
+TEST(Side, CountsBytesUsedAndAllocated) {
+  std::mt19937 random(10);
+  Side side = DenseSide{Dtype::kF16, {}};
+  append(side, kShape, 0, test::random_rows(random, 10, kShape));
+  const ByteCount dense = byte_count(side, kShape, 10);
+  EXPECT_EQ(dense.used, 10u * 2 * 64 * 2);
+  EXPECT_EQ(dense.allocated, 256u * 2 * 64 * 2);
+  Side turbo = TurboSide{quantizer(4), {}, DenseSide{Dtype::kF16, {}}};
+  append(turbo, kShape, 0, test::random_rows(random, 256, kShape));
+  ASSERT_TRUE(pack_full_tail(turbo, kShape, 256, 1));
+  const ByteCount packed = byte_count(turbo, kShape, 256);
+  EXPECT_EQ(packed.used, 2u * 256 * (32 + 2));
+  EXPECT_EQ(packed.allocated, packed.used);
+}
+
+}  // namespace
+}  // namespace tqcache::cache
