@@ -1,0 +1,144 @@
+#include "tqcache/codec/quantizer.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "tqcache/base/half.h"
+#include "tqcache/codec/codebook.h"
+#include "tqcache/codec/dot.h"
+#include "tqcache/codec/packing.h"
+
+namespace tqcache::codec {
+namespace {
+
+using HeadVector = std::array<float, kMaxHeadDim>;
+using HeadCodes = std::array<std::uint8_t, kMaxHeadDim>;
+
+constexpr std::uint16_t kF16Infinity = 0x7c00;
+
+Result<void> check_centroids(int bits, std::span<const float> centroids) {
+  const std::size_t expected = std::size_t{1} << bits;
+  if (centroids.size() != expected) {
+    return Error{ErrorCode::kCorrupt, "codebook: " + std::to_string(centroids.size()) +
+                                          " centroids where " + std::to_string(expected) +
+                                          " belong"};
+  }
+  for (std::size_t i = 0; i < centroids.size(); ++i) {
+    // Written so that NaN fails.
+    if (!(centroids[i] >= -1.0f && centroids[i] <= 1.0f)) {
+      return Error{ErrorCode::kCorrupt,
+                   "codebook: centroid " + std::to_string(i) + " outside -1 to 1"};
+    }
+    if (i > 0 && !(centroids[i - 1] < centroids[i])) {
+      return Error{ErrorCode::kCorrupt,
+                   "codebook: centroid " + std::to_string(i) + " not above the one before"};
+    }
+  }
+  return {};
+}
+
+Result<void> check_finite(std::span<const float> x) {
+  const auto bad = std::find_if(x.begin(), x.end(), [](float v) { return !std::isfinite(v); });
+  if (bad == x.end()) return {};
+  return Error{ErrorCode::kCorrupt,
+               "component " + std::to_string(bad - x.begin()) + ": not finite"};
+}
+
+// codes[i] = the number of boundaries below y[i], by halving.
+//
+// All components go through one halving together, and what is added comes from a table of two:
+// a branch would be a coin toss, and compilers make one of anything plainer.
+// Requires: 2^bits - 1 boundaries, ascending.
+void find_codes(std::span<const float> y, std::span<const float> boundaries,
+                std::span<std::uint8_t> codes) {
+  std::fill(codes.begin(), codes.end(), std::uint8_t{0});
+  for (std::size_t step = (boundaries.size() + 1) / 2; step > 0; step /= 2) {
+    const std::array<std::uint8_t, 2> added = {0, static_cast<std::uint8_t>(step)};
+    const float* const boundary = boundaries.data() + step - 1;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const bool above = boundary[codes[i]] < y[i];
+      codes[i] = static_cast<std::uint8_t>(codes[i] + added[above]);
+    }
+  }
+}
+
+}  // namespace
+
+struct Quantizer::Tables {
+  CodecSpec spec;
+  Rotation rotation;
+  std::vector<float> centroids;   // [2^bits]
+  std::vector<float> boundaries;  // [2^bits - 1]
+};
+
+Result<Quantizer> Quantizer::make(const CodecSpec& spec) {
+  TQC_TRY(validate(spec));
+  return make(spec, lloyd_max_centroids(spec.head_dim, spec.bits));
+}
+
+Result<Quantizer> Quantizer::make(const CodecSpec& spec, std::span<const float> centroids) {
+  TQC_TRY(validate(spec));
+  TQC_TRY(check_centroids(spec.bits, centroids));
+  return Quantizer(std::make_shared<const Tables>(Tables{
+      spec, Rotation(spec.head_dim, spec.sign_seed),
+      std::vector<float>(centroids.begin(), centroids.end()), decision_boundaries(centroids)}));
+}
+
+const CodecSpec& Quantizer::spec() const { return tables_->spec; }
+const Rotation& Quantizer::rotation() const { return tables_->rotation; }
+std::span<const float> Quantizer::centroids() const { return tables_->centroids; }
+
+std::size_t Quantizer::code_bytes() const {
+  return packed_size(tables_->rotation.head_dim(), tables_->spec.bits);
+}
+
+Result<std::uint16_t> Quantizer::encode(std::span<const float> x,
+                                        std::span<std::byte> codes) const {
+  assert(x.size() == rotation().head_dim() && codes.size() == code_bytes());
+  TQC_TRY(check_finite(x));
+  std::fill(codes.begin(), codes.end(), std::byte{0});
+  const float length = std::sqrt(lane_dot(x, x));
+  if (length == 0.0f) return std::uint16_t{0};
+
+  HeadVector y_buffer, direction_buffer;
+  HeadCodes code_buffer;
+  const auto y = std::span(y_buffer).first(x.size());
+  const auto direction = std::span(direction_buffer).first(x.size());
+  const auto code = std::span(code_buffer).first(x.size());
+
+  rotation().rotate(x, y);
+  const float inverse_length = 1.0f / length;
+  for (float& component : y) component *= inverse_length;
+  find_codes(y, tables_->boundaries, code);
+  for (std::size_t i = 0; i < y.size(); ++i) direction[i] = tables_->centroids[code[i]];
+  const float scale = length / lane_dot(y, direction);
+  // Written so that NaN, from a length that overflowed or a codebook that points away, fails.
+  if (!(scale >= 0.0f && f32_to_f16(scale) < kF16Infinity)) {
+    return Error{ErrorCode::kUnsupported, "head vector: scale beyond f16"};
+  }
+  const std::uint16_t scale_f16 = f32_to_f16(scale);
+  if (scale_f16 != 0) pack_codes(code, spec().bits, codes);
+  return scale_f16;
+}
+
+void Quantizer::decode_rotated(std::span<const std::byte> codes, std::uint16_t scale,
+                               std::span<float> x) const {
+  assert(x.size() == rotation().head_dim() && codes.size() == code_bytes());
+  HeadCodes code;
+  unpack_codes(codes, spec().bits, std::span(code).first(x.size()));
+  const float factor = f16_to_f32(scale);
+  const float* const centroid = tables_->centroids.data();
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = factor * centroid[code[i]];
+}
+
+void Quantizer::decode(std::span<const std::byte> codes, std::uint16_t scale,
+                       std::span<float> x) const {
+  decode_rotated(codes, scale, x);
+  rotation().unrotate(x, x);
+}
+
+}  // namespace tqcache::codec
