@@ -1,0 +1,51 @@
+#pragma once
+// tensors/gguf.h: reads the metadata and tensors of a GGUF file, version 2 or 3, little-endian.
+// Safe for untrusted input.
+//
+// Every length, count and offset is checked against the file before it is used, and tensors must
+// follow each other without gaps or overlap, as ggml itself requires. What the metadata means
+// (which keys a model needs, and whether its numbers make sense) is the caller's to check.
+//
+// Source: ggml docs/gguf.md, include/gguf.h and src/gguf.cpp.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "tqcache/base/bytes.h"
+#include "tqcache/base/result.h"
+#include "tqcache/tensors/tensor.h"
+
+namespace tqcache::tensors {
+
+// A metadata value. All integer types become i64 (u64 beyond its range is refused), f32 becomes
+// f64; arrays hold one kind, and may be empty.
+using GgufValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>,
+                               std::vector<double>, std::vector<bool>, std::vector<std::string>>;
+
+struct Gguf {
+  std::uint32_t version = 0;
+  std::map<std::string, GgufValue> metadata;
+  std::map<std::string, TensorView> tensors;  // views into the bytes given; shape outermost first
+
+  // Typed look-ups. Errors: kCorrupt when the key is missing or of another kind (the message
+  // names the key).
+  Result<std::int64_t> get_int(const std::string& key) const;
+  Result<double> get_float(const std::string& key) const;  // an integer is taken too
+  Result<bool> get_bool(const std::string& key) const;
+  Result<std::string> get_string(const std::string& key) const;
+  Result<const std::vector<std::int64_t>*> get_ints(const std::string& key) const;
+  Result<const std::vector<std::string>*> get_strings(const std::string& key) const;
+  bool has(const std::string& key) const { return metadata.contains(key); }
+};
+
+// Bytes after the last tensor are not looked at (ggml pads them, some writers don't).
+//
+// Errors:  kTruncated, kCorrupt, kTooLarge (the limits stand in the .cpp files), kUnsupported
+//          (version 1 or above 3, big-endian, split files, nested arrays, unknown types).
+// Threads: any number at once; the views are as safe as the bytes.
+Result<Gguf> read_gguf(ByteView file);
+
+}  // namespace tqcache::tensors

@@ -1,0 +1,42 @@
+#pragma once
+// tensors/tensor.h: a named array inside a foreign file, as a view of its bytes.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tqcache/base/bytes.h"
+
+namespace tqcache::tensors {
+
+// Element types that a reader can size. Only some can be widened to f32 (see weights in model/).
+enum class TensorType : std::uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kF64,
+  kI8,
+  kI16,
+  kI32,
+  kI64,
+  kU8,
+  kU16,
+  kU32,
+  kU64,
+  kBool,
+  kQ8_0,   // GGUF: blocks of 32 values, f16 scale and 32 i8 (34 bytes)
+  kOther,  // sized and bounds-checked, but not readable here; `type_name` says what it is
+};
+
+struct TensorView {
+  TensorType type = TensorType::kOther;
+  std::string type_name;             // as the file calls it: "BF16", "Q8_0", "Q4_K"
+  std::vector<std::uint64_t> shape;  // outermost first, innermost (contiguous) last; [] is a scalar
+
+  // Exactly as many bytes as `type` and `shape` ask for, inside the file's memory, which the
+  // owner keeps alive. A safetensors file may start them at any address, so copy values out by
+  // memcpy.
+  ByteView bytes;
+};
+
+}  // namespace tqcache::tensors
