@@ -1,0 +1,47 @@
+# What `cmake --install` lays down: the library, its headers, the tool, and how CMake
+# (find_package(tqcache)) and pkg-config find them.
+
+option(TQCACHE_INSTALL "Make the install target" ${PROJECT_IS_TOP_LEVEL})
+if(NOT TQCACHE_INSTALL)
+  return()
+endif()
+include(CMakePackageConfigHelpers)
+
+set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tqcache)
+
+install(TARGETS tqcache EXPORT tqcacheTargets)
+install(EXPORT tqcacheTargets NAMESPACE tqcache:: DESTINATION ${config_dir})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/lib/tqcache DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.h")
+if(TARGET tqcache_tool)
+  set_target_properties(tqcache_tool PROPERTIES
+    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  install(TARGETS tqcache_tool)
+endif()
+
+get_target_property(library_type tqcache TYPE)
+configure_package_config_file(
+  ${CMAKE_CURRENT_LIST_DIR}/tqcacheConfig.cmake.in ${PROJECT_BINARY_DIR}/tqcacheConfig.cmake
+  INSTALL_DESTINATION ${config_dir} NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tqcacheConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)  # 0.x: every minor version may change the interface
+install(FILES
+  ${PROJECT_BINARY_DIR}/tqcacheConfig.cmake ${PROJECT_BINARY_DIR}/tqcacheConfigVersion.cmake
+  DESTINATION ${config_dir})
+
+# A program links a static libtqcache.a together with the (shared) libraries that it uses, so they
+# are "Requires". Not "Requires.private" and `pkg-config --static`: that would ask for the private
+# libraries of those libraries as well, such as OpenBLAS's libgfortran, which nobody needs to have.
+list(JOIN TQCACHE_LIBRARY_MODULES " " TQCACHE_PC_REQUIRES)
+string(APPEND TQCACHE_PC_REQUIRES " tbb")
+set(TQCACHE_PC_REQUIRES_FIELD Requires)
+if(library_type STREQUAL "SHARED_LIBRARY")
+  set(TQCACHE_PC_REQUIRES_FIELD Requires.private)
+endif()
+# The prefix is told relative to the .pc file, so that an installed tree can be moved.
+file(RELATIVE_PATH TQCACHE_PC_PREFIX
+  ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+string(REGEX REPLACE "/$" "" TQCACHE_PC_PREFIX ${TQCACHE_PC_PREFIX})
+configure_file(
+  ${CMAKE_CURRENT_LIST_DIR}/tqcache.pc.in ${PROJECT_BINARY_DIR}/tqcache.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tqcache.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,45 @@
+# One object library a module, with its flags; lib/tqcache joins them to the library "tqcache".
+
+# What every target of this project is compiled with.
+add_library(tqcache_flags INTERFACE)
+target_compile_options(tqcache_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion -Wshadow
+  # Fused multiply-adds would make the bytes of an encoded cache depend on the compiler and CPU.
+  -ffp-contract=off
+  $<$<BOOL:${TQCACHE_WERROR}>:-Werror>)
+if(TQCACHE_SANITIZE)
+  target_compile_options(tqcache_flags INTERFACE
+    -fsanitize=${TQCACHE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(tqcache_flags INTERFACE -fsanitize=${TQCACHE_SANITIZE})
+endif()
+if(TQCACHE_SCALAR)
+  target_compile_definitions(tqcache_flags INTERFACE TQCACHE_SCALAR)
+endif()
+
+# tqcache_module(<name> SOURCES <file>... [MODULES <module>...] [PRIVATE <target>...])
+#
+# MODULES are the modules this one may include (docs/design.md holds the table); PRIVATE are
+# libraries that no public header of the module shows.
+function(tqcache_module name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;MODULES;PRIVATE" ${ARGN})
+  add_library(tqcache_${name} OBJECT ${ARG_SOURCES})
+  target_include_directories(tqcache_${name} PUBLIC ${PROJECT_SOURCE_DIR}/lib)
+  target_link_libraries(tqcache_${name} PRIVATE tqcache_flags ${ARG_PRIVATE})
+  set_target_properties(tqcache_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  foreach(module IN LISTS ARG_MODULES)
+    add_dependencies(tqcache_${name} tqcache_${module})
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY TQCACHE_MODULES ${name})
+  set_property(GLOBAL APPEND PROPERTY TQCACHE_PRIVATE_LIBRARIES ${ARG_PRIVATE})
+endfunction()
+
+# tqcache_test(<name> SOURCES <file>... [LIBRARIES <target>...]): a GoogleTest program, each of
+# whose tests is a ctest test.
+function(tqcache_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE tqcache tqcache_flags tqcache_test_support
+                        GTest::gmock GTest::gtest_main ${ARG_LIBRARIES})
+  gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60
+                       PROPERTIES TIMEOUT 300)
+endfunction()

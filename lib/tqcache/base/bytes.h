@@ -1,0 +1,105 @@
+#pragma once
+// base/bytes.h: little-endian reading and writing of untrusted bytes, with every bound checked.
+//
+// Safe for untrusted input: no read passes the end of the view, and no length is trusted.
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tqcache/base/result.h"
+
+namespace tqcache {
+
+static_assert(std::endian::native == std::endian::little,
+              "file bytes are used in place, so the host must be little-endian");
+
+using Bytes = std::vector<std::byte>;
+using ByteView = std::span<const std::byte>;
+
+inline ByteView as_bytes(std::string_view text) {
+  return std::as_bytes(std::span<const char>(text.data(), text.size()));
+}
+
+template <class T>
+ByteView object_bytes(const std::vector<T>& values) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return std::as_bytes(std::span<const T>(values));
+}
+
+// Reads values one after another from a view that the caller keeps alive.
+class ByteReader {
+ public:
+  explicit ByteReader(ByteView bytes) : bytes_(bytes) {}
+
+  std::size_t position() const { return position_; }
+  std::size_t remaining() const { return bytes_.size() - position_; }
+
+  // The next number. Not for bool: a byte above 1 is no bool, and must be looked at first.
+  // Errors: kTruncated when fewer than sizeof(T) bytes are left; the position stays.
+  template <class T>
+  Result<T> read() {
+    static_assert(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>);
+    TQC_TRY_ASSIGN(const ByteView bytes, take(sizeof(T)));
+    T value;
+    std::memcpy(&value, bytes.data(), sizeof(T));
+    return value;
+  }
+
+  // A view of the next `count` bytes. Errors: kTruncated; the position stays.
+  Result<ByteView> take(std::uint64_t count) {
+    if (count > remaining()) {
+      return Error{ErrorCode::kTruncated, "byte " + std::to_string(position_) + ": " +
+                                              std::to_string(count) + " bytes wanted, " +
+                                              std::to_string(remaining()) + " left"};
+    }
+    const ByteView view = bytes_.subspan(position_, static_cast<std::size_t>(count));
+    position_ += view.size();
+    return view;
+  }
+
+  Result<std::string> take_string(std::uint64_t count) {
+    TQC_TRY_ASSIGN(const ByteView view, take(count));
+    return std::string(reinterpret_cast<const char*>(view.data()), view.size());
+  }
+
+ private:
+  ByteView bytes_;
+  std::size_t position_ = 0;
+};
+
+// Appends values to a growing buffer.
+class ByteWriter {
+ public:
+  template <class T>
+  void write(T value) {
+    static_assert(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>);
+    std::array<std::byte, sizeof(T)> raw;
+    std::memcpy(raw.data(), &value, sizeof(T));
+    bytes_.insert(bytes_.end(), raw.begin(), raw.end());
+  }
+  // Requires: `view` is not part of this writer's own bytes.
+  void append(ByteView view) { bytes_.insert(bytes_.end(), view.begin(), view.end()); }
+
+  // A length as u64, then the bytes: the unambiguous form that hashes are made over.
+  void append_sized(ByteView view) {
+    write<std::uint64_t>(view.size());
+    append(view);
+  }
+
+  const Bytes& bytes() const { return bytes_; }
+  Bytes take() && { return std::move(bytes_); }
+
+ private:
+  Bytes bytes_;
+};
+
+}  // namespace tqcache

@@ -1,0 +1,51 @@
+#pragma once
+// base/hash.h: the two digests of the project.
+//
+// XXH3-128 (libxxhash) finds damage, at memory speed; SHA-256 (OpenSSL) names content and
+// models. Neither is a signature: who can write a file can also write its digests.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tqcache/base/bytes.h"
+
+namespace tqcache {
+
+struct Checksum128 {
+  std::uint64_t low = 0;
+  std::uint64_t high = 0;
+  bool operator==(const Checksum128&) const = default;
+};
+
+std::uint64_t xxh3_64(ByteView bytes);
+Checksum128 xxh3_128(ByteView bytes);
+
+using Sha256 = std::array<std::byte, 32>;
+
+// SHA-256 over bytes that come in pieces.
+class Sha256Hasher {
+ public:
+  Sha256Hasher();
+  ~Sha256Hasher();
+  Sha256Hasher(Sha256Hasher&&) noexcept;
+  Sha256Hasher& operator=(Sha256Hasher&&) noexcept;
+
+  void update(ByteView bytes);
+  // Ends the digest. Requires: called once, and nothing after it.
+  Sha256 finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+Sha256 sha256(ByteView bytes);
+
+// Lower-case hexadecimal, most significant byte first.
+std::string to_hex(ByteView bytes);
+std::string to_hex(const Checksum128& checksum);
+
+}  // namespace tqcache

@@ -1,0 +1,106 @@
+#pragma once
+// base/result.h: a value or an Error, for everything that can fail on data or on the outside world.
+//
+// Bad bytes, missing files and full disks are normal here, so they are part of the signature
+// and not exceptions. Exceptions are left for bad_alloc; assert() is for our own bugs only.
+//
+// A message says the place, then the fact: "section 12 (layer 3 k): checksum mismatch".
+// No file name (the tool adds it), no "error", no full stop.
+
+#include <cassert>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+namespace tqcache {
+
+enum class ErrorCode {
+  kTruncated,        // the bytes end early
+  kCorrupt,          // the bytes contradict the format or a checksum
+  kUnsupported,      // legal, but newer than this reader or not implemented
+  kTooLarge,         // beyond a limit that the format's document states
+  kMismatch,         // a good file, for another model or shape
+  kInvalidArgument,  // the caller asked for something impossible
+  kNotFound,         // no such file
+  kIo,               // the operating system refused
+  kInterrupted,      // the user asked to stop
+};
+
+struct Error {
+  ErrorCode code;
+  std::string message;
+};
+
+// The same error, told from one level further out: "layer 3 k: " + message.
+inline Error in_context(std::string_view where, Error error) {
+  error.message = std::string(where) + ": " + error.message;
+  return error;
+}
+
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT(implicit)
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT(implicit)
+
+  bool ok() const { return state_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+
+  // Requires: ok().
+  T& value() & { return assert(ok()), *std::get_if<0>(&state_); }
+  const T& value() const& { return assert(ok()), *std::get_if<0>(&state_); }
+  T&& value() && { return assert(ok()), std::move(*std::get_if<0>(&state_)); }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+
+  // Requires: !ok().
+  const Error& error() const& { return assert(!ok()), *std::get_if<1>(&state_); }
+  Error&& error() && { return assert(!ok()), std::move(*std::get_if<1>(&state_)); }
+
+ private:
+  std::variant<T, Error> state_;
+};
+
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  Result() = default;
+  Result(Error error) : error_(std::move(error)) {}  // NOLINT(implicit)
+
+  bool ok() const { return !error_.has_value(); }
+  explicit operator bool() const { return ok(); }
+
+  // Requires: !ok().
+  const Error& error() const& { return assert(!ok()), *error_; }
+  Error&& error() && { return assert(!ok()), std::move(*error_); }
+
+ private:
+  std::optional<Error> error_;
+};
+
+}  // namespace tqcache
+
+// A name used nowhere else. __COUNTER__ and not __LINE__: a lambda that stands inside a macro's
+// argument is all on one line to the preprocessor, and may hold these macros itself.
+#define TQC_CONCAT_INNER(a, b) a##b
+#define TQC_CONCAT(a, b) TQC_CONCAT_INNER(a, b)
+#define TQC_UNIQUE_NAME TQC_CONCAT(tqc_result_, __COUNTER__)
+
+// Returns the error of an expression, a Result<void>, from the calling function.
+#define TQC_TRY(...) TQC_TRY_INNER(TQC_UNIQUE_NAME, (__VA_ARGS__))
+#define TQC_TRY_INNER(result, expr)                                    \
+  do {                                                                 \
+    if (auto result = expr; !result) return std::move(result).error(); \
+  } while (false)
+
+// Declares `decl` with the value of an expression, a Result<T>, or returns its error.
+#define TQC_TRY_ASSIGN(decl, ...) TQC_TRY_ASSIGN_INNER(TQC_UNIQUE_NAME, decl, (__VA_ARGS__))
+#define TQC_TRY_ASSIGN_INNER(result, decl, expr) \
+  auto result = expr;                            \
+  if (!result) return std::move(result).error(); \
+  decl = std::move(result).value()
