@@ -1,0 +1,93 @@
+#pragma once
+// format/cache_file.h: writes a cache as a .tqkv file, version 2, and reads it back. Reading is
+// safe for untrusted input.
+//
+// A load is all or nothing. No size is used before the checksum that covers it, and nothing is
+// allocated before a limit is checked.
+//
+// Spec: docs/format.md.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tqcache/base/file.h"
+#include "tqcache/base/progress.h"
+#include "tqcache/base/result.h"
+#include "tqcache/cache/cache.h"
+#include "tqcache/format/manifest.h"
+
+namespace tqcache::format {
+
+struct WriteOptions {
+  Compression compression = Compression::kZstd;  // a section that does not shrink is stored
+  int zstd_level = 1;                            // 1 to 19; packed codes gain nothing above 1
+  unsigned n_threads = 0;                        // 0: all processors
+  Overwrite overwrite = Overwrite::kRefuse;
+  std::string writer = {};  // program and version, for people; empty: this library
+};
+
+// Writes `cache` to `path`, whole or not at all (base/file.h, AtomicFile). A stream (/dev/stdout)
+// is written once all is computed, and so takes the memory of the whole file.
+//
+// Progress: bytes of sections before compression.
+// Errors:   kInvalidArgument (level; the file exists), kTooLarge (a limit of docs/format.md),
+//           kIo, kInterrupted, and those of cache::validate.
+// Bytes:    the same cache and options give the same bytes for any number of threads; across
+//           zstd releases only with Compression::kNone.
+Result<void> write_cache_file(const cache::Cache& cache, const std::filesystem::path& path,
+                              const WriteOptions& options, const Progress& progress = {});
+
+// The same bytes in memory.
+Result<Bytes> write_cache_bytes(const cache::Cache& cache, const WriteOptions& options,
+                                const Progress& progress = {});
+
+struct ReadOptions {
+  unsigned n_threads = 0;
+  // Refused with kTooLarge when the values would take more memory than this.
+  std::uint64_t max_payload_bytes = std::uint64_t{64} << 30;
+};
+
+// Reads a whole cache, with every section's checksum.
+//
+// Progress: bytes of sections before compression.
+// Errors:   kTruncated, kCorrupt, kUnsupported (version, feature, cache_type_id), kTooLarge, kIo,
+//           kInterrupted. The message names the section.
+Result<cache::Cache> read_cache(const ByteSource& source, const ReadOptions& options = {},
+                                const Progress& progress = {});
+
+// Whether the first bytes are those of a .tqkv file, damaged or not: for telling formats apart.
+bool looks_like_cache_file(const ByteSource& source);
+
+// All that the file says of itself, without reading a single section.
+struct CacheFileInfo : Manifest {
+  std::uint32_t version = 0;
+  std::uint32_t generation = 0;  // of the header slot in use
+  std::uint32_t required_features = 0;
+  std::uint32_t optional_features = 0;
+  std::uint64_t file_bytes = 0;
+  std::uint64_t manifest_bytes = 0;
+  std::uint64_t padding_bytes = 0;  // between sections, and before the manifest
+};
+
+// Errors: as read_cache, but for what only reading the sections shows.
+Result<CacheFileInfo> read_cache_info(const ByteSource& source);
+
+struct VerifyReport {
+  CacheFileInfo info;
+  std::uint64_t sections_checked = 0;
+  std::uint64_t bytes_checked = 0;  // of the file
+  std::vector<std::string> damage;  // one line each; empty: the file is whole
+};
+
+// Checks everything a file says of itself: both header slots, padding, checksums, SHA-256 of the
+// content, the rules of docs/format.md, and that every packed scale and dense value is finite.
+// Goes on after a damaged section, so that the report names all of them.
+//
+// Progress: bytes of sections before compression.
+// Errors:   as read_cache_info, when the file cannot even be listed; kTooLarge, kInterrupted.
+Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& options = {},
+                                  const Progress& progress = {});
+
+}  // namespace tqcache::format

@@ -1,0 +1,50 @@
+#pragma once
+// format/compression.h: one section as one zstd frame, and back. Decompression is safe for
+// untrusted input.
+//
+// Threads: all functions may be called from several at once; each call borrows a zstd context of
+// its own and gives it back, so that a long job makes as many as it has threads.
+
+#include <memory>
+#include <optional>
+
+#include "tqcache/base/bytes.h"
+#include "tqcache/base/result.h"
+
+namespace tqcache::format {
+
+class Compressor {
+ public:
+  // Errors: kInvalidArgument when the level is not 1 to 19.
+  static Result<Compressor> make(int level);
+  Compressor(Compressor&&) noexcept;
+  ~Compressor();
+
+  // Fills `frame` with a frame of `raw`. False: it would not be smaller than `raw`.
+  Result<bool> compress(ByteView raw, Bytes& frame) const;
+
+ private:
+  struct State;
+  explicit Compressor(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+class Decompressor {
+ public:
+  Decompressor();
+  ~Decompressor();
+
+  // Checks that `frame` is one zstd frame and nothing more, and says of itself that it holds
+  // `raw_size` bytes. To be called before their memory is allocated.
+  // Errors: kCorrupt.
+  static Result<void> check_frame(ByteView frame, std::uint64_t raw_size);
+
+  // Errors: kCorrupt, also when the frame does not hold exactly raw.size() bytes.
+  Result<void> decompress(ByteView frame, std::span<std::byte> raw) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tqcache::format

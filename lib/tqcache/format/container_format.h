@@ -1,0 +1,47 @@
+#pragma once
+// format/container_format.h: the numbers of the file's layout, for reader and writer alike.
+//
+// Spec: docs/format.md §3 and §Limits.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "tqcache/base/bytes.h"
+
+namespace tqcache::format {
+
+// "TQKV", then what a transfer as text would damage, as in PNG: CR LF, Ctrl-Z, LF.
+inline constexpr std::array<std::byte, 8> kMagic = {
+    std::byte{'T'},  std::byte{'Q'},  std::byte{'K'},  std::byte{'V'},
+    std::byte{'\r'}, std::byte{'\n'}, std::byte{0x1a}, std::byte{'\n'}};
+
+inline constexpr std::uint32_t kVersion = 2;
+
+inline constexpr std::size_t kSlotBytes = 64;
+inline constexpr std::size_t kSlotCount = 2;
+inline constexpr std::size_t kHeaderBytes = kSlotBytes * kSlotCount;  // sections follow
+
+// Sections and the manifest start at multiples of this: a cache line, and what SIMD loads want of
+// a mapped file.
+inline constexpr std::uint64_t kSectionAlignment = 64;
+
+// No feature is defined yet, so every bit that is set asks for more than this reader knows.
+inline constexpr std::uint32_t kKnownRequiredFeatures = 0;
+
+// Limits, besides those of cache/cache.h.
+inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
+inline constexpr std::uint32_t kMaxManifestDepth = 16;       // tables within tables
+inline constexpr std::uint32_t kMaxManifestTables = 200000;  // also bounds shared sub-tables
+inline constexpr std::size_t kMaxTextBytes = 1024;           // each text of the manifest
+inline constexpr std::size_t kMaxCentroids = 256;            // of one codebook
+inline constexpr std::size_t kMaxArrays = 64;                // of one arrays layer
+inline constexpr std::size_t kMaxArrayRank = 8;
+inline constexpr std::uint64_t kMaxArrayBytes = std::uint64_t{1} << 40;
+
+// Requires: value below 2^64 - 63.
+constexpr std::uint64_t align_section(std::uint64_t value) {
+  return (value + kSectionAlignment - 1) & ~(kSectionAlignment - 1);
+}
+
+}  // namespace tqcache::format

@@ -1,0 +1,93 @@
+#include "tqcache/format/content_name.h"
+
+#include <bit>
+#include <string_view>
+
+namespace tqcache::format {
+namespace {
+
+constexpr std::string_view kDomain = "tqcache content name v1";
+
+// Every number is a u64, every text carries its length, every list its count: so no two contents
+// share a serialization.
+class Serialization {
+ public:
+  void number(std::uint64_t value) { out_.write(value); }
+  void number(std::int64_t value) { out_.write(value); }
+  template <class Enum>
+  requires std::is_enum_v<Enum>
+  void number(Enum value) { number(static_cast<std::uint64_t>(value)); }
+  void text(std::string_view value) { out_.append_sized(as_bytes(value)); }
+  void bytes(ByteView value) { out_.append_sized(value); }
+
+  Sha256 digest() const { return sha256(out_.bytes()); }
+
+ private:
+  ByteWriter out_;
+};
+
+void add_identity(Serialization& out, const cache::Identity& identity) {
+  out.text(identity.architecture);
+  out.text(identity.model_name);
+  out.number(identity.rope.style);
+  out.number(identity.rope.n_dims);
+  out.number(std::bit_cast<std::uint64_t>(identity.rope.base));
+  out.bytes(identity.weights_fingerprint);
+  out.bytes(identity.tokenizer_fingerprint);
+  out.bytes(identity.adapter_fingerprint ? ByteView(*identity.adapter_fingerprint) : ByteView());
+  out.text(identity.source_format);
+}
+
+void add_side(Serialization& out, const SideInfo& side) {
+  out.text(side.cache_type_id);
+  out.number(side.dense_dtype);
+  if (!side.codec) return;  // the type id tells whether what follows is there
+  out.number(static_cast<std::int64_t>(side.codec->bits));
+  out.number(side.codec->sign_seed);
+  out.text(side.rotation);
+  out.text(side.scale);
+  out.text(side.layout);
+  out.bytes(object_bytes(side.centroids));
+}
+
+void add_layer(Serialization& out, const LayerInfo& layer) {
+  out.text(layer.cache_type_id);
+  if (is_attention(layer)) {
+    out.number(layer.shape.n_kv_heads);
+    out.number(layer.shape.head_dim);
+    add_side(out, layer.k);
+    add_side(out, layer.v);
+    return;
+  }
+  out.number(std::uint64_t{layer.arrays.size()});
+  for (const ArrayInfo& array : layer.arrays) {
+    out.text(array.name);
+    out.number(array.dtype);
+    out.bytes(object_bytes(array.shape));
+  }
+}
+
+void add_section(Serialization& out, const SectionInfo& section) {
+  out.number(section.layer);
+  out.number(section.side);
+  out.number(section.block);
+  out.number(std::uint64_t{section.packed});
+  out.number(section.raw_bytes);
+  out.bytes(section.raw_sha256);
+}
+
+}  // namespace
+
+Sha256 content_name(const Manifest& manifest) {
+  Serialization out;
+  out.text(kDomain);
+  add_identity(out, manifest.identity);
+  out.bytes(object_bytes(manifest.tokens));
+  out.number(std::uint64_t{manifest.layers.size()});
+  for (const LayerInfo& layer : manifest.layers) add_layer(out, layer);
+  out.number(std::uint64_t{manifest.sections.size()});
+  for (const SectionInfo& section : manifest.sections) add_section(out, section);
+  return out.digest();
+}
+
+}  // namespace tqcache::format

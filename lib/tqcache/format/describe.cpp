@@ -1,0 +1,77 @@
+#include "tqcache/format/describe.h"
+
+#include <utility>
+#include <variant>
+
+#include "tqcache/format/section_plan.h"
+#include "tqcache/format/type_names.h"
+
+namespace tqcache::format {
+namespace {
+
+SideInfo describe_side(const cache::Side& side) {
+  SideInfo info;
+  info.cache_type_id = kDenseType;
+  info.dense_dtype = cache::dense_dtype(side);
+  if (const auto* turbo = std::get_if<cache::TurboSide>(&side)) {
+    info.cache_type_id = kTurboMseType;
+    info.codec = turbo->quantizer.spec();
+    info.rotation = kRotationName;
+    info.scale = kScaleName;
+    info.layout = kLayoutName;
+    const std::span<const float> centroids = turbo->quantizer.centroids();
+    info.centroids.assign(centroids.begin(), centroids.end());
+  }
+  return info;
+}
+
+LayerInfo describe_layer(const cache::AttentionLayer& layer) {
+  LayerInfo info;
+  info.cache_type_id = kAttentionType;
+  info.shape = layer.shape;
+  info.k = describe_side(layer.k);
+  info.v = describe_side(layer.v);
+  return info;
+}
+
+LayerInfo describe_layer(const cache::ArraysLayer& layer) {
+  LayerInfo info;
+  info.cache_type_id = kArraysType;
+  for (const cache::NamedArray& array : layer.arrays) {
+    info.arrays.push_back({array.name, array.dtype, array.shape});
+  }
+  return info;
+}
+
+bool is_packed(const cache::Layer& layer, const SectionKey& key) {
+  const auto* attention = std::get_if<cache::AttentionLayer>(&layer);
+  if (attention == nullptr) return false;
+  return key.block <
+         cache::packed_block_count(key.side == SideName::kKeys ? attention->k : attention->v);
+}
+
+}  // namespace
+
+Manifest describe(const cache::Cache& cache, std::string writer) {
+  Manifest manifest;
+  manifest.writer = std::move(writer);
+  manifest.identity = cache.identity;
+  manifest.tokens = cache.tokens;
+  for (const cache::Layer& layer : cache.layers) {
+    manifest.layers.push_back(
+        std::visit([](const auto& kind) { return describe_layer(kind); }, layer));
+  }
+  for (const SectionKey& key : plan_sections(manifest.layers, cache.n_tokens())) {
+    const auto layer = static_cast<std::size_t>(key.layer);
+    SectionInfo section;
+    section.layer = key.layer;
+    section.side = key.side;
+    section.block = key.block;
+    section.packed = is_packed(cache.layers[layer], key);
+    section.raw_bytes = raw_bytes(manifest.layers[layer], key, section.packed, cache.n_tokens());
+    manifest.sections.push_back(section);
+  }
+  return manifest;
+}
+
+}  // namespace tqcache::format

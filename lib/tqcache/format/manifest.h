@@ -1,0 +1,93 @@
+#pragma once
+// format/manifest.h: what a .tqkv file says of the cache in it: everything but the values.
+//
+// Plain structs; the FlatBuffer they travel in stays behind encode_manifest and decode_manifest.
+//
+// Spec: docs/format.md §4.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tqcache/base/bytes.h"
+#include "tqcache/base/dtype.h"
+#include "tqcache/base/hash.h"
+#include "tqcache/base/result.h"
+#include "tqcache/cache/cache.h"
+#include "tqcache/codec/codec_spec.h"
+
+namespace tqcache::format {
+
+enum class Compression : std::uint8_t { kNone = 0, kZstd = 1 };
+
+enum class SideName : std::uint8_t { kKeys = 0, kValues = 1, kArray = 2 };
+
+// One row of the section table, with what the section holds.
+struct SectionInfo {
+  std::int64_t layer = 0;
+  SideName side = SideName::kKeys;
+  std::int64_t block = 0;  // token block, or the index of the array
+  bool packed = false;     // turbo codes; otherwise dense values or an array
+  Compression compression = Compression::kNone;
+  std::uint64_t file_offset = 0;
+  std::uint64_t stored_bytes = 0;
+  std::uint64_t raw_bytes = 0;
+  Checksum128 checksum;  // of the stored bytes
+  Sha256 raw_sha256{};   // of the bytes before compression
+};
+
+struct SideInfo {
+  std::string cache_type_id;  // type_names.h: "tqcache.dense.v1", "tqcache.turbo_mse.v1"
+  Dtype dense_dtype = Dtype::kF16;
+  std::optional<codec::CodecSpec> codec;  // turbo sides, and so all that follow
+  std::string rotation;                   // name of the rotation
+  std::string scale;                      // name of the rule for scales
+  std::string layout;                     // name of the packed layout
+  std::vector<float> centroids;           // [2^bits], ascending
+};
+
+struct ArrayInfo {
+  std::string name;
+  Dtype dtype = Dtype::kF32;
+  std::vector<std::uint64_t> shape;  // outermost first
+};
+
+struct LayerInfo {
+  std::string cache_type_id;      // type_names.h: "tqcache.attention.v1", "tqcache.arrays.v1"
+  cache::HeadShape shape;         // attention layers
+  SideInfo k, v;                  // attention layers
+  std::vector<ArrayInfo> arrays;  // arrays layers
+};
+
+struct Manifest {
+  std::string writer;  // program and version that wrote the file
+  cache::Identity identity;
+  std::vector<std::int32_t> tokens;
+  std::vector<LayerInfo> layers;
+  std::vector<SectionInfo> sections;
+  Sha256 content_name{};  // docs/format.md §Content name
+
+  std::int64_t n_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
+};
+
+bool is_attention(const LayerInfo& layer);
+
+// Requires: `side` is kKeys or kValues.
+const SideInfo& side_of(const LayerInfo& layer, SideName side);
+
+// "section 12 (layer 3 k, block 0)", as messages name a section.
+std::string section_place(std::size_t index, const SectionInfo& section);
+
+// Errors: kTooLarge when the manifest is beyond kMaxManifestBytes.
+// Bytes:  the same manifest gives the same bytes (with the same FlatBuffers library).
+Result<Bytes> encode_manifest(const Manifest& manifest);
+
+// Safe for untrusted input: checks the structure of the FlatBuffer and the range of every
+// enumeration, and nothing else; manifest_rules.h has the rest.
+//
+// Requires: `bytes` start at a multiple of 64.
+// Errors:   kCorrupt, kTooLarge.
+Result<Manifest> decode_manifest(ByteView bytes);
+
+}  // namespace tqcache::format

@@ -1,0 +1,30 @@
+#pragma once
+// format/open_container.h: header and manifest of a .tqkv file, read and held against the rules.
+// Safe for untrusted input.
+//
+// Spec: docs/format.md §2.
+
+#include <string>
+#include <vector>
+
+#include "tqcache/base/file.h"
+#include "tqcache/base/result.h"
+#include "tqcache/format/cache_file.h"
+
+namespace tqcache::format {
+
+struct OpenContainer {
+  CacheFileInfo info;
+  std::vector<std::string> damage;  // what does not keep the file from being read
+};
+
+// Reads everything but the sections, whose table can be relied on afterwards.
+//
+// Errors: as read_cache_info.
+Result<OpenContainer> open_container(const ByteSource& source);
+
+// Whether the content name is the one that the manifest makes.
+// Errors: kCorrupt.
+Result<void> check_content_name(const Manifest& manifest);
+
+}  // namespace tqcache::format

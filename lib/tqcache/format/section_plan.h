@@ -1,0 +1,52 @@
+#pragma once
+// format/section_plan.h: which sections a cache has, in which order, and how large each one is.
+//
+// Both follow from the layers and the number of tokens, so the writer takes them from here and
+// the reader holds the section table against them.
+//
+// Spec: docs/format.md §4.4 and §6.
+
+#include <cstdint>
+#include <vector>
+
+#include "tqcache/cache/layer.h"
+#include "tqcache/format/manifest.h"
+
+namespace tqcache::format {
+
+struct SectionKey {
+  std::int64_t layer = 0;
+  SideName side = SideName::kKeys;
+  std::int64_t block = 0;  // token block, or the index of the array
+  bool operator==(const SectionKey&) const = default;
+};
+
+inline SectionKey key_of(const SectionInfo& section) {
+  return {section.layer, section.side, section.block};
+}
+
+std::uint64_t count_sections(const std::vector<LayerInfo>& layers, std::int64_t n_tokens);
+
+// Token block by token block, in it layer by layer, keys before values; then all arrays. So a
+// longer cache only adds sections behind those it has.
+std::vector<SectionKey> plan_sections(const std::vector<LayerInfo>& layers, std::int64_t n_tokens);
+
+// A packed section holds the codes of 256 head vectors a kv head, then their scales. The codes take
+// a multiple of 256 bytes, so the scales stand aligned as well.
+struct PackedLayout {
+  std::uint64_t code_bytes = 0;  // of all head vectors; the scales begin here
+  std::uint64_t raw_bytes = 0;
+};
+// Requires: the shape and the codec are within the limits.
+PackedLayout packed_layout(cache::HeadShape shape, const codec::CodecSpec& codec);
+
+// Bytes of a section before compression.
+// Requires: the layer is within the limits (manifest_rules.h); a packed section is of a turbo side.
+std::uint64_t raw_bytes(const LayerInfo& layer, const SectionKey& key, bool packed,
+                        std::int64_t n_tokens);
+
+// Bytes of memory that the section's content takes when loaded: a token block in memory always
+// has room for 256 tokens, and so can be 256 times what the file holds of it.
+std::uint64_t memory_bytes(const LayerInfo& layer, const SectionKey& key, bool packed);
+
+}  // namespace tqcache::format

@@ -1,0 +1,172 @@
+#pragma once
+// format/file_fixture.h: .tqkv files in memory, and files that break one rule with all checksums
+// right, so that it is the rule that refuses them.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "support/cache_builder.h"
+#include "tqcache/base/bytes.h"
+#include "tqcache/base/shape.h"
+#include "tqcache/format/cache_file.h"
+#include "tqcache/format/container_format.h"
+#include "tqcache/format/content_name.h"
+#include "tqcache/format/header.h"
+
+namespace tqcache::test {
+
+using format::CacheFileInfo;
+using format::Compression;
+using format::Manifest;
+using format::SectionInfo;
+
+inline Bytes file_of(const cache::Cache& cache, Compression compression = Compression::kNone) {
+  return must(format::write_cache_bytes(cache, {.compression = compression, .n_threads = 1}));
+}
+
+inline Result<cache::Cache> load(const Bytes& file, format::ReadOptions options = {}) {
+  return format::read_cache(*memory_source(file), options);
+}
+
+inline CacheFileInfo info_of(const Bytes& file) {
+  return must(format::read_cache_info(*memory_source(file)));
+}
+
+// The damage that verify reports; its error when it gives none.
+inline std::vector<std::string> damage_of(const Bytes& file) {
+  auto report = format::verify_cache(*memory_source(file), {.n_threads = 1});
+  if (!report) return {report.error().message};
+  return report->damage;
+}
+
+// One attention layer, both sides dense, 3 tokens.
+inline Bytes small_file() { return file_of(CacheBuilder(3).dense({2, 4}).build()); }
+
+// All kinds of layers; 300 tokens, so that one token block is full and one is not.
+inline Bytes mixed_file(Compression compression = Compression::kNone) {
+  return file_of(CacheBuilder(300)
+                     .dense({1, 32}, Dtype::kF32)
+                     .turbo({2, 32}, 4, 3)
+                     .arrays()
+                     .mixed({1, 36}, Dtype::kBF16, 16, Dtype::kF16, 1)
+                     .build(),
+                 compression);
+}
+
+template <class T>
+void patch(Bytes& file, std::size_t offset, T value) {
+  ASSERT_LE(offset + sizeof(T), file.size());
+  std::memcpy(file.data() + offset, &value, sizeof(T));
+}
+
+template <class T>
+T value_at(const Bytes& file, std::size_t offset) {
+  T value;
+  std::memcpy(&value, file.data() + offset, sizeof(T));
+  return value;
+}
+
+// Offsets of the fields of a header slot (docs/format.md §3).
+inline constexpr std::size_t kVersionAt = 8;
+inline constexpr std::size_t kGenerationAt = 12;
+inline constexpr std::size_t kRequiredAt = 16;
+inline constexpr std::size_t kOptionalAt = 20;
+inline constexpr std::size_t kManifestOffsetAt = 24;
+inline constexpr std::size_t kFileBytesAt = 32;
+inline constexpr std::size_t kSlotChecksumAt = 56;
+
+inline void reseal_slot(Bytes& file, std::size_t slot = 0) {
+  const std::size_t start = slot * format::kSlotBytes;
+  patch(file, start + kSlotChecksumAt, xxh3_64(ByteView(file).subspan(start, kSlotChecksumAt)));
+}
+
+// Makes the header fit whatever bytes now stand from the manifest's offset on.
+inline void reseal(Bytes& file) {
+  format::HeaderSlot slot;
+  slot.manifest_offset = value_at<std::uint64_t>(file, kManifestOffsetAt);
+  slot.file_bytes = file.size();
+  slot.manifest_checksum = xxh3_128(ByteView(file).subspan(slot.manifest_offset));
+  std::ranges::copy(format::encode_slot(slot), file.begin());
+}
+
+// The same file with another manifest, everything that covers it made right.
+inline Bytes with_manifest(Bytes file, Manifest manifest) {
+  manifest.content_name = format::content_name(manifest);
+  const Bytes bytes = must(format::encode_manifest(manifest));
+  file.resize(value_at<std::uint64_t>(file, kManifestOffsetAt));
+  file.insert(file.end(), bytes.begin(), bytes.end());
+  reseal(file);
+  return file;
+}
+
+inline Bytes change_manifest(const Bytes& file, const std::function<void(Manifest&)>& change) {
+  Manifest manifest = info_of(file);
+  change(manifest);
+  return with_manifest(file, std::move(manifest));
+}
+
+// Changes the bytes of a stored section and makes its checksum fit; its SHA-256 too if asked for.
+inline Bytes change_section(Bytes file, std::size_t index, bool also_sha256,
+                            const std::function<void(std::span<std::byte>)>& change) {
+  Manifest manifest = info_of(file);
+  SectionInfo& section = manifest.sections[index];
+  const auto bytes = std::span(file).subspan(section.file_offset, section.stored_bytes);
+  change(bytes);
+  section.checksum = xxh3_128(bytes);
+  if (also_sha256) section.raw_sha256 = sha256(bytes);
+  return with_manifest(std::move(file), std::move(manifest));
+}
+
+// A file whose first section holds `stored` instead, as zstd or as it is.
+inline Bytes replace_first_section(const Bytes& file, const Bytes& stored,
+                                   Compression compression) {
+  Manifest manifest = info_of(file);
+  Bytes out(file.begin(), file.begin() + format::kHeaderBytes);
+  for (std::size_t i = 0; i < manifest.sections.size(); ++i) {
+    SectionInfo& section = manifest.sections[i];
+    Bytes bytes(
+        file.begin() + static_cast<std::ptrdiff_t>(section.file_offset),
+        file.begin() + static_cast<std::ptrdiff_t>(section.file_offset + section.stored_bytes));
+    if (i == 0) {
+      bytes = stored;
+      section.compression = compression;
+    }
+    section.file_offset = out.size();
+    section.stored_bytes = bytes.size();
+    section.checksum = xxh3_128(bytes);
+    out.insert(out.end(), bytes.begin(), bytes.end());
+    out.resize(format::align_section(out.size()));
+  }
+  patch(out, kManifestOffsetAt, std::uint64_t{out.size()});
+  return with_manifest(std::move(out), std::move(manifest));
+}
+
+inline void expect_error(const Result<void>& result, ErrorCode code, std::string_view part) {
+  ASSERT_FALSE(result.ok()) << "expected: " << part;
+  EXPECT_EQ(result.error().code, code) << result.error().message;
+  EXPECT_NE(result.error().message.find(part), std::string::npos) << result.error().message;
+}
+
+template <class T>
+Result<void> dropped(const Result<T>& result) {
+  if (!result) return result.error();
+  return {};
+}
+
+// A load fails with `code` and a message that holds `part`, and verify tells the same.
+inline void expect_refused(const Bytes& file, ErrorCode code, std::string_view part) {
+  expect_error(dropped(load(file)), code, part);
+  const std::vector<std::string> damage = damage_of(file);
+  ASSERT_FALSE(damage.empty());
+  EXPECT_NE(damage.front().find(part), std::string::npos) << damage.front();
+}
+
+}  // namespace tqcache::test

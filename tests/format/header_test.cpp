@@ -1,0 +1,147 @@
+// One test a rule of docs/format.md §3.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "file_fixture.h"
+
+namespace tqcache::test {
+namespace {
+
+Bytes with_header(std::size_t at, auto value) {
+  Bytes file = small_file();
+  patch(file, at, value);
+  reseal_slot(file);
+  return file;
+}
+
+// Puts a copy of slot 0 with another generation into slot 1.
+Bytes with_second_slot(std::uint32_t generation, std::uint64_t file_bytes_off_by = 0) {
+  Bytes file = small_file();
+  std::copy(file.begin(), file.begin() + format::kSlotBytes, file.begin() + format::kSlotBytes);
+  const std::size_t slot = format::kSlotBytes;
+  patch(file, slot + kGenerationAt, generation);
+  patch(file, slot + kFileBytesAt, file.size() - file_bytes_off_by);
+  reseal_slot(file, 1);
+  return file;
+}
+
+TEST(Header, RefusesWhatIsNoCacheFile) {
+  for (const std::size_t size : {1u, 7u, 8u, 127u, 128u, 5000u}) {
+    expect_refused(Bytes(size, std::byte{'x'}), ErrorCode::kCorrupt, "not a .tqkv file");
+  }
+  expect_refused(Bytes(128), ErrorCode::kCorrupt, "not a .tqkv file");
+}
+
+TEST(Header, RefusesAnEmptyFileAsTruncated) {
+  expect_refused({}, ErrorCode::kTruncated, "0 bytes");
+}
+
+TEST(Header, NamesATransferAsTextAsTheLikelyCause) {
+  Bytes file = small_file();
+  file.erase(file.begin() + 4);  // CR LF became LF
+  expect_refused(file, ErrorCode::kCorrupt, "transfer as text");
+}
+
+TEST(Header, RefusesAWrongChecksum) {
+  Bytes file = small_file();
+  file[kOptionalAt] ^= std::byte{1};
+  expect_refused(file, ErrorCode::kCorrupt, "header slot 0: checksum mismatch");
+}
+
+TEST(Header, RefusesANewerVersion) {
+  expect_refused(with_header(kVersionAt, 3u), ErrorCode::kUnsupported, "version 3 is newer");
+}
+
+TEST(Header, RefusesAVersionThatNeverHadThisHeader) {
+  expect_refused(with_header(kVersionAt, 1u), ErrorCode::kCorrupt, "version 1");
+}
+
+TEST(Header, ReportsDamageBeforeAVersionThatDamageMayHaveMade) {
+  Bytes file = small_file();
+  file[kVersionAt] = std::byte{3};
+  expect_refused(file, ErrorCode::kCorrupt, "checksum mismatch");
+}
+
+TEST(Header, RefusesAnUnknownRequiredFeature) {
+  for (const std::uint32_t bits : {1u, 0x80000000u}) {
+    expect_refused(with_header(kRequiredAt, bits), ErrorCode::kUnsupported, "required features");
+  }
+}
+
+TEST(Header, IgnoresAnUnknownOptionalFeature) {
+  const Bytes file = with_header(kOptionalAt, 0xffffffffu);
+  EXPECT_TRUE(load(file).ok());
+  EXPECT_THAT(damage_of(file), testing::IsEmpty());
+  EXPECT_EQ(info_of(file).optional_features, 0xffffffffu);
+}
+
+TEST(Header, RefusesGenerationZeroAndOneOfTheOtherSlot) {
+  for (const std::uint32_t generation : {0u, 2u}) {
+    expect_refused(with_header(kGenerationAt, generation), ErrorCode::kCorrupt, "wrong slot");
+  }
+}
+
+TEST(Header, UsesTheWholeSlotWithTheHighestGeneration) {
+  Bytes file = with_second_slot(2);
+  EXPECT_EQ(info_of(file).generation, 2u);
+  EXPECT_THAT(damage_of(file), testing::IsEmpty());
+  patch(file, kGenerationAt, 3u);
+  reseal_slot(file);
+  EXPECT_EQ(info_of(file).generation, 3u);
+}
+
+TEST(Header, LoadsBesideADamagedSlotThatVerifyReports) {
+  Bytes file = with_second_slot(2);
+  file[kManifestOffsetAt] ^= std::byte{1};
+  EXPECT_TRUE(load(file).ok());
+  EXPECT_THAT(damage_of(file), testing::ElementsAre("header slot 0: checksum mismatch"));
+}
+
+TEST(Header, ReportsAnyByteOfTheUnusedSlotThatIsNotZero) {
+  Bytes file = small_file();
+  file[100] = std::byte{1};
+  EXPECT_TRUE(load(file).ok());
+  EXPECT_THAT(damage_of(file), testing::ElementsAre("header slot 1: not a .tqkv file"));
+}
+
+TEST(Header, DoesNotFallBackToAnOlderSlotWhenTheFileDoesNotFitTheNewer) {
+  expect_refused(with_second_slot(2, 1), ErrorCode::kCorrupt, "1 bytes behind the end");
+}
+
+TEST(Header, RefusesAFileShorterOrLongerThanItSays) {
+  Bytes file = small_file();
+  file.push_back(std::byte{0});
+  expect_refused(file, ErrorCode::kCorrupt, "1 bytes behind the end");
+  file.pop_back();
+  file.pop_back();
+  expect_refused(file, ErrorCode::kTruncated, "the file ends after");
+}
+
+TEST(Header, RefusesAManifestOffsetOutOfPlace) {
+  const Bytes file = small_file();
+  const auto offset = value_at<std::uint64_t>(file, kManifestOffsetAt);
+  for (const std::uint64_t bad :
+       {std::uint64_t{0}, std::uint64_t{64}, offset + 1, offset - 8, std::uint64_t{file.size()},
+        align_up(file.size(), 64).value(), ~std::uint64_t{0}, ~std::uint64_t{63}}) {
+    expect_refused(with_header(kManifestOffsetAt, bad), ErrorCode::kCorrupt, "manifest offset");
+  }
+}
+
+TEST(Header, RefusesAManifestThatEndsWhereTheFileDoesNot) {
+  for (const std::uint64_t bad : {std::uint64_t{0}, std::uint64_t{1}}) {
+    expect_refused(with_header(kFileBytesAt, bad), ErrorCode::kCorrupt, "behind the end");
+  }
+  for (const std::uint64_t bad : {~std::uint64_t{0}, std::uint64_t{1} << 63}) {
+    expect_refused(with_header(kFileBytesAt, bad), ErrorCode::kTruncated, "the file ends after");
+  }
+}
+
+TEST(Header, RefusesAWrongManifestChecksum) {
+  Bytes file = small_file();
+  file.back() ^= std::byte{1};
+  expect_refused(file, ErrorCode::kCorrupt, "manifest: checksum mismatch");
+}
+
+}  // namespace
+}  // namespace tqcache::test

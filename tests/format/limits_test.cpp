@@ -1,0 +1,178 @@
+// Files that claim much and hold little are refused before they cost memory or time.
+
+#include <gtest/gtest.h>
+#include <zstd.h>
+
+#include <fstream>
+
+#include "file_fixture.h"
+#include "tqcache/format/manifest_rules.h"
+
+namespace tqcache::test {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+// How far the peak of this process's memory has risen since this object was made, in bytes. (0
+// where the kernel does not tell.)
+class PeakMemory {
+ public:
+  PeakMemory() : start_(reset()) {}
+  std::uint64_t grown() const { return std::max(now(), start_) - start_; }
+
+ private:
+  static std::uint64_t reset() {
+    std::ofstream("/proc/self/clear_refs") << "5";
+    return now();
+  }
+  static std::uint64_t now() {
+    std::ifstream status("/proc/self/status");
+    for (std::string word; status >> word;) {
+      std::uint64_t kib = 0;
+      if (word == "VmHWM:" && status >> kib) return kib * 1024;
+    }
+    return 0;
+  }
+
+  std::uint64_t start_;
+};
+
+// Given bytes, then zeros, however many.
+class SparseSource : public ByteSource {
+ public:
+  SparseSource(Bytes start, std::uint64_t size) : start_(std::move(start)), size_(size) {}
+  std::uint64_t size() const override { return size_; }
+  Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const override {
+    if (offset > size_ || out.size() > size_ - offset) return Error{ErrorCode::kTruncated, "end"};
+    std::ranges::fill(out, std::byte{0});
+    for (std::size_t i = 0; i < out.size() && offset + i < start_.size(); ++i) {
+      out[i] = start_[offset + i];
+    }
+    return {};
+  }
+
+ private:
+  Bytes start_;
+  std::uint64_t size_;
+};
+
+SparseSource claimed(std::uint64_t manifest_offset, std::uint64_t file_bytes) {
+  Bytes header(format::kHeaderBytes);
+  format::HeaderSlot slot;
+  slot.manifest_offset = manifest_offset;
+  slot.file_bytes = file_bytes;
+  std::ranges::copy(format::encode_slot(slot), header.begin());
+  return {header, file_bytes};
+}
+
+TEST(Limits, RefuseAManifestBeforeItIsRead) {
+  for (const std::uint64_t bytes :
+       {64 * kMiB + 1, std::uint64_t{1} << 31, std::uint64_t{1} << 32, std::uint64_t{1} << 62}) {
+    const PeakMemory memory;
+    const SparseSource source = claimed(128, 128 + bytes);
+    expect_error(dropped(format::read_cache(source)), ErrorCode::kTooLarge, "a manifest of");
+    expect_error(dropped(format::verify_cache(source)), ErrorCode::kTooLarge, "a manifest of");
+    EXPECT_LT(memory.grown(), 8 * kMiB);
+  }
+}
+
+TEST(Limits, LetAManifestOfFullSizeBeRead) {
+  expect_error(dropped(format::read_cache(claimed(128, 128 + 64 * kMiB))), ErrorCode::kCorrupt,
+               "manifest: checksum mismatch");
+}
+
+TEST(Limits, ReachFarIntoALargeFile) {
+  const SparseSource source = claimed(std::uint64_t{5} << 30, (std::uint64_t{5} << 30) + 1000);
+  expect_error(dropped(format::read_cache(source)), ErrorCode::kCorrupt,
+               "manifest: checksum mismatch");
+}
+
+// What a manifest says of its sections when nothing but the manifest is true.
+Manifest claiming(cache::HeadShape shape, std::size_t n_tokens, std::size_t n_layers) {
+  Manifest manifest = info_of(small_file());
+  manifest.tokens.assign(n_tokens, 0);
+  manifest.layers[0].shape = shape;
+  manifest.layers.resize(n_layers, manifest.layers[0]);
+  manifest.sections.clear();
+  for (std::size_t layer = 0; layer < n_layers; ++layer) {
+    for (const format::SideName side : {format::SideName::kKeys, format::SideName::kValues}) {
+      SectionInfo section;
+      section.layer = static_cast<std::int64_t>(layer);
+      section.side = side;
+      section.raw_bytes =
+          2 * static_cast<std::uint64_t>(shape.n_kv_heads * shape.head_dim) * n_tokens;
+      manifest.sections.push_back(section);
+    }
+  }
+  return manifest;
+}
+
+// All sections hold the same bytes.
+Bytes file_claiming(Manifest manifest, const Bytes& stored) {
+  Bytes file(format::kHeaderBytes);
+  for (SectionInfo& section : manifest.sections) {
+    section.compression = Compression::kZstd;
+    section.file_offset = file.size();
+    section.stored_bytes = stored.size();
+    section.checksum = xxh3_128(stored);
+    file.insert(file.end(), stored.begin(), stored.end());
+    file.resize(format::align_section(file.size()));
+  }
+  patch(file, kManifestOffsetAt, std::uint64_t{file.size()});
+  return with_manifest(std::move(file), std::move(manifest));
+}
+
+Bytes frame_of_zeros(std::size_t size) {
+  const Bytes zeros(size);
+  Bytes frame(ZSTD_compressBound(size));
+  frame.resize(ZSTD_compress(frame.data(), frame.size(), zeros.data(), size, 3));
+  return frame;
+}
+
+TEST(Limits, RefuseAFrameThatHoldsLessThanTheShapeSaysBeforeItsMemoryIsTaken) {
+  // 1024 heads of 1024 components and 256 tokens: 512 MiB a side.
+  const Bytes file = file_claiming(claiming({1024, 1024}, 256, 1), frame_of_zeros(100));
+  ASSERT_LT(file.size(), 3000u);
+  const PeakMemory memory;
+  expect_refused(file, ErrorCode::kCorrupt, "does not say that it holds 536870912 bytes");
+  EXPECT_LT(memory.grown(), 16 * kMiB);
+}
+
+TEST(Limits, CountTheMemoryOfWholeTokenBlocks) {
+  // One token: 16 KiB a section in the file, 4 MiB in memory.
+  const Bytes file = file_claiming(claiming({64, 128}, 1, 50), frame_of_zeros(64 * 128 * 2));
+  ASSERT_LT(file.size(), 30000u);
+  const std::uint64_t total = std::uint64_t{100} * 256 * 64 * 128 * 2;
+  const PeakMemory memory;
+  expect_error(dropped(load(file, {.max_payload_bytes = total - 1})), ErrorCode::kTooLarge,
+               std::to_string(total) + " bytes of memory");
+  EXPECT_LT(memory.grown(), 16 * kMiB);
+}
+
+TEST(Limits, AllowExactlyTheMemoryThatIsAllowed) {
+  const cache::Cache cache = CacheBuilder(300).dense({2, 8}).turbo({1, 32}, 4, 3).arrays().build();
+  const Bytes file = file_of(cache);
+  const std::uint64_t bytes = cache::byte_count(cache).allocated;
+  EXPECT_TRUE(load(file, {.max_payload_bytes = bytes}).ok());
+  expect_error(dropped(load(file, {.max_payload_bytes = bytes - 1})), ErrorCode::kTooLarge,
+               "bytes of memory");
+}
+
+TEST(Limits, RefuseMoreTokensOrLayersThanACacheMayHave) {
+  Manifest manifest = info_of(small_file());
+  manifest.layers.resize(1025, manifest.layers[0]);
+  expect_refused(with_manifest(small_file(), manifest), ErrorCode::kTooLarge, "1025 layers");
+}
+
+TEST(Limits, RefuseAManifestTooLargeToWriteBeforeTheWork) {
+  cache::Cache cache = CacheBuilder(0).arrays().build();
+  cache.tokens.assign(format::kMaxManifestBytes / 4, 1);
+  std::uint64_t calls = 0;
+  const auto count = [&](std::uint64_t, std::uint64_t) { return ++calls > 0; };
+  expect_error(dropped(format::write_cache_bytes(cache, {}, count)), ErrorCode::kTooLarge,
+               "manifest: ");
+  EXPECT_EQ(calls, 0u);
+}
+
+}  // namespace
+}  // namespace tqcache::test

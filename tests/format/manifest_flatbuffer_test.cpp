@@ -1,0 +1,207 @@
+// What a hostile manifest can do as a FlatBuffer. The buffers are poked by hand, after the
+// FlatBuffers internals document: no builder would make them.
+
+#include <gtest/gtest.h>
+
+#include "file_fixture.h"
+
+namespace tqcache::test {
+namespace {
+
+// A table in a file's manifest, by the file offset of its first byte.
+class Table {
+ public:
+  Table(Bytes& file, std::size_t at) : file_(file), at_(at) {}
+
+  static Table root(Bytes& file) {
+    const auto manifest = value_at<std::uint64_t>(file, kManifestOffsetAt);
+    return {file, manifest + value_at<std::uint32_t>(file, manifest)};
+  }
+
+  // The entry of field `id` in the table's vtable.
+  std::size_t entry(std::size_t id) const {
+    const auto vtable = at_ - static_cast<std::size_t>(value_at<std::int32_t>(file_, at_));
+    return vtable + 4 + 2 * id;
+  }
+  std::size_t field(std::size_t id) const {
+    return at_ + value_at<std::uint16_t>(file_, entry(id));
+  }
+  // Where the string, vector or table of field `id` begins.
+  std::size_t target(std::size_t id) const { return follow(field(id)); }
+  Table table(std::size_t id) const { return {file_, target(id)}; }
+  Table element(std::size_t id, std::size_t index) const {
+    return {file_, follow(target(id) + 4 + 4 * index)};
+  }
+  void remove(std::size_t id) { patch(file_, entry(id), std::uint16_t{0}); }
+  void point(std::size_t id, std::size_t target) {
+    patch(file_, field(id), static_cast<std::uint32_t>(target - field(id)));
+  }
+
+ private:
+  std::size_t follow(std::size_t at) const { return at + value_at<std::uint32_t>(file_, at); }
+
+  Bytes& file_;
+  std::size_t at_;
+};
+
+// Field ids of schema/cache_v2.fbs.
+namespace manifest_id {
+constexpr std::size_t kWriter = 0, kIdentity = 1, kTokens = 2, kLayers = 3, kSections = 4,
+                      kContentName = 5;
+}
+namespace layer_id {
+constexpr std::size_t kType = 0, kK = 3, kV = 4, kArrays = 5;
+}
+
+constexpr std::string_view kInvalid = "manifest: not a valid FlatBuffer";
+
+// A dense layer, then an arrays layer.
+Bytes two_layers() { return file_of(CacheBuilder(3).dense({2, 4}).arrays().build()); }
+
+void expect_poked(ErrorCode code, std::string_view part,
+                  const std::function<void(Bytes&, Table)>& poke) {
+  Bytes file = two_layers();
+  poke(file, Table::root(file));
+  reseal(file);
+  expect_refused(file, code, part);
+}
+
+TEST(ManifestFlatBuffer, IsReadAfterBeingResealedUntouched) {
+  Bytes file = two_layers();
+  reseal(file);
+  EXPECT_TRUE(load(file).ok());
+}
+
+TEST(ManifestFlatBuffer, RefusesAnotherFileIdentifier) {
+  expect_poked(ErrorCode::kCorrupt, kInvalid, [](Bytes& file, Table) {
+    file[value_at<std::uint64_t>(file, kManifestOffsetAt) + 7] = std::byte{'1'};
+  });
+}
+
+TEST(ManifestFlatBuffer, RefusesAManifestOfAFewBytes) {
+  for (const std::size_t size : {1u, 4u, 8u, 12u}) {
+    Bytes file = two_layers();
+    file.resize(value_at<std::uint64_t>(file, kManifestOffsetAt) + size);
+    reseal(file);
+    expect_refused(file, ErrorCode::kCorrupt, kInvalid);
+  }
+}
+
+TEST(ManifestFlatBuffer, RefusesMissingRequiredFields) {
+  for (std::size_t id = manifest_id::kWriter; id <= manifest_id::kContentName; ++id) {
+    expect_poked(ErrorCode::kCorrupt, kInvalid, [&](Bytes&, Table root) { root.remove(id); });
+  }
+  expect_poked(ErrorCode::kCorrupt, kInvalid,
+               [](Bytes&, Table root) { root.table(manifest_id::kIdentity).remove(3); });
+}
+
+TEST(ManifestFlatBuffer, RefusesAnAttentionLayerWithoutOneOfItsSides) {
+  for (const std::size_t id : {layer_id::kK, layer_id::kV}) {
+    expect_poked(ErrorCode::kCorrupt, "layer 0: neither k and v alone",
+                 [&](Bytes&, Table root) { root.element(manifest_id::kLayers, 0).remove(id); });
+  }
+}
+
+TEST(ManifestFlatBuffer, RefusesAnArraysLayerWithoutArrays) {
+  expect_poked(ErrorCode::kCorrupt, "layer 1: neither k and v alone", [](Bytes&, Table root) {
+    root.element(manifest_id::kLayers, 1).remove(layer_id::kArrays);
+  });
+}
+
+TEST(ManifestFlatBuffer, RefusesALayerOfOneTypeWithThePartsOfAnother) {
+  expect_poked(ErrorCode::kCorrupt, "layer 1: a shape has a size below 1", [](Bytes&, Table root) {
+    const std::size_t attention = root.element(manifest_id::kLayers, 0).target(layer_id::kType);
+    root.element(manifest_id::kLayers, 1).point(layer_id::kType, attention);
+  });
+  Bytes file = file_of(CacheBuilder(3).arrays().dense({2, 4}).build());
+  Table root = Table::root(file);
+  const std::size_t arrays = root.element(manifest_id::kLayers, 0).target(layer_id::kType);
+  root.element(manifest_id::kLayers, 1).point(layer_id::kType, arrays);
+  reseal(file);
+  expect_refused(file, ErrorCode::kCorrupt, "layer 1: an arrays layer with heads");
+}
+
+TEST(ManifestFlatBuffer, RefusesCountsThatTheBufferCannotHold) {
+  for (const std::size_t id :
+       {manifest_id::kWriter, manifest_id::kTokens, manifest_id::kLayers, manifest_id::kSections}) {
+    for (const std::uint32_t count : {0x7fffffffu, 0x80000000u, 0x80000001u, 0xffffffffu, 5000u}) {
+      expect_poked(ErrorCode::kCorrupt, kInvalid,
+                   [&](Bytes& file, Table root) { patch(file, root.target(id), count); });
+    }
+  }
+}
+
+TEST(ManifestFlatBuffer, RefusesOffsetsOutOfTheBuffer) {
+  for (const std::uint32_t offset : {0u, 0x7fffffffu, 0x80000000u, 0xffffffffu, 100000u}) {
+    expect_poked(ErrorCode::kCorrupt, kInvalid, [&](Bytes& file, Table root) {
+      patch(file, root.field(manifest_id::kLayers), offset);
+    });
+  }
+}
+
+TEST(ManifestFlatBuffer, RefusesATableOfSectionsThatIsNotAligned) {
+  expect_poked(ErrorCode::kCorrupt, "section table: not aligned", [](Bytes& file, Table root) {
+    const std::size_t moved = root.target(manifest_id::kSections) - 4;
+    patch(file, moved, 1u);
+    root.point(manifest_id::kSections, moved);
+  });
+}
+
+TEST(ManifestFlatBuffer, RefusesReservedBytesThatAreNotZero) {
+  for (const std::size_t at : {83u, 84u, 87u}) {
+    expect_poked(ErrorCode::kCorrupt, "section 0: reserved bytes", [&](Bytes& file, Table root) {
+      file[root.target(manifest_id::kSections) + 4 + at] = std::byte{1};
+    });
+  }
+}
+
+TEST(ManifestFlatBuffer, RefusesAnUnknownForm) {
+  expect_poked(ErrorCode::kCorrupt, "section 0: unknown form 2", [](Bytes& file, Table root) {
+    file[root.target(manifest_id::kSections) + 4 + 81] = std::byte{2};
+  });
+}
+
+// Appends a layer table that holds only a type, and gives its place.
+std::size_t append_layer(Bytes& file) {
+  ByteWriter out;
+  out.append(ByteView(file));
+  while (out.bytes().size() % 4 != 0) out.write(std::uint8_t{0});
+  for (const int entry : {6, 8, 4, 0}) out.write(static_cast<std::uint16_t>(entry));  // vtable
+  const std::size_t table = out.bytes().size();
+  out.write(std::int32_t{8});   // back to the vtable
+  out.write(std::uint32_t{4});  // on to the text
+  out.write(std::uint32_t{1});
+  out.append(as_bytes(std::string_view("x\0\0\0", 4)));
+  file = std::move(out).take();
+  return table;
+}
+
+// A list of `count` layers that are all one table, in the room of the token list.
+Bytes with_one_layer_many_times(std::size_t count) {
+  Bytes file = two_layers();
+  Manifest manifest = info_of(file);
+  manifest.tokens.assign(count, 0);
+  file = with_manifest(file, manifest);
+  const std::size_t layer = append_layer(file);
+  Table root = Table::root(file);
+  const std::size_t list = root.target(manifest_id::kTokens);
+  for (std::size_t at = list + 4; at < list + 4 + 4 * count; at += 4) {
+    patch(file, at, static_cast<std::uint32_t>(layer - at));
+  }
+  root.point(manifest_id::kLayers, list);
+  reseal(file);
+  return file;
+}
+
+TEST(ManifestFlatBuffer, RefusesMoreLayersThanTheLimitThoughAllAreOneTable) {
+  expect_refused(with_one_layer_many_times(1024), ErrorCode::kCorrupt, "layer 0: neither");
+  expect_refused(with_one_layer_many_times(1025), ErrorCode::kTooLarge, "1025 layers");
+}
+
+TEST(ManifestFlatBuffer, RefusesMoreTablesThanTheLimitThoughAllAreOne) {
+  expect_refused(with_one_layer_many_times(format::kMaxManifestTables), ErrorCode::kCorrupt,
+                 kInvalid);
+}
+
+}  // namespace
+}  // namespace tqcache::test

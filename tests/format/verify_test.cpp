@@ -1,0 +1,125 @@
+// What only verify looks at: it reports everything, where a load stops or does not look.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "file_fixture.h"
+#include "tqcache/format/section_plan.h"
+
+namespace tqcache::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+// Sections of mixed_file(): layer, side, block.
+constexpr std::size_t kDenseF32 = 0;   // 0 k 0
+constexpr std::size_t kPackedK = 2;    // 1 k 0, 2 heads of 32, 4 bits
+constexpr std::size_t kDenseBF16 = 4;  // 3 k 0
+constexpr std::size_t kPacked36 = 5;   // 3 v 0, 1 head of 36, 1 bit: 4 unused bits
+constexpr std::size_t kTailF16 = 8;    // 1 k 1, 44 tokens
+constexpr std::size_t kArray = 12;
+
+// The damage of mixed_file() after `change` to one section, with all digests made right.
+std::vector<std::string> damage_after(std::size_t index,
+                                      const std::function<void(std::span<std::byte>)>& change) {
+  const Bytes file = change_section(mixed_file(), index, true, change);
+  EXPECT_TRUE(load(file).ok());
+  return damage_of(file);
+}
+
+std::function<void(std::span<std::byte>)> put(std::size_t at, auto value) {
+  return [=](std::span<std::byte> bytes) { std::memcpy(&bytes[at], &value, sizeof(value)); };
+}
+
+TEST(Verify, TellsWhatItChecked) {
+  for (const Compression compression : {Compression::kNone, Compression::kZstd}) {
+    const Bytes file = mixed_file(compression);
+    const auto report = must(format::verify_cache(*memory_source(file)));
+    EXPECT_THAT(report.damage, IsEmpty());
+    EXPECT_EQ(report.sections_checked, 14u);
+    EXPECT_EQ(report.bytes_checked, file.size());
+    EXPECT_EQ(report.info.tokens.size(), 300u);
+  }
+}
+
+TEST(Verify, ReportsDenseValuesThatAreNotFinite) {
+  EXPECT_THAT(
+      damage_after(kDenseF32, put(4 * (32 * 17 + 5), 0x7f800000u)),
+      ElementsAre("section 0 (layer 0 k, block 0): head 0 token 17: a value is not finite"));
+  EXPECT_THAT(
+      damage_after(kDenseBF16, put(2 * 36 * 255, std::uint16_t{0xffc0})),
+      ElementsAre("section 4 (layer 3 k, block 0): head 0 token 255: a value is not finite"));
+  EXPECT_THAT(damage_after(kTailF16, put(2 * (32 * 45 + 31), std::uint16_t{0xfc00})),
+              ElementsAre("section 8 (layer 1 k, block 1): head 1 token 1: a value is not finite"));
+}
+
+TEST(Verify, AcceptsTheLargestFiniteValues) {
+  EXPECT_THAT(damage_after(kDenseF32, put(0, 0x7f7fffffu)), IsEmpty());
+  EXPECT_THAT(damage_after(kDenseBF16, put(0, std::uint16_t{0x7f7f})), IsEmpty());
+  EXPECT_THAT(damage_after(kTailF16, put(0, std::uint16_t{0xfbff})), IsEmpty());
+}
+
+TEST(Verify, ReportsScalesThatAreNotFinite) {
+  const std::size_t scales = 2 * 256 * (32 * 4 / 8);
+  EXPECT_THAT(
+      damage_after(kPackedK, put(scales + 2 * (256 + 9), std::uint16_t{0x7c00})),
+      ElementsAre("section 2 (layer 1 k, block 0): head 1 token 9: the scale is not finite"));
+}
+
+TEST(Verify, ReportsUnusedBitsThatAreNotZero) {
+  EXPECT_THAT(
+      damage_after(kPacked36,
+                   [](std::span<std::byte> bytes) { bytes[5 * 3 + 4] |= std::byte{0x10}; }),
+      ElementsAre("section 5 (layer 3 v, block 0): head 0 token 3: unused bits of the codes "
+                  "are not zero"));
+  EXPECT_THAT(damage_after(kPacked36, [](std::span<std::byte> bytes) { bytes[4] ^= std::byte{8}; }),
+              IsEmpty());
+}
+
+TEST(Verify, TakesArraysAsTheyAre) {
+  EXPECT_THAT(damage_after(kArray, put(0, 0xffffffffu)), IsEmpty());
+}
+
+TEST(Verify, ReportsContentThatOnlySha256Knows) {
+  const Bytes file = change_section(mixed_file(), kDenseF32, false, put(0, std::uint8_t{1}));
+  EXPECT_TRUE(load(file).ok());
+  EXPECT_THAT(damage_of(file),
+              ElementsAre("section 0 (layer 0 k, block 0): SHA-256 of the content mismatch"));
+}
+
+TEST(Verify, GoesOnAndReportsEverything) {
+  Bytes file = mixed_file();
+  const CacheFileInfo info = info_of(file);
+  const SectionInfo& array = info.sections[kArray];
+  file[format::kSlotBytes + 5] = std::byte{1};
+  file[info.sections[1].file_offset] ^= std::byte{1};
+  file[info.sections[9].file_offset + 7] ^= std::byte{1};
+  file[array.file_offset] ^= std::byte{1};
+  file[array.file_offset + array.stored_bytes] ^= std::byte{1};
+  for (const unsigned n_threads : {1u, 4u}) {
+    const auto report = must(format::verify_cache(*memory_source(file), {.n_threads = n_threads}));
+    EXPECT_THAT(report.damage,
+                ElementsAre("header slot 1: not a .tqkv file",
+                            "section 1 (layer 0 v, block 0): checksum mismatch",
+                            "section 9 (layer 1 v, block 1): checksum mismatch",
+                            "section 12 (layer 2 array 0): checksum mismatch",
+                            "section 12 (layer 2 array 0): padding behind it is not zero"));
+  }
+}
+
+TEST(Verify, HoldsNoMoreThanASectionAThread) {
+  const Bytes file = mixed_file();
+  std::uint64_t largest = 0;
+  for (const SectionInfo& section : info_of(file).sections) {
+    largest = std::max(largest, section.raw_bytes);
+  }
+  const auto verify = [&](std::uint64_t max) {
+    return dropped(format::verify_cache(*memory_source(file), {.max_payload_bytes = max}));
+  };
+  EXPECT_TRUE(verify(largest).ok());
+  expect_error(verify(largest - 1), ErrorCode::kTooLarge, "are allowed");
+}
+
+}  // namespace
+}  // namespace tqcache::test

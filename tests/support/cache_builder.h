@@ -1,0 +1,274 @@
+#pragma once
+// support/cache_builder.h: valid caches of any shape with random content, and their comparison.
+//
+//   const cache::Cache cache = CacheBuilder(513)             // tokens
+//                                  .dense({2, 64}, Dtype::kF16)
+//                                  .turbo({2, 64}, 4, 3)      // key bits, value bits
+//                                  .arrays()
+//                                  .build();
+//
+// The same calls give the same cache on every machine.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "tqcache/base/dtype.h"
+#include "tqcache/cache/cache.h"
+#include "tqcache/cache/layer.h"
+#include "tqcache/cache/side.h"
+#include "tqcache/codec/quantizer.h"
+
+namespace tqcache::test {
+
+// SplitMix64 (Steele, Lea, Flood 2014): the same numbers everywhere, unlike <random>'s
+// distributions.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+
+  std::uint64_t next() {
+    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  }
+  std::uint64_t below(std::uint64_t bound) { return next() % bound; }
+  // Uniform in [-1, 1), a multiple of 2^-23.
+  float uniform() { return static_cast<float>(next() >> 40) * 0x1p-23f - 1.0f; }
+  // Bell-shaped with variance 1: a sum of three uniforms, each of variance 1/3.
+  float bell() {
+    const float first = uniform();
+    const float second = uniform();
+    return first + second + uniform();
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+// What the tests take for granted; a failure ends the test with the error's message.
+template <class T>
+T must(Result<T> result) {
+  if (!result) throw std::runtime_error(result.error().message);
+  return std::move(result).value();
+}
+inline void must(Result<void> result) {
+  if (!result) throw std::runtime_error(result.error().message);
+}
+
+inline cache::Identity random_identity(Random& random) {
+  cache::Identity identity;
+  identity.architecture = "qwen3";
+  identity.model_name = "a test's model";
+  identity.rope = {cache::RopeStyle::kHalfSplit, 64, 1e6};
+  for (std::byte& byte : identity.weights_fingerprint) byte = std::byte(random.below(256));
+  for (std::byte& byte : identity.tokenizer_fingerprint) byte = std::byte(random.below(256));
+  identity.source_format = "tqcache";
+  return identity;
+}
+
+class CacheBuilder {
+ public:
+  explicit CacheBuilder(std::int64_t n_tokens, std::uint64_t seed = 1) : random_(seed) {
+    cache_.identity = random_identity(random_);
+    for (std::int64_t i = 0; i < n_tokens; ++i) {
+      cache_.tokens.push_back(static_cast<std::int32_t>(random_.below(150000)));
+    }
+  }
+
+  // Every other random choice may follow; the identity is free to be changed.
+  cache::Identity& identity() { return cache_.identity; }
+
+  // Turbo sides of the layers added from here on keep a full last block dense, as a side does
+  // that has grown token by token; otherwise they pack it, as convert does.
+  CacheBuilder& keep_full_tail() {
+    keep_full_tail_ = true;
+    return *this;
+  }
+
+  CacheBuilder& dense(cache::HeadShape shape, Dtype dtype = Dtype::kF16) {
+    return mixed(shape, dtype, 16, dtype, 16);
+  }
+  CacheBuilder& turbo(cache::HeadShape shape, int key_bits, int value_bits,
+                      Dtype dtype = Dtype::kF16) {
+    return mixed(shape, dtype, key_bits, dtype, value_bits);
+  }
+  // 16 bits: that side is dense.
+  CacheBuilder& mixed(cache::HeadShape shape, Dtype key_dtype, int key_bits, Dtype value_dtype,
+                      int value_bits) {
+    cache::Side k = side(shape, key_dtype, key_bits);
+    cache::Side v = side(shape, value_dtype, value_bits);
+    cache_.layers.emplace_back(cache::AttentionLayer{shape, std::move(k), std::move(v)});
+    return *this;
+  }
+  // A convolution state [3, 20] of bf16 and a recurrent state [2, 5, 7] of f32.
+  CacheBuilder& arrays() {
+    cache::ArraysLayer layer;
+    layer.arrays.push_back(array("conv", Dtype::kBF16, {3, 20}));
+    layer.arrays.push_back(array("state", Dtype::kF32, {2, 5, 7}));
+    cache_.layers.emplace_back(std::move(layer));
+    return *this;
+  }
+
+  // Requires: called once, and last.
+  cache::Cache build() { return std::move(cache_); }
+
+ private:
+  cache::Side side(cache::HeadShape shape, Dtype dtype, int bits) {
+    cache::DenseSide dense = dense_side(shape, dtype);
+    if (bits == 16) return dense;
+    codec::CodecSpec spec;
+    spec.head_dim = static_cast<int>(shape.head_dim);
+    spec.bits = bits;
+    return packed(shape, must(codec::Quantizer::make(spec)), std::move(dense));
+  }
+
+  cache::DenseSide dense_side(cache::HeadShape shape, Dtype dtype) {
+    cache::DenseSide side{dtype, {}};
+    for (std::int64_t block = 0; block < cache::block_count(cache_.n_tokens()); ++block) {
+      side.blocks.push_back(
+          dense_block(shape, dtype, cache::tokens_in_block(cache_.n_tokens(), block)));
+    }
+    return side;
+  }
+
+  AlignedBytes dense_block(cache::HeadShape shape, Dtype dtype, std::int64_t n_tokens) {
+    const std::size_t head_bytes = static_cast<std::size_t>(shape.head_dim) * dtype_size(dtype);
+    AlignedBytes block(static_cast<std::size_t>(shape.n_kv_heads * cache::kTokenBlock) *
+                       head_bytes);
+    std::vector<float> head(static_cast<std::size_t>(shape.head_dim));
+    for (std::int64_t kv_head = 0; kv_head < shape.n_kv_heads; ++kv_head) {
+      for (std::int64_t token = 0; token < n_tokens; ++token) {
+        for (float& value : head) value = random_.bell();
+        const auto row = static_cast<std::size_t>(kv_head * cache::kTokenBlock + token);
+        store_f32(dtype, head, block.data() + row * head_bytes);
+      }
+    }
+    return block;
+  }
+
+  cache::TurboSide packed(cache::HeadShape shape, codec::Quantizer quantizer,
+                          cache::DenseSide dense) const {
+    std::int64_t n_packed = cache_.n_tokens() / cache::kTokenBlock;
+    if (keep_full_tail_ && n_packed * cache::kTokenBlock == cache_.n_tokens() && n_packed > 0) {
+      --n_packed;
+    }
+    cache::TurboSide side{std::move(quantizer), {}, {dense.dtype, {}}};
+    for (std::size_t i = 0; i < dense.blocks.size(); ++i) {
+      if (static_cast<std::int64_t>(i) < n_packed) {
+        side.packed.push_back(
+            must(cache::pack_block(side.quantizer, shape, dense.dtype, dense.blocks[i], 1)));
+      } else {
+        side.tail.blocks.push_back(std::move(dense.blocks[i]));
+      }
+    }
+    return side;
+  }
+
+  cache::NamedArray array(std::string name, Dtype dtype, std::vector<std::uint64_t> shape) {
+    std::uint64_t count = 1;
+    for (const std::uint64_t n : shape) count *= n;
+    cache::NamedArray result{std::move(name), dtype, std::move(shape),
+                             AlignedBytes(count * dtype_size(dtype))};
+    for (std::byte& byte : result.data) byte = std::byte(random_.below(256));
+    return result;
+  }
+
+  Random random_;
+  cache::Cache cache_;
+  bool keep_full_tail_ = false;
+};
+
+namespace difference_detail {
+
+inline std::string of_dense(const cache::DenseSide& a, const cache::DenseSide& b,
+                            cache::HeadShape shape, std::int64_t first_block,
+                            std::int64_t n_tokens) {
+  if (a.dtype != b.dtype) return "dtype";
+  if (a.blocks.size() != b.blocks.size()) return "number of dense blocks";
+  const std::size_t head_bytes = static_cast<std::size_t>(shape.head_dim) * dtype_size(a.dtype);
+  for (std::size_t i = 0; i < a.blocks.size(); ++i) {
+    if (a.blocks[i].size() != b.blocks[i].size()) return "size of a dense block";
+    const std::int64_t valid =
+        cache::tokens_in_block(n_tokens, first_block + static_cast<std::int64_t>(i));
+    for (std::int64_t kv_head = 0; kv_head < shape.n_kv_heads; ++kv_head) {
+      const std::size_t start = static_cast<std::size_t>(kv_head * cache::kTokenBlock) * head_bytes;
+      if (std::memcmp(a.blocks[i].data() + start, b.blocks[i].data() + start,
+                      static_cast<std::size_t>(valid) * head_bytes) != 0) {
+        return "dense block " + std::to_string(first_block + static_cast<std::int64_t>(i));
+      }
+    }
+  }
+  return {};
+}
+
+inline std::string of_turbo(const cache::TurboSide& a, const cache::TurboSide& b,
+                            cache::HeadShape shape, std::int64_t n_tokens) {
+  if (!(a.quantizer.spec() == b.quantizer.spec())) return "codec spec";
+  const std::span<const float> centroids = a.quantizer.centroids();
+  if (!std::ranges::equal(centroids, b.quantizer.centroids())) return "centroids";
+  if (a.packed.size() != b.packed.size()) return "number of packed blocks";
+  for (std::size_t i = 0; i < a.packed.size(); ++i) {
+    if (a.packed[i].codes != b.packed[i].codes) return "codes of block " + std::to_string(i);
+    if (a.packed[i].scales != b.packed[i].scales) return "scales of block " + std::to_string(i);
+  }
+  return of_dense(a.tail, b.tail, shape, static_cast<std::int64_t>(a.packed.size()), n_tokens);
+}
+
+inline std::string of_side(const cache::Side& a, const cache::Side& b, cache::HeadShape shape,
+                           std::int64_t n_tokens) {
+  if (a.index() != b.index()) return "kind of side";
+  if (const auto* dense = std::get_if<cache::DenseSide>(&a)) {
+    return of_dense(*dense, std::get<cache::DenseSide>(b), shape, 0, n_tokens);
+  }
+  return of_turbo(std::get<cache::TurboSide>(a), std::get<cache::TurboSide>(b), shape, n_tokens);
+}
+
+inline std::string of_layer(const cache::Layer& a, const cache::Layer& b, std::int64_t n_tokens) {
+  if (a.index() != b.index()) return "kind of layer";
+  if (const auto* attention = std::get_if<cache::AttentionLayer>(&a)) {
+    const auto& other = std::get<cache::AttentionLayer>(b);
+    if (!(attention->shape == other.shape)) return "head shape";
+    const std::string k = of_side(attention->k, other.k, attention->shape, n_tokens);
+    if (!k.empty()) return "k: " + k;
+    const std::string v = of_side(attention->v, other.v, attention->shape, n_tokens);
+    return v.empty() ? v : "v: " + v;
+  }
+  const auto& arrays = std::get<cache::ArraysLayer>(a).arrays;
+  const auto& others = std::get<cache::ArraysLayer>(b).arrays;
+  const auto equal = [](const cache::NamedArray& x, const cache::NamedArray& y) {
+    return x.name == y.name && x.dtype == y.dtype && x.shape == y.shape && x.data == y.data;
+  };
+  return std::ranges::equal(arrays, others, equal) ? std::string() : "arrays";
+}
+
+inline bool same_identity(const cache::Identity& a, const cache::Identity& b) {
+  return a.architecture == b.architecture && a.model_name == b.model_name && a.rope == b.rope &&
+         a.weights_fingerprint == b.weights_fingerprint &&
+         a.tokenizer_fingerprint == b.tokenizer_fingerprint &&
+         a.adapter_fingerprint == b.adapter_fingerprint && a.source_format == b.source_format;
+}
+
+}  // namespace difference_detail
+
+// The first difference between two caches in what counts: identity, tokens and the valid part
+// of every block, bit for bit. Empty when there is none.
+inline std::string difference(const cache::Cache& a, const cache::Cache& b) {
+  if (!difference_detail::same_identity(a.identity, b.identity)) return "identity";
+  if (a.tokens != b.tokens) return "tokens";
+  if (a.layers.size() != b.layers.size()) return "number of layers";
+  for (std::size_t i = 0; i < a.layers.size(); ++i) {
+    const std::string where = difference_detail::of_layer(a.layers[i], b.layers[i], a.n_tokens());
+    if (!where.empty()) return "layer " + std::to_string(i) + ": " + where;
+  }
+  return {};
+}
+
+}  // namespace tqcache::test
