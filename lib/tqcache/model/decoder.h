@@ -1,0 +1,81 @@
+#pragma once
+// model/decoder.h: the reference decoder: runs a model over tokens, on and into a prompt cache.
+//
+// Straight C++ that reads like the paper: norm, q k v, RoPE, cache append, attention over the
+// layer's kind, output, feed-forward. The cache belongs to the caller; the decoder keeps only
+// scratch memory.
+//
+// Resume is exact: the last token of a prompt always goes through decode_step's arithmetic, the
+// others in chunks cut at token-block borders, so logits depend on the tokens, the cache and
+// where each prefill() began, and not on whether the cache was in a file meanwhile.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "tqcache/base/progress.h"
+#include "tqcache/base/result.h"
+#include "tqcache/cache/cache.h"
+#include "tqcache/model/model.h"
+
+namespace tqcache::model {
+
+// How attention read the cache, for reports: "dense" (no packed block), or "decoded" (turbo codes
+// were decoded to f32 first).
+std::string_view scorer_route(const cache::Cache& cache);
+
+// Called with the logits [n, vocab_size] of tokens [first, first + n) of the prompt.
+using LogitsSink =
+    std::function<void(std::int64_t first, std::int64_t n, std::span<const float> logits)>;
+
+class Decoder {
+ public:
+  // Keeps OpenBLAS to one thread for the whole process: the decoder's threads each take their own
+  // piece of a product.
+  // Requires: what it is given outlives the decoder; read_weights made `weights` for `config`.
+  //           n_threads 0: all processors.
+  Decoder(const ModelConfig& config, const Weights& weights, unsigned n_threads);
+  Decoder(const Model& model, unsigned n_threads)
+      : Decoder(model.config, model.weights, n_threads) {}
+  Decoder(Decoder&&) noexcept;
+  Decoder& operator=(Decoder&&) noexcept;
+  ~Decoder();
+
+  // Appends `ids` to the cache, in token order after those it holds.
+  //
+  // Gives the logits of the last token: [vocab_size], valid until the next call.
+  // Progress: tokens of `ids` done; asked between layers too.
+  // Requires: ids not empty; the cache passed cache::check_identity with this model.
+  // Errors:   kInvalidArgument (an id out of range; more tokens than the context holds, and how
+  //           many fit; an arrays layer), kMismatch (shapes), kInterrupted, those of
+  //           cache::pack_full_tail. After an error the cache holds the tokens of the chunks that
+  //           were finished, and is valid.
+  // Threads:  one call at a time.
+  // Bytes:    the same for any number of threads.
+  Result<std::span<const float>> prefill(cache::Cache& cache, std::span<const std::int32_t> ids,
+                                         const Progress& progress = {});
+
+  // The same, giving every token's logits to `sink`, for evaluation.
+  Result<void> prefill_all_logits(cache::Cache& cache, std::span<const std::int32_t> ids,
+                                  const LogitsSink& sink, const Progress& progress = {});
+
+  // Appends one token. Logits, requirements and errors as prefill().
+  // Bytes: the logits are the same on any CPU.
+  Result<std::span<const float>> decode_step(cache::Cache& cache, std::int32_t id);
+
+  // The logits of the last token that the cache holds, by doing its decode step again without
+  // appending: what a loaded cache goes on from. The same bits as when the token was appended,
+  // unless its block has been packed since. Requires: the cache holds a token.
+  Result<std::span<const float>> last_logits(const cache::Cache& cache);
+
+  // Bytes of scratch memory in use.
+  std::uint64_t scratch_bytes() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tqcache::model

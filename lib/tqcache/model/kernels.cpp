@@ -1,0 +1,84 @@
+#include "tqcache/model/kernels.h"
+
+#include <cstdint>
+#include <cstring>
+
+#include "tqcache/base/half.h"
+#include "tqcache/model/kernel_loops.h"
+
+namespace tqcache::model {
+namespace {
+
+template <class T>
+T load(const std::byte* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof(T));
+  return value;
+}
+
+// Value i of a row, for each form.
+struct F32 {
+  static float at(const std::byte* row, std::size_t i) { return load<float>(row + 4 * i); }
+};
+struct F16 {
+  static float at(const std::byte* row, std::size_t i) {
+    return f16_to_f32(load<std::uint16_t>(row + 2 * i));
+  }
+};
+struct BF16 {
+  static float at(const std::byte* row, std::size_t i) {
+    return bf16_to_f32(load<std::uint16_t>(row + 2 * i));
+  }
+};
+
+template <class Form>
+float dot(const std::byte* row, const float* x, std::size_t n) {
+  float lanes[kLanes] = {};
+  std::size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (std::size_t l = 0; l < kLanes; ++l) lanes[l] += Form::at(row, i + l) * x[i + l];
+  }
+  for (std::size_t l = 0; i < n; ++i, ++l) lanes[l] += Form::at(row, i) * x[i];
+  return loops::fold(lanes);
+}
+
+// A block is an f16 scale and 32 codes of 8 bits: one code for every lane. The product of the
+// two is exact in f32.
+float dot_q8_0(const std::byte* row, const float* x, std::size_t n) {
+  float lanes[kLanes] = {};
+  for (std::size_t i = 0; i < n; i += kLanes, row += 2 + kLanes) {
+    const float scale = f16_to_f32(load<std::uint16_t>(row));
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      lanes[l] += scale * static_cast<float>(load<std::int8_t>(row + 2 + l)) * x[i + l];
+    }
+  }
+  return loops::fold(lanes);
+}
+
+template <class Form>
+void add_scaled(float factor, const std::byte* row, std::size_t n, float* y) {
+  for (std::size_t i = 0; i < n; ++i) y[i] += factor * Form::at(row, i);
+}
+
+float max_value(const float* row, std::size_t n) { return loops::max_value(row, n); }
+
+float exp_sum(float shift, std::size_t n, float* row) { return loops::exp_sum(shift, n, row); }
+
+void silu_multiply(const float* up, std::size_t n, float* gate) {
+  loops::silu_multiply(up, n, gate);
+}
+
+constexpr Kernels kScalar = {"scalar",  dot<F32>,        dot<F16>,        dot<BF16>,
+                             dot_q8_0,  add_scaled<F32>, add_scaled<F16>, add_scaled<BF16>,
+                             max_value, exp_sum,         silu_multiply};
+
+}  // namespace
+
+const Kernels& scalar_kernels() { return kScalar; }
+
+const Kernels& best_kernels() {
+  const Kernels* avx2 = avx2_kernels();
+  return avx2 != nullptr ? *avx2 : kScalar;
+}
+
+}  // namespace tqcache::model

@@ -1,0 +1,157 @@
+// The kernels in AVX2. Only functions with the target attribute use it, and they call nothing
+// that is not forced inline: a function compiled for AVX2 must not become the copy of it that
+// the linker keeps for everyone.
+
+#include "tqcache/model/kernels.h"
+
+#if defined(__x86_64__) && !defined(TQCACHE_SCALAR)
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "tqcache/model/kernel_loops.h"
+
+#define TQC_AVX2 [[gnu::target("avx2,f16c")]]
+#define TQC_AVX2_INLINE [[gnu::target("avx2,f16c"), gnu::always_inline]] inline
+
+namespace tqcache::model {
+namespace {
+
+constexpr std::size_t kVector = 8;  // floats
+
+// Weights i to i + 7 of a row, for each form.
+struct F32 {
+  static constexpr std::size_t kSize = 4;  // bytes
+  TQC_AVX2_INLINE static __m256 load(const std::byte* row) {
+    return _mm256_loadu_ps(reinterpret_cast<const float*>(row));
+  }
+};
+
+struct F16 {
+  static constexpr std::size_t kSize = 2;
+  TQC_AVX2_INLINE static __m256 load(const std::byte* row) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row)));
+  }
+};
+
+struct BF16 {
+  static constexpr std::size_t kSize = 2;
+  TQC_AVX2_INLINE static __m256 load(const std::byte* row) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+};
+
+// loops::fold of four vectors of lanes.
+TQC_AVX2_INLINE float fold(__m256 a, __m256 b, __m256 c, __m256 d) {
+  const __m256 eight = _mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+TQC_AVX2_INLINE __m256 multiply_add(__m256 sum, __m256 w, const float* x) {
+  return _mm256_add_ps(sum, _mm256_mul_ps(w, _mm256_loadu_ps(x)));
+}
+
+// Widens fewer values than a vector has, without reading past them.
+template <class Form>
+TQC_AVX2_INLINE void widen_rest(const std::byte* row, std::size_t n, float* widened) {
+  std::byte rest[kVector * Form::kSize] = {};
+  std::memcpy(rest, row, n * Form::kSize);
+  _mm256_storeu_ps(widened, Form::load(rest));
+}
+
+template <class Form>
+TQC_AVX2 float dot(const std::byte* row, const float* x, std::size_t n) {
+  constexpr std::size_t kStep = kVector * Form::kSize;
+  const std::size_t whole = n / kLanes * kLanes;
+  __m256 a = _mm256_setzero_ps(), b = a, c = a, d = a;
+  for (std::size_t i = 0; i < whole; i += kLanes, row += 4 * kStep, x += kLanes) {
+    a = multiply_add(a, Form::load(row), x);
+    b = multiply_add(b, Form::load(row + kStep), x + kVector);
+    c = multiply_add(c, Form::load(row + 2 * kStep), x + 2 * kVector);
+    d = multiply_add(d, Form::load(row + 3 * kStep), x + 3 * kVector);
+  }
+  if (whole == n) return fold(a, b, c, d);
+  float lanes[kLanes];
+  _mm256_storeu_ps(lanes, a);
+  _mm256_storeu_ps(lanes + kVector, b);
+  _mm256_storeu_ps(lanes + 2 * kVector, c);
+  _mm256_storeu_ps(lanes + 3 * kVector, d);
+  for (std::size_t i = whole; i < n; i += kVector, row += kStep, x += kVector) {
+    const std::size_t count = n - i < kVector ? n - i : kVector;
+    float widened[kVector];
+    widen_rest<Form>(row, count, widened);
+    for (std::size_t l = 0; l < count; ++l) lanes[i - whole + l] += widened[l] * x[l];
+  }
+  return loops::fold(lanes);
+}
+
+// Eight codes times their scale.
+TQC_AVX2_INLINE __m256 load_codes(const std::byte* codes, __m256 scale) {
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
+  return _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)));
+}
+
+TQC_AVX2 float dot_q8_0(const std::byte* row, const float* x, std::size_t n) {
+  __m256 a = _mm256_setzero_ps(), b = a, c = a, d = a;
+  for (std::size_t i = 0; i < n; i += kLanes, row += 2 + kLanes, x += kLanes) {
+    std::uint16_t half;
+    std::memcpy(&half, row, sizeof(half));
+    const __m256 scale = _mm256_set1_ps(_cvtsh_ss(half));
+    a = multiply_add(a, load_codes(row + 2, scale), x);
+    b = multiply_add(b, load_codes(row + 2 + kVector, scale), x + kVector);
+    c = multiply_add(c, load_codes(row + 2 + 2 * kVector, scale), x + 2 * kVector);
+    d = multiply_add(d, load_codes(row + 2 + 3 * kVector, scale), x + 3 * kVector);
+  }
+  return fold(a, b, c, d);
+}
+
+template <class Form>
+TQC_AVX2 void add_scaled(float factor, const std::byte* row, std::size_t n, float* y) {
+  constexpr std::size_t kStep = kVector * Form::kSize;
+  const __m256 factors = _mm256_set1_ps(factor);
+  for (; n >= kVector; n -= kVector, row += kStep, y += kVector) {
+    const __m256 terms = _mm256_mul_ps(factors, Form::load(row));
+    _mm256_storeu_ps(y, _mm256_add_ps(_mm256_loadu_ps(y), terms));
+  }
+  float widened[kVector];
+  widen_rest<Form>(row, n, widened);
+  for (std::size_t i = 0; i < n; ++i) y[i] += factor * widened[i];
+}
+
+TQC_AVX2 float max_value(const float* row, std::size_t n) { return loops::max_value(row, n); }
+
+TQC_AVX2 float exp_sum(float shift, std::size_t n, float* row) {
+  return loops::exp_sum(shift, n, row);
+}
+
+TQC_AVX2 void silu_multiply(const float* up, std::size_t n, float* gate) {
+  loops::silu_multiply(up, n, gate);
+}
+
+constexpr Kernels kAvx2 = {"avx2",    dot<F32>,        dot<F16>,        dot<BF16>,
+                           dot_q8_0,  add_scaled<F32>, add_scaled<F16>, add_scaled<BF16>,
+                           max_value, exp_sum,         silu_multiply};
+
+}  // namespace
+
+const Kernels* avx2_kernels() {
+  // F16C is older than AVX2; clang 14 does not let one ask for it by name.
+  return __builtin_cpu_supports("avx2") ? &kAvx2 : nullptr;
+}
+
+}  // namespace tqcache::model
+
+#else
+
+namespace tqcache::model {
+
+const Kernels* avx2_kernels() { return nullptr; }
+
+}  // namespace tqcache::model
+
+#endif

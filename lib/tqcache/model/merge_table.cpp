@@ -1,0 +1,133 @@
+#include "tqcache/model/merge_table.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace tqcache::model {
+namespace {
+
+constexpr std::int32_t kMerged = -1;
+constexpr std::uint32_t kNone = 0xffffffffu;
+
+Error corrupt(std::size_t merge, std::string_view what) {
+  return {ErrorCode::kCorrupt, "merge " + std::to_string(merge) + ": " + std::string(what)};
+}
+
+std::uint64_t key(std::int32_t left, std::int32_t right) {
+  return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32) |
+         static_cast<std::uint32_t>(right);
+}
+
+// std heaps keep the largest on top: a candidate is "less" when it is to be merged later.
+bool merges_later(const MergeTable::Scratch::Candidate& a,
+                  const MergeTable::Scratch::Candidate& b) {
+  return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
+}
+
+}  // namespace
+
+Result<std::vector<Merge>> resolve_merges(const std::vector<MergeBytes>& merges,
+                                          const Vocabulary& vocabulary) {
+  if (merges.size() > kMaxMerges) {
+    return Error{ErrorCode::kTooLarge, "merges: " + std::to_string(merges.size())};
+  }
+  std::vector<Merge> resolved;
+  resolved.reserve(merges.size());
+  for (std::size_t i = 0; i < merges.size(); ++i) {
+    const MergeBytes& merge = merges[i];
+    const std::optional<std::int32_t> left = vocabulary.find_ordinary(merge.left);
+    const std::optional<std::int32_t> right = vocabulary.find_ordinary(merge.right);
+    if (!left || !right) return corrupt(i, "a part is not in the vocabulary");
+    const std::optional<std::int32_t> result = vocabulary.find_ordinary(merge.left + merge.right);
+    if (!result) return corrupt(i, "the result is not in the vocabulary");
+    resolved.push_back({*left, *right, *result});
+  }
+  return resolved;
+}
+
+Result<MergeTable> MergeTable::make(const std::vector<Merge>& merges,
+                                    const Vocabulary& vocabulary) {
+  MergeTable table;
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    const char c = static_cast<char>(byte);
+    const std::optional<std::int32_t> id = vocabulary.find_ordinary({&c, 1});
+    if (!id) {
+      return Error{ErrorCode::kCorrupt, "vocabulary: no token for byte " + std::to_string(byte)};
+    }
+    table.byte_ids_[byte] = *id;
+  }
+  table.entries_.reserve(merges.size());
+  for (std::size_t i = 0; i < merges.size(); ++i) {
+    const Entry entry{static_cast<std::uint32_t>(i), merges[i].result};
+    if (!table.entries_.emplace(key(merges[i].left, merges[i].right), entry).second) {
+      return corrupt(i, "the pair was merged before");
+    }
+  }
+  return table;
+}
+
+void MergeTable::merge(std::string_view piece, Scratch& scratch,
+                       std::vector<std::int32_t>& ids) const {
+  split_into_bytes(piece, scratch);
+  merge_symbols(scratch);
+  for (const Scratch::Symbol& symbol : scratch.symbols) {
+    if (symbol.id != kMerged) ids.push_back(symbol.id);
+  }
+}
+
+void MergeTable::split_into_bytes(std::string_view piece, Scratch& scratch) const {
+  const auto size = static_cast<std::uint32_t>(piece.size());
+  scratch.symbols.clear();
+  scratch.heap.clear();
+  for (std::uint32_t i = 0; i < size; ++i) {
+    scratch.symbols.push_back({byte_ids_[static_cast<unsigned char>(piece[i])],
+                               i == 0 ? kNone : i - 1, i + 1 == size ? kNone : i + 1});
+  }
+  for (std::uint32_t i = 1; i < size; ++i) push_candidate(i - 1, i, scratch);
+}
+
+void MergeTable::push_candidate(std::uint32_t left, std::uint32_t right, Scratch& scratch) const {
+  if (left == kNone || right == kNone) return;
+  const Entry* entry = find(scratch.symbols[left].id, scratch.symbols[right].id);
+  if (entry == nullptr) return;
+  scratch.heap.push_back({entry->rank, left, entry->result});
+  std::push_heap(scratch.heap.begin(), scratch.heap.end(), merges_later);
+}
+
+void MergeTable::merge_symbols(Scratch& scratch) const {
+  while (!scratch.heap.empty()) {
+    std::pop_heap(scratch.heap.begin(), scratch.heap.end(), merges_later);
+    const Scratch::Candidate best = scratch.heap.back();
+    scratch.heap.pop_back();
+
+    // A candidate is out of date when either symbol was merged with its other neighbour since.
+    Scratch::Symbol& left = scratch.symbols[best.position];
+    if (left.id == kMerged || left.next == kNone) continue;
+    Scratch::Symbol& right = scratch.symbols[left.next];
+    const Entry* entry = find(left.id, right.id);
+    if (entry == nullptr || entry->result != best.result) continue;
+
+    left.id = best.result;
+    right.id = kMerged;
+    left.next = right.next;
+    if (left.next != kNone) scratch.symbols[left.next].previous = best.position;
+    push_candidate(left.previous, best.position, scratch);
+    push_candidate(best.position, left.next, scratch);
+  }
+}
+
+const MergeTable::Entry* MergeTable::find(std::int32_t left, std::int32_t right) const {
+  const auto found = entries_.find(key(left, right));
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+// Ids are small and dense; without mixing, pairs with the same right id would crowd together.
+std::size_t MergeTable::KeyHash::operator()(std::uint64_t key) const {
+  key ^= key >> 32;
+  key *= 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio (Knuth, TAOCP 3, 6.4)
+  return static_cast<std::size_t>(key ^ (key >> 29));
+}
+
+}  // namespace tqcache::model

@@ -1,0 +1,38 @@
+#pragma once
+// model/model.h: a model as loaded from disk: its shape, weights, tokenizer and identity.
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "tqcache/base/file.h"
+#include "tqcache/base/result.h"
+#include "tqcache/cache/cache.h"
+#include "tqcache/model/config.h"
+#include "tqcache/model/tokenizer.h"
+#include "tqcache/model/weights.h"
+
+namespace tqcache::model {
+
+struct Model {
+  ModelConfig config;
+  Weights weights;  // views into `files`
+  Tokenizer tokenizer;
+  cache::Identity identity;
+  std::vector<MappedFile> files;
+};
+
+// Loads a GGUF file, or a Hugging Face folder (config.json, tokenizer.json, *.safetensors; the
+// end of a turn also from tokenizer_config.json and generation_config.json, if there are any).
+// The weights stay mapped: do not change the files while the model is in use.
+//
+// Errors: kNotFound, kIo, and those of the readers; the message names the file of a folder.
+//         kCorrupt when the file is no GGUF, or the vocabulary is larger than the matrices;
+//         kUnsupported when the model has more tensors than its architecture uses.
+Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& path);
+
+// An empty dense cache for this model.
+// Errors: those of cache::make_cache().
+Result<cache::Cache> make_cache(const Model& model, Dtype dtype);
+
+}  // namespace tqcache::model

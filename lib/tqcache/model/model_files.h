@@ -1,0 +1,31 @@
+#pragma once
+// model/model_files.h: the tensors of a model, found and mapped. Safe for untrusted input.
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tqcache/base/file.h"
+#include "tqcache/base/result.h"
+#include "tqcache/tensors/tensor.h"
+
+namespace tqcache::model {
+
+struct ModelTensors {
+  std::vector<MappedFile> files;
+  std::map<std::string, tensors::TensorView> by_name;  // GGUF names; views into `files`
+};
+
+// Maps model.safetensors of a Hugging Face folder, or the shards that
+// model.safetensors.index.json lists.
+// Errors: kNotFound, kIo, those of the reader; kCorrupt (the index and the shards disagree),
+//         kUnsupported (a tensor that no supported architecture has). The message names the file.
+Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder);
+
+// A small file of a folder, whole. Errors: kNotFound, kIo, kTooLarge; the message names the file.
+Result<Bytes> read_folder_file(const std::filesystem::path& folder, const char* name);
+// The same; empty when the file is not there.
+Result<Bytes> read_folder_file_if_any(const std::filesystem::path& folder, const char* name);
+
+}  // namespace tqcache::model

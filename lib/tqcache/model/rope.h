@@ -1,0 +1,35 @@
+#pragma once
+// model/rope.h: rotary position embedding, half-split: component i turns with i + n_dims / 2.
+//
+// Source: arXiv 2104.09864, section 3.2.2; pairs as in the Llama models of Hugging Face.
+
+#include <cstdint>
+#include <span>
+
+#include "tqcache/base/aligned.h"
+#include "tqcache/cache/cache.h"
+
+namespace tqcache::model {
+
+// The angles of a run of positions. They are computed in f64 and rounded as cosine and sine, so
+// that a far position has the same error as a near one.
+class RopeTable {
+ public:
+  explicit RopeTable(const cache::Rope& rope) : rope_(rope) {}
+
+  // Makes the angles of positions [first, first + n).
+  void set_positions(std::int64_t first, std::int64_t n);
+
+  // Turns one head vector to position first + index, in place. Components from n_dims on stay.
+  // Shapes: x [head_dim].
+  void rotate(std::int64_t index, std::span<float> x) const;
+
+  std::uint64_t scratch_bytes() const { return (cos_.size() + sin_.size()) * sizeof(float); }
+
+ private:
+  cache::Rope rope_;
+  AlignedFloats cos_;  // [n, n_dims / 2]
+  AlignedFloats sin_;  // [n, n_dims / 2]
+};
+
+}  // namespace tqcache::model

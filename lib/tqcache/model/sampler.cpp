@@ -1,0 +1,116 @@
+#include "tqcache/model/sampler.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "tqcache/model/kernel_loops.h"
+
+namespace tqcache::model {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+float without_nan(float logit) { return std::isnan(logit) ? kMinusInfinity : logit; }
+
+// The first of the largest logits.
+std::size_t find_largest(std::span<const float> logits) {
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < logits.size(); ++i) {
+    if (without_nan(logits[i]) > without_nan(logits[best])) best = i;
+  }
+  return best;
+}
+
+Error out_of_range(const std::string& option, const std::string& range) {
+  return {ErrorCode::kInvalidArgument, option + ": must be " + range};
+}
+
+}  // namespace
+
+Result<void> validate(const SamplerOptions& options) {
+  // Written so that NaN fails.
+  if (!(options.temperature >= 0) || std::isinf(options.temperature)) {
+    return out_of_range("temperature", "0 or above, and finite");
+  }
+  if (options.top_k < 0) return out_of_range("top-k", "0 or above");
+  if (!(options.top_p > 0 && options.top_p <= 1)) {
+    return out_of_range("top-p", "above 0 and at most 1");
+  }
+  if (!(options.min_p >= 0 && options.min_p <= 1)) return out_of_range("min-p", "from 0 to 1");
+  return {};
+}
+
+Sampler::Sampler(const SamplerOptions& options) : options_(options), random_(options.seed) {}
+
+bool Sampler::is_likelier(const Candidate& a, const Candidate& b) {
+  return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
+}
+
+std::int32_t Sampler::next(std::span<const float> logits) {
+  assert(!logits.empty());
+  const std::size_t largest = find_largest(logits);
+  if (options_.temperature == 0) return static_cast<std::int32_t>(largest);
+  weigh(logits, without_nan(logits[largest]));
+  keep_top_k();
+  keep_top_p();
+  keep_min_p();
+  return draw();
+}
+
+// Leaves out what has no chance at all, so that no draw can land on it.
+void Sampler::weigh(std::span<const float> logits, float largest) {
+  candidates_.clear();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const float logit = without_nan(logits[i]);
+    // Infinity less infinity is no number, but all that are infinite are equally likely.
+    const float weight =
+        logit == largest ? 1.0f : loops::exp_f32((logit - largest) / options_.temperature);
+    if (weight > 0) candidates_.push_back({weight, static_cast<std::int32_t>(i)});
+  }
+}
+
+void Sampler::keep_top_k() {
+  const auto k = static_cast<std::uint64_t>(options_.top_k);
+  if (k == 0 || k >= candidates_.size()) return;
+  const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(k);
+  std::partial_sort(candidates_.begin(), end, candidates_.end(), is_likelier);
+  candidates_.erase(end, candidates_.end());
+}
+
+void Sampler::keep_top_p() {
+  if (options_.top_p == 1) return;
+  std::ranges::sort(candidates_, is_likelier);
+  const double wanted = static_cast<double>(options_.top_p) * total_weight();
+  double sum = 0;
+  std::size_t n_kept = 0;
+  while (n_kept < candidates_.size() && sum < wanted) {
+    sum += static_cast<double>(candidates_[n_kept++].weight);
+  }
+  candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(n_kept), candidates_.end());
+}
+
+// The largest weight is 1.
+void Sampler::keep_min_p() {
+  std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < options_.min_p; });
+}
+
+std::int32_t Sampler::draw() {
+  const double unit = static_cast<double>(random_() >> 11) * 0x1p-53;  // in [0, 1)
+  double left = unit * total_weight();
+  for (const Candidate& candidate : candidates_) {
+    left -= static_cast<double>(candidate.weight);
+    if (left < 0) return candidate.id;
+  }
+  return candidates_.back().id;  // rounding may leave a trace of the last one
+}
+
+double Sampler::total_weight() const {
+  double sum = 0;
+  for (const Candidate& candidate : candidates_) sum += static_cast<double>(candidate.weight);
+  return sum;
+}
+
+}  // namespace tqcache::model

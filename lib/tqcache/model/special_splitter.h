@@ -1,0 +1,38 @@
+#pragma once
+// model/special_splitter.h: finds the tokens that are cut out of a text before anything else.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tqcache::model {
+
+class SpecialSplitter {
+ public:
+  struct Name {
+    std::string text;
+    std::int32_t id;
+  };
+  struct Match {
+    std::size_t begin;
+    std::size_t end;
+    std::int32_t id;
+  };
+
+  // Requires: no name is empty. Of equal names the first counts.
+  explicit SpecialSplitter(std::vector<Name> names);
+
+  // The first name in `text` from byte `from` on; the longest of those that begin there.
+  std::optional<Match> find(std::string_view text, std::size_t from) const;
+
+ private:
+  std::optional<Match> longest_at(std::string_view text, std::size_t begin) const;
+
+  std::vector<Name> names_;                // sorted by text
+  std::array<bool, 256> is_first_byte_{};  // most places are ruled out by their first byte
+};
+
+}  // namespace tqcache::model

@@ -1,0 +1,29 @@
+#pragma once
+// model/utf8.h: reads UTF-8 one character at a time. Safe for untrusted input.
+
+#include <cstddef>
+#include <string_view>
+
+namespace tqcache::model {
+
+enum class Utf8Status {
+  kWhole,    // a character
+  kCut,      // the text ends inside what may become a character
+  kInvalid,  // no character begins like this
+};
+
+struct Utf8Character {
+  Utf8Status status;
+  char32_t code_point;  // when whole
+  std::size_t n_bytes;  // of the character, or of the longest start of one: at least 1
+};
+
+// The character that `text` begins with. Surrogates and overlong forms are invalid.
+// Requires: text not empty.
+// Source:   The Unicode Standard 15, table 3-7.
+Utf8Character first_character(std::string_view text);
+
+// How many bytes of `text`, from its start, are whole characters.
+std::size_t valid_utf8_bytes(std::string_view text);
+
+}  // namespace tqcache::model

@@ -1,0 +1,194 @@
+#include "tqcache/model/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "support/gaussian.h"
+#include "tqcache/base/bytes.h"
+#include "tqcache/base/dtype.h"
+#include "tqcache/base/half.h"
+
+namespace tqcache::model {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// Same bits, except that any NaN equals any other.
+bool same(float a, float b) {
+  return (std::isnan(a) && std::isnan(b)) || std::memcmp(&a, &b, sizeof(float)) == 0;
+}
+
+void expect_same(std::span<const float> a, std::span<const float> b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_TRUE(same(a[i], b[i])) << "at " << i << ": " << a[i] << " and " << b[i];
+  }
+}
+
+// One value in f32, f16 or bf16; one byte off any alignment, and in memory of exactly its size,
+// so that a sanitizer sees a read past the end.
+Bytes pack(Dtype dtype, std::span<const float> values) {
+  Bytes bytes(values.size() * dtype_size(dtype) + 1);
+  store_f32(dtype, values, bytes.data() + 1);
+  return bytes;
+}
+
+Bytes random_q8_0(std::size_t n, test::SplitMix64& random) {
+  ByteWriter out;
+  out.write<std::uint8_t>(0);  // one byte off
+  for (std::size_t i = 0; i < n; i += kLanes) {
+    out.write<std::uint16_t>(f32_to_f16(static_cast<float>(random.uniform() - 0.5)));
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      out.write<std::int8_t>(static_cast<std::int8_t>(random.below(256)));
+    }
+  }
+  return std::move(out).take();
+}
+
+// Values that a careless kernel gets wrong, and ordinary ones.
+std::vector<float> awkward(std::size_t n, std::uint64_t seed) {
+  std::vector<float> values = test::GaussianSource(seed).vector(n);
+  constexpr float kSpecial[] = {0.0f, -0.0f, 1e-40f, 65504.0f, 6e-8f, -1e-30f};
+  test::SplitMix64 random(seed);
+  for (float& value : values) {
+    if (random.below(8) == 0) value = kSpecial[random.below(std::size(kSpecial))];
+  }
+  return values;
+}
+
+class FastKernels : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (avx2_kernels() == nullptr) GTEST_SKIP() << "this CPU or build has no AVX2";
+  }
+  const Kernels& scalar_ = scalar_kernels();
+};
+
+TEST_F(FastKernels, DotEqualsScalarBitForBit) {
+  const Kernels& fast = *avx2_kernels();
+  for (std::size_t n = 0; n <= 200; ++n) {
+    const std::vector<float> x = awkward(n, n + 1);
+    const std::vector<float> w = awkward(n, n + 1000);
+    const Bytes f32 = pack(Dtype::kF32, w), f16 = pack(Dtype::kF16, w),
+                bf16 = pack(Dtype::kBF16, w);
+    EXPECT_TRUE(same(scalar_.dot_f32(f32.data() + 1, x.data(), n),
+                     fast.dot_f32(f32.data() + 1, x.data(), n)))
+        << n;
+    EXPECT_TRUE(same(scalar_.dot_f16(f16.data() + 1, x.data(), n),
+                     fast.dot_f16(f16.data() + 1, x.data(), n)))
+        << n;
+    EXPECT_TRUE(same(scalar_.dot_bf16(bf16.data() + 1, x.data(), n),
+                     fast.dot_bf16(bf16.data() + 1, x.data(), n)))
+        << n;
+  }
+}
+
+TEST_F(FastKernels, DotOfQ8EqualsScalarBitForBit) {
+  test::SplitMix64 random(3);
+  for (std::size_t n = 0; n <= 512; n += kLanes) {
+    const std::vector<float> x = awkward(n, n + 1);
+    const Bytes codes = random_q8_0(n, random);
+    EXPECT_TRUE(same(scalar_.dot_q8_0(codes.data() + 1, x.data(), n),
+                     avx2_kernels()->dot_q8_0(codes.data() + 1, x.data(), n)))
+        << n;
+  }
+}
+
+TEST_F(FastKernels, AddScaledEqualsScalarBitForBit) {
+  const Kernels& fast = *avx2_kernels();
+  for (std::size_t n = 0; n <= 70; ++n) {
+    const std::vector<float> w = awkward(n, n + 1);
+    const Bytes f32 = pack(Dtype::kF32, w), f16 = pack(Dtype::kF16, w),
+                bf16 = pack(Dtype::kBF16, w);
+    std::vector<float> a = awkward(n, n + 2), b = a;
+    scalar_.add_scaled_f32(0.3f, f32.data() + 1, n, a.data());
+    scalar_.add_scaled_f16(0.7f, f16.data() + 1, n, a.data());
+    scalar_.add_scaled_bf16(-1.1f, bf16.data() + 1, n, a.data());
+    fast.add_scaled_f32(0.3f, f32.data() + 1, n, b.data());
+    fast.add_scaled_f16(0.7f, f16.data() + 1, n, b.data());
+    fast.add_scaled_bf16(-1.1f, bf16.data() + 1, n, b.data());
+    expect_same(a, b);
+  }
+}
+
+TEST_F(FastKernels, SoftmaxLoopsEqualScalarBitForBit) {
+  for (std::size_t n = 1; n <= 130; ++n) {
+    std::vector<float> a = test::GaussianSource(n).vector(n, 30.0f);
+    a[n / 2] = n % 3 == 0 ? kNan : -kInfinity;
+    std::vector<float> b = a;
+    const float max = scalar_.max_value(a.data(), n);
+    EXPECT_TRUE(same(max, avx2_kernels()->max_value(b.data(), n)));
+    EXPECT_TRUE(same(scalar_.exp_sum(max, n, a.data()), avx2_kernels()->exp_sum(max, n, b.data())));
+    expect_same(a, b);
+    const std::vector<float> up = test::GaussianSource(n + 1).vector(n);
+    a = b = test::GaussianSource(n + 2).vector(n, 60.0f);
+    scalar_.silu_multiply(up.data(), n, a.data());
+    avx2_kernels()->silu_multiply(up.data(), n, b.data());
+    expect_same(a, b);
+  }
+}
+
+TEST(Kernels, DotAddsUpInTheStatedOrder) {
+  const std::vector<float> w = awkward(77, 1);
+  const std::vector<float> x = awkward(77, 2);
+  float lanes[kLanes] = {};
+  for (std::size_t i = 0; i < w.size(); ++i) lanes[i % kLanes] += w[i] * x[i];
+  for (std::size_t half : {16u, 8u, 4u, 2u, 1u}) {
+    for (std::size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  }
+  const Bytes row = pack(Dtype::kF32, w);
+  EXPECT_TRUE(same(best_kernels().dot_f32(row.data() + 1, x.data(), w.size()), lanes[0]));
+}
+
+TEST(Kernels, ExpIsWithinTwoUnitsOfTheLastPlace) {
+  for (double x = -86.9; x <= 0; x += 0.0037) {
+    float value = static_cast<float>(x);
+    const double exact = std::exp(static_cast<double>(value));
+    best_kernels().exp_sum(0.0f, 1, &value);
+    EXPECT_NEAR(value / exact, 1.0, 2 * 0x1p-23) << x;
+  }
+}
+
+TEST(Kernels, ExpEndsInZeroAndKeepsNan) {
+  float row[] = {0.0f, -88.0f, -1e30f, -kInfinity, kNan};
+  best_kernels().exp_sum(0.0f, std::size(row), row);
+  EXPECT_EQ(row[0], 1.0f);
+  EXPECT_EQ(row[1], 0.0f);
+  EXPECT_EQ(row[2], 0.0f);
+  EXPECT_EQ(row[3], 0.0f);
+  EXPECT_TRUE(std::isnan(row[4]));
+}
+
+TEST(Kernels, ExpSumGivesTheSumOfWhatItLeaves) {
+  std::vector<float> row = test::GaussianSource(1).vector(100);
+  const float sum = best_kernels().exp_sum(5.0f, row.size(), row.data());
+  double expected = 0;
+  for (const float value : row) expected += static_cast<double>(value);
+  EXPECT_NEAR(sum / expected, 1.0, 1e-6);
+}
+
+TEST(Kernels, MaxValueDoesNotCountNan) {
+  std::vector<float> row(50, -3.0f);
+  row[7] = kNan;
+  row[49] = 2.0f;
+  EXPECT_EQ(best_kernels().max_value(row.data(), row.size()), 2.0f);
+  EXPECT_EQ(best_kernels().max_value(row.data(), 0), -kInfinity);
+}
+
+TEST(Kernels, SiluIsXTimesItsLogisticFunction) {
+  for (const float x : {-200.0f, -90.0f, -20.0f, -1.0f, 0.0f, 0.5f, 30.0f, 500.0f}) {
+    const float up = 2.0f;
+    float gate = x;
+    best_kernels().silu_multiply(&up, 1, &gate);
+    const double exact = 2.0 * static_cast<double>(x) / (1.0 + std::exp(-static_cast<double>(x)));
+    EXPECT_NEAR(static_cast<double>(gate), exact, 1e-6 * std::abs(exact) + 1e-30) << x;
+  }
+}
+
+}  // namespace
+}  // namespace tqcache::model

@@ -1,0 +1,222 @@
+#include "tqcache/model/matrix.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "support/gaussian.h"
+#include "tqcache/base/dtype.h"
+#include "tqcache/base/half.h"
+
+namespace tqcache::model {
+namespace {
+
+using tensors::TensorType;
+
+constexpr TensorType kTypes[] = {TensorType::kF32, TensorType::kF16, TensorType::kBF16,
+                                 TensorType::kQ8_0};
+
+// A matrix of random weights, one byte off any alignment, with the same weights as f64.
+struct RandomMatrix {
+  Bytes memory;
+  std::vector<double> weights;  // [n_rows, n_cols]
+  Matrix matrix;
+};
+
+// Scale and codes of a Q8_0 block, drawn at random; gives what they stand for.
+void append_q8_block(ByteWriter& out, test::SplitMix64& random, std::vector<double>& weights) {
+  const std::uint16_t scale = f32_to_f16(static_cast<float>(random.uniform()) * 0.01f);
+  out.write<std::uint16_t>(scale);
+  for (int i = 0; i < 32; ++i) {
+    const auto code = static_cast<std::int8_t>(static_cast<int>(random.below(256)) - 128);
+    out.write<std::int8_t>(code);
+    weights.push_back(static_cast<double>(f16_to_f32(scale)) * code);
+  }
+}
+
+RandomMatrix random_matrix(TensorType type, std::int64_t n_rows, std::int64_t n_cols) {
+  RandomMatrix result;
+  test::SplitMix64 random(5);
+  test::GaussianSource normal(6);
+  ByteWriter out;
+  out.write<std::uint8_t>(0);
+  const auto n_weights = static_cast<std::size_t>(n_rows * n_cols);
+  while (result.weights.size() < n_weights) {
+    if (type == TensorType::kQ8_0) {
+      append_q8_block(out, random, result.weights);
+      continue;
+    }
+    const float value = normal.next();
+    if (type == TensorType::kF32) {
+      out.write<float>(value);
+      result.weights.push_back(static_cast<double>(value));
+    } else if (type == TensorType::kF16) {
+      out.write<std::uint16_t>(f32_to_f16(value));
+      result.weights.push_back(static_cast<double>(f16_to_f32(f32_to_f16(value))));
+    } else {
+      out.write<std::uint16_t>(f32_to_bf16(value));
+      result.weights.push_back(static_cast<double>(bf16_to_f32(f32_to_bf16(value))));
+    }
+  }
+  result.memory = std::move(out).take();
+  result.matrix = {type, n_rows, n_cols, ByteView(result.memory).subspan(1)};
+  return result;
+}
+
+// W x in f64, with the size of the terms that it adds up.
+struct Expected {
+  double value = 0;
+  double magnitude = 0;
+};
+Expected exact_product(const RandomMatrix& w, std::int64_t row, std::span<const float> x) {
+  Expected sum;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double term =
+        w.weights[static_cast<std::size_t>(row) * x.size() + i] * static_cast<double>(x[i]);
+    sum.value += term;
+    sum.magnitude += std::abs(term);
+  }
+  return sum;
+}
+
+std::vector<float> product_of_vector(const Matrix& matrix, std::span<const float> x,
+                                     unsigned n_threads) {
+  std::vector<float> y(static_cast<std::size_t>(matrix.n_rows));
+  multiply_vector({{&matrix, y.data()}}, x, Workers(n_threads));
+  return y;
+}
+
+std::vector<float> product_of_matrix(const Matrix& matrix, std::int64_t n, std::span<const float> x,
+                                     unsigned n_threads) {
+  std::vector<float> y(static_cast<std::size_t>(n * matrix.n_rows));
+  multiply_matrix({&matrix, y.data()}, n, x, Workers(n_threads));
+  return y;
+}
+
+TEST(LoadRows, WidensEveryTypeExactly) {
+  for (const TensorType type : kTypes) {
+    const RandomMatrix w = random_matrix(type, 7, 64);
+    std::vector<float> rows(3 * 64);
+    load_rows(w.matrix, 2, 3, rows);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(static_cast<double>(rows[i]), w.weights[2 * 64 + i]);
+    }
+  }
+}
+
+TEST(RowBytes, IsZeroForWhatNoMatrixCanHave) {
+  EXPECT_EQ(row_bytes(TensorType::kF32, 10), 40u);
+  EXPECT_EQ(row_bytes(TensorType::kF16, 10), 20u);
+  EXPECT_EQ(row_bytes(TensorType::kBF16, 10), 20u);
+  EXPECT_EQ(row_bytes(TensorType::kQ8_0, 64), 68u);
+  EXPECT_EQ(row_bytes(TensorType::kQ8_0, 40), 0u);
+  EXPECT_EQ(row_bytes(TensorType::kI32, 32), 0u);
+  EXPECT_EQ(row_bytes(TensorType::kOther, 32), 0u);
+}
+
+TEST(MultiplyVector, AgreesWithF64ForEveryType) {
+  for (const TensorType type : kTypes) {
+    const RandomMatrix w = random_matrix(type, 300, 416);
+    const std::vector<float> x = test::GaussianSource(9).vector(416);
+    const std::vector<float> y = product_of_vector(w.matrix, x, 2);
+    for (std::int64_t row = 0; row < 300; ++row) {
+      const Expected exact = exact_product(w, row, x);
+      EXPECT_NEAR(static_cast<double>(y[static_cast<std::size_t>(row)]), exact.value,
+                  1e-6 * exact.magnitude);
+    }
+  }
+}
+
+TEST(MultiplyVector, GivesTheSameBitsForAnyNumberOfThreads) {
+  for (const TensorType type : kTypes) {
+    const RandomMatrix w = random_matrix(type, 1000, 384);
+    const std::vector<float> x = test::GaussianSource(9).vector(384);
+    const std::vector<float> one = product_of_vector(w.matrix, x, 1);
+    EXPECT_EQ(product_of_vector(w.matrix, x, 2), one);
+    EXPECT_EQ(product_of_vector(w.matrix, x, 3), one);
+  }
+}
+
+TEST(MultiplyVector, GivesPackedWeightsTheBitsOfTheirWidenedOnes) {
+  for (const TensorType type : kTypes) {
+    const RandomMatrix w = random_matrix(type, 50, 96);
+    std::vector<float> widened(50 * 96);
+    load_rows(w.matrix, 0, 50, widened);
+    const Matrix f32{TensorType::kF32, 50, 96, std::as_bytes(std::span(widened))};
+    const std::vector<float> x = test::GaussianSource(9).vector(96);
+    EXPECT_EQ(product_of_vector(w.matrix, x, 1), product_of_vector(f32, x, 1));
+  }
+}
+
+TEST(MultiplyVector, TakesSeveralMatricesAtOnce) {
+  const RandomMatrix a = random_matrix(TensorType::kF16, 700, 128);
+  const RandomMatrix b = random_matrix(TensorType::kQ8_0, 5, 128);
+  const RandomMatrix c = random_matrix(TensorType::kBF16, 1500, 128);
+  const std::vector<float> x = test::GaussianSource(9).vector(128);
+  std::vector<float> ya(700), yb(5), yc(1500);
+  multiply_vector({{&a.matrix, ya.data()}, {&b.matrix, yb.data()}, {&c.matrix, yc.data()}}, x,
+                  Workers(2));
+  EXPECT_EQ(ya, product_of_vector(a.matrix, x, 1));
+  EXPECT_EQ(yb, product_of_vector(b.matrix, x, 1));
+  EXPECT_EQ(yc, product_of_vector(c.matrix, x, 1));
+}
+
+TEST(MultiplyMatrix, AgreesWithF64ForEveryType) {
+  for (const TensorType type : kTypes) {
+    const RandomMatrix w = random_matrix(type, 300, 96);
+    const std::vector<float> x = test::GaussianSource(9).vector(5 * 96);
+    const std::vector<float> y = product_of_matrix(w.matrix, 5, x, 2);
+    for (std::int64_t i = 0; i < 5; ++i) {
+      for (std::int64_t row = 0; row < 300; ++row) {
+        const Expected exact =
+            exact_product(w, row, std::span(x).subspan(static_cast<std::size_t>(i * 96), 96));
+        EXPECT_NEAR(static_cast<double>(y[static_cast<std::size_t>(i * 300 + row)]), exact.value,
+                    1e-6 * exact.magnitude);
+      }
+    }
+  }
+}
+
+TEST(MultiplyMatrix, TakesAlignedF32InPlace) {
+  const RandomMatrix w = random_matrix(TensorType::kF32, 40, 33);
+  std::vector<float> aligned(40 * 33);
+  load_rows(w.matrix, 0, 40, aligned);
+  const Matrix in_place{TensorType::kF32, 40, 33, std::as_bytes(std::span(aligned))};
+  const std::vector<float> x = test::GaussianSource(9).vector(4 * 33);
+  EXPECT_EQ(product_of_matrix(in_place, 4, x, 1), product_of_matrix(w.matrix, 4, x, 1));
+}
+
+TEST(MultiplyMatrix, GivesTheSameBitsForAnyNumberOfThreads) {
+  const RandomMatrix w = random_matrix(TensorType::kQ8_0, 1000, 384);
+  const std::vector<float> x = test::GaussianSource(9).vector(17 * 384);
+  const std::vector<float> one = product_of_matrix(w.matrix, 17, x, 1);
+  EXPECT_EQ(product_of_matrix(w.matrix, 17, x, 2), one);
+  EXPECT_EQ(product_of_matrix(w.matrix, 17, x, 3), one);
+}
+
+TEST(Workers, RunEveryPieceOnce) {
+  for (const unsigned n_threads : {1u, 2u, 5u}) {
+    const Workers workers(n_threads);
+    EXPECT_GE(workers.count(), 1u);
+    EXPECT_LE(workers.count(), n_threads);
+    for (const std::size_t n : {0u, 1u, 2u, 100u}) {
+      std::vector<int> calls(n);
+      workers.run(n, [&](std::size_t i) { ++calls[i]; });
+      EXPECT_EQ(calls, std::vector<int>(n, 1));
+    }
+  }
+}
+
+TEST(Workers, NeverRunTwoPiecesOfALaneAtOnce) {
+  const Workers workers(4);
+  std::vector<std::size_t> sums(workers.count());  // plain memory: a race is the sanitizer's to see
+  workers.run_in_lanes(1000, [&](std::size_t i, std::size_t lane) { sums[lane] += i; });
+  std::size_t total = 0;
+  for (const std::size_t sum : sums) total += sum;
+  EXPECT_EQ(total, 999u * 1000 / 2);
+}
+
+}  // namespace
+}  // namespace tqcache::model
