@@ -1,0 +1,68 @@
+#include "tqcache/cache/truncate.h"
+
+#include <string>
+#include <utility>
+
+namespace tqcache::cache {
+namespace {
+
+// A dense block with the values of packed block `block`, in the dtype of the side's tail.
+AlignedBytes unpack_block(const TurboSide& turbo, HeadShape shape, std::int64_t block) {
+  const Side side = TurboSide{turbo.quantizer, {turbo.packed[static_cast<std::size_t>(block)]}, {}};
+  const auto head_values = static_cast<std::size_t>(kTokenBlock * shape.head_dim);
+  const std::size_t head_bytes = head_values * dtype_size(turbo.tail.dtype);
+  AlignedBytes bytes(static_cast<std::size_t>(shape.n_kv_heads) * head_bytes);
+  AlignedFloats values(head_values);
+  for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
+    read_block(side, shape, kTokenBlock, 0, head, values);
+    store_f32(turbo.tail.dtype, values, bytes.data() + static_cast<std::size_t>(head) * head_bytes);
+  }
+  return bytes;
+}
+
+void truncate_side(DenseSide& side, HeadShape, std::int64_t n_tokens) {
+  side.blocks.resize(static_cast<std::size_t>(block_count(n_tokens)));
+}
+
+void truncate_side(TurboSide& side, HeadShape shape, std::int64_t n_tokens) {
+  const std::int64_t n_whole = n_tokens / kTokenBlock;
+  const std::int64_t n_packed = std::ssize(side.packed);
+  if (n_packed > n_whole) {
+    side.tail.blocks.clear();
+    if (n_tokens % kTokenBlock != 0) {
+      side.tail.blocks.push_back(unpack_block(side, shape, n_whole));
+    }
+    side.packed.erase(side.packed.begin() + n_whole, side.packed.end());
+  } else {
+    side.tail.blocks.resize(static_cast<std::size_t>(block_count(n_tokens) - n_packed));
+  }
+}
+
+void truncate_side(Side& side, HeadShape shape, std::int64_t n_tokens) {
+  std::visit([&](auto& kind) { truncate_side(kind, shape, n_tokens); }, side);
+}
+
+}  // namespace
+
+Result<Cache> truncate(Cache cache, std::int64_t n_tokens) {
+  if (n_tokens < 0 || n_tokens > cache.n_tokens()) {
+    return Error{ErrorCode::kInvalidArgument, std::to_string(n_tokens) + " tokens wanted of " +
+                                                  std::to_string(cache.n_tokens())};
+  }
+  if (n_tokens == cache.n_tokens()) return cache;
+  for (std::size_t i = 0; i < cache.layers.size(); ++i) {
+    if (std::holds_alternative<ArraysLayer>(cache.layers[i])) {
+      return Error{ErrorCode::kUnsupported,
+                   "layer " + std::to_string(i) + ": its state belongs to all of the tokens"};
+    }
+  }
+  for (Layer& layer : cache.layers) {
+    AttentionLayer& attention = std::get<AttentionLayer>(layer);
+    truncate_side(attention.k, attention.shape, n_tokens);
+    truncate_side(attention.v, attention.shape, n_tokens);
+  }
+  cache.tokens.resize(static_cast<std::size_t>(n_tokens));
+  return cache;
+}
+
+}  // namespace tqcache::cache

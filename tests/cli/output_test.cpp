@@ -1,0 +1,152 @@
+// What comes out of the program when all goes well.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/demo.h"
+
+namespace tqcache::test {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+TEST(Program, TellsItsVersion) {
+  EXPECT_THAT(must({"--version"}).out, ContainsRegex("^tqcache [0-9]+\\.[0-9]+\\.[0-9]+\n$"));
+}
+
+TEST(Program, HelpsWithExamples) {
+  const std::string help = must({"--help"}).out;
+  for (const std::string verb :
+       {"prefill", "convert", "info", "verify", "diff", "generate", "chat"}) {
+    EXPECT_THAT(help, HasSubstr("\n  " + verb + " "));
+    const std::string of_verb = must({verb, "--help"}).out;
+    EXPECT_THAT(of_verb, HasSubstr("Usage: tqcache " + verb));
+    EXPECT_THAT(of_verb, HasSubstr("Examples:\n  tqcache " + verb + " "));
+  }
+}
+
+TEST(Info, ShowsThePromptOnlyWhenAsked) {
+  const TempDir dir;
+  const std::string cache = (dir / "a.kv").string();
+  must({"prefill", "-m", kModel, "-p", "Alice was beginning", "-o", cache});
+  for (const std::string flag : {"--json", "--sections"}) {
+    const std::string info = must({"info", cache, flag}).out;
+    EXPECT_THAT(info, Not(HasSubstr("Alice")));
+    EXPECT_THAT(info, Not(HasSubstr("token_ids")));
+  }
+  EXPECT_THAT(must({"info", cache, "--show-text"}).out, ContainsRegex("token ids\n[0-9]+,[0-9]+"));
+  EXPECT_THAT(must({"info", cache, "--show-text", "-m", kModel}).out,
+              HasSubstr("\nAlice was beginning\n"));
+}
+
+TEST(Info, CountsEveryByteOfTheFile) {
+  const TempDir dir;
+  const std::string turbo = pack(prefill_book(dir, 600));
+  const nlohmann::json bytes = nlohmann::json::parse(must({"info", turbo, "--json"}).out)["bytes"];
+  const auto sum =
+      bytes["keys"]["packed"].get<std::uint64_t>() + bytes["keys"]["dense"].get<std::uint64_t>() +
+      bytes["values"]["packed"].get<std::uint64_t>() +
+      bytes["values"]["dense"].get<std::uint64_t>() + bytes["arrays"].get<std::uint64_t>() +
+      bytes["manifest"].get<std::uint64_t>() + bytes["header_and_padding"].get<std::uint64_t>();
+  EXPECT_EQ(sum, std::filesystem::file_size(turbo));
+  // 2 packed blocks, 8 layers, 2 heads, 128 values of 4 bits and an f16 scale.
+  EXPECT_LE(bytes["keys"]["packed"], 2 * 256 * 8 * 2 * (64 + 2));
+  EXPECT_GE(bytes["keys"]["packed"], 2 * 256 * 8 * 2 * 60);
+}
+
+TEST(Info, NamesTheModelByItsFingerprints) {
+  const TempDir dir;
+  const std::string text = must({"info", prefill_book(dir, 5)}).out;
+  EXPECT_THAT(text, ContainsRegex("\nweights +sha256 [0-9a-f]{64}\n"));
+  EXPECT_THAT(text, ContainsRegex("\ntokenizer +sha256 [0-9a-f]{64}\n"));
+  EXPECT_THAT(text, ContainsRegex(
+                        "\nlayers 0-7 +attention, 2 kv heads of 128: k dense f16, v dense f16\n"));
+}
+
+TEST(Pipes, CarryCachesBothWays) {
+  const TempDir dir;
+  const std::string dense = prefill_book(dir, 300);
+  const std::string turbo = pack(dense);
+  const Bytes bytes = read_all(dense);
+  const std::string input(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const Output converted = must({"convert", "-", "-"}, {.input = input});
+  const Bytes expected = read_all(turbo);
+  EXPECT_EQ(converted.out,
+            std::string(reinterpret_cast<const char*>(expected.data()), expected.size()));
+  EXPECT_THAT(must({"info", "-"}, {.input = converted.out}).out,
+              HasSubstr("k turbo 4 bits (tail f16)"));
+  EXPECT_THAT(must({"verify", "-"}, {.input = converted.out}).out,
+              HasSubstr("standard input: whole"));
+}
+
+TEST(Pipes, CarryThePrompt) {
+  const TempDir dir;
+  const std::string cache = (dir / "a.kv").string();
+  must({"prefill", "-m", kModel, "-", "-o", cache}, {.input = "Alice was beginning"});
+  EXPECT_THAT(must({"info", cache, "--show-text", "-m", kModel}).out,
+              HasSubstr("\nAlice was beginning\n"));
+  EXPECT_EQ(
+      must({"generate", "-m", kModel, "--file", "-", "-n", "40"}, {.input = parrot_prompt()}).out,
+      kAnswer + "\n");
+}
+
+TEST(Prefill, KeepsTheDtypeAskedFor) {
+  const TempDir dir;
+  for (const std::string dtype : {"f16", "bf16", "f32"}) {
+    const std::string cache = (dir / dtype).string();
+    must({"prefill", "-m", kModel, "-p", parrot_prompt(), "-o", cache, "--dtype", dtype});
+    EXPECT_THAT(must({"info", cache}).out, HasSubstr("k dense " + dtype));
+    EXPECT_EQ(must({"generate", "-m", kModel, "--cache", cache, "-n", "40"}).out, kAnswer + "\n");
+    must({"verify", cache, "-m", kModel});
+  }
+}
+
+TEST(Prefill, SumsUpOnStandardErrorUnlessQuiet) {
+  const TempDir dir;
+  const std::string cache = (dir / "a.kv").string();
+  const Output told = must({"prefill", "-m", kModel, "-p", "Hi", "-o", cache});
+  EXPECT_EQ(told.out, "");
+  EXPECT_THAT(told.err, ContainsRegex("^[^\n]+: 1 tokens in [0-9.]+ s .*bytes\n$"));
+  EXPECT_EQ(must({"prefill", "-m", kModel, "-p", "Hi", "-o", cache, "-f", "-q"}).err, "");
+}
+
+TEST(Prefill, WritesTheSameBytesForTheSamePrompt) {
+  const TempDir dir;
+  const std::string a = (dir / "a.kv").string();
+  const std::string b = (dir / "b.kv").string();
+  must({"prefill", "-m", kModel, "-p", parrot_prompt(), "-o", a});
+  must({"prefill", "-m", kModel, "-p", parrot_prompt(), "-o", b, "--threads", "1"});
+  EXPECT_EQ(read_all(a), read_all(b));
+}
+
+TEST(Prefill, ReadsTheSameModelFromAHuggingFaceFolder) {
+  const Output output = must({"generate", "-m", kOtherModel, "-p", parrot_prompt(), "-n", "40"});
+  EXPECT_EQ(output.out, kAnswer + "\n");
+}
+
+TEST(Verify, TellsTheErrorOfEveryLayer) {
+  const TempDir dir;
+  const std::string dense = prefill_book(dir, 300);
+  const nlohmann::json json =
+      nlohmann::json::parse(must({"verify", dense, "-m", kModel, "--probe", "20", "--json"}).out);
+  EXPECT_EQ(json["ok"], true);
+  EXPECT_EQ(json["probe"]["n_tokens"], 20);
+  EXPECT_EQ(json["probe"]["first_token"], 280);
+  ASSERT_EQ(json["probe"]["layers"].size(), 8u);
+  EXPECT_LT(json["probe"]["layers"][0]["k_relative_error"], 1e-3);
+}
+
+TEST(Verify, PassesCachesOfAnyNumberOfBits) {
+  const TempDir dir;
+  const std::string dense = prefill_book(dir, 520);
+  for (const std::string bits : {"1", "2", "3", "4", "6", "8"}) {
+    SCOPED_TRACE(bits);
+    must({"verify", pack(dense, {"-f", "--bits", bits}), "-m", kModel});
+  }
+}
+
+}  // namespace
+}  // namespace tqcache::test

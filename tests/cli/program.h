@@ -1,0 +1,60 @@
+#pragma once
+// tests/cli/program.h: runs the tqcache program as a user does and catches all that it says.
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace tqcache::test {
+
+struct Output {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+};
+
+struct RunOptions {
+  std::string input = {};     // what standard input gives
+  std::string out_path = {};  // write standard output to this file instead of catching it
+  bool out_closed = false;    // nobody reads standard output
+};
+
+// Runs `tqcache ARGS...` to its end. Throws when it cannot be started.
+Output tqcache(const std::vector<std::string>& args, const RunOptions& options = {});
+
+// The same for a program that must end well: throws with its words otherwise.
+Output must(const std::vector<std::string>& args, const RunOptions& options = {});
+
+// A running tqcache at a pseudo terminal, as a person has it, or with its input at a pipe.
+class Conversation {
+ public:
+  enum class At { kTerminal, kPipe };
+  Conversation(const std::vector<std::string>& args, At at);
+  ~Conversation();
+  Conversation(const Conversation&) = delete;
+  Conversation& operator=(const Conversation&) = delete;
+
+  void type(const std::string& text);
+
+  // Reads on until `text` has been seen after what was waited for before; throws after a minute.
+  void wait_for(const std::string& text);
+
+  void send_signal(int signal);
+
+  // Reads until the program ends, and gives its exit code.
+  int finish();
+
+  const std::string& screen() const { return screen_; }  // all that was said, on both streams
+
+ private:
+  bool read_some();
+
+  pid_t pid_ = -1;
+  int write_fd_ = -1;
+  int read_fd_ = -1;
+  std::string screen_;
+  std::size_t seen_ = 0;
+};
+
+}  // namespace tqcache::test

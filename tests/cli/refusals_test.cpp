@@ -1,0 +1,328 @@
+// Wrong inputs: one clear line, the right exit code, and nothing left behind.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "cache/random_cache.h"
+#include "cli/demo.h"
+#include "tqcache/format/cache_file.h"
+
+namespace tqcache::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// What every refusal looks like: no result, one line that begins with our name.
+void expect_refusal(const Output& output, int exit_code, const std::string& begins) {
+  EXPECT_EQ(output.exit_code, exit_code) << output.err;
+  EXPECT_EQ(output.out, "");
+  EXPECT_THAT(output.err, StartsWith("tqcache: " + begins));
+  EXPECT_EQ(std::count(output.err.begin(), output.err.end(), '\n'), 1) << output.err;
+}
+
+// A small cache file that needs no model: two blocks and a tail.
+std::string write_cache(const fs::path& path, const cache::Cache& cache = random_cache(1, 600)) {
+  const Result<void> written = format::write_cache_file(
+      cache, path, {.compression = format::Compression::kNone, .overwrite = Overwrite::kAllow});
+  if (!written) throw std::runtime_error(written.error().message);
+  return path.string();
+}
+
+// By every verb that reads a cache file.
+void expect_all_readers_refuse(const std::string& file, int exit_code) {
+  const TempDir dir;
+  for (std::vector<std::string> args : {std::vector<std::string>{"info", file},
+                                        {"verify", file},
+                                        {"diff", file, file},
+                                        {"convert", file, (dir / "out.kv").string()},
+                                        {"chat", "-m", kModel, "--cache", file},
+                                        {"generate", "-m", kModel, "-n", "1", "--cache", file}}) {
+    SCOPED_TRACE(args.front());
+    expect_refusal(tqcache(args), exit_code, file + ": ");
+    EXPECT_EQ(dir.entry_count(), 0u);
+  }
+}
+
+TEST(Refusals, MissingFile) {
+  const TempDir dir;
+  expect_all_readers_refuse((dir / "none.kv").string(), 10);
+}
+
+TEST(Refusals, Folder) {
+  const TempDir dir;
+  expect_all_readers_refuse(dir.path().string(), 1);
+}
+
+TEST(Refusals, EmptyFile) {
+  const TempDir dir;
+  write_all(dir / "empty.kv", "");
+  expect_all_readers_refuse((dir / "empty.kv").string(), 20);
+}
+
+TEST(Refusals, TextFile) { expect_all_readers_refuse(kBook, 20); }
+
+TEST(Refusals, CutFile) {
+  const TempDir dir;
+  const std::string file = write_cache(dir / "a.kv");
+  fs::resize_file(file, fs::file_size(file) - 1);
+  expect_all_readers_refuse(file, 20);
+}
+
+TEST(Refusals, FlippedByteInASection) {
+  const TempDir dir;
+  const std::string file = write_cache(dir / "a.kv");
+  const nlohmann::json info =
+      nlohmann::json::parse(must({"info", file, "--sections", "--json"}).out);
+  Bytes bytes = read_all(file);
+  bytes[info["sections"][1]["file_offset"].get<std::size_t>() + 5] ^= std::byte{1};
+  write_all(file, bytes);
+  const Output output = tqcache({"convert", file, (dir / "out.kv").string()});
+  expect_refusal(output, 20, file + ": section 1 (layer 0 ");
+  EXPECT_EQ(dir.entry_count(), 1u);
+}
+
+TEST(Refusals, VerifyTellsOfEveryDamage) {
+  const TempDir dir;
+  const std::string file = write_cache(dir / "a.kv");
+  const nlohmann::json info =
+      nlohmann::json::parse(must({"info", file, "--sections", "--json"}).out);
+  Bytes bytes = read_all(file);
+  for (const std::size_t section : {1u, 3u}) {
+    bytes[info["sections"][section]["file_offset"].get<std::size_t>()] ^= std::byte{0x80};
+  }
+  write_all(file, bytes);
+  const Output output = tqcache({"verify", file, "--json"});
+  EXPECT_EQ(output.exit_code, 20);
+  EXPECT_THAT(output.err, HasSubstr("tqcache: " + file + ": section 1 (layer 0 "));
+  EXPECT_THAT(output.err, HasSubstr("tqcache: " + file + ": section 3 (layer 1 "));
+  const nlohmann::json json = nlohmann::json::parse(output.out);
+  EXPECT_EQ(json["ok"], false);
+  EXPECT_GE(json["damage"].size(), 2u);
+}
+
+// Every byte of a file belongs to something that is checked.
+TEST(Refusals, VerifyFindsAFlippedByteAnywhere) {
+  const TempDir dir;
+  const std::string file = write_cache(dir / "a.kv", random_cache(1, 3));
+  const Bytes good = read_all(file);
+  for (std::size_t i = 0; i < 40; ++i) {
+    Bytes bytes = good;
+    bytes[i * (good.size() - 1) / 39] ^= std::byte{0x10};
+    write_all(file, bytes);
+    const int code = tqcache({"verify", file}).exit_code;
+    EXPECT_TRUE(code == 20 || code == 21) << "byte " << i * (good.size() - 1) / 39 << ": " << code;
+  }
+}
+
+TEST(Refusals, ConvertNamesTheValueThatIsNotFinite) {
+  const TempDir dir;
+  cache::Cache cache = random_cache(1, 600, Dtype::kF32);
+  auto& side = std::get<cache::DenseSide>(attention(cache, 1).v);
+  const std::vector<float> row(64, std::numeric_limits<float>::quiet_NaN());
+  store_f32(Dtype::kF32, row, side.blocks[0].data() + std::size_t{7} * 64 * sizeof(float));
+  const std::string file = write_cache(dir / "nan.kv", cache);
+  const Output output = tqcache({"convert", file, (dir / "out.kv").string()});
+  expect_refusal(output, 20, file + ": layer 1 v");
+  EXPECT_THAT(output.err, HasSubstr("token 7"));
+  EXPECT_EQ(tqcache({"verify", file}).exit_code, 20);
+  EXPECT_EQ(dir.entry_count(), 1u);
+}
+
+// The bundled model with its last weight changed.
+std::string write_changed_model(const TempDir& dir) {
+  Bytes model = read_all(kModel);
+  model.back() ^= std::byte{1};
+  const std::string path = (dir / "changed.gguf").string();
+  write_all(path, model);
+  return path;
+}
+
+TEST(Refusals, CacheOfAnotherModelNamesBothFingerprints) {
+  const TempDir dir;
+  const std::string cache = prefill_book(dir, 20);
+  const nlohmann::json info = nlohmann::json::parse(must({"info", cache, "--json"}).out);
+  const std::string fingerprint = info["identity"]["weights_fingerprint"];
+  for (const std::string& model : {write_changed_model(dir), kOtherModel}) {
+    for (const std::vector<std::string>& args :
+         {std::vector<std::string>{"generate", "-m", model, "-n", "1", "--cache", cache},
+          {"chat", "-m", model, "--cache", cache},
+          {"verify", cache, "-m", model}}) {
+      const Output output = tqcache(args);
+      expect_refusal(output, 22, cache + ": ");
+      EXPECT_THAT(output.err, HasSubstr(fingerprint));
+      EXPECT_THAT(output.err, ContainsRegex("model [0-9a-f]{64}"));
+    }
+  }
+}
+
+// A cache that claims to be of the model but holds other values: only the probe can tell.
+TEST(Refusals, VerifyProbesTheValues) {
+  const TempDir dir;
+  const std::string file = prefill_book(dir, 40);
+  cache::Cache cache = format::read_cache(*open_file(file).value()).value();
+  std::swap(attention(cache, 2).v, attention(cache, 3).v);
+  write_cache(file, cache);
+  must({"verify", file});
+  const Output output = tqcache({"verify", file, "-m", kModel});
+  expect_refusal(output, 22, file + ": layer 2 v: ");
+}
+
+TEST(Refusals, MissingOrBrokenModel) {
+  const TempDir dir;
+  expect_refusal(tqcache({"generate", "-m", "/nonexistent", "-p", "Hi", "-n", "1"}), 10,
+                 "/nonexistent: ");
+  expect_refusal(tqcache({"generate", "-m", kBook, "-p", "Hi", "-n", "1"}), 20, kBook + ": ");
+  const std::string cut = (dir / "cut.gguf").string();
+  fs::copy_file(kModel, cut);
+  fs::resize_file(cut, 1'000'000);
+  expect_refusal(tqcache({"generate", "-m", cut, "-p", "Hi", "-n", "1"}), 20, cut + ": ");
+}
+
+TEST(Refusals, UnknownVerb) {
+  expect_refusal(tqcache({"convret", "a", "b"}), 2, "unknown verb convret, did you mean convert?");
+  expect_refusal(tqcache({"xyzzy"}), 2, "unknown verb xyzzy, see tqcache --help");
+  expect_refusal(tqcache({"--frobnicate"}), 2, "unknown flag --frobnicate");
+  expect_refusal(tqcache({}), 2, "no verb, see tqcache --help");
+}
+
+TEST(Refusals, UnknownFlag) {
+  expect_refusal(tqcache({"convert", "a", "b", "--bist", "4"}), 2,
+                 "unknown flag --bist, did you mean --bits?");
+  expect_refusal(tqcache({"info", "--frobnicate"}), 2, "unknown flag --frobnicate (see");
+  expect_refusal(tqcache({"info", "a", "b"}), 2, "unexpected argument b");
+}
+
+TEST(Refusals, MissingFlag) {
+  expect_refusal(tqcache({"prefill", "-p", "Hi", "-o", "a.kv"}), 2, "--model is required");
+  expect_refusal(tqcache({"prefill", "-m", kModel, "-o", "a.kv"}), 2, "no prompt: ");
+  expect_refusal(tqcache({"generate", "-m", kModel, "-n", "1"}), 2, "nothing to go on from");
+  expect_refusal(tqcache({"generate", "-m", kModel, "-p", "Hi"}), 2,
+                 "--max-new-tokens is required");
+}
+
+TEST(Refusals, ValueOutOfRange) {
+  const std::vector<std::vector<std::string>> lines = {
+      {"convert", "a", "b", "--bits", "9"},
+      {"convert", "a", "b", "--bits", "0"},
+      {"convert", "a", "b", "--key-bits", "12"},
+      {"convert", "a", "b", "--bits", "four"},
+      {"convert", "a", "b", "--level", "20"},
+      {"convert", "a", "b", "--compress", "gzip"},
+      {"prefill", "-m", kModel, "-p", "Hi", "-o", "a.kv", "--dtype", "f64"},
+      {"prefill", "-m", kModel, "-p", "Hi", "-o", "a.kv", "--max-tokens", "0"},
+      {"prefill", "-m", kModel, "-p", "", "-o", "-"},
+      {"prefill", "-m", kModel, "-p", "Hi", "--ids", "1", "-o", "-"},
+      {"generate", "-m", kModel, "-p", "Hi", "-n", "0"},
+      {"generate", "-m", kModel, "--ids", "8192", "-n", "1"},
+      {"generate", "-m", kModel, "--ids", "-1", "-n", "1"},
+      {"generate", "-m", kModel, "--ids", "1,,2", "-n", "1"},
+      {"generate", "-m", kModel, "-p", "Hi", "-n", "1", "--temperature", "nan"},
+      {"generate", "-m", kModel, "-p", "Hi", "-n", "1", "--top-p", "1.5"},
+      {"generate", "-m", kModel, "-p", "Hi", "-n", "1", "--threads", "-1"},
+  };
+  for (const std::vector<std::string>& line : lines) {
+    SCOPED_TRACE(testing::PrintToString(line));
+    expect_refusal(tqcache(line), 2, "");
+  }
+}
+
+TEST(Refusals, PromptThatIsNotText) {
+  const TempDir dir;
+  const std::string file = (dir / "latin1.txt").string();
+  write_all(file, "caf\xe9");
+  expect_refusal(tqcache({"generate", "-m", kModel, "--file", file, "-n", "1"}), 20, file + ": ");
+  expect_refusal(tqcache({"generate", "-m", kModel, "--file", "/nonexistent.txt", "-n", "1"}), 10,
+                 "/nonexistent.txt: ");
+}
+
+TEST(Refusals, PromptBeyondTheContext) {
+  const TempDir dir;
+  std::string ids = "5";
+  for (int i = 0; i < 16384; ++i) ids += ",5";
+  const std::string out = (dir / "a.kv").string();
+  const Output output = tqcache({"prefill", "-m", kModel, "--ids", ids, "-o", out});
+  expect_refusal(output, 2, "");
+  EXPECT_THAT(output.err, HasSubstr("16384"));
+  EXPECT_EQ(dir.entry_count(), 0u);
+}
+
+TEST(Refusals, FullDisk) {
+  const TempDir dir;
+  const std::string cache = write_cache(dir / "a.kv");
+  expect_refusal(tqcache({"convert", cache, "/dev/full", "-f"}), 1, "/dev/full: ");
+  const Output full = tqcache({"info", cache}, {.out_path = "/dev/full"});
+  expect_refusal(full, 1, "standard output: No space left on device");
+}
+
+TEST(Refusals, ReaderThatWentAway) {
+  const TempDir dir;
+  const std::string cache = write_cache(dir / "a.kv");
+  const Output output = tqcache({"info", cache}, {.out_closed = true});
+  EXPECT_EQ(output.exit_code, 1);
+  EXPECT_EQ(output.err, "");
+}
+
+TEST(Refusals, UnwritableFolder) {
+  const TempDir dir;
+  const std::string cache = write_cache(dir / "a.kv");
+  for (const std::string out : {"/nonexistent/out.kv", "/proc/out.kv"}) {
+    const Output output = tqcache({"convert", cache, out});
+    expect_refusal(output, output.exit_code == 10 ? 10 : 1, out + ": ");
+    // Before any work is done.
+    expect_refusal(tqcache({"prefill", "-m", "/no-model", "-p", "Hi", "-o", out}), output.exit_code,
+                   out + ": ");
+  }
+}
+
+TEST(Refusals, ExistingFileUnlessForced) {
+  const TempDir dir;
+  const std::string cache = write_cache(dir / "a.kv");
+  const std::string out = (dir / "out.kv").string();
+  write_all(out, "precious");
+  expect_refusal(tqcache({"convert", cache, out}), 2, out + ": ");
+  EXPECT_EQ(read_all(out).size(), 8u);
+  must({"convert", cache, out, "-f"});
+  must({"verify", out});
+  EXPECT_EQ(dir.entry_count(), 2u);
+}
+
+TEST(Refusals, SymbolicLinkAsOutput) {
+  const TempDir dir;
+  const std::string cache = write_cache(dir / "a.kv");
+  write_all(dir / "target", "precious");
+  fs::create_symlink(dir / "target", dir / "link");
+  const std::string link = (dir / "link").string();
+  const Output output = tqcache({"convert", cache, link, "-f"});
+  EXPECT_NE(output.exit_code, 0);
+  EXPECT_THAT(output.err, StartsWith("tqcache: " + link + ": "));
+  EXPECT_EQ(read_all(dir / "target").size(), 8u);
+}
+
+TEST(Refusals, ControlCharactersInANameAreEscaped) {
+  expect_refusal(tqcache({"info", "/tmp/a\nb\x1b[31m"}), 10, "/tmp/a\\x0ab\\x1b[31m: ");
+}
+
+TEST(Refusals, AreJsonObjectsWhenAsked) {
+  const auto error_of = [](const std::vector<std::string>& args) {
+    const std::string err = tqcache(args).err;
+    return nlohmann::json::parse(err.substr(err.find('\n') + 1));  // after the line for people
+  };
+  const nlohmann::json missing = error_of({"info", "/nonexistent", "--json"});
+  EXPECT_EQ(missing["schema"], 1);
+  EXPECT_EQ(missing["error"]["code"], "not_found");
+  EXPECT_EQ(missing["error"]["exit_code"], 10);
+  EXPECT_EQ(missing["error"]["file"], "/nonexistent");
+  EXPECT_EQ(error_of({"info", kBook, "--json"})["error"]["exit_code"], 20);
+  const nlohmann::json usage = error_of({"info", "--frobnicate", "--json"});
+  EXPECT_EQ(usage["error"]["code"], "invalid_argument");
+  EXPECT_EQ(usage["error"]["exit_code"], 2);
+  EXPECT_TRUE(usage["error"]["file"].is_null());
+}
+
+}  // namespace
+}  // namespace tqcache::test

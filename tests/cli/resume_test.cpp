@@ -1,0 +1,103 @@
+// Going on from a file must give the very tokens that going on in memory gives.
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "cli/demo.h"
+
+namespace tqcache::test {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+Ids generate_ids(const std::vector<std::string>& flags) { return generate(flags)["token_ids"]; }
+
+Ids ids_of(const std::string& cache, int n) {
+  return generate_ids({"--cache", cache, "-n", std::to_string(n)});
+}
+
+Ids operator+(Ids a, const Ids& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+class Resume : public testing::TestWithParam<int> {
+ protected:
+  // Four tokens, a file, and four tokens more in another process.
+  Ids ids_in_two_processes(const std::string& cache) const {
+    const std::string saved = (dir_ / "saved.kv").string();
+    const Ids first = generate_ids({"--cache", cache, "-n", "4", "--save", saved});
+    return first + ids_of(saved, 4);
+  }
+
+  TempDir dir_;
+};
+
+TEST_P(Resume, OfADenseCacheEqualsOneRun) {
+  const std::string cache = prefill_book(dir_, GetParam());
+  const Ids ids = ids_of(cache, 8);
+  ASSERT_EQ(ids.size(), 8u);
+  EXPECT_EQ(ids_in_two_processes(cache), ids);
+}
+
+TEST_P(Resume, FromAFileEqualsARunFromScratch) {
+  const std::string cache = prefill_book(dir_, GetParam());
+  const auto info = nlohmann::json::parse(must({"info", cache, "--show-text", "--json"}).out);
+  std::string list;
+  for (const nlohmann::json& id : info["token_ids"]) list += std::to_string(id.get<int>()) + ",";
+  list.pop_back();
+  EXPECT_EQ(ids_of(cache, 8), generate_ids({"--ids", list, "-n", "8"}));
+}
+
+TEST_P(Resume, OfATurboCacheEqualsTurboInMemory) {
+  const std::string cache = pack(prefill_book(dir_, GetParam()));
+  const Ids ids = ids_of(cache, 8);
+  ASSERT_EQ(ids.size(), 8u);
+  EXPECT_EQ(ids_in_two_processes(cache), ids);
+}
+
+TEST_P(Resume, LeavesACacheThatVerifies) {
+  const std::string cache = pack(prefill_book(dir_, GetParam()));
+  const std::string saved = (dir_ / "longer.kv").string();
+  generate({"--cache", cache, "-n", "4", "--save", saved});
+  must({"verify", saved, "-m", kModel});
+  const nlohmann::json info = nlohmann::json::parse(must({"info", saved, "--json"}).out);
+  EXPECT_EQ(info["n_tokens"], GetParam() + 4);
+  EXPECT_EQ(info["layers"][0]["k"]["cache_type_id"], "tqcache.turbo_mse.v1");
+}
+
+INSTANTIATE_TEST_SUITE_P(AtTokens, Resume, testing::Values(255, 256, 257, 511, 512, 513),
+                         testing::PrintToStringParamName());
+
+TEST(Save, MayReplaceTheCacheItWentOnFrom) {
+  const TempDir dir;
+  const std::string cache = prefill_book(dir, 30);
+  const Ids whole = ids_of(cache, 6);
+  const Ids first = generate_ids({"--cache", cache, "-n", "3", "--save", cache, "-f"});
+  EXPECT_EQ(first + ids_of(cache, 3), whole);
+}
+
+TEST(Save, KeepsWhatAnInterruptedGenerationWrote) {
+  const TempDir dir;
+  const std::string saved = (dir / "saved.kv").string();
+  Conversation run(
+      {"generate", "-m", kModel, "--cache", prefill_book(dir, 300), "-n", "9000", "--save", saved},
+      Conversation::At::kPipe);
+  run.wait_for(" ");
+  run.send_signal(SIGINT);
+  EXPECT_EQ(run.finish(), 130);
+  must({"verify", saved, "-m", kModel});
+  EXPECT_EQ(dir.entry_count(), 2u);
+}
+
+TEST(Save, HoldsTheEndToken) {
+  const TempDir dir;
+  const std::string saved = (dir / "saved.kv").string();
+  generate({"-p", parrot_prompt(), "-n", "40", "--save", saved});
+  const std::string text = must({"info", saved, "--show-text", "-m", kModel}).out;
+  EXPECT_NE(text.find(kAnswer + "<|im_end|>\n"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace tqcache::test

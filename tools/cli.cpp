@@ -1,0 +1,149 @@
+#include "cli.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "text.h"
+
+namespace tqcache::cli {
+namespace {
+
+void add_console_flags(CLI::App& app, Console& console, bool has_json) {
+  app.add_flag("-q,--quiet", console.quiet, "No progress and no summary on standard error");
+  if (!has_json) return;
+  app.add_flag("--json", console.json, "Result, and error if any, as a JSON object");
+}
+
+// All spellings of all flags: "--model", "-o".
+std::vector<std::string> flag_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
+
+// A flag that does not exist explains a command line better than what it left missing.
+std::string parse_message(const CLI::App& app, const CLI::ParseError& error) {
+  for (const std::string& word : app.remaining()) {
+    if (!word.starts_with("-") || word == "-") continue;
+    const std::string name = word.substr(0, word.find('='));
+    const std::string meant = closest_word(name, flag_names(app));
+    return fmt::format("unknown flag {}{}", name,
+                       meant.empty() ? "" : fmt::format(", did you mean {}?", meant));
+  }
+  if (const std::vector<std::string> extra = app.remaining(); !extra.empty()) {
+    return fmt::format("unexpected argument {}", extra.front());
+  }
+  std::string message = error.what();
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  return message;
+}
+
+ExitCode report_usage(const Verb& verb, const std::string& message, bool json) {
+  const std::string hint = fmt::format(" (see tqcache {} --help)", verb.name);
+  return report(Failure{usage_error(message + hint), {}, false}, json);
+}
+
+}  // namespace
+
+ExitCode run_verb(const Verb& verb, const std::vector<std::string>& args) {
+  CLI::App app{std::string(verb.summary), fmt::format("tqcache {}", verb.name)};
+  Console console;
+  const Action action = verb.define(app);
+  add_console_flags(app, console, verb.has_json);
+  try {
+    app.parse(std::vector<std::string>(args.rbegin(), args.rend()));  // CLI11 takes them reversed
+  } catch (const CLI::CallForHelp&) {
+    const Outcome<Done> printed = print(app.help());
+    return printed ? ExitCode::kDone : report(printed.error(), false);
+  } catch (const CLI::ParseError& error) {
+    return report_usage(verb, parse_message(app, error), asks_for_json(args));
+  }
+  const Outcome<ExitCode> outcome = action(console);
+  return outcome ? *outcome : report(outcome.error(), console.json);
+}
+
+std::string closest_word(std::string_view word, const std::vector<std::string>& known) {
+  std::string best;
+  std::size_t best_distance = word.size() < 4 ? 2 : 3;  // further away is another word
+  for (const std::string& candidate : known) {
+    const std::size_t distance = edit_distance(word, candidate);
+    if (distance >= best_distance) continue;
+    best = candidate;
+    best_distance = distance;
+  }
+  return best;
+}
+
+bool asks_for_json(const std::vector<std::string>& args) {
+  return std::find(args.begin(), args.end(), "--json") != args.end();
+}
+
+void add_model_flag(CLI::App& app, std::string& path, bool required) {
+  app.add_option("-m,--model", path, "GGUF file, or Hugging Face folder")
+      ->type_name("PATH")
+      ->required(required);
+}
+
+void add_threads_flag(CLI::App& app, unsigned& n_threads) {
+  app.add_option("-t,--threads", n_threads, "Threads to work with; 0: all processors")
+      ->type_name("N")
+      ->check(CLI::Range(0u, 1024u).description(""))
+      ->capture_default_str();
+}
+
+void add_force_flag(CLI::App& app, bool& force) {
+  app.add_flag("-f,--force", force, "Replace the output file if it exists");
+}
+
+void add_sampling_flags(CLI::App& app, model::SamplerOptions& sampling) {
+  const std::string group = "Sampling";
+  app.add_option("--temperature", sampling.temperature, "0: always the most probable token")
+      ->type_name("T")
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--top-k", sampling.top_k, "Draw from this many tokens; 0: all")
+      ->type_name("K")
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--top-p", sampling.top_p, "Draw from the fewest that reach this probability")
+      ->type_name("P")
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--min-p", sampling.min_p, "Leave out those below this share of the most probable")
+      ->type_name("P")
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--seed", sampling.seed, "The same seed gives the same text")
+      ->type_name("N")
+      ->group(group)
+      ->capture_default_str();
+}
+
+void add_compression_flags(CLI::App& app, CompressionFlags& flags, const std::string& method) {
+  flags.method = method;
+  app.add_option("--compress", flags.method, "zstd or none, for the file's sections")
+      ->type_name("METHOD")
+      ->capture_default_str();
+  app.add_option("--level", flags.level, "Level of zstd, 1 to 19")
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+Result<format::WriteOptions> write_options(const CompressionFlags& flags, unsigned n_threads,
+                                           bool force) {
+  if (flags.method != "zstd" && flags.method != "none") {
+    return usage_error(fmt::format("--compress: {} is neither zstd nor none", flags.method));
+  }
+  if (flags.level < 1 || flags.level > 19) {
+    return usage_error(fmt::format("--level: {} is not 1 to 19", flags.level));
+  }
+  return format::WriteOptions{
+      flags.method == "zstd" ? format::Compression::kZstd : format::Compression::kNone, flags.level,
+      n_threads, force ? Overwrite::kAllow : Overwrite::kRefuse};
+}
+
+}  // namespace tqcache::cli

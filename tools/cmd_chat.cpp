@@ -1,0 +1,231 @@
+// tools/cmd_chat.cpp: a conversation, typed or piped, that can be kept as a cache.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "cache_io.h"
+#include "chatml.h"
+#include "cli.h"
+#include "interrupt.h"
+#include "line_reader.h"
+#include "session.h"
+#include "text.h"
+#include "text_stream.h"
+#include "tqcache/cache/truncate.h"
+
+namespace tqcache::cli {
+namespace {
+
+constexpr const char* kExamples = R"(Every line is a turn. A line that begins with / is a command:
+  /save [FILE]  keep the conversation so far; without FILE, under --save's name
+  /info         tokens and memory in use
+  /help         this list
+  /quit         end, as does Ctrl-D
+
+With --cache the conversation goes on after what the cache holds: another
+conversation, or a text. With --save it is kept at the end, also after Ctrl-C.
+
+Examples:
+  tqcache chat -m model.gguf
+  tqcache chat -m model.gguf --system "Answer in one sentence." --save talk.tqkv
+  tqcache chat -m model.gguf --cache talk.tqkv --save talk.tqkv -f
+  echo "What is the name of my parrot?" | tqcache chat -m model.gguf --cache talk.tqkv
+)";
+
+constexpr std::string_view kCommands = "/save [FILE]  /info  /help  /quit (or Ctrl-D)";
+
+struct ChatFlags {
+  SessionOptions session;
+  std::string system;
+  std::string save;
+  std::int64_t n = 512;
+  CompressionFlags compression;
+  bool force = false;
+};
+
+class Chat {
+ public:
+  Chat(const Console& console, const ChatFlags& flags, Session& session, ChatMl chatml)
+      : console_(console), flags_(flags), session_(session), chatml_(chatml) {}
+
+  // Reads and answers until the input ends or the user does.
+  Outcome<Done> converse();
+
+  // Keeps the conversation under `path`. A file of this conversation may always be replaced.
+  Outcome<Done> save(const std::string& path);
+
+ private:
+  Outcome<Done> say(const std::string& text);
+  Outcome<Done> answer();
+  Outcome<Ids> turn_ids(const std::string& text) const;
+  void command(const std::string& line);
+  void command_save(const std::string& argument);
+  void greet() const;
+
+  const Console& console_;
+  const ChatFlags& flags_;
+  Session& session_;
+  ChatMl chatml_;
+  LineReader reader_;
+  std::vector<std::string> saved_;  // files written by this conversation
+  bool quit_ = false;
+};
+
+void Chat::greet() const {
+  if (!reader_.interactive()) return;
+  const std::int64_t n = session_.cache().n_tokens();
+  note(console_, fmt::format("{}{}. {}", session_.model().config.name,
+                             n > 0 ? fmt::format(", going on after {} tokens",
+                                                 grouped(static_cast<std::uint64_t>(n)))
+                                   : "",
+                             kCommands));
+}
+
+Outcome<Done> Chat::converse() {
+  greet();
+  while (!quit_) {
+    TQC_TRY_ASSIGN(const std::optional<std::string> line, reader_.next());
+    if (!line) break;
+    if (line->find_first_not_of(" \t\r") == std::string::npos) continue;
+    if (line->starts_with('/')) {
+      command(*line);
+    } else {
+      TQC_TRY(say(*line));
+    }
+  }
+  return Done{};
+}
+
+Outcome<Ids> Chat::turn_ids(const std::string& text) const {
+  TQC_TRY_ASSIGN(Ids ids, chatml_.closing(session_.cache().tokens));
+  if (session_.cache().n_tokens() == 0 && !flags_.system.empty()) {
+    TQC_TRY_ASSIGN(const Ids system, chatml_.turn("system", flags_.system));
+    append_ids(ids, system);
+  }
+  TQC_TRY_ASSIGN(const Ids user, chatml_.turn("user", text));
+  TQC_TRY_ASSIGN(const Ids open, chatml_.open_turn("assistant"));
+  append_ids(ids, user);
+  append_ids(ids, open);
+  return ids;
+}
+
+Outcome<Done> Chat::say(const std::string& text) {
+  TQC_TRY_ASSIGN(const Ids ids, turn_ids(text));
+  const std::int64_t n_before = session_.cache().n_tokens();
+  if (Outcome<Done> fed = session_.feed(ids); !fed) {
+    // Half a turn is of no use to whoever goes on from the saved cache.
+    TQC_TRY_ASSIGN(session_.cache(), cache::truncate(std::move(session_.cache()), n_before));
+    return fed;
+  }
+  return answer();
+}
+
+Outcome<Done> Chat::answer() {
+  TextStream stream(session_.model().tokenizer, true);
+  const auto show = [&](std::int32_t id) { return stream.add(id); };
+  const Generation generation = session_.generate(flags_.n, true, show);
+  if (generation.stop == StopReason::kFailed) return *generation.failure;
+  TQC_TRY(stream.end());
+  if (generation.failure) return *generation.failure;
+  if (generation.stop == StopReason::kLength) {
+    note(console_, fmt::format("(cut at {} tokens, see -n)", flags_.n));
+  }
+  if (generation.stop == StopReason::kContextFull) {
+    const std::string message =
+        fmt::format("the model's context of {} tokens is full", session_.cache().n_tokens());
+    return Failure{Error{ErrorCode::kTooLarge, message}, {}, false};
+  }
+  return Done{};
+}
+
+void Chat::command(const std::string& line) {
+  const std::string word = line.substr(0, line.find_first_of(" \t\r"));
+  const std::size_t rest = line.find_first_not_of(" \t\r", word.size());
+  std::string argument = rest == std::string::npos ? "" : line.substr(rest);
+  argument.erase(argument.find_last_not_of(" \t\r") + 1);
+  if (word == "/quit") {
+    quit_ = true;
+  } else if (word == "/save") {
+    command_save(argument);
+  } else if (word == "/info") {
+    const cache::ByteCount bytes = cache::byte_count(session_.cache());
+    note(console_, fmt::format("{} of {} tokens, cache {} ({} with free room), {}",
+                               session_.cache().n_tokens(), session_.model().config.context_length,
+                               human_bytes(bytes.used), human_bytes(bytes.allocated),
+                               model::scorer_route(session_.cache())));
+  } else if (word == "/help") {
+    note(console_, kCommands);
+  } else {
+    complain({}, fmt::format("unknown command {}; {}", word, kCommands));
+  }
+}
+
+void Chat::command_save(const std::string& argument) {
+  const std::string path = argument.empty() ? flags_.save : argument;
+  if (path.empty()) return complain({}, "/save FILE: no name given, here or by --save");
+  // A typing mistake should not end a conversation.
+  if (const Outcome<Done> done = save(path); !done) report(done.error(), console_.json);
+}
+
+Outcome<Done> Chat::save(const std::string& path) {
+  if (path == "-") return usage_error("/save: standard output is taken by the answers");
+  const bool own = std::find(saved_.begin(), saved_.end(), path) != saved_.end();
+  TQC_TRY_ASSIGN(const format::WriteOptions options,
+                 write_options(flags_.compression, flags_.session.n_threads, flags_.force || own));
+  TQC_TRY_ASSIGN(const std::uint64_t bytes, save_cache(console_, session_.cache(), path, options));
+  saved_.push_back(path);
+  note(console_,
+       fmt::format("{}: {} tokens, {} bytes", path, session_.cache().n_tokens(), grouped(bytes)));
+  return Done{};
+}
+
+Outcome<Done> check_flags(const ChatFlags& flags) {
+  if (flags.session.cache == "-") return usage_error("--cache: standard input is the conversation");
+  if (flags.save == "-") return usage_error("--save: standard output is taken by the answers");
+  TQC_TRY(write_options(flags.compression, flags.session.n_threads, flags.force));
+  TQC_TRY(model::validate(flags.session.sampling));
+  if (!flags.save.empty()) TQC_TRY(check_output(flags.save, flags.force));
+  return Done{};
+}
+
+Outcome<ExitCode> run(const Console& console, const ChatFlags& flags) {
+  TQC_TRY(check_flags(flags));
+  TQC_TRY_ASSIGN(const std::unique_ptr<Session> session, Session::open(console, flags.session));
+  if (!flags.system.empty() && session->cache().n_tokens() > 0) {
+    return usage_error("--system: the cache already holds the beginning of the conversation");
+  }
+  TQC_TRY_ASSIGN(const ChatMl chatml,
+                 in_file(flags.session.model, ChatMl::make(session->model().tokenizer)));
+  Chat chat(console, flags, *session, chatml);
+  const Outcome<Done> conversed = chat.converse();
+  acknowledge_interrupt();  // or it would end the saving too
+  if (!flags.save.empty() && session->cache().n_tokens() > 0) TQC_TRY(chat.save(flags.save));
+  if (!conversed) return conversed.error();
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Action define_chat(CLI::App& app) {
+  const auto flags = std::make_shared<ChatFlags>();
+  add_model_flag(app, flags->session.model, true);
+  app.add_option("-c,--cache", flags->session.cache, "Cache file to go on from")->type_name("FILE");
+  app.add_option("--system", flags->system, "System turn that begins a new conversation")
+      ->type_name("TEXT");
+  app.add_option("-n,--max-new-tokens", flags->n, "Tokens of an answer at most")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber.description(""))
+      ->capture_default_str();
+  add_sampling_flags(app, flags->session.sampling);
+  app.add_option("--save", flags->save, "Keep the conversation in this file at the end")
+      ->type_name("FILE");
+  add_compression_flags(app, flags->compression, "zstd");
+  add_threads_flag(app, flags->session.n_threads);
+  add_force_flag(app, flags->force);
+  app.footer(kExamples);
+  return [flags](const Console& console) { return run(console, *flags); };
+}
+
+}  // namespace tqcache::cli

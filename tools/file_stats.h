@@ -1,0 +1,30 @@
+#pragma once
+// tools/file_stats.h: how many bytes of a cache file go where.
+
+#include <cstdint>
+#include <optional>
+
+#include "tqcache/cache/cache.h"
+#include "tqcache/format/cache_file.h"
+
+namespace tqcache::cli {
+
+// Keys and values of all tokens in all attention layers, as single numbers.
+std::uint64_t value_count(const cache::Cache& cache);
+std::uint64_t value_count(const format::CacheFileInfo& info);
+
+// Bits of the whole file for each key and value; nothing when there is none.
+std::optional<double> bits_per_value(std::uint64_t file_bytes, std::uint64_t n_values);
+
+struct PartBytes {
+  std::uint64_t key_packed = 0;
+  std::uint64_t key_dense = 0;
+  std::uint64_t value_packed = 0;
+  std::uint64_t value_dense = 0;
+  std::uint64_t arrays = 0;
+  std::uint64_t manifest = 0;
+  std::uint64_t header_and_padding = 0;  // what is left of the file
+};
+PartBytes bytes_by_part(const format::CacheFileInfo& info);
+
+}  // namespace tqcache::cli

@@ -1,0 +1,11 @@
+#pragma once
+// tools/info_json.h: `tqcache info --json`.
+
+#include "console.h"
+#include "info_view.h"
+
+namespace tqcache::cli {
+
+Json info_json(const InfoView& view);
+
+}  // namespace tqcache::cli

@@ -1,0 +1,55 @@
+#include "info_view.h"
+
+namespace tqcache::cli {
+namespace {
+
+bool alike(const format::SideInfo& a, const format::SideInfo& b) {
+  return a.cache_type_id == b.cache_type_id && a.dense_dtype == b.dense_dtype &&
+         a.codec == b.codec && a.rotation == b.rotation && a.scale == b.scale &&
+         a.layout == b.layout && a.centroids == b.centroids;
+}
+
+bool alike(const format::LayerInfo& a, const format::LayerInfo& b) {
+  return a.cache_type_id == b.cache_type_id && a.shape == b.shape && alike(a.k, b.k) &&
+         alike(a.v, b.v);
+}
+
+}  // namespace
+
+std::vector<LayerGroup> group_layers(const std::vector<format::LayerInfo>& layers) {
+  std::vector<LayerGroup> groups;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto index = static_cast<std::int64_t>(i);
+    if (groups.empty() || !alike(*groups.back().layer, layers[i])) {
+      groups.push_back({index, index, &layers[i]});
+    }
+    groups.back().last = index;
+  }
+  return groups;
+}
+
+std::string_view rope_word(cache::RopeStyle style) {
+  switch (style) {
+    case cache::RopeStyle::kNone:
+      return "none";
+    case cache::RopeStyle::kHalfSplit:
+      return "half-split";
+    case cache::RopeStyle::kInterleaved:
+      return "interleaved";
+  }
+  return "unknown";
+}
+
+std::string_view side_word(format::SideName side) {
+  switch (side) {
+    case format::SideName::kKeys:
+      return "k";
+    case format::SideName::kValues:
+      return "v";
+    case format::SideName::kArray:
+      return "array";
+  }
+  return "unknown";
+}
+
+}  // namespace tqcache::cli

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that tqcache needs and that are not there yet. Does nothing, and
+# needs no rights, when all are there.
+#
+# usage: tools/install-deps.sh [test] [clang]
+#   test    also what the tests need
+#   clang   also clang 14 with its sanitizer runtime
+set -euo pipefail
+
+packages=(
+  g++ cmake ninja-build pkg-config
+  libzstd-dev libxxhash-dev libssl-dev libpcre2-dev libutf8proc-dev libopenblas-dev libtbb-dev
+  libflatbuffers-dev flatbuffers-compiler nlohmann-json3-dev libcli11-dev libfmt-dev libedit-dev
+)
+for group in "$@"; do
+  case $group in
+    # The second reader of the file format, in Python, checks more when it has the last two.
+    test) packages+=(libgtest-dev libgmock-dev python3 python3-xxhash python3-zstandard) ;;
+    clang) packages+=(clang-14 libclang-rt-14-dev) ;;
+    *) echo "tools/install-deps.sh: unknown group: $group" >&2; exit 2 ;;
+  esac
+done
+
+if ! command -v dpkg-query > /dev/null; then
+  # Another system: its packages have other names, and CMake says which libraries it misses.
+  echo "tools/install-deps.sh: not Debian; going on with what is installed" >&2
+  exit 0
+fi
+
+is_installed() {
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2> /dev/null)" = installed ]
+}
+missing=()
+for package in "${packages[@]}"; do
+  is_installed "$package" || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo > /dev/null; then
+    echo "tools/install-deps.sh: to be run as root: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "installing: ${missing[*]}"
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null

@@ -1,0 +1,123 @@
+#include "session.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "cache_io.h"
+#include "interrupt.h"
+#include "progress.h"
+
+namespace tqcache::cli {
+
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+StopReason fail(Failure failure, Generation& generation) {
+  const bool by_user = failure.error.code == ErrorCode::kInterrupted;
+  generation.failure = std::move(failure);
+  return by_user ? StopReason::kInterrupted : StopReason::kFailed;
+}
+
+}  // namespace
+
+std::string_view stop_word(StopReason reason) {
+  switch (reason) {
+    case StopReason::kEndToken:
+      return "end_token";
+    case StopReason::kLength:
+      return "length";
+    case StopReason::kContextFull:
+      return "context_full";
+    case StopReason::kInterrupted:
+      return "interrupted";
+    case StopReason::kFailed:
+      return "failed";
+  }
+  return "failed";
+}
+
+Outcome<std::unique_ptr<Session>> Session::open(const Console& console,
+                                                const SessionOptions& options) {
+  TQC_TRY(model::validate(options.sampling));
+  TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model,
+                 in_file(options.model, model::load_model(options.model)));
+  if (options.cache.empty()) {
+    TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(*model, Dtype::kF16));
+    return std::unique_ptr<Session>(
+        new Session(console, std::move(model), std::move(empty), options));
+  }
+  TQC_TRY_ASSIGN(cache::Cache cache, load_cache(console, options.cache, options.n_threads));
+  TQC_TRY(in_file(display_name(options.cache, "standard input"),
+                  cache::check_identity(cache, model->identity)));
+  return std::unique_ptr<Session>(
+      new Session(console, std::move(model), std::move(cache), options));
+}
+
+Session::Session(const Console& console, std::unique_ptr<model::Model> model, cache::Cache cache,
+                 const SessionOptions& options)
+    : console_(console),
+      model_(std::move(model)),
+      cache_(std::move(cache)),
+      decoder_(*model_, options.n_threads),
+      sampler_(options.sampling),
+      end_tokens_(model_->tokenizer.end_tokens()) {}
+
+Outcome<Done> Session::feed(std::span<const std::int32_t> ids) {
+  ProgressBar bar(console_, "prefill", Unit::kTokens);
+  TQC_TRY_ASSIGN(logits_, decoder_.prefill(cache_, ids, bar.callback()));
+  return Done{};
+}
+
+Outcome<Done> Session::go_on() {
+  TQC_TRY_ASSIGN(logits_, decoder_.last_logits(cache_));
+  return Done{};
+}
+
+bool Session::is_end_token(std::int32_t id) const {
+  return std::find(end_tokens_.begin(), end_tokens_.end(), id) != end_tokens_.end();
+}
+
+Outcome<Done> Session::append(std::int32_t id) {
+  TQC_TRY_ASSIGN(logits_, decoder_.decode_step(cache_, id));
+  return Done{};
+}
+
+std::optional<StopReason> Session::choose(std::int64_t n, const TokenSink& sink,
+                                          Generation& generation) {
+  const std::int32_t id = sampler_.next(logits_);
+  generation.ids.push_back(id);
+  if (is_end_token(id)) return StopReason::kEndToken;
+  if (Outcome<Done> shown = sink(id); !shown) return fail(std::move(shown).error(), generation);
+  if (interrupted()) return fail(Failure{interrupted_error(), {}, false}, generation);
+  if (std::ssize(generation.ids) >= n) return StopReason::kLength;
+  return std::nullopt;
+}
+
+Generation Session::generate(std::int64_t n, bool append_last, const TokenSink& sink) {
+  Generation generation;
+  Clock::time_point first;
+  for (;;) {
+    std::optional<StopReason> stop = choose(n, sink, generation);
+    if (generation.ids.size() == 1) first = Clock::now();
+    generation.seconds = std::chrono::duration<double>(Clock::now() - first).count();
+    const bool full = cache_.n_tokens() >= model_->config.context_length;
+    if (full && !stop) stop = StopReason::kContextFull;
+    if (!full && (!stop || append_last)) {
+      if (Outcome<Done> appended = append(generation.ids.back()); !appended) {
+        stop = fail(std::move(appended).error(), generation);
+      }
+    }
+    if (!stop) continue;
+    generation.stop = *stop;
+    return generation;
+  }
+}
+
+std::uint64_t Session::working_set_bytes() const {
+  std::uint64_t bytes = cache::byte_count(cache_).allocated + decoder_.scratch_bytes();
+  for (const MappedFile& file : model_->files) bytes += file.bytes().size();
+  return bytes;
+}
+
+}  // namespace tqcache::cli
