@@ -1,22 +1,19 @@
 # What `cmake --install` lays down: the library, its headers, the tool, and how CMake
 # (find_package(tqcache)) and pkg-config find them.
 
-option(TQCACHE_INSTALL "Make the install target" ${PROJECT_IS_TOP_LEVEL})
-if(NOT TQCACHE_INSTALL)
-  return()
-endif()
 include(CMakePackageConfigHelpers)
 
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tqcache)
 
 install(TARGETS tqcache EXPORT tqcacheTargets)
 install(EXPORT tqcacheTargets NAMESPACE tqcache:: DESTINATION ${config_dir})
+# json_fields.h is for the module's own sources, and shows another library's types.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/lib/tqcache DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h")
-if(TARGET tqcache_tool)
-  set_target_properties(tqcache_tool PROPERTIES
+  FILES_MATCHING PATTERN "*.h" PATTERN "json_fields.h" EXCLUDE)
+if(TARGET tqcache_cli)
+  set_target_properties(tqcache_cli PROPERTIES
     INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
-  install(TARGETS tqcache_tool)
+  install(TARGETS tqcache_cli)
 endif()
 
 get_target_property(library_type tqcache TYPE)

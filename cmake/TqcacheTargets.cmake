@@ -4,6 +4,9 @@
 add_library(tqcache_flags INTERFACE)
 target_compile_options(tqcache_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wconversion -Wshadow
+  # g++ 12 warns of overlapping copies in std::string's operator+ where there are none
+  # (gcc.gnu.org/PR105651).
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
   # Fused multiply-adds would make the bytes of an encoded cache depend on the compiler and CPU.
   -ffp-contract=off
   $<$<BOOL:${TQCACHE_WERROR}>:-Werror>)

@@ -1,9 +1,11 @@
 #pragma once
 // model/tiny_model.h: a Qwen3 model of random weights that takes microseconds a token.
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>

@@ -56,7 +56,7 @@ TEST(TokenizerJson, RefusesWhatIsNoTokenizerFile) {
   EXPECT_EQ(error_of("").code, ErrorCode::kCorrupt);
   EXPECT_EQ(error_of("[]").code, ErrorCode::kCorrupt);
   EXPECT_EQ(error_of("{").code, ErrorCode::kCorrupt);
-  EXPECT_EQ(error_of("{}").message, "key \"model\": missing");
+  EXPECT_EQ(error_of("{}").message, "tokenizer.json: key \"model\": missing");
   EXPECT_EQ(error_of("{\"a\":\"\xff\"}").code, ErrorCode::kCorrupt);
   EXPECT_EQ(error_of("{\"a\":1e999}").code, ErrorCode::kCorrupt);
   EXPECT_EQ(error_of("{\"a\":" + std::string(100'000, '[')).code, ErrorCode::kTooLarge);
@@ -137,6 +137,7 @@ TEST(TokenizerJson, RefusesToAddTokensAtTheEnds) {
   const auto with_config =
       Tokenizer::from_json(as_bytes(plain), as_bytes(R"({"add_bos_token":true})"));
   EXPECT_EQ(with_config.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(with_config.error().message, "tokenizer_config.json: every text: add_bos_token");
 
   Json harmless = tiny::tokenizer();
   harmless["post_processor"] = {{"type", "ByteLevel"}};

@@ -226,7 +226,8 @@ TEST(MergeTable, EqualsTheDefinition) {
   std::mt19937 random(99);
   for (int round = 0; round < 50; ++round) {
     std::vector<Token> tokens;
-    for (int byte = 0; byte < 256; ++byte) tokens.push_back({std::string(1, char(byte))});
+    for (int byte = 0; byte < 256; ++byte)
+      tokens.push_back({std::string(1, static_cast<char>(byte))});
     std::vector<std::string> parts = {"a", "b", "c"};
     std::vector<MergeBytes> lines;
     for (int i = 0; i < 12; ++i) {  // parts come before what they make, as training finds them
@@ -238,16 +239,19 @@ TEST(MergeTable, EqualsTheDefinition) {
       tokens.push_back({whole});
       lines.push_back(line);
     }
-    const Vocabulary vocabulary = Vocabulary::make(std::move(tokens)).value();
-    const std::vector<Merge> merges = resolve_merges(lines, vocabulary).value();
-    const MergeTable table = MergeTable::make(merges, vocabulary).value();
+    const auto vocabulary = Vocabulary::make(std::move(tokens));
+    ASSERT_TRUE(vocabulary.ok());
+    const auto merges = resolve_merges(lines, *vocabulary);
+    ASSERT_TRUE(merges.ok());
+    const auto table = MergeTable::make(*merges, *vocabulary);
+    ASSERT_TRUE(table.ok());
     MergeTable::Scratch scratch;
     for (int i = 0; i < 100; ++i) {
       std::string piece;
       for (std::uint32_t n = below(random, 40); n > 0; --n) piece += "abc"[below(random, 3)];
       Ids ids;
-      table.merge(piece, scratch, ids);
-      EXPECT_EQ(ids, merge_plainly(piece, merges)) << piece;
+      table.value().merge(piece, scratch, ids);
+      EXPECT_EQ(ids, merge_plainly(piece, *merges)) << piece;
     }
   }
 }

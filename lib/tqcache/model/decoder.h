@@ -62,7 +62,6 @@ class Decoder {
                                   const LogitsSink& sink, const Progress& progress = {});
 
   // Appends one token. Logits, requirements and errors as prefill().
-  // Bytes: the logits are the same on any CPU.
   Result<std::span<const float>> decode_step(cache::Cache& cache, std::int32_t id);
 
   // The logits of the last token that the cache holds, by doing its decode step again without

@@ -88,9 +88,7 @@ Result<Tokenizer> load_hf_tokenizer(const std::filesystem::path& folder) {
   TQC_TRY_ASSIGN(const Bytes text, read_folder_file(folder, "tokenizer.json"));
   TQC_TRY_ASSIGN(const Bytes config, read_folder_file_if_any(folder, "tokenizer_config.json"));
   TQC_TRY_ASSIGN(const Bytes ends, read_folder_file_if_any(folder, "generation_config.json"));
-  auto tokenizer = Tokenizer::from_json(text, config, ends);
-  if (!tokenizer) return in_context("tokenizer.json", std::move(tokenizer).error());
-  return tokenizer;
+  return Tokenizer::from_json(text, config, ends);
 }
 
 Result<std::unique_ptr<Model>> load_hf(const std::filesystem::path& folder) {

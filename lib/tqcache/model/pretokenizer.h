@@ -3,7 +3,9 @@
 // expression, so that merging never crosses their borders. Safe for untrusted input.
 //
 // The expressions were written for Oniguruma, and PCRE2 runs them here. What the two understand
-// differently is translated or refused: a tokenizer that is nearly right is wrong.
+// differently is translated or refused: a tokenizer that is nearly right is wrong. What remains is
+// the version of Unicode: to PCRE2 10.42 (Unicode 14) the letters that came later, all of rare
+// scripts, are no letters.
 
 #include <functional>
 #include <memory>

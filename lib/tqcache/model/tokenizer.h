@@ -30,7 +30,7 @@ class Tokenizer {
   static Result<Tokenizer> from_gguf(const tensors::Gguf& file);
 
   // The two configs say where generation ends; empty when there is none.
-  // Errors: as from_gguf().
+  // Errors: as from_gguf(); the message names which of the three it is.
   static Result<Tokenizer> from_json(ByteView tokenizer_json, ByteView tokenizer_config_json,
                                      ByteView generation_config_json = {});
 

@@ -242,8 +242,8 @@ Result<TokenizerSpec> read_tokenizer_json(ByteView text) {
 // "eos_token": its name, or an added token's object with the name as "content".
 Result<void> read_tokenizer_config(ByteView text, TokenizerSpec& spec) {
   TQC_TRY_ASSIGN(const Json root, parse_json_object(text));
-  TQC_TRY(refuse_if_true(root, "add_bos_token", "tokenizer config"));
-  TQC_TRY(refuse_if_true(root, "add_eos_token", "tokenizer config"));
+  TQC_TRY(refuse_if_true(root, "add_bos_token", "every text"));
+  TQC_TRY(refuse_if_true(root, "add_eos_token", "every text"));
   const Json* eos = find_value(root, "eos_token");
   if (eos == nullptr) return {};
   if (eos->is_object()) {
@@ -270,10 +270,15 @@ Result<void> read_generation_config(ByteView text, TokenizerSpec& spec) {
 
 Result<TokenizerSpec> read_json_tokenizer(ByteView tokenizer_json, ByteView tokenizer_config_json,
                                           ByteView generation_config_json) {
-  TQC_TRY_ASSIGN(TokenizerSpec spec, read_tokenizer_json(tokenizer_json));
-  if (!tokenizer_config_json.empty()) TQC_TRY(read_tokenizer_config(tokenizer_config_json, spec));
+  auto spec = read_tokenizer_json(tokenizer_json);
+  if (!spec) return in_context("tokenizer.json", std::move(spec).error());
+  if (!tokenizer_config_json.empty()) {
+    auto read = read_tokenizer_config(tokenizer_config_json, *spec);
+    if (!read) return in_context("tokenizer_config.json", std::move(read).error());
+  }
   if (!generation_config_json.empty()) {
-    TQC_TRY(read_generation_config(generation_config_json, spec));
+    auto read = read_generation_config(generation_config_json, *spec);
+    if (!read) return in_context("generation_config.json", std::move(read).error());
   }
   return spec;
 }
