@@ -9,6 +9,8 @@
 namespace tqcache::cli {
 namespace {
 
+constexpr unsigned kMaxThreads = 1024;  // more is a typing mistake
+
 void add_console_flags(CLI::App& app, Console& console, bool has_json) {
   app.add_flag("-q,--quiet", console.quiet, "No progress and no summary on standard error");
   if (!has_json) return;
@@ -25,6 +27,17 @@ std::vector<std::string> flag_names(const CLI::App& app) {
   return names;
 }
 
+// CLI11 says "Could not convert: --bits = x".
+std::string plain_message(std::string message) {
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  constexpr std::string_view kConversion = "Could not convert: ";
+  const std::size_t equals = message.find(" = ");
+  if (!message.starts_with(kConversion) || equals == std::string::npos) return message;
+  return fmt::format("{}: {} is not a number this flag takes",
+                     message.substr(kConversion.size(), equals - kConversion.size()),
+                     message.substr(equals + 3));
+}
+
 // A flag that does not exist explains a command line better than what it left missing.
 std::string parse_message(const CLI::App& app, const CLI::ParseError& error) {
   for (const std::string& word : app.remaining()) {
@@ -37,9 +50,7 @@ std::string parse_message(const CLI::App& app, const CLI::ParseError& error) {
   if (const std::vector<std::string> extra = app.remaining(); !extra.empty()) {
     return fmt::format("unexpected argument {}", extra.front());
   }
-  std::string message = error.what();
-  std::replace(message.begin(), message.end(), '\n', ' ');
-  return message;
+  return plain_message(error.what());
 }
 
 ExitCode report_usage(const Verb& verb, const std::string& message, bool json) {
@@ -67,6 +78,9 @@ ExitCode run_verb(const Verb& verb, const std::vector<std::string>& args) {
 }
 
 std::string closest_word(std::string_view word, const std::vector<std::string>& known) {
+  for (const std::string& candidate : known) {
+    if (word.size() >= 3 && candidate.starts_with(word)) return candidate;  // cut short
+  }
   std::string best;
   std::size_t best_distance = word.size() < 4 ? 2 : 3;  // further away is another word
   for (const std::string& candidate : known) {
@@ -76,6 +90,22 @@ std::string closest_word(std::string_view word, const std::vector<std::string>& 
     best_distance = distance;
   }
   return best;
+}
+
+CLI::Validator at_least(std::int64_t minimum) {
+  const auto check = [minimum](std::string& word) {
+    std::int64_t number = 0;
+    if (CLI::detail::lexical_cast(word, number) && number >= minimum) return std::string();
+    return fmt::format("{} is not a whole number of at least {}", word, minimum);
+  };
+  return {check, ""};
+}
+
+Result<void> check_sampling(const model::SamplerOptions& sampling) {
+  if (Result<void> valid = model::validate(sampling); !valid) {
+    return usage_error("--" + valid.error().message);
+  }
+  return {};
 }
 
 bool asks_for_json(const std::vector<std::string>& args) {
@@ -91,7 +121,7 @@ void add_model_flag(CLI::App& app, std::string& path, bool required) {
 void add_threads_flag(CLI::App& app, unsigned& n_threads) {
   app.add_option("-t,--threads", n_threads, "Threads to work with; 0: all processors")
       ->type_name("N")
-      ->check(CLI::Range(0u, 1024u).description(""))
+      ->check(CLI::Range(0u, kMaxThreads).description(""))
       ->capture_default_str();
 }
 

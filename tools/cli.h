@@ -2,6 +2,7 @@
 // tools/cli.h: the command line: verbs, the flags that several of them share, and its mistakes.
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -43,6 +44,12 @@ std::string closest_word(std::string_view word, const std::vector<std::string>& 
 
 // Whether errors shall be JSON too, for command lines that could not be parsed.
 bool asks_for_json(const std::vector<std::string>& args);
+
+// A check for add_option: a whole number of at least `minimum`.
+CLI::Validator at_least(std::int64_t minimum);
+
+// Errors: kInvalidArgument, naming the flag.
+Result<void> check_sampling(const model::SamplerOptions& sampling);
 
 // Flags that several verbs share.
 void add_model_flag(CLI::App& app, std::string& path, bool required);

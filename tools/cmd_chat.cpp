@@ -185,7 +185,7 @@ Outcome<Done> check_flags(const ChatFlags& flags) {
   if (flags.session.cache == "-") return usage_error("--cache: standard input is the conversation");
   if (flags.save == "-") return usage_error("--save: standard output is taken by the answers");
   TQC_TRY(write_options(flags.compression, flags.session.n_threads, flags.force));
-  TQC_TRY(model::validate(flags.session.sampling));
+  TQC_TRY(check_sampling(flags.session.sampling));
   if (!flags.save.empty()) TQC_TRY(check_output(flags.save, flags.force));
   return Done{};
 }
@@ -216,7 +216,7 @@ Action define_chat(CLI::App& app) {
       ->type_name("TEXT");
   app.add_option("-n,--max-new-tokens", flags->n, "Tokens of an answer at most")
       ->type_name("N")
-      ->check(CLI::PositiveNumber.description(""))
+      ->check(at_least(1))
       ->capture_default_str();
   add_sampling_flags(app, flags->session.sampling);
   app.add_option("--save", flags->save, "Keep the conversation in this file at the end")

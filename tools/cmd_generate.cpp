@@ -81,16 +81,23 @@ Json generate_json(const Session& session, const Run& run, const std::string& te
   return json;
 }
 
+// "60 tokens of prompt (1200/s)"
+std::string amount(std::int64_t n_tokens, std::string_view what, std::int64_t n_timed,
+                   double seconds) {
+  const std::string text = fmt::format("{} tokens {}", n_tokens, what);
+  if (n_timed == 0 || seconds <= 0) return text;
+  return text + fmt::format(" ({:.0f}/s)", static_cast<double>(n_timed) / seconds);
+}
+
 void tell(const Console& console, const Run& run) {
-  const auto speed = [](std::int64_t n, double seconds) {
-    return seconds > 0 ? static_cast<double>(n) / seconds : 0.0;
-  };
-  note(console, fmt::format("{} tokens cached, {} of prompt ({:.0f} tokens/s), {} written ({:.0f} "
-                            "tokens/s), stopped: {}",
-                            run.cached_tokens, run.prompt_tokens,
-                            speed(run.prompt_tokens, run.prompt_seconds), run.generation.ids.size(),
-                            speed(run.timed_tokens(), run.generation.seconds),
-                            stop_word(run.generation.stop)));
+  std::string line;
+  if (run.cached_tokens > 0) line += amount(run.cached_tokens, "from the cache", 0, 0) + ", ";
+  if (run.prompt_tokens > 0) {
+    line += amount(run.prompt_tokens, "of prompt", run.prompt_tokens, run.prompt_seconds) + ", ";
+  }
+  line +=
+      amount(std::ssize(run.generation.ids), "written", run.timed_tokens(), run.generation.seconds);
+  note(console, fmt::format("{}, stopped by {}", line, stop_word(run.generation.stop)));
 }
 
 Outcome<Done> feed_prompt(Session& session, const PromptFlags& flags, Run& run) {
@@ -109,7 +116,7 @@ Outcome<Done> feed_prompt(Session& session, const PromptFlags& flags, Run& run) 
 
 Result<void> check_flags(const GenerateFlags& flags) {
   TQC_TRY(check_prompt_flags(flags.prompt));
-  TQC_TRY(model::validate(flags.session.sampling));
+  TQC_TRY(check_sampling(flags.session.sampling));
   if (!flags.prompt.given() && flags.session.cache.empty()) {
     return usage_error("nothing to go on from: one of --prompt, --file, --ids, --cache is needed");
   }
@@ -155,7 +162,7 @@ Action define_generate(CLI::App& app) {
   add_prompt_flags(app, flags->prompt);
   app.add_option("-n,--max-new-tokens", flags->n, "Tokens to write at most")
       ->type_name("N")
-      ->check(CLI::PositiveNumber.description(""))
+      ->check(at_least(1))
       ->required();
   add_sampling_flags(app, flags->session.sampling);
   app.add_option("--save", flags->save, "Keep the longer cache in this file")->type_name("FILE");

@@ -127,7 +127,7 @@ Action define_prefill(CLI::App& app) {
   app.add_option("input", options->dash, "-: the prompt is standard input")->type_name("");
   app.add_option("--max-tokens", options->max_tokens, "Keep only the first tokens of the prompt")
       ->type_name("N")
-      ->check(CLI::PositiveNumber.description(""));
+      ->check(at_least(1));
   app.add_option("--dtype", options->dtype, "Values of the cache: f16, bf16 or f32")
       ->type_name("TYPE")
       ->capture_default_str();

@@ -160,7 +160,7 @@ Action define_verify(CLI::App& app) {
   add_model_flag(app, flags->model, false);
   app.add_option("--probe", flags->n_probe, "With --model: tokens to compute again; 0: none")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber.description(""))
+      ->check(at_least(0))
       ->capture_default_str();
   add_threads_flag(app, flags->n_threads);
   app.footer(kExamples);

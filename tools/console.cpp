@@ -62,6 +62,9 @@ void complain(std::string_view file, std::string_view message) {
 ExitCode report(const Failure& failure, bool json) {
   const ExitCode code = exit_code(failure.error.code);
   if (failure.silent) return code;
+  if (code == ExitCode::kInterrupted && failure.error.message != interrupted_error().message) {
+    return report(Failure{interrupted_error(), {}, false}, json);  // no matter where
+  }
   complain(failure.file, failure.error.message);
   if (!json) return code;
   Json object;

@@ -4,7 +4,7 @@
 #
 # usage: tools/install-deps.sh [test] [clang]
 #   test    also what the tests need
-#   clang   also clang 14 with its sanitizer runtime
+#   clang   also clang 14
 set -euo pipefail
 
 packages=(
@@ -16,7 +16,7 @@ for group in "$@"; do
   case $group in
     # The second reader of the file format, in Python, checks more when it has the last two.
     test) packages+=(libgtest-dev libgmock-dev python3 python3-xxhash python3-zstandard) ;;
-    clang) packages+=(clang-14 libclang-rt-14-dev) ;;
+    clang) packages+=(clang-14) ;;
     *) echo "tools/install-deps.sh: unknown group: $group" >&2; exit 2 ;;
   esac
 done

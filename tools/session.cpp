@@ -39,7 +39,6 @@ std::string_view stop_word(StopReason reason) {
 
 Outcome<std::unique_ptr<Session>> Session::open(const Console& console,
                                                 const SessionOptions& options) {
-  TQC_TRY(model::validate(options.sampling));
   TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model,
                  in_file(options.model, model::load_model(options.model)));
   if (options.cache.empty()) {

@@ -41,6 +41,7 @@ using TokenSink = std::function<Outcome<Done>(std::int32_t id)>;
 class Session {
  public:
   // Loads the model, and the cache if one is named, and checks that they belong together.
+  // Requires: check_sampling(options.sampling).
   static Outcome<std::unique_ptr<Session>> open(const Console& console,
                                                 const SessionOptions& options);
 

@@ -82,8 +82,8 @@ Result<void> pack_full_tail(Side& side, HeadShape shape, std::int64_t n_tokens, 
 //           tail (pack_full_tail); n_tokens % 256 + n <= 256.
 void append(Side& side, HeadShape shape, std::int64_t n_tokens, std::span<const float> rows);
 
-// Takes the tokens from `n_tokens` on away again. Requires: the side holds more than `n_tokens`
-// tokens, and its blocks from `n_tokens` / 256 on are dense.
+// Takes the tokens from `n_tokens` on away again, if there are any. Requires: the side holds at
+// least `n_tokens` tokens, and its blocks from `n_tokens` / 256 on are dense.
 void remove_tail(Side& side, std::int64_t n_tokens);
 
 // Widens the valid head vectors of one kv head in one block, decoding packed ones.
