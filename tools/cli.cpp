@@ -101,6 +101,13 @@ CLI::Validator at_least(std::int64_t minimum) {
   return {check, ""};
 }
 
+CLI::Validator file_name() {
+  const auto check = [](std::string& word) {
+    return word.empty() ? std::string("the name is empty") : std::string();
+  };
+  return {check, ""};
+}
+
 Result<void> check_sampling(const model::SamplerOptions& sampling) {
   if (Result<void> valid = model::validate(sampling); !valid) {
     return usage_error("--" + valid.error().message);
@@ -115,6 +122,7 @@ bool asks_for_json(const std::vector<std::string>& args) {
 void add_model_flag(CLI::App& app, std::string& path, bool required) {
   app.add_option("-m,--model", path, "GGUF file, or Hugging Face folder")
       ->type_name("PATH")
+      ->check(file_name())
       ->required(required);
 }
 

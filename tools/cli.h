@@ -48,6 +48,9 @@ bool asks_for_json(const std::vector<std::string>& args);
 // A check for add_option: a whole number of at least `minimum`.
 CLI::Validator at_least(std::int64_t minimum);
 
+// A check for add_option: not empty, as a script's unset variable would be.
+CLI::Validator file_name();
+
 // Errors: kInvalidArgument, naming the flag.
 Result<void> check_sampling(const model::SamplerOptions& sampling);
 

@@ -211,7 +211,9 @@ Outcome<ExitCode> run(const Console& console, const ChatFlags& flags) {
 Action define_chat(CLI::App& app) {
   const auto flags = std::make_shared<ChatFlags>();
   add_model_flag(app, flags->session.model, true);
-  app.add_option("-c,--cache", flags->session.cache, "Cache file to go on from")->type_name("FILE");
+  app.add_option("-c,--cache", flags->session.cache, "Cache file to go on from")
+      ->type_name("FILE")
+      ->check(file_name());
   app.add_option("--system", flags->system, "System turn that begins a new conversation")
       ->type_name("TEXT");
   app.add_option("-n,--max-new-tokens", flags->n, "Tokens of an answer at most")
@@ -220,7 +222,8 @@ Action define_chat(CLI::App& app) {
       ->capture_default_str();
   add_sampling_flags(app, flags->session.sampling);
   app.add_option("--save", flags->save, "Keep the conversation in this file at the end")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(file_name());
   add_compression_flags(app, flags->compression, "zstd");
   add_threads_flag(app, flags->session.n_threads);
   add_force_flag(app, flags->force);

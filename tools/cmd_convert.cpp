@@ -118,9 +118,11 @@ Action define_convert(CLI::App& app) {
   const auto flags = std::make_shared<ConvertFlags>();
   app.add_option("in", flags->input, "Cache file to read; - is standard input")
       ->type_name("")
+      ->check(file_name())
       ->required();
   app.add_option("out", flags->output, "Cache file to write; - is standard output")
       ->type_name("")
+      ->check(file_name())
       ->required();
   app.add_option("-b,--bits", flags->bits, "Bits of a packed value, 1 to 8; 16: stay dense")
       ->type_name("B")

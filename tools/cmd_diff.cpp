@@ -89,8 +89,11 @@ Outcome<ExitCode> run(const Console& console, const DiffFlags& flags) {
 
 Action define_diff(CLI::App& app) {
   const auto flags = std::make_shared<DiffFlags>();
-  app.add_option("a", flags->a, "The reference")->type_name("")->required();
-  app.add_option("b", flags->b, "The cache to compare with it")->type_name("")->required();
+  app.add_option("a", flags->a, "The reference")->type_name("")->check(file_name())->required();
+  app.add_option("b", flags->b, "The cache to compare with it")
+      ->type_name("")
+      ->check(file_name())
+      ->required();
   add_threads_flag(app, flags->n_threads);
   app.footer(kExamples);
   return [flags](const Console& console) { return run(console, *flags); };

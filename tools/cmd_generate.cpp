@@ -158,14 +158,17 @@ Action define_generate(CLI::App& app) {
   add_model_flag(app, flags->session.model, true);
   app.add_option("-c,--cache", flags->session.cache,
                  "Cache file to go on from; - is standard input")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(file_name());
   add_prompt_flags(app, flags->prompt);
   app.add_option("-n,--max-new-tokens", flags->n, "Tokens to write at most")
       ->type_name("N")
       ->check(at_least(1))
       ->required();
   add_sampling_flags(app, flags->session.sampling);
-  app.add_option("--save", flags->save, "Keep the longer cache in this file")->type_name("FILE");
+  app.add_option("--save", flags->save, "Keep the longer cache in this file")
+      ->type_name("FILE")
+      ->check(file_name());
   add_compression_flags(app, flags->compression, "zstd");
   add_threads_flag(app, flags->session.n_threads);
   add_force_flag(app, flags->force);

@@ -71,7 +71,10 @@ Outcome<ExitCode> run(const Console& console, const InfoFlags& flags) {
 
 Action define_info(CLI::App& app) {
   const auto flags = std::make_shared<InfoFlags>();
-  app.add_option("file", flags->file, "Cache file; - is standard input")->type_name("")->required();
+  app.add_option("file", flags->file, "Cache file; - is standard input")
+      ->type_name("")
+      ->check(file_name())
+      ->required();
   app.add_flag("--sections", flags->sections, "List every section with its checksum");
   app.add_flag("--show-text", flags->show_text, "Show the prompt");
   add_model_flag(app, flags->model, false);

@@ -135,6 +135,7 @@ Action define_prefill(CLI::App& app) {
   add_threads_flag(app, options->n_threads);
   app.add_option("-o,--output", options->output, "The cache file; - is standard output")
       ->type_name("FILE")
+      ->check(file_name())
       ->required();
   add_force_flag(app, options->force);
   app.footer(kExamples);

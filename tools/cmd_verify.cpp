@@ -88,15 +88,16 @@ Json findings_json(const std::string& name, const VerifyFlags& flags, const Find
   return json;
 }
 
-std::string verdict(const std::string& name, const Findings& findings) {
+std::string verdict(const std::string& name, const VerifyFlags& flags, const Findings& findings) {
   std::string text =
       fmt::format("{}: whole, {} sections and {} bytes checked", name,
                   grouped(findings.file.sections_checked), grouped(findings.file.bytes_checked));
+  if (!flags.model.empty()) text += "; of this model by its fingerprints";
   if (const auto& probe = findings.probe; probe) {
     const Extremes extremes = largest(*probe);
     text += fmt::format(
-        "; of this model: its last {} tokens, computed again, differ by at most "
-        "{:.2g}, up to {:.2g} is expected",
+        " and by its last {} tokens: computed again they differ by {:.2g}, up to "
+        "{:.2g} is expected",
         probe->n_tokens, extremes.error, extremes.limit);
   }
   return text + "\n";
@@ -148,7 +149,7 @@ Outcome<ExitCode> run(const Console& console, const VerifyFlags& flags) {
   }
   if (console.json) TQC_TRY(print_json(findings_json(name, flags, findings)));
   if (findings.error) return Failure{*findings.error, name, false};
-  if (!console.json) TQC_TRY(print(verdict(name, findings)));
+  if (!console.json) TQC_TRY(print(verdict(name, flags, findings)));
   return ExitCode::kDone;
 }
 
@@ -156,7 +157,10 @@ Outcome<ExitCode> run(const Console& console, const VerifyFlags& flags) {
 
 Action define_verify(CLI::App& app) {
   const auto flags = std::make_shared<VerifyFlags>();
-  app.add_option("file", flags->file, "Cache file; - is standard input")->type_name("")->required();
+  app.add_option("file", flags->file, "Cache file; - is standard input")
+      ->type_name("")
+      ->check(file_name())
+      ->required();
   add_model_flag(app, flags->model, false);
   app.add_option("--probe", flags->n_probe, "With --model: tokens to compute again; 0: none")
       ->type_name("N")

@@ -99,7 +99,7 @@ TEST(Generate, ReportsWhatAMeasurementNeeds) {
 }
 
 TEST(Generate, StopsAtTheLengthAskedFor) {
-  const nlohmann::json json = generate({"--file", kBook, "-n", "3"});
+  const nlohmann::json json = generate({"-p", "Alice was beginning", "-n", "3"});
   EXPECT_EQ(json["generation_tokens"], 3);
   EXPECT_EQ(json["stop_reason"], "length");
 }

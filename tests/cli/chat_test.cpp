@@ -143,7 +143,7 @@ TEST(Terminal, ChatHasLineEditingAndHistory) {
   chat.type("\x10\r");  // Ctrl-P: the line before
   chat.wait_for("/save [FILE]");
   chat.wait_for("> ");
-  chat.type("\x04");  // Ctrl-D
+  chat.type("/quit\r");
   EXPECT_EQ(chat.finish(), 0);
 }
 

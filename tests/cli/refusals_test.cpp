@@ -185,6 +185,7 @@ TEST(Refusals, MissingOrBrokenModel) {
 
 TEST(Refusals, UnknownVerb) {
   expect_refusal(tqcache({"convret", "a", "b"}), 2, "unknown verb convret, did you mean convert?");
+  expect_refusal(tqcache({"gen"}), 2, "unknown verb gen, did you mean generate?");
   expect_refusal(tqcache({"xyzzy"}), 2, "unknown verb xyzzy, see tqcache --help");
   expect_refusal(tqcache({"--frobnicate"}), 2, "unknown flag --frobnicate");
   expect_refusal(tqcache({}), 2, "no verb, see tqcache --help");
@@ -224,6 +225,8 @@ TEST(Refusals, ValueOutOfRange) {
       {"generate", "-m", kModel, "-p", "Hi", "-n", "1", "--temperature", "nan"},
       {"generate", "-m", kModel, "-p", "Hi", "-n", "1", "--top-p", "1.5"},
       {"generate", "-m", kModel, "-p", "Hi", "-n", "1", "--threads", "-1"},
+      {"generate", "-m", kModel, "-p", "Hi", "-n", "1", "--cache", ""},
+      {"verify", "a", "--probe", "-1"},
   };
   for (const std::vector<std::string>& line : lines) {
     SCOPED_TRACE(testing::PrintToString(line));
