@@ -1,0 +1,63 @@
+#pragma once
+// codec/block_codec.h: one kv head's head vectors of a token block to packed codes, and back.
+//
+// What Quantizer does for one head vector, done for 256 of them with the kernels of this CPU, into
+// the layout that the kernels of attention read.
+//
+// Spec: docs/codec.md, "Packed codes".
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "tqcache/base/result.h"
+#include "tqcache/codec/block_layout.h"
+#include "tqcache/codec/code_tables.h"
+#include "tqcache/codec/kernels.h"
+#include "tqcache/codec/quantizer.h"
+
+namespace tqcache::codec {
+
+// A value: copies share the same immutable tables.
+// Threads: any number may use one BlockCodec, or copies of it, at once.
+class BlockCodec {
+ public:
+  BlockCodec(const Quantizer& quantizer, BlockOrder order, const Kernels& kernels = best_kernels());
+
+  const BlockShape& shape() const;
+  const Quantizer& quantizer() const;
+  const CodeTables& tables() const;
+  const Kernels& kernels() const;
+
+  // The name of the kernels that encode and decode: those of kernels(), or "scalar" where those
+  // have nothing faster, as for a head_dim that is no power of two.
+  const char* conversion_kernels() const;
+
+  // Encodes the first n_tokens tokens; the others get code 0 and scale 0.
+  //
+  // Shapes: x [n_tokens, head_dim], rows x.stride bytes apart; block [shape().block_bytes()];
+  //         scales [256], f16 bits. n_tokens 1 to 256.
+  // Errors: as Quantizer::encode of the first vector that it refuses; the message begins with the
+  //         token's number in the block. Block and scales then hold nothing of use.
+  // Bytes:  the codes and scales of Quantizer::encode, whatever the kernels.
+  Result<void> encode(VectorRows x, std::size_t n_tokens, std::span<std::byte> block,
+                      std::span<std::uint16_t> scales) const;
+
+  // Shapes: as encode. Bytes: the values of Quantizer::decode, rounded to x.dtype.
+  // Errors: none. Any bytes decode; to finite f32 if the scales are finite.
+  void decode(std::span<const std::byte> block, std::span<const std::uint16_t> scales,
+              std::size_t n_tokens, MutableVectorRows x) const;
+
+  // The block as the kernels of attention take it. Shapes: as encode.
+  PackedBlock view(std::span<const std::byte> block, std::span<const std::uint16_t> scales,
+                   std::size_t n_tokens) const;
+
+ private:
+  struct State;
+  Error refusal(const VectorRows& x, std::size_t token) const;
+
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace tqcache::codec

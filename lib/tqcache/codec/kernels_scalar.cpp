@@ -1,0 +1,158 @@
+// The definition of every kernel, by plain loops.
+
+#include <array>
+#include <cstring>
+
+#include "tqcache/base/half.h"
+#include "tqcache/codec/kernel_tables.h"
+#include "tqcache/codec/packing.h"
+#include "tqcache/codec/quantizer.h"
+#include "tqcache/codec/rotation_tables.h"
+
+namespace tqcache::codec {
+namespace {
+
+using HeadVector = std::array<float, kMaxHeadDim>;
+using HeadCodes = std::array<std::uint8_t, kMaxHeadDim>;
+
+std::span<const std::byte> block_bytes(const PackedBlock& block) {
+  return {reinterpret_cast<const std::byte*>(block.codes), block.shape.block_bytes()};
+}
+
+// c[codes] of one token.
+void look_up(const PackedBlock& block, const CodeTables& tables, std::size_t token,
+             HeadVector& values) {
+  HeadCodes codes;
+  unpack_token(block.shape, block_bytes(block), token, std::span(codes).first(block.shape.dim()));
+  for (std::size_t i = 0; i < block.shape.dim(); ++i) values[i] = tables.values[codes[i]];
+}
+
+float dot(const float* a, const float* b, std::size_t n) {
+  float sum = 0.0f;
+  for (std::size_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void score(const PackedBlock& block, const CodeTables& tables, const QueryRows& queries,
+           OutputRows scores) {
+  HeadVector key;
+  for (std::size_t t = 0; t < block.n_tokens; ++t) {
+    look_up(block, tables, t, key);
+    const float scale = f16_to_f32(block.scales[t]);
+    for (std::size_t q = 0; q < queries.n_queries; ++q) {
+      const float* const query = queries.values + q * queries.stride;
+      scores.values[q * scores.stride + t] = scale * dot(query, key.data(), block.shape.dim());
+    }
+  }
+}
+
+void accumulate(const PackedBlock& block, const CodeTables& tables, const WeightRows& weights,
+                OutputRows out) {
+  HeadVector value;
+  for (std::size_t t = 0; t < block.n_tokens; ++t) {
+    look_up(block, tables, t, value);
+    const float scale = f16_to_f32(block.scales[t]);
+    for (std::size_t q = 0; q < weights.n_queries; ++q) {
+      const float weight = weights.values[q * weights.stride + t] * scale;
+      float* const sum = out.values + q * out.stride;
+      for (std::size_t i = 0; i < block.shape.dim(); ++i) sum[i] += weight * value[i];
+    }
+  }
+}
+
+void load_row(const DenseBlock& block, std::size_t token, HeadVector& values) {
+  const std::size_t row_bytes = block.head_dim * dtype_size(block.dtype);
+  load_f32(block.dtype, block.rows + token * row_bytes, std::span(values).first(block.head_dim));
+}
+
+void score_dense(const DenseBlock& block, const QueryRows& queries, OutputRows scores) {
+  HeadVector key;
+  for (std::size_t t = 0; t < block.n_tokens; ++t) {
+    load_row(block, t, key);
+    for (std::size_t q = 0; q < queries.n_queries; ++q) {
+      const float* const query = queries.values + q * queries.stride;
+      scores.values[q * scores.stride + t] = dot(query, key.data(), block.head_dim);
+    }
+  }
+}
+
+void accumulate_dense(const DenseBlock& block, const WeightRows& weights, OutputRows out) {
+  HeadVector value;
+  for (std::size_t t = 0; t < block.n_tokens; ++t) {
+    load_row(block, t, value);
+    for (std::size_t q = 0; q < weights.n_queries; ++q) {
+      const float weight = weights.values[q * weights.stride + t];
+      float* const sum = out.values + q * out.stride;
+      for (std::size_t i = 0; i < block.head_dim; ++i) sum[i] += weight * value[i];
+    }
+  }
+}
+
+// Byte of a group of keys' lines at which the code of a lane's component stands.
+std::size_t line_byte(std::size_t lane, std::size_t component) {
+  return component / kLaneCodes * kLineBytes + lane * kLaneCodes + component % kLaneCodes;
+}
+
+std::uint32_t encode_lines(const RotationTables& tables, VectorRows x, std::size_t n,
+                           std::uint8_t* lines, std::uint16_t* scales) {
+  const std::size_t dim = tables.head_dim;
+  std::memset(lines, 0, (dim + kUnitLaneCodes - 1) / kUnitLaneCodes * kUnitLines * kLineBytes);
+  HeadVector vector;
+  HeadCodes codes;
+  std::array<std::byte, kMaxHeadDim> packed;
+  const std::span packed_codes = std::span(packed).first(tables.quantizer->code_bytes());
+  std::uint32_t refused = 0;
+  for (std::size_t lane = 0; lane < n; ++lane) {
+    load_f32(x.dtype, x.rows + lane * x.stride, std::span(vector).first(dim));
+    const auto scale = tables.quantizer->encode(std::span(vector).first(dim), packed_codes);
+    scales[lane] = scale ? *scale : std::uint16_t{0};
+    if (!scale) {
+      refused |= 1u << lane;
+      continue;
+    }
+    unpack_codes(packed_codes, tables.bits, std::span(codes).first(dim));
+    for (std::size_t i = 0; i < dim; ++i) lines[line_byte(lane, i)] = codes[i];
+  }
+  return refused;
+}
+
+void decode_lines(const RotationTables& tables, const std::uint8_t* lines,
+                  const std::uint16_t* scales, std::size_t n, MutableVectorRows x) {
+  const std::size_t dim = tables.head_dim;
+  HeadVector buffer;
+  const std::span vector = std::span(buffer).first(dim);
+  for (std::size_t lane = 0; lane < n; ++lane) {
+    const float scale = f16_to_f32(scales[lane]);
+    for (std::size_t i = 0; i < dim; ++i) {
+      vector[i] = scale * tables.centroids[lines[line_byte(lane, i)]];
+    }
+    tables.quantizer->rotation().unrotate(vector, vector);
+    store_f32(x.dtype, vector, x.rows + lane * x.stride);
+  }
+}
+
+void transpose_lines(const std::uint8_t* in, std::uint8_t* out) {
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    for (std::size_t i = 0; i < kLanes; ++i) out[line_byte(i, lane)] = in[line_byte(lane, i)];
+  }
+}
+
+}  // namespace
+
+const Kernels& scalar_kernels() {
+  static constexpr Kernels kKernels = {
+      .name = "scalar",
+      .score_exact = score,
+      .score_fast = score,
+      .accumulate_exact = accumulate,
+      .accumulate_fast = accumulate,
+      .score_dense = score_dense,
+      .accumulate_dense = accumulate_dense,
+      .encode_lines = encode_lines,
+      .decode_lines = decode_lines,
+      .transpose_lines = transpose_lines,
+  };
+  return kKernels;
+}
+
+}  // namespace tqcache::codec
