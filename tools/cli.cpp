@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "text.h"
 
@@ -131,6 +132,17 @@ void add_threads_flag(CLI::App& app, unsigned& n_threads) {
       ->type_name("N")
       ->check(CLI::Range(0u, kMaxThreads).description(""))
       ->capture_default_str();
+}
+
+void add_scorer_flag(CLI::App& app, model::Scorer& scorer) {
+  static const std::map<std::string, model::Scorer> kScorers = {{"fast", model::Scorer::kFast},
+                                                                {"exact", model::Scorer::kExact}};
+  app.add_option_function<std::string>(
+         "--scorer", [&scorer](const std::string& word) { scorer = kScorers.at(word); },
+         "How packed codes are scored: fast (bytes, where the CPU has it) or exact (f32)")
+      ->type_name("HOW")
+      ->check(CLI::IsMember(kScorers).description(""))
+      ->default_str("fast");
 }
 
 void add_force_flag(CLI::App& app, bool& force) {

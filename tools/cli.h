@@ -11,6 +11,7 @@
 #include "console.h"
 #include "outcome.h"
 #include "tqcache/format/cache_file.h"
+#include "tqcache/model/attention.h"
 #include "tqcache/model/sampler.h"
 
 namespace tqcache::cli {
@@ -57,6 +58,7 @@ Result<void> check_sampling(const model::SamplerOptions& sampling);
 // Flags that several verbs share.
 void add_model_flag(CLI::App& app, std::string& path, bool required);
 void add_threads_flag(CLI::App& app, unsigned& n_threads);
+void add_scorer_flag(CLI::App& app, model::Scorer& scorer);
 void add_force_flag(CLI::App& app, bool& force);
 void add_sampling_flags(CLI::App& app, model::SamplerOptions& sampling);
 

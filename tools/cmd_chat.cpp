@@ -154,7 +154,7 @@ void Chat::command(const std::string& line) {
     note(console_, fmt::format("{} of {} tokens, cache {} ({} with free room), {}",
                                session_.cache().n_tokens(), session_.model().config.context_length,
                                human_bytes(bytes.used), human_bytes(bytes.allocated),
-                               model::scorer_route(session_.cache())));
+                               session_.scorer_route()));
   } else if (word == "/help") {
     note(console_, kCommands);
   } else {
@@ -226,6 +226,7 @@ Action define_chat(CLI::App& app) {
       ->check(file_name());
   add_compression_flags(app, flags->compression, "zstd");
   add_threads_flag(app, flags->session.n_threads);
+  add_scorer_flag(app, flags->session.scorer);
   add_force_flag(app, flags->force);
   app.footer(kExamples);
   return [flags](const Console& console) { return run(console, *flags); };

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -32,6 +33,7 @@ struct ConvertFlags {
   int bits = 4;
   std::optional<int> key_bits;
   std::optional<int> value_bits;
+  cache::Centring center = cache::Centring::kPreRope;
   CompressionFlags compression;
   unsigned n_threads = 0;
   bool force = false;
@@ -49,6 +51,7 @@ Result<cache::ConvertOptions> convert_options(const ConvertFlags& flags) {
   cache::ConvertOptions options;
   options.key_bits = flags.key_bits.value_or(flags.bits);
   options.value_bits = flags.value_bits.value_or(flags.bits);
+  options.center = flags.center;
   options.n_threads = flags.n_threads;
   TQC_TRY(check_bits("--key-bits", options.key_bits));
   TQC_TRY(check_bits("--value-bits", options.value_bits));
@@ -129,6 +132,16 @@ Action define_convert(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--key-bits", flags->key_bits, "The same for keys alone")->type_name("B");
   app.add_option("--value-bits", flags->value_bits, "The same for values alone")->type_name("B");
+  static const std::map<std::string, cache::Centring> kCentrings = {
+      {"pre-rope", cache::Centring::kPreRope},
+      {"post-rope", cache::Centring::kPostRope},
+      {"none", cache::Centring::kNone}};
+  app.add_option_function<std::string>(
+         "--center", [flags](const std::string& word) { flags->center = kCentrings.at(word); },
+         "Take the mean of keys and values out before packing: pre-rope, post-rope, none")
+      ->type_name("WHERE")
+      ->check(CLI::IsMember(kCentrings).description(""))
+      ->default_str("pre-rope");
   add_compression_flags(app, flags->compression, "zstd");
   add_threads_flag(app, flags->n_threads);
   add_force_flag(app, flags->force);

@@ -76,7 +76,7 @@ Json generate_json(const Session& session, const Run& run, const std::string& te
   json["peak_memory_bytes"] = peak_memory_bytes();
   json["cache_bytes"] = {{"allocated", bytes.allocated}, {"used", bytes.used}};
   json["native_working_set_bytes"] = session.working_set_bytes();
-  json["scorer_route"] = model::scorer_route(session.cache());
+  json["scorer_route"] = session.scorer_route();
   json["stop_reason"] = stop_word(run.generation.stop);
   return json;
 }
@@ -171,6 +171,7 @@ Action define_generate(CLI::App& app) {
       ->check(file_name());
   add_compression_flags(app, flags->compression, "zstd");
   add_threads_flag(app, flags->session.n_threads);
+  add_scorer_flag(app, flags->session.scorer);
   add_force_flag(app, flags->force);
   app.footer(kExamples);
   return [flags](const Console& console) { return run(console, *flags); };

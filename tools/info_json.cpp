@@ -33,6 +33,7 @@ Json side_json(const format::SideInfo& side) {
     json["rotation"] = side.rotation;
     json["scale"] = side.scale;
     json["layout"] = side.layout;
+    json["centring"] = side.centring;
   }
   return json;
 }

@@ -38,7 +38,8 @@ std::string identity_text(const cache::Identity& identity) {
 std::string side_text(const format::SideInfo& side) {
   const std::string_view dtype = dtype_name(side.dense_dtype);
   if (!side.codec) return fmt::format("dense {}", dtype);
-  return fmt::format("turbo {} bits (tail {})", side.codec->bits, dtype);
+  return fmt::format("turbo {} bits, centring {} (tail {})", side.codec->bits, side.centring,
+                     dtype);
 }
 
 std::string layer_text(const LayerGroup& group) {

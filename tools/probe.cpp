@@ -63,7 +63,7 @@ std::optional<int> fewest_bits(const cache::Cache& cache) {
   const auto look = [&](const cache::Side& side) {
     const auto* turbo = std::get_if<cache::TurboSide>(&side);
     if (turbo == nullptr || turbo->packed.empty()) return;
-    fewest = std::min(fewest.value_or(codec::kMaxBits), turbo->quantizer.spec().bits);
+    fewest = std::min(fewest.value_or(codec::kMaxBits), turbo->codec.shape().bits);
   };
   for (const cache::Layer& layer : cache.layers) {
     if (const auto* attention = std::get_if<cache::AttentionLayer>(&layer)) {

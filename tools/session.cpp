@@ -58,7 +58,8 @@ Session::Session(const Console& console, std::unique_ptr<model::Model> model, ca
     : console_(console),
       model_(std::move(model)),
       cache_(std::move(cache)),
-      decoder_(*model_, options.n_threads),
+      scorer_(options.scorer),
+      decoder_(*model_, options.n_threads, options.scorer),
       sampler_(options.sampling),
       end_tokens_(model_->tokenizer.end_tokens()) {}
 

@@ -23,6 +23,7 @@ struct SessionOptions {
   std::string cache;  // empty: start with an empty dense cache
   model::SamplerOptions sampling;
   unsigned n_threads = 0;
+  model::Scorer scorer = model::Scorer::kFast;
 };
 
 enum class StopReason { kEndToken, kLength, kContextFull, kInterrupted, kFailed };
@@ -48,6 +49,7 @@ class Session {
   const model::Model& model() const { return *model_; }
   const cache::Cache& cache() const { return cache_; }
   cache::Cache& cache() { return cache_; }
+  std::string_view scorer_route() const { return model::scorer_route(cache_, scorer_); }
 
   // Appends tokens to the cache. Requires: ids not empty.
   Outcome<Done> feed(std::span<const std::int32_t> ids);
@@ -75,6 +77,7 @@ class Session {
   const Console& console_;
   std::unique_ptr<model::Model> model_;
   cache::Cache cache_;
+  model::Scorer scorer_;
   model::Decoder decoder_;
   model::Sampler sampler_;
   std::vector<std::int32_t> end_tokens_;

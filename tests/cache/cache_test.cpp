@@ -81,9 +81,18 @@ TEST(CacheValidate, RefusesAPackedBlockOfTheWrongSize) {
 
 TEST(CacheValidate, RefusesACodecForAnotherHeadDim) {
   const Error error = error_after(4, [](Cache& cache) {
-    std::get<TurboSide>(attention(cache, 0).k).quantizer = codec::Quantizer::make({128, 4}).value();
+    std::get<TurboSide>(attention(cache, 0).k).codec = {codec::Quantizer::make({128, 4}).value(),
+                                                        codec::BlockOrder::kKeys};
   });
   EXPECT_THAT(error.message, HasSubstr("codec for head_dim 128 in a layer of head_dim 64"));
+}
+
+TEST(CacheValidate, RefusesValuesInTheOrderOfKeys) {
+  const Error error = error_after(4, [](Cache& cache) {
+    auto& side = std::get<TurboSide>(attention(cache, 1).v);
+    side.codec = {side.codec.quantizer(), codec::BlockOrder::kKeys};
+  });
+  EXPECT_THAT(error.message, HasSubstr("layer 1: v: codes in the order of the other side"));
 }
 
 TEST(CacheValidate, RefusesAnArrayWhoseBytesAreNotItsShape) {

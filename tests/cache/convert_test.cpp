@@ -36,10 +36,12 @@ TEST(Convert, PacksAFullLastBlockAtOnce) {
   EXPECT_TRUE(std::get<TurboSide>(attention(turbo, 0).k).tail.blocks.empty());
 }
 
-// What was packed while decoding and what is packed afterwards must be the same bytes.
+// What was packed while decoding and what is packed afterwards must be the same bytes. (But for the
+// mean: what is converted as a whole has that of all its tokens.)
 TEST(Convert, EqualsPackingWhileAppending) {
-  const Cache late = convert(random_cache(5, 513), {.key_bits = 3, .value_bits = 2}).value();
-  Cache early = convert(random_cache(5, 0), {.key_bits = 3, .value_bits = 2}).value();
+  const ConvertOptions options{.key_bits = 3, .value_bits = 2, .center = Centring::kNone};
+  const Cache late = convert(random_cache(5, 513), options).value();
+  Cache early = convert(random_cache(5, 0), options).value();
   std::mt19937 random(5);
   test::append_tokens(early, random, 513);
   for (std::size_t i = 0; i < 2; ++i) {
@@ -97,6 +99,14 @@ TEST(Convert, RefusesToPackAgainWithOtherBits) {
     EXPECT_EQ(again.error().code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(again.error().message, HasSubstr("layer 0 k"));
   }
+}
+
+TEST(Convert, RefusesToPackAgainWithOtherCentring) {
+  const Cache turbo = convert(random_cache(1, 300), {.center = Centring::kNone}).value();
+  const auto again = convert(turbo, {});
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(again.error().message, HasSubstr("layer 0 k: is packed already, with 4 bits and no"));
 }
 
 TEST(Convert, AgainWithTheSameBitsChangesNothingButAFullTail) {

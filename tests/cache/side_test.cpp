@@ -12,7 +12,9 @@ namespace {
 
 constexpr HeadShape kShape{2, 64};
 
-codec::Quantizer quantizer(int bits) { return codec::Quantizer::make({64, bits}).value(); }
+codec::BlockCodec key_codec(int bits) {
+  return {codec::Quantizer::make({64, bits}).value(), codec::BlockOrder::kKeys};
+}
 
 // Appends `n` tokens of rows one by one, packing as a decoder does.
 void append_one_by_one(Side& side, std::int64_t held, std::span<const float> rows) {
@@ -63,7 +65,7 @@ TEST(Side, AppendingInPiecesEqualsAppendingOneByOne) {
 TEST(Side, FullTailStaysDenseUntilTheNextToken) {
   std::mt19937 random(4);
   const std::vector<float> rows = test::random_rows(random, 256, kShape);
-  Side side = TurboSide{quantizer(4), {}, DenseSide{Dtype::kF16, {}}};
+  Side side = TurboSide{key_codec(4), {}, DenseSide{Dtype::kF16, {}}};
   append(side, kShape, 0, rows);
   EXPECT_EQ(packed_block_count(side), 0);
   ASSERT_TRUE(pack_full_tail(side, kShape, 256, 1));
@@ -73,7 +75,7 @@ TEST(Side, FullTailStaysDenseUntilTheNextToken) {
 
 TEST(Side, PackFullTailLeavesAPartTailAndDenseSidesAlone) {
   std::mt19937 random(5);
-  Side turbo = TurboSide{quantizer(4), {}, DenseSide{Dtype::kF16, {}}};
+  Side turbo = TurboSide{key_codec(4), {}, DenseSide{Dtype::kF16, {}}};
   append(turbo, kShape, 0, test::random_rows(random, 255, kShape));
   ASSERT_TRUE(pack_full_tail(turbo, kShape, 255, 1));
   EXPECT_EQ(packed_block_count(turbo), 0);
@@ -86,7 +88,7 @@ TEST(Side, PackFullTailLeavesAPartTailAndDenseSidesAlone) {
 TEST(Side, PackedValuesAreNearTheDenseOnes) {
   std::mt19937 random(6);
   const std::vector<float> rows = test::random_rows(random, 256, kShape);
-  Side side = TurboSide{quantizer(4), {}, DenseSide{Dtype::kF32, {}}};
+  Side side = TurboSide{key_codec(4), {}, DenseSide{Dtype::kF32, {}}};
   append(side, kShape, 0, rows);
   const std::vector<float> before = test::values_of(side, kShape, 256);
   ASSERT_TRUE(pack_full_tail(side, kShape, 256, 1));
@@ -104,9 +106,9 @@ TEST(Side, PackingGivesTheSameBytesOnAnyNumberOfThreads) {
   std::mt19937 random(7);
   Side side = DenseSide{Dtype::kF16, {}};
   append(side, kShape, 0, test::random_rows(random, 256, kShape));
-  const auto& block = dense_block(side, 0);
-  const TurboBlock one = pack_block(quantizer(3), kShape, Dtype::kF16, block, 1).value();
-  const TurboBlock four = pack_block(quantizer(3), kShape, Dtype::kF16, block, 4).value();
+  const FullBlock block{kShape, Dtype::kF16, 0, dense_block(side, 0)};
+  const TurboBlock one = pack_block(key_codec(3), {}, block, 1).value();
+  const TurboBlock four = pack_block(key_codec(3), {}, block, 4).value();
   EXPECT_EQ(one.codes, four.codes);
   EXPECT_EQ(one.scales, four.scales);
 }
@@ -115,7 +117,7 @@ TEST(Side, RefusesToPackNanAndKeepsTheTail) {
   std::mt19937 random(8);
   std::vector<float> rows = test::random_rows(random, 256, kShape);
   rows[(17 * 2 + 1) * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
-  Side side = TurboSide{quantizer(4), {}, DenseSide{Dtype::kF32, {}}};
+  Side side = TurboSide{key_codec(4), {}, DenseSide{Dtype::kF32, {}}};
   append(side, kShape, 0, rows);
   const auto packed = pack_full_tail(side, kShape, 256, 2);
   ASSERT_FALSE(packed);
@@ -147,7 +149,7 @@ TEST(Side, CountsBytesUsedAndAllocated) {
   const ByteCount dense = byte_count(side, kShape, 10);
   EXPECT_EQ(dense.used, 10u * 2 * 64 * 2);
   EXPECT_EQ(dense.allocated, 256u * 2 * 64 * 2);
-  Side turbo = TurboSide{quantizer(4), {}, DenseSide{Dtype::kF16, {}}};
+  Side turbo = TurboSide{key_codec(4), {}, DenseSide{Dtype::kF16, {}}};
   append(turbo, kShape, 0, test::random_rows(random, 256, kShape));
   ASSERT_TRUE(pack_full_tail(turbo, kShape, 256, 1));
   const ByteCount packed = byte_count(turbo, kShape, 256);

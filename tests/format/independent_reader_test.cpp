@@ -96,6 +96,8 @@ TEST_F(IndependentReader, ReadsTheSameFromEveryKindOfFile) {
                                                  .arrays()
                                                  .mixed({1, 36}, Dtype::kBF16, 16, Dtype::kF32, 3)
                                                  .dense({1, 7}, Dtype::kF32)
+                                                 .center(cache::Centring::kPreRope)
+                                                 .turbo({2, 64}, 4, 2)
                                                  .build());
     const Bytes file = file_of(cache);
     const Outcome outcome = read(file);

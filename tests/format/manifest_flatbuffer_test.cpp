@@ -52,6 +52,12 @@ constexpr std::size_t kWriter = 0, kIdentity = 1, kTokens = 2, kLayers = 3, kSec
 namespace layer_id {
 constexpr std::size_t kType = 0, kK = 3, kV = 4, kArrays = 5;
 }
+namespace side_id {
+constexpr std::size_t kCodec = 2;
+}
+namespace codec_id {
+constexpr std::size_t kCentring = 6, kMean = 7;
+}
 
 constexpr std::string_view kInvalid = "manifest: not a valid FlatBuffer";
 
@@ -201,6 +207,43 @@ TEST(ManifestFlatBuffer, RefusesMoreLayersThanTheLimitThoughAllAreOneTable) {
 TEST(ManifestFlatBuffer, RefusesMoreTablesThanTheLimitThoughAllAreOne) {
   expect_refused(with_one_layer_many_times(format::kMaxManifestTables), ErrorCode::kCorrupt,
                  kInvalid);
+}
+
+Bytes centred_layer() {
+  return file_of(CacheBuilder(3).center(cache::Centring::kPostRope).turbo({1, 32}, 4, 4).build());
+}
+
+TEST(ManifestFlatBuffer, RefusesACodecWithoutACentring) {
+  Bytes file = centred_layer();
+  const Table layer = Table::root(file).element(manifest_id::kLayers, 0);
+  layer.table(layer_id::kK).table(side_id::kCodec).remove(codec_id::kCentring);
+  reseal(file);
+  expect_refused(file, ErrorCode::kCorrupt, kInvalid);
+}
+
+TEST(ManifestFlatBuffer, RefusesAMeanOfNoValues) {
+  Bytes file =
+      file_of(CacheBuilder(256).center(cache::Centring::kPostRope).turbo({1, 32}, 4, 4).build());
+  const Table layer = Table::root(file).element(manifest_id::kLayers, 0);
+  const Table codec = layer.table(layer_id::kV).table(side_id::kCodec);
+  patch(file, codec.target(codec_id::kMean), 0u);
+  reseal(file);
+  expect_refused(file, ErrorCode::kCorrupt, "a mean of no values");
+}
+
+// Copies of one mean would take more memory than the limit, though the file holds it once.
+TEST(ManifestFlatBuffer, RefusesMeansBeyondTheLimitThoughAllAreOne) {
+  const std::size_t count = format::kMaxMeanValues / 2 + 1;
+  Bytes file = centred_layer();
+  Manifest manifest = info_of(file);
+  manifest.layers[0].k.mean.assign(count, 0);
+  manifest.layers[0].v.mean.assign(1, 0);
+  file = with_manifest(file, manifest);
+  const Table layer = Table::root(file).element(manifest_id::kLayers, 0);
+  const auto codec = [&](std::size_t side) { return layer.table(side).table(side_id::kCodec); };
+  codec(layer_id::kV).point(codec_id::kMean, codec(layer_id::kK).target(codec_id::kMean));
+  reseal(file);
+  expect_refused(file, ErrorCode::kTooLarge, "values of a mean");
 }
 
 }  // namespace

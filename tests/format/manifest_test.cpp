@@ -129,6 +129,57 @@ TEST(Manifest, RefusesACodebookThatIsNone) {
               [](Manifest& m) { m.layers[kTurboLayer].k.centroids.resize(257); });
 }
 
+// One layer, both sides centred, 300 tokens.
+void expect_centring_rule(ErrorCode code, std::string_view part,
+                          const std::function<void(Manifest&)>& change) {
+  static const Bytes kFile =
+      file_of(CacheBuilder(300).center(cache::Centring::kPreRope).turbo({2, 64}, 4, 4).build());
+  expect_refused(change_manifest(kFile, change), code, part);
+}
+
+TEST(Manifest, RefusesAnUnknownCentringByName) {
+  expect_centring_rule(ErrorCode::kUnsupported, "layer 0: k: centring \"pca.v1\"",
+                       [](Manifest& m) { m.layers[0].k.centring = "pca.v1"; });
+  expect_centring_rule(ErrorCode::kUnsupported, "layer 0: v: centring \"\"",
+                       [](Manifest& m) { m.layers[0].v.centring = ""; });
+}
+
+TEST(Manifest, RefusesAMeanThatDoesNotFit) {
+  expect_centring_rule(ErrorCode::kCorrupt, "layer 0: k: a mean without centring",
+                       [](Manifest& m) { m.layers[0].k.centring = "none"; });
+  expect_centring_rule(ErrorCode::kCorrupt, "layer 0: v: a mean of 127 values where 128 belong",
+                       [](Manifest& m) { m.layers[0].v.mean.pop_back(); });
+  expect_centring_rule(ErrorCode::kCorrupt, "layer 0: v: a mean of 129 values",
+                       [](Manifest& m) { m.layers[0].v.mean.push_back(0); });
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    expect_centring_rule(ErrorCode::kCorrupt, "layer 0: k: a mean that is not finite",
+                         [&](Manifest& m) { m.layers[0].k.mean[9] = bad; });
+  }
+}
+
+TEST(Manifest, RefusesPackedSectionsWithoutTheirMean) {
+  expect_centring_rule(ErrorCode::kCorrupt,
+                       "section 0 (layer 0 k, block 0): packed, but without its mean",
+                       [](Manifest& m) { m.layers[0].k.mean.clear(); });
+  expect_centring_rule(ErrorCode::kCorrupt,
+                       "section 1 (layer 0 v, block 0): packed, but without its mean",
+                       [](Manifest& m) { m.layers[0].v.mean.clear(); });
+}
+
+TEST(Manifest, RefusesCentringBeforeRopeWhereThereIsNone) {
+  constexpr std::string_view kPart = "centring before RoPE where there is none";
+  expect_centring_rule(ErrorCode::kCorrupt, kPart,
+                       [](Manifest& m) { m.layers[0].v.centring = "pre_rope.v1"; });
+  for (const cache::Rope& rope : {cache::Rope{cache::RopeStyle::kNone, 64, 1e4},
+                                  cache::Rope{cache::RopeStyle::kHalfSplit, 0, 1e4},
+                                  cache::Rope{cache::RopeStyle::kHalfSplit, 33, 1e4},
+                                  cache::Rope{cache::RopeStyle::kHalfSplit, 66, 1e4},
+                                  cache::Rope{cache::RopeStyle::kHalfSplit, 64, 0.5},
+                                  cache::Rope{cache::RopeStyle::kInterleaved, 64, 0}}) {
+    expect_centring_rule(ErrorCode::kCorrupt, kPart, [&](Manifest& m) { m.identity.rope = rope; });
+  }
+}
+
 TEST(Manifest, RefusesArraysBeyondTheLimits) {
   expect_rule(ErrorCode::kTooLarge, "9 dimensions",
               [](Manifest& m) { m.layers[kArraysLayer].arrays[0].shape.assign(9, 1); });

@@ -125,7 +125,8 @@ def name_side(side):
     if codec:
         parts += u64(codec.scalar(0, "B")) + u64(codec.scalar(1, "Q"))
         parts += sized(codec.text(2)) + sized(codec.text(3)) + sized(codec.text(4))
-        parts += sized(codec.vector(5, 4)[0])
+        parts += sized(codec.vector(5, 4)[0]) + sized(codec.text(6))
+        parts += sized(codec.vector(7, 4)[0] if codec.where(7) else b"")
     return parts
 
 

@@ -36,6 +36,18 @@ const std::vector<Case>& cases() {
        [](auto n) {
          return CacheBuilder(n).keep_full_tail().turbo({1, 36}, 2, 1).build();
        }},
+      {"Centred",
+       [](auto n) {
+         return CacheBuilder(n)
+             .center(cache::Centring::kPreRope)
+             .turbo({2, 64}, 4, 4)
+             .turbo({1, 80}, 3, 16)
+             .turbo({1, 32}, 4, 4)  // too small for the RoPE: after RoPE
+             .center(cache::Centring::kPostRope)
+             .keep_full_tail()
+             .turbo({1, 64}, 4, 4)
+             .build();
+       }},
       {"Mixed",
        [](auto n) {
          return CacheBuilder(n)
@@ -147,13 +159,29 @@ TEST(CacheFile, IsListedWithoutReadingASection) {
   EXPECT_EQ(info.layers[0].k.cache_type_id, "tqcache.dense.v1");
   EXPECT_EQ(info.layers[1].v.cache_type_id, "tqcache.turbo_mse.v1");
   EXPECT_EQ(info.layers[1].v.codec->bits, 3);
-  EXPECT_EQ(info.layers[1].v.layout, "rows.v1");
+  EXPECT_EQ(info.layers[1].v.layout, "lanes.v1");
   EXPECT_EQ(info.layers[1].v.centroids.size(), 8u);
   EXPECT_EQ(info.layers[2].cache_type_id, "tqcache.arrays.v1");
   EXPECT_EQ(info.layers[2].arrays[1].name, "state");
   std::uint64_t bytes = format::kHeaderBytes + info.padding_bytes + info.manifest_bytes;
   for (const SectionInfo& section : info.sections) bytes += section.stored_bytes;
   EXPECT_EQ(bytes, file.size());
+}
+
+TEST(CacheFile, ListsWhatWasTakenOut) {
+  const auto list = [](std::int64_t n_tokens, cache::Centring center) {
+    const Bytes file =
+        file_of(CacheBuilder(n_tokens).center(center).turbo({2, 64}, 4, 4).dense({1, 64}).build());
+    const CacheFileInfo info = info_of(file);
+    EXPECT_EQ(info.layers[1].k.centring, "");
+    EXPECT_EQ(info.layers[0].k.mean.size(), info.layers[0].v.mean.size());
+    return info.layers[0].k.centring + " " + info.layers[0].v.centring + " " +
+           std::to_string(info.layers[0].k.mean.size());
+  };
+  EXPECT_EQ(list(300, cache::Centring::kPreRope), "pre_rope.v1 post_rope.v1 128");
+  EXPECT_EQ(list(300, cache::Centring::kPostRope), "post_rope.v1 post_rope.v1 128");
+  EXPECT_EQ(list(300, cache::Centring::kNone), "none none 0");
+  EXPECT_EQ(list(200, cache::Centring::kPreRope), "pre_rope.v1 post_rope.v1 0");
 }
 
 TEST(CacheFile, HasItsSectionsBlockByBlockAndArraysLast) {
@@ -195,6 +223,22 @@ TEST(CacheFile, HasAnotherContentNameForAnyOtherContent) {
   add([](auto& c) { std::get<1>(c.layers[1]).arrays[0].shape = {20, 3}; });
   add([](auto& c) { std::get<1>(c.layers[1]).arrays[0].data[0] ^= std::byte{1}; });
   add([](auto& c) { std::swap(c.layers[0], c.layers[1]); });
+  std::ranges::sort(names);
+  EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
+}
+
+TEST(CacheFile, HasAnotherContentNameForAnotherMeanOfTheSameCodes) {
+  cache::Cache cache =
+      CacheBuilder(256).center(cache::Centring::kPreRope).turbo({1, 64}, 4, 4).build();
+  const auto name = [&] { return to_hex(info_of(file_of(cache)).content_name); };
+  std::vector<std::string> names = {name()};
+  cache::Mean& mean = std::get<cache::TurboSide>(std::get<0>(cache.layers[0]).k).mean;
+  mean.values[3] += 1;
+  names.push_back(name());
+  mean.kind = cache::Centring::kPostRope;
+  names.push_back(name());
+  mean = {};
+  names.push_back(name());
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
 }

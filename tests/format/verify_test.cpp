@@ -16,7 +16,7 @@ using testing::IsEmpty;
 constexpr std::size_t kDenseF32 = 0;   // 0 k 0
 constexpr std::size_t kPackedK = 2;    // 1 k 0, 2 heads of 32, 4 bits
 constexpr std::size_t kDenseBF16 = 4;  // 3 k 0
-constexpr std::size_t kPacked36 = 5;   // 3 v 0, 1 head of 36, 1 bit: 4 unused bits
+constexpr std::size_t kPacked36 = 5;   // 3 v 0, 1 head of 36 in 3 groups of 16, 1 bit
 constexpr std::size_t kTailF16 = 8;    // 1 k 1, 44 tokens
 constexpr std::size_t kArray = 12;
 
@@ -70,8 +70,8 @@ TEST(Verify, ReportsScalesThatAreNotFinite) {
 TEST(Verify, ReportsUnusedBitsThatAreNotZero) {
   EXPECT_THAT(
       damage_after(kPacked36,
-                   [](std::span<std::byte> bytes) { bytes[5 * 3 + 4] |= std::byte{0x10}; }),
-      ElementsAre("section 5 (layer 3 v, block 0): head 0 token 3: unused bits of the codes "
+                   [](std::span<std::byte> bytes) { bytes[2 * 512 + 4 * 4] |= std::byte{0x10}; }),
+      ElementsAre("section 5 (layer 3 v, block 0): head 0: unused bits of the codes "
                   "are not zero"));
   EXPECT_THAT(damage_after(kPacked36, [](std::span<std::byte> bytes) { bytes[4] ^= std::byte{8}; }),
               IsEmpty());

@@ -19,8 +19,12 @@ constexpr std::int64_t kRow = kHeads * kShape.head_dim;
 
 std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-cache::AttentionLayer random_layer(std::int64_t n_tokens, int bits, Dtype dtype = Dtype::kF16) {
-  cache::Cache cache = test::CacheBuilder(n_tokens).mixed(kShape, dtype, bits, dtype, bits).build();
+const cache::Rope kRope = {cache::RopeStyle::kHalfSplit, 64, 1e6};  // CacheBuilder's
+
+cache::AttentionLayer random_layer(std::int64_t n_tokens, int bits, Dtype dtype = Dtype::kF16,
+                                   cache::Centring center = cache::Centring::kPreRope) {
+  cache::Cache cache =
+      test::CacheBuilder(n_tokens).center(center).mixed(kShape, dtype, bits, dtype, bits).build();
   return std::get<cache::AttentionLayer>(cache.layers.front());
 }
 
@@ -65,9 +69,9 @@ std::vector<double> exact_attention(std::span<const float> q, std::span<const fl
   return out;
 }
 
-// Checks the attention of the last n tokens, in `out`, against the definition.
-void expect_exact(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t n,
-                  std::span<const float> q, std::span<const float> out) {
+// Largest difference between the attention of the last n tokens, in `out`, and the definition.
+double worst_error(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t n,
+                   std::span<const float> q, std::span<const float> out) {
   double worst = 0;
   for (std::int64_t head = 0; head < kHeads; ++head) {
     const std::vector<float> keys = read_head(layer.k, n_tokens, head / 3);
@@ -81,20 +85,27 @@ void expect_exact(const cache::AttentionLayer& layer, std::int64_t n_tokens, std
       }
     }
   }
-  EXPECT_LT(worst, 5e-6) << n_tokens << " tokens, the last " << n;
+  return worst;
+}
+
+void expect_exact(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t n,
+                  std::span<const float> q, std::span<const float> out) {
+  EXPECT_LT(worst_error(layer, n_tokens, n, q, out), 5e-6) << n_tokens << " tokens, the last " << n;
 }
 
 std::vector<float> step(const cache::AttentionLayer& layer, std::int64_t n_tokens,
-                        std::span<const float> q, unsigned n_threads) {
+                        std::span<const float> q, unsigned n_threads,
+                        Scorer scorer = Scorer::kExact) {
   std::vector<float> out(q.size());
-  Attention(kShape, kHeads).attend_step(layer, n_tokens, q, out, Workers(n_threads));
+  Attention(kShape, kHeads, kRope, scorer).attend_step(layer, n_tokens, q, out, Workers(n_threads));
   return out;
 }
 
 std::vector<float> chunk(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t n,
                          std::span<const float> q, unsigned n_threads) {
   std::vector<float> out(q.size());
-  Attention(kShape, kHeads).attend_chunk(layer, n_tokens, n, q, out, Workers(n_threads));
+  Attention(kShape, kHeads, kRope, Scorer::kExact)
+      .attend_chunk(layer, n_tokens, n, q, out, Workers(n_threads));
   return out;
 }
 
@@ -113,6 +124,28 @@ TEST(AttendStep, ReadsEveryKindOfSide) {
       const cache::AttentionLayer layer = random_layer(300, bits, dtype);
       expect_exact(layer, 300, 1, q, step(layer, 300, q, 1));
     }
+  }
+}
+
+TEST(AttendStep, ScoresPackedCodesWithEveryCentring) {
+  const std::vector<float> q = test::GaussianSource(1).vector(to_size(kRow), 2.0f);
+  for (const auto center :
+       {cache::Centring::kNone, cache::Centring::kPostRope, cache::Centring::kPreRope}) {
+    for (const std::int64_t n_tokens : {256, 600, 1024}) {
+      const cache::AttentionLayer layer = random_layer(n_tokens, 4, Dtype::kF16, center);
+      ASSERT_GT(cache::packed_block_count(layer.k), 0);
+      expect_exact(layer, n_tokens, 1, q, step(layer, n_tokens, q, 2));
+    }
+  }
+}
+
+// Scores of bytes are off by up to 1e-2 of |query| |key|, root mean square, and so are sums of
+// bytes.
+TEST(AttendStep, FastScorerStaysNearTheDefinition) {
+  const std::vector<float> q = test::GaussianSource(1).vector(to_size(kRow), 2.0f);
+  for (const int bits : {8, 4, 3, 2}) {
+    const cache::AttentionLayer layer = random_layer(900, bits);
+    EXPECT_LT(worst_error(layer, 900, 1, q, step(layer, 900, q, 2, Scorer::kFast)), 0.1) << bits;
   }
 }
 
@@ -158,7 +191,7 @@ TEST(AttendChunk, GivesTheSameBitsForAnyNumberOfThreads) {
 }
 
 TEST(AttendChunk, MayFollowALongerChunk) {
-  Attention attention(kShape, kHeads);
+  Attention attention(kShape, kHeads, kRope, Scorer::kExact);
   const Workers workers(2);
   const std::vector<float> q = test::GaussianSource(2).vector(to_size(256 * kRow), 2.0f);
   std::vector<float> out(q.size());

@@ -180,9 +180,12 @@ TEST_F(DecoderTest, NamesHowAttentionReadTheCache) {
   Decoder own = decoder();
   cache::Cache cache = model_.make_cache();
   must(own.prefill(cache, model_.prompt(300)));
-  EXPECT_EQ(scorer_route(cache), "dense");
+  EXPECT_EQ(scorer_route(cache, Scorer::kFast), "dense");
   cache = must(cache::convert(std::move(cache), {.key_bits = 16, .value_bits = 3}));
-  EXPECT_EQ(scorer_route(cache), "decoded");
+  EXPECT_EQ(scorer_route(cache, Scorer::kExact), "packed_f32");
+  const codec::Kernels& kernels = codec::best_kernels();
+  EXPECT_EQ(scorer_route(cache, Scorer::kFast),
+            kernels.accumulate_fast == kernels.accumulate_exact ? "packed_f32" : "packed_int8");
 }
 
 TEST_F(DecoderTest, ReservesNoMoreScratchForALaterChunk) {

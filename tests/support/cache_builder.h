@@ -23,7 +23,7 @@
 #include "tqcache/cache/cache.h"
 #include "tqcache/cache/layer.h"
 #include "tqcache/cache/side.h"
-#include "tqcache/codec/quantizer.h"
+#include "tqcache/codec/block_codec.h"
 
 namespace tqcache::test {
 
@@ -93,6 +93,12 @@ class CacheBuilder {
     return *this;
   }
 
+  // Turbo sides of the layers added from here on are centred, as convert centres them.
+  CacheBuilder& center(cache::Centring wanted) {
+    center_ = wanted;
+    return *this;
+  }
+
   CacheBuilder& dense(cache::HeadShape shape, Dtype dtype = Dtype::kF16) {
     return mixed(shape, dtype, 16, dtype, 16);
   }
@@ -103,8 +109,12 @@ class CacheBuilder {
   // 16 bits: that side is dense.
   CacheBuilder& mixed(cache::HeadShape shape, Dtype key_dtype, int key_bits, Dtype value_dtype,
                       int value_bits) {
-    cache::Side k = side(shape, key_dtype, key_bits);
-    cache::Side v = side(shape, value_dtype, value_bits);
+    const cache::Rope& rope = cache_.identity.rope;
+    cache::Side k =
+        side(shape, key_dtype, key_bits, cache::key_centring(center_, rope, shape.head_dim),
+             codec::BlockOrder::kKeys);
+    cache::Side v = side(shape, value_dtype, value_bits, cache::value_centring(center_),
+                         codec::BlockOrder::kValues);
     cache_.layers.emplace_back(cache::AttentionLayer{shape, std::move(k), std::move(v)});
     return *this;
   }
@@ -121,13 +131,14 @@ class CacheBuilder {
   cache::Cache build() { return std::move(cache_); }
 
  private:
-  cache::Side side(cache::HeadShape shape, Dtype dtype, int bits) {
+  cache::Side side(cache::HeadShape shape, Dtype dtype, int bits, cache::Centring centring,
+                   codec::BlockOrder order) {
     cache::DenseSide dense = dense_side(shape, dtype);
     if (bits == 16) return dense;
     codec::CodecSpec spec;
     spec.head_dim = static_cast<int>(shape.head_dim);
     spec.bits = bits;
-    return packed(shape, must(codec::Quantizer::make(spec)), std::move(dense));
+    return packed(shape, {must(codec::Quantizer::make(spec)), order}, std::move(dense), centring);
   }
 
   cache::DenseSide dense_side(cache::HeadShape shape, Dtype dtype) {
@@ -154,17 +165,25 @@ class CacheBuilder {
     return block;
   }
 
-  cache::TurboSide packed(cache::HeadShape shape, codec::Quantizer quantizer,
-                          cache::DenseSide dense) const {
+  cache::TurboSide packed(cache::HeadShape shape, codec::BlockCodec codec, cache::DenseSide dense,
+                          cache::Centring centring) const {
     std::int64_t n_packed = cache_.n_tokens() / cache::kTokenBlock;
     if (keep_full_tail_ && n_packed * cache::kTokenBlock == cache_.n_tokens() && n_packed > 0) {
       --n_packed;
     }
-    cache::TurboSide side{std::move(quantizer), {}, {dense.dtype, {}}};
+    cache::TurboSide side{std::move(codec), {}, {dense.dtype, {}}, {centring, {}, {}}};
+    if (centring == cache::Centring::kPreRope) {
+      side.mean.rope = std::make_shared<const cache::RopeTable>(cache_.identity.rope);
+    }
+    if (centring != cache::Centring::kNone && n_packed > 0) {
+      side.mean.values = cache::compute_mean(dense.blocks, dense.dtype, shape, cache_.n_tokens(),
+                                             side.mean.rope.get(), 1);
+    }
     for (std::size_t i = 0; i < dense.blocks.size(); ++i) {
       if (static_cast<std::int64_t>(i) < n_packed) {
-        side.packed.push_back(
-            must(cache::pack_block(side.quantizer, shape, dense.dtype, dense.blocks[i], 1)));
+        const cache::FullBlock block{shape, dense.dtype, static_cast<std::int64_t>(i),
+                                     dense.blocks[i]};
+        side.packed.push_back(must(cache::pack_block(side.codec, side.mean, block, 1)));
       } else {
         side.tail.blocks.push_back(std::move(dense.blocks[i]));
       }
@@ -184,6 +203,7 @@ class CacheBuilder {
   Random random_;
   cache::Cache cache_;
   bool keep_full_tail_ = false;
+  cache::Centring center_ = cache::Centring::kNone;
 };
 
 namespace difference_detail {
@@ -211,9 +231,10 @@ inline std::string of_dense(const cache::DenseSide& a, const cache::DenseSide& b
 
 inline std::string of_turbo(const cache::TurboSide& a, const cache::TurboSide& b,
                             cache::HeadShape shape, std::int64_t n_tokens) {
-  if (!(a.quantizer.spec() == b.quantizer.spec())) return "codec spec";
-  const std::span<const float> centroids = a.quantizer.centroids();
-  if (!std::ranges::equal(centroids, b.quantizer.centroids())) return "centroids";
+  if (!(a.codec.quantizer().spec() == b.codec.quantizer().spec())) return "codec spec";
+  const std::span<const float> centroids = a.codec.quantizer().centroids();
+  if (!std::ranges::equal(centroids, b.codec.quantizer().centroids())) return "centroids";
+  if (!(a.mean == b.mean)) return "mean";
   if (a.packed.size() != b.packed.size()) return "number of packed blocks";
   for (std::size_t i = 0; i < a.packed.size(); ++i) {
     if (a.packed[i].codes != b.packed[i].codes) return "codes of block " + std::to_string(i);

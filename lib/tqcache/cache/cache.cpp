@@ -1,6 +1,8 @@
 #include "tqcache/cache/cache.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -35,44 +37,82 @@ Result<void> validate_dense(const DenseSide& side, HeadShape shape, std::int64_t
   return {};
 }
 
-Result<void> validate_turbo(const TurboSide& side, HeadShape shape, std::int64_t n_tokens) {
-  if (side.quantizer.spec().head_dim != shape.head_dim) {
-    return corrupt("codec for head_dim " + std::to_string(side.quantizer.spec().head_dim) +
+// What goes for the sides of one layer alike, and whose sides they are.
+struct SideContext {
+  HeadShape shape;
+  std::int64_t n_tokens;
+  Rope rope;
+  bool is_keys;
+};
+
+Result<void> validate_mean(const TurboSide& side, const SideContext& context) {
+  const Mean& mean = side.mean;
+  const auto [n_kv_heads, head_dim] = context.shape;
+  if (mean.kind == Centring::kNone) {
+    if (!mean.values.empty()) return corrupt("a mean without centring");
+    return {};
+  }
+  if (mean.values.empty() && !side.packed.empty()) return corrupt("packed, but without its mean");
+  if (!mean.values.empty() && std::ssize(mean.values) != n_kv_heads * head_dim) {
+    return corrupt("a mean of " + std::to_string(mean.values.size()) + " values");
+  }
+  if (!std::ranges::all_of(mean.values, [](float x) { return std::isfinite(x); })) {
+    return corrupt("a mean that is not finite");
+  }
+  if (mean.kind != Centring::kPreRope) return {};
+  if (!context.is_keys || !can_turn(context.rope, head_dim)) {
+    return corrupt("centring before RoPE where there is none");
+  }
+  if (mean.rope == nullptr || mean.rope->rope() != context.rope) {
+    return corrupt("a mean that turns as keys of another model do");
+  }
+  return {};
+}
+
+Result<void> validate_turbo(const TurboSide& side, const SideContext& context) {
+  const HeadShape shape = context.shape;
+  const std::int64_t codec_head_dim = side.codec.shape().head_dim;
+  if (codec_head_dim != shape.head_dim) {
+    return corrupt("codec for head_dim " + std::to_string(codec_head_dim) +
                    " in a layer of head_dim " + std::to_string(shape.head_dim));
   }
   const auto n_packed = static_cast<std::int64_t>(side.packed.size());
-  if (n_packed > n_tokens / kTokenBlock) return corrupt("more packed token blocks than tokens");
-  const std::int64_t n_tail = block_count(n_tokens) - n_packed;
+  if (n_packed > context.n_tokens / kTokenBlock) {
+    return corrupt("more packed token blocks than tokens");
+  }
+  const std::int64_t n_tail = block_count(context.n_tokens) - n_packed;
   if (n_tail > 1) return corrupt("a token block before the last is not packed");
-  const auto n_vectors = static_cast<std::size_t>(shape.n_kv_heads * kTokenBlock);
+  const codec::BlockOrder order =
+      context.is_keys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues;
+  if (side.codec.shape().order != order) return corrupt("codes in the order of the other side");
+  const auto n_heads = static_cast<std::size_t>(shape.n_kv_heads);
   for (const TurboBlock& block : side.packed) {
-    if (block.codes.size() != n_vectors * side.quantizer.code_bytes() ||
-        block.scales.size() != n_vectors) {
+    if (block.codes.size() != n_heads * side.codec.shape().block_bytes() ||
+        block.scales.size() != n_heads * static_cast<std::size_t>(kTokenBlock)) {
       return corrupt("a packed token block of the wrong size");
     }
   }
+  TQC_TRY(validate_mean(side, context));
   return validate_dense(side.tail, shape, n_tail);
 }
 
-Result<void> validate_side(const Side& side, HeadShape shape, std::int64_t n_tokens) {
-  if (const auto* turbo = std::get_if<TurboSide>(&side)) {
-    return validate_turbo(*turbo, shape, n_tokens);
-  }
-  return validate_dense(std::get<DenseSide>(side), shape, block_count(n_tokens));
+Result<void> validate_side(const Side& side, const SideContext& context) {
+  if (const auto* turbo = std::get_if<TurboSide>(&side)) return validate_turbo(*turbo, context);
+  return validate_dense(std::get<DenseSide>(side), context.shape, block_count(context.n_tokens));
 }
 
-Result<void> validate_layer(const AttentionLayer& layer, std::int64_t n_tokens) {
+Result<void> validate_layer(const AttentionLayer& layer, std::int64_t n_tokens, const Rope& rope) {
   TQC_TRY(validate_shape(layer.shape));
-  if (auto k = validate_side(layer.k, layer.shape, n_tokens); !k) {
+  if (auto k = validate_side(layer.k, {layer.shape, n_tokens, rope, true}); !k) {
     return in_context("k", std::move(k).error());
   }
-  if (auto v = validate_side(layer.v, layer.shape, n_tokens); !v) {
+  if (auto v = validate_side(layer.v, {layer.shape, n_tokens, rope, false}); !v) {
     return in_context("v", std::move(v).error());
   }
   return {};
 }
 
-Result<void> validate_layer(const ArraysLayer& layer, std::int64_t) {
+Result<void> validate_layer(const ArraysLayer& layer, std::int64_t, const Rope&) {
   for (const NamedArray& array : layer.arrays) {
     const auto count = element_count(array.shape);
     const auto bytes = count ? checked_mul(*count, dtype_size(array.dtype)) : std::nullopt;
@@ -125,9 +165,11 @@ Result<void> validate(const Cache& cache) {
     return Error{ErrorCode::kTooLarge, std::to_string(cache.layers.size()) + " layers"};
   }
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    auto checked =
-        std::visit([&](const auto& layer) { return validate_layer(layer, cache.n_tokens()); },
-                   cache.layers[i]);
+    auto checked = std::visit(
+        [&](const auto& layer) {
+          return validate_layer(layer, cache.n_tokens(), cache.identity.rope);
+        },
+        cache.layers[i]);
     if (!checked) return in_context("layer " + std::to_string(i), std::move(checked).error());
   }
   return {};

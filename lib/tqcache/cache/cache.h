@@ -10,6 +10,7 @@
 #include "tqcache/base/hash.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/layer.h"
+#include "tqcache/cache/rope.h"
 
 namespace tqcache::cache {
 
@@ -19,16 +20,6 @@ inline constexpr std::int64_t kMaxLayers = 1024;
 inline constexpr std::int64_t kMaxTokens = 16 * 1024 * 1024;
 inline constexpr std::int64_t kMaxKvHeads = 1024;
 inline constexpr std::int64_t kMaxHeadDim = 1024;
-
-enum class RopeStyle : std::uint8_t { kNone = 0, kHalfSplit = 1, kInterleaved = 2 };
-
-// How the model turned its keys. Needed to go on, and to take keys back to before RoPE.
-struct Rope {
-  RopeStyle style = RopeStyle::kHalfSplit;
-  std::int64_t n_dims = 0;  // components that turn, from the first on
-  double base = 0;
-  bool operator==(const Rope&) const = default;
-};
 
 // Which model the cache belongs to. A cache is of use only to exactly this model.
 struct Identity {

@@ -31,27 +31,33 @@ const DenseSide& open_part(const Side& side) {
   return std::get<DenseSide>(side);
 }
 
-// Packs the tokens [first, first + count) of one head. A few tokens at a time make pieces of work
-// that are worth a thread.
-constexpr std::int64_t kTokensPerTask = 32;
-static_assert(kTokenBlock % kTokensPerTask == 0);
+// Codes and scales of one head in a packed block: bytes, or a TurboBlock's const bytes.
+template <class Codes>
+auto codes_of_head(const codec::BlockCodec& codec, Codes& codes, std::int64_t kv_head) {
+  const std::size_t size = codec.shape().block_bytes();
+  return std::span(codes).subspan(to_size(kv_head) * size, size);
+}
 
-Result<void> pack_tokens(const codec::Quantizer& quantizer, HeadShape shape, Dtype dtype,
-                         std::span<const std::byte> block, std::int64_t kv_head, std::int64_t first,
-                         TurboBlock& packed) {
-  std::vector<float> x(to_size(shape.head_dim));
-  const std::size_t code_bytes = quantizer.code_bytes();
-  for (std::int64_t token = first; token < first + kTokensPerTask; ++token) {
-    load_f32(dtype, block.data() + dense_offset(shape, dtype, kv_head, token), x);
-    const std::size_t row = to_size(kv_head * kTokenBlock + token);
-    auto scale = quantizer.encode(x, std::span(packed.codes).subspan(row * code_bytes, code_bytes));
-    if (!scale) {
-      return in_context("head " + std::to_string(kv_head) + " token " + std::to_string(token),
-                        std::move(scale).error());
-    }
-    packed.scales[row] = *scale;
-  }
-  return {};
+template <class Scales>
+auto scales_of_head(Scales& scales, std::int64_t kv_head) {
+  return std::span(scales).subspan(to_size(kv_head * kTokenBlock), to_size(kTokenBlock));
+}
+
+std::size_t row_bytes(HeadShape shape) { return to_size(shape.head_dim) * sizeof(float); }
+
+Result<void> pack_head(const codec::BlockCodec& codec, const BlockMean& mean,
+                       const FullBlock& block, std::int64_t kv_head, TurboBlock& packed) {
+  AlignedFloats rows(to_size(kTokenBlock * block.shape.head_dim));
+  load_f32(block.dtype, block.values.data() + dense_offset(block.shape, block.dtype, kv_head, 0),
+           rows);
+  mean.subtract_from(kv_head, 0, rows);
+  auto encoded =
+      codec.encode({Dtype::kF32, std::as_bytes(std::span(rows)).data(), row_bytes(block.shape)},
+                   to_size(kTokenBlock), codes_of_head(codec, packed.codes, kv_head),
+                   scales_of_head(packed.scales, kv_head));
+  if (encoded) return {};
+  return Error{encoded.error().code,
+               "head " + std::to_string(kv_head) + " " + encoded.error().message};
 }
 
 }  // namespace
@@ -69,17 +75,16 @@ const AlignedBytes& dense_block(const Side& side, std::int64_t block) {
   return open_part(side).blocks[to_size(index)];
 }
 
-Result<TurboBlock> pack_block(const codec::Quantizer& quantizer, HeadShape shape, Dtype dtype,
-                              std::span<const std::byte> block, unsigned n_threads) {
-  assert(block.size() == dense_block_bytes(shape, dtype));
-  const std::size_t n_vectors = to_size(shape.n_kv_heads * kTokenBlock);
-  TurboBlock packed{AlignedBytes(n_vectors * quantizer.code_bytes()),
-                    std::vector<std::uint16_t>(n_vectors)};
-  constexpr std::int64_t kTasksPerHead = kTokenBlock / kTokensPerTask;
-  TQC_TRY(parallel_try(to_size(shape.n_kv_heads * kTasksPerHead), n_threads, [&](std::size_t i) {
-    const auto task = static_cast<std::int64_t>(i);
-    return pack_tokens(quantizer, shape, dtype, block, task / kTasksPerHead,
-                       task % kTasksPerHead * kTokensPerTask, packed);
+Result<TurboBlock> pack_block(const codec::BlockCodec& codec, const Mean& mean,
+                              const FullBlock& block, unsigned n_threads) {
+  assert(mean.is_fixed());
+  assert(block.values.size() == dense_block_bytes(block.shape, block.dtype));
+  const std::size_t n_heads = to_size(block.shape.n_kv_heads);
+  TurboBlock packed{AlignedBytes(n_heads * codec.shape().block_bytes()),
+                    std::vector<std::uint16_t>(n_heads * to_size(kTokenBlock))};
+  const BlockMean block_mean(mean, block.shape, block.index);
+  TQC_TRY(parallel_try(n_heads, n_threads, [&](std::size_t head) {
+    return pack_head(codec, block_mean, block, static_cast<std::int64_t>(head), packed);
   }));
   return packed;
 }
@@ -88,12 +93,19 @@ Result<void> pack_full_tail(Side& side, HeadShape shape, std::int64_t n_tokens,
                             unsigned n_threads) {
   auto* turbo = std::get_if<TurboSide>(&side);
   if (turbo == nullptr || turbo->tail.blocks.empty() || n_tokens % kTokenBlock != 0) return {};
-  auto packed =
-      pack_block(turbo->quantizer, shape, turbo->tail.dtype, turbo->tail.blocks.front(), n_threads);
-  if (!packed) {
-    return in_context("token block " + std::to_string(turbo->packed.size()),
-                      std::move(packed).error());
+  const DenseSide& tail = turbo->tail;
+  Mean mean = turbo->mean;
+  if (!mean.is_fixed()) {  // so nothing is packed yet, and the tail begins at position 0
+    mean.values =
+        compute_mean(tail.blocks, tail.dtype, shape, kTokenBlock, mean.rope.get(), n_threads);
   }
+  const std::int64_t index = packed_block_count(side);
+  auto packed =
+      pack_block(turbo->codec, mean, {shape, tail.dtype, index, tail.blocks.front()}, n_threads);
+  if (!packed) {
+    return in_context("token block " + std::to_string(index), std::move(packed).error());
+  }
+  turbo->mean = std::move(mean);
   turbo->packed.push_back(std::move(packed).value());
   turbo->tail.blocks.clear();
   return {};
@@ -122,25 +134,33 @@ void remove_tail(Side& side, std::int64_t n_tokens) {
   open_part(side).blocks.resize(to_size(block_count(n_tokens) - packed_block_count(side)));
 }
 
-void read_block(const Side& side, HeadShape shape, std::int64_t n_tokens, std::int64_t block,
-                std::int64_t kv_head, std::span<float> out) {
-  const std::int64_t n = tokens_in_block(n_tokens, block);
-  const std::size_t head_dim = to_size(shape.head_dim);
-  assert(out.size() == to_size(n) * head_dim);
+void read_block(const Side& side, HeadShape shape, [[maybe_unused]] std::int64_t n_tokens,
+                std::int64_t block, std::int64_t kv_head, std::span<float> out) {
+  assert(out.size() == to_size(tokens_in_block(n_tokens, block) * shape.head_dim));
   if (block >= packed_block_count(side)) {
     const Dtype dtype = dense_dtype(side);
     load_f32(dtype, dense_block(side, block).data() + dense_offset(shape, dtype, kv_head, 0), out);
     return;
   }
   const auto& turbo = std::get<TurboSide>(side);
-  const TurboBlock& packed = turbo.packed[to_size(block)];
-  const std::size_t code_bytes = turbo.quantizer.code_bytes();
-  const std::size_t first_row = to_size(kv_head * kTokenBlock);
-  for (std::size_t token = 0; token < to_size(n); ++token) {
-    const std::size_t row = first_row + token;
-    turbo.quantizer.decode(std::span(packed.codes).subspan(row * code_bytes, code_bytes),
-                           packed.scales[row], out.subspan(token * head_dim, head_dim));
-  }
+  read_centred_block(turbo, shape, block, kv_head, out);
+  BlockMean(turbo.mean, shape, block, kv_head).add_to(kv_head, 0, out);
+}
+
+void read_centred_block(const TurboSide& side, HeadShape shape, std::int64_t block,
+                        std::int64_t kv_head, std::span<float> out) {
+  const std::size_t n = out.size() / to_size(shape.head_dim);
+  assert(n <= to_size(kTokenBlock) && out.size() == n * to_size(shape.head_dim));
+  const TurboBlock& packed = side.packed[to_size(block)];
+  side.codec.decode(codes_of_head(side.codec, packed.codes, kv_head),
+                    scales_of_head(packed.scales, kv_head), n,
+                    {Dtype::kF32, std::as_writable_bytes(out).data(), row_bytes(shape)});
+}
+
+codec::PackedBlock packed_head(const TurboSide& side, std::int64_t block, std::int64_t kv_head) {
+  const TurboBlock& packed = side.packed[to_size(block)];
+  return side.codec.view(codes_of_head(side.codec, packed.codes, kv_head),
+                         scales_of_head(packed.scales, kv_head), to_size(kTokenBlock));
 }
 
 ByteCount byte_count(const Side& side, HeadShape shape, std::int64_t n_tokens) {
@@ -149,6 +169,7 @@ ByteCount byte_count(const Side& side, HeadShape shape, std::int64_t n_tokens) {
     for (const TurboBlock& block : turbo->packed) {
       bytes.used += block.codes.size() + block.scales.size() * sizeof(block.scales[0]);
     }
+    bytes.used += turbo->mean.values.size() * sizeof(float);
   }
   bytes.allocated = bytes.used;
   const DenseSide& part = open_part(side);

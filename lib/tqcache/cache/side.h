@@ -6,7 +6,6 @@
 // A block that has just become full stays dense until the next token comes, so that the last
 // token's key and value are always at hand in full precision while a conversation goes on.
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <variant>
@@ -15,17 +14,11 @@
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/result.h"
-#include "tqcache/codec/quantizer.h"
+#include "tqcache/cache/centring.h"
+#include "tqcache/cache/token_block.h"
+#include "tqcache/codec/block_codec.h"
 
 namespace tqcache::cache {
-
-inline constexpr std::int64_t kTokenBlock = 256;  // tokens; part of the file format
-
-struct HeadShape {
-  std::int64_t n_kv_heads = 0;
-  std::int64_t head_dim = 0;
-  bool operator==(const HeadShape&) const = default;
-};
 
 // Whole token blocks in memory even when fewer tokens are valid, so that appending never moves
 // a value.
@@ -36,27 +29,18 @@ struct DenseSide {
 
 // One packed token block.
 struct TurboBlock {
-  AlignedBytes codes;                 // [n_kv_heads, kTokenBlock, code_bytes]
+  AlignedBytes codes;                 // [n_kv_heads, codec.shape().block_bytes()]
   std::vector<std::uint16_t> scales;  // [n_kv_heads, kTokenBlock], f16 bits
 };
 
 struct TurboSide {
-  codec::Quantizer quantizer;
+  codec::BlockCodec codec;         // keys and values stand in different orders
   std::vector<TurboBlock> packed;  // the first blocks, each full
   DenseSide tail;                  // the tokens after them: at most one block
+  Mean mean = {};                  // taken out of what is packed; the tail has it in
 };
 
 using Side = std::variant<DenseSide, TurboSide>;
-
-// Number of token blocks that `n_tokens` tokens fill or begin.
-constexpr std::int64_t block_count(std::int64_t n_tokens) {
-  return (n_tokens + kTokenBlock - 1) / kTokenBlock;
-}
-
-// Number of valid tokens in block `block` of a side of `n_tokens` tokens.
-constexpr std::int64_t tokens_in_block(std::int64_t n_tokens, std::int64_t block) {
-  return std::min(kTokenBlock, n_tokens - block * kTokenBlock);
-}
 
 // Blocks that stand packed: 0 for a dense side.
 std::int64_t packed_block_count(const Side& side);
@@ -69,7 +53,8 @@ Dtype dense_dtype(const Side& side);
 const AlignedBytes& dense_block(const Side& side, std::int64_t block);
 
 // Packs the tail of a turbo side if it is a full block; leaves every other side as it is. To be
-// called before append(), so that the side's tail has room.
+// called before append(), so that the side's tail has room. If this is the side's first packed
+// block, its mean becomes the side's mean, unless that is fixed already.
 //
 // Requires: the side holds `n_tokens` tokens.
 // Errors:   as pack_block(); the side is then as it was.
@@ -86,19 +71,37 @@ void append(Side& side, HeadShape shape, std::int64_t n_tokens, std::span<const 
 // least `n_tokens` tokens, and its blocks from `n_tokens` / 256 on are dense.
 void remove_tail(Side& side, std::int64_t n_tokens);
 
-// Widens the valid head vectors of one kv head in one block, decoding packed ones.
+// Widens the valid head vectors of one kv head in one block, decoding packed ones. The mean that
+// was taken out of them is in again.
 //
 // Shapes: out [tokens_in_block(n_tokens, block), head_dim].
 void read_block(const Side& side, HeadShape shape, std::int64_t n_tokens, std::int64_t block,
                 std::int64_t kv_head, std::span<float> out);
 
-// Packs one dense block of 256 tokens.
+// The head vectors of one kv head in one packed block as their codes have them: the mean is out.
 //
-// Shapes: block [n_kv_heads, kTokenBlock, head_dim] of dtype.
+// Shapes: out [n, head_dim]: the first n tokens of the block.
+void read_centred_block(const TurboSide& side, HeadShape shape, std::int64_t block,
+                        std::int64_t kv_head, std::span<float> out);
+
+// The codes of one kv head in one packed block, as kernels take them.
+codec::PackedBlock packed_head(const TurboSide& side, std::int64_t block, std::int64_t kv_head);
+
+// Where one dense block of 256 tokens stands, and what is in it.
+struct FullBlock {
+  HeadShape shape;
+  Dtype dtype = Dtype::kF16;
+  std::int64_t index = 0;             // token block: its first token is at 256 times this
+  std::span<const std::byte> values;  // [n_kv_heads, kTokenBlock, head_dim] of dtype
+};
+
+// Packs it, less the mean.
+//
+// Requires: mean.is_fixed().
 // Errors: as Quantizer::encode; the message names the head and the token in the block.
 // Bytes:  identical for any number of threads.
-Result<TurboBlock> pack_block(const codec::Quantizer& quantizer, HeadShape shape, Dtype dtype,
-                              std::span<const std::byte> block, unsigned n_threads);
+Result<TurboBlock> pack_block(const codec::BlockCodec& codec, const Mean& mean,
+                              const FullBlock& block, unsigned n_threads);
 
 // Memory taken, and the part of it that holds valid tokens.
 struct ByteCount {

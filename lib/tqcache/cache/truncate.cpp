@@ -7,39 +7,28 @@ namespace tqcache::cache {
 namespace {
 
 // A dense block with the values of packed block `block`, in the dtype of the side's tail.
-AlignedBytes unpack_block(const TurboSide& turbo, HeadShape shape, std::int64_t block) {
-  const Side side = TurboSide{turbo.quantizer, {turbo.packed[static_cast<std::size_t>(block)]}, {}};
+AlignedBytes unpack_block(const Side& side, HeadShape shape, std::int64_t block) {
   const auto head_values = static_cast<std::size_t>(kTokenBlock * shape.head_dim);
-  const std::size_t head_bytes = head_values * dtype_size(turbo.tail.dtype);
+  const std::size_t head_bytes = head_values * dtype_size(dense_dtype(side));
   AlignedBytes bytes(static_cast<std::size_t>(shape.n_kv_heads) * head_bytes);
   AlignedFloats values(head_values);
   for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
-    read_block(side, shape, kTokenBlock, 0, head, values);
-    store_f32(turbo.tail.dtype, values, bytes.data() + static_cast<std::size_t>(head) * head_bytes);
+    read_block(side, shape, (block + 1) * kTokenBlock, block, head, values);
+    store_f32(dense_dtype(side), values,
+              bytes.data() + static_cast<std::size_t>(head) * head_bytes);
   }
   return bytes;
 }
 
-void truncate_side(DenseSide& side, HeadShape, std::int64_t n_tokens) {
-  side.blocks.resize(static_cast<std::size_t>(block_count(n_tokens)));
-}
-
-void truncate_side(TurboSide& side, HeadShape shape, std::int64_t n_tokens) {
-  const std::int64_t n_whole = n_tokens / kTokenBlock;
-  const std::int64_t n_packed = std::ssize(side.packed);
-  if (n_packed > n_whole) {
-    side.tail.blocks.clear();
-    if (n_tokens % kTokenBlock != 0) {
-      side.tail.blocks.push_back(unpack_block(side, shape, n_whole));
-    }
-    side.packed.erase(side.packed.begin() + n_whole, side.packed.end());
-  } else {
-    side.tail.blocks.resize(static_cast<std::size_t>(block_count(n_tokens) - n_packed));
-  }
-}
-
+// A block that is cut becomes the dense tail; what was packed before it stays.
 void truncate_side(Side& side, HeadShape shape, std::int64_t n_tokens) {
-  std::visit([&](auto& kind) { truncate_side(kind, shape, n_tokens); }, side);
+  const std::int64_t n_whole = n_tokens / kTokenBlock;
+  if (packed_block_count(side) <= n_whole) return remove_tail(side, n_tokens);
+  std::vector<AlignedBytes> tail;
+  if (n_tokens % kTokenBlock != 0) tail.push_back(unpack_block(side, shape, n_whole));
+  auto& turbo = std::get<TurboSide>(side);
+  turbo.packed.erase(turbo.packed.begin() + n_whole, turbo.packed.end());
+  turbo.tail.blocks = std::move(tail);
 }
 
 }  // namespace

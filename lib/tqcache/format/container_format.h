@@ -35,6 +35,7 @@ inline constexpr std::uint32_t kMaxManifestDepth = 16;       // tables within ta
 inline constexpr std::uint32_t kMaxManifestTables = 200000;  // also bounds shared sub-tables
 inline constexpr std::size_t kMaxTextBytes = 1024;           // each text of the manifest
 inline constexpr std::size_t kMaxCentroids = 256;            // of one codebook
+inline constexpr std::size_t kMaxMeanValues = 16 << 20;      // of the means of all sides
 inline constexpr std::size_t kMaxArrays = 64;                // of one arrays layer
 inline constexpr std::size_t kMaxArrayRank = 8;
 inline constexpr std::uint64_t kMaxArrayBytes = std::uint64_t{1} << 40;

@@ -48,6 +48,8 @@ void add_side(Serialization& out, const SideInfo& side) {
   out.text(side.scale);
   out.text(side.layout);
   out.bytes(object_bytes(side.centroids));
+  out.text(side.centring);
+  out.bytes(object_bytes(side.mean));
 }
 
 void add_layer(Serialization& out, const LayerInfo& layer) {

@@ -1,5 +1,6 @@
 #include "tqcache/format/describe.h"
 
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -9,18 +10,31 @@
 namespace tqcache::format {
 namespace {
 
+std::string_view centring_name(cache::Centring centring) {
+  switch (centring) {
+    case cache::Centring::kNone:
+      return kCentringNone;
+    case cache::Centring::kPostRope:
+      return kCentringPostRope;
+    default:
+      return kCentringPreRope;
+  }
+}
+
 SideInfo describe_side(const cache::Side& side) {
   SideInfo info;
   info.cache_type_id = kDenseType;
   info.dense_dtype = cache::dense_dtype(side);
   if (const auto* turbo = std::get_if<cache::TurboSide>(&side)) {
     info.cache_type_id = kTurboMseType;
-    info.codec = turbo->quantizer.spec();
+    info.codec = turbo->codec.quantizer().spec();
     info.rotation = kRotationName;
     info.scale = kScaleName;
     info.layout = kLayoutName;
-    const std::span<const float> centroids = turbo->quantizer.centroids();
+    const std::span<const float> centroids = turbo->codec.quantizer().centroids();
     info.centroids.assign(centroids.begin(), centroids.end());
+    info.centring = centring_name(turbo->mean.kind);
+    info.mean.assign(turbo->mean.values.begin(), turbo->mean.values.end());
   }
   return info;
 }

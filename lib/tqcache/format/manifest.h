@@ -45,6 +45,8 @@ struct SideInfo {
   std::string scale;                      // name of the rule for scales
   std::string layout;                     // name of the packed layout
   std::vector<float> centroids;           // [2^bits], ascending
+  std::string centring;                   // name of what was taken out: "pre_rope.v1"
+  std::vector<float> mean;                // [n_kv_heads, head_dim]; empty: none, or not fixed yet
 };
 
 struct ArrayInfo {

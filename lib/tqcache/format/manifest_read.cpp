@@ -82,7 +82,15 @@ Result<cache::Identity> read_identity(const fb::Identity& in) {
   return identity;
 }
 
-Result<SideInfo> read_side(const fb::Side& in, int head_dim) {
+// Takes what it copies off `budget`, which is for all means together.
+Result<std::vector<float>> read_mean(const flatbuffers::Vector<float>& mean, std::size_t& budget) {
+  if (mean.size() == 0) return corrupt("a mean of no values");
+  TQC_TRY(check_count(mean.size(), budget, "values of a mean, beyond those of all means"));
+  budget -= mean.size();
+  return to_vector(mean);
+}
+
+Result<SideInfo> read_side(const fb::Side& in, int head_dim, std::size_t& budget) {
   SideInfo side;
   TQC_TRY_ASSIGN(side.cache_type_id, read_text(*in.cache_type_id()));
   TQC_TRY_ASSIGN(side.dense_dtype, to_dtype(in.dtype()));
@@ -93,6 +101,10 @@ Result<SideInfo> read_side(const fb::Side& in, int head_dim) {
     TQC_TRY_ASSIGN(side.layout, read_text(*codec->layout()));
     TQC_TRY(check_count(codec->centroids()->size(), kMaxCentroids, "centroids"));
     side.centroids = to_vector(*codec->centroids());
+    TQC_TRY_ASSIGN(side.centring, read_text(*codec->centring()));
+    if (codec->mean() != nullptr) {
+      TQC_TRY_ASSIGN(side.mean, read_mean(*codec->mean(), budget));
+    }
   }
   return side;
 }
@@ -107,7 +119,7 @@ Result<ArrayInfo> read_array(const fb::Array& in) {
   return array;
 }
 
-Result<LayerInfo> read_layer(const fb::Layer& in) {
+Result<LayerInfo> read_layer(const fb::Layer& in, std::size_t& mean_budget) {
   LayerInfo layer;
   TQC_TRY_ASSIGN(layer.cache_type_id, read_text(*in.cache_type_id()));
   layer.shape = {in.n_kv_heads(), in.head_dim()};
@@ -118,8 +130,8 @@ Result<LayerInfo> read_layer(const fb::Layer& in) {
   if (in.k() != nullptr) {
     TQC_TRY(check_count(in.head_dim(), cache::kMaxHeadDim, "components of a head vector"));
     const int head_dim = static_cast<int>(in.head_dim());
-    TQC_TRY_ASSIGN(layer.k, read_side(*in.k(), head_dim));
-    TQC_TRY_ASSIGN(layer.v, read_side(*in.v(), head_dim));
+    TQC_TRY_ASSIGN(layer.k, read_side(*in.k(), head_dim, mean_budget));
+    TQC_TRY_ASSIGN(layer.v, read_side(*in.v(), head_dim, mean_budget));
     return layer;
   }
   TQC_TRY(check_count(in.arrays()->size(), kMaxArrays, "arrays"));
@@ -161,8 +173,9 @@ Result<const fb::Manifest*> verified_root(ByteView bytes) {
 
 Result<void> read_layers(const fb::Manifest& root, Manifest& manifest) {
   TQC_TRY(check_count(root.layers()->size(), cache::kMaxLayers, "layers"));
+  std::size_t mean_budget = kMaxMeanValues;
   for (const fb::Layer* in : *root.layers()) {
-    auto layer = read_layer(*in);
+    auto layer = read_layer(*in, mean_budget);
     if (!layer) {
       return in_context("layer " + std::to_string(manifest.layers.size()),
                         std::move(layer).error());

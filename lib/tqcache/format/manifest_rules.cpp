@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -57,24 +58,54 @@ Result<void> check_codec(const SideInfo& side) {
   return {};
 }
 
-Result<void> check_side(const SideInfo& side) {
+// The name, and a mean that fits the heads. Whether there has to be one depends on the sections.
+Result<void> check_centring(const SideInfo& side, SideName name, cache::HeadShape shape,
+                            const cache::Rope& rope) {
+  if (side.centring == kCentringNone) {
+    if (!side.mean.empty()) return corrupt("a mean without centring");
+    return {};
+  }
+  if (side.centring != kCentringPostRope) {
+    TQC_TRY(check_name("centring", side.centring, kCentringPreRope));
+    if (name != SideName::kKeys || !cache::can_turn(rope, shape.head_dim)) {
+      return corrupt("centring before RoPE where there is none");
+    }
+  }
+  const std::int64_t expected = shape.n_kv_heads * shape.head_dim;
+  if (!side.mean.empty() && std::ssize(side.mean) != expected) {
+    return corrupt("a mean of " + std::to_string(side.mean.size()) + " values where " +
+                   std::to_string(expected) + " belong");
+  }
+  if (!std::ranges::all_of(side.mean, [](float x) { return std::isfinite(x); })) {
+    return corrupt("a mean that is not finite");
+  }
+  return {};
+}
+
+Result<void> check_side(const SideInfo& side, SideName name, cache::HeadShape shape,
+                        const cache::Rope& rope) {
   if (side.cache_type_id == kDenseType) {
     if (side.codec) return corrupt("a dense side with a codec");
     return {};
   }
   TQC_TRY(check_name("cache type", side.cache_type_id, kTurboMseType));
   if (!side.codec) return corrupt("a turbo side without a codec");
-  return check_codec(side);
+  TQC_TRY(check_codec(side));
+  return check_centring(side, name, shape, rope);
 }
 
-Result<void> check_attention(const LayerInfo& layer) {
+Result<void> check_attention(const LayerInfo& layer, const cache::Rope& rope) {
   const auto [n_kv_heads, head_dim] = layer.shape;
   if (n_kv_heads < 1 || head_dim < 1) return corrupt("a shape has a size below 1");
   if (n_kv_heads > cache::kMaxKvHeads) return too_large(std::to_string(n_kv_heads) + " kv heads");
   if (head_dim > cache::kMaxHeadDim) return too_large("head_dim " + std::to_string(head_dim));
   if (!layer.arrays.empty()) return corrupt("an attention layer with arrays");
-  if (auto k = check_side(layer.k); !k) return in_context("k", std::move(k).error());
-  if (auto v = check_side(layer.v); !v) return in_context("v", std::move(v).error());
+  if (auto k = check_side(layer.k, SideName::kKeys, layer.shape, rope); !k) {
+    return in_context("k", std::move(k).error());
+  }
+  if (auto v = check_side(layer.v, SideName::kValues, layer.shape, rope); !v) {
+    return in_context("v", std::move(v).error());
+  }
   return {};
 }
 
@@ -105,8 +136,8 @@ Result<void> check_arrays(const LayerInfo& layer) {
   return {};
 }
 
-Result<void> check_layer(const LayerInfo& layer) {
-  if (is_attention(layer)) return check_attention(layer);
+Result<void> check_layer(const LayerInfo& layer, const cache::Rope& rope) {
+  if (is_attention(layer)) return check_attention(layer, rope);
   TQC_TRY(check_name("cache type", layer.cache_type_id, kArraysType));
   return check_arrays(layer);
 }
@@ -124,6 +155,10 @@ Result<void> check_form(const Manifest& manifest, const SectionInfo& section) {
       cache::tokens_in_block(manifest.n_tokens(), section.block) == cache::kTokenBlock;
   const bool is_last = section.block + 1 == cache::block_count(manifest.n_tokens());
   if (section.packed && !is_full) return corrupt("packed, but not full");
+  const SideInfo& side = side_of(layer, section.side);
+  if (section.packed && side.centring != kCentringNone && side.mean.empty()) {
+    return corrupt("packed, but without its mean");
+  }
   if (!section.packed && !is_last) return corrupt("a token block before the last is not packed");
   return {};
 }
@@ -187,7 +222,7 @@ Result<void> check_contents(const Manifest& manifest) {
     return too_large(std::to_string(manifest.layers.size()) + " layers");
   }
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
-    if (auto layer = check_layer(manifest.layers[i]); !layer) {
+    if (auto layer = check_layer(manifest.layers[i], manifest.identity.rope); !layer) {
       return in_context("layer " + std::to_string(i), std::move(layer).error());
     }
   }

@@ -61,8 +61,11 @@ Offset<fb::Side> make_side(Builder& out, const SideInfo& side) {
     const auto scale = out.CreateString(side.scale);
     const auto layout = out.CreateString(side.layout);
     const auto centroids = out.CreateVector(side.centroids);
+    const auto centring = out.CreateString(side.centring);
+    const Offset<flatbuffers::Vector<float>> absent;
+    const auto mean = side.mean.empty() ? absent : out.CreateVector(side.mean);
     codec = fb::CreateCodec(out, static_cast<std::uint8_t>(side.codec->bits), side.codec->sign_seed,
-                            rotation, scale, layout, centroids);
+                            rotation, scale, layout, centroids, centring, mean);
   }
   return fb::CreateSide(out, type, make_dtype(side.dense_dtype), codec);
 }
@@ -121,8 +124,12 @@ void build(Builder& out, const Manifest& manifest) {
 // At least what the FlatBuffer will hold, to refuse what is too large before it is built: the
 // builder itself only asserts that it stays below 2 GiB.
 std::uint64_t least_size(const Manifest& manifest) {
-  return manifest.sections.size() * sizeof(fb::Section) +
-         manifest.tokens.size() * sizeof(std::int32_t);
+  std::uint64_t size = manifest.sections.size() * sizeof(fb::Section) +
+                       manifest.tokens.size() * sizeof(std::int32_t);
+  for (const LayerInfo& layer : manifest.layers) {
+    size += (layer.k.mean.size() + layer.v.mean.size()) * sizeof(float);
+  }
+  return size;
 }
 
 Error too_large(std::uint64_t size) {

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <utility>
 #include <variant>
 
 #include "tqcache/format/section_plan.h"
+#include "tqcache/format/type_names.h"
 
 namespace tqcache::format {
 namespace {
@@ -60,7 +62,7 @@ ByteView dense_section(const cache::AttentionLayer& layer, const cache::Side& si
 ByteView packed_section(const cache::AttentionLayer& layer, const cache::TurboSide& side,
                         std::int64_t block, AlignedBytes& scratch) {
   const cache::TurboBlock& packed = side.packed[to_size(block)];
-  const PackedLayout layout = packed_layout(layer.shape, side.quantizer.spec());
+  const PackedLayout layout = packed_layout(layer.shape, side.codec.shape());
   scratch.resize(layout.raw_bytes);
   std::ranges::copy(packed.codes, scratch.begin());
   const ByteView scales = object_bytes(packed.scales);
@@ -89,7 +91,7 @@ void place_dense(cache::Side& side, cache::HeadShape shape, std::int64_t n_token
 void place_packed(cache::TurboSide& side, cache::HeadShape shape, std::int64_t block,
                   AlignedBytes raw) {
   cache::TurboBlock& packed = side.packed[to_size(block)];
-  const PackedLayout layout = packed_layout(shape, side.quantizer.spec());
+  const PackedLayout layout = packed_layout(shape, side.codec.shape());
   const ByteView scales = ByteView(raw).subspan(layout.code_bytes);
   packed.scales.resize(scales.size() / sizeof(std::uint16_t));
   std::memcpy(packed.scales.data(), scales.data(), scales.size());
@@ -97,23 +99,27 @@ void place_packed(cache::TurboSide& side, cache::HeadShape shape, std::int64_t b
   packed.codes = std::move(raw);
 }
 
-// Makes the quantizers of a manifest, one for all sides that describe it alike.
-class QuantizerCache {
+codec::BlockOrder order_of(SideName side) {
+  return side == SideName::kKeys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues;
+}
+
+// Makes the codecs of a manifest, one for all sides that describe it alike.
+class CodecCache {
  public:
-  Result<codec::Quantizer> get(const SideInfo& side) {
-    for (const codec::Quantizer& known : known_) {
-      if (known.spec() == *side.codec && std::ranges::equal(known.centroids(), side.centroids)) {
+  Result<codec::BlockCodec> get(const SideInfo& side, codec::BlockOrder order) {
+    for (const codec::BlockCodec& known : known_) {
+      if (known.shape().order == order && known.quantizer().spec() == *side.codec &&
+          std::ranges::equal(known.quantizer().centroids(), side.centroids)) {
         return known;
       }
     }
-    TQC_TRY_ASSIGN(const codec::Quantizer made,
+    TQC_TRY_ASSIGN(const codec::Quantizer quantizer,
                    codec::Quantizer::make(*side.codec, side.centroids));
-    known_.push_back(made);
-    return made;
+    return known_.emplace_back(quantizer, order);
   }
 
  private:
-  std::vector<codec::Quantizer> known_;
+  std::vector<codec::BlockCodec> known_;
 };
 
 // How many token blocks stand packed, [layer][side].
@@ -127,13 +133,38 @@ std::vector<std::array<std::size_t, 2>> count_packed(const Manifest& manifest) {
   return counts;
 }
 
-Result<cache::Side> make_empty_side(const SideInfo& info, std::size_t n_blocks,
-                                    std::size_t n_packed, QuantizerCache& quantizers) {
+cache::Mean make_mean(const SideInfo& info, const std::shared_ptr<const cache::RopeTable>& rope) {
+  cache::Mean mean;
+  if (info.centring == kCentringNone) return mean;
+  mean.kind = cache::Centring::kPostRope;
+  mean.values.assign(info.mean.begin(), info.mean.end());
+  if (info.centring == kCentringPreRope) {
+    mean.kind = cache::Centring::kPreRope;
+    mean.rope = rope;
+  }
+  return mean;
+}
+
+// One table for all keys, if there are any whose mean turns.
+std::shared_ptr<const cache::RopeTable> make_rope_table(const Manifest& manifest) {
+  const auto turns = [](const LayerInfo& layer) { return layer.k.centring == kCentringPreRope; };
+  if (std::ranges::none_of(manifest.layers, turns)) return nullptr;
+  return std::make_shared<const cache::RopeTable>(manifest.identity.rope);
+}
+
+// What sides of one file share.
+struct SideParts {
+  CodecCache codecs;
+  std::shared_ptr<const cache::RopeTable> rope;
+};
+
+Result<cache::Side> make_empty_side(const SideInfo& info, SideName name, std::size_t n_blocks,
+                                    std::size_t n_packed, SideParts& parts) {
   cache::DenseSide dense{info.dense_dtype, std::vector<AlignedBytes>(n_blocks - n_packed)};
   if (!info.codec) return cache::Side(std::move(dense));
-  TQC_TRY_ASSIGN(codec::Quantizer quantizer, quantizers.get(info));
-  return cache::Side(cache::TurboSide{std::move(quantizer),
-                                      std::vector<cache::TurboBlock>(n_packed), std::move(dense)});
+  TQC_TRY_ASSIGN(codec::BlockCodec codec, parts.codecs.get(info, order_of(name)));
+  return cache::Side(cache::TurboSide{std::move(codec), std::vector<cache::TurboBlock>(n_packed),
+                                      std::move(dense), make_mean(info, parts.rope)});
 }
 
 cache::ArraysLayer make_empty_arrays(const LayerInfo& info) {
@@ -159,7 +190,7 @@ ByteView section_bytes(const cache::Cache& cache, const SectionInfo& section,
 
 Result<cache::Cache> make_empty_cache(const Manifest& manifest) {
   cache::Cache cache{manifest.identity, manifest.tokens, {}};
-  QuantizerCache quantizers;
+  SideParts parts{{}, make_rope_table(manifest)};
   const auto n_packed = count_packed(manifest);
   const std::size_t n_blocks = to_size(cache::block_count(manifest.n_tokens()));
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
@@ -168,8 +199,10 @@ Result<cache::Cache> make_empty_cache(const Manifest& manifest) {
       cache.layers.emplace_back(make_empty_arrays(info));
       continue;
     }
-    TQC_TRY_ASSIGN(cache::Side k, make_empty_side(info.k, n_blocks, n_packed[i][0], quantizers));
-    TQC_TRY_ASSIGN(cache::Side v, make_empty_side(info.v, n_blocks, n_packed[i][1], quantizers));
+    TQC_TRY_ASSIGN(cache::Side k,
+                   make_empty_side(info.k, SideName::kKeys, n_blocks, n_packed[i][0], parts));
+    TQC_TRY_ASSIGN(cache::Side v,
+                   make_empty_side(info.v, SideName::kValues, n_blocks, n_packed[i][1], parts));
     cache.layers.emplace_back(cache::AttentionLayer{info.shape, std::move(k), std::move(v)});
   }
   return cache;

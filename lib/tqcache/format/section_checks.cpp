@@ -1,11 +1,13 @@
 #include "tqcache/format/section_checks.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "tqcache/codec/packing.h"
+#include "tqcache/codec/block_layout.h"
 #include "tqcache/format/section_plan.h"
 
 namespace tqcache::format {
@@ -57,27 +59,27 @@ Result<void> check_dense(const LayerInfo& layer, const SectionInfo& section, Byt
                         "a value is not finite");
 }
 
-// Codes are a stream of bits from the lowest up, so what is unused are the highest bits of the
-// last byte of a head vector.
-Result<void> check_unused_bits(const codec::CodecSpec& codec, ByteView codes) {
-  const auto head_dim = static_cast<std::size_t>(codec.head_dim);
-  const std::size_t vector_bytes = codec::packed_size(head_dim, codec.bits);
-  const auto used_bits = static_cast<unsigned>(head_dim * static_cast<unsigned>(codec.bits) % 8);
-  if (used_bits == 0) return {};
-  for (std::size_t i = 0; i < codes.size() / vector_bytes; ++i) {
-    const std::byte last = codes[(i + 1) * vector_bytes - 1];
-    if (std::to_integer<unsigned>(last) >> used_bits != 0) {
-      return corrupt_vector(i, static_cast<std::size_t>(cache::kTokenBlock),
-                            "unused bits of the codes are not zero");
+// Whatever of a block is not the code of one of its tokens and components is zero: the block is
+// what packing its own codes gives.
+Result<void> check_unused_bits(const codec::BlockShape& shape, ByteView codes) {
+  Bytes again(shape.block_bytes());
+  std::vector<std::uint8_t> unpacked(codec::kBlockTokens * shape.dim());
+  for (std::size_t head = 0; head < codes.size() / again.size(); ++head) {
+    const ByteView block = codes.subspan(head * again.size(), again.size());
+    codec::unpack_block(shape, block, unpacked);
+    codec::pack_block(shape, unpacked, again);
+    if (!std::ranges::equal(block, again)) {
+      return Error{ErrorCode::kCorrupt,
+                   "head " + std::to_string(head) + ": unused bits of the codes are not zero"};
     }
   }
   return {};
 }
 
 Result<void> check_packed(const LayerInfo& layer, const SectionInfo& section, ByteView raw) {
-  const codec::CodecSpec& codec = *side_of(layer, section.side).codec;
-  const PackedLayout layout = packed_layout(layer.shape, codec);
-  TQC_TRY(check_unused_bits(codec, raw.first(layout.code_bytes)));
+  const codec::BlockShape shape = block_shape(*side_of(layer, section.side).codec, section.side);
+  const PackedLayout layout = packed_layout(layer.shape, shape);
+  TQC_TRY(check_unused_bits(shape, raw.first(layout.code_bytes)));
   const auto bad = find_not_finite(raw.subspan(layout.code_bytes), Dtype::kF16);
   if (!bad) return {};
   return corrupt_vector(*bad, static_cast<std::size_t>(cache::kTokenBlock),

@@ -1,7 +1,6 @@
 #include "tqcache/format/section_plan.h"
 
 #include "tqcache/base/shape.h"
-#include "tqcache/codec/packing.h"
 
 namespace tqcache::format {
 namespace {
@@ -50,18 +49,25 @@ std::vector<SectionKey> plan_sections(const std::vector<LayerInfo>& layers, std:
   return keys;
 }
 
-PackedLayout packed_layout(cache::HeadShape shape, const codec::CodecSpec& codec) {
-  const std::uint64_t n_vectors = to_u64(shape.n_kv_heads * cache::kTokenBlock);
+codec::BlockShape block_shape(const codec::CodecSpec& codec, SideName side) {
+  return {codec.head_dim, codec.bits,
+          side == SideName::kKeys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues};
+}
+
+PackedLayout packed_layout(cache::HeadShape shape, const codec::BlockShape& block) {
   PackedLayout layout;
-  layout.code_bytes = n_vectors * codec::packed_size(to_u64(shape.head_dim), codec.bits);
-  layout.raw_bytes = layout.code_bytes + n_vectors * sizeof(std::uint16_t);
+  layout.code_bytes = to_u64(shape.n_kv_heads) * block.block_bytes();
+  layout.raw_bytes =
+      layout.code_bytes + to_u64(shape.n_kv_heads * cache::kTokenBlock) * sizeof(std::uint16_t);
   return layout;
 }
 
 std::uint64_t raw_bytes(const LayerInfo& layer, const SectionKey& key, bool packed,
                         std::int64_t n_tokens) {
   if (key.side == SideName::kArray) return array_bytes(array_of(layer, key));
-  if (packed) return packed_layout(layer.shape, *side_of(layer, key.side).codec).raw_bytes;
+  if (packed)
+    return packed_layout(layer.shape, block_shape(*side_of(layer, key.side).codec, key.side))
+        .raw_bytes;
   return dense_bytes(layer, key.side, cache::tokens_in_block(n_tokens, key.block));
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tqcache/cache/layer.h"
+#include "tqcache/codec/block_layout.h"
 #include "tqcache/format/manifest.h"
 
 namespace tqcache::format {
@@ -31,14 +32,17 @@ std::uint64_t count_sections(const std::vector<LayerInfo>& layers, std::int64_t 
 // longer cache only adds sections behind those it has.
 std::vector<SectionKey> plan_sections(const std::vector<LayerInfo>& layers, std::int64_t n_tokens);
 
-// A packed section holds the codes of 256 head vectors a kv head, then their scales. The codes take
-// a multiple of 256 bytes, so the scales stand aligned as well.
+// A packed section holds a block of codes for every kv head, then the scales. Blocks are made of
+// 64-byte lines, so the scales stand aligned as well.
 struct PackedLayout {
   std::uint64_t code_bytes = 0;  // of all head vectors; the scales begin here
   std::uint64_t raw_bytes = 0;
 };
 // Requires: the shape and the codec are within the limits.
-PackedLayout packed_layout(cache::HeadShape shape, const codec::CodecSpec& codec);
+PackedLayout packed_layout(cache::HeadShape shape, const codec::BlockShape& block);
+
+// The shape of one kv head's block of codes on a side.
+codec::BlockShape block_shape(const codec::CodecSpec& codec, SideName side);
 
 // Bytes of a section before compression.
 // Requires: the layer is within the limits (manifest_rules.h); a packed section is of a turbo side.

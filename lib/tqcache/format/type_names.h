@@ -21,6 +21,9 @@ inline constexpr std::string_view kTurboMseType = "tqcache.turbo_mse.v1";
 // Parts of the turbo codec (docs/codec.md).
 inline constexpr std::string_view kRotationName = "hartley_hadamard.v1";
 inline constexpr std::string_view kScaleName = "unbiased.v1";
-inline constexpr std::string_view kLayoutName = "rows.v1";
+inline constexpr std::string_view kLayoutName = "lanes.v1";
+inline constexpr std::string_view kCentringNone = "none";
+inline constexpr std::string_view kCentringPostRope = "post_rope.v1";
+inline constexpr std::string_view kCentringPreRope = "pre_rope.v1";
 
 }  // namespace tqcache::format

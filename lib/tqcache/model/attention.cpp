@@ -25,20 +25,15 @@ void grow(std::vector<AlignedFloats>& lanes, std::size_t count, std::int64_t siz
   for (AlignedFloats& lane : lanes) grow(lane, size);
 }
 
-// The head vectors of one kv head in one token block.
+// The head vectors of one kv head in one dense token block, in place.
 struct HeadRows {
   const std::byte* data;
   std::size_t stride;  // bytes from one token to the next
   Dtype dtype;
 };
 
-// In place where they are dense, otherwise decoded to `widened`.
-HeadRows head_rows(const cache::Side& side, cache::HeadShape shape, std::int64_t n_tokens,
-                   std::int64_t block, std::int64_t kv_head, std::span<float> widened) {
-  if (block < cache::packed_block_count(side)) {
-    cache::read_block(side, shape, n_tokens, block, kv_head, widened);
-    return {std::as_bytes(widened).data(), to_size(shape.head_dim) * sizeof(float), Dtype::kF32};
-  }
+HeadRows dense_rows(const cache::Side& side, cache::HeadShape shape, std::int64_t block,
+                    std::int64_t kv_head) {
   const Dtype dtype = cache::dense_dtype(side);
   const std::size_t stride = to_size(shape.head_dim) * dtype_size(dtype);
   const std::byte* head =
@@ -58,12 +53,16 @@ Kernels::AddScaled* add_scaled_kernel(const Kernels& kernels, Dtype dtype) {
 
 }  // namespace
 
-Attention::Attention(cache::HeadShape shape, std::int64_t n_heads)
+Attention::Attention(cache::HeadShape shape, std::int64_t n_heads, const cache::Rope& rope,
+                     Scorer scorer)
     : shape_(shape),
       n_heads_(n_heads),
       group_(n_heads / shape.n_kv_heads),
-      scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)))) {
+      scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)))),
+      scorer_(scorer),
+      queries_(to_size(shape.n_kv_heads)) {
   assert(n_heads % shape.n_kv_heads == 0);
+  if (cache::can_turn(rope, shape.head_dim)) centring_.emplace(rope);
 }
 
 Attention::Partial Attention::partial(std::int64_t block, std::int64_t kv_head) {
@@ -79,54 +78,109 @@ void Attention::attend_step(const cache::AttentionLayer& layer, std::int64_t n_t
   grow(block_max_, n_blocks * n_heads_);
   grow(block_sum_, n_blocks * n_heads_);
   grow(block_out_, n_blocks * n_heads_ * shape_.head_dim);
-  grow(lanes_, workers.count(), kTokenBlock * (shape_.head_dim + group_));
+  grow(lanes_, workers.count(), group_ * kTokenBlock);
+  if (centring_) centring_->extend(cache::packed_block_count(layer.k));
+  for (std::int64_t kv_head = 0; kv_head < shape_.n_kv_heads; ++kv_head) {
+    prepare_queries(layer.k, kv_head, q.data() + kv_head * group_ * shape_.head_dim);
+  }
   workers.run_in_lanes(to_size(n_blocks * shape_.n_kv_heads), [&](std::size_t i, std::size_t lane) {
     const auto piece = static_cast<std::int64_t>(i);
-    const std::int64_t kv_head = piece % shape_.n_kv_heads;
-    attend_block(layer, n_tokens, piece / shape_.n_kv_heads, kv_head,
-                 q.data() + kv_head * group_ * shape_.head_dim, lanes_[lane]);
+    attend_block(layer, n_tokens, piece / shape_.n_kv_heads, piece % shape_.n_kv_heads,
+                 lanes_[lane].data());
   });
   for (std::int64_t head = 0; head < n_heads_; ++head) {
-    join_blocks(n_blocks, head,
+    join_blocks(layer.v, n_blocks, head,
                 out.subspan(to_size(head * shape_.head_dim), to_size(shape_.head_dim)));
   }
 }
 
-// Shapes: q [group, head_dim]; scratch [kTokenBlock, head_dim] and [group, kTokenBlock].
-void Attention::attend_block(const cache::AttentionLayer& layer, std::int64_t n_tokens,
-                             std::int64_t block, std::int64_t kv_head, const float* q,
-                             std::span<float> scratch) {
-  const Kernels& kernels = best_kernels();
-  const std::size_t head_dim = to_size(shape_.head_dim);
-  const std::size_t group = to_size(group_);
-  const std::size_t n_keys = to_size(cache::tokens_in_block(n_tokens, block));
-  const std::span<float> widened = scratch.first(n_keys * head_dim);
-  float* const scores = scratch.data() + to_size(kTokenBlock) * head_dim;
-  const Partial part = partial(block, kv_head);
+// Shapes: q [group, head_dim].
+void Attention::prepare_queries(const cache::Side& keys, std::int64_t kv_head, const float* q) {
+  HeadQueries& queries = queries_[to_size(kv_head)];
+  queries.scaled.resize(to_size(group_ * shape_.head_dim));
+  for (std::size_t i = 0; i < queries.scaled.size(); ++i) queries.scaled[i] = scale_ * q[i];
+  if (cache::packed_block_count(keys) == 0) return;
+  const auto& turbo = std::get<cache::TurboSide>(keys);
+  queries.packed.set_for_packed(turbo.codec.quantizer(), queries.scaled);
+  if (turbo.mean.kind == cache::Centring::kNone) return;
+  const bool turns = turbo.mean.kind == cache::Centring::kPreRope;
+  assert(!turns || centring_);
+  queries.centring.set(turns ? &*centring_ : nullptr,
+                       cache::mean_of_head(turbo.mean, shape_, kv_head), queries.scaled);
+}
 
-  const HeadRows keys = head_rows(layer.k, shape_, n_tokens, block, kv_head, widened);
-  Kernels::Dot* const dot = dot_kernel(kernels, keys.dtype);
-  for (std::size_t g = 0; g < group; ++g) {
-    float* const row = scores + g * n_keys;
-    for (std::size_t key = 0; key < n_keys; ++key) {
-      row[key] = scale_ * dot(keys.data + key * keys.stride, q + g * head_dim, head_dim);
-    }
+// Shapes: scores [group, kTokenBlock].
+void Attention::attend_block(const cache::AttentionLayer& layer, std::int64_t n_tokens,
+                             std::int64_t block, std::int64_t kv_head, float* scores) {
+  const Kernels& kernels = best_kernels();
+  const std::size_t n_keys = to_size(cache::tokens_in_block(n_tokens, block));
+  const Partial part = partial(block, kv_head);
+  score_block(layer.k, n_tokens, block, kv_head, scores);
+  for (std::size_t g = 0; g < to_size(group_); ++g) {
+    float* const row = scores + g * to_size(kTokenBlock);
     part.max[g] = kernels.max_value(row, n_keys);
     part.sum[g] = kernels.exp_sum(part.max[g], n_keys, row);
   }
+  std::fill_n(part.out, to_size(group_ * shape_.head_dim), 0.0f);
+  sum_values(layer.v, n_tokens, block, kv_head, scores, part.out);
+}
 
-  const HeadRows values = head_rows(layer.v, shape_, n_tokens, block, kv_head, widened);
-  Kernels::AddScaled* const add_scaled = add_scaled_kernel(kernels, values.dtype);
-  std::fill_n(part.out, group * head_dim, 0.0f);
-  for (std::size_t key = 0; key < n_keys; ++key) {
-    for (std::size_t g = 0; g < group; ++g) {
-      add_scaled(scores[g * n_keys + key], values.data + key * values.stride, head_dim,
-                 part.out + g * head_dim);
+void Attention::score_block(const cache::Side& keys, std::int64_t n_tokens, std::int64_t block,
+                            std::int64_t kv_head, float* scores) const {
+  const HeadQueries& queries = queries_[to_size(kv_head)];
+  if (block < cache::packed_block_count(keys)) {
+    const auto& turbo = std::get<cache::TurboSide>(keys);
+    const codec::Kernels& kernels = turbo.codec.kernels();
+    const auto score = scorer_ == Scorer::kExact ? kernels.score_exact : kernels.score_fast;
+    score(cache::packed_head(turbo, block, kv_head), turbo.codec.tables(), queries.packed.rows(),
+          {scores, to_size(kTokenBlock)});
+    if (turbo.mean.kind != cache::Centring::kNone) {
+      queries.centring.add_to(block, scores, to_size(kTokenBlock));
+    }
+    return;
+  }
+  const std::size_t head_dim = to_size(shape_.head_dim);
+  const HeadRows rows = dense_rows(keys, shape_, block, kv_head);
+  Kernels::Dot* const dot = dot_kernel(best_kernels(), rows.dtype);
+  const std::size_t n_keys = to_size(cache::tokens_in_block(n_tokens, block));
+  for (std::size_t g = 0; g < to_size(group_); ++g) {
+    const float* const query = queries.scaled.data() + g * head_dim;
+    float* const row = scores + g * to_size(kTokenBlock);
+    for (std::size_t key = 0; key < n_keys; ++key) {
+      row[key] = dot(rows.data + key * rows.stride, query, head_dim);
     }
   }
 }
 
-void Attention::join_blocks(std::int64_t n_blocks, std::int64_t head, std::span<float> out) const {
+// Of packed values the sum stays rotated, and without their mean.
+// Shapes: weights [group, kTokenBlock]; out [group, head_dim].
+void Attention::sum_values(const cache::Side& values, std::int64_t n_tokens, std::int64_t block,
+                           std::int64_t kv_head, const float* weights, float* out) const {
+  const std::size_t head_dim = to_size(shape_.head_dim);
+  const std::size_t group = to_size(group_);
+  if (block < cache::packed_block_count(values)) {
+    const auto& turbo = std::get<cache::TurboSide>(values);
+    const codec::Kernels& kernels = turbo.codec.kernels();
+    const auto accumulate =
+        scorer_ == Scorer::kExact ? kernels.accumulate_exact : kernels.accumulate_fast;
+    accumulate(cache::packed_head(turbo, block, kv_head), turbo.codec.tables(),
+               {group, to_size(kTokenBlock), weights}, {out, head_dim});
+    return;
+  }
+  const HeadRows rows = dense_rows(values, shape_, block, kv_head);
+  Kernels::AddScaled* const add_scaled = add_scaled_kernel(best_kernels(), rows.dtype);
+  const std::size_t n_keys = to_size(cache::tokens_in_block(n_tokens, block));
+  for (std::size_t key = 0; key < n_keys; ++key) {
+    for (std::size_t g = 0; g < group; ++g) {
+      add_scaled(weights[g * to_size(kTokenBlock) + key], rows.data + key * rows.stride, head_dim,
+                 out + g * head_dim);
+    }
+  }
+}
+
+// Packed blocks come first, so their sum is rotated back once, before the dense ones are added.
+void Attention::join_blocks(const cache::Side& values, std::int64_t n_blocks, std::int64_t head,
+                            std::span<float> out) const {
   const auto index = [&](std::int64_t block) { return to_size(block * n_heads_ + head); };
   float max = -std::numeric_limits<float>::infinity();
   for (std::int64_t block = 0; block < n_blocks; ++block) {
@@ -134,12 +188,25 @@ void Attention::join_blocks(std::int64_t n_blocks, std::int64_t head, std::span<
   }
   float sum = 0;
   std::ranges::fill(out, 0.0f);
-  for (std::int64_t block = 0; block < n_blocks; ++block) {
-    const float factor = loops::exp_f32(block_max_[index(block)] - max);
-    sum += factor * block_sum_[index(block)];
-    const float* part = block_out_.data() + index(block) * out.size();
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] += factor * part[i];
+  const auto add_blocks = [&](std::int64_t first, std::int64_t end) {
+    for (std::int64_t block = first; block < end; ++block) {
+      const float factor = loops::exp_f32(block_max_[index(block)] - max);
+      sum += factor * block_sum_[index(block)];
+      const float* const part = block_out_.data() + index(block) * out.size();
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] += factor * part[i];
+    }
+  };
+  const std::int64_t n_packed = cache::packed_block_count(values);
+  add_blocks(0, n_packed);
+  if (n_packed > 0) {
+    const auto& turbo = std::get<cache::TurboSide>(values);
+    turbo.codec.quantizer().rotation().unrotate(out, out);
+    if (turbo.mean.kind != cache::Centring::kNone) {
+      const std::span<const float> mean = cache::mean_of_head(turbo.mean, shape_, head / group_);
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] += sum * mean[i];
+    }
   }
+  add_blocks(n_packed, n_blocks);
   for (float& value : out) value /= sum;
 }
 

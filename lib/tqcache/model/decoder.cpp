@@ -118,20 +118,26 @@ class AppendGuard {
 
 }  // namespace
 
-std::string_view scorer_route(const cache::Cache& cache) {
+std::string_view scorer_route(const cache::Cache& cache, Scorer scorer) {
+  std::string_view route = "dense";
   for (const cache::Layer& layer : cache.layers) {
     const auto* attention = std::get_if<cache::AttentionLayer>(&layer);
     if (attention == nullptr) continue;
-    if (cache::packed_block_count(attention->k) + cache::packed_block_count(attention->v) > 0) {
-      return "decoded";
+    for (const cache::Side* side : {&attention->k, &attention->v}) {
+      if (cache::packed_block_count(*side) == 0) continue;
+      const codec::Kernels& kernels = std::get<cache::TurboSide>(*side).codec.kernels();
+      const bool bytes =
+          scorer == Scorer::kFast && (kernels.score_fast != kernels.score_exact ||
+                                      kernels.accumulate_fast != kernels.accumulate_exact);
+      route = bytes ? "packed_int8" : "packed_f32";
     }
   }
-  return "dense";
+  return route;
 }
 
 struct Decoder::State {
-  State(const ModelConfig& config_in, const Weights& weights, unsigned n_threads)
-      : config(config_in), transformer(config_in, weights, n_threads) {}
+  State(const ModelConfig& config_in, const Weights& weights, unsigned n_threads, Scorer scorer)
+      : config(config_in), transformer(config_in, weights, n_threads, scorer) {}
 
   Result<void> check(const cache::Cache& cache, std::span<const std::int32_t> ids) const;
   Result<void> append_chunk(cache::Cache& cache, std::span<const std::int32_t> ids,
@@ -144,8 +150,9 @@ struct Decoder::State {
   Transformer transformer;
 };
 
-Decoder::Decoder(const ModelConfig& config, const Weights& weights, unsigned n_threads)
-    : state_(std::make_unique<State>(config, weights, n_threads)) {
+Decoder::Decoder(const ModelConfig& config, const Weights& weights, unsigned n_threads,
+                 Scorer scorer)
+    : state_(std::make_unique<State>(config, weights, n_threads, scorer)) {
   use_blas_in_one_thread();
 }
 

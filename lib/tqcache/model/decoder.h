@@ -18,13 +18,15 @@
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
+#include "tqcache/model/attention.h"
 #include "tqcache/model/model.h"
 
 namespace tqcache::model {
 
-// How attention read the cache, for reports: "dense" (no packed block), or "decoded" (turbo codes
-// were decoded to f32 first).
-std::string_view scorer_route(const cache::Cache& cache);
+// How a decode step reads the cache, for reports: "dense" (no packed block), "packed_f32" or
+// "packed_int8" (codes are scored as they stand). Where a CPU has nothing faster than f32, kFast is
+// "packed_f32" too.
+std::string_view scorer_route(const cache::Cache& cache, Scorer scorer);
 
 // Called with the logits [n, vocab_size] of tokens [first, first + n) of the prompt.
 using LogitsSink =
@@ -36,9 +38,10 @@ class Decoder {
   // piece of a product.
   // Requires: what it is given outlives the decoder; read_weights made `weights` for `config`.
   //           n_threads 0: all processors.
-  Decoder(const ModelConfig& config, const Weights& weights, unsigned n_threads);
-  Decoder(const Model& model, unsigned n_threads)
-      : Decoder(model.config, model.weights, n_threads) {}
+  Decoder(const ModelConfig& config, const Weights& weights, unsigned n_threads,
+          Scorer scorer = Scorer::kFast);
+  Decoder(const Model& model, unsigned n_threads, Scorer scorer = Scorer::kFast)
+      : Decoder(model.config, model.weights, n_threads, scorer) {}
   Decoder(Decoder&&) noexcept;
   Decoder& operator=(Decoder&&) noexcept;
   ~Decoder();

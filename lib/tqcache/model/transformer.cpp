@@ -27,11 +27,12 @@ void rms_norm(std::span<const float> x, std::span<const float> weight, float eps
 
 }  // namespace
 
-Transformer::Transformer(const ModelConfig& config, const Weights& weights, unsigned n_threads)
+Transformer::Transformer(const ModelConfig& config, const Weights& weights, unsigned n_threads,
+                         Scorer scorer)
     : config_(config),
       weights_(weights),
       workers_(n_threads),
-      attention_(config.head_shape(), config.n_heads),
+      attention_(config.head_shape(), config.n_heads, config.rope, scorer),
       rope_(config.rope) {}
 
 void Transformer::reserve_rows(std::int64_t n) {

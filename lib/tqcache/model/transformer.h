@@ -33,7 +33,7 @@ namespace tqcache::model {
 class Transformer {
  public:
   // Requires: both outlive the transformer, and read_weights made `weights` for `config`.
-  Transformer(const ModelConfig& config, const Weights& weights, unsigned n_threads);
+  Transformer(const ModelConfig& config, const Weights& weights, unsigned n_threads, Scorer scorer);
 
   // Begins with tokens at positions [first, first + ids.size()): their embeddings become x.
   // Requires: 1 to 256 valid ids, all in one token block.

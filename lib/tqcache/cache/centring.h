@@ -1,0 +1,88 @@
+#pragma once
+// cache/centring.h: takes the mean head vector out before a side is packed.
+//
+// Of a key before RoPE most is the same in every token; of a model with key biases, nearly all.
+// What is the same in every token need not be packed again and again: the mean is kept once a kv
+// head, and the codes are of what is left of each token. Taken out before RoPE, the mean turns with
+// the position, so token p loses R_p mean; taken out after RoPE, as of values, it is the same
+// everywhere.
+//
+// Spec: docs/codec.md §8.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "tqcache/base/aligned.h"
+#include "tqcache/base/dtype.h"
+#include "tqcache/cache/rope.h"
+#include "tqcache/cache/token_block.h"
+
+namespace tqcache::cache {
+
+enum class Centring : std::uint8_t { kNone = 0, kPostRope = 1, kPreRope = 2 };
+
+// What keys of `head_dim` components get when `wanted` is asked for: kPreRope becomes kPostRope
+// where the cache does not say how the model turned them.
+Centring key_centring(Centring wanted, const Rope& rope, std::int64_t head_dim);
+
+// What values get: they have no RoPE, so kPreRope becomes kPostRope.
+Centring value_centring(Centring wanted);
+
+// The mean of one side. It is fixed when the first token block is packed, and kept for all that
+// come later.
+struct Mean {
+  Centring kind = Centring::kNone;
+  // [n_kv_heads, head_dim], of kPreRope before RoPE. Empty: of kNone, or not fixed yet.
+  AlignedFloats values = {};
+  std::shared_ptr<const RopeTable> rope = {};  // of kPreRope; one for all sides of a cache
+
+  bool is_fixed() const { return kind == Centring::kNone || !values.empty(); }
+};
+
+bool operator==(const Mean& a, const Mean& b);
+
+// The mean of one kv head: [head_dim]. Requires: mean.values are there.
+inline std::span<const float> mean_of_head(const Mean& mean, HeadShape shape,
+                                           std::int64_t kv_head) {
+  const auto head_dim = static_cast<std::size_t>(shape.head_dim);
+  return std::span(mean.values).subspan(static_cast<std::size_t>(kv_head) * head_dim, head_dim);
+}
+
+// The mean of all tokens in dense blocks, the first of which begins at position 0.
+//
+// Shapes: blocks each [n_kv_heads, kTokenBlock, head_dim] of dtype; the result [n_kv_heads,
+//         head_dim]. Zero when there is no token, and when a value is not finite: then packing
+//         tells where.
+// Units:  rope as in Mean: null takes the vectors as they stand.
+// Bytes:  summed in f64, in an order that does not depend on the number of threads.
+AlignedFloats compute_mean(std::span<const AlignedBytes> blocks, Dtype dtype, HeadShape shape,
+                           std::int64_t n_tokens, const RopeTable* rope, unsigned n_threads);
+
+// The mean as it stands in the tokens of one block. Does nothing for a mean without values.
+class BlockMean {
+ public:
+  // Of all kv heads. `mean` must outlive this.
+  BlockMean(const Mean& mean, HeadShape shape, std::int64_t block);
+  // Of one kv head.
+  BlockMean(const Mean& mean, HeadShape shape, std::int64_t block, std::int64_t kv_head);
+
+  // Shapes: rows [n, head_dim]: the tokens of the block from `first_token` on.
+  // Bytes:  identical on every CPU.
+  void subtract_from(std::int64_t kv_head, std::int64_t first_token, std::span<float> rows) const;
+  void add_to(std::int64_t kv_head, std::int64_t first_token, std::span<float> rows) const;
+
+ private:
+  BlockMean(const Mean& mean, std::int64_t head_dim, std::int64_t block, std::int64_t first_head,
+            std::span<const float> values);
+  template <class Apply>
+  void for_each(std::int64_t kv_head, std::int64_t first_token, std::span<float> rows,
+                Apply apply) const;
+
+  const RopeTable* rope_;
+  std::size_t head_dim_;
+  std::int64_t first_head_;
+  AlignedFloats rows_;  // of each head, as it stands in the block's first token
+};
+
+}  // namespace tqcache::cache

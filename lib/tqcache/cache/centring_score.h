@@ -1,0 +1,86 @@
+#pragma once
+// cache/centring_score.h: what the mean of a side's keys adds to the scores of its packed tokens.
+//
+// Codes of centred keys score q . (k - m); the score of the key is that plus q . m. Of a mean taken
+// out before RoPE, m = R_p mean, and q . R_p mean is a sum of one cosine and one sine a frequency
+// pair: A cos(p w) + B sin(p w), with A and B the same for all tokens. It needs no memory traffic:
+// inside a token block the waves are a constant table, and from block to block only A and B turn.
+// Pairs that move little within a block are joined: their sum is one smooth function of the place,
+// so seven even and seven odd Chebyshev polynomials do for all of them.
+//
+// The result differs from q . R_p mean by less than 1e-6 |q| |mean|, at any position.
+//
+// Spec: docs/codec.md §8.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tqcache/base/aligned.h"
+#include "tqcache/cache/rope.h"
+#include "tqcache/cache/token_block.h"
+
+namespace tqcache::cache {
+
+// What all layers, heads and queries of a model share.
+// Threads: any number may read at once; extend() must be alone.
+class CentringTable {
+ public:
+  // Requires: can_turn().
+  explicit CentringTable(const Rope& rope);
+
+  // Makes the phasors of the first n_blocks token blocks, as far as they are not there yet.
+  void extend(std::int64_t n_blocks);
+
+  std::size_t n_pairs() const { return frequencies_.size(); }
+  std::size_t n_fast() const { return n_fast_; }  // pairs with rows of their own, from the first on
+
+  // Functions of the place in a block, as codec/mirrored_sum.h wants them: cosine and sine of each
+  // fast pair, then the polynomials of degree 0 and 1, 2 and 3, ..., then zeros.
+  std::size_t n_rows() const;
+  const float* rows() const { return rows_.data(); }
+
+  // How much of each polynomial is in each slow pair's cosine, then in its sine:
+  // [n_slow_padded(), 2, kPolynomials], of which the last may be zeros to make an even number.
+  static constexpr std::size_t kPolynomials = 8;  // seven, and zeros in the last place
+  std::size_t n_slow_padded() const { return (n_pairs() - n_fast_ + 1) / 2 * 2; }
+  const float* slow_pairs() const { return slow_pairs_.data(); }
+
+  // cos(p w), then sin(p w), of each pair, with p in the middle of the block. Shapes: [2, n_pairs].
+  const float* block_phasors(std::int64_t block) const;
+
+  std::uint64_t bytes() const;
+
+ private:
+  std::vector<double> frequencies_;  // full turns a token
+  std::size_t n_fast_ = 0;
+  AlignedFloats rows_;
+  AlignedFloats slow_pairs_;
+  AlignedFloats phasors_;  // [n_blocks, 2, n_pairs]
+};
+
+// The queries that share a kv head, held against the mean of its keys.
+// Threads: set() must be alone; after that any number may add.
+class CentringScore {
+ public:
+  // Shapes:   queries [n, head_dim], after RoPE; mean [head_dim], the kv head's part of
+  // Mean::values. Requires: `table` outlives this; null for a mean that does not turn
+  // (Centring::kPostRope).
+  void set(const CentringTable* table, std::span<const float> mean, std::span<const float> queries);
+
+  // scores[q][t] += query q . (the mean as it stands in token t of the block).
+  //
+  // Shapes:   scores [n, 256], rows `stride` apart.
+  // Requires: the table holds the block.
+  void add_to(std::int64_t block, float* scores, std::size_t stride) const;
+
+ private:
+  template <std::size_t kQueries>
+  void add_waves(std::size_t first, std::int64_t block, float* scores, std::size_t stride) const;
+
+  const CentringTable* table_ = nullptr;
+  AlignedFloats waves_;           // [n, 2, n_pairs]: A, then B
+  std::vector<float> constants_;  // [n]: of components that do not turn
+};
+
+}  // namespace tqcache::cache

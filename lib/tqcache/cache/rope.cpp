@@ -1,0 +1,151 @@
+#include "tqcache/cache/rope.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "tqcache/cache/token_block.h"
+
+namespace tqcache::cache {
+namespace {
+
+constexpr double kTwoPi = 2 * std::numbers::pi;
+
+double power(double x, std::int64_t n) {
+  double result = 1;
+  for (; n > 0; n /= 2, x *= x) {
+    if (n % 2 != 0) result *= x;
+  }
+  return result;
+}
+
+// x in (0, 1] with x^n = a, for a in (0, 1]: bisection, until no number is left between the ends.
+double root(double a, std::int64_t n) {
+  double low = 0, high = 1;
+  while (true) {
+    const double middle = low + (high - low) / 2;
+    if (middle <= low || middle >= high) return high;
+    (power(middle, n) < a ? low : high) = middle;
+  }
+}
+
+// Turns every row of x [n, head_dim] by `sign` times the angles of `position`.
+template <class Value>
+void turn_exact(std::span<const double> frequencies, std::int64_t position, double sign,
+                std::size_t head_dim, std::span<Value> x) {
+  const std::size_t half = frequencies.size();
+  for (std::size_t i = 0; i < half; ++i) {
+    const Phasor at = phasor(static_cast<double>(position) * frequencies[i]);
+    const double sin = sign * at.sin;
+    for (std::size_t row = 0; row < x.size(); row += head_dim) {
+      const double a = x[row + i];
+      const double b = x[row + i + half];
+      x[row + i] = static_cast<Value>(a * at.cos - b * sin);
+      x[row + i + half] = static_cast<Value>(b * at.cos + a * sin);
+    }
+  }
+}
+
+void turn_rounded(const Rope& rope, std::int64_t position, float sign, std::span<float> x) {
+  if (!can_turn(rope, static_cast<std::int64_t>(x.size()))) return;
+  const std::vector<double> frequencies = rope_frequencies(rope);
+  const std::size_t half = frequencies.size();
+  for (std::size_t i = 0; i < half; ++i) {
+    const Phasor at = phasor(static_cast<double>(position) * frequencies[i]);
+    const float cos = static_cast<float>(at.cos);
+    const float sin = sign * static_cast<float>(at.sin);
+    const float a = x[i];
+    const float b = x[i + half];
+    x[i] = a * cos - b * sin;
+    x[i + half] = b * cos + a * sin;
+  }
+}
+
+// The series of sine and cosine in angle^2, up to angle^17: for angles up to pi / 4 what is left
+// out is below 3e-18.
+constexpr int kTerms = 9;
+struct Series {
+  double cos[kTerms];
+  double sin[kTerms];
+};
+constexpr Series taylor() {
+  Series series{};
+  double factor = 1;
+  for (int i = 0; i < kTerms; ++i) {
+    series.cos[i] = factor;
+    series.sin[i] = factor / (2 * i + 1);
+    factor /= -(2 * i + 1) * (2 * i + 2);
+  }
+  return series;
+}
+constexpr Series kSeries = taylor();
+
+}  // namespace
+
+bool can_turn(const Rope& rope, std::int64_t head_dim) {
+  return rope.style != RopeStyle::kNone && rope.n_dims >= 2 && rope.n_dims % 2 == 0 &&
+         rope.n_dims <= head_dim && std::isfinite(rope.base) && rope.base >= 1;
+}
+
+void turn(const Rope& rope, std::int64_t position, std::span<float> x) {
+  turn_rounded(rope, position, 1, x);
+}
+
+void turn_back(const Rope& rope, std::int64_t position, std::span<float> x) {
+  turn_rounded(rope, position, -1, x);
+}
+
+Phasor phasor(double turns) {
+  // To the nearest quarter: what is left is exact, and at most pi / 4.
+  const double quarters = std::round(4 * turns);
+  const double angle = (turns - quarters / 4) * kTwoPi;
+  const double square = angle * angle;
+  double cos = 0, sin = 0;
+  for (int i = kTerms - 1; i >= 0; --i) {
+    cos = cos * square + kSeries.cos[i];
+    sin = sin * square + kSeries.sin[i];
+  }
+  sin *= angle;
+  switch (static_cast<int>(quarters - 4 * std::floor(quarters / 4))) {
+    case 0:
+      return {cos, sin};
+    case 1:
+      return {-sin, cos};
+    case 2:
+      return {-cos, -sin};
+    default:
+      return {sin, -cos};
+  }
+}
+
+std::vector<double> rope_frequencies(const Rope& rope) {
+  const std::int64_t half = rope.n_dims / 2;
+  const double ratio = root(1 / rope.base, half);
+  std::vector<double> frequencies(static_cast<std::size_t>(half));
+  double frequency = 1 / kTwoPi;
+  for (double& each : frequencies) {
+    each = frequency;
+    frequency *= ratio;
+  }
+  return frequencies;
+}
+
+RopeTable::RopeTable(const Rope& rope) : rope_(rope), frequencies_(rope_frequencies(rope)) {
+  const std::size_t half = frequencies_.size();
+  cos_.resize(static_cast<std::size_t>(kTokenBlock) * half);
+  sin_.resize(cos_.size());
+  for (std::size_t i = 0; i < cos_.size(); ++i) {
+    const Phasor at = phasor(static_cast<double>(i / half) * frequencies_[i % half]);
+    cos_[i] = static_cast<float>(at.cos);
+    sin_[i] = static_cast<float>(at.sin);
+  }
+}
+
+void RopeTable::turn_to(std::int64_t position, std::int64_t head_dim, std::span<float> x) const {
+  turn_exact(frequencies_, position, 1, static_cast<std::size_t>(head_dim), x);
+}
+
+void RopeTable::turn_back_from(std::int64_t position, std::span<double> x) const {
+  turn_exact(frequencies_, position, -1, x.size(), x);
+}
+
+}  // namespace tqcache::cache
