@@ -1,0 +1,24 @@
+# Builds the same programs with nothing but a compiler and pkg-config, and runs them.
+cmake_minimum_required(VERSION 3.25)
+include(${CMAKE_CURRENT_LIST_DIR}/consumer.cmake)
+
+file(REMOVE_RECURSE ${WORK_DIR})
+extract_readme_example(${SOURCE_DIR}/README.md ${WORK_DIR}/readme_example.cpp)
+
+set(ENV{PKG_CONFIG_PATH} ${PREFIX}/${LIBDIR}/pkgconfig)
+execute_process(COMMAND ${PKG_CONFIG} --cflags --libs tqcache
+  OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+separate_arguments(flags UNIX_COMMAND "${flags}")
+
+# Every installed header finds all that it includes among the installed ones.
+file(GLOB_RECURSE headers RELATIVE ${PREFIX}/include ${PREFIX}/include/*.h)
+list(TRANSFORM headers REPLACE "(.+)" "#include \"\\1\"\n")
+file(WRITE ${WORK_DIR}/all_headers.cpp ${headers})
+run(${CXX} -std=c++20 -fsyntax-only ${WORK_DIR}/all_headers.cpp ${flags})
+
+set(ENV{LD_LIBRARY_PATH} ${PREFIX}/${LIBDIR})  # for a build with BUILD_SHARED_LIBS
+run(${CXX} -std=c++20 ${CXX_FLAGS} ${CMAKE_CURRENT_LIST_DIR}/consumer/small_cache.cpp ${flags}
+  -o ${WORK_DIR}/small_cache)
+run(${CXX} -std=c++20 ${CXX_FLAGS} ${WORK_DIR}/readme_example.cpp ${flags}
+  -o ${WORK_DIR}/readme_example)
+run_consumer(${WORK_DIR}/small_cache ${WORK_DIR}/readme_example ${WORK_DIR})
