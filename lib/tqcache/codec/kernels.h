@@ -129,7 +129,7 @@ std::span<const Kernels* const> all_kernels();
 // The fastest of all_kernels().
 const Kernels& best_kernels();
 
-// The table of that name; of an empty name, the fastest. For the value of TQCACHE_ISA.
+// The table of that name; of an empty name, the fastest.
 // Errors: kInvalidArgument for a name unknown; kUnsupported for one that this CPU or this program
 //         does not have. The message names those that are there.
 Result<const Kernels*> find_kernels(std::string_view name);

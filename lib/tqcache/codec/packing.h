@@ -5,7 +5,8 @@
 // Eight codes fill exactly `bits` bytes, so packing works on groups of eight. Unused bits of the
 // last byte are written as zero and not looked at when read.
 //
-// Spec: docs/codec.md §5 (layout "rows").
+// In memory only, for single head vectors: files keep whole blocks, in the layout of
+// codec/block_layout.h.
 
 #include <cstddef>
 #include <cstdint>
