@@ -1,96 +1,259 @@
-// How fast the codec packs and unpacks head vectors, on one thread.
+// Speed of packing and unpacking head vectors, one core.
 //
-// Rates are in bytes of the f16 values that go in or would come out, so that they compare with
-// the size of a dense cache. Arguments: head_dim, bits.
+//   encode/<preset>/<kernels>   rows of f16, centre taken out, to packed blocks of keys
+//   decode/<preset>/<kernels>   packed blocks of keys to rows of f16
 //
-// usage: bench_codec --benchmark_repetitions=5 --benchmark_report_aggregates_only
+// A preset is turbo<bits>, head_dim 128, with the centre turning as before RoPE; or that with
+//   -none, -post          no centre, or one that does not turn
+//   -d<n>                 another head_dim
+//   -r2, -r3              two or three rounds of the rotation
+//   -qr                   a dense rotation
+//   -norm                 another rule for scales
+//   -v                    blocks of values
+// or another mode: turbo2.5 and turbo3.5 (32 loud channels with a bit more), prod4, affine4. What
+// these decode to is f32.
+//
+// GB/s is of the f16 values, so that it compares with the size of a dense cache; "bits" are bits a
+// value of codes and scales; "distortion" is |x - x~|^2 / |x|^2. Compare medians:
+// --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true
 
 #include <benchmark/benchmark.h>
 
-#include <cstddef>
-#include <cstdint>
+#include <algorithm>
+#include <cmath>
 #include <random>
-#include <span>
+#include <string>
 #include <vector>
 
-#include "tqcache/codec/quantizer.h"
+#include "tqcache/base/aligned.h"
+#include "tqcache/codec/head_codec.h"
 
 namespace {
 
-using tqcache::codec::Quantizer;
+using namespace tqcache;
+using namespace tqcache::codec;
 
-constexpr std::size_t kVectors = 256;  // a token block of one kv head; stays in the L2 cache
-constexpr std::size_t kBytesOfF16 = 2;
+constexpr std::size_t kBlocks = 16;  // a megabyte of f16 at head_dim 128
+constexpr std::size_t kTokens = kBlocks * kBlockTokens;
 
-struct Workload {
-  Quantizer quantizer;
-  std::size_t head_dim;
-  std::vector<float> vectors;         // [kVectors, head_dim]
-  std::vector<std::byte> codes;       // [kVectors, code_bytes]
-  std::vector<std::uint16_t> scales;  // [kVectors], f16 bits
+enum class CentreKind { kNone, kPlain, kTurning };
 
-  std::span<float> vector(std::size_t i) { return {&vectors[i * head_dim], head_dim}; }
-  std::span<std::byte> code(std::size_t i) {
-    return std::span(codes).subspan(i * quantizer.code_bytes(), quantizer.code_bytes());
+struct Preset {
+  std::string name;
+  CodecSpec spec;
+  CentreKind centre = CentreKind::kTurning;
+  BlockOrder order = BlockOrder::kKeys;
+};
+
+CodecSpec turbo(int bits, int head_dim = 128) { return {.head_dim = head_dim, .bits = bits}; }
+
+CodecSpec with_mode(Mode mode, int bits) {
+  CodecSpec spec = turbo(bits);
+  spec.mode = mode;
+  if (mode == Mode::kMixed) {
+    spec.outlier_channels = 32;
+    spec.outlier_bits = bits + 1;
   }
+  return spec;
+}
 
-  void encode_all() {
-    for (std::size_t i = 0; i < kVectors; ++i) {
-      const auto scale = quantizer.encode(vector(i), code(i));
-      scales[i] = scale ? scale.value() : std::uint16_t{0};
-    }
+std::vector<Preset> presets() {
+  CodecSpec two_rounds = turbo(4), three_rounds = turbo(4), dense = turbo(4), norm = turbo(4);
+  two_rounds.rounds = 2;
+  three_rounds.rounds = 3;
+  dense.rotation = RotationKind::kDenseQr;
+  norm.scale = ScaleRule::kNorm;
+  std::vector<Preset> all = {{"turbo4-none", turbo(4), CentreKind::kNone},
+                             {"turbo4-post", turbo(4), CentreKind::kPlain},
+                             {"turbo4-v", turbo(4), CentreKind::kPlain, BlockOrder::kValues},
+                             {"turbo4-r2", two_rounds},
+                             {"turbo4-r3", three_rounds},
+                             {"turbo4-qr", dense},
+                             {"turbo4-norm", norm},
+                             {"turbo2.5", with_mode(Mode::kMixed, 2)},
+                             {"turbo3.5", with_mode(Mode::kMixed, 3)},
+                             {"prod4", with_mode(Mode::kProd, 4)},
+                             {"affine4", with_mode(Mode::kAffine, 4)}};
+  for (const int bits : {4, 3, 2, 8}) all.push_back({"turbo" + std::to_string(bits), turbo(bits)});
+  for (const int head_dim : {32, 64, 80, 96, 112, 192, 256, 512, 576, 1024}) {
+    all.push_back({"turbo4-d" + std::to_string(head_dim), turbo(4, head_dim)});
+  }
+  return all;
+}
+
+// f16 rows of kTokens tokens that have much in common, and what they have in common.
+struct Rows {
+  std::size_t head_dim;
+  std::vector<float> mean, cos, sin;
+  AlignedBytes bytes;
+
+  Rows(std::size_t dim, CentreKind kind);
+  Centre centre(CentreKind kind) const {
+    if (kind == CentreKind::kNone) return {};
+    return {mean.data(), kind == CentreKind::kTurning ? head_dim / 2 : 0, cos.data(), sin.data()};
+  }
+  std::size_t block_bytes() const { return kBlockTokens * head_dim * 2; }
+  VectorRows block(std::size_t i) const {
+    return {Dtype::kF16, bytes.data() + i * block_bytes(), head_dim * 2};
   }
 };
 
-Workload make_workload(const benchmark::State& state) {
-  const auto head_dim = static_cast<std::size_t>(state.range(0));
-  Workload work{.quantizer = Quantizer::make({.head_dim = static_cast<int>(state.range(0)),
-                                              .bits = static_cast<int>(state.range(1))})
-                                 .value(),
-                .head_dim = head_dim,
-                .vectors = std::vector<float>(kVectors * head_dim),
-                .codes = {},
-                .scales = std::vector<std::uint16_t>(kVectors)};
-  work.codes.resize(kVectors * work.quantizer.code_bytes());
+Rows::Rows(std::size_t dim, CentreKind kind) : head_dim(dim), bytes(kTokens * dim * 2) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
-  for (float& value : work.vectors) value = normal(random);
-  return work;
-}
-
-void count_bytes(benchmark::State& state) {
-  const auto values = static_cast<std::int64_t>(kVectors) * state.range(0);
-  state.SetBytesProcessed(state.iterations() * values * static_cast<std::int64_t>(kBytesOfF16));
-}
-
-void encode(benchmark::State& state) {
-  Workload work = make_workload(state);
-  for (auto _ : state) {
-    work.encode_all();
-    benchmark::DoNotOptimize(work.codes.data());
-  }
-  count_bytes(state);
-}
-
-void decode(benchmark::State& state) {
-  Workload work = make_workload(state);
-  work.encode_all();
-  for (auto _ : state) {
-    for (std::size_t i = 0; i < kVectors; ++i) {
-      work.quantizer.decode(work.code(i), work.scales[i], work.vector(i));
+  for (std::size_t i = 0; i < dim; ++i) mean.push_back(2.0f * normal(random));
+  for (std::size_t t = 0; t < kBlockTokens; ++t) {
+    for (std::size_t i = 0; i < dim / 2; ++i) {
+      const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(dim);
+      const double angle = static_cast<double>(t) * std::pow(1e6, exponent);
+      cos.push_back(static_cast<float>(std::cos(angle)));
+      sin.push_back(static_cast<float>(std::sin(angle)));
     }
-    benchmark::DoNotOptimize(work.vectors.data());
   }
-  count_bytes(state);
+  // What is left when the centre is taken out of nothing is the centre itself, but for its sign.
+  std::vector<float> zeros(dim), row(dim);
+  const VectorRows nothing = {Dtype::kF32, std::as_bytes(std::span(zeros)).data(), 0};
+  for (std::size_t t = 0; t < kTokens; ++t) {
+    best_kernels().centre_rows(nothing, 1, dim, centre(kind), t % kBlockTokens, row.data());
+    for (float& value : row) value = normal(random) - value;
+    store_f32(Dtype::kF16, row, bytes.data() + t * dim * 2);
+  }
 }
 
-void shapes(benchmark::internal::Benchmark* benchmark) {
-  for (const int head_dim : {64, 128, 256}) {
-    for (const int bits : {2, 3, 4, 8}) benchmark->Args({head_dim, bits});
+struct Workload {
+  HeadCodec codec;
+  Centre centre;
+  Rows rows;
+  std::vector<std::uint16_t> order;  // of channels, in mode mixed
+  AlignedBytes codes;
+  std::vector<std::uint16_t> scales;
+
+  Workload(const Preset& preset, const Kernels& kernels)
+      : codec(HeadCodec::make(preset.spec, preset.order, kernels).value()),
+        rows(codec.head_dim(), preset.centre),
+        codes(kBlocks * codec.code_bytes()),
+        scales(kTokens * codec.n_scale_rows()) {
+    centre = rows.centre(preset.centre);
+    std::vector<std::uint16_t> loud;
+    for (std::size_t i = 0; i < codec.outlier_channels(); ++i) {
+      loud.push_back(static_cast<std::uint16_t>(4 * i));
+    }
+    if (!loud.empty()) order = make_channel_order(codec.head_dim(), loud).value();
   }
+
+  std::span<std::byte> block_codes(std::size_t i) {
+    return std::span(codes).subspan(i * codec.code_bytes(), codec.code_bytes());
+  }
+  std::span<std::uint16_t> block_scales(std::size_t i) {
+    const std::size_t size = kBlockTokens * codec.n_scale_rows();
+    return std::span(scales).subspan(i * size, size);
+  }
+  bool encode() {
+    bool ok = true;
+    for (std::size_t i = 0; i < kBlocks; ++i) {
+      const VectorRows from = rows.block(i);
+      ok &=
+          codec.encode(from, centre, order, kBlockTokens, 0, block_codes(i), block_scales(i)).ok();
+    }
+    return ok;
+  }
+};
+
+// What comes of decoding: f16 from a codec of one part, f32 from one of several.
+struct Decoded {
+  std::vector<std::byte> f16;
+  std::vector<float> f32;
+
+  explicit Decoded(const HeadCodec& codec) {
+    const std::size_t n_values = kTokens * codec.head_dim();
+    if (codec.n_parts() == 1) f16.resize(2 * n_values);
+    if (codec.n_parts() > 1) f32.resize(n_values);
+  }
+
+  void decode(Workload& work) {
+    const std::size_t dim = work.codec.head_dim();
+    const std::size_t n_values = kBlockTokens * dim;
+    for (std::size_t i = 0; i < kBlocks; ++i) {
+      if (f32.empty()) {
+        work.codec.part(0).decode(work.block_codes(i), work.block_scales(i), kBlockTokens,
+                                  {Dtype::kF16, f16.data() + 2 * i * n_values, 2 * dim});
+      } else {
+        work.codec.decode({work.block_codes(i), work.block_scales(i)}, work.order, kBlockTokens,
+                          std::span(f32).subspan(i * n_values, n_values));
+      }
+    }
+  }
+
+  std::vector<float> first_block(std::size_t head_dim) const {
+    std::vector<float> values(kBlockTokens * head_dim);
+    if (f32.empty()) {
+      load_f32(Dtype::kF16, f16.data(), values);
+    } else {
+      std::copy_n(f32.begin(), values.size(), values.begin());
+    }
+    return values;
+  }
+};
+
+// |x - x~|^2 / |x|^2 of the vectors less their centre, in the first block.
+double distortion(const Workload& work, const Decoded& decoded) {
+  const std::size_t dim = work.rows.head_dim;
+  std::vector<float> x(kBlockTokens * dim);
+  const std::vector<float> y = decoded.first_block(dim);
+  best_kernels().centre_rows(work.rows.block(0), kBlockTokens, dim, work.centre, 0, x.data());
+  double error = 0, energy = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    error += std::pow(static_cast<double>(x[i] - y[i]), 2);
+    energy += std::pow(static_cast<double>(x[i]), 2);
+  }
+  return error / energy;
 }
 
-BENCHMARK(encode)->Apply(shapes);
-BENCHMARK(decode)->Apply(shapes);
+void report(benchmark::State& state, Workload& work) {
+  Decoded decoded(work.codec);
+  decoded.decode(work);
+  const double values = static_cast<double>(kTokens * work.rows.head_dim);
+  const double iterations = static_cast<double>(state.iterations());
+  const double bytes = static_cast<double>(work.codes.size() + 2 * work.scales.size());
+  state.counters["GB/s"] =
+      benchmark::Counter(2e-9 * values * iterations, benchmark::Counter::kIsRate);
+  state.counters["bits"] = 8.0 * bytes / values;
+  state.counters["distortion"] = distortion(work, decoded);
+}
+
+void encode(benchmark::State& state, const Preset& preset, const Kernels& kernels) {
+  Workload work(preset, kernels);
+  for (auto _ : state) {
+    if (!work.encode()) return state.SkipWithError("a vector was refused");
+    benchmark::DoNotOptimize(work.codes.data());
+    benchmark::ClobberMemory();
+  }
+  report(state, work);
+}
+
+void decode(benchmark::State& state, const Preset& preset, const Kernels& kernels) {
+  Workload work(preset, kernels);
+  if (!work.encode()) return state.SkipWithError("a vector was refused");
+  Decoded decoded(work.codec);
+  for (auto _ : state) {
+    decoded.decode(work);
+    benchmark::DoNotOptimize(&decoded);
+    benchmark::ClobberMemory();
+  }
+  report(state, work);
+}
 
 }  // namespace
+
+int main(int argc, char** argv) {
+  for (const Preset& preset : presets()) {
+    for (const Kernels* kernels : all_kernels()) {
+      const std::string name = preset.name + "/" + kernels->name;
+      benchmark::RegisterBenchmark(("encode/" + name).c_str(), encode, preset, *kernels);
+      benchmark::RegisterBenchmark(("decode/" + name).c_str(), decode, preset, *kernels);
+    }
+  }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+}

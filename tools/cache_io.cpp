@@ -64,6 +64,15 @@ Outcome<cache::Cache> load_cache(const Console& console, const std::string& path
                  format::read_cache(*source, options, bar.callback()));
 }
 
+Outcome<cache::Cache> map_cache(const Console& console, const std::string& path,
+                                unsigned n_threads) {
+  if (path == "-") return load_cache(console, path, n_threads);
+  ProgressBar bar(console, "checking", Unit::kBytes);
+  format::ReadOptions options;
+  options.n_threads = n_threads;
+  return in_file(path, format::map_cache(path, options, bar.callback()));
+}
+
 Outcome<Done> check_output(const std::string& path, bool force) {
   if (path.empty()) return usage_error("the output file has no name");
   if (path == "-") {

@@ -24,6 +24,11 @@ Outcome<std::unique_ptr<ByteSource>> open_cache(const std::string& path);
 Outcome<cache::Cache> load_cache(const Console& console, const std::string& path,
                                  unsigned n_threads);
 
+// The same without copying what stands in the file uncompressed: format::map_cache() says whose
+// files that is for. Standard input is read.
+Outcome<cache::Cache> map_cache(const Console& console, const std::string& path,
+                                unsigned n_threads);
+
 // Refuses an output that cannot be written before hours are spent on what goes into it.
 Outcome<Done> check_output(const std::string& path, bool force);
 

@@ -2,8 +2,9 @@
 # Builds tqcache and runs its tests, installing first what is missing. The last lines are ctest's
 # own summary.
 #
-# usage: tools/check.sh [--clang] [--asan] [--jobs N]
+# usage: tools/check.sh [--clang] [--neon] [--asan] [--jobs N]
 #   --clang   first compile everything with clang 14 as well, warnings as errors
+#   --neon    then compile the codec for 64-bit ARM, and run its tests under qemu
 #   --asan    then run the tests under AddressSanitizer and UndefinedBehaviorSanitizer as well
 #   --jobs N  processes at a time (default: all processors)
 # With CI=true in the environment warnings are errors in every step.
@@ -11,6 +12,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 with_clang=false
+with_neon=false
 with_asan=false
 jobs=$(nproc)
 
@@ -23,6 +25,7 @@ usage_error() {
 while [ $# -gt 0 ]; do
   case $1 in
     --clang) with_clang=true ;;
+    --neon) with_neon=true ;;
     --asan) with_asan=true ;;
     --jobs)
       [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || usage_error "--jobs wants a number"
@@ -55,14 +58,27 @@ run_tests() {
   ctest --preset "$1" --parallel "$jobs"
 }
 
+# A project of its own (tests/neon), so that only the codec needs a compiler for ARM.
+check_neon() {
+  local began=$SECONDS
+  step "neon: build"
+  cmake -S tests/neon -B build/neon -G Ninja -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_TOOLCHAIN_FILE=aarch64.cmake > /dev/null
+  cmake --build build/neon --parallel "$jobs" -- "${quiet[@]}"
+  step "neon: built in $((SECONDS - began)) s; tests"
+  ctest --test-dir build/neon --output-on-failure
+}
+
 groups=(test)
 ! $with_clang || groups+=(clang)
+! $with_neon || groups+=(neon)
 tools/install-deps.sh "${groups[@]}"
 
 werror=OFF
 [ "${CI:-}" != true ] || werror=ON
 
 if $with_clang; then configure_and_build clang ON; fi
+if $with_neon; then check_neon; fi
 if $with_asan; then
   configure_and_build asan "$werror"
   run_tests asan

@@ -145,6 +145,12 @@ void add_scorer_flag(CLI::App& app, model::Scorer& scorer) {
       ->default_str("fast");
 }
 
+void add_map_flag(CLI::App& app, bool& map) {
+  app.add_flag("--map", map,
+               "Use what stands in the cache file uncompressed where it is, without reading it "
+               "first; the file must not be cut or changed meanwhile");
+}
+
 void add_force_flag(CLI::App& app, bool& force) {
   app.add_flag("-f,--force", force, "Replace the output file if it exists");
 }
@@ -191,9 +197,13 @@ Result<format::WriteOptions> write_options(const CompressionFlags& flags, unsign
   if (flags.level < 1 || flags.level > 19) {
     return usage_error(fmt::format("--level: {} is not 1 to 19", flags.level));
   }
-  return format::WriteOptions{
-      flags.method == "zstd" ? format::Compression::kZstd : format::Compression::kNone, flags.level,
-      n_threads, force ? Overwrite::kAllow : Overwrite::kRefuse};
+  format::WriteOptions options;
+  options.compression =
+      flags.method == "zstd" ? format::Compression::kZstd : format::Compression::kNone;
+  options.zstd_level = flags.level;
+  options.n_threads = n_threads;
+  options.overwrite = force ? Overwrite::kAllow : Overwrite::kRefuse;
+  return options;
 }
 
 }  // namespace tqcache::cli

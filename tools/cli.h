@@ -11,8 +11,8 @@
 #include "console.h"
 #include "outcome.h"
 #include "tqcache/format/cache_file.h"
-#include "tqcache/model/attention.h"
 #include "tqcache/model/sampler.h"
+#include "tqcache/model/scorer_route.h"
 
 namespace tqcache::cli {
 
@@ -59,6 +59,7 @@ Result<void> check_sampling(const model::SamplerOptions& sampling);
 void add_model_flag(CLI::App& app, std::string& path, bool required);
 void add_threads_flag(CLI::App& app, unsigned& n_threads);
 void add_scorer_flag(CLI::App& app, model::Scorer& scorer);
+void add_map_flag(CLI::App& app, bool& map);
 void add_force_flag(CLI::App& app, bool& force);
 void add_sampling_flags(CLI::App& app, model::SamplerOptions& sampling);
 

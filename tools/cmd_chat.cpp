@@ -154,7 +154,7 @@ void Chat::command(const std::string& line) {
     note(console_, fmt::format("{} of {} tokens, cache {} ({} with free room), {}",
                                session_.cache().n_tokens(), session_.model().config.context_length,
                                human_bytes(bytes.used), human_bytes(bytes.allocated),
-                               session_.scorer_route()));
+                               session_.scorer_route().step));
   } else if (word == "/help") {
     note(console_, kCommands);
   } else {
@@ -227,6 +227,7 @@ Action define_chat(CLI::App& app) {
   add_compression_flags(app, flags->compression, "zstd");
   add_threads_flag(app, flags->session.n_threads);
   add_scorer_flag(app, flags->session.scorer);
+  add_map_flag(app, flags->session.map);
   add_force_flag(app, flags->force);
   app.footer(kExamples);
   return [flags](const Console& console) { return run(console, *flags); };

@@ -2,61 +2,56 @@
 
 #include <fmt/format.h>
 
-#include <map>
 #include <memory>
 #include <optional>
+#include <system_error>
 
 #include "cache_io.h"
 #include "cli.h"
+#include "codec_flags.h"
 #include "file_stats.h"
 #include "progress.h"
 #include "text.h"
 #include "tqcache/cache/convert.h"
+#include "tqcache/format/convert_file.h"
 
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kNotes =
     R"(Only full blocks of 256 tokens are packed; the tokens after them stay dense
 until their block is full, so a conversation can go on without packing twice.
+The work goes block by block: memory does not grow with the cache.
 
-Examples:
+)";
+
+constexpr const char* kExamples =
+    R"(Examples:
   tqcache convert book.kv book.tqkv
+  tqcache convert book.kv book.tqkv --preset k8v4
   tqcache convert book.kv book.tqkv --key-bits 4 --value-bits 3
   tqcache convert book.kv book.tqkv --key-bits 16      keys stay dense
+  tqcache convert book.kv book.tqkv --boundary-layers 2 --sink-tokens 4
+  tqcache convert book.kv book.tqkv --mode mixed --outlier-channels 32
   tqcache convert - - < book.kv > book.tqkv
 )";
+
+std::string footer() {
+  std::string text = std::string(kNotes) + "Presets:\n";
+  for (const std::string_view name : cache::preset_names()) {
+    text += fmt::format("  {:<9} {}\n", name, cache::preset_description(name));
+  }
+  return text + "\n" + kExamples;
+}
 
 struct ConvertFlags {
   std::string input;
   std::string output;
-  int bits = 4;
-  std::optional<int> key_bits;
-  std::optional<int> value_bits;
-  cache::Centring center = cache::Centring::kPreRope;
+  CodecFlags codec;
   CompressionFlags compression;
   unsigned n_threads = 0;
   bool force = false;
 };
-
-Result<void> check_bits(std::string_view flag, int bits) {
-  const bool packed = bits >= codec::kMinBits && bits <= codec::kMaxBits;
-  if (packed || bits == cache::kDenseBits) return {};
-  return usage_error(fmt::format("{}: {} is neither {} to {} nor 16 (dense)", flag, bits,
-                                 codec::kMinBits, codec::kMaxBits));
-}
-
-Result<cache::ConvertOptions> convert_options(const ConvertFlags& flags) {
-  TQC_TRY(check_bits("--bits", flags.bits));
-  cache::ConvertOptions options;
-  options.key_bits = flags.key_bits.value_or(flags.bits);
-  options.value_bits = flags.value_bits.value_or(flags.bits);
-  options.center = flags.center;
-  options.n_threads = flags.n_threads;
-  TQC_TRY(check_bits("--key-bits", options.key_bits));
-  TQC_TRY(check_bits("--value-bits", options.value_bits));
-  return options;
-}
 
 struct Sizes {
   std::uint64_t before = 0;  // bytes of the input file
@@ -85,32 +80,67 @@ Outcome<Done> tell(const Console& console, const ConvertFlags& flags, const Size
   return print_json(object);
 }
 
-Outcome<cache::Cache> read_and_pack(const Console& console, const ConvertFlags& flags,
-                                    const cache::ConvertOptions& options, Sizes& sizes) {
-  const std::string name = display_name(flags.input, "standard input");
-  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_cache(flags.input));
-  sizes.before = source->size();
+// Says so when keys cannot be centred before RoPE, as was asked for.
+void tell_fallback(const Console& console, const format::CacheFileInfo& info,
+                   const cache::SidePlan& keys) {
+  if (keys.dense || keys.center != cache::Centring::kPreRope) return;
+  for (const format::LayerInfo& layer : info.layers) {
+    if (!is_attention(layer)) continue;
+    const auto got = cache::key_centring(keys.center, info.identity.rope, layer.shape.head_dim);
+    if (got == keys.center) continue;
+    note(console,
+         "the cache does not say how its model turns keys (RoPE): centring after RoPE instead");
+    return;
+  }
+}
+
+// Standard output takes nothing back, so the file has to be whole before the first byte goes there.
+Outcome<std::uint64_t> convert_to_stdout(const Console& console, const ByteSource& source,
+                                         const std::string& name,
+                                         const cache::ConvertOptions& options,
+                                         const format::WriteOptions& write) {
   format::ReadOptions read;
-  read.n_threads = flags.n_threads;
+  read.n_threads = options.n_threads;
   ProgressBar reading(console, "reading", Unit::kBytes);
   TQC_TRY_ASSIGN(cache::Cache cache,
-                 in_file(name, format::read_cache(*source, read, reading.callback())));
-  sizes.n_values = value_count(cache);
+                 in_file(name, format::read_cache(source, read, reading.callback())));
   ProgressBar packing(console, "packing", Unit::kVectors);
-  return in_file(name, cache::convert(std::move(cache), options, packing.callback()));
+  TQC_TRY_ASSIGN(cache,
+                 in_file(name, cache::convert(std::move(cache), options, packing.callback())));
+  return save_cache(console, cache, "-", write);
+}
+
+Outcome<std::uint64_t> convert_to_file(const Console& console, const ByteSource& source,
+                                       const std::string& name, const std::string& output,
+                                       const cache::ConvertOptions& options,
+                                       const format::WriteOptions& write) {
+  {
+    ProgressBar bar(console, "converting", Unit::kBytes);
+    TQC_TRY(in_file(name, format::convert_file(source, output, options, write, bar.callback())));
+  }
+  std::error_code no_size;  // a device has none
+  const std::uintmax_t size = std::filesystem::file_size(output, no_size);
+  return no_size ? std::uint64_t{0} : std::uint64_t{size};
 }
 
 Outcome<ExitCode> run(const Console& console, const ConvertFlags& flags) {
-  TQC_TRY_ASSIGN(const cache::ConvertOptions options, convert_options(flags));
+  TQC_TRY_ASSIGN(cache::ConvertOptions options, convert_options(flags.codec));
+  options.n_threads = flags.n_threads;
   TQC_TRY_ASSIGN(const format::WriteOptions write,
                  write_options(flags.compression, flags.n_threads, flags.force));
-  if (console.json && flags.output == "-") {
+  const bool to_stdout = flags.output == "-";
+  if (console.json && to_stdout) {
     return usage_error("--json: standard output is taken by the cache");
   }
   TQC_TRY(check_output(flags.output, flags.force));
-  Sizes sizes;
-  TQC_TRY_ASSIGN(const cache::Cache cache, read_and_pack(console, flags, options, sizes));
-  TQC_TRY_ASSIGN(sizes.after, save_cache(console, cache, flags.output, write));
+  const std::string name = display_name(flags.input, "standard input");
+  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_cache(flags.input));
+  TQC_TRY_ASSIGN(const format::CacheFileInfo info, in_file(name, format::read_cache_info(*source)));
+  tell_fallback(console, info, options.keys);
+  Sizes sizes{source->size(), 0, value_count(info)};
+  TQC_TRY_ASSIGN(sizes.after,
+                 to_stdout ? convert_to_stdout(console, *source, name, options, write)
+                           : convert_to_file(console, *source, name, flags.output, options, write));
   TQC_TRY(tell(console, flags, sizes));
   return ExitCode::kDone;
 }
@@ -127,25 +157,11 @@ Action define_convert(CLI::App& app) {
       ->type_name("")
       ->check(file_name())
       ->required();
-  app.add_option("-b,--bits", flags->bits, "Bits of a packed value, 1 to 8; 16: stay dense")
-      ->type_name("B")
-      ->capture_default_str();
-  app.add_option("--key-bits", flags->key_bits, "The same for keys alone")->type_name("B");
-  app.add_option("--value-bits", flags->value_bits, "The same for values alone")->type_name("B");
-  static const std::map<std::string, cache::Centring> kCentrings = {
-      {"pre-rope", cache::Centring::kPreRope},
-      {"post-rope", cache::Centring::kPostRope},
-      {"none", cache::Centring::kNone}};
-  app.add_option_function<std::string>(
-         "--center", [flags](const std::string& word) { flags->center = kCentrings.at(word); },
-         "Take the mean of keys and values out before packing: pre-rope, post-rope, none")
-      ->type_name("WHERE")
-      ->check(CLI::IsMember(kCentrings).description(""))
-      ->default_str("pre-rope");
+  add_codec_flags(app, flags->codec);
   add_compression_flags(app, flags->compression, "zstd");
   add_threads_flag(app, flags->n_threads);
   add_force_flag(app, flags->force);
-  app.footer(kExamples);
+  app.footer(footer());
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

@@ -76,7 +76,10 @@ Json generate_json(const Session& session, const Run& run, const std::string& te
   json["peak_memory_bytes"] = peak_memory_bytes();
   json["cache_bytes"] = {{"allocated", bytes.allocated}, {"used", bytes.used}};
   json["native_working_set_bytes"] = session.working_set_bytes();
-  json["scorer_route"] = session.scorer_route();
+  const model::ScorerRoute route = session.scorer_route();
+  json["scorer_route"] = route.step;
+  json["prompt_route"] = route.prompt;
+  json["scorer_fallback"] = route.fallback.empty() ? Json(nullptr) : Json(route.fallback);
   json["stop_reason"] = stop_word(run.generation.stop);
   return json;
 }
@@ -172,6 +175,7 @@ Action define_generate(CLI::App& app) {
   add_compression_flags(app, flags->compression, "zstd");
   add_threads_flag(app, flags->session.n_threads);
   add_scorer_flag(app, flags->session.scorer);
+  add_map_flag(app, flags->session.map);
   add_force_flag(app, flags->force);
   app.footer(kExamples);
   return [flags](const Console& console) { return run(console, *flags); };

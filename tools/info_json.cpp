@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "codec_text.h"
 #include "file_stats.h"
 #include "tqcache/base/dtype.h"
+#include "tqcache/format/type_names.h"
 
 namespace tqcache::cli {
 namespace {
@@ -23,18 +25,32 @@ Json identity_json(const cache::Identity& identity) {
   return json;
 }
 
+Json part_json(const codec::PartSpec& part) {
+  const codec::QuantizerSpec& spec = part.quantizer;
+  Json json;
+  json["first"] = part.first;
+  json["size"] = spec.head_dim;
+  json["bits"] = spec.bits;
+  json["rotation"] = name_of(format::kRotationNames, spec.rotation);
+  json["rounds"] = spec.rounds;
+  json["seed"] = fmt::format("{:016x}", spec.seed);
+  json["scale"] = name_of(format::kScaleNames, spec.scale);
+  json["of_residual"] = part.of_residual;
+  json["has_bias"] = part.has_bias;
+  return json;
+}
+
 Json side_json(const format::SideInfo& side) {
   Json json;
   json["cache_type_id"] = side.cache_type_id;
   json["dense_dtype"] = dtype_name(side.dense_dtype);
-  if (side.codec) {
-    json["bits"] = side.codec->bits;
-    json["sign_seed"] = fmt::format("{:016x}", side.codec->sign_seed);
-    json["rotation"] = side.rotation;
-    json["scale"] = side.scale;
-    json["layout"] = side.layout;
-    json["centring"] = side.centring;
-  }
+  if (!is_turbo(side)) return json;
+  json["bits"] = code_bits(side);
+  json["layout"] = format::kLayoutName;
+  json["parts"] = Json::array();
+  for (const codec::PartSpec& part : side.parts) json["parts"].push_back(part_json(part));
+  json["centring"] = name_of(format::kCentringNames, side.centring);
+  json["sink_tokens"] = side.n_sinks;
   return json;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "codec_text.h"
 #include "file_stats.h"
 #include "terminal.h"
 #include "text.h"
@@ -37,9 +38,8 @@ std::string identity_text(const cache::Identity& identity) {
 
 std::string side_text(const format::SideInfo& side) {
   const std::string_view dtype = dtype_name(side.dense_dtype);
-  if (!side.codec) return fmt::format("dense {}", dtype);
-  return fmt::format("turbo {} bits, centring {} (tail {})", side.codec->bits, side.centring,
-                     dtype);
+  if (!is_turbo(side)) return fmt::format("dense {}", dtype);
+  return fmt::format("{} (tail {})", codec_text(side), dtype);
 }
 
 std::string layer_text(const LayerGroup& group) {

@@ -5,8 +5,7 @@ namespace {
 
 bool alike(const format::SideInfo& a, const format::SideInfo& b) {
   return a.cache_type_id == b.cache_type_id && a.dense_dtype == b.dense_dtype &&
-         a.codec == b.codec && a.rotation == b.rotation && a.scale == b.scale &&
-         a.layout == b.layout && a.centring == b.centring && a.centroids == b.centroids;
+         a.parts == b.parts && a.centring == b.centring && a.n_sinks == b.n_sinks;
 }
 
 bool alike(const format::LayerInfo& a, const format::LayerInfo& b) {

@@ -2,9 +2,10 @@
 # Installs the Debian packages that tqcache needs and that are not there yet. Does nothing, and
 # needs no rights, when all are there.
 #
-# usage: tools/install-deps.sh [test] [clang]
+# usage: tools/install-deps.sh [test] [clang] [neon]
 #   test    also what the tests need
 #   clang   also clang 14
+#   neon    also a compiler for 64-bit ARM, an emulator, and googletest's sources
 set -euo pipefail
 
 packages=(
@@ -17,6 +18,7 @@ for group in "$@"; do
     # The second reader of the file format, in Python, checks more when it has the last two.
     test) packages+=(libgtest-dev libgmock-dev python3 python3-xxhash python3-zstandard) ;;
     clang) packages+=(clang-14) ;;
+    neon) packages+=(g++-aarch64-linux-gnu qemu-user googletest) ;;
     *) echo "tools/install-deps.sh: unknown group: $group" >&2; exit 2 ;;
   esac
 done

@@ -57,13 +57,23 @@ double relative_error(std::span<const float> old_rows, std::span<const float> ne
   return error == 0 ? 0 : std::sqrt(error / length);
 }
 
+// Bits of mode mse whose error is not below that of this codec. A residual's bit does not count,
+// and evenly spaced centroids are worth one less.
+int least_bits(const codec::HeadCodec& codec) {
+  int bits = codec::kMaxBits;
+  for (const codec::PartSpec& part : codec.parts()) {
+    if (!part.of_residual) bits = std::min(bits, part.quantizer.bits - (part.has_bias ? 1 : 0));
+  }
+  return bits;
+}
+
 // Fewest bits of any packed block; nothing when all is dense.
 std::optional<int> fewest_bits(const cache::Cache& cache) {
   std::optional<int> fewest;
   const auto look = [&](const cache::Side& side) {
     const auto* turbo = std::get_if<cache::TurboSide>(&side);
     if (turbo == nullptr || turbo->packed.empty()) return;
-    fewest = std::min(fewest.value_or(codec::kMaxBits), turbo->codec.shape().bits);
+    fewest = std::min(fewest.value_or(codec::kMaxBits), least_bits(turbo->codec));
   };
   for (const cache::Layer& layer : cache.layers) {
     if (const auto* attention = std::get_if<cache::AttentionLayer>(&layer)) {

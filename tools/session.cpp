@@ -46,11 +46,16 @@ Outcome<std::unique_ptr<Session>> Session::open(const Console& console,
     return std::unique_ptr<Session>(
         new Session(console, std::move(model), std::move(empty), options));
   }
-  TQC_TRY_ASSIGN(cache::Cache cache, load_cache(console, options.cache, options.n_threads));
+  const auto load = options.map ? map_cache : load_cache;
+  TQC_TRY_ASSIGN(cache::Cache cache, load(console, options.cache, options.n_threads));
   TQC_TRY(in_file(display_name(options.cache, "standard input"),
                   cache::check_identity(cache, model->identity)));
-  return std::unique_ptr<Session>(
+  std::unique_ptr<Session> session(
       new Session(console, std::move(model), std::move(cache), options));
+  if (const std::string reason = session->scorer_route().fallback; !reason.empty()) {
+    note(console, "scoring packed codes in f32: " + reason);
+  }
+  return session;
 }
 
 Session::Session(const Console& console, std::unique_ptr<model::Model> model, cache::Cache cache,

@@ -24,6 +24,7 @@ struct SessionOptions {
   model::SamplerOptions sampling;
   unsigned n_threads = 0;
   model::Scorer scorer = model::Scorer::kFast;
+  bool map = false;  // score what stands in the file uncompressed where it is
 };
 
 enum class StopReason { kEndToken, kLength, kContextFull, kInterrupted, kFailed };
@@ -49,7 +50,7 @@ class Session {
   const model::Model& model() const { return *model_; }
   const cache::Cache& cache() const { return cache_; }
   cache::Cache& cache() { return cache_; }
-  std::string_view scorer_route() const { return model::scorer_route(cache_, scorer_); }
+  model::ScorerRoute scorer_route() const { return model::scorer_route(cache_, scorer_); }
 
   // Appends tokens to the cache. Requires: ids not empty.
   Outcome<Done> feed(std::span<const std::int32_t> ids);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <clocale>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "cli.h"
 #include "interrupt.h"
+#include "tqcache/codec/kernels.h"
 
 namespace tqcache::cli {
 namespace {
@@ -35,7 +37,8 @@ std::string help() {
   return text +
          "\n  tqcache VERB --help    the flags of a verb, with examples\n"
          "  tqcache --version      the version of this program\n\n"
-         "A file named - is standard input or standard output.\n"
+         "A file named - is standard input or standard output. TQCACHE_ISA=scalar, avx2,\n"
+         "avx512 or neon chooses the kernels.\n"
          "Exit codes: 0 done, 1 failed, 2 usage, 3 done in part, 10 not found, 20 corrupt,\n"
          "21 unsupported, 22 not this model, 130 interrupted.\n";
 }
@@ -54,13 +57,36 @@ ExitCode refuse_verb(const std::string& word, const std::vector<std::string>& ar
                 asks_for_json(args));
 }
 
+// The program's version, and what it computes with on this CPU.
+std::string version() {
+  std::string all;
+  for (const codec::Kernels* kernels : codec::all_kernels()) {
+    all += (all.empty() ? "" : ", ") + std::string(kernels->name);
+  }
+  return fmt::format("tqcache " TQCACHE_VERSION "\nkernels  {} (of {}; TQCACHE_ISA chooses)\n",
+                     codec::best_kernels().name, all);
+}
+
+// The library ignores a name that it does not know; who asks for it shall know, too.
+Result<void> check_isa() {
+  const char* const name = std::getenv("TQCACHE_ISA");
+  if (name == nullptr || *name == '\0') return {};
+  if (auto found = codec::find_kernels(name); !found) {
+    return in_context("TQCACHE_ISA", std::move(found).error());
+  }
+  return {};
+}
+
 ExitCode run(const std::vector<std::string>& args) {
+  if (const Result<void> isa = check_isa(); !isa) {
+    return report(Failure{isa.error(), {}, false}, asks_for_json(args));
+  }
   if (args.empty()) {
     return report(Failure{usage_error("no verb, see tqcache --help"), {}, false}, false);
   }
   const std::string& word = args.front();
   if (word == "--help" || word == "-h" || word == "help") return finish(print(help()));
-  if (word == "--version") return finish(print("tqcache " TQCACHE_VERSION "\n"));
+  if (word == "--version") return finish(print(version()));
   for (const Verb& verb : kVerbs) {
     if (verb.name == word) return run_verb(verb, {args.begin() + 1, args.end()});
   }

@@ -1,4 +1,4 @@
-// Reading: open_file, memory_source, read_file, MappedFile.
+// Reading: open_file, memory_source, read_file, MappedFile, map_file.
 
 #include "tqcache/base/file.h"
 
@@ -35,19 +35,21 @@ void expect_error(const Result<T>& result, ErrorCode code, std::string_view mess
   EXPECT_EQ(result.error().message, message);
 }
 
-// Both kinds of source, over the same 100 bytes.
-class ByteSources : public testing::TestWithParam<bool> {
+// Every kind of source, over the same 100 bytes.
+class ByteSources : public testing::TestWithParam<std::string> {
  protected:
   ByteSources() {
     write_all(folder_ / "file", counting(100));
-    source_ = GetParam() ? std::move(*open_file(folder_ / "file")) : memory_source(counting(100));
+    if (GetParam() == "File") source_ = std::move(*open_file(folder_ / "file"));
+    if (GetParam() == "Memory") source_ = memory_source(counting(100));
+    if (GetParam() == "Mapping") source_ = memory_source(*map_file(folder_ / "file"));
   }
   TempDir folder_;
   std::unique_ptr<ByteSource> source_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Both, ByteSources, testing::Bool(),
-                         [](const auto& instance) { return instance.param ? "File" : "Memory"; });
+INSTANTIATE_TEST_SUITE_P(All, ByteSources, testing::Values("File", "Memory", "Mapping"),
+                         [](const auto& instance) { return instance.param; });
 
 TEST_P(ByteSources, ReadAnyRange) {
   const Bytes whole = counting(100);
@@ -164,6 +166,21 @@ TEST(MappedFile, RefusesWhatOpenFileRefuses) {
   const TempDir folder;
   expect_error(MappedFile::open(folder / "missing"), ErrorCode::kNotFound, "no such file");
   expect_error(MappedFile::open(folder.path()), ErrorCode::kIo, "is a folder, not a file");
+}
+
+TEST(MapFile, KeepsTheBytesForAsLongAsAnyPieceOfThem) {
+  const TempDir folder;
+  write_all(folder / "file", counting(10'000));
+  SharedBytes piece;
+  {
+    const SharedBytes whole = *map_file(folder / "file");
+    EXPECT_EQ(copy(whole.view()), counting(10'000));
+    piece = whole.part(64, 100);
+  }
+  std::filesystem::remove(folder / "file");
+  const Bytes all = counting(10'000);
+  EXPECT_EQ(copy(piece.view()), copy(ByteView(all).subspan(64, 100)));
+  expect_error(map_file(folder / "missing"), ErrorCode::kNotFound, "no such file");
 }
 
 TEST(MappedFile, KeepsItsBytesWhenItMoves) {

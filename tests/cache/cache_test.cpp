@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
+
 #include "cache/random_cache.h"
 #include "tqcache/cache/convert.h"
+#include "tqcache/cache/presets.h"
 
 namespace tqcache::cache {
 namespace {
@@ -13,9 +17,11 @@ using test::attention;
 using test::random_cache;
 using testing::HasSubstr;
 
+constexpr int kDenseBits = 16;
+
 // The error of validate() after `change` was made to a good cache of 600 tokens, turbo if `bits`.
 Error error_after(int bits, const std::function<void(Cache&)>& change) {
-  Cache cache = convert(random_cache(1, 600), {.key_bits = bits, .value_bits = bits}).value();
+  Cache cache = convert(random_cache(1, 600), test::options_of_bits(bits, bits)).value();
   EXPECT_TRUE(validate(cache));
   change(cache);
   const auto checked = validate(cache);
@@ -68,21 +74,51 @@ TEST(CacheValidate, RefusesATailOfTwoBlocks) {
   EXPECT_THAT(error.message, HasSubstr("a token block before the last is not packed"));
 }
 
+// Some of the bytes of a packed block, where they are.
+SharedBytes piece(const SharedBytes& bytes, std::size_t first, std::size_t n) {
+  auto owner = std::make_shared<const SharedBytes>(bytes);
+  const ByteView view = bytes.view().subspan(first, n);
+  return {std::move(owner), view};
+}
+
 TEST(CacheValidate, RefusesAPackedBlockOfTheWrongSize) {
-  const auto shorten_codes = [](Cache& cache) {
-    std::get<TurboSide>(attention(cache, 0).k).packed[0].codes.pop_back();
+  const auto shorten = [](Cache& cache) {
+    SharedBytes& bytes = std::get<TurboSide>(attention(cache, 0).k).packed[0].bytes;
+    bytes = piece(bytes, 0, bytes.size() - 1);
   };
-  const auto shorten_scales = [](Cache& cache) {
-    std::get<TurboSide>(attention(cache, 0).k).packed[0].scales.pop_back();
+  const auto add_sinks = [](Cache& cache) {
+    std::get<TurboSide>(attention(cache, 1).v).n_sinks = 1;
   };
-  EXPECT_THAT(error_after(4, shorten_codes).message, HasSubstr("packed token block of the wrong"));
-  EXPECT_THAT(error_after(4, shorten_scales).message, HasSubstr("packed token block of the wrong"));
+  EXPECT_THAT(error_after(4, shorten).message, HasSubstr("packed token block of the wrong"));
+  EXPECT_THAT(error_after(4, add_sinks).message,
+              HasSubstr("layer 1: v: a packed token block of the wrong size"));
+}
+
+TEST(CacheValidate, RefusesAPackedBlockThatIsNotAligned) {
+  const Error error = error_after(4, [](Cache& cache) {
+    SharedBytes& bytes = std::get<TurboSide>(attention(cache, 0).k).packed[1].bytes;
+    AlignedBytes moved(bytes.size() + 32);
+    std::ranges::copy(bytes.view(), moved.begin() + 32);
+    bytes = piece(SharedBytes(std::move(moved)), 32, bytes.size());
+  });
+  EXPECT_EQ(error.code, ErrorCode::kCorrupt);
+  EXPECT_THAT(error.message, HasSubstr("not aligned"));
+}
+
+TEST(CacheValidate, RefusesSinkTokensBeyondABlock) {
+  for (const std::int64_t n : {-1, 257}) {
+    const Error error = error_after(
+        4, [&](Cache& cache) { std::get<TurboSide>(attention(cache, 0).k).n_sinks = n; });
+    EXPECT_THAT(error.message, HasSubstr("layer 0: k: " + std::to_string(n) + " sink tokens"));
+  }
 }
 
 TEST(CacheValidate, RefusesACodecForAnotherHeadDim) {
   const Error error = error_after(4, [](Cache& cache) {
-    std::get<TurboSide>(attention(cache, 0).k).codec = {codec::Quantizer::make({128, 4}).value(),
-                                                        codec::BlockOrder::kKeys};
+    codec::CodecSpec spec;
+    spec.head_dim = 128;
+    std::get<TurboSide>(attention(cache, 0).k).codec =
+        codec::HeadCodec::make(spec, codec::BlockOrder::kKeys).value();
   });
   EXPECT_THAT(error.message, HasSubstr("codec for head_dim 128 in a layer of head_dim 64"));
 }
@@ -90,9 +126,30 @@ TEST(CacheValidate, RefusesACodecForAnotherHeadDim) {
 TEST(CacheValidate, RefusesValuesInTheOrderOfKeys) {
   const Error error = error_after(4, [](Cache& cache) {
     auto& side = std::get<TurboSide>(attention(cache, 1).v);
-    side.codec = {side.codec.quantizer(), codec::BlockOrder::kKeys};
+    side.codec = codec::HeadCodec::make(64, side.codec.parts(), codec::BlockOrder::kKeys).value();
   });
   EXPECT_THAT(error.message, HasSubstr("layer 1: v: codes in the order of the other side"));
+}
+
+TEST(CacheValidate, RefusesOutlierChannelsThatDoNotFit) {
+  const Cache good = convert(random_cache(1, 300), preset("turbo2.5").value()).value();
+  ASSERT_TRUE(validate(good));
+  const auto expect_refused = [&](std::string_view part, auto change) {
+    Cache cache = good;
+    change(std::get<TurboSide>(attention(cache, 0).k).outliers);
+    const auto checked = validate(cache);
+    ASSERT_FALSE(checked) << part;
+    EXPECT_EQ(checked.error().code, ErrorCode::kCorrupt);
+    EXPECT_THAT(checked.error().message, HasSubstr(part));
+  };
+  expect_refused("layer 0: k: 15 outlier channels for a codec with 16",
+                 [](Outliers& o) { o.n_channels = 15; });
+  expect_refused("without its outlier channels", [](Outliers& o) { o.orders.clear(); });
+  expect_refused("wrong size", [](Outliers& o) { o.orders.pop_back(); });
+  expect_refused("wrong size", [](Outliers& o) { o.head_dim = 32; });
+  expect_refused("head 0", [](Outliers& o) { std::swap(o.orders[0], o.orders[1]); });
+  expect_refused("head 1", [](Outliers& o) { o.orders[64] = 64; });
+  expect_refused("out of order", [](Outliers& o) { std::swap(o.orders[62], o.orders[63]); });
 }
 
 TEST(CacheValidate, RefusesAnArrayWhoseBytesAreNotItsShape) {

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <string>
 
 #include "support/gaussian.h"
 
@@ -30,6 +33,12 @@ class Definition {
     for (std::size_t i = 2 * half; i < mean.size(); ++i) {
       constant_ += static_cast<double>(query[i]) * mean[i];
     }
+  }
+  double constant() const { return std::abs(constant_); }  // of what does not turn
+  double amplitude() const {
+    double sum = 0;
+    for (std::size_t i = 0; i < cos_.size(); ++i) sum += cos_[i] * cos_[i] + sin_[i] * sin_[i];
+    return std::sqrt(sum);
   }
   double at(std::int64_t position) const {
     double sum = constant_;
@@ -69,46 +78,103 @@ const std::vector<Case>& cases() {
   return kCases;
 }
 
-// The largest error over whole blocks, of |query| |mean|.
-double largest_error(const CentringTable& table, const Rope& rope, std::span<const float> mean,
-                     std::span<const float> query, std::span<const std::int64_t> blocks) {
-  CentringScore score;
-  score.set(&table, mean, query);
-  const Definition definition(rope, mean, query);
-  double largest = 0;
-  for (const std::int64_t block : blocks) {
-    std::vector<float> scores(kTokenBlock);
-    score.add_to(block, scores.data(), scores.size());
-    for (std::int64_t t = 0; t < kTokenBlock; ++t) {
-      const double error =
-          scores[static_cast<std::size_t>(t)] - definition.at(block * kTokenBlock + t);
-      largest = std::max(largest, std::abs(error));
+// What there is of add_to(): each kind of kernels, exact and fast.
+struct Way {
+  const codec::Kernels* kernels;
+  codec::Precision precision;
+
+  std::string name() const {
+    return std::string(kernels->name) +
+           (precision == codec::Precision::kExact ? " exact" : " fast");
+  }
+};
+
+std::vector<Way> all_ways(codec::Precision precision) {
+  std::vector<Way> ways;
+  for (const codec::Kernels* kernels : codec::all_kernels()) ways.push_back({kernels, precision});
+  return ways;
+}
+
+// Over whole blocks.
+struct Errors {
+  double largest = 0;           // of |query| |mean|
+  double root_mean_square = 0;  // of the length of the amplitudes
+};
+
+// A query held against a mean at some blocks, and what must come of it.
+class Trial {
+ public:
+  Trial(const CentringTable& table, const Rope& rope, std::span<const float> mean,
+        std::span<const float> query, std::span<const std::int64_t> blocks)
+      : blocks_(blocks), unit_(length(query) * length(mean)) {
+    score_.set(&table, mean, query);
+    const Definition definition(rope, mean, query);
+    amplitude_ = definition.amplitude();
+    for (const std::int64_t block : blocks) {
+      for (std::int64_t t = 0; t < kTokenBlock; ++t) {
+        expected_.push_back(definition.at(block * kTokenBlock + t));
+      }
     }
   }
-  return largest / (length(query) * length(mean));
-}
+
+  Errors errors_of(const Way& way) const {
+    double largest = 0, squares = 0;
+    auto expected = expected_.begin();
+    for (const std::int64_t block : blocks_) {
+      std::vector<float> scores(kTokenBlock);
+      score_.add_to(block, *way.kernels, way.precision, scores.data(), scores.size());
+      for (const float score : scores) {
+        const double error = static_cast<double>(score) - *expected++;
+        largest = std::max(largest, std::abs(error));
+        squares += error * error;
+      }
+    }
+    const auto n = static_cast<double>(expected_.size());
+    return {largest / unit_, std::sqrt(squares / n) / amplitude_};
+  }
+
+ private:
+  std::span<const std::int64_t> blocks_;
+  double unit_;
+  double amplitude_ = 0;
+  CentringScore score_;
+  std::vector<double> expected_;
+};
 
 // Up to a million tokens.
 constexpr std::int64_t kBlocks[] = {0, 1, 127, 4095};
+constexpr double kExactBound = 1e-6;
+constexpr double kFastBound = 2e-4;
 
 TEST(CentringScore, IsTheQueryTimesTheTurnedMean) {
   test::GaussianSource random(1);
-  double largest = 0;
+  Errors exact, fast;
   for (const Case& c : cases()) {
     CentringTable table(c.rope);
     table.extend(4096);
     const auto head_dim = static_cast<std::size_t>(c.head_dim);
-    const double error =
-        largest_error(table, c.rope, random.vector(head_dim), random.vector(head_dim), kBlocks);
-    EXPECT_LT(error, 1e-6) << c.head_dim << " " << c.rope.n_dims << " " << c.rope.base;
-    largest = std::max(largest, error);
+    const std::vector<float> mean = random.vector(head_dim), query = random.vector(head_dim);
+    const Trial trial(table, c.rope, mean, query, kBlocks);
+    const std::string where = std::to_string(c.head_dim) + " " + std::to_string(c.rope.n_dims) +
+                              " " + std::to_string(c.rope.base);
+    for (const Way& way : all_ways(codec::Precision::kExact)) {
+      const Errors errors = trial.errors_of(way);
+      EXPECT_LT(errors.largest, kExactBound) << way.name() << " " << where;
+      exact.largest = std::max(exact.largest, errors.largest);
+    }
+    for (const Way& way : all_ways(codec::Precision::kFast)) {
+      const Errors errors = trial.errors_of(way);
+      EXPECT_LT(errors.root_mean_square, kFastBound) << way.name() << " " << where;
+      fast.root_mean_square = std::max(fast.root_mean_square, errors.root_mean_square);
+    }
   }
-  std::printf("largest error, of |query| |mean|: %.2e\n", largest);
+  std::printf("largest error of exact, of |query| |mean|: %.2e; root mean square of fast: %.2e\n",
+              exact.largest, fast.root_mean_square);
 }
 
 // All of a query's and a mean's length in one pair: the worst case of the polynomials.
 TEST(CentringScore, IsPreciseForEveryPairAlone) {
-  double largest = 0;
+  Errors exact, fast;
   for (const Rope& rope :
        {Rope{RopeStyle::kHalfSplit, 64, 1e4}, Rope{RopeStyle::kHalfSplit, 128, 5e6}}) {
     CentringTable table(rope);
@@ -120,12 +186,61 @@ TEST(CentringScore, IsPreciseForEveryPairAlone) {
       query[i + half] = -0.8f;
       mean[i] = 2;
       mean[i + half] = 1;
-      const double error = largest_error(table, rope, mean, query, std::span(kBlocks).last(1));
-      EXPECT_LT(error, 1e-6) << "pair " << i;
-      largest = std::max(largest, error);
+      const Trial trial(table, rope, mean, query, std::span(kBlocks).last(1));
+      for (const Way& way : all_ways(codec::Precision::kExact)) {
+        const Errors errors = trial.errors_of(way);
+        EXPECT_LT(errors.largest, kExactBound) << way.name() << " pair " << i;
+        exact.largest = std::max(exact.largest, errors.largest);
+      }
+      for (const Way& way : all_ways(codec::Precision::kFast)) {
+        const Errors errors = trial.errors_of(way);
+        EXPECT_LT(errors.root_mean_square, kFastBound) << way.name() << " pair " << i;
+        fast.root_mean_square = std::max(fast.root_mean_square, errors.root_mean_square);
+      }
     }
   }
-  std::printf("largest error of a pair alone: %.2e\n", largest);
+  std::printf("of a pair alone: %.2e and %.2e\n", exact.largest, fast.root_mean_square);
+}
+
+// One pair, or the components that do not turn, are much louder than the rest.
+TEST(CentringScore, FastIsWithinItsBoundForAnyMean) {
+  test::GaussianSource random(4);
+  const Rope rope{RopeStyle::kHalfSplit, 128, 1e6};
+  CentringTable table(rope);
+  table.extend(4096);
+  for (std::size_t loud = 0; loud < 160; loud += 3) {
+    std::vector<float> mean = random.vector(160), query = random.vector(160);
+    mean[loud] *= 1000.0f;
+    const Definition definition(rope, mean, query);
+    const double bound = kFastBound * std::max(1.0, definition.constant() / definition.amplitude());
+    const Trial trial(table, rope, mean, query, kBlocks);
+    for (const Way& way : all_ways(codec::Precision::kFast)) {
+      const Errors errors = trial.errors_of(way);
+      EXPECT_LT(errors.root_mean_square, bound) << way.name() << " loud " << loud;
+    }
+  }
+}
+
+TEST(CentringScore, NotANumberIsNeverHidden) {
+  test::GaussianSource random(5);
+  const Rope rope{RopeStyle::kHalfSplit, 64, 1e6};
+  CentringTable table(rope);
+  table.extend(1);
+  const std::vector<float> mean = random.vector(64);
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    std::vector<float> queries = random.vector(2 * 64);
+    queries[64 + 7] = bad;  // of the second query alone
+    CentringScore score;
+    score.set(&table, mean, queries);
+    for (const auto precision : {codec::Precision::kExact, codec::Precision::kFast}) {
+      for (const Way& way : all_ways(precision)) {
+        std::vector<float> scores(2 * kTokenBlock);
+        score.add_to(0, *way.kernels, precision, scores.data(), kTokenBlock);
+        EXPECT_TRUE(std::isfinite(scores[33])) << way.name();
+        EXPECT_TRUE(std::isnan(scores[kTokenBlock + 33])) << way.name();
+      }
+    }
+  }
 }
 
 TEST(CentringScore, AddsToWhatIsThereForAnyNumberOfQueries) {
@@ -135,24 +250,30 @@ TEST(CentringScore, AddsToWhatIsThereForAnyNumberOfQueries) {
   CentringTable table(rope);
   table.extend(3);
   const std::vector<float> mean = random.vector(80);
-  for (std::size_t n = 1; n <= 9; ++n) {
+  const auto expect_added = [&](const Way& way, std::size_t n) {
     const std::vector<float> queries = random.vector(n * 80);
     std::vector<float> scores(n * kStride, 5.0f);
     CentringScore score;
     score.set(&table, mean, queries);
-    score.add_to(2, scores.data(), kStride);
+    score.add_to(2, *way.kernels, way.precision, scores.data(), kStride);
+    const double factor = way.precision == codec::Precision::kExact ? 2e-6 : 1e-3;
     for (std::size_t q = 0; q < n; ++q) {
       const auto query = std::span(queries).subspan(q * 80, 80);
       const Definition definition(rope, mean, query);
-      const double bound = 2e-6 * length(query) * length(mean);
+      const double bound = factor * length(query) * length(mean);
       for (std::size_t t = 0; t < kTokenBlock; ++t) {
         ASSERT_NEAR(scores[q * kStride + t],
-                    5 + definition.at(2 * kTokenBlock + static_cast<std::int64_t>(t)), bound);
+                    5 + definition.at(2 * kTokenBlock + static_cast<std::int64_t>(t)), bound)
+            << way.name();
       }
       if (q + 1 < n) {
         EXPECT_EQ(scores[q * kStride + kTokenBlock], 5.0f);
       }
     }
+  };
+  for (std::size_t n = 1; n <= 9; ++n) {
+    for (const Way& way : all_ways(codec::Precision::kExact)) expect_added(way, n);
+    for (const Way& way : all_ways(codec::Precision::kFast)) expect_added(way, n);
   }
 }
 
@@ -162,7 +283,7 @@ TEST(CentringScore, IsOneValueForAMeanThatDoesNotTurn) {
   std::vector<float> scores(kTokenBlock);
   CentringScore score;
   score.set(nullptr, mean, query);
-  score.add_to(11, scores.data(), scores.size());
+  score.add_to(11, codec::best_kernels(), codec::Precision::kExact, scores.data(), scores.size());
   double expected = 0;
   for (std::size_t i = 0; i < 64; ++i) expected += static_cast<double>(mean[i]) * query[i];
   for (const float each : scores) EXPECT_NEAR(each, expected, 1e-6 * length(mean) * length(query));
@@ -176,7 +297,7 @@ TEST(CentringScore, DoesTheWorkedExample) {
   std::vector<float> scores(kTokenBlock);
   CentringScore score;
   score.set(&table, mean, query);
-  score.add_to(1, scores.data(), scores.size());
+  score.add_to(1, codec::best_kernels(), codec::Precision::kExact, scores.data(), scores.size());
   EXPECT_NEAR(scores[2], -2.534333, 1e-5);
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -14,6 +15,9 @@ namespace tqcache::cache {
 namespace {
 
 using test::attention;
+using test::centred;
+using test::full_block;
+using test::full_blocks;
 using test::values_of;
 
 constexpr HeadShape kShape{2, 64};
@@ -70,8 +74,8 @@ TEST(Centring, MakesKeysWithABiasAsGoodAsKeysWithout) {
   const double without = key_error(biased_cache(1024, 0), {});
   const Cache biased = biased_cache(1024, 10);
   const double pre_rope = key_error(biased, {});
-  const double post_rope = key_error(biased, {.center = Centring::kPostRope});
-  const double none = key_error(biased, {.center = Centring::kNone});
+  const double post_rope = key_error(biased, centred(Centring::kPostRope));
+  const double none = key_error(biased, centred(Centring::kNone));
   std::printf("error of q.k: no bias %.5f; bias centred before RoPE %.5f, after %.5f, not %.5f\n",
               without, pre_rope, post_rope, none);
   EXPECT_LT(pre_rope, 1.1 * without);
@@ -84,7 +88,7 @@ TEST(Centring, WorksForPartialRope) {
   const double without = key_error(biased_cache(512, 0, kPartial), {});
   const Cache biased = biased_cache(512, 10, kPartial);
   EXPECT_LT(key_error(biased, {}), 1.1 * without);
-  EXPECT_GT(key_error(biased, {.center = Centring::kPostRope}), 1.1 * without);
+  EXPECT_GT(key_error(biased, centred(Centring::kPostRope)), 1.1 * without);
 }
 
 TEST(Centring, WorksForKeysOfAnInterleavedModel) {
@@ -95,7 +99,7 @@ TEST(Centring, WorksForKeysOfAnInterleavedModel) {
 
 TEST(Centring, TakesTheMeanOutOfValues) {
   const auto value_error = [](const Cache& dense, Centring center) {
-    const Cache turbo = convert(dense, {.center = center}).value();
+    const Cache turbo = convert(dense, centred(center)).value();
     return score_error(attention(dense, 0).v, attention(turbo, 0).v, dense.n_tokens());
   };
   const double without = value_error(biased_cache(512, 0), Centring::kPreRope);
@@ -104,68 +108,163 @@ TEST(Centring, TakesTheMeanOutOfValues) {
 }
 
 TEST(Centring, FindsTheMeanBeforeRope) {
-  const Cache biased = biased_cache(2000, 10);
-  const auto& side = std::get<DenseSide>(attention(biased, 0).k);
+  const Cache biased = biased_cache(1792, 10);
+  const auto blocks = full_blocks(attention(biased, 0).k, kShape, 7);
   const RopeTable table(kRope);
-  const AlignedFloats mean = compute_mean(side.blocks, side.dtype, kShape, 2000, &table, 2);
+  const AlignedFloats mean = compute_mean(blocks, 0, &table, 2);
   const std::vector<float> direction = test::GaussianSource(17).vector(128);
-  // The mean of 2000 signals has a standard deviation of 0.022.
+  // The mean of 1792 signals has a standard deviation of 0.024.
   for (std::size_t i = 0; i < 128; ++i) EXPECT_NEAR(mean[i], 10 * direction[i], 0.12);
 }
 
-TEST(Centring, HasTheSameMeanOnAnyNumberOfThreads) {
-  const Cache biased = biased_cache(1100, 3);
-  const auto& side = std::get<DenseSide>(attention(biased, 0).k);
-  const RopeTable table(kRope);
-  EXPECT_EQ(compute_mean(side.blocks, side.dtype, kShape, 1100, &table, 1),
-            compute_mean(side.blocks, side.dtype, kShape, 1100, &table, 4));
+// Component by component in f64, over the tokens of some blocks from `first` on, turned back one by
+// one.
+std::vector<double> mean_by_definition(const Cache& cache, const Side& side, bool turns,
+                                       std::span<const std::int64_t> blocks, std::int64_t first) {
+  const std::vector<float> all = values_of(side, kShape, cache.n_tokens());
+  std::vector<double> sum(128);
+  double n = 0;
+  for (const std::int64_t block : blocks) {
+    for (std::int64_t p = std::max(first, block * 256); p < (block + 1) * 256; ++p, ++n) {
+      for (std::int64_t head = 0; head < 2; ++head) {
+        const auto at = static_cast<std::size_t>((head * cache.n_tokens() + p) * 64);
+        std::vector<float> x(all.data() + at, all.data() + at + 64);
+        if (turns) turn_back(kRope, p, x);
+        for (std::size_t i = 0; i < 64; ++i) sum[static_cast<std::size_t>(head) * 64 + i] += x[i];
+      }
+    }
+  }
+  for (double& x : sum) x /= n;
+  return sum;
 }
 
-TEST(Centring, HasAZeroMeanOfNoTokens) {
+TEST(Centring, HasTheMeanOfTheTokensGiven) {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
+    const Cache cache = biased_cache(1024, 1, kRope, dtype);
+    const RopeTable table(kRope);
+    for (const bool turns : {false, true}) {
+      const Side& side = turns ? attention(cache, 0).k : attention(cache, 0).v;
+      for (const std::int64_t n_sinks : {0, 1, 16, 37}) {
+        const std::vector<std::int64_t> indices = {0, 3};
+        const std::vector<FullBlock> blocks = {full_block(side, kShape, 0),
+                                               full_block(side, kShape, 3)};
+        const AlignedFloats mean = compute_mean(blocks, n_sinks, turns ? &table : nullptr, 1);
+        const auto expected = mean_by_definition(cache, side, turns, indices, n_sinks);
+        for (std::size_t i = 0; i < 128; ++i) ASSERT_NEAR(mean[i], expected[i], 2e-6) << n_sinks;
+      }
+    }
+  }
+}
+
+// docs/codec.md §8, "The mean", step by step, of the first kv head.
+TEST(Centring, HasTheDocumentedMeanToTheBit) {
+  const Cache cache = biased_cache(768, 1, kRope, Dtype::kF16);
+  const Side& side = attention(cache, 0).k;
   const RopeTable table(kRope);
-  EXPECT_EQ(compute_mean({}, Dtype::kF16, kShape, 0, &table, 1), AlignedFloats(128));
+  constexpr std::int64_t kSinks = 21;
+  std::vector<double> total(64);
+  for (const std::int64_t block : {0, 1, 2}) {
+    std::vector<float> x(256 * 64);
+    read_block(side, kShape, 768, block, 0, x);
+    std::vector<double> of_block(64);
+    for (std::int64_t sixteen = 0; sixteen < 256; sixteen += 16) {
+      std::vector<float> sum(64, 0.0f);
+      for (std::int64_t j = sixteen; j < sixteen + 16; ++j) {
+        if (block == 0 && j < kSinks) continue;
+        for (std::size_t i = 0; i < 32; ++i) {
+          const float a = x[static_cast<std::size_t>(j) * 64 + i];
+          const float b = x[static_cast<std::size_t>(j) * 64 + i + 32];
+          const float cos = table.cos(j)[i], sin = table.sin(j)[i];
+          sum[i] = sum[i] + (a * cos + b * sin);
+          sum[i + 32] = sum[i + 32] + (b * cos - a * sin);
+        }
+      }
+      for (std::size_t i = 0; i < 64; ++i) of_block[i] += static_cast<double>(sum[i]);
+    }
+    table.turn_back_from(block * 256, of_block);
+    for (std::size_t i = 0; i < 64; ++i) total[i] += of_block[i];
+  }
+  const AlignedFloats mean = compute_mean(full_blocks(side, kShape, 3), kSinks, &table, 2);
+  for (std::size_t i = 0; i < 64; ++i) {
+    EXPECT_EQ(mean[i], static_cast<float>(total[i] / (768 - kSinks))) << i;
+  }
+}
+
+TEST(Centring, HasTheSameMeanOnAnyNumberOfThreads) {
+  const Cache biased = biased_cache(1024, 3);
+  const auto blocks = full_blocks(attention(biased, 0).k, kShape, 4);
+  const RopeTable table(kRope);
+  EXPECT_EQ(compute_mean(blocks, 0, &table, 1), compute_mean(blocks, 0, &table, 4));
+}
+
+TEST(Centring, TakesTheMeanOverAllFullBlocksOrThirtyTwoOfThem) {
+  EXPECT_TRUE(mean_blocks(0).empty());
+  EXPECT_TRUE(mean_blocks(255).empty());
+  EXPECT_EQ(mean_blocks(256 * 3 + 255), (std::vector<std::int64_t>{0, 1, 2}));
+  EXPECT_EQ(mean_blocks(256 * 32).back(), 31);
+  const std::vector<std::int64_t> of_100 = mean_blocks(256 * 100);
+  ASSERT_EQ(of_100.size(), 32u);
+  for (std::size_t i = 0; i < 32; ++i) {
+    EXPECT_EQ(of_100[i], static_cast<std::int64_t>(i * 100 / 32));
+  }
+}
+
+TEST(Centring, ConvertsALongCacheWithTheMeanOfThoseBlocks) {
+  const Cache dense = test::random_cache(3, 256 * 40 + 5, Dtype::kF16, {1, 32}, 1);
+  const Cache turbo = convert(dense, {}).value();
+  std::vector<FullBlock> blocks;
+  for (const std::int64_t index : mean_blocks(dense.n_tokens())) {
+    blocks.push_back(full_block(attention(dense, 0).v, {1, 32}, index));
+  }
+  ASSERT_EQ(blocks.size(), 32u);
+  EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).v).mean.values,
+            compute_mean(blocks, 0, nullptr, 1));
+}
+
+TEST(Centring, HasAZeroMeanWhenAllTokensAreSinks) {
+  const Cache cache = biased_cache(256, 1);
+  const auto blocks = full_blocks(attention(cache, 0).k, kShape, 1);
+  EXPECT_EQ(compute_mean(blocks, 256, nullptr, 1), AlignedFloats(128));
 }
 
 TEST(Centring, HasAZeroMeanWhereAValueIsNotFinite) {
-  Cache cache = biased_cache(3, 1);
+  Cache cache = biased_cache(255, 1);
   const float infinity = std::numeric_limits<float>::infinity();
-  append(std::get<AttentionLayer>(cache.layers[0]).k, kShape, 3, std::vector<float>(128, infinity));
-  const auto& side = std::get<DenseSide>(attention(cache, 0).k);
-  EXPECT_EQ(compute_mean(side.blocks, side.dtype, kShape, 4, nullptr, 1), AlignedFloats(128));
+  append(attention(cache, 0).k, kShape, 255, std::vector<float>(128, infinity));
+  const auto blocks = full_blocks(attention(cache, 0).k, kShape, 1);
+  EXPECT_EQ(compute_mean(blocks, 0, nullptr, 1), AlignedFloats(128));
 }
 
 TEST(Centring, GivesTheSameBytesForAnyNumberOfThreads) {
   const Cache dense = biased_cache(600, 10);
-  const Cache one = convert(dense, {.n_threads = 1}).value();
-  const Cache four = convert(dense, {.n_threads = 4}).value();
+  const Cache one = convert(dense, {{}, {}, {}, 1}).value();
+  const Cache four = convert(dense, {{}, {}, {}, 4}).value();
   for (const auto side : {&AttentionLayer::k, &AttentionLayer::v}) {
     const auto& a = std::get<TurboSide>(attention(one, 0).*side);
     const auto& b = std::get<TurboSide>(attention(four, 0).*side);
     EXPECT_TRUE(a.mean == b.mean);
     for (std::size_t i = 0; i < 2; ++i) {
-      EXPECT_EQ(a.packed[i].codes, b.packed[i].codes);
-      EXPECT_EQ(a.packed[i].scales, b.packed[i].scales);
+      EXPECT_EQ(test::packed_bytes(a, i), test::packed_bytes(b, i));
     }
   }
 }
 
 TEST(Centring, NoneGivesTheCodesOfTheVectorsThemselves) {
   const Cache dense = biased_cache(256, 1);
-  const Cache turbo = convert(dense, {.center = Centring::kNone}).value();
+  const Cache turbo = convert(dense, centred(Centring::kNone)).value();
   const auto& side = std::get<TurboSide>(attention(turbo, 0).k);
   EXPECT_EQ(side.mean.kind, Centring::kNone);
   const std::vector<float> rows = values_of(attention(dense, 0).k, kShape, 256);
-  const std::size_t head_bytes = side.codec.shape().block_bytes();
-  std::vector<std::byte> codes(head_bytes);
+  std::vector<std::byte> codes(side.codec.code_bytes());
   std::vector<std::uint16_t> scales(256);
-  for (std::size_t head = 0; head < 2; ++head) {
-    const auto* first = std::as_bytes(std::span(rows)).data() + head * 256 * 64 * sizeof(float);
-    ASSERT_TRUE(side.codec.encode({Dtype::kF32, first, 64 * sizeof(float)}, 256, codes, scales));
-    const auto& packed = side.packed[0];
-    EXPECT_TRUE(std::equal(codes.begin(), codes.end(),
-                           packed.codes.begin() + static_cast<std::ptrdiff_t>(head * head_bytes)));
-    EXPECT_TRUE(std::equal(scales.begin(), scales.end(),
-                           packed.scales.begin() + static_cast<std::ptrdiff_t>(head * 256)));
+  for (std::int64_t head = 0; head < 2; ++head) {
+    const auto* first = std::as_bytes(std::span(rows)).data() +
+                        static_cast<std::size_t>(head) * 256 * 64 * sizeof(float);
+    ASSERT_TRUE(
+        side.codec.encode({Dtype::kF32, first, 64 * sizeof(float)}, {}, {}, 256, 0, codes, scales));
+    const codec::PackedHead packed = packed_head(side, kShape, 0, head);
+    EXPECT_TRUE(std::ranges::equal(codes, packed.codes));
+    EXPECT_TRUE(std::ranges::equal(scales, packed.scales));
   }
 }
 
@@ -224,9 +323,8 @@ TEST(Centring, FixesTheMeanOfAnEmptySideWithItsFirstBlock) {
     }
     append(side, kShape, token, row);
   }
-  const auto& blocks = std::get<DenseSide>(attention(dense, 0).k).blocks;
   const RopeTable table(kRope);
-  EXPECT_EQ(fixed, compute_mean(blocks, Dtype::kF32, kShape, 256, &table, 1));
+  EXPECT_EQ(fixed, compute_mean(full_blocks(attention(dense, 0).k, kShape, 1), 0, &table, 1));
   EXPECT_EQ(std::get<TurboSide>(side).mean.values, fixed);
   EXPECT_LT(score_error(attention(dense, 0).k, side, 513),
             1.1 * key_error(biased_cache(513, 0), {}));
@@ -248,12 +346,12 @@ TEST(Centring, DoesTheWorkedExample) {
   EXPECT_THAT(at_258, near({-0.213771f, -3.822956f, 3.155044f, -2.320562f}));
 }
 
-TEST(Centring, ReadsCodesWithAndWithoutTheMean) {
+TEST(Centring, ReadsCodesWithTheMeanOfEachTokenAddedBack) {
   const Cache turbo = convert(biased_cache(512, 10), {}).value();
   const auto& side = std::get<TurboSide>(attention(turbo, 0).k);
   std::vector<float> with(256 * 64), without(256 * 64);
   read_block(attention(turbo, 0).k, kShape, 512, 1, 1, with);
-  read_centred_block(side, kShape, 1, 1, without);
+  side.codec.decode(packed_head(side, kShape, 1, 1), {}, 256, without);
   for (std::int64_t token = 0; token < 256; ++token) {
     std::vector<float> mean(side.mean.values.begin() + 64, side.mean.values.end());
     turn(kRope, 256 + token, mean);
@@ -261,6 +359,25 @@ TEST(Centring, ReadsCodesWithAndWithoutTheMean) {
       const std::size_t at = static_cast<std::size_t>(token) * 64 + i;
       ASSERT_NEAR(with[at], without[at] + mean[i], 1e-5);
     }
+  }
+}
+
+// What the codec is told to take out is what subtract_from() takes out.
+TEST(Centring, TellsTheCodecWhatToTakeOut) {
+  test::GaussianSource random(3);
+  for (const Centring kind : {Centring::kNone, Centring::kPostRope, Centring::kPreRope}) {
+    Mean mean{kind, {}, std::make_shared<const RopeTable>(Rope{RopeStyle::kHalfSplit, 16, 1e4})};
+    if (kind != Centring::kNone) mean.values.resize(128);
+    random.fill(mean.values);
+    const BlockMean in_block(mean, kShape, 3);
+    const std::vector<float> rows = random.vector(256 * 64);
+    std::vector<float> expected = rows, centred_rows(rows.size());
+    in_block.subtract_from(1, 0, expected);
+    codec::best_kernels().centre_rows(
+        {Dtype::kF32, std::as_bytes(std::span(rows)).data(), 64 * sizeof(float)}, 256, 64,
+        in_block.centre(1), 0, centred_rows.data());
+    EXPECT_EQ(centred_rows, expected);
+    EXPECT_EQ(rows == expected, kind == Centring::kNone);
   }
 }
 
@@ -276,7 +393,7 @@ TEST(Centring, AddsBackExactlyWhatItSubtracted) {
 }
 
 TEST(Centring, CountsTheBytesOfTheMean) {
-  const Cache none = convert(biased_cache(256, 1), {.center = Centring::kNone}).value();
+  const Cache none = convert(biased_cache(256, 1), centred(Centring::kNone)).value();
   const Cache centred = convert(biased_cache(256, 1), {}).value();
   EXPECT_EQ(byte_count(centred).used, byte_count(none).used + 2 * 128 * sizeof(float));
 }

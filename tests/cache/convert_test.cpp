@@ -12,6 +12,9 @@ namespace tqcache::cache {
 namespace {
 
 using test::attention;
+using test::centred;
+using test::options_of_bits;
+using test::packed_bytes;
 using test::random_cache;
 using test::values_of;
 using testing::HasSubstr;
@@ -39,7 +42,7 @@ TEST(Convert, PacksAFullLastBlockAtOnce) {
 // What was packed while decoding and what is packed afterwards must be the same bytes. (But for the
 // mean: what is converted as a whole has that of all its tokens.)
 TEST(Convert, EqualsPackingWhileAppending) {
-  const ConvertOptions options{.key_bits = 3, .value_bits = 2, .center = Centring::kNone};
+  const ConvertOptions options = options_of_bits(3, 2, Centring::kNone);
   const Cache late = convert(random_cache(5, 513), options).value();
   Cache early = convert(random_cache(5, 0), options).value();
   std::mt19937 random(5);
@@ -49,14 +52,13 @@ TEST(Convert, EqualsPackingWhileAppending) {
     const auto& b = std::get<TurboSide>(attention(early, i).k);
     ASSERT_EQ(a.packed.size(), 2u);
     ASSERT_EQ(b.packed.size(), 2u);
-    EXPECT_EQ(a.packed[1].codes, b.packed[1].codes);
-    EXPECT_EQ(a.packed[1].scales, b.packed[1].scales);
+    EXPECT_EQ(packed_bytes(a, 1), packed_bytes(b, 1));
     EXPECT_EQ(a.tail.blocks, b.tail.blocks);
   }
 }
 
-TEST(Convert, KeepsASideDenseAt16Bits) {
-  const Cache cache = convert(random_cache(1, 300), {.key_bits = 16, .value_bits = 4}).value();
+TEST(Convert, KeepsASideDenseThatIsPlannedSo) {
+  const Cache cache = convert(random_cache(1, 300), options_of_bits(16, 4)).value();
   EXPECT_TRUE(std::holds_alternative<DenseSide>(attention(cache, 0).k));
   EXPECT_TRUE(std::holds_alternative<TurboSide>(attention(cache, 0).v));
 }
@@ -65,7 +67,7 @@ TEST(Convert, ErrorFallsWithBits) {
   const Cache dense = random_cache(2, 256, Dtype::kF32);
   double last = 1;
   for (int bits = 1; bits <= 8; ++bits) {
-    const Cache turbo = convert(dense, {.key_bits = bits, .value_bits = 16}).value();
+    const Cache turbo = convert(dense, options_of_bits(bits, 16)).value();
     const auto a = values_of(attention(dense, 0).k, kShape, 256);
     const auto b = values_of(attention(turbo, 0).k, kShape, 256);
     double error = 0, energy = 0;
@@ -82,8 +84,7 @@ TEST(Convert, ErrorFallsWithBits) {
 
 TEST(Convert, RefusesBitsOutOfRange) {
   for (const int bits : {-1, 0, 9, 15, 17}) {
-    for (const ConvertOptions& options :
-         {ConvertOptions{.key_bits = bits}, ConvertOptions{.value_bits = bits}}) {
+    for (const ConvertOptions& options : {options_of_bits(bits, 4), options_of_bits(4, bits)}) {
       const auto converted = convert(random_cache(1, 10), options);
       ASSERT_FALSE(converted);
       EXPECT_EQ(converted.error().code, ErrorCode::kInvalidArgument);
@@ -91,10 +92,15 @@ TEST(Convert, RefusesBitsOutOfRange) {
   }
 }
 
-TEST(Convert, RefusesToPackAgainWithOtherBits) {
+TEST(Convert, RefusesToPackAgainInAnotherForm) {
   const Cache turbo = convert(random_cache(1, 300), {}).value();
-  for (const int bits : {3, 16}) {
-    const auto again = convert(turbo, {.key_bits = bits, .value_bits = 4});
+  ConvertOptions with_sinks, prod, other_seed;
+  with_sinks.keys.n_sinks = 4;
+  prod.keys.codec.mode = codec::Mode::kProd;
+  other_seed.keys.codec.seed = 1;
+  for (const ConvertOptions& options :
+       {options_of_bits(3, 4), options_of_bits(16, 4), with_sinks, prod, other_seed}) {
+    const auto again = convert(turbo, options);
     ASSERT_FALSE(again);
     EXPECT_EQ(again.error().code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(again.error().message, HasSubstr("layer 0 k"));
@@ -102,11 +108,12 @@ TEST(Convert, RefusesToPackAgainWithOtherBits) {
 }
 
 TEST(Convert, RefusesToPackAgainWithOtherCentring) {
-  const Cache turbo = convert(random_cache(1, 300), {.center = Centring::kNone}).value();
+  const Cache turbo = convert(random_cache(1, 300), centred(Centring::kNone)).value();
   const auto again = convert(turbo, {});
   ASSERT_FALSE(again);
   EXPECT_EQ(again.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(again.error().message, HasSubstr("layer 0 k: is packed already, with 4 bits and no"));
+  EXPECT_THAT(again.error().message,
+              HasSubstr("layer 0 k: is packed already, in mode mse with 4 bits, no centring"));
 }
 
 TEST(Convert, AgainWithTheSameBitsChangesNothingButAFullTail) {
@@ -114,10 +121,10 @@ TEST(Convert, AgainWithTheSameBitsChangesNothingButAFullTail) {
   std::mt19937 random(1);
   test::append_tokens(turbo, random, 512);
   EXPECT_EQ(packed_block_count(attention(turbo, 0).k), 1);
-  const auto first = std::get<TurboSide>(attention(turbo, 0).k).packed[0].codes;
+  const auto first = packed_bytes(std::get<TurboSide>(attention(turbo, 0).k), 0);
   const Cache again = convert(std::move(turbo), {}).value();
   EXPECT_EQ(packed_block_count(attention(again, 0).k), 2);
-  EXPECT_EQ(std::get<TurboSide>(attention(again, 0).k).packed[0].codes, first);
+  EXPECT_EQ(packed_bytes(std::get<TurboSide>(attention(again, 0).k), 0), first);
   EXPECT_TRUE(validate(again));
 }
 
@@ -132,10 +139,25 @@ TEST(Convert, NamesThePlaceOfAValueThatIsNotFinite) {
   EXPECT_THAT(converted.error().message, HasSubstr("layer 1 v: token block 1: head 1 token 7"));
 }
 
+TEST(Convert, NamesThePlaceOfASinkTokenThatIsNotFinite) {
+  Cache cache = random_cache(1, 300, Dtype::kF32);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  auto& block = std::get<DenseSide>(attention(cache, 1).k).blocks[0];
+  std::memcpy(block.data() + ((256 + 2) * 64 + 5) * sizeof nan, &nan, sizeof nan);
+  ConvertOptions options;
+  options.keys.n_sinks = 3;
+  const auto converted = convert(std::move(cache), options);
+  ASSERT_FALSE(converted);
+  EXPECT_EQ(converted.error().code, ErrorCode::kCorrupt);
+  EXPECT_THAT(converted.error().message,
+              HasSubstr("layer 1 k: token block 0: head 1 token 2: component 5: not finite"));
+}
+
 TEST(Convert, RefusesAHeadDimBeyondTheCodec) {
   const auto converted = convert(random_cache(1, 256, Dtype::kF16, {1, 24}), {});
   ASSERT_FALSE(converted);
   EXPECT_EQ(converted.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(converted.error().message, HasSubstr("layer 0 k"));
 }
 
 TEST(Convert, LeavesArraysLayersAlone) {
@@ -157,6 +179,17 @@ TEST(Convert, ReportsProgressUpToTheTotal) {
   }));
   EXPECT_EQ(last, total);
   EXPECT_EQ(total, 2u * 2 * 2 * 2 * 256);  // layers, sides, blocks, heads, tokens
+}
+
+// So that few kv heads keep many threads busy, and yet memory goes back on the way.
+TEST(Convert, ReportsProgressEveryFewBlocks) {
+  std::vector<std::uint64_t> reports;
+  const auto note = [&](std::uint64_t done, std::uint64_t) {
+    reports.push_back(done);
+    return true;
+  };
+  ASSERT_TRUE(convert(random_cache(1, 20 * 256, Dtype::kF16, {1, 32}, 1), {}, note));
+  EXPECT_EQ(reports, (std::vector<std::uint64_t>{2048, 4096, 5120, 7168, 9216, 10240}));
 }
 
 TEST(Convert, StopsWhenAsked) {

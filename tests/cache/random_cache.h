@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tqcache/cache/cache.h"
+#include "tqcache/cache/convert.h"
 
 namespace tqcache::test {
 
@@ -15,6 +16,24 @@ inline std::vector<float> random_rows(std::mt19937& random, std::int64_t n,
   std::vector<float> rows(static_cast<std::size_t>(n * shape.n_kv_heads * shape.head_dim));
   for (float& x : rows) x = uniform(random);
   return rows;
+}
+
+// Mode mse with so many bits; 16: dense.
+inline cache::SidePlan plan_of_bits(int bits, cache::Centring center = cache::Centring::kPreRope) {
+  cache::SidePlan plan;
+  plan.dense = bits == 16;
+  plan.codec.bits = bits;
+  plan.center = center;
+  return plan;
+}
+
+inline cache::ConvertOptions options_of_bits(int key_bits, int value_bits,
+                                             cache::Centring center = cache::Centring::kPreRope) {
+  return {plan_of_bits(key_bits, center), plan_of_bits(value_bits, center), {}, 0};
+}
+
+inline cache::ConvertOptions centred(cache::Centring center) {
+  return options_of_bits(4, 4, center);
 }
 
 // Appends tokens as a decoder does: block by block, a full tail packed first.
@@ -60,6 +79,25 @@ inline std::vector<float> values_of(const cache::Side& side, cache::HeadShape sh
     }
   }
   return all;
+}
+
+// The full block `index` of a dense side.
+inline cache::FullBlock full_block(const cache::Side& side, cache::HeadShape shape,
+                                   std::int64_t index) {
+  return {shape, cache::dense_dtype(side), index, cache::dense_block(side, index)};
+}
+
+inline std::vector<cache::FullBlock> full_blocks(const cache::Side& side, cache::HeadShape shape,
+                                                 std::int64_t n) {
+  std::vector<cache::FullBlock> blocks;
+  for (std::int64_t i = 0; i < n; ++i) blocks.push_back(full_block(side, shape, i));
+  return blocks;
+}
+
+// The bytes of a packed block, to be compared.
+inline std::vector<std::byte> packed_bytes(const cache::TurboSide& side, std::size_t block) {
+  const ByteView bytes = side.packed[block].bytes.view();
+  return {bytes.begin(), bytes.end()};
 }
 
 inline const cache::AttentionLayer& attention(const cache::Cache& cache, std::size_t layer) {

@@ -12,8 +12,10 @@ namespace {
 
 constexpr HeadShape kShape{2, 64};
 
-codec::BlockCodec key_codec(int bits) {
-  return {codec::Quantizer::make({64, bits}).value(), codec::BlockOrder::kKeys};
+// Keys of `bits` without centring.
+TurboSide turbo_side(int bits, Dtype dtype = Dtype::kF16) {
+  const SidePlan plan = test::plan_of_bits(bits, Centring::kNone);
+  return SideMaker({}).make(plan, codec::BlockOrder::kKeys, kShape, dtype).value();
 }
 
 // Appends `n` tokens of rows one by one, packing as a decoder does.
@@ -65,7 +67,7 @@ TEST(Side, AppendingInPiecesEqualsAppendingOneByOne) {
 TEST(Side, FullTailStaysDenseUntilTheNextToken) {
   std::mt19937 random(4);
   const std::vector<float> rows = test::random_rows(random, 256, kShape);
-  Side side = TurboSide{key_codec(4), {}, DenseSide{Dtype::kF16, {}}};
+  Side side = turbo_side(4);
   append(side, kShape, 0, rows);
   EXPECT_EQ(packed_block_count(side), 0);
   ASSERT_TRUE(pack_full_tail(side, kShape, 256, 1));
@@ -75,7 +77,7 @@ TEST(Side, FullTailStaysDenseUntilTheNextToken) {
 
 TEST(Side, PackFullTailLeavesAPartTailAndDenseSidesAlone) {
   std::mt19937 random(5);
-  Side turbo = TurboSide{key_codec(4), {}, DenseSide{Dtype::kF16, {}}};
+  Side turbo = turbo_side(4);
   append(turbo, kShape, 0, test::random_rows(random, 255, kShape));
   ASSERT_TRUE(pack_full_tail(turbo, kShape, 255, 1));
   EXPECT_EQ(packed_block_count(turbo), 0);
@@ -88,7 +90,7 @@ TEST(Side, PackFullTailLeavesAPartTailAndDenseSidesAlone) {
 TEST(Side, PackedValuesAreNearTheDenseOnes) {
   std::mt19937 random(6);
   const std::vector<float> rows = test::random_rows(random, 256, kShape);
-  Side side = TurboSide{key_codec(4), {}, DenseSide{Dtype::kF32, {}}};
+  Side side = turbo_side(4, Dtype::kF32);
   append(side, kShape, 0, rows);
   const std::vector<float> before = test::values_of(side, kShape, 256);
   ASSERT_TRUE(pack_full_tail(side, kShape, 256, 1));
@@ -107,17 +109,17 @@ TEST(Side, PackingGivesTheSameBytesOnAnyNumberOfThreads) {
   Side side = DenseSide{Dtype::kF16, {}};
   append(side, kShape, 0, test::random_rows(random, 256, kShape));
   const FullBlock block{kShape, Dtype::kF16, 0, dense_block(side, 0)};
-  const TurboBlock one = pack_block(key_codec(3), {}, block, 1).value();
-  const TurboBlock four = pack_block(key_codec(3), {}, block, 4).value();
-  EXPECT_EQ(one.codes, four.codes);
-  EXPECT_EQ(one.scales, four.scales);
+  TurboSide one = turbo_side(3), four = turbo_side(3);
+  one.packed.push_back(pack_block(one, block, 1).value());
+  four.packed.push_back(pack_block(four, block, 4).value());
+  EXPECT_EQ(test::packed_bytes(one, 0), test::packed_bytes(four, 0));
 }
 
 TEST(Side, RefusesToPackNanAndKeepsTheTail) {
   std::mt19937 random(8);
   std::vector<float> rows = test::random_rows(random, 256, kShape);
   rows[(17 * 2 + 1) * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
-  Side side = TurboSide{key_codec(4), {}, DenseSide{Dtype::kF32, {}}};
+  Side side = turbo_side(4, Dtype::kF32);
   append(side, kShape, 0, rows);
   const auto packed = pack_full_tail(side, kShape, 256, 2);
   ASSERT_FALSE(packed);
@@ -149,12 +151,75 @@ TEST(Side, CountsBytesUsedAndAllocated) {
   const ByteCount dense = byte_count(side, kShape, 10);
   EXPECT_EQ(dense.used, 10u * 2 * 64 * 2);
   EXPECT_EQ(dense.allocated, 256u * 2 * 64 * 2);
-  Side turbo = TurboSide{key_codec(4), {}, DenseSide{Dtype::kF16, {}}};
+  Side turbo = turbo_side(4);
   append(turbo, kShape, 0, test::random_rows(random, 256, kShape));
   ASSERT_TRUE(pack_full_tail(turbo, kShape, 256, 1));
   const ByteCount packed = byte_count(turbo, kShape, 256);
   EXPECT_EQ(packed.used, 2u * 256 * (32 + 2));
   EXPECT_EQ(packed.allocated, packed.used);
+}
+
+// Codes of all heads, scales of all heads, sink tokens of all heads: what a file has too.
+TEST(Side, PacksCodesThenScalesThenSinkTokens) {
+  std::mt19937 random(11);
+  TurboSide turbo = turbo_side(4);
+  turbo.n_sinks = 3;
+  Side side = turbo;
+  append(side, kShape, 0, test::random_rows(random, 256, kShape));
+  const AlignedBytes dense = dense_block(side, 0);
+  ASSERT_TRUE(pack_full_tail(side, kShape, 256, 1));
+  const auto& packed = std::get<TurboSide>(side);
+  const ByteView bytes = packed.packed[0].bytes.view();
+  const std::size_t codes = 256 * 32, scales = 512, sinks = 3 * 64 * 2;
+  ASSERT_EQ(bytes.size(), 2 * (codes + scales + sinks));
+  EXPECT_EQ(packed_block_bytes(packed, kShape, 0), bytes.size());
+  EXPECT_EQ(packed_block_bytes(packed, kShape, 1), 2 * (codes + scales));
+  for (std::int64_t head = 0; head < 2; ++head) {
+    const auto h = static_cast<std::size_t>(head);
+    const codec::PackedHead at = packed_head(packed, kShape, 0, head);
+    EXPECT_EQ(at.codes.data(), bytes.data() + h * codes);
+    EXPECT_EQ(std::as_bytes(at.scales).data(), bytes.data() + 2 * codes + h * scales);
+    const ByteView rows = sink_rows(packed, kShape, head);
+    EXPECT_EQ(rows.data(), bytes.data() + 2 * (codes + scales) + h * sinks);
+    EXPECT_TRUE(std::equal(rows.begin(), rows.end(), dense.data() + h * 256 * 64 * 2));
+    EXPECT_EQ(rows.size(), sinks);
+    for (std::size_t token = 0; token < 4; ++token) EXPECT_EQ(at.scales[token] == 0, token < 3);
+  }
+}
+
+TEST(Side, TakesTheMeanAndLoudChannelsOnce) {
+  std::mt19937 random(12);
+  SidePlan plan;
+  plan.codec.mode = codec::Mode::kMixed;
+  plan.codec.outlier_bits = 5;
+  TurboSide side = SideMaker({}).make(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF16).value();
+  EXPECT_FALSE(side.mean.is_fixed());
+  EXPECT_FALSE(side.outliers.is_fixed());
+  Side first = DenseSide{Dtype::kF16, {}}, second = DenseSide{Dtype::kF16, {}};
+  append(first, kShape, 0, test::random_rows(random, 256, kShape));
+  append(second, kShape, 0, test::random_rows(random, 256, kShape));
+  fix_side(side, test::full_blocks(first, kShape, 1), OutlierPolicy::kRollingVariance, 1);
+  const Mean mean = side.mean;
+  const Outliers outliers = side.outliers;
+  EXPECT_TRUE(mean.is_fixed() && outliers.is_fixed());
+  fix_side(side, test::full_blocks(second, kShape, 1), OutlierPolicy::kRollingVariance, 1);
+  EXPECT_TRUE(side.mean == mean);
+  EXPECT_EQ(side.outliers, outliers);
+}
+
+// A block that is refused leaves the side as it was, so that it can be tried again.
+TEST(Side, IsNotFixedByABlockThatIsRefused) {
+  std::mt19937 random(13);
+  SidePlan plan;
+  plan.codec.mode = codec::Mode::kMixed;
+  plan.codec.outlier_bits = 5;
+  Side side = SideMaker({}).make(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF32).value();
+  std::vector<float> rows = test::random_rows(random, 256, kShape);
+  rows[100] = std::numeric_limits<float>::infinity();
+  append(side, kShape, 0, rows);
+  ASSERT_FALSE(pack_full_tail(side, kShape, 256, 1));
+  EXPECT_FALSE(std::get<TurboSide>(side).mean.is_fixed());
+  EXPECT_FALSE(std::get<TurboSide>(side).outliers.is_fixed());
 }
 
 }  // namespace

@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "cache/random_cache.h"
 #include "tqcache/base/half.h"
 #include "tqcache/cache/convert.h"
+#include "tqcache/cache/presets.h"
 
 namespace tqcache::cache {
 namespace {
@@ -35,12 +39,32 @@ TEST(Truncate, KeepsTheFirstTokensOfADenseCache) {
 
 // With an f32 tail a packed block that is cut keeps the very values that its codes stand for.
 TEST(Truncate, UnpacksThePackedBlockThatItCuts) {
-  const Cache whole = convert(random_cache(2, 600, Dtype::kF32), {.key_bits = 3}).value();
-  for (const std::int64_t n : kCuts) {
-    const Cache cut = truncate(whole, n).value();
-    expect_first_tokens(whole, cut, n);
-    EXPECT_EQ(packed_block_count(attention(cut, 0).k), n / kTokenBlock);
+  for (const std::string_view name : preset_names()) {
+    SCOPED_TRACE(name);
+    ConvertOptions options = preset(name).value();
+    options.values.n_sinks = 4;
+    const Cache whole = convert(random_cache(2, 600, Dtype::kF32), options).value();
+    for (const std::int64_t n : kCuts) {
+      const Cache cut = truncate(whole, n).value();
+      expect_first_tokens(whole, cut, n);
+      EXPECT_EQ(packed_block_count(attention(cut, 0).v), n / kTokenBlock);
+    }
   }
+}
+
+// What was taken out and where loud channels are stays fixed; sink tokens come back bit for bit.
+TEST(Truncate, PacksSinkTokensAgainAsTheyWere) {
+  ConvertOptions options;
+  options.keys.n_sinks = 9;
+  const Cache whole = convert(random_cache(7, 300), options).value();
+  Cache cut = truncate(whole, 100).value();
+  std::mt19937 random(4);
+  test::append_tokens(cut, random, 157);
+  const auto& before = std::get<TurboSide>(attention(whole, 0).k);
+  const auto& after = std::get<TurboSide>(attention(cut, 0).k);
+  ASSERT_EQ(after.packed.size(), 1u);
+  EXPECT_TRUE(std::ranges::equal(sink_rows(before, kShape, 1), sink_rows(after, kShape, 1)));
+  EXPECT_TRUE(before.mean == after.mean);
 }
 
 TEST(Truncate, RoundsTheValuesOfACutBlockToTheTailsDtype) {

@@ -83,6 +83,8 @@ TEST(Generate, ReportsWhatAMeasurementNeeds) {
                                              "cache_bytes",
                                              "native_working_set_bytes",
                                              "scorer_route",
+                                             "prompt_route",
+                                             "scorer_fallback",
                                              "stop_reason"};
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
@@ -158,8 +160,8 @@ TEST(Convert, CentresKeysUnlessToldNotTo) {
   const TempDir dir;
   const std::string dense = prefill_book(dir, 512);
   const auto error_of_keys = [&](const std::string& turbo) {
-    return nlohmann::json::parse(
-        must({"diff", dense, turbo, "--json"}).out)["k"]["relative_mse"].get<double>();
+    return nlohmann::json::parse(must({"diff", dense, turbo, "--json"}).out)["k"]["relative_mse"]
+        .get<double>();
   };
   const double centred = error_of_keys(pack(dense));
   const double plain = error_of_keys(pack(dense, {"--center", "none", "-f"}));

@@ -14,7 +14,9 @@ using testing::Not;
 using testing::StartsWith;
 
 TEST(Program, TellsItsVersion) {
-  EXPECT_THAT(must({"--version"}).out, ContainsRegex("^tqcache [0-9]+\\.[0-9]+\\.[0-9]+\n$"));
+  EXPECT_THAT(
+      must({"--version"}).out,
+      ContainsRegex("^tqcache [0-9]+\\.[0-9]+\\.[0-9]+\nkernels +[a-z0-9]+ \\(of .*scalar"));
 }
 
 TEST(Program, HelpsWithExamples) {

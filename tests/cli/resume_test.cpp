@@ -67,6 +67,36 @@ TEST_P(Resume, LeavesACacheThatVerifies) {
   EXPECT_EQ(info["layers"][0]["k"]["cache_type_id"], "tqcache.turbo_mse.v1");
 }
 
+// Over every mode of the codec, with what surrounds it: what is packed while a conversation goes on
+// is packed as the file says.
+TEST(ResumeOnce, OfEveryModeEqualsTurboInMemory) {
+  const TempDir dir;
+  const std::string dense = prefill_book(dir, 510);
+  const std::vector<std::vector<std::string>> codecs = {
+      {"--preset", "k8v4", "--sink-tokens", "3"},
+      {"--preset", "turbo2.5", "--boundary-layers", "1:5"},
+      {"--preset", "prod3"},
+      {"--preset", "affine4", "--center", "none"},
+      {"--preset", "kfv4", "--value-rotation", "dense", "--value-scale", "norm"}};
+  for (const std::vector<std::string>& codec : codecs) {
+    SCOPED_TRACE(codec[1]);
+    const std::string cache = pack(dense, codec);
+    const std::string saved = (dir / "saved.kv").string();
+    const Ids ids = ids_of(cache, 8);
+    const Ids first = generate_ids({"--cache", cache, "-n", "4", "--save", saved});
+    EXPECT_EQ(first + ids_of(saved, 4), ids);
+    must({"verify", saved, "-m", kModel});
+    std::filesystem::remove(cache);
+    std::filesystem::remove(saved);
+  }
+}
+
+TEST(ResumeOnce, OfAMappedFileEqualsOfOneThatWasRead) {
+  const TempDir dir;
+  const std::string cache = pack(prefill_book(dir, 600), {"--compress", "none"});
+  EXPECT_EQ(generate_ids({"--cache", cache, "-n", "8", "--map"}), ids_of(cache, 8));
+}
+
 INSTANTIATE_TEST_SUITE_P(AtTokens, Resume, testing::Values(255, 256, 257, 511, 512, 513),
                          testing::PrintToStringParamName());
 

@@ -14,7 +14,7 @@ namespace {
 
 using test::SplitMix64;
 
-constexpr int kHeadDims[] = {32, 33, 48, 80, 100, 128, 512};
+constexpr int kHeadDims[] = {8, 24, 32, 33, 48, 80, 100, 128, 512, 1024};
 
 std::vector<std::uint8_t> random_codes(std::size_t count, int bits, std::uint64_t seed) {
   SplitMix64 random(seed);

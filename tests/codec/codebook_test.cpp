@@ -14,10 +14,10 @@
 namespace tqcache::codec {
 namespace {
 
-// 32 to 512 in steps that meet every remainder, and both ends.
+// 8 to 1024 in steps that meet every remainder, and both ends.
 std::vector<int> some_head_dims() {
-  std::vector<int> dims = {33, 64, 80, 96, 128, 256, kMaxHeadDim};
-  for (int head_dim = kMinHeadDim; head_dim < kMaxHeadDim; head_dim += 37) dims.push_back(head_dim);
+  std::vector<int> dims = {9, 33, 64, 80, 96, 128, 256, 576, kMaxHeadDim};
+  for (int head_dim = kMinPartDim; head_dim < kMaxHeadDim; head_dim += 53) dims.push_back(head_dim);
   return dims;
 }
 
@@ -122,6 +122,58 @@ TEST(Codebook, EveryCentroidIsTheMeanOfItsCell) {
             << "head_dim " << head_dim << ", " << bits << " bits, centroid " << i;
       }
     }
+  }
+}
+
+// The integral of (1 - t^2)^(k / 2) from 0 to x, in closed form: by parts, two powers at a time.
+long double mass_to(long double x, int k) {
+  long double sum = k % 2 == 0 ? x : std::asin(x);
+  for (int power = k % 2 == 0 ? 2 : 1; power <= k; power += 2) {
+    sum = (x * std::pow(1.0L - x * x, power / 2.0L) + power * sum) / (power + 1);
+  }
+  return sum;
+}
+
+// The least head_dims, where the density falls to 0 slowly: an even one has a square root there.
+TEST(Codebook, OfFewChannelsIsSolvedToTenDigitsToo) {
+  for (int head_dim = kMinPartDim; head_dim < 33; ++head_dim) {
+    for (const int bits : {1, 2, 4, 8}) {
+      const std::vector<double> c = solve_lloyd_max(head_dim, bits);
+      const long double p = (head_dim - 1) / 2.0L;
+      long double low = 0.0L;
+      for (std::size_t i = 0; i < c.size(); ++i) {
+        const long double high = i + 1 == c.size() ? 1.0L : (0.0L + c[i] + c[i + 1]) / 2.0L;
+        const long double first =
+            (std::pow(1.0L - low * low, p) - std::pow(1.0L - high * high, p)) / (2.0L * p);
+        const long double mass = mass_to(high, head_dim - 3) - mass_to(low, head_dim - 3);
+        EXPECT_NEAR(static_cast<double>(first / mass), c[i], 1e-12)
+            << "head_dim " << head_dim << ", " << bits << " bits, centroid " << i;
+        low = high;
+      }
+    }
+  }
+}
+
+TEST(Codebook, OfAResidualMakesInnerProductsRight) {
+  const std::vector<float> gaussian = residual_centroids(128, RotationKind::kGaussian);
+  const std::vector<float> orthogonal = residual_centroids(128, RotationKind::kDenseQr);
+  ASSERT_EQ(gaussian.size(), 2u);
+  ASSERT_EQ(orthogonal.size(), 2u);
+  EXPECT_FLOAT_EQ(gaussian[1], 0.009791517f);    // sqrt(pi / 2) / 128
+  // 1 / (128 E|y|), E|y| = .799444 / sqrt(128) being the centroid of 1 bit.
+  EXPECT_NEAR(orthogonal[1], 1.0 / (std::sqrt(128.0) * 0.799444), 1e-7);
+  EXPECT_EQ(gaussian[0], -gaussian[1]);
+  EXPECT_EQ(orthogonal[0], -orthogonal[1]);
+}
+
+TEST(Codebook, OfEvenStepsGoesFromMinusOneToOne) {
+  EXPECT_EQ(linear_centroids(1), (std::vector<float>{-1.0f, 1.0f}));
+  EXPECT_EQ(linear_centroids(2), (std::vector<float>{-1.0f, -1.0f / 3.0f, 1.0f / 3.0f, 1.0f}));
+  const std::vector<float> c = linear_centroids(8);
+  ASSERT_EQ(c.size(), 256u);
+  for (std::size_t i = 0; i < c.size(); ++i) {
+    EXPECT_FLOAT_EQ(c[i], (2.0f * static_cast<float>(i) - 255.0f) / 255.0f);
+    EXPECT_EQ(c[i], -c[255 - i]);
   }
 }
 

@@ -40,10 +40,12 @@ double squared_distance(std::span<const float> a, std::span<const float> b) {
 // Sends vectors through a quantizer and averages what became of them.
 class Trial {
  public:
-  Trial(int head_dim, int bits)
-      : quantizer_(Quantizer::make(CodecSpec{.head_dim = head_dim, .bits = bits}).value()),
+  Trial(int head_dim, int bits) : Trial(QuantizerSpec{.head_dim = head_dim, .bits = bits}) {}
+
+  explicit Trial(const QuantizerSpec& spec)
+      : quantizer_(Quantizer::make(spec).value()),
         codes_(quantizer_.code_bytes()),
-        decoded_(static_cast<std::size_t>(head_dim)),
+        decoded_(quantizer_.rotation().head_dim()),
         direction_(decoded_.size()),
         unit_(decoded_.size()) {}
 
@@ -73,16 +75,31 @@ class Trial {
   int count_ = 0;
 };
 
-Trial isotropic_trial(int head_dim, int bits, int vectors) {
-  Trial trial(head_dim, bits);
-  GaussianSource gaussian(static_cast<std::uint64_t>(head_dim));
-  std::vector<float> x(static_cast<std::size_t>(head_dim));
+Trial isotropic_trial(const QuantizerSpec& spec, int vectors) {
+  Trial trial(spec);
+  GaussianSource gaussian(static_cast<std::uint64_t>(spec.head_dim));
+  std::vector<float> x(static_cast<std::size_t>(spec.head_dim));
   for (int i = 0; i < vectors; ++i) {
     gaussian.fill(x);
     trial.add(x);
   }
   return trial;
 }
+
+Trial isotropic_trial(int head_dim, int bits, int vectors) {
+  return isotropic_trial(QuantizerSpec{.head_dim = head_dim, .bits = bits}, vectors);
+}
+
+struct Turn {
+  const char* name;
+  RotationKind kind;
+  int rounds;
+};
+
+constexpr Turn kTurns[] = {{"1 round", RotationKind::kHadamard, 1},
+                           {"2 rounds", RotationKind::kHadamard, 2},
+                           {"3 rounds", RotationKind::kHadamard, 3},
+                           {"dense QR", RotationKind::kDenseQr, 1}};
 
 struct Expected {
   int head_dim;
@@ -107,6 +124,51 @@ TEST(Distortion, OfIsotropicVectorsIsTheExactOne) {
   }
 }
 
+TEST(Distortion, IsTheSameForEveryRotation) {
+  const Expected& expected = kExpected[1];
+  for (const Turn& turn : kTurns) {
+    for (int bits = 1; bits <= 4; ++bits) {
+      const QuantizerSpec spec{.head_dim = expected.head_dim,
+                               .bits = bits,
+                               .rotation = turn.kind,
+                               .rounds = turn.rounds};
+      const double distortion = isotropic_trial(spec, 6000).distortion();
+      const double exact = expected.distortion[bits - 1];
+      std::printf("[ measured ] head_dim 128, %s, %d bits: D_mse %.6f (exact %.6f)\n", turn.name,
+                  bits, distortion, exact);
+      EXPECT_NEAR(distortion / exact, 1.0, 0.01) << turn.name;
+    }
+  }
+}
+
+// With D for D_mse, a decoded vector x^ of `raw` scale has |x - x^|^2 = D |x|^2 and, the centroids
+// being means of their cells, <x, x^> = |x^|^2 = (1 - D) |x|^2 on average. From that follows what
+// the other rules give, if all vectors were as far from their codes as the average.
+TEST(Distortion, OfTheScaleRulesFollowsFromThatOfTheCodes) {
+  for (int bits = 1; bits <= 4; ++bits) {
+    QuantizerSpec spec{.head_dim = 128, .bits = bits};
+    const double exact = expected_distortion(128, lloyd_max_centroids(128, bits));
+    const auto trial = [&](ScaleRule rule) {
+      spec.scale = rule;
+      return isotropic_trial(spec, 6000);
+    };
+    const Trial raw = trial(ScaleRule::kRaw);
+    const Trial norm = trial(ScaleRule::kNorm);
+    const Trial unbiased = trial(ScaleRule::kUnbiased);
+    std::printf(
+        "[ measured ] head_dim 128, %d bits: |x - x^|^2 and <x, x^> - 1: raw %.5f %+.5f, "
+        "norm %.5f %+.5f, unbiased %.5f %+.5f\n",
+        bits, raw.error(), raw.bias(), norm.error(), norm.bias(), unbiased.error(),
+        unbiased.bias());
+    EXPECT_NEAR(raw.error() / exact, 1.0, 0.01);
+    EXPECT_NEAR(raw.bias(), -exact, 4.0 * std::sqrt(exact / 128 / 6000));  // standard errors
+    const double cosine = std::sqrt(1.0 - exact);
+    EXPECT_NEAR(norm.bias() / (cosine - 1.0), 1.0, 0.02);
+    EXPECT_NEAR(norm.error() / (2.0 - 2.0 * cosine), 1.0, 0.02);
+    EXPECT_LT(std::abs(unbiased.bias()), 2e-5);
+  }
+}
+
 TEST(Distortion, StaysBetweenShannonAndThePapersBoundForEveryWidth) {
   for (int bits = 1; bits <= kMaxBits; ++bits) {
     const double distortion = isotropic_trial(128, bits, 1000).distortion();
@@ -117,7 +179,7 @@ TEST(Distortion, StaysBetweenShannonAndThePapersBoundForEveryWidth) {
 
 // Every odd factor, and none: the Hartley factor of the rotation costs nothing.
 TEST(Distortion, OfAnyHeadDimIsTheExactOne) {
-  for (const int head_dim : {32, 33, 80, 96, 112, 160, 192, 512}) {
+  for (const int head_dim : {8, 32, 33, 80, 96, 112, 160, 192, 512, 576, 1024}) {
     for (const int bits : {2, 4}) {
       const double exact = expected_distortion(head_dim, lloyd_max_centroids(head_dim, bits));
       const double measured = isotropic_trial(head_dim, bits, 300000 / head_dim).distortion();
@@ -165,24 +227,47 @@ TEST(Distortion, InnerProductsAreUnbiased) {
   }
 }
 
-// One channel a hundred times as loud as the others, the hard case for a single Hadamard round:
-// it makes all components nearly equal in size, and so all errors nearly equal.
+// One channel a hundred times as loud as the others, each channel in turn.
+Trial loud_channel_trial(const QuantizerSpec& spec) {
+  Trial trial(spec);
+  GaussianSource gaussian(7);
+  for (int i = 0; i < 1024; ++i) {
+    std::vector<float> x = gaussian.vector(static_cast<std::size_t>(spec.head_dim));
+    x[static_cast<std::size_t>(i % spec.head_dim)] *= 100.0f;
+    trial.add(x);
+  }
+  return trial;
+}
+
+// The hard case for a single Hadamard round: it makes all components nearly equal in size, and so
+// all errors nearly equal.
 TEST(Distortion, OfASingleLoudChannelStaysSane) {
   for (const int head_dim : {64, 80, 96, 112, 128, 160, 192, 256}) {
     for (const int bits : {2, 3, 4}) {
-      Trial trial(head_dim, bits);
-      GaussianSource gaussian(7);
-      for (int i = 0; i < 1024; ++i) {
-        std::vector<float> x = gaussian.vector(static_cast<std::size_t>(head_dim));
-        x[static_cast<std::size_t>(i % head_dim)] *= 100.0f;
-        trial.add(x);
-      }
+      const Trial trial = loud_channel_trial({.head_dim = head_dim, .bits = bits});
       const double exact = expected_distortion(head_dim, lloyd_max_centroids(head_dim, bits));
       std::printf(
           "[ measured ] loud channel, head_dim %d, %d bits: D_mse %.4f, decoded %.4f, "
           "isotropic D_mse %.4f\n",
           head_dim, bits, trial.distortion(), trial.error(), exact);
       EXPECT_LT(trial.error(), 1.25 * exact);
+    }
+  }
+}
+
+// A second round makes nearly equal components nearly normal ones.
+TEST(Distortion, OfASingleLoudChannelIsTheUsualOneAfterTwoRounds) {
+  for (const Turn& turn : kTurns) {
+    for (const int bits : {2, 3, 4}) {
+      const Trial trial = loud_channel_trial(
+          {.head_dim = 128, .bits = bits, .rotation = turn.kind, .rounds = turn.rounds});
+      const double exact = expected_distortion(128, lloyd_max_centroids(128, bits));
+      std::printf(
+          "[ measured ] loud channel, head_dim 128, %s, %d bits: D_mse %.4f, decoded %.4f\n",
+          turn.name, bits, trial.distortion(), trial.error());
+      if (turn.rounds > 1 || turn.kind == RotationKind::kDenseQr) {
+        EXPECT_NEAR(trial.distortion() / exact, 1.0, 0.1) << turn.name;
+      }
     }
   }
 }

@@ -24,7 +24,7 @@ using testing::HasSubstr;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 Quantizer make_quantizer(int head_dim, int bits) {
-  return Quantizer::make(CodecSpec{.head_dim = head_dim, .bits = bits}).value();
+  return Quantizer::make(QuantizerSpec{.head_dim = head_dim, .bits = bits}).value();
 }
 
 struct Encoded {
@@ -51,21 +51,21 @@ Error encode_error(const Quantizer& quantizer, std::span<const float> x) {
 }
 
 ErrorCode make_error(int head_dim, int bits) {
-  return Quantizer::make(CodecSpec{.head_dim = head_dim, .bits = bits}).error().code;
+  return Quantizer::make(QuantizerSpec{.head_dim = head_dim, .bits = bits}).error().code;
 }
 
 TEST(Quantizer, RefusesSpecsOutOfRange) {
-  EXPECT_EQ(make_error(31, 4), ErrorCode::kUnsupported);
-  EXPECT_EQ(make_error(513, 4), ErrorCode::kUnsupported);
+  EXPECT_EQ(make_error(7, 4), ErrorCode::kUnsupported);
+  EXPECT_EQ(make_error(1025, 4), ErrorCode::kUnsupported);
   EXPECT_EQ(make_error(-128, 4), ErrorCode::kUnsupported);
   EXPECT_EQ(make_error(128, 0), ErrorCode::kUnsupported);
   EXPECT_EQ(make_error(128, 9), ErrorCode::kUnsupported);
-  EXPECT_TRUE(Quantizer::make(CodecSpec{.head_dim = 32, .bits = 1}).ok());
-  EXPECT_TRUE(Quantizer::make(CodecSpec{.head_dim = 512, .bits = 8}).ok());
+  EXPECT_TRUE(Quantizer::make(QuantizerSpec{.head_dim = 8, .bits = 1}).ok());
+  EXPECT_TRUE(Quantizer::make(QuantizerSpec{.head_dim = 1024, .bits = 8}).ok());
 }
 
 TEST(Quantizer, RefusesDamagedCodebooks) {
-  const CodecSpec spec{.head_dim = 64, .bits = 2};
+  const QuantizerSpec spec{.head_dim = 64, .bits = 2};
   const auto code_of = [&spec](std::vector<float> centroids) {
     return Quantizer::make(spec, centroids).error().code;
   };
@@ -77,14 +77,14 @@ TEST(Quantizer, RefusesDamagedCodebooks) {
   EXPECT_EQ(code_of({-0.2f, -0.1f, 0.1f, 1.5f}), ErrorCode::kCorrupt);
   EXPECT_EQ(code_of({-kInfinity, -0.1f, 0.1f, 0.2f}), ErrorCode::kCorrupt);
   EXPECT_EQ(code_of({-0.2f, std::nanf(""), 0.1f, 0.2f}), ErrorCode::kCorrupt);
-  EXPECT_EQ(Quantizer::make(CodecSpec{.head_dim = 8, .bits = 2}, {}).error().code,
+  EXPECT_EQ(Quantizer::make(QuantizerSpec{.head_dim = 7, .bits = 2}, {}).error().code,
             ErrorCode::kUnsupported);
 }
 
 TEST(Quantizer, UsesTheCentroidsOfAFileExactly) {
   const std::vector<float> centroids = {-0.25f, -0.0625f, 0.125f, 0.5f};
   const Quantizer quantizer =
-      Quantizer::make(CodecSpec{.head_dim = 64, .bits = 2}, centroids).value();
+      Quantizer::make(QuantizerSpec{.head_dim = 64, .bits = 2}, centroids).value();
   EXPECT_TRUE(std::equal(centroids.begin(), centroids.end(), quantizer.centroids().begin()));
 
   std::vector<std::byte> codes(quantizer.code_bytes(), std::byte{0b11'10'01'00});
@@ -232,7 +232,7 @@ TEST(Quantizer, EncodesAsLongAsTheScaleFitsF16) {
 TEST(Quantizer, RefusesVectorsThatACodebookPointsAwayFrom) {
   const std::vector<float> centroids = {0.5f, 0.75f};
   const Quantizer quantizer =
-      Quantizer::make(CodecSpec{.head_dim = 32, .bits = 1}, centroids).value();
+      Quantizer::make(QuantizerSpec{.head_dim = 32, .bits = 1}, centroids).value();
   std::vector<float> y(32, -1.0f), x(32);
   quantizer.rotation().unrotate(y, x);
   EXPECT_EQ(encode_error(quantizer, x).code, ErrorCode::kUnsupported);
@@ -273,6 +273,102 @@ TEST(Quantizer, ScalesWithPowersOfTwoExactly) {
   EXPECT_EQ(f16_to_f32(sixteen_times.scale), 16.0f * f16_to_f32(once.scale));
 }
 
+Quantizer make_ruled(ScaleRule rule, int head_dim, int bits) {
+  return Quantizer::make(QuantizerSpec{.head_dim = head_dim, .bits = bits, .scale = rule}).value();
+}
+
+double dot(std::span<const float> a, std::span<const float> b) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += double{a[i]} * double{b[i]};
+  return sum;
+}
+
+constexpr double kF16Rounding = 0x1p-11;  // of a scale, relative
+
+TEST(Quantizer, UnbiasedScaleKeepsTheInnerProductWithTheOriginal) {
+  for (const int head_dim : {8, 80, 96, 112, 128, 192, 576, 1024}) {
+    const Quantizer quantizer = make_ruled(ScaleRule::kUnbiased, head_dim, 3);
+    const std::vector<float> x = GaussianSource(8).vector(static_cast<std::size_t>(head_dim));
+    const std::vector<float> decoded = decode(quantizer, encode(quantizer, x));
+    EXPECT_NEAR(dot(x, decoded) / dot(x, x), 1.0, kF16Rounding + 1e-6) << head_dim;
+  }
+}
+
+TEST(Quantizer, NormScaleKeepsTheLength) {
+  for (const int head_dim : {8, 80, 96, 112, 128, 192, 576, 1024}) {
+    const Quantizer quantizer = make_ruled(ScaleRule::kNorm, head_dim, 3);
+    const std::vector<float> x = GaussianSource(9).vector(static_cast<std::size_t>(head_dim));
+    const std::vector<float> decoded = decode(quantizer, encode(quantizer, x));
+    EXPECT_NEAR(std::sqrt(dot(decoded, decoded) / dot(x, x)), 1.0, kF16Rounding + 1e-6) << head_dim;
+  }
+}
+
+TEST(Quantizer, RawScaleIsTheLength) {
+  const Quantizer quantizer = make_ruled(ScaleRule::kRaw, 128, 3);
+  const std::vector<float> x = GaussianSource(10).vector(128);
+  const double scale = f16_to_f32(encode(quantizer, x).scale);
+  EXPECT_NEAR(scale / std::sqrt(dot(x, x)), 1.0, kF16Rounding + 1e-6);
+}
+
+TEST(Quantizer, RulesOfTheLengthGiveTheSameCodes) {
+  const std::vector<float> x = GaussianSource(11).vector(96);
+  const std::vector<std::byte> codes = encode(make_ruled(ScaleRule::kUnbiased, 96, 4), x).codes;
+  EXPECT_EQ(encode(make_ruled(ScaleRule::kNorm, 96, 4), x).codes, codes);
+  EXPECT_EQ(encode(make_ruled(ScaleRule::kRaw, 96, 4), x).codes, codes);
+}
+
+// Steps of 2 / 15 of the peak: the peak itself is exact, nothing is off by more than half a step.
+TEST(Quantizer, PeakScaleIsTheLoudestComponent) {
+  const QuantizerSpec spec{
+      .head_dim = 32, .bits = 4, .rotation = RotationKind::kNone, .scale = ScaleRule::kPeak};
+  const Quantizer quantizer = Quantizer::make(spec, linear_centroids(4)).value();
+  std::vector<float> x = GaussianSource(12).vector(32);
+  x[20] = -6.5f;
+  const Encoded encoded = encode(quantizer, x);
+  EXPECT_EQ(f16_to_f32(encoded.scale), 6.5f);
+  const std::vector<float> decoded = decode(quantizer, encoded);
+  EXPECT_EQ(decoded[20], -6.5f);
+  for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(decoded[i], x[i], 6.5 / 15.0 + 1e-5);
+}
+
+TEST(Quantizer, EveryRuleRefusesWhatDoesNotFitF16) {
+  for (const ScaleRule rule :
+       {ScaleRule::kUnbiased, ScaleRule::kNorm, ScaleRule::kRaw, ScaleRule::kPeak}) {
+    const Quantizer quantizer = make_ruled(rule, 64, 4);
+    for (const float size : {1e6f, 1e19f, std::numeric_limits<float>::max()}) {
+      EXPECT_EQ(encode_error(quantizer, std::vector<float>(64, size)).code,
+                ErrorCode::kUnsupported);
+    }
+    std::vector<float> x(64, 1.0f);
+    x[63] = kInfinity;
+    EXPECT_EQ(encode_error(quantizer, x).code, ErrorCode::kCorrupt);
+  }
+}
+
+TEST(Quantizer, EveryRuleMakesTheZeroVectorOfWhatIsTooSmallForF16) {
+  for (const ScaleRule rule :
+       {ScaleRule::kUnbiased, ScaleRule::kNorm, ScaleRule::kRaw, ScaleRule::kPeak}) {
+    const Quantizer quantizer = make_ruled(rule, 64, 4);
+    for (const float size : {0.0f, 1e-10f, 1e-25f, std::numeric_limits<float>::denorm_min()}) {
+      const std::vector<float> x(64, size);
+      EXPECT_EQ(encode(quantizer, x), (Encoded{std::vector<std::byte>(32), 0})) << size;
+    }
+  }
+}
+
+// The sign of each component, and 0 counts as negative.
+TEST(Quantizer, OfAGaussianMapGivesSigns) {
+  const QuantizerSpec spec{
+      .head_dim = 48, .bits = 1, .rotation = RotationKind::kGaussian, .scale = ScaleRule::kRaw};
+  const Quantizer quantizer = Quantizer::make(spec, residual_centroids(48, spec.rotation)).value();
+  const std::vector<float> x = GaussianSource(13).vector(48);
+  std::vector<float> y(48);
+  quantizer.rotation().rotate(x, y);
+  std::vector<std::uint8_t> codes(48);
+  unpack_codes(encode(quantizer, x).codes, 1, codes);
+  for (std::size_t i = 0; i < y.size(); ++i) EXPECT_EQ(codes[i], y[i] > 0.0f ? 1 : 0);
+}
+
 TEST(Quantizer, CopiesShareTheirTables) {
   const Quantizer first = make_quantizer(128, 4);
   const Quantizer second = first;
@@ -307,6 +403,37 @@ TEST(Quantizer, EncodesTheSameEverywhere) {
     }
   }
   EXPECT_EQ(digest, 0x30b289d8040cda1u);
+}
+
+// The same of the other maps and scale rules, and of head_dims that only they or larger caches
+// have.
+TEST(Quantizer, EncodesTheSameEverywhereInEveryKind) {
+  constexpr QuantizerSpec kSpecs[] = {
+      {.head_dim = 8, .bits = 4},
+      {.head_dim = 128, .bits = 2, .rounds = 2},
+      {.head_dim = 96, .bits = 3, .rounds = 3, .scale = ScaleRule::kNorm},
+      {.head_dim = 576, .bits = 4, .rounds = 2, .scale = ScaleRule::kRaw},
+      {.head_dim = 1024, .bits = 8},
+      {.head_dim = 80, .bits = 4, .rotation = RotationKind::kDenseQr},
+      {.head_dim = 128, .bits = 1, .rotation = RotationKind::kGaussian, .scale = ScaleRule::kRaw},
+      {.head_dim = 64, .bits = 8, .rotation = RotationKind::kNone, .scale = ScaleRule::kPeak}};
+  SplitMix64 random(2027);
+  std::uint64_t digest = 0xcbf29ce484222325;
+  for (const QuantizerSpec& spec : kSpecs) {
+    const Quantizer quantizer = Quantizer::make(spec).value();
+    std::vector<float> x(static_cast<std::size_t>(spec.head_dim));
+    std::vector<std::uint8_t> codes(x.size());
+    for (int trial = 0; trial < 10; ++trial) {
+      for (float& value : x) {
+        value = static_cast<float>(static_cast<int>(random.below(1u << 20)) - (1 << 19)) * 0x1p-18f;
+      }
+      const Encoded encoded = encode(quantizer, x);
+      unpack_codes(encoded.codes, spec.bits, codes);
+      for (const std::uint8_t code : codes) digest = fnv1a(digest, code);
+      digest = fnv1a(digest, encoded.scale);
+    }
+  }
+  EXPECT_EQ(digest, 0xc34512371b15d96au);
 }
 
 }  // namespace

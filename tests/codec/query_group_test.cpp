@@ -18,7 +18,7 @@ namespace {
 using test::GaussianSource;
 
 Quantizer make_quantizer(int head_dim, int bits) {
-  return Quantizer::make(CodecSpec{.head_dim = head_dim, .bits = bits}).value();
+  return Quantizer::make(QuantizerSpec{.head_dim = head_dim, .bits = bits}).value();
 }
 
 double from_bytes(const CodeTables& tables, std::size_t code) {
@@ -129,6 +129,35 @@ TEST(QueryGroup, RotatesAndRoundsEachQuery) {
       EXPECT_EQ(rows.values[q * 96 + i], expected);
       EXPECT_NEAR(rounded[i], static_cast<double>(expected),
                   0.51 * static_cast<double>(rows.multipliers[(q + 1) * rows.n_levels - 1]));
+    }
+  }
+}
+
+// Parts of a codec may have few channels, and other maps than a rotation.
+TEST(QueryGroup, TakesAnyMapAndAnyNumberOfChannels) {
+  for (const RotationKind kind : {RotationKind::kHadamard, RotationKind::kDenseQr,
+                                  RotationKind::kGaussian, RotationKind::kNone}) {
+    for (const int dim : {8, 12, 33, 60}) {
+      const auto n = static_cast<std::size_t>(dim);
+      const std::vector<float> centroids = {-0.1f, 0.1f};
+      const Quantizer quantizer =
+          Quantizer::make({.head_dim = dim, .bits = 1, .rotation = kind}, centroids).value();
+      const std::vector<float> query = GaussianSource(5).vector(n);
+      std::vector<float> turned(n);
+      quantizer.rotation().rotate(query, turned);
+      EXPECT_EQ(turned == query, kind == RotationKind::kNone);
+      QueryGroup group;
+      group.set_for_packed(quantizer, query);
+      ASSERT_EQ(group.rows().stride, (n + 31) / 32 * 32);
+      expect_sums_and_pairs(group.rows());
+      double error = 0.0, energy = 0.0;
+      for (std::size_t i = 0; i < n; ++i) {
+        EXPECT_EQ(group.rows().values[i], turned[i]);
+        const double difference = from_bytes(group.rows(), 0)[i] - static_cast<double>(turned[i]);
+        error += difference * difference;
+        energy += static_cast<double>(turned[i]) * static_cast<double>(turned[i]);
+      }
+      EXPECT_LT(error, 0.01 * 0.01 * energy) << "map " << static_cast<int>(kind) << ", " << dim;
     }
   }
 }

@@ -11,7 +11,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "support/cache_builder.h"
 #include "tqcache/base/bytes.h"
@@ -59,6 +61,24 @@ inline Bytes mixed_file(Compression compression = Compression::kNone) {
                      .mixed({1, 36}, Dtype::kBF16, 16, Dtype::kF16, 1)
                      .build(),
                  compression);
+}
+
+// One layer of 300 tokens for every mode of the codec, and one with sink tokens; all centred.
+inline Bytes modes_file() {
+  CacheBuilder builder(300);
+  const std::vector<codec::CodecSpec> modes = {
+      {.mode = codec::Mode::kMse, .bits = 4},
+      {.mode = codec::Mode::kProd, .bits = 3},
+      {.mode = codec::Mode::kMixed, .bits = 2, .outlier_channels = 16, .outlier_bits = 3},
+      {.mode = codec::Mode::kAffine, .bits = 4}};
+  cache::SidePlan plan;
+  for (const codec::CodecSpec& mode : modes) {
+    plan.codec = mode;
+    builder.sides({2, 64}, Dtype::kF16, plan, Dtype::kF16, plan);
+  }
+  plan.codec = modes[0];
+  plan.n_sinks = 4;
+  return file_of(builder.sides({2, 64}, Dtype::kF16, plan, Dtype::kBF16, plan).build());
 }
 
 template <class T>
@@ -111,6 +131,22 @@ inline Bytes change_manifest(const Bytes& file, const std::function<void(Manifes
   Manifest manifest = info_of(file);
   change(manifest);
   return with_manifest(file, std::move(manifest));
+}
+
+// The same file with another text of the same length wherever its manifest has `text`.
+inline Bytes change_text(Bytes file, std::string_view text, std::string_view other) {
+  const auto manifest =
+      file.begin() + static_cast<std::ptrdiff_t>(value_at<std::uint64_t>(file, kManifestOffsetAt));
+  const ByteView old_bytes = as_bytes(text);
+  const ByteView new_bytes = as_bytes(other);
+  EXPECT_EQ(old_bytes.size(), new_bytes.size());
+  auto at = std::search(manifest, file.end(), old_bytes.begin(), old_bytes.end());
+  EXPECT_NE(at, file.end()) << text;
+  for (; at != file.end(); at = std::search(at, file.end(), old_bytes.begin(), old_bytes.end())) {
+    std::ranges::copy(new_bytes, at);
+  }
+  reseal(file);
+  return file;
 }
 
 // Changes the bytes of a stored section and makes its checksum fit; its SHA-256 too if asked for.

@@ -164,6 +164,42 @@ TEST(Limits, RefuseMoreTokensOrLayersThanACacheMayHave) {
   expect_refused(with_manifest(small_file(), manifest), ErrorCode::kTooLarge, "1025 layers");
 }
 
+// Layers whose codecs differ in their seeds.
+Manifest with_codecs(std::size_t n_layers, const codec::CodecSpec& spec) {
+  Manifest manifest = info_of(file_of(CacheBuilder(0).turbo({1, 32}, 4, 4).build()));
+  format::LayerInfo& first = manifest.layers[0];
+  first.shape.head_dim = spec.head_dim;
+  first.k.parts = must(codec::make_parts(spec));
+  const bool is_prod = spec.mode == codec::Mode::kProd;
+  first.k.cache_type_id = is_prod ? "tqcache.turbo_prod.v1" : "tqcache.turbo_mse.v1";
+  first.v = first.k;
+  manifest.layers.resize(n_layers, first);
+  for (std::size_t i = 0; i < n_layers; ++i) {
+    manifest.layers[i].k.parts[0].quantizer.seed += i;
+    manifest.layers[i].v.parts[0].quantizer.seed += i;
+  }
+  return manifest;
+}
+
+TEST(Limits, CountThePartsOfDifferentCodecs) {
+  const Bytes empty = file_of(CacheBuilder(0).build());
+  const codec::CodecSpec two_parts{.head_dim = 32, .mode = codec::Mode::kProd, .bits = 2};
+  EXPECT_TRUE(load(with_manifest(empty, with_codecs(512, two_parts))).ok());
+  expect_refused(with_manifest(empty, with_codecs(513, two_parts)), ErrorCode::kTooLarge,
+                 "codecs: 1026 different parts");
+}
+
+TEST(Limits, CountTheMatricesOfDifferentCodecs) {
+  const Bytes empty = file_of(CacheBuilder(0).build());
+  const codec::CodecSpec dense{
+      .head_dim = 1024, .bits = 1, .rotation = codec::RotationKind::kDenseQr};
+  const PeakMemory memory;
+  expect_refused(with_manifest(empty, with_codecs(9, dense)), ErrorCode::kTooLarge,
+                 "codecs: matrices of 9437184 values");
+  EXPECT_LT(memory.grown(), 16 * kMiB);
+  EXPECT_TRUE(info_of(with_manifest(empty, with_codecs(8, dense))).layers.size() == 8);
+}
+
 TEST(Limits, RefuseAManifestTooLargeToWriteBeforeTheWork) {
   cache::Cache cache = CacheBuilder(0).arrays().build();
   cache.tokens.assign(format::kMaxManifestBytes / 4, 1);

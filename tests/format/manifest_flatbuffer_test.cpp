@@ -53,10 +53,13 @@ namespace layer_id {
 constexpr std::size_t kType = 0, kK = 3, kV = 4, kArrays = 5;
 }
 namespace side_id {
-constexpr std::size_t kCodec = 2;
+constexpr std::size_t kCodec = 2, kCentring = 3, kMean = 4, kOutliers = 5, kSinks = 6;
 }
 namespace codec_id {
-constexpr std::size_t kCentring = 6, kMean = 7;
+constexpr std::size_t kLayout = 0, kParts = 1;
+}
+namespace part_id {
+constexpr std::size_t kRotation = 3, kScale = 6, kOfResidual = 7, kHasBias = 8, kCentroids = 9;
 }
 
 constexpr std::string_view kInvalid = "manifest: not a valid FlatBuffer";
@@ -213,22 +216,81 @@ Bytes centred_layer() {
   return file_of(CacheBuilder(3).center(cache::Centring::kPostRope).turbo({1, 32}, 4, 4).build());
 }
 
-TEST(ManifestFlatBuffer, RefusesACodecWithoutACentring) {
-  Bytes file = centred_layer();
-  const Table layer = Table::root(file).element(manifest_id::kLayers, 0);
-  layer.table(layer_id::kK).table(side_id::kCodec).remove(codec_id::kCentring);
+Table layer_of(Bytes& file) { return Table::root(file).element(manifest_id::kLayers, 0); }
+
+// Pokes the keys of a layer, and expects the file to be refused.
+void expect_poked_keys(Bytes file, ErrorCode code, std::string_view part,
+                       const std::function<void(Bytes&, Table)>& poke) {
+  poke(file, layer_of(file).table(layer_id::kK));
   reseal(file);
-  expect_refused(file, ErrorCode::kCorrupt, kInvalid);
+  expect_refused(file, code, part);
 }
 
-TEST(ManifestFlatBuffer, RefusesAMeanOfNoValues) {
-  Bytes file =
-      file_of(CacheBuilder(256).center(cache::Centring::kPostRope).turbo({1, 32}, 4, 4).build());
-  const Table layer = Table::root(file).element(manifest_id::kLayers, 0);
-  const Table codec = layer.table(layer_id::kV).table(side_id::kCodec);
-  patch(file, codec.target(codec_id::kMean), 0u);
-  reseal(file);
-  expect_refused(file, ErrorCode::kCorrupt, "a mean of no values");
+TEST(ManifestFlatBuffer, RefusesACodecWithoutACentring) {
+  expect_poked_keys(centred_layer(), ErrorCode::kCorrupt, "layer 0: k: a codec without centring",
+                    [](Bytes&, Table k) { k.remove(side_id::kCentring); });
+}
+
+TEST(ManifestFlatBuffer, RefusesWhatBelongsToACodecWithoutOne) {
+  cache::SidePlan plan;
+  plan.codec = {.mode = codec::Mode::kMixed, .outlier_channels = 8, .outlier_bits = 5};
+  plan.n_sinks = 1;
+  const Bytes file =
+      file_of(CacheBuilder(256).sides({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).build());
+  for (const std::size_t kept :
+       {side_id::kCentring, side_id::kMean, side_id::kOutliers, side_id::kSinks}) {
+    expect_poked_keys(file, ErrorCode::kCorrupt, "layer 0: k: what belongs to a codec without one",
+                      [&](Bytes&, Table k) {
+                        for (std::size_t id = side_id::kCodec; id <= side_id::kSinks; ++id) {
+                          if (id != kept) k.remove(id);
+                        }
+                      });
+  }
+}
+
+TEST(ManifestFlatBuffer, RefusesACodecThatMissesSomething) {
+  for (const std::size_t id : {codec_id::kLayout, codec_id::kParts}) {
+    expect_poked_keys(centred_layer(), ErrorCode::kCorrupt, kInvalid,
+                      [&](Bytes&, Table k) { k.table(side_id::kCodec).remove(id); });
+  }
+  for (const std::size_t id : {part_id::kRotation, part_id::kScale, part_id::kCentroids}) {
+    expect_poked_keys(centred_layer(), ErrorCode::kCorrupt, kInvalid, [&](Bytes&, Table k) {
+      k.table(side_id::kCodec).element(codec_id::kParts, 0).remove(id);
+    });
+  }
+}
+
+TEST(ManifestFlatBuffer, RefusesACodecWithoutParts) {
+  expect_poked_keys(centred_layer(), ErrorCode::kCorrupt, "layer 0: k: a codec without parts",
+                    [](Bytes& file, Table k) {
+                      patch(file, k.table(side_id::kCodec).target(codec_id::kParts), 0u);
+                    });
+}
+
+TEST(ManifestFlatBuffer, RefusesAYesOrNoThatIsNeither) {
+  const Bytes file = file_of(CacheBuilder(3).preset({1, 64}, "affine8").build());
+  expect_poked_keys(file, ErrorCode::kCorrupt, "layer 0: k: part 0: unknown value of has_bias 2",
+                    [](Bytes& bytes, Table k) {
+                      const Table part = k.table(side_id::kCodec).element(codec_id::kParts, 0);
+                      bytes[part.field(part_id::kHasBias)] = std::byte{2};
+                    });
+  const Bytes prod = file_of(CacheBuilder(3).preset({1, 64}, "prod4").build());
+  expect_poked_keys(prod, ErrorCode::kCorrupt,
+                    "layer 0: k: part 1: unknown value of of_residual 255",
+                    [](Bytes& bytes, Table k) {
+                      const Table part = k.table(side_id::kCodec).element(codec_id::kParts, 1);
+                      bytes[part.field(part_id::kOfResidual)] = std::byte{255};
+                    });
+}
+
+TEST(ManifestFlatBuffer, RefusesListsOfNothing) {
+  Bytes file = file_of(CacheBuilder(256).preset({1, 64}, "turbo2.5").build());
+  const auto expect_empty = [&](std::size_t id, std::string_view part) {
+    expect_poked_keys(file, ErrorCode::kCorrupt, part,
+                      [&](Bytes& bytes, Table k) { patch(bytes, k.target(id), 0u); });
+  };
+  expect_empty(side_id::kMean, "layer 0: k: a mean of no values");
+  expect_empty(side_id::kOutliers, "layer 0: k: a list of no loud channels");
 }
 
 // Copies of one mean would take more memory than the limit, though the file holds it once.
@@ -239,11 +301,25 @@ TEST(ManifestFlatBuffer, RefusesMeansBeyondTheLimitThoughAllAreOne) {
   manifest.layers[0].k.mean.assign(count, 0);
   manifest.layers[0].v.mean.assign(1, 0);
   file = with_manifest(file, manifest);
-  const Table layer = Table::root(file).element(manifest_id::kLayers, 0);
-  const auto codec = [&](std::size_t side) { return layer.table(side).table(side_id::kCodec); };
-  codec(layer_id::kV).point(codec_id::kMean, codec(layer_id::kK).target(codec_id::kMean));
+  const Table layer = layer_of(file);
+  layer.table(layer_id::kV).point(side_id::kMean, layer.table(layer_id::kK).target(side_id::kMean));
   reseal(file);
   expect_refused(file, ErrorCode::kTooLarge, "values of a mean");
+}
+
+// Likewise lists of loud channels, each of which becomes an order of all channels.
+TEST(ManifestFlatBuffer, RefusesLoudChannelsBeyondTheLimitThoughAllAreOne) {
+  Manifest manifest = info_of(file_of(CacheBuilder(0).preset({1, 64}, "turbo2.5").build()));
+  manifest.layers[0].shape = {1024, 1024};
+  manifest.layers[0].k.outliers = {1};
+  manifest.layers[0].v.outliers = {1};
+  const auto file_with = [&](std::size_t n_layers) {
+    manifest.layers.resize(n_layers, manifest.layers[0]);
+    return with_manifest(file_of(CacheBuilder(0).build()), manifest);
+  };
+  static_assert(format::kMaxOrderedChannels == std::size_t{16} * 1024 * 1024);
+  expect_refused(file_with(8), ErrorCode::kCorrupt, "layer 0: k: parts");
+  expect_refused(file_with(9), ErrorCode::kTooLarge, "layer 8: k: 1048576 channels");
 }
 
 }  // namespace

@@ -35,13 +35,24 @@ TEST(Manifest, RefusesAnUnknownSideTypeByName) {
               [](Manifest& m) { m.layers[kDenseLayer].k.cache_type_id = "KVCache"; });
 }
 
-TEST(Manifest, RefusesUnknownNamesOfCodecParts) {
-  expect_rule(ErrorCode::kUnsupported, "layer 1: v: rotation \"x\"",
-              [](Manifest& m) { m.layers[kTurboLayer].v.rotation = "x"; });
-  expect_rule(ErrorCode::kUnsupported, "scale \"norm.v1\"",
-              [](Manifest& m) { m.layers[kTurboLayer].v.scale = "norm.v1"; });
-  expect_rule(ErrorCode::kUnsupported, "layout \"\"",
-              [](Manifest& m) { m.layers[kTurboLayer].v.layout = ""; });
+TEST(Manifest, RefusesUnknownNamesOfACodec) {
+  const auto expect_name = [](std::string_view what, std::string_view name) {
+    static const Bytes kFile = modes_file();
+    std::string other(name);
+    other.back() = '9';
+    const std::string refused = std::string(what) + " \"" + other + "\"";
+    expect_refused(change_text(kFile, name, other), ErrorCode::kUnsupported, refused);
+  };
+  expect_name("layer 0: k: layout", "lanes.v1");
+  expect_name("layer 0: k: part 0: rotation", "hartley_hadamard.v1");
+  expect_name("layer 1: k: part 1: rotation", "gaussian.v1");
+  expect_name("layer 3: k: part 0: rotation", "none.v1");
+  expect_name("layer 0: k: part 0: scale", "unbiased.v1");
+  expect_name("layer 1: k: part 1: scale", "raw.v1");
+  expect_name("layer 3: k: part 0: scale", "peak.v1");
+  expect_name("layer 0: k: centring", "pre_rope.v1");
+  expect_name("layer 0: v: centring", "post_rope.v1");
+  expect_name("layer 1: k: cache type", "tqcache.turbo_prod.v1");
 }
 
 TEST(Manifest, ShowsNoControlCharactersOfANameItRefuses) {
@@ -89,7 +100,7 @@ TEST(Manifest, RefusesShapesOutOfBounds) {
 
 TEST(Manifest, RefusesAnUnknownDtype) {
   const auto bad = static_cast<Dtype>(3);
-  expect_rule(ErrorCode::kCorrupt, "layer 0: unknown dtype 3",
+  expect_rule(ErrorCode::kCorrupt, "layer 0: v: unknown dtype 3",
               [&](Manifest& m) { m.layers[kDenseLayer].v.dense_dtype = bad; });
   expect_rule(ErrorCode::kCorrupt, "layer 2: unknown dtype 3",
               [&](Manifest& m) { m.layers[kArraysLayer].arrays[1].dtype = bad; });
@@ -104,29 +115,159 @@ TEST(Manifest, RefusesADenseSideWithACodecAndATurboSideWithoutOne) {
 
 TEST(Manifest, RefusesACodecOutOfBounds) {
   for (const int bits : {0, 9, 255}) {
-    expect_rule(ErrorCode::kUnsupported,
-                "layer 1: k: ", [&](Manifest& m) { m.layers[kTurboLayer].k.codec->bits = bits; });
+    expect_rule(ErrorCode::kUnsupported, "layer 1: k: part 0: ", [&](Manifest& m) {
+      m.layers[kTurboLayer].k.parts[0].quantizer.bits = bits;
+    });
   }
-  for (const std::int64_t head_dim : {16, 513}) {
+  for (const int rounds : {0, 4, 255}) {
+    expect_rule(ErrorCode::kUnsupported, "layer 1: v: part 0: ", [&](Manifest& m) {
+      m.layers[kTurboLayer].v.parts[0].quantizer.rounds = rounds;
+    });
+  }
+  for (const std::int64_t head_dim : {16, 31}) {
     expect_rule(ErrorCode::kUnsupported, "layer 1: k: ", [&](Manifest& m) {
       m.layers[kTurboLayer].shape.head_dim = head_dim;
     });
+  }
+  for (const int channels : {1025, 0x7fffffff}) {
+    expect_rule(ErrorCode::kTooLarge, "channels of a part", [&](Manifest& m) {
+      m.layers[kTurboLayer].k.parts[0].quantizer.head_dim = channels;
+    });
+    expect_rule(ErrorCode::kTooLarge, "channels before a part",
+                [&](Manifest& m) { m.layers[kTurboLayer].k.parts[0].first = channels; });
   }
 }
 
 TEST(Manifest, RefusesACodebookThatIsNone) {
   const auto expect_codebook = [](const std::function<void(std::vector<float>&)>& change) {
-    expect_rule(ErrorCode::kCorrupt, "layer 1: k: codebook",
-                [&](Manifest& m) { change(m.layers[kTurboLayer].k.centroids); });
+    expect_rule(ErrorCode::kCorrupt, "layer 1: k: part 0: codebook",
+                [&](Manifest& m) { change(m.layers[kTurboLayer].k.parts[0].centroids); });
   };
   expect_codebook([](auto& c) { c.pop_back(); });
   expect_codebook([](auto& c) { c.push_back(1); });
+  expect_codebook([](auto& c) { c.clear(); });
   expect_codebook([](auto& c) { std::swap(c[3], c[4]); });
   expect_codebook([](auto& c) { c[3] = c[4]; });
   expect_codebook([](auto& c) { c[3] = std::nanf(""); });
   expect_codebook([](auto& c) { c.back() = 1.5f; });
+  expect_codebook([](auto& c) { c.front() = -1.5f; });
+  expect_codebook([](auto& c) { c.back() = std::numeric_limits<float>::infinity(); });
   expect_rule(ErrorCode::kTooLarge, "257 centroids",
-              [](Manifest& m) { m.layers[kTurboLayer].k.centroids.resize(257); });
+              [](Manifest& m) { m.layers[kTurboLayer].k.parts[0].centroids.resize(257); });
+}
+
+// Layers of modes_file() and, of its sections, the first of each.
+constexpr std::size_t kMseLayer = 0;
+constexpr std::size_t kProdLayer = 1;
+constexpr std::size_t kMixedLayer = 2;
+constexpr std::size_t kAffineLayer = 3;
+
+void expect_mode_rule(ErrorCode code, std::string_view part,
+                      const std::function<void(Manifest&)>& change) {
+  static const Bytes kFile = modes_file();
+  expect_refused(change_manifest(kFile, change), code, part);
+}
+
+TEST(Manifest, RefusesPartsOfAnotherModeThanTheTypeSays) {
+  const std::string_view types[] = {"tqcache.turbo_mse.v1", "tqcache.turbo_prod.v1",
+                                    "tqcache.turbo_mixed.v1", "tqcache.affine.v1"};
+  const std::string_view words[] = {"mse", "prod", "mixed", "affine"};
+  for (std::size_t layer = 0; layer < 4; ++layer) {
+    for (std::size_t type = 0; type < 4; ++type) {
+      if (type == layer) continue;
+      const std::string refused = "layer " + std::to_string(layer) + ": v: cache type " +
+                                  std::string(types[type]) + " with parts of mode " +
+                                  std::string(words[layer]);
+      expect_mode_rule(ErrorCode::kCorrupt, refused,
+                       [&](Manifest& m) { m.layers[layer].v.cache_type_id = types[type]; });
+    }
+  }
+}
+
+TEST(Manifest, RefusesPartsThatFitNoMode) {
+  const auto expect_parts = [](std::size_t layer, std::string_view refused,
+                               const std::function<void(std::vector<codec::PartSpec>&)>& change) {
+    expect_mode_rule(ErrorCode::kCorrupt,
+                     "layer " + std::to_string(layer) + ": k: " + std::string(refused),
+                     [&](Manifest& m) { change(m.layers[layer].k.parts); });
+  };
+  expect_parts(kMseLayer, "part 0", [](auto& p) { p[0].of_residual = true; });
+  expect_parts(kMseLayer, "part 0", [](auto& p) { p[0].has_bias = true; });
+  expect_parts(kMseLayer, "part 0", [](auto& p) { p[0].first = 1; });
+  expect_parts(kMseLayer, "parts", [](auto& p) { p[0].quantizer.head_dim = 32; });
+  expect_parts(kProdLayer, "part", [](auto& p) { p[1].of_residual = false; });
+  expect_parts(kProdLayer, "part", [](auto& p) { p[1].quantizer.bits = 2; });
+  expect_parts(kProdLayer, "part", [](auto& p) { p.push_back(p[1]); });
+  expect_parts(kMixedLayer, "part", [](auto& p) { std::swap(p[0], p[1]); });
+  expect_parts(kMixedLayer, "part", [](auto& p) { p[1].first -= 1; });
+  expect_parts(kMixedLayer, "part 1", [](auto& p) { p[1].first += 1; });
+  expect_parts(kMixedLayer, "part", [](auto& p) { p.pop_back(); });
+  expect_parts(kMixedLayer, "part", [](auto& p) { p[0] = p[1]; });
+}
+
+TEST(Manifest, RefusesACodecWithoutPartsOrWithTooMany) {
+  expect_rule(ErrorCode::kTooLarge, "layer 1: k: 33 parts", [](Manifest& m) {
+    auto& parts = m.layers[kTurboLayer].k.parts;
+    parts.resize(33, parts[0]);
+  });
+}
+
+TEST(Manifest, RefusesLoudChannelsThatAreNone) {
+  const auto expect_outliers = [](std::string_view refused, const auto& change) {
+    expect_mode_rule(ErrorCode::kCorrupt, "layer 2: k: " + std::string(refused),
+                     [&](Manifest& m) { change(m.layers[kMixedLayer].k.outliers); });
+  };
+  expect_outliers("loud channels: 31", [](auto& c) { c.pop_back(); });
+  expect_outliers("loud channels: 33", [](auto& c) { c.push_back(63); });
+  expect_outliers("loud channels: head 1", [](auto& c) { std::swap(c[20], c[21]); });
+  expect_outliers("loud channels: head 0", [](auto& c) { c[3] = c[4]; });
+  expect_outliers("loud channels: head 1", [](auto& c) { c.back() = 64; });
+  expect_outliers("more loud channels than channels", [](auto& c) { c.resize(129); });
+}
+
+TEST(Manifest, RefusesLoudChannelsOfACodecThatHasNone) {
+  for (const std::size_t layer : {kMseLayer, kProdLayer, kAffineLayer}) {
+    expect_mode_rule(
+        ErrorCode::kCorrupt,
+        "layer " + std::to_string(layer) + ": v: loud channels of a codec that has none",
+        [&](Manifest& m) { m.layers[layer].v.outliers = {1, 2, 3, 4, 5, 6, 7, 8}; });
+  }
+}
+
+TEST(Manifest, RefusesPackedSectionsWithoutTheirLoudChannels) {
+  expect_mode_rule(ErrorCode::kCorrupt,
+                   "section 5 (layer 2 v, block 0): packed, but without its loud channels",
+                   [](Manifest& m) { m.layers[kMixedLayer].v.outliers.clear(); });
+}
+
+TEST(Manifest, RefusesMoreSinkTokensThanABlockHas) {
+  for (const std::int64_t n : {257, 65535}) {
+    expect_mode_rule(ErrorCode::kCorrupt, "layer 0: k: " + std::to_string(n) + " sink tokens",
+                     [&](Manifest& m) { m.layers[kMseLayer].k.n_sinks = n; });
+  }
+}
+
+TEST(Manifest, LetsSidesShareWhatIsEqual) {
+  const auto size_with = [](std::size_t n_layers) {
+    CacheBuilder builder(3);
+    for (std::size_t i = 0; i < n_layers; ++i) builder.preset({1, 64}, "affine8");
+    return info_of(file_of(builder.build())).manifest_bytes;
+  };
+  // A layer, its two sides and their vtable entries; no part, codebook or text of its own. What the
+  // table of sections takes comes on top.
+  EXPECT_LT((size_with(101) - size_with(1)) / 100, 2 * sizeof(std::byte[88]) + 100);
+}
+
+TEST(Manifest, KeepsZeroAndMinusZeroApart) {
+  cache::Cache cache = CacheBuilder(3).turbo({1, 32}, 1, 1).build();
+  const Bytes file = file_of(cache);
+  const Bytes changed = change_manifest(file, [](Manifest& m) {
+    m.layers[0].k.parts[0].centroids = {-1.0f, 0.0f};
+    m.layers[0].v.parts[0].centroids = {-1.0f, -0.0f};
+  });
+  const CacheFileInfo info = info_of(file_of(must(load(changed))));
+  EXPECT_FALSE(std::signbit(info.layers[0].k.parts[0].centroids[1]));
+  EXPECT_TRUE(std::signbit(info.layers[0].v.parts[0].centroids[1]));
 }
 
 // One layer, both sides centred, 300 tokens.
@@ -137,16 +278,9 @@ void expect_centring_rule(ErrorCode code, std::string_view part,
   expect_refused(change_manifest(kFile, change), code, part);
 }
 
-TEST(Manifest, RefusesAnUnknownCentringByName) {
-  expect_centring_rule(ErrorCode::kUnsupported, "layer 0: k: centring \"pca.v1\"",
-                       [](Manifest& m) { m.layers[0].k.centring = "pca.v1"; });
-  expect_centring_rule(ErrorCode::kUnsupported, "layer 0: v: centring \"\"",
-                       [](Manifest& m) { m.layers[0].v.centring = ""; });
-}
-
 TEST(Manifest, RefusesAMeanThatDoesNotFit) {
   expect_centring_rule(ErrorCode::kCorrupt, "layer 0: k: a mean without centring",
-                       [](Manifest& m) { m.layers[0].k.centring = "none"; });
+                       [](Manifest& m) { m.layers[0].k.centring = cache::Centring::kNone; });
   expect_centring_rule(ErrorCode::kCorrupt, "layer 0: v: a mean of 127 values where 128 belong",
                        [](Manifest& m) { m.layers[0].v.mean.pop_back(); });
   expect_centring_rule(ErrorCode::kCorrupt, "layer 0: v: a mean of 129 values",
@@ -169,7 +303,7 @@ TEST(Manifest, RefusesPackedSectionsWithoutTheirMean) {
 TEST(Manifest, RefusesCentringBeforeRopeWhereThereIsNone) {
   constexpr std::string_view kPart = "centring before RoPE where there is none";
   expect_centring_rule(ErrorCode::kCorrupt, kPart,
-                       [](Manifest& m) { m.layers[0].v.centring = "pre_rope.v1"; });
+                       [](Manifest& m) { m.layers[0].v.centring = cache::Centring::kPreRope; });
   for (const cache::Rope& rope : {cache::Rope{cache::RopeStyle::kNone, 64, 1e4},
                                   cache::Rope{cache::RopeStyle::kHalfSplit, 0, 1e4},
                                   cache::Rope{cache::RopeStyle::kHalfSplit, 33, 1e4},

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """A second reader of .tqkv files, version 2, written from docs/format.md alone.
 
-Prints what is in a file as JSON: tokens, layers, and the values of every dense section. Python's
-library is enough for stored sections and SHA-256; XXH3 and zstd are checked when the modules
-xxhash and zstandard are there, and named under "not_checked" when they are not.
+Prints what is in a file as JSON: tokens, layers, and the values of every section; what packed ones
+mean is in decode_turbo.py. Python's library is enough for stored sections and SHA-256; XXH3 and zstd
+are checked when the modules xxhash and zstandard are there, and named under "not_checked" when they
+are not.
 
 usage: read_tqkv.py FILE
 """
@@ -13,6 +14,9 @@ import json
 import math
 import struct
 import sys
+
+sys.dont_write_bytecode = True  # leaves the source folder as it is
+import decode_turbo
 
 try:
     import xxhash
@@ -119,15 +123,22 @@ def sized(data):
     return u64(len(data)) + data
 
 
+def name_part(part):
+    name = u64(part.scalar(0, "I")) + u64(part.scalar(1, "I")) + u64(part.scalar(2, "B"))
+    name += sized(part.text(3)) + u64(part.scalar(4, "B")) + u64(part.scalar(5, "Q"))
+    name += sized(part.text(6)) + u64(part.scalar(7, "B")) + u64(part.scalar(8, "B"))
+    return name + sized(part.vector(9, 4)[0])
+
+
 def name_side(side):
-    parts = sized(side.text(0)) + u64(side.scalar(1, "B"))
+    name = sized(side.text(0)) + u64(side.scalar(1, "B"))
     codec = side.table(2)
     if codec:
-        parts += u64(codec.scalar(0, "B")) + u64(codec.scalar(1, "Q"))
-        parts += sized(codec.text(2)) + sized(codec.text(3)) + sized(codec.text(4))
-        parts += sized(codec.vector(5, 4)[0]) + sized(codec.text(6))
-        parts += sized(codec.vector(7, 4)[0] if codec.where(7) else b"")
-    return parts
+        name += sized(codec.text(0)) + u64(len(codec.tables(1)))
+        name += b"".join(name_part(part) for part in codec.tables(1))
+        name += sized(side.text(3)) + sized(side.vector(4, 4)[0] if side.where(4) else b"")
+        name += sized(side.vector(5, 2)[0] if side.where(5) else b"") + u64(side.scalar(6, "H"))
+    return name
 
 
 def name_layer(layer):
@@ -204,6 +215,70 @@ def dense_values(layer, section, n_tokens, raw):
     return numbers(raw, dtype)
 
 
+def part_of(table):
+    return decode_turbo.Part(
+        first=table.scalar(0, "I"),
+        size=table.scalar(1, "I"),
+        bits=table.scalar(2, "B"),
+        rotation=table.text(3).decode(),
+        rounds=table.scalar(4, "B"),
+        seed=table.scalar(5, "Q"),
+        of_residual=table.scalar(7, "B") == 1,
+        has_bias=table.scalar(8, "B") == 1,
+        centroids=table.numbers(9, "f"),
+    )
+
+
+def packed_heads(side, section, shape, raw):
+    """Of a packed section, for each kv head: codes, rows of scales and biases, sink tokens."""
+    heads, dim = shape
+    parts = [part_of(each) for each in side.table(2).tables(1)]
+    is_keys = section["side"] == 0
+    all_codes, at = [], 0
+    for _ in range(heads):
+        codes = []
+        for part in parts:
+            unpacked, size = decode_turbo.unpack_block(part.bits, part.size, is_keys, raw[at:])
+            codes.append(unpacked)
+            at += size
+        all_codes.append(codes)
+    n_rows = len(parts) + sum(part.has_bias for part in parts)
+    scales = numbers(raw[at : at + 512 * n_rows * heads], 1)
+    sinks = numbers(raw[at + 512 * n_rows * heads :], side.scalar(1, "B"))
+    n_sinks = side.scalar(6, "H") if section["block"] == 0 else 0
+    require(len(sinks) == heads * n_sinks * dim, "raw size and shape disagree")
+    for head in range(heads):
+        first = head * n_rows * BLOCK
+        rows = [scales[first + BLOCK * i : first + BLOCK * (i + 1)] for i in range(n_rows)]
+        yield parts, all_codes[head], rows, sinks[head * n_sinks * dim : (head + 1) * n_sinks * dim]
+
+
+def packed_values(rope, layer, section, raw):
+    """Values of a packed section [n_kv_heads, 256, head_dim], as a flat list."""
+    side = layer.table(3 + section["side"])
+    shape = layer.scalar(1, "I"), layer.scalar(2, "I")
+    dim = shape[1]
+    require(side.table(2).text(0) == b"lanes.v1", "unknown layout")
+    values = []
+    for head, (parts, codes, rows, sinks) in enumerate(packed_heads(side, section, shape, raw)):
+        decoded = decode_turbo.decode_block(parts, codes, rows)
+        if side.where(5):
+            n = parts[0].size
+            loud = side.numbers(5, "H")[n * head : n * (head + 1)]
+            order = loud + [i for i in range(dim) if i not in loud]
+            decoded = [[x for _, x in sorted(zip(order, vector))] for vector in decoded]
+        if side.text(3) != b"none":
+            mean = side.numbers(4, "f")[dim * head : dim * (head + 1)]
+            turns = None
+            if side.text(3) == b"pre_rope.v1":
+                turns = rope.scalar(1, "I"), rope.scalar(2, "d")
+            decoded = decode_turbo.with_mean(decoded, mean, turns, BLOCK * section["block"])
+        values += sinks
+        for vector in decoded[len(sinks) // dim :]:
+            values += vector
+    return values
+
+
 def read(path):
     with open(path, "rb") as stream:
         file = stream.read()
@@ -220,8 +295,11 @@ def read(path):
     for section in sections:
         row = {key: section[key] for key in ("layer", "side", "block", "form")}
         raw = raw_bytes(file, section)
+        layer = layers[section["layer"]]
         if raw is not None and section["form"] == 0:
-            row["values"] = dense_values(layers[section["layer"]], section, len(tokens), raw)
+            row["values"] = dense_values(layer, section, len(tokens), raw)
+        elif raw is not None:
+            row["values"] = packed_values(manifest.table(1).table(2), layer, section, raw)
         rows.append(row)
     return {
         "writer": manifest.text(0).decode(),

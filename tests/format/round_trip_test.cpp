@@ -56,6 +56,27 @@ const std::vector<Case>& cases() {
              .dense({1, 3}, Dtype::kBF16)
              .build();
        }},
+      {"Modes",
+       [](auto n) {
+         return CacheBuilder(n)
+             .preset({2, 64}, "turbo4")
+             .preset({1, 96}, "prod3", Dtype::kBF16)
+             .preset({2, 80}, "turbo2.5")
+             .preset({1, 128}, "affine8", Dtype::kF32)
+             .preset({1, 64}, "kfv4")
+             .build();
+       }},
+      {"Sinks",
+       [](auto n) {
+         cache::SidePlan few;
+         few.n_sinks = 3;
+         cache::SidePlan all = few;
+         all.n_sinks = 256;
+         return CacheBuilder(n)
+             .sides({2, 64}, Dtype::kF16, few, Dtype::kBF16, few)
+             .sides({1, 32}, Dtype::kF32, all, Dtype::kF16, few)
+             .build();
+       }},
       {"Arrays",
        [](auto n) {
          return CacheBuilder(n).arrays().dense({1, 8}).arrays().turbo({1, 32}, 4, 4).build();
@@ -158,9 +179,9 @@ TEST(CacheFile, IsListedWithoutReadingASection) {
   EXPECT_EQ(info.layers[0].cache_type_id, "tqcache.attention.v1");
   EXPECT_EQ(info.layers[0].k.cache_type_id, "tqcache.dense.v1");
   EXPECT_EQ(info.layers[1].v.cache_type_id, "tqcache.turbo_mse.v1");
-  EXPECT_EQ(info.layers[1].v.codec->bits, 3);
-  EXPECT_EQ(info.layers[1].v.layout, "lanes.v1");
-  EXPECT_EQ(info.layers[1].v.centroids.size(), 8u);
+  ASSERT_EQ(info.layers[1].v.parts.size(), 1u);
+  EXPECT_EQ(info.layers[1].v.parts[0].quantizer.bits, 3);
+  EXPECT_EQ(info.layers[1].v.parts[0].centroids.size(), 8u);
   EXPECT_EQ(info.layers[2].cache_type_id, "tqcache.arrays.v1");
   EXPECT_EQ(info.layers[2].arrays[1].name, "state");
   std::uint64_t bytes = format::kHeaderBytes + info.padding_bytes + info.manifest_bytes;
@@ -169,19 +190,55 @@ TEST(CacheFile, IsListedWithoutReadingASection) {
 }
 
 TEST(CacheFile, ListsWhatWasTakenOut) {
-  const auto list = [](std::int64_t n_tokens, cache::Centring center) {
+  using cache::Centring;
+  const auto expect_listed = [](std::int64_t n_tokens, Centring center, Centring k, Centring v,
+                                std::size_t n_values) {
     const Bytes file =
         file_of(CacheBuilder(n_tokens).center(center).turbo({2, 64}, 4, 4).dense({1, 64}).build());
     const CacheFileInfo info = info_of(file);
-    EXPECT_EQ(info.layers[1].k.centring, "");
-    EXPECT_EQ(info.layers[0].k.mean.size(), info.layers[0].v.mean.size());
-    return info.layers[0].k.centring + " " + info.layers[0].v.centring + " " +
-           std::to_string(info.layers[0].k.mean.size());
+    EXPECT_EQ(info.layers[0].k.centring, k);
+    EXPECT_EQ(info.layers[0].v.centring, v);
+    EXPECT_EQ(info.layers[0].k.mean.size(), n_values);
+    EXPECT_EQ(info.layers[0].v.mean.size(), n_values);
+    EXPECT_EQ(info.layers[1].k.centring, Centring::kNone);
   };
-  EXPECT_EQ(list(300, cache::Centring::kPreRope), "pre_rope.v1 post_rope.v1 128");
-  EXPECT_EQ(list(300, cache::Centring::kPostRope), "post_rope.v1 post_rope.v1 128");
-  EXPECT_EQ(list(300, cache::Centring::kNone), "none none 0");
-  EXPECT_EQ(list(200, cache::Centring::kPreRope), "pre_rope.v1 post_rope.v1 0");
+  expect_listed(300, Centring::kPreRope, Centring::kPreRope, Centring::kPostRope, 128);
+  expect_listed(300, Centring::kPostRope, Centring::kPostRope, Centring::kPostRope, 128);
+  expect_listed(300, Centring::kNone, Centring::kNone, Centring::kNone, 0);
+  expect_listed(200, Centring::kPreRope, Centring::kPreRope, Centring::kPostRope, 0);
+}
+
+TEST(CacheFile, ListsHowEachModeIsMadeOfParts) {
+  const CacheFileInfo info = info_of(modes_file());
+  const auto listed = [&](std::size_t layer) {
+    const format::SideInfo& k = info.layers[layer].k;
+    std::string text = k.cache_type_id;
+    for (const codec::PartSpec& part : k.parts) {
+      text += " " + std::to_string(part.first) + "+" + std::to_string(part.quantizer.head_dim) +
+              ":" + std::to_string(part.quantizer.bits) + (part.of_residual ? "r" : "") +
+              (part.has_bias ? "b" : "");
+    }
+    return text;
+  };
+  EXPECT_EQ(listed(0), "tqcache.turbo_mse.v1 0+64:4");
+  EXPECT_EQ(listed(1), "tqcache.turbo_prod.v1 0+64:2 0+64:1r");
+  EXPECT_EQ(listed(2), "tqcache.turbo_mixed.v1 0+16:3 16+48:2");
+  EXPECT_EQ(listed(3), "tqcache.affine.v1 0+64:4b");
+  EXPECT_EQ(info.layers[2].k.outliers.size(), 32u);
+  EXPECT_EQ(info.layers[4].k.n_sinks, 4);
+}
+
+TEST(CacheFile, KeepsPackedBlocksAsTheyStandInTheFile) {
+  const Bytes file = modes_file();
+  const cache::Cache cache = must(load(file));
+  for (const SectionInfo& section : info_of(file).sections) {
+    if (!section.packed) continue;
+    const auto& layer = std::get<0>(cache.layers[static_cast<std::size_t>(section.layer)]);
+    const cache::Side& side = section.side == format::SideName::kKeys ? layer.k : layer.v;
+    const ByteView packed = std::get<cache::TurboSide>(side).packed[0].bytes.view();
+    const auto stored = ByteView(file).subspan(section.file_offset, section.stored_bytes);
+    EXPECT_TRUE(std::ranges::equal(packed, stored)) << section.layer;
+  }
 }
 
 TEST(CacheFile, HasItsSectionsBlockByBlockAndArraysLast) {
@@ -239,6 +296,32 @@ TEST(CacheFile, HasAnotherContentNameForAnotherMeanOfTheSameCodes) {
   names.push_back(name());
   mean = {};
   names.push_back(name());
+  std::ranges::sort(names);
+  EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
+}
+
+TEST(CacheFile, HasAnotherContentNameForAnyOtherCodec) {
+  Manifest manifest = info_of(modes_file());
+  std::vector<std::string> names;
+  const auto add = [&] { names.push_back(to_hex(format::content_name(manifest))); };
+  add();
+  format::SideInfo& side = manifest.layers[2].k;
+  codec::PartSpec& part = side.parts[1];
+  ++part.first, add();
+  ++part.quantizer.head_dim, add();
+  ++part.quantizer.bits, add();
+  ++part.quantizer.seed, add();
+  ++part.quantizer.rounds, add();
+  part.quantizer.rotation = codec::RotationKind::kDenseQr, add();
+  part.quantizer.scale = codec::ScaleRule::kNorm, add();
+  part.of_residual = true, add();
+  part.has_bias = true, add();
+  part.centroids[1] += 0.25f, add();
+  side.parts.push_back(part), add();
+  side.outliers[3] ^= 1, add();
+  ++side.n_sinks, add();
+  side.centring = cache::Centring::kPostRope, add();
+  side.cache_type_id = "tqcache.affine.v1", add();
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
 }

@@ -62,19 +62,91 @@ TEST(Verify, AcceptsTheLargestFiniteValues) {
 
 TEST(Verify, ReportsScalesThatAreNotFinite) {
   const std::size_t scales = 2 * 256 * (32 * 4 / 8);
-  EXPECT_THAT(
-      damage_after(kPackedK, put(scales + 2 * (256 + 9), std::uint16_t{0x7c00})),
-      ElementsAre("section 2 (layer 1 k, block 0): head 1 token 9: the scale is not finite"));
+  EXPECT_THAT(damage_after(kPackedK, put(scales + 2 * (256 + 9), std::uint16_t{0x7c00})),
+              ElementsAre("section 2 (layer 1 k, block 0): head 1 token 9: a scale is not finite"));
 }
 
 TEST(Verify, ReportsUnusedBitsThatAreNotZero) {
   EXPECT_THAT(
       damage_after(kPacked36,
                    [](std::span<std::byte> bytes) { bytes[2 * 512 + 4 * 4] |= std::byte{0x10}; }),
-      ElementsAre("section 5 (layer 3 v, block 0): head 0: unused bits of the codes "
+      ElementsAre("section 5 (layer 3 v, block 0): head 0: part 0: unused bits of the codes "
                   "are not zero"));
   EXPECT_THAT(damage_after(kPacked36, [](std::span<std::byte> bytes) { bytes[4] ^= std::byte{8}; }),
               IsEmpty());
+}
+
+// Sections of block 0 of modes_file(): 2 heads of 64.
+constexpr std::size_t kProdK = 2;    // 2 bits and 1 bit
+constexpr std::size_t kAffineK = 6;  // one group of 4 bits
+constexpr std::size_t kSinksK = 8;   // 4 bits, 4 sink tokens of f16
+constexpr std::size_t kSinksV = 9;   // of bf16
+
+std::vector<std::string> mode_damage_after(
+    std::size_t index, const std::function<void(std::span<std::byte>)>& change) {
+  static const Bytes kFile = modes_file();
+  const Bytes file = change_section(kFile, index, true, change);
+  EXPECT_TRUE(load(file).ok());
+  return damage_of(file);
+}
+
+TEST(Verify, FindsNothingInAnyMode) { EXPECT_THAT(damage_of(modes_file()), IsEmpty()); }
+
+TEST(Verify, ReportsScalesOfAnyPartAndBiasesThatAreNotFinite) {
+  const std::uint16_t nan = 0x7e00;
+  const std::size_t prod_scales = 2 * 256 * 64 * 3 / 8;
+  EXPECT_THAT(mode_damage_after(kProdK, put(prod_scales + 512 * 3 + 2 * 7, nan)),
+              ElementsAre("section 2 (layer 1 k, block 0): head 1 token 7: a scale is not finite"));
+  const std::size_t affine_scales = 2 * 256 * 64 * 4 / 8;
+  EXPECT_THAT(mode_damage_after(kAffineK, put(affine_scales + 512 + 2 * 255, nan)),
+              ElementsAre("section 6 (layer 3 k, block 0): head 0 token 255: a scale is not "
+                          "finite"));
+}
+
+TEST(Verify, ReportsUnusedBitsOfAnyPart) {
+  // Part 0 takes 256 * 16 * 3 bits. Part 1 has 3 groups of 16 channels: nothing is unused there. So
+  // a file with 8 loud channels, half a group of values.
+  cache::SidePlan plan;
+  plan.codec = {.mode = codec::Mode::kMixed, .bits = 2, .outlier_channels = 8, .outlier_bits = 3};
+  plan.center = cache::Centring::kNone;
+  const Bytes file =
+      file_of(CacheBuilder(256).sides({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).build());
+  const auto damage = [&](std::size_t at) {
+    return damage_of(change_section(
+        file, 1, true, [&](std::span<std::byte> bytes) { bytes[at] |= std::byte{1}; }));
+  };
+  const std::size_t group = 16 * 256 * 3 / 8;
+  EXPECT_THAT(damage(4 * 8), ElementsAre("section 1 (layer 0 v, block 0): head 0: part 0: unused "
+                                         "bits of the codes are not zero"));
+  EXPECT_THAT(damage(group + 16 * 256 * 2 / 8 + 4 * 15),
+              ElementsAre("section 1 (layer 0 v, block 0): head 0: part 1: unused bits of the "
+                          "codes are not zero"));
+}
+
+TEST(Verify, ReportsCodesAndScalesOfSinkTokens) {
+  const std::size_t scales = 2 * 256 * 64 * 4 / 8;
+  // Keys: token 3 is lane 3 of group 0 of head 0.
+  EXPECT_THAT(
+      mode_damage_after(kSinksK,
+                        [](std::span<std::byte> bytes) { bytes[4 * 3] |= std::byte{0x10}; }),
+      ElementsAre("section 8 (layer 4 k, block 0): head 0: part 0: codes of a sink token are "
+                  "not zero"));
+  EXPECT_THAT(mode_damage_after(
+                  kSinksK, [](std::span<std::byte> bytes) { bytes[4 * 4] ^= std::byte{0x10}; }),
+              IsEmpty());
+  EXPECT_THAT(mode_damage_after(kSinksV, put(scales + 512 + 2 * 3, std::uint16_t{1})),
+              ElementsAre("section 9 (layer 4 v, block 0): head 1: a scale of a sink token is not "
+                          "zero"));
+  EXPECT_THAT(mode_damage_after(kSinksV, put(scales + 512 + 2 * 4, std::uint16_t{1})), IsEmpty());
+}
+
+TEST(Verify, ReportsSinkTokensThatAreNotFinite) {
+  const std::size_t sinks = 2 * (256 * 64 * 4 / 8 + 512);
+  EXPECT_THAT(mode_damage_after(kSinksK, put(sinks + 2 * (64 * 5 + 63), std::uint16_t{0x7c00})),
+              ElementsAre("section 8 (layer 4 k, block 0): head 1 token 1: a value is not finite"));
+  EXPECT_THAT(mode_damage_after(kSinksV, put(sinks, std::uint16_t{0x7f80})),
+              ElementsAre("section 9 (layer 4 v, block 0): head 0 token 0: a value is not finite"));
+  EXPECT_THAT(mode_damage_after(kSinksV, put(sinks, std::uint16_t{0x7c00})), IsEmpty());
 }
 
 TEST(Verify, TakesArraysAsTheyAre) {

@@ -1,5 +1,3 @@
-#include "tqcache/model/attention.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,7 +6,10 @@
 
 #include "support/cache_builder.h"
 #include "support/gaussian.h"
+#include "tqcache/cache/convert.h"
+#include "tqcache/model/chunk_attention.h"
 #include "tqcache/model/rope.h"
+#include "tqcache/model/step_attention.h"
 
 namespace tqcache::model {
 namespace {
@@ -21,11 +22,53 @@ std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 const cache::Rope kRope = {cache::RopeStyle::kHalfSplit, 64, 1e6};  // CacheBuilder's
 
-cache::AttentionLayer random_layer(std::int64_t n_tokens, int bits, Dtype dtype = Dtype::kF16,
-                                   cache::Centring center = cache::Centring::kPreRope) {
-  cache::Cache cache =
-      test::CacheBuilder(n_tokens).center(center).mixed(kShape, dtype, bits, dtype, bits).build();
+using test::must;
+
+cache::SidePlan dense_plan() {
+  cache::SidePlan plan;
+  plan.dense = true;
+  return plan;
+}
+
+cache::SidePlan turbo_plan(int bits, cache::Centring center = cache::Centring::kPreRope) {
+  cache::SidePlan plan;
+  plan.codec.bits = bits;
+  plan.center = center;
+  return plan;
+}
+
+cache::SidePlan with_sinks(cache::SidePlan plan, std::int64_t n_sinks) {
+  plan.n_sinks = n_sinks;
+  return plan;
+}
+
+// One plan for each mode of the codec.
+std::vector<cache::SidePlan> all_modes() {
+  const auto plan = [](codec::CodecSpec spec) {
+    cache::SidePlan side;
+    side.codec = spec;
+    return side;
+  };
+  return {plan({.mode = codec::Mode::kMse, .bits = 3}),
+          plan({.mode = codec::Mode::kProd, .bits = 3}),
+          plan({.mode = codec::Mode::kMixed, .bits = 2, .outlier_channels = 16, .outlier_bits = 3}),
+          plan({.mode = codec::Mode::kAffine, .bits = 4, .group_size = 32})};
+}
+
+// Random keys and values, converted.
+cache::AttentionLayer random_layer(std::int64_t n_tokens, const cache::SidePlan& keys,
+                                   const cache::SidePlan& values, Dtype dtype = Dtype::kF16) {
+  cache::Cache cache = test::CacheBuilder(n_tokens).dense(kShape, dtype).build();
+  cache = must(cache::convert(std::move(cache), {.keys = keys, .values = values, .n_threads = 1}));
   return std::get<cache::AttentionLayer>(cache.layers.front());
+}
+
+cache::AttentionLayer dense_layer(std::int64_t n_tokens, Dtype dtype = Dtype::kF16) {
+  return random_layer(n_tokens, dense_plan(), dense_plan(), dtype);
+}
+
+cache::AttentionLayer turbo_layer(std::int64_t n_tokens, int bits) {
+  return random_layer(n_tokens, turbo_plan(bits), turbo_plan(bits));
 }
 
 // All head vectors [n_tokens, head_dim] of one kv head.
@@ -95,111 +138,165 @@ void expect_exact(const cache::AttentionLayer& layer, std::int64_t n_tokens, std
 
 std::vector<float> step(const cache::AttentionLayer& layer, std::int64_t n_tokens,
                         std::span<const float> q, unsigned n_threads,
-                        Scorer scorer = Scorer::kExact) {
+                        Scorer scorer = Scorer::kExact,
+                        const codec::Kernels& kernels = codec::best_kernels()) {
   std::vector<float> out(q.size());
-  Attention(kShape, kHeads, kRope, scorer).attend_step(layer, n_tokens, q, out, Workers(n_threads));
+  StepAttention(kShape, kHeads, kRope, scorer, kernels)
+      .attend(layer, n_tokens, q, out, Workers(n_threads));
   return out;
 }
 
 std::vector<float> chunk(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t n,
                          std::span<const float> q, unsigned n_threads) {
   std::vector<float> out(q.size());
-  Attention(kShape, kHeads, kRope, Scorer::kExact)
-      .attend_chunk(layer, n_tokens, n, q, out, Workers(n_threads));
+  ChunkAttention(kShape, kHeads).attend(layer, n_tokens, n, q, out, Workers(n_threads));
   return out;
 }
 
-TEST(AttendStep, IsSoftmaxAttentionAtEveryBlockBorder) {
-  const std::vector<float> q = test::GaussianSource(1).vector(to_size(kRow), 2.0f);
-  for (const std::int64_t n_tokens : {1, 2, 255, 256, 257, 511, 512, 513}) {
-    const cache::AttentionLayer layer = random_layer(n_tokens, 16);
+std::vector<float> random_queries(std::int64_t n = 1, float sigma = 2.0f) {
+  return test::GaussianSource(1).vector(to_size(n * kRow), sigma);
+}
+
+TEST(StepAttention, IsSoftmaxAttentionAtEveryBlockBorder) {
+  const std::vector<float> q = random_queries();
+  for (const std::int64_t n_tokens : {1, 2, 255, 256, 257, 511, 512, 513, 2047, 2048, 2049, 2300}) {
+    const cache::AttentionLayer layer = dense_layer(n_tokens);
     expect_exact(layer, n_tokens, 1, q, step(layer, n_tokens, q, 2));
   }
 }
 
-TEST(AttendStep, ReadsEveryKindOfSide) {
-  const std::vector<float> q = test::GaussianSource(1).vector(to_size(kRow), 2.0f);
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
-    for (const int bits : {16, 8, 4, 1}) {
-      const cache::AttentionLayer layer = random_layer(300, bits, dtype);
-      expect_exact(layer, 300, 1, q, step(layer, 300, q, 1));
+TEST(StepAttention, ReadsDenseSidesWithEveryKernel) {
+  const std::vector<float> q = random_queries();
+  for (const codec::Kernels* kernels : codec::all_kernels()) {
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
+      const cache::AttentionLayer layer = dense_layer(300, dtype);
+      expect_exact(layer, 300, 1, q, step(layer, 300, q, 1, Scorer::kExact, *kernels));
     }
   }
 }
 
-TEST(AttendStep, ScoresPackedCodesWithEveryCentring) {
-  const std::vector<float> q = test::GaussianSource(1).vector(to_size(kRow), 2.0f);
+TEST(StepAttention, ReadsCodesOfEveryWidth) {
+  const std::vector<float> q = random_queries();
+  for (int bits = 1; bits <= 8; ++bits) {
+    const cache::AttentionLayer layer = turbo_layer(300, bits);
+    expect_exact(layer, 300, 1, q, step(layer, 300, q, 1));
+  }
+}
+
+TEST(StepAttention, ReadsKeysAndValuesOfDifferentModes) {
+  const std::vector<float> q = random_queries();
+  std::vector<cache::SidePlan> plans = all_modes();
+  plans.push_back(dense_plan());
+  for (const cache::SidePlan& keys : plans) {
+    for (const cache::SidePlan& values : plans) {
+      const cache::AttentionLayer layer = random_layer(600, keys, values);
+      SCOPED_TRACE(std::string(codec::mode_word(keys.codec.mode)) + ", " +
+                   std::string(codec::mode_word(values.codec.mode)));
+      expect_exact(layer, 600, 1, q, step(layer, 600, q, 1));
+    }
+  }
+}
+
+TEST(StepAttention, ScoresPackedCodesWithEveryCentring) {
+  const std::vector<float> q = random_queries();
   for (const auto center :
        {cache::Centring::kNone, cache::Centring::kPostRope, cache::Centring::kPreRope}) {
-    for (const std::int64_t n_tokens : {256, 600, 1024}) {
-      const cache::AttentionLayer layer = random_layer(n_tokens, 4, Dtype::kF16, center);
+    for (const std::int64_t n_tokens : {256, 600, 2048, 2400}) {
+      const cache::AttentionLayer layer =
+          random_layer(n_tokens, turbo_plan(4, center), turbo_plan(4, center));
       ASSERT_GT(cache::packed_block_count(layer.k), 0);
       expect_exact(layer, n_tokens, 1, q, step(layer, n_tokens, q, 2));
     }
   }
 }
 
+// The dense sink tokens of one side meet the other side's, packed or dense, and neither side's
+// mean.
+TEST(StepAttention, ReadsSinkTokensOfEitherSide) {
+  const std::vector<float> q = random_queries();
+  for (const std::int64_t key_sinks : {0, 1, 4, 256}) {
+    for (const std::int64_t value_sinks : {0, 3, 256}) {
+      const cache::AttentionLayer layer = random_layer(600, with_sinks(turbo_plan(3), key_sinks),
+                                                       with_sinks(turbo_plan(3), value_sinks));
+      SCOPED_TRACE(std::to_string(key_sinks) + ", " + std::to_string(value_sinks));
+      expect_exact(layer, 600, 1, q, step(layer, 600, q, 1));
+    }
+  }
+}
+
+TEST(StepAttention, ReadsSinkTokensOfEveryMode) {
+  const std::vector<float> q = random_queries();
+  for (const cache::SidePlan& plan : all_modes()) {
+    const cache::AttentionLayer layer = random_layer(600, with_sinks(plan, 5), with_sinks(plan, 5));
+    SCOPED_TRACE(codec::mode_word(plan.codec.mode));
+    expect_exact(layer, 600, 1, q, step(layer, 600, q, 1));
+  }
+}
+
 // Scores of bytes are off by up to 1e-2 of |query| |key|, root mean square, and so are sums of
 // bytes.
-TEST(AttendStep, FastScorerStaysNearTheDefinition) {
-  const std::vector<float> q = test::GaussianSource(1).vector(to_size(kRow), 2.0f);
+TEST(StepAttention, FastScorerStaysNearTheDefinition) {
+  const std::vector<float> q = random_queries();
   for (const int bits : {8, 4, 3, 2}) {
-    const cache::AttentionLayer layer = random_layer(900, bits);
+    const cache::AttentionLayer layer = turbo_layer(900, bits);
     EXPECT_LT(worst_error(layer, 900, 1, q, step(layer, 900, q, 2, Scorer::kFast)), 0.1) << bits;
   }
 }
 
-TEST(AttendStep, GivesTheSameBitsForAnyNumberOfThreads) {
-  const std::vector<float> q = test::GaussianSource(1).vector(to_size(kRow), 2.0f);
-  const cache::AttentionLayer layer = random_layer(1500, 4);
-  const std::vector<float> one = step(layer, 1500, q, 1);
-  EXPECT_EQ(step(layer, 1500, q, 2), one);
-  EXPECT_EQ(step(layer, 1500, q, 3), one);
+TEST(StepAttention, GivesTheSameBitsForAnyNumberOfThreads) {
+  const std::vector<float> q = random_queries();
+  const cache::AttentionLayer layer = turbo_layer(5000, 4);
+  const std::vector<float> one = step(layer, 5000, q, 1);
+  EXPECT_EQ(step(layer, 5000, q, 2), one);
+  EXPECT_EQ(step(layer, 5000, q, 3), one);
 }
 
-TEST(AttendStep, StandsScoresFarBeyondExpsRange) {
-  const std::vector<float> q = test::GaussianSource(1).vector(to_size(kRow), 5000.0f);
-  const cache::AttentionLayer layer = random_layer(600, 16);
+TEST(StepAttention, StandsScoresFarBeyondExpsRange) {
+  const std::vector<float> q = random_queries(1, 5000.0f);
+  const cache::AttentionLayer layer = dense_layer(600);
   for (const float value : step(layer, 600, q, 1)) EXPECT_TRUE(std::isfinite(value));
 }
 
-TEST(AttendChunk, SeesTheTokensUpToEachQuery) {
+TEST(ChunkAttention, SeesTheTokensUpToEachQuery) {
   const struct {
     std::int64_t n_tokens, n;
   } kCases[] = {{2, 2}, {256, 256}, {255, 30}, {257, 1}, {300, 44}, {512, 256}, {700, 100}};
   for (const auto& [n_tokens, n] : kCases) {
-    const std::vector<float> q = test::GaussianSource(2).vector(to_size(n * kRow), 2.0f);
-    const cache::AttentionLayer layer = random_layer(n_tokens, 16);
+    const std::vector<float> q = random_queries(n);
+    const cache::AttentionLayer layer = dense_layer(n_tokens);
     expect_exact(layer, n_tokens, n, q, chunk(layer, n_tokens, n, q, 2));
   }
 }
 
-TEST(AttendChunk, ReadsEveryKindOfSide) {
-  const std::vector<float> q = test::GaussianSource(2).vector(to_size(20 * kRow), 2.0f);
-  for (const int bits : {16, 8, 4, 1}) {
-    const cache::AttentionLayer layer = random_layer(300, bits);
+TEST(ChunkAttention, ReadsEveryKindOfSide) {
+  const std::vector<float> q = random_queries(20);
+  std::vector<cache::SidePlan> plans = all_modes();
+  plans.push_back(with_sinks(turbo_plan(4), 7));
+  plans.push_back(dense_plan());
+  for (const cache::SidePlan& plan : plans) {
+    const cache::AttentionLayer layer = random_layer(300, plan, plan);
     expect_exact(layer, 300, 20, q, chunk(layer, 300, 20, q, 2));
   }
 }
 
-TEST(AttendChunk, GivesTheSameBitsForAnyNumberOfThreads) {
-  const std::vector<float> q = test::GaussianSource(2).vector(to_size(100 * kRow), 2.0f);
-  const cache::AttentionLayer layer = random_layer(612, 4);
+TEST(ChunkAttention, GivesTheSameBitsForAnyNumberOfThreads) {
+  const std::vector<float> q = random_queries(100);
+  const cache::AttentionLayer layer = turbo_layer(612, 4);
   const std::vector<float> one = chunk(layer, 612, 100, q, 1);
   EXPECT_EQ(chunk(layer, 612, 100, q, 2), one);
   EXPECT_EQ(chunk(layer, 612, 100, q, 3), one);
 }
 
-TEST(AttendChunk, MayFollowALongerChunk) {
-  Attention attention(kShape, kHeads, kRope, Scorer::kExact);
+TEST(ChunkAttention, MayFollowALongerChunk) {
+  ChunkAttention attention(kShape, kHeads);
   const Workers workers(2);
-  const std::vector<float> q = test::GaussianSource(2).vector(to_size(256 * kRow), 2.0f);
+  const std::vector<float> q = random_queries(256);
   std::vector<float> out(q.size());
-  attention.attend_chunk(random_layer(256, 16), 256, 256, q, out, workers);
-  const cache::AttentionLayer layer = random_layer(261, 16);
+  attention.attend(dense_layer(256), 256, 256, q, out, workers);
+  const cache::AttentionLayer layer = dense_layer(261);
   const std::span<const float> short_q = std::span(q).first(to_size(5 * kRow));
   const std::span<float> short_out = std::span(out).first(short_q.size());
-  attention.attend_chunk(layer, 261, 5, short_q, short_out, workers);
+  attention.attend(layer, 261, 5, short_q, short_out, workers);
   expect_exact(layer, 261, 5, short_q, short_out);
 }
 

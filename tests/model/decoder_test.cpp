@@ -176,16 +176,36 @@ TEST_F(DecoderTest, PrefillsAPromptInPartsWithinRounding) {
   for (std::size_t i = 0; i < logits.size(); ++i) EXPECT_NEAR(logits[i], expected[i], 1e-4f);
 }
 
-TEST_F(DecoderTest, NamesHowAttentionReadTheCache) {
-  Decoder own = decoder();
-  cache::Cache cache = model_.make_cache();
-  must(own.prefill(cache, model_.prompt(300)));
-  EXPECT_EQ(scorer_route(cache, Scorer::kFast), "dense");
-  cache = must(cache::convert(std::move(cache), {.key_bits = 16, .value_bits = 3}));
-  EXPECT_EQ(scorer_route(cache, Scorer::kExact), "packed_f32");
-  const codec::Kernels& kernels = codec::best_kernels();
-  EXPECT_EQ(scorer_route(cache, Scorer::kFast),
-            kernels.accumulate_fast == kernels.accumulate_exact ? "packed_f32" : "packed_int8");
+TEST_F(DecoderTest, KeepsAndAttendsToWhatAFilterMakesOfKeysAndValues) {
+  const std::vector<std::int32_t> ids = model_.prompt(300);
+  cache::Cache cache = model_.make_cache(Dtype::kF32);
+  std::vector<std::int64_t> firsts;
+  const KvFilter filter = [&](std::int64_t layer, std::int64_t first, std::span<float> k,
+                              std::span<float> v) -> Result<void> {
+    if (layer == 0) firsts.push_back(first);
+    std::ranges::fill(k, 0.0f);
+    std::ranges::fill(v, 0.0f);
+    return {};
+  };
+  std::vector<float> logits;
+  const LogitsSink sink = [&](std::int64_t, std::int64_t, std::span<const float> rows) {
+    logits.insert(logits.end(), rows.begin(), rows.end());
+  };
+  must(decoder().prefill_all_logits(cache, ids, sink, {}, filter));
+  EXPECT_EQ(firsts, (std::vector<std::int64_t>{0, 256, 299}));
+  const auto& layer = std::get<cache::AttentionLayer>(cache.layers.back());
+  std::vector<float> head(256 * 32, 1.0f);
+  cache::read_block(layer.v, layer.shape, 300, 0, 1, head);
+  EXPECT_EQ(head, std::vector<float>(head.size(), 0.0f));
+
+  // Attention of zeros is zero, so a token's logits do not depend on those before it.
+  cache::Cache alone = model_.make_cache(Dtype::kF32);
+  std::vector<float> all;
+  std::swap(all, logits);
+  must(decoder().prefill_all_logits(alone, std::span(ids).last(1), sink, {}, filter));
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    EXPECT_NEAR(logits[i], all[all.size() - logits.size() + i], 1e-5f);
+  }
 }
 
 TEST_F(DecoderTest, ReservesNoMoreScratchForALaterChunk) {
@@ -253,6 +273,19 @@ TEST_F(DecoderErrors, RefusesAnotherHeadShape) {
 TEST_F(DecoderErrors, RefusesAnArraysLayer) {
   cache_ = test::CacheBuilder(10).dense({2, 32}).arrays().build();
   expect_refused({1}, ErrorCode::kInvalidArgument, "layer 1: an arrays layer");
+}
+
+TEST_F(DecoderErrors, LeavesTheCacheAloneWhenAFilterFails) {
+  const cache::Cache before = cache_;
+  const KvFilter refuse = [](std::int64_t layer, std::int64_t, std::span<float>,
+                             std::span<float>) -> Result<void> {
+    if (layer == 0) return {};
+    return Error{ErrorCode::kCorrupt, "layer 1: refused"};
+  };
+  const auto result = decoder_.prefill_all_logits(cache_, model_.prompt(5), {}, {}, refuse);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().message, "layer 1: refused");
+  EXPECT_EQ(test::difference(cache_, before), "");
 }
 
 TEST_F(DecoderErrors, StopsBetweenLayersAndKeepsTheFinishedChunks) {

@@ -5,12 +5,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string_view>
 #include <vector>
 
 #include "support/gaussian.h"
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/half.h"
+#include "tqcache/codec/kernels.h"
 
 namespace tqcache::model {
 namespace {
@@ -61,46 +63,49 @@ std::vector<float> awkward(std::size_t n, std::uint64_t seed) {
   return values;
 }
 
-class FastKernels : public testing::Test {
+// Every set against the scalar one.
+class FastKernels : public testing::TestWithParam<const Kernels* (*)()> {
  protected:
   void SetUp() override {
-    if (avx2_kernels() == nullptr) GTEST_SKIP() << "this CPU or build has no AVX2";
+    if (GetParam()() == nullptr) GTEST_SKIP() << "this CPU or build has no such kernels";
   }
+  const Kernels& fast() const { return *GetParam()(); }
   const Kernels& scalar_ = scalar_kernels();
 };
 
-TEST_F(FastKernels, DotEqualsScalarBitForBit) {
-  const Kernels& fast = *avx2_kernels();
+INSTANTIATE_TEST_SUITE_P(Sets, FastKernels, testing::Values(avx2_kernels, avx512_kernels),
+                         [](const auto& set) { return set.index == 0 ? "avx2" : "avx512"; });
+
+TEST_P(FastKernels, DotEqualsScalarBitForBit) {
   for (std::size_t n = 0; n <= 200; ++n) {
     const std::vector<float> x = awkward(n, n + 1);
     const std::vector<float> w = awkward(n, n + 1000);
     const Bytes f32 = pack(Dtype::kF32, w), f16 = pack(Dtype::kF16, w),
                 bf16 = pack(Dtype::kBF16, w);
     EXPECT_TRUE(same(scalar_.dot_f32(f32.data() + 1, x.data(), n),
-                     fast.dot_f32(f32.data() + 1, x.data(), n)))
+                     fast().dot_f32(f32.data() + 1, x.data(), n)))
         << n;
     EXPECT_TRUE(same(scalar_.dot_f16(f16.data() + 1, x.data(), n),
-                     fast.dot_f16(f16.data() + 1, x.data(), n)))
+                     fast().dot_f16(f16.data() + 1, x.data(), n)))
         << n;
     EXPECT_TRUE(same(scalar_.dot_bf16(bf16.data() + 1, x.data(), n),
-                     fast.dot_bf16(bf16.data() + 1, x.data(), n)))
+                     fast().dot_bf16(bf16.data() + 1, x.data(), n)))
         << n;
   }
 }
 
-TEST_F(FastKernels, DotOfQ8EqualsScalarBitForBit) {
+TEST_P(FastKernels, DotOfQ8EqualsScalarBitForBit) {
   test::SplitMix64 random(3);
   for (std::size_t n = 0; n <= 512; n += kLanes) {
     const std::vector<float> x = awkward(n, n + 1);
     const Bytes codes = random_q8_0(n, random);
     EXPECT_TRUE(same(scalar_.dot_q8_0(codes.data() + 1, x.data(), n),
-                     avx2_kernels()->dot_q8_0(codes.data() + 1, x.data(), n)))
+                     fast().dot_q8_0(codes.data() + 1, x.data(), n)))
         << n;
   }
 }
 
-TEST_F(FastKernels, AddScaledEqualsScalarBitForBit) {
-  const Kernels& fast = *avx2_kernels();
+TEST_P(FastKernels, AddScaledEqualsScalarBitForBit) {
   for (std::size_t n = 0; n <= 70; ++n) {
     const std::vector<float> w = awkward(n, n + 1);
     const Bytes f32 = pack(Dtype::kF32, w), f16 = pack(Dtype::kF16, w),
@@ -109,26 +114,27 @@ TEST_F(FastKernels, AddScaledEqualsScalarBitForBit) {
     scalar_.add_scaled_f32(0.3f, f32.data() + 1, n, a.data());
     scalar_.add_scaled_f16(0.7f, f16.data() + 1, n, a.data());
     scalar_.add_scaled_bf16(-1.1f, bf16.data() + 1, n, a.data());
-    fast.add_scaled_f32(0.3f, f32.data() + 1, n, b.data());
-    fast.add_scaled_f16(0.7f, f16.data() + 1, n, b.data());
-    fast.add_scaled_bf16(-1.1f, bf16.data() + 1, n, b.data());
+    fast().add_scaled_f32(0.3f, f32.data() + 1, n, b.data());
+    fast().add_scaled_f16(0.7f, f16.data() + 1, n, b.data());
+    fast().add_scaled_bf16(-1.1f, bf16.data() + 1, n, b.data());
     expect_same(a, b);
   }
 }
 
-TEST_F(FastKernels, SoftmaxLoopsEqualScalarBitForBit) {
+TEST_P(FastKernels, SoftmaxLoopsEqualScalarBitForBit) {
   for (std::size_t n = 1; n <= 130; ++n) {
     std::vector<float> a = test::GaussianSource(n).vector(n, 30.0f);
     a[n / 2] = n % 3 == 0 ? kNan : -kInfinity;
+    a[n / 3] = -0.0f;
     std::vector<float> b = a;
     const float max = scalar_.max_value(a.data(), n);
-    EXPECT_TRUE(same(max, avx2_kernels()->max_value(b.data(), n)));
-    EXPECT_TRUE(same(scalar_.exp_sum(max, n, a.data()), avx2_kernels()->exp_sum(max, n, b.data())));
+    EXPECT_TRUE(same(max, fast().max_value(b.data(), n)));
+    EXPECT_TRUE(same(scalar_.exp_sum(max, n, a.data()), fast().exp_sum(max, n, b.data())));
     expect_same(a, b);
     const std::vector<float> up = test::GaussianSource(n + 1).vector(n);
     a = b = test::GaussianSource(n + 2).vector(n, 60.0f);
     scalar_.silu_multiply(up.data(), n, a.data());
-    avx2_kernels()->silu_multiply(up.data(), n, b.data());
+    fast().silu_multiply(up.data(), n, b.data());
     expect_same(a, b);
   }
 }
@@ -143,6 +149,26 @@ TEST(Kernels, DotAddsUpInTheStatedOrder) {
   }
   const Bytes row = pack(Dtype::kF32, w);
   EXPECT_TRUE(same(best_kernels().dot_f32(row.data() + 1, x.data(), w.size()), lanes[0]));
+}
+
+// Zeros of either sign are equal, so it is the order of comparisons that decides which one is left.
+TEST(Kernels, MaxValueOfZerosHasTheSameSignInEverySet) {
+  test::SplitMix64 random(9);
+  for (const Kernels* fast : {avx2_kernels(), avx512_kernels()}) {
+    if (fast == nullptr) continue;
+    for (std::size_t n = 1; n <= 100; ++n) {
+      std::vector<float> row(n);
+      for (float& value : row) value = random.below(2) == 0 ? 0.0f : -0.0f;
+      EXPECT_TRUE(same(scalar_kernels().max_value(row.data(), n), fast->max_value(row.data(), n)));
+    }
+  }
+}
+
+TEST(Kernels, TheBestSetIsTheOneThatTheCodecTook) {
+  const std::string_view name = codec::best_kernels().name;
+  const bool has_set = (name == "avx2" && avx2_kernels() != nullptr) ||
+                       (name == "avx512" && avx512_kernels() != nullptr);
+  EXPECT_EQ(best_kernels().name, has_set ? name : "scalar");
 }
 
 TEST(Kernels, ExpIsWithinTwoUnitsOfTheLastPlace) {

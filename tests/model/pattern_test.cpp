@@ -61,7 +61,7 @@ TEST(Pretokenizer, CountsTheSpacesOfUnicode) {
 TEST(Pretokenizer, StopsAnExpressionThatRunsAway) {
   const Pretokenizer pretokenizer = Pretokenizer::compile("(?:a|a|a)+\\d").value();
   Pretokenizer::Matcher matcher(pretokenizer);
-  const auto result = matcher.split(std::string(60, 'a') + " ", [](std::string_view) {});
+  const auto result = matcher.split(std::string(60, 'a').append(" "), [](std::string_view) {});
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().code, ErrorCode::kTooLarge);
 }

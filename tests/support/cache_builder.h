@@ -4,6 +4,7 @@
 //   const cache::Cache cache = CacheBuilder(513)             // tokens
 //                                  .dense({2, 64}, Dtype::kF16)
 //                                  .turbo({2, 64}, 4, 3)      // key bits, value bits
+//                                  .preset({2, 64}, "turbo2.5")
 //                                  .arrays()
 //                                  .build();
 //
@@ -15,15 +16,17 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "tqcache/base/dtype.h"
 #include "tqcache/cache/cache.h"
+#include "tqcache/cache/convert.h"
 #include "tqcache/cache/layer.h"
+#include "tqcache/cache/presets.h"
 #include "tqcache/cache/side.h"
-#include "tqcache/codec/block_codec.h"
 
 namespace tqcache::test {
 
@@ -93,7 +96,7 @@ class CacheBuilder {
     return *this;
   }
 
-  // Turbo sides of the layers added from here on are centred, as convert centres them.
+  // Turbo sides that are given by their bits from here on are centred, as convert centres them.
   CacheBuilder& center(cache::Centring wanted) {
     center_ = wanted;
     return *this;
@@ -109,12 +112,17 @@ class CacheBuilder {
   // 16 bits: that side is dense.
   CacheBuilder& mixed(cache::HeadShape shape, Dtype key_dtype, int key_bits, Dtype value_dtype,
                       int value_bits) {
-    const cache::Rope& rope = cache_.identity.rope;
-    cache::Side k =
-        side(shape, key_dtype, key_bits, cache::key_centring(center_, rope, shape.head_dim),
-             codec::BlockOrder::kKeys);
-    cache::Side v = side(shape, value_dtype, value_bits, cache::value_centring(center_),
-                         codec::BlockOrder::kValues);
+    return sides(shape, key_dtype, plan_of_bits(key_bits), value_dtype, plan_of_bits(value_bits));
+  }
+  CacheBuilder& preset(cache::HeadShape shape, std::string_view name, Dtype dtype = Dtype::kF16) {
+    const cache::ConvertOptions options = must(cache::preset(name));
+    return sides(shape, dtype, options.keys, dtype, options.values);
+  }
+  // The plans' own centring counts, not center().
+  CacheBuilder& sides(cache::HeadShape shape, Dtype key_dtype, const cache::SidePlan& keys,
+                      Dtype value_dtype, const cache::SidePlan& values) {
+    cache::Side k = side(shape, key_dtype, keys, codec::BlockOrder::kKeys);
+    cache::Side v = side(shape, value_dtype, values, codec::BlockOrder::kValues);
     cache_.layers.emplace_back(cache::AttentionLayer{shape, std::move(k), std::move(v)});
     return *this;
   }
@@ -131,14 +139,22 @@ class CacheBuilder {
   cache::Cache build() { return std::move(cache_); }
 
  private:
-  cache::Side side(cache::HeadShape shape, Dtype dtype, int bits, cache::Centring centring,
+  cache::SidePlan plan_of_bits(int bits) const {
+    cache::SidePlan plan;
+    plan.dense = bits == 16;
+    plan.codec.bits = bits;
+    plan.center = center_;
+    return plan;
+  }
+
+  cache::Side side(cache::HeadShape shape, Dtype dtype, const cache::SidePlan& plan,
                    codec::BlockOrder order) {
     cache::DenseSide dense = dense_side(shape, dtype);
-    if (bits == 16) return dense;
-    codec::CodecSpec spec;
-    spec.head_dim = static_cast<int>(shape.head_dim);
-    spec.bits = bits;
-    return packed(shape, {must(codec::Quantizer::make(spec)), order}, std::move(dense), centring);
+    if (plan.dense) return dense;
+    cache::TurboSide side =
+        must(cache::SideMaker(cache_.identity.rope).make(plan, order, shape, dtype));
+    pack(side, shape, std::move(dense), plan.outlier_policy);
+    return side;
   }
 
   cache::DenseSide dense_side(cache::HeadShape shape, Dtype dtype) {
@@ -165,30 +181,22 @@ class CacheBuilder {
     return block;
   }
 
-  cache::TurboSide packed(cache::HeadShape shape, codec::BlockCodec codec, cache::DenseSide dense,
-                          cache::Centring centring) const {
-    std::int64_t n_packed = cache_.n_tokens() / cache::kTokenBlock;
-    if (keep_full_tail_ && n_packed * cache::kTokenBlock == cache_.n_tokens() && n_packed > 0) {
-      --n_packed;
+  // Packs the full blocks of `dense`, but for a full last one that is to be kept.
+  void pack(cache::TurboSide& side, cache::HeadShape shape, cache::DenseSide dense,
+            cache::OutlierPolicy policy) const {
+    std::vector<cache::FullBlock> full;
+    for (std::int64_t i = 0; i < cache_.n_tokens() / cache::kTokenBlock; ++i) {
+      full.push_back({shape, dense.dtype, i, dense.blocks[static_cast<std::size_t>(i)]});
     }
-    cache::TurboSide side{std::move(codec), {}, {dense.dtype, {}}, {centring, {}, {}}};
-    if (centring == cache::Centring::kPreRope) {
-      side.mean.rope = std::make_shared<const cache::RopeTable>(cache_.identity.rope);
+    std::size_t n_packed = full.size();
+    if (keep_full_tail_ && n_packed == dense.blocks.size() && n_packed > 0) --n_packed;
+    if (n_packed > 0) cache::fix_side(side, full, policy, 1);
+    for (std::size_t i = 0; i < n_packed; ++i) {
+      side.packed.push_back(must(cache::pack_block(side, full[i], 1)));
     }
-    if (centring != cache::Centring::kNone && n_packed > 0) {
-      side.mean.values = cache::compute_mean(dense.blocks, dense.dtype, shape, cache_.n_tokens(),
-                                             side.mean.rope.get(), 1);
+    for (std::size_t i = n_packed; i < dense.blocks.size(); ++i) {
+      side.tail.blocks.push_back(std::move(dense.blocks[i]));
     }
-    for (std::size_t i = 0; i < dense.blocks.size(); ++i) {
-      if (static_cast<std::int64_t>(i) < n_packed) {
-        const cache::FullBlock block{shape, dense.dtype, static_cast<std::int64_t>(i),
-                                     dense.blocks[i]};
-        side.packed.push_back(must(cache::pack_block(side.codec, side.mean, block, 1)));
-      } else {
-        side.tail.blocks.push_back(std::move(dense.blocks[i]));
-      }
-    }
-    return side;
   }
 
   cache::NamedArray array(std::string name, Dtype dtype, std::vector<std::uint64_t> shape) {
@@ -231,14 +239,16 @@ inline std::string of_dense(const cache::DenseSide& a, const cache::DenseSide& b
 
 inline std::string of_turbo(const cache::TurboSide& a, const cache::TurboSide& b,
                             cache::HeadShape shape, std::int64_t n_tokens) {
-  if (!(a.codec.quantizer().spec() == b.codec.quantizer().spec())) return "codec spec";
-  const std::span<const float> centroids = a.codec.quantizer().centroids();
-  if (!std::ranges::equal(centroids, b.codec.quantizer().centroids())) return "centroids";
+  if (a.codec.parts() != b.codec.parts()) return "parts of the codec";
+  if (a.codec.order() != b.codec.order()) return "order of codes";
   if (!(a.mean == b.mean)) return "mean";
+  if (a.outliers != b.outliers) return "outlier channels";
+  if (a.n_sinks != b.n_sinks) return "number of sink tokens";
   if (a.packed.size() != b.packed.size()) return "number of packed blocks";
   for (std::size_t i = 0; i < a.packed.size(); ++i) {
-    if (a.packed[i].codes != b.packed[i].codes) return "codes of block " + std::to_string(i);
-    if (a.packed[i].scales != b.packed[i].scales) return "scales of block " + std::to_string(i);
+    if (!std::ranges::equal(a.packed[i].bytes.view(), b.packed[i].bytes.view())) {
+      return "packed block " + std::to_string(i);
+    }
   }
   return of_dense(a.tail, b.tail, shape, static_cast<std::int64_t>(a.packed.size()), n_tokens);
 }

@@ -21,6 +21,9 @@ namespace {
 
 constexpr mode_t kOwnerOnly = 0600;
 
+// After so many bytes the disk is set to work, so that the flush at the end finds little to do.
+constexpr std::uint64_t kWritebackBytes = 8 << 20;
+
 Error exists_already() { return {ErrorCode::kInvalidArgument, "exists already"}; }
 
 // The number of the descriptor that `path` is a well-known name of.
@@ -171,7 +174,8 @@ struct AtomicFile::State {
   std::string temporary;  // in the folder; empty when there is none, or no more
   Overwrite overwrite = Overwrite::kRefuse;
   std::uint64_t size = 0;
-  std::optional<Error> ended;  // why nothing can be written any more
+  std::uint64_t written_back = 0;  // the first bytes of `size`: given to the disk, or on their way
+  std::optional<Error> ended;      // why nothing can be written any more
 
   ~State() { discard(); }
 
@@ -181,6 +185,14 @@ struct AtomicFile::State {
     file.close();
     if (!temporary.empty()) ::unlinkat(folder.get(), temporary.c_str(), 0);
     temporary.clear();
+  }
+
+  // A hint and no promise: what goes wrong the flush will tell.
+  void begin_writeback() {
+    if (in_place() || size - written_back < kWritebackBytes) return;
+    ::sync_file_range(file.get(), static_cast<off_t>(written_back),
+                      static_cast<off_t>(size - written_back), SYNC_FILE_RANGE_WRITE);
+    written_back = size;
   }
 
   // Remembers a failure, so that commit() cannot publish what was not written.
@@ -241,6 +253,7 @@ Result<void> AtomicFile::write(ByteView bytes) {
     return ::write(state_->file.get(), rest.data(), rest.size());
   })));
   state_->size += bytes.size();
+  state_->begin_writeback();
   return {};
 }
 

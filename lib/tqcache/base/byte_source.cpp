@@ -48,19 +48,19 @@ class FileSource : public ByteSource {
 
 class MemorySource : public ByteSource {
  public:
-  explicit MemorySource(Bytes bytes) : bytes_(std::move(bytes)) {}
+  explicit MemorySource(SharedBytes bytes) : bytes_(std::move(bytes)) {}
 
   std::uint64_t size() const override { return bytes_.size(); }
 
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const override {
     TQC_TRY(check_range(offset, out.size(), size()));
-    std::ranges::copy(ByteView(bytes_).subspan(static_cast<std::size_t>(offset), out.size()),
+    std::ranges::copy(bytes_.view().subspan(static_cast<std::size_t>(offset), out.size()),
                       out.begin());
     return {};
   }
 
  private:
-  Bytes bytes_;
+  SharedBytes bytes_;
 };
 
 }  // namespace
@@ -72,6 +72,11 @@ Result<std::unique_ptr<ByteSource>> open_file(const std::filesystem::path& path)
 }
 
 std::unique_ptr<ByteSource> memory_source(Bytes bytes) {
+  const auto owner = std::make_shared<const Bytes>(std::move(bytes));
+  return memory_source(SharedBytes(owner, *owner));
+}
+
+std::unique_ptr<ByteSource> memory_source(SharedBytes bytes) {
   return std::make_unique<MemorySource>(std::move(bytes));
 }
 

@@ -13,6 +13,7 @@
 
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/result.h"
+#include "tqcache/base/shared_bytes.h"
 
 namespace tqcache {
 
@@ -33,12 +34,14 @@ class ByteSource {
 Result<std::unique_ptr<ByteSource>> open_file(const std::filesystem::path& path);
 
 std::unique_ptr<ByteSource> memory_source(Bytes bytes);
+std::unique_ptr<ByteSource> memory_source(SharedBytes bytes);
 
 // Reads a whole file. Errors: as open_file, and kTooLarge when it is larger than `max_bytes`.
 Result<Bytes> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
 // A file mapped read-only. Whoever cuts the file while it is mapped ends this process with
-// SIGBUS: use it for the user's own model files, and open_file() for caches.
+// SIGBUS: use it for the user's own files that nothing writes in place, as models are, and
+// open_file() for what comes from anywhere.
 class MappedFile {
  public:
   // Errors: kNotFound, kIo. An empty file gives an empty view.
@@ -55,6 +58,9 @@ class MappedFile {
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };
+
+// A file mapped read-only for as long as anyone keeps the bytes. Errors: as MappedFile::open.
+Result<SharedBytes> map_file(const std::filesystem::path& path);
 
 enum class Overwrite { kRefuse, kAllow };
 

@@ -1,5 +1,6 @@
 #include <sys/mman.h>
 
+#include <memory>
 #include <utility>
 
 #include "tqcache/base/descriptor.h"
@@ -27,6 +28,12 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+Result<SharedBytes> map_file(const std::filesystem::path& path) {
+  TQC_TRY_ASSIGN(MappedFile mapped, MappedFile::open(path));
+  const auto owner = std::make_shared<const MappedFile>(std::move(mapped));
+  return SharedBytes(owner, owner->bytes());
 }
 
 }  // namespace tqcache

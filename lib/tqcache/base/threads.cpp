@@ -51,6 +51,10 @@ unsigned thread_count(unsigned requested) {
   return requested != 0 ? requested : static_cast<unsigned>(tbb::info::default_concurrency());
 }
 
+std::size_t slot_count(unsigned n_threads) {
+  return 4 * std::min<std::size_t>(thread_count(n_threads), thread_limit());
+}
+
 void parallel_for(std::size_t count, unsigned n_threads,
                   const std::function<void(std::size_t)>& body) {
   const std::size_t threads =

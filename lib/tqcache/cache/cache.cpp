@@ -69,12 +69,56 @@ Result<void> validate_mean(const TurboSide& side, const SideContext& context) {
   return {};
 }
 
-Result<void> validate_turbo(const TurboSide& side, const SideContext& context) {
-  const HeadShape shape = context.shape;
-  const std::int64_t codec_head_dim = side.codec.shape().head_dim;
-  if (codec_head_dim != shape.head_dim) {
+Result<void> validate_outliers(const TurboSide& side, HeadShape shape) {
+  const Outliers& outliers = side.outliers;
+  if (outliers.n_channels != side.codec.outlier_channels()) {
+    return corrupt(std::to_string(outliers.n_channels) + " outlier channels for a codec with " +
+                   std::to_string(side.codec.outlier_channels()));
+  }
+  if (!outliers.is_fixed() && !side.packed.empty()) {
+    return corrupt("packed, but without its outlier channels");
+  }
+  if (outliers.orders.empty()) return {};
+  const auto head_dim = static_cast<std::size_t>(shape.head_dim);
+  if (outliers.head_dim != head_dim ||
+      outliers.orders.size() != static_cast<std::size_t>(shape.n_kv_heads) * head_dim) {
+    return corrupt("channel orders of the wrong size");
+  }
+  TQC_TRY_ASSIGN(const Outliers expected,
+                 make_outliers(shape, outliers.n_channels, outliers.loud()));
+  if (expected != outliers) return corrupt("channels out of order");
+  return {};
+}
+
+Result<void> validate_codec(const codec::HeadCodec& codec, const SideContext& context) {
+  const auto codec_head_dim = static_cast<std::int64_t>(codec.head_dim());
+  if (codec_head_dim != context.shape.head_dim) {
     return corrupt("codec for head_dim " + std::to_string(codec_head_dim) +
-                   " in a layer of head_dim " + std::to_string(shape.head_dim));
+                   " in a layer of head_dim " + std::to_string(context.shape.head_dim));
+  }
+  const codec::BlockOrder order =
+      context.is_keys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues;
+  if (codec.order() != order) return corrupt("codes in the order of the other side");
+  return {};
+}
+
+Result<void> validate_packed(const TurboSide& side, HeadShape shape) {
+  for (std::size_t i = 0; i < side.packed.size(); ++i) {
+    const SharedBytes& bytes = side.packed[i].bytes;
+    if (bytes.size() != packed_block_bytes(side, shape, static_cast<std::int64_t>(i))) {
+      return corrupt("a packed token block of the wrong size");
+    }
+    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlignment != 0) {
+      return corrupt("a packed token block that is not aligned");
+    }
+  }
+  return {};
+}
+
+Result<void> validate_turbo(const TurboSide& side, const SideContext& context) {
+  TQC_TRY(validate_codec(side.codec, context));
+  if (side.n_sinks < 0 || side.n_sinks > kTokenBlock) {
+    return corrupt(std::to_string(side.n_sinks) + " sink tokens");
   }
   const auto n_packed = static_cast<std::int64_t>(side.packed.size());
   if (n_packed > context.n_tokens / kTokenBlock) {
@@ -82,18 +126,10 @@ Result<void> validate_turbo(const TurboSide& side, const SideContext& context) {
   }
   const std::int64_t n_tail = block_count(context.n_tokens) - n_packed;
   if (n_tail > 1) return corrupt("a token block before the last is not packed");
-  const codec::BlockOrder order =
-      context.is_keys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues;
-  if (side.codec.shape().order != order) return corrupt("codes in the order of the other side");
-  const auto n_heads = static_cast<std::size_t>(shape.n_kv_heads);
-  for (const TurboBlock& block : side.packed) {
-    if (block.codes.size() != n_heads * side.codec.shape().block_bytes() ||
-        block.scales.size() != n_heads * static_cast<std::size_t>(kTokenBlock)) {
-      return corrupt("a packed token block of the wrong size");
-    }
-  }
+  TQC_TRY(validate_packed(side, context.shape));
   TQC_TRY(validate_mean(side, context));
-  return validate_dense(side.tail, shape, n_tail);
+  TQC_TRY(validate_outliers(side, context.shape));
+  return validate_dense(side.tail, context.shape, n_tail);
 }
 
 Result<void> validate_side(const Side& side, const SideContext& context) {

@@ -6,9 +6,13 @@
 #include <vector>
 
 #include "tqcache/base/threads.h"
+#include "tqcache/cache/token_pieces.h"
 
 namespace tqcache::cache {
 namespace {
+
+// With 8,192 tokens a mean is off by 1% of the standard deviation: 1e-4 of what is left to code.
+constexpr std::int64_t kMostMeanBlocks = 32;
 
 std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
@@ -16,38 +20,37 @@ const RopeTable* table_of(const Mean& mean) {
   return mean.kind == Centring::kPreRope ? mean.rope.get() : nullptr;
 }
 
-// sum += R_offset^T x, each product and sum of the turn in f32.
-void add_turned_back(const RopeTable& rope, std::int64_t offset, std::span<const float> x,
-                     std::span<double> sum) {
-  const std::span<const float> cos = rope.cos(offset);
-  const std::span<const float> sin = rope.sin(offset);
-  const std::size_t half = cos.size();
-  for (std::size_t i = 0; i < half; ++i) {
-    const float a = x[i];
-    const float b = x[i + half];
-    sum[i] += static_cast<double>(a * cos[i] + b * sin[i]);
-    sum[i + half] += static_cast<double>(b * cos[i] - a * sin[i]);
-  }
-  for (std::size_t i = 2 * half; i < x.size(); ++i) sum[i] += static_cast<double>(x[i]);
-}
-
-void add_as_it_stands(std::span<const float> x, std::span<double> sum) {
-  for (std::size_t i = 0; i < x.size(); ++i) sum[i] += static_cast<double>(x[i]);
-}
-
-// The sum over the first n_tokens tokens of one head in block `block`, before RoPE if there is one.
-void sum_block(const std::byte* rows, Dtype dtype, std::int64_t n_tokens, std::int64_t block,
-               const RopeTable* rope, std::span<double> sum) {
-  std::vector<float> x(sum.size());
-  for (std::int64_t token = 0; token < n_tokens; ++token) {
-    load_f32(dtype, rows + to_size(token) * x.size() * dtype_size(dtype), x);
-    if (rope != nullptr) {
-      add_turned_back(*rope, token, x, sum);
-    } else {
-      add_as_it_stands(x, sum);
+// sum += R_t^T x of the rows x of tokens t = first, first + 1, ... Shapes: rows [n, head_dim].
+void add_turned_back(const RopeTable& rope, std::int64_t first, std::span<const float> rows,
+                     std::span<float> sum) {
+  float* const __restrict out = sum.data();
+  const std::size_t half = to_size(rope.rope().n_dims / 2);
+  for (const float* x = rows.data(); x != rows.data() + rows.size(); x += sum.size(), ++first) {
+    const float* const cos = rope.cos(first).data();
+    const float* const sin = rope.sin(first).data();
+    for (std::size_t i = 0; i < half; ++i) {
+      out[i] += x[i] * cos[i] + x[i + half] * sin[i];
+      out[i + half] += x[i + half] * cos[i] - x[i] * sin[i];
     }
+    for (std::size_t i = 2 * half; i < sum.size(); ++i) out[i] += x[i];
   }
-  if (rope != nullptr) rope->turn_back_from(block * kTokenBlock, sum);
+}
+
+void add_as_they_stand(std::span<const float> rows, std::span<float> sum) {
+  float* const __restrict out = sum.data();
+  for (const float* x = rows.data(); x != rows.data() + rows.size(); x += sum.size()) {
+    for (std::size_t i = 0; i < sum.size(); ++i) out[i] += x[i];
+  }
+}
+
+// The sum over one kv head's tokens in a block, before RoPE if there is one.
+void sum_block(const Pieces& pieces, const RopeTable* rope, std::span<double> sum) {
+  add_pieces(pieces, {}, sum,
+             [&](std::int64_t first, std::span<const float> rows, std::span<float> of_piece) {
+               if (rope != nullptr) return add_turned_back(*rope, first, rows, of_piece);
+               add_as_they_stand(rows, of_piece);
+             });
+  if (rope != nullptr) rope->turn_back_from(pieces.block.index * kTokenBlock, sum);
 }
 
 }  // namespace
@@ -68,23 +71,36 @@ bool operator==(const Mean& a, const Mean& b) {
   return of_a == of_b || (of_a != nullptr && of_b != nullptr && of_a->rope() == of_b->rope());
 }
 
-AlignedFloats compute_mean(std::span<const AlignedBytes> blocks, Dtype dtype, HeadShape shape,
-                           std::int64_t n_tokens, const RopeTable* rope, unsigned n_threads) {
-  const std::size_t head_dim = to_size(shape.head_dim);
-  const std::size_t n_values = to_size(shape.n_kv_heads) * head_dim;
-  AlignedFloats mean(n_values);
-  if (n_tokens == 0) return mean;
+std::vector<std::int64_t> mean_blocks(std::int64_t n_tokens) {
+  const std::int64_t n_full = n_tokens / kTokenBlock;
+  std::vector<std::int64_t> blocks(to_size(std::min(n_full, kMostMeanBlocks)));
+  const auto n = static_cast<std::int64_t>(blocks.size());
+  for (std::int64_t i = 0; i < n; ++i) blocks[to_size(i)] = i * n_full / n;
+  return blocks;
+}
 
-  std::vector<double> sums(to_size(block_count(n_tokens)) * n_values);
-  parallel_for(sums.size() / head_dim, n_threads, [&](std::size_t i) {
-    const std::size_t head = i % to_size(shape.n_kv_heads);
-    const std::size_t block = i / to_size(shape.n_kv_heads);
-    const auto index = static_cast<std::int64_t>(block);
-    const std::size_t offset = head * to_size(kTokenBlock) * head_dim * dtype_size(dtype);
-    sum_block(blocks[block].data() + offset, dtype, tokens_in_block(n_tokens, index), index, rope,
+AlignedFloats compute_mean(std::span<const FullBlock> blocks, std::int64_t n_sinks,
+                           const RopeTable* rope, unsigned n_threads) {
+  const HeadShape shape = blocks.front().shape;
+  const std::size_t n_heads = to_size(shape.n_kv_heads);
+  const std::size_t head_dim = to_size(shape.head_dim);
+  const std::size_t n_values = n_heads * head_dim;
+
+  std::vector<double> sums(blocks.size() * n_values);  // [blocks, n_kv_heads, head_dim]
+  parallel_for(blocks.size() * n_heads, n_threads, [&](std::size_t i) {
+    const FullBlock& block = blocks[i / n_heads];
+    const auto head = static_cast<std::int64_t>(i % n_heads);
+    sum_block({block, head, sinks_in_block(n_sinks, block.index)}, rope,
               std::span(sums).subspan(i * head_dim, head_dim));
   });
   for (std::size_t i = n_values; i < sums.size(); ++i) sums[i % n_values] += sums[i];
+
+  std::int64_t n_tokens = 0;
+  for (const FullBlock& block : blocks) {
+    n_tokens += kTokenBlock - sinks_in_block(n_sinks, block.index);
+  }
+  AlignedFloats mean(n_values);
+  if (n_tokens == 0) return mean;
   for (std::size_t i = 0; i < n_values; ++i) {
     mean[i] = static_cast<float>(sums[i] / static_cast<double>(n_tokens));
   }
@@ -133,6 +149,13 @@ void BlockMean::for_each(std::int64_t kv_head, std::int64_t first_token, std::sp
     }
     for (std::size_t i = 2 * half; i < head_dim_; ++i) apply(x[i], mean[i]);
   }
+}
+
+codec::Centre BlockMean::centre(std::int64_t kv_head) const {
+  if (rows_.empty()) return {};
+  const float* const mean = rows_.data() + to_size(kv_head - first_head_) * head_dim_;
+  if (rope_ == nullptr) return {mean, 0, nullptr, nullptr};
+  return {mean, to_size(rope_->rope().n_dims / 2), rope_->cos(0).data(), rope_->sin(0).data()};
 }
 
 void BlockMean::subtract_from(std::int64_t kv_head, std::int64_t first_token,

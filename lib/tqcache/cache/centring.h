@@ -12,11 +12,13 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/dtype.h"
 #include "tqcache/cache/rope.h"
 #include "tqcache/cache/token_block.h"
+#include "tqcache/codec/centre.h"
 
 namespace tqcache::cache {
 
@@ -49,15 +51,20 @@ inline std::span<const float> mean_of_head(const Mean& mean, HeadShape shape,
   return std::span(mean.values).subspan(static_cast<std::size_t>(kv_head) * head_dim, head_dim);
 }
 
-// The mean of all tokens in dense blocks, the first of which begins at position 0.
+// The token blocks that the mean of a side of n_tokens tokens is taken over, ascending: all full
+// ones if there are no more than 32, otherwise 32 of them, evenly spread and the first among them.
+// So who streams a cache reads a bounded part of it twice.
+std::vector<std::int64_t> mean_blocks(std::int64_t n_tokens);
+
+// The mean of the tokens in some full blocks of a side, but for its first `n_sinks` tokens.
 //
-// Shapes: blocks each [n_kv_heads, kTokenBlock, head_dim] of dtype; the result [n_kv_heads,
-//         head_dim]. Zero when there is no token, and when a value is not finite: then packing
-//         tells where.
-// Units:  rope as in Mean: null takes the vectors as they stand.
-// Bytes:  summed in f64, in an order that does not depend on the number of threads.
-AlignedFloats compute_mean(std::span<const AlignedBytes> blocks, Dtype dtype, HeadShape shape,
-                           std::int64_t n_tokens, const RopeTable* rope, unsigned n_threads);
+// Shapes:   blocks in ascending order, at least one, all of one shape and dtype; the result
+//           [n_kv_heads, head_dim]. Zero when no token is left, and when a value is not finite:
+//           then packing tells where.
+// Requires: rope as in Mean: null takes the vectors as they stand.
+// Bytes:    identical on every CPU and for any number of threads.
+AlignedFloats compute_mean(std::span<const FullBlock> blocks, std::int64_t n_sinks,
+                           const RopeTable* rope, unsigned n_threads);
 
 // The mean as it stands in the tokens of one block. Does nothing for a mean without values.
 class BlockMean {
@@ -71,6 +78,9 @@ class BlockMean {
   // Bytes:  identical on every CPU.
   void subtract_from(std::int64_t kv_head, std::int64_t first_token, std::span<float> rows) const;
   void add_to(std::int64_t kv_head, std::int64_t first_token, std::span<float> rows) const;
+
+  // What the codec takes out of this block. Valid as long as this.
+  codec::Centre centre(std::int64_t kv_head) const;
 
  private:
   BlockMean(const Mean& mean, std::int64_t head_dim, std::int64_t block, std::int64_t first_head,

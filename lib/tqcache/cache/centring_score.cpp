@@ -4,21 +4,14 @@
 #include <array>
 #include <cassert>
 #include <cmath>
-#include <cstring>
 #include <numbers>
-
-#include "tqcache/cache/cache.h"
-#include "tqcache/codec/mirrored_sum.h"
 
 namespace tqcache::cache {
 namespace {
 
-using codec::kMirrorHalf;
-using codec::kMirrorRow;
-using codec::kMirrorStep;
-
-constexpr std::size_t kPolynomials = CentringTable::kPolynomials;
-constexpr std::size_t kUsed = 7;  // polynomials of each kind
+using codec::kWaveHalf;
+using codec::kWavePolynomials;
+using codec::kWaveRow;
 
 // A pair is slow when it turns by at most this many radians in half a block. There the polynomials
 // of degree 0 to 13 leave 2 J_14(4) = 3e-7 of a cosine, J being Bessel's function. A larger limit
@@ -35,9 +28,10 @@ double chebyshev(std::size_t n, double x) {
   return std::cos(static_cast<double>(n) * std::acos(x));
 }
 
+// How much of T_0, T_2, T_4, ... there is in a cosine, and of T_1, T_3, T_5, ... in a sine.
 struct Expansion {
-  std::array<double, kPolynomials> cos{};  // of T_0, T_2, T_4, ...
-  std::array<double, kPolynomials> sin{};  // of T_1, T_3, T_5, ...
+  std::array<double, kWavePolynomials> cos{};
+  std::array<double, kWavePolynomials> sin{};
 };
 
 // cos(a x) and sin(a x) as sums of Chebyshev polynomials on [-1, 1]: the projection, by Gauss and
@@ -49,7 +43,7 @@ Expansion expand(double a) {
     const double angle = (static_cast<double>(node) + 0.5) * std::numbers::pi / kNodes;
     const double cos = std::cos(a * std::cos(angle)) * 2 / kNodes;
     const double sin = std::sin(a * std::cos(angle)) * 2 / kNodes;
-    for (std::size_t n = 0; n < kUsed; ++n) {
+    for (std::size_t n = 0; n < kWavePolynomials; ++n) {
       const auto degree = static_cast<double>(2 * n);
       result.cos[n] += (n == 0 ? 0.5 : 1.0) * cos * std::cos(degree * angle);
       result.sin[n] += sin * std::cos((degree + 1) * angle);
@@ -58,123 +52,77 @@ Expansion expand(double a) {
   return result;
 }
 
-constexpr std::size_t kMaxPairs = to_size(kMaxHeadDim) / 2;
-constexpr std::size_t kMaxRows = kMaxPairs + kPolynomials + kMirrorStep;
-
-// Seen from the middle of a block, A cos + B sin of a pair's angle is even * cos + odd * sin of the
-// angle from there. Shapes: waves and phasors [2, n]; even, odd [n].
-void turn_waves(const float* __restrict waves, const float* __restrict phasors, std::size_t n,
-                float* __restrict even, float* __restrict odd) {
-  for (std::size_t i = 0; i < n; ++i) {
-    even[i] = waves[i] * phasors[i] + waves[n + i] * phasors[n + i];
-    odd[i] = waves[n + i] * phasors[i] - waves[i] * phasors[n + i];
+// The values of a wave's row, and of the polynomials'.
+void add_wave_row(double frequency, AlignedFloats& values) {
+  std::array<float, kWaveRow> row;
+  for (std::size_t i = 0; i < kWaveHalf; ++i) {
+    const Phasor at = phasor(distance(i) * frequency);
+    row[i] = static_cast<float>(at.cos);
+    row[kWaveHalf + i] = static_cast<float>(at.sin);
   }
+  values.insert(values.end(), row.begin(), row.end());
 }
 
-// A GNU vector, which stays in a register over a sum: of arrays, compilers make a mess here.
-using Four = float __attribute__((vector_size(16)));
-
-Four load_four(const float* p) {
-  Four four;
-  std::memcpy(&four, p, sizeof(four));
-  return four;
+void add_polynomial_row(std::size_t degree, AlignedFloats& values) {
+  std::array<float, kWaveRow> row;
+  for (std::size_t i = 0; i < kWaveHalf; ++i) {
+    const double x = distance(i) / kWaveHalf;
+    row[i] = static_cast<float>(chebyshev(degree, x));
+    row[kWaveHalf + i] = static_cast<float>(chebyshev(degree + 1, x));
+  }
+  values.insert(values.end(), row.begin(), row.end());
 }
 
-// sums[n] = sum over i of even[i] * parts[i][0][n], and then the same of odd and parts[i][1].
-// Eight sums at once, because each one waits for its last addition.
-//
-// Shapes: even, odd [n]; parts [n, 2, kPolynomials]; sums [2, kPolynomials]. n is even.
-void join(const float* even, const float* odd, const float* parts, std::size_t n, float* sums) {
-  static_assert(kPolynomials == 8);
-  Four sum[2][4] = {};
-  for (std::size_t i = 0; i < n; i += 2) {
-    for (std::size_t k = 0; k < 2; ++k, parts += 2 * kPolynomials) {
-      sum[k][0] += even[i + k] * load_four(parts);
-      sum[k][1] += even[i + k] * load_four(parts + 4);
-      sum[k][2] += odd[i + k] * load_four(parts + 8);
-      sum[k][3] += odd[i + k] * load_four(parts + 12);
-    }
+void add_join(double frequency, AlignedFloats& joins) {
+  const Expansion parts = expand(2 * std::numbers::pi * frequency * kWaveHalf);
+  for (std::size_t n = 0; n < kWavePolynomials; ++n) {
+    joins.push_back(static_cast<float>(parts.cos[n]));
+    joins.push_back(static_cast<float>(parts.sin[n]));
   }
-  for (std::size_t j = 0; j < 4; ++j) {
-    const Four total = sum[0][j] + sum[1][j];
-    std::memcpy(sums + 4 * j, &total, sizeof(total));
-  }
+  joins.resize(joins.size() + 2);
 }
 
-// What one query multiplies each row of the table with. Shapes: factors [table.n_rows(), 2].
-void make_factors(const CentringTable& table, const float* waves, const float* phasors,
-                  float* factors) {
-  std::array<float, kMaxPairs + 1> even, odd;
-  turn_waves(waves, phasors, table.n_pairs(), even.data(), odd.data());
-  even[table.n_pairs()] = odd[table.n_pairs()] = 0;
-  const std::size_t n_fast = table.n_fast();
-  for (std::size_t row = 0; row < n_fast; ++row) {
-    factors[2 * row] = even[row];
-    factors[2 * row + 1] = odd[row];
-  }
-  std::array<float, 2 * kPolynomials> slow;
-  join(even.data() + n_fast, odd.data() + n_fast, table.slow_pairs(), table.n_slow_padded(),
-       slow.data());
-  for (std::size_t i = 0; i < kUsed; ++i) {
-    factors[2 * (n_fast + i)] = slow[i];
-    factors[2 * (n_fast + i) + 1] = slow[kPolynomials + i];
-  }
-  std::fill(factors + 2 * (n_fast + kUsed), factors + 2 * table.n_rows(), 0.0f);
+codec::WaveTable make_waves(std::span<const double> frequencies) {
+  constexpr double kSlowTurns = kSlowRadians / (2 * std::numbers::pi * kWaveHalf);
+  const std::size_t n_fast =
+      to_size(std::ranges::count_if(frequencies, [](double f) { return f > kSlowTurns; }));
+  AlignedFloats values, joins;
+  for (const double frequency : frequencies.first(n_fast)) add_wave_row(frequency, values);
+  for (std::size_t n = 0; n < kWavePolynomials; ++n) add_polynomial_row(2 * n, values);
+  for (const double frequency : frequencies.subspan(n_fast)) add_join(frequency, joins);
+  return codec::make_wave_table(frequencies.size(), n_fast, std::move(values), std::move(joins));
 }
 
 }  // namespace
 
-CentringTable::CentringTable(const Rope& rope) : frequencies_(rope_frequencies(rope)) {
-  constexpr double kSlowTurns = kSlowRadians / (2 * std::numbers::pi * kMirrorHalf);
-  n_fast_ = to_size(std::ranges::count_if(frequencies_, [](double f) { return f > kSlowTurns; }));
-  rows_.resize(n_rows() * kMirrorRow);
-  for (std::size_t i = 0; i < kMirrorHalf; ++i) {
-    for (std::size_t pair = 0; pair < n_fast_; ++pair) {
-      const Phasor at = phasor(distance(i) * frequencies_[pair]);
-      rows_[pair * kMirrorRow + i] = static_cast<float>(at.cos);
-      rows_[pair * kMirrorRow + kMirrorHalf + i] = static_cast<float>(at.sin);
-    }
-    for (std::size_t row = n_fast_; row < n_fast_ + kUsed; ++row) {
-      const std::size_t degree = 2 * (row - n_fast_);
-      const double x = distance(i) / kMirrorHalf;
-      rows_[row * kMirrorRow + i] = static_cast<float>(chebyshev(degree, x));
-      rows_[row * kMirrorRow + kMirrorHalf + i] = static_cast<float>(chebyshev(degree + 1, x));
-    }
-  }
-  for (std::size_t pair = n_fast_; pair < n_pairs(); ++pair) {
-    const Expansion parts = expand(2 * std::numbers::pi * frequencies_[pair] * kMirrorHalf);
-    slow_pairs_.insert(slow_pairs_.end(), parts.cos.begin(), parts.cos.end());
-    slow_pairs_.insert(slow_pairs_.end(), parts.sin.begin(), parts.sin.end());
-  }
-  slow_pairs_.resize(n_slow_padded() * 2 * kPolynomials);
-}
-
-std::size_t CentringTable::n_rows() const {
-  return (n_fast_ + kUsed + kMirrorStep - 1) / kMirrorStep * kMirrorStep;
-}
+CentringTable::CentringTable(const Rope& rope)
+    : frequencies_(rope_frequencies(rope)), waves_(make_waves(frequencies_)) {}
 
 void CentringTable::extend(std::int64_t n_blocks) {
-  const std::size_t held = phasors_.size() / (2 * n_pairs());
+  const std::size_t stride = 2 * waves_.n_padded();
+  const std::size_t held = phasors_.size() / stride;
   if (to_size(n_blocks) <= held) return;
-  phasors_.resize(to_size(n_blocks) * 2 * n_pairs());
+  phasors_.resize(to_size(n_blocks) * stride);
   for (std::size_t block = held; block < to_size(n_blocks); ++block) {
-    float* const phasors = phasors_.data() + block * 2 * n_pairs();
-    const double middle = static_cast<double>(block * 2 + 1) * kMirrorHalf - 0.5;
+    float* const phasors = phasors_.data() + block * stride;
+    const double middle = static_cast<double>(block * 2 + 1) * kWaveHalf - 0.5;
     for (std::size_t pair = 0; pair < n_pairs(); ++pair) {
       const Phasor at = phasor(middle * frequencies_[pair]);
-      phasors[pair] = static_cast<float>(at.cos);
-      phasors[n_pairs() + pair] = static_cast<float>(at.sin);
+      phasors[2 * pair] = static_cast<float>(at.cos);
+      phasors[2 * pair + 1] = static_cast<float>(at.sin);
     }
   }
 }
 
 const float* CentringTable::block_phasors(std::int64_t block) const {
-  assert((to_size(block) + 1) * 2 * n_pairs() <= phasors_.size());
-  return phasors_.data() + to_size(block) * 2 * n_pairs();
+  const std::size_t stride = 2 * waves_.n_padded();
+  assert((to_size(block) + 1) * stride <= phasors_.size());
+  return phasors_.data() + to_size(block) * stride;
 }
 
 std::uint64_t CentringTable::bytes() const {
-  return (rows_.size() + slow_pairs_.size() + phasors_.size()) * sizeof(float);
+  return (waves_.values.size() + waves_.joins.size() + phasors_.size()) * sizeof(float) +
+         waves_.words.size() * sizeof(std::int16_t);
 }
 
 void CentringScore::set(const CentringTable* table, std::span<const float> mean,
@@ -183,46 +131,33 @@ void CentringScore::set(const CentringTable* table, std::span<const float> mean,
   const std::size_t head_dim = mean.size();
   const std::size_t n = queries.size() / head_dim;
   const std::size_t half = table != nullptr ? table->n_pairs() : 0;
-  waves_.resize(n * 2 * half);
+  const std::size_t stride = table != nullptr ? 2 * table->waves().n_padded() : 0;
+  amplitudes_.assign(n * stride, 0);
   constants_.assign(n, 0);
   for (std::size_t q = 0; q < n; ++q) {
     const float* const query = queries.data() + q * head_dim;
-    float* const a = waves_.data() + q * 2 * half;
-    float* const b = a + half;
+    float* const ab = amplitudes_.data() + q * stride;
     for (std::size_t i = 0; i < half; ++i) {
-      a[i] = query[i] * mean[i] + query[i + half] * mean[i + half];
-      b[i] = query[i + half] * mean[i] - query[i] * mean[i + half];
+      ab[2 * i] = query[i] * mean[i] + query[i + half] * mean[i + half];
+      ab[2 * i + 1] = query[i + half] * mean[i] - query[i] * mean[i + half];
     }
     for (std::size_t i = 2 * half; i < head_dim; ++i) constants_[q] += query[i] * mean[i];
   }
 }
 
-void CentringScore::add_to(std::int64_t block, float* scores, std::size_t stride) const {
+void CentringScore::add_to(std::int64_t block, const codec::Kernels& kernels,
+                           codec::Precision precision, float* scores, std::size_t stride) const {
   const std::size_t n = constants_.size();
-  if (table_ == nullptr) {
-    for (std::size_t q = 0; q < n; ++q) {
-      for (std::size_t t = 0; t < to_size(kTokenBlock); ++t)
-        scores[q * stride + t] += constants_[q];
-    }
-    return;
+  if (table_ != nullptr) {
+    const bool exact = precision == codec::Precision::kExact;
+    const auto add_waves = exact ? kernels.add_waves_exact : kernels.add_waves_fast;
+    const codec::Waves waves = {n, amplitudes_.data(), constants_.data(),
+                                table_->block_phasors(block)};
+    return add_waves(table_->waves(), waves, {scores, stride});
   }
-  std::size_t q = 0;
-  for (; q + 2 <= n; q += 2) add_waves<2>(q, block, scores + q * stride, stride);
-  if (q < n) add_waves<1>(q, block, scores + q * stride, stride);
-}
-
-template <std::size_t kQueries>
-void CentringScore::add_waves(std::size_t first, std::int64_t block, float* scores,
-                              std::size_t stride) const {
-  std::array<float, kQueries * 2 * kMaxRows> factors;
-  const std::size_t n_rows = table_->n_rows();
-  for (std::size_t q = 0; q < kQueries; ++q) {
-    make_factors(*table_, waves_.data() + (first + q) * 2 * table_->n_pairs(),
-                 table_->block_phasors(block), factors.data() + q * 2 * n_rows);
-    // The polynomial of degree 0 is 1 everywhere.
-    factors[q * 2 * n_rows + 2 * table_->n_fast()] += constants_[first + q];
+  for (std::size_t q = 0; q < n; ++q) {
+    for (std::size_t t = 0; t < to_size(kTokenBlock); ++t) scores[q * stride + t] += constants_[q];
   }
-  codec::add_mirrored<kQueries>(table_->rows(), n_rows, factors.data(), scores, stride);
 }
 
 }  // namespace tqcache::cache

@@ -8,7 +8,7 @@
 // Pairs that move little within a block are joined: their sum is one smooth function of the place,
 // so seven even and seven odd Chebyshev polynomials do for all of them.
 //
-// The result differs from q . R_p mean by less than 1e-6 |q| |mean|, at any position.
+// Exact, the result differs from q . R_p mean by less than 1e-6 |q| |mean|, at any position.
 //
 // Spec: docs/codec.md §8.
 
@@ -19,6 +19,8 @@
 #include "tqcache/base/aligned.h"
 #include "tqcache/cache/rope.h"
 #include "tqcache/cache/token_block.h"
+#include "tqcache/codec/kernels.h"
+#include "tqcache/codec/wave_table.h"
 
 namespace tqcache::cache {
 
@@ -33,30 +35,18 @@ class CentringTable {
   void extend(std::int64_t n_blocks);
 
   std::size_t n_pairs() const { return frequencies_.size(); }
-  std::size_t n_fast() const { return n_fast_; }  // pairs with rows of their own, from the first on
+  const codec::WaveTable& waves() const { return waves_; }
 
-  // Functions of the place in a block, as codec/mirrored_sum.h wants them: cosine and sine of each
-  // fast pair, then the polynomials of degree 0 and 1, 2 and 3, ..., then zeros.
-  std::size_t n_rows() const;
-  const float* rows() const { return rows_.data(); }
-
-  // How much of each polynomial is in each slow pair's cosine, then in its sine:
-  // [n_slow_padded(), 2, kPolynomials], of which the last may be zeros to make an even number.
-  static constexpr std::size_t kPolynomials = 8;  // seven, and zeros in the last place
-  std::size_t n_slow_padded() const { return (n_pairs() - n_fast_ + 1) / 2 * 2; }
-  const float* slow_pairs() const { return slow_pairs_.data(); }
-
-  // cos(p w), then sin(p w), of each pair, with p in the middle of the block. Shapes: [2, n_pairs].
+  // cos(p w) and sin(p w) of each pair, with p in the middle of the block.
+  // Shapes: [waves().n_padded(), 2].
   const float* block_phasors(std::int64_t block) const;
 
   std::uint64_t bytes() const;
 
  private:
   std::vector<double> frequencies_;  // full turns a token
-  std::size_t n_fast_ = 0;
-  AlignedFloats rows_;
-  AlignedFloats slow_pairs_;
-  AlignedFloats phasors_;  // [n_blocks, 2, n_pairs]
+  codec::WaveTable waves_;
+  AlignedFloats phasors_;  // [n_blocks, n_padded, 2]
 };
 
 // The queries that share a kv head, held against the mean of its keys.
@@ -70,16 +60,16 @@ class CentringScore {
 
   // scores[q][t] += query q . (the mean as it stands in token t of the block).
   //
+  // Units:    kExact is within 1e-6 |query| |mean| at any position; kFast within 2e-4 of that (root
+  //           mean square).
   // Shapes:   scores [n, 256], rows `stride` apart.
   // Requires: the table holds the block.
-  void add_to(std::int64_t block, float* scores, std::size_t stride) const;
+  void add_to(std::int64_t block, const codec::Kernels& kernels, codec::Precision precision,
+              float* scores, std::size_t stride) const;
 
  private:
-  template <std::size_t kQueries>
-  void add_waves(std::size_t first, std::int64_t block, float* scores, std::size_t stride) const;
-
   const CentringTable* table_ = nullptr;
-  AlignedFloats waves_;           // [n, 2, n_pairs]: A, then B
+  AlignedFloats amplitudes_;      // [n, n_padded, 2]: A, B
   std::vector<float> constants_;  // [n]: of components that do not turn
 };
 

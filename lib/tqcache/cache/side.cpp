@@ -1,8 +1,11 @@
 #include "tqcache/cache/side.h"
 
+#include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "tqcache/base/threads.h"
 
@@ -11,13 +14,17 @@ namespace {
 
 std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
+std::size_t dense_bytes(std::int64_t n_vectors, std::int64_t head_dim, Dtype dtype) {
+  return to_size(n_vectors * head_dim) * dtype_size(dtype);
+}
+
 std::size_t dense_block_bytes(HeadShape shape, Dtype dtype) {
-  return to_size(shape.n_kv_heads * kTokenBlock * shape.head_dim) * dtype_size(dtype);
+  return dense_bytes(shape.n_kv_heads * kTokenBlock, shape.head_dim, dtype);
 }
 
 // Bytes from the start of a dense block to one head vector.
 std::size_t dense_offset(HeadShape shape, Dtype dtype, std::int64_t kv_head, std::int64_t token) {
-  return to_size((kv_head * kTokenBlock + token) * shape.head_dim) * dtype_size(dtype);
+  return dense_bytes(kv_head * kTokenBlock + token, shape.head_dim, dtype);
 }
 
 // Appending always goes to the dense part: all of a dense side, the tail of a turbo side.
@@ -31,33 +38,65 @@ const DenseSide& open_part(const Side& side) {
   return std::get<DenseSide>(side);
 }
 
-// Codes and scales of one head in a packed block: bytes, or a TurboBlock's const bytes.
-template <class Codes>
-auto codes_of_head(const codec::BlockCodec& codec, Codes& codes, std::int64_t kv_head) {
-  const std::size_t size = codec.shape().block_bytes();
-  return std::span(codes).subspan(to_size(kv_head) * size, size);
+// Where the parts of a packed block stand, in bytes (TurboBlock).
+struct Layout {
+  Layout(const TurboSide& side, HeadShape shape, std::int64_t block)
+      : codes(side.codec.code_bytes()),
+        scales(side.codec.n_scale_rows() * to_size(kTokenBlock) * sizeof(std::uint16_t)),
+        sinks(dense_bytes(sinks_in_block(side, block), shape.head_dim, side.tail.dtype)),
+        n_heads(to_size(shape.n_kv_heads)) {}
+
+  std::size_t codes_of(std::int64_t kv_head) const { return to_size(kv_head) * codes; }
+  std::size_t scales_of(std::int64_t kv_head) const {
+    return n_heads * codes + to_size(kv_head) * scales;
+  }
+  std::size_t sinks_of(std::int64_t kv_head) const {
+    return n_heads * (codes + scales) + to_size(kv_head) * sinks;
+  }
+  std::size_t size() const { return n_heads * (codes + scales + sinks); }
+
+  std::size_t codes, scales, sinks;  // bytes of one kv head
+  std::size_t n_heads;
+};
+
+Result<void> check_finite(Dtype dtype, ByteView row, std::span<float> values) {
+  load_f32(dtype, row.data(), values);
+  const auto bad = std::ranges::find_if_not(values, [](float x) { return std::isfinite(x); });
+  if (bad == values.end()) return {};
+  return Error{ErrorCode::kCorrupt,
+               "component " + std::to_string(bad - values.begin()) + ": not finite"};
 }
 
-template <class Scales>
-auto scales_of_head(Scales& scales, std::int64_t kv_head) {
-  return std::span(scales).subspan(to_size(kv_head * kTokenBlock), to_size(kTokenBlock));
+// Copies the first vectors of a head to where its sink tokens are kept. `rows` is as long as these.
+Result<void> keep_sinks(const FullBlock& block, ByteView rows, std::byte* sinks) {
+  const std::size_t row_bytes = dense_bytes(1, block.shape.head_dim, block.dtype);
+  std::vector<float> values(to_size(block.shape.head_dim));
+  for (std::size_t at = 0; at < rows.size(); at += row_bytes) {
+    if (auto checked = check_finite(block.dtype, rows.subspan(at, row_bytes), values); !checked) {
+      return in_context("token " + std::to_string(at / row_bytes), std::move(checked).error());
+    }
+  }
+  if (!rows.empty()) std::memcpy(sinks, rows.data(), rows.size());
+  return {};
 }
 
-std::size_t row_bytes(HeadShape shape) { return to_size(shape.head_dim) * sizeof(float); }
+Result<void> pack_head(const TurboSide& side, const BlockMean& mean, const FullBlock& block,
+                       std::int64_t kv_head, std::span<std::byte> packed) {
+  const Layout layout(side, block.shape, block.index);
+  const ByteView rows = block.head(kv_head);
+  TQC_TRY(keep_sinks(block, rows.first(layout.sinks), packed.data() + layout.sinks_of(kv_head)));
+  auto* const scales = packed.data() + layout.scales_of(kv_head);
+  return side.codec.encode(
+      {block.dtype, rows.data(), dense_bytes(1, block.shape.head_dim, block.dtype)},
+      mean.centre(kv_head), side.outliers.order(kv_head), to_size(kTokenBlock),
+      to_size(sinks_in_block(side, block.index)),
+      packed.subspan(layout.codes_of(kv_head), layout.codes),
+      {reinterpret_cast<std::uint16_t*>(scales), layout.scales / 2});
+}
 
-Result<void> pack_head(const codec::BlockCodec& codec, const BlockMean& mean,
-                       const FullBlock& block, std::int64_t kv_head, TurboBlock& packed) {
-  AlignedFloats rows(to_size(kTokenBlock * block.shape.head_dim));
-  load_f32(block.dtype, block.values.data() + dense_offset(block.shape, block.dtype, kv_head, 0),
-           rows);
-  mean.subtract_from(kv_head, 0, rows);
-  auto encoded =
-      codec.encode({Dtype::kF32, std::as_bytes(std::span(rows)).data(), row_bytes(block.shape)},
-                   to_size(kTokenBlock), codes_of_head(codec, packed.codes, kv_head),
-                   scales_of_head(packed.scales, kv_head));
-  if (encoded) return {};
-  return Error{encoded.error().code,
-               "head " + std::to_string(kv_head) + " " + encoded.error().message};
+FullBlock full_tail(const TurboSide& side, HeadShape shape) {
+  return {shape, side.tail.dtype, static_cast<std::int64_t>(side.packed.size()),
+          side.tail.blocks.front()};
 }
 
 }  // namespace
@@ -75,37 +114,50 @@ const AlignedBytes& dense_block(const Side& side, std::int64_t block) {
   return open_part(side).blocks[to_size(index)];
 }
 
-Result<TurboBlock> pack_block(const codec::BlockCodec& codec, const Mean& mean,
-                              const FullBlock& block, unsigned n_threads) {
-  assert(mean.is_fixed());
+void fix_side(TurboSide& side, std::span<const FullBlock> blocks, OutlierPolicy policy,
+              unsigned n_threads) {
+  assert(!blocks.empty() && blocks.front().index == 0);
+  if (!side.mean.is_fixed()) {
+    side.mean.values = compute_mean(blocks, side.n_sinks, side.mean.rope.get(), n_threads);
+  }
+  if (side.outliers.is_fixed()) return;
+  const auto deciding = policy == OutlierPolicy::kCalibrationVariance ? blocks.first(1) : blocks;
+  side.outliers =
+      choose_outliers(deciding, side.n_sinks, side.mean, side.outliers.n_channels, n_threads);
+}
+
+Result<TurboBlock> pack_block(const TurboSide& side, const FullBlock& block, unsigned n_threads) {
+  assert(side.mean.is_fixed() && side.outliers.is_fixed());
+  assert(block.dtype == side.tail.dtype);
   assert(block.values.size() == dense_block_bytes(block.shape, block.dtype));
-  const std::size_t n_heads = to_size(block.shape.n_kv_heads);
-  TurboBlock packed{AlignedBytes(n_heads * codec.shape().block_bytes()),
-                    std::vector<std::uint16_t>(n_heads * to_size(kTokenBlock))};
-  const BlockMean block_mean(mean, block.shape, block.index);
-  TQC_TRY(parallel_try(n_heads, n_threads, [&](std::size_t head) {
-    return pack_head(codec, block_mean, block, static_cast<std::int64_t>(head), packed);
-  }));
-  return packed;
+  AlignedBytes packed(packed_block_bytes(side, block.shape, block.index));
+  const BlockMean mean(side.mean, block.shape, block.index);
+  const auto pack_one = [&](std::size_t head) -> Result<void> {
+    auto done = pack_head(side, mean, block, static_cast<std::int64_t>(head), packed);
+    if (done) return {};
+    return Error{done.error().code, "head " + std::to_string(head) + " " + done.error().message};
+  };
+  TQC_TRY(parallel_try(to_size(block.shape.n_kv_heads), n_threads, pack_one));
+  return TurboBlock{SharedBytes(std::move(packed))};
 }
 
 Result<void> pack_full_tail(Side& side, HeadShape shape, std::int64_t n_tokens,
                             unsigned n_threads) {
   auto* turbo = std::get_if<TurboSide>(&side);
   if (turbo == nullptr || turbo->tail.blocks.empty() || n_tokens % kTokenBlock != 0) return {};
-  const DenseSide& tail = turbo->tail;
-  Mean mean = turbo->mean;
-  if (!mean.is_fixed()) {  // so nothing is packed yet, and the tail begins at position 0
-    mean.values =
-        compute_mean(tail.blocks, tail.dtype, shape, kTokenBlock, mean.rope.get(), n_threads);
+  const FullBlock block = full_tail(*turbo, shape);
+  const Mean mean = turbo->mean;
+  const Outliers outliers = turbo->outliers;
+  // A side whose mean is not fixed has nothing packed, so the tail is its first block.
+  if (block.index == 0) {
+    fix_side(*turbo, std::span(&block, 1), OutlierPolicy::kCalibrationVariance, n_threads);
   }
-  const std::int64_t index = packed_block_count(side);
-  auto packed =
-      pack_block(turbo->codec, mean, {shape, tail.dtype, index, tail.blocks.front()}, n_threads);
+  auto packed = pack_block(*turbo, block, n_threads);
   if (!packed) {
-    return in_context("token block " + std::to_string(index), std::move(packed).error());
+    turbo->mean = mean;
+    turbo->outliers = outliers;
+    return in_context("token block " + std::to_string(block.index), std::move(packed).error());
   }
-  turbo->mean = std::move(mean);
   turbo->packed.push_back(std::move(packed).value());
   turbo->tail.blocks.clear();
   return {};
@@ -137,45 +189,52 @@ void remove_tail(Side& side, std::int64_t n_tokens) {
 void read_block(const Side& side, HeadShape shape, [[maybe_unused]] std::int64_t n_tokens,
                 std::int64_t block, std::int64_t kv_head, std::span<float> out) {
   assert(out.size() == to_size(tokens_in_block(n_tokens, block) * shape.head_dim));
+  const Dtype dtype = dense_dtype(side);
   if (block >= packed_block_count(side)) {
-    const Dtype dtype = dense_dtype(side);
     load_f32(dtype, dense_block(side, block).data() + dense_offset(shape, dtype, kv_head, 0), out);
     return;
   }
   const auto& turbo = std::get<TurboSide>(side);
-  read_centred_block(turbo, shape, block, kv_head, out);
-  BlockMean(turbo.mean, shape, block, kv_head).add_to(kv_head, 0, out);
-}
-
-void read_centred_block(const TurboSide& side, HeadShape shape, std::int64_t block,
-                        std::int64_t kv_head, std::span<float> out) {
   const std::size_t n = out.size() / to_size(shape.head_dim);
-  assert(n <= to_size(kTokenBlock) && out.size() == n * to_size(shape.head_dim));
-  const TurboBlock& packed = side.packed[to_size(block)];
-  side.codec.decode(codes_of_head(side.codec, packed.codes, kv_head),
-                    scales_of_head(packed.scales, kv_head), n,
-                    {Dtype::kF32, std::as_writable_bytes(out).data(), row_bytes(shape)});
+  turbo.codec.decode(packed_head(turbo, shape, block, kv_head), turbo.outliers.order(kv_head), n,
+                     out);
+  BlockMean(turbo.mean, shape, block, kv_head).add_to(kv_head, 0, out);
+  const std::size_t n_sinks = std::min(n, to_size(sinks_in_block(turbo, block)));
+  if (n_sinks == 0) return;
+  load_f32(dtype, sink_rows(turbo, shape, kv_head).data(),
+           out.first(n_sinks * to_size(shape.head_dim)));
 }
 
-codec::PackedBlock packed_head(const TurboSide& side, std::int64_t block, std::int64_t kv_head) {
-  const TurboBlock& packed = side.packed[to_size(block)];
-  return side.codec.view(codes_of_head(side.codec, packed.codes, kv_head),
-                         scales_of_head(packed.scales, kv_head), to_size(kTokenBlock));
+codec::PackedHead packed_head(const TurboSide& side, HeadShape shape, std::int64_t block,
+                              std::int64_t kv_head) {
+  const Layout layout(side, shape, block);
+  const ByteView bytes = side.packed[to_size(block)].bytes.view();
+  const auto* const scales = bytes.data() + layout.scales_of(kv_head);
+  return {bytes.subspan(layout.codes_of(kv_head), layout.codes),
+          {reinterpret_cast<const std::uint16_t*>(scales), layout.scales / 2}};
+}
+
+ByteView sink_rows(const TurboSide& side, HeadShape shape, std::int64_t kv_head) {
+  const Layout layout(side, shape, 0);
+  return side.packed.front().bytes.view().subspan(layout.sinks_of(kv_head), layout.sinks);
+}
+
+std::size_t packed_block_bytes(const TurboSide& side, HeadShape shape, std::int64_t block) {
+  return Layout(side, shape, block).size();
 }
 
 ByteCount byte_count(const Side& side, HeadShape shape, std::int64_t n_tokens) {
   ByteCount bytes;
   if (const auto* turbo = std::get_if<TurboSide>(&side)) {
-    for (const TurboBlock& block : turbo->packed) {
-      bytes.used += block.codes.size() + block.scales.size() * sizeof(block.scales[0]);
-    }
+    for (const TurboBlock& block : turbo->packed) bytes.used += block.bytes.size();
     bytes.used += turbo->mean.values.size() * sizeof(float);
+    bytes.used += turbo->outliers.orders.size() * sizeof(std::uint16_t);
   }
   bytes.allocated = bytes.used;
   const DenseSide& part = open_part(side);
   for (const AlignedBytes& block : part.blocks) bytes.allocated += block.size();
   const std::int64_t dense_tokens = n_tokens - packed_block_count(side) * kTokenBlock;
-  bytes.used += to_size(dense_tokens * shape.n_kv_heads * shape.head_dim) * dtype_size(part.dtype);
+  bytes.used += dense_bytes(dense_tokens * shape.n_kv_heads, shape.head_dim, part.dtype);
   return bytes;
 }
 

@@ -14,9 +14,11 @@
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/result.h"
+#include "tqcache/base/shared_bytes.h"
 #include "tqcache/cache/centring.h"
+#include "tqcache/cache/outliers.h"
 #include "tqcache/cache/token_block.h"
-#include "tqcache/codec/block_codec.h"
+#include "tqcache/codec/head_codec.h"
 
 namespace tqcache::cache {
 
@@ -27,17 +29,22 @@ struct DenseSide {
   std::vector<AlignedBytes> blocks;  // each [n_kv_heads, kTokenBlock, head_dim] of dtype
 };
 
-// One packed token block.
+// One packed token block, as it stands in the file too: the codes of every kv head, the scales of
+// every kv head, and in the first block of a side with sink tokens those tokens, dense.
+//
+//   [n_kv_heads, codec.code_bytes()], [n_kv_heads, codec.n_scale_rows(), kTokenBlock] f16 bits,
+//   [n_kv_heads, n_sinks, head_dim] of the tail's dtype
 struct TurboBlock {
-  AlignedBytes codes;                 // [n_kv_heads, codec.shape().block_bytes()]
-  std::vector<std::uint16_t> scales;  // [n_kv_heads, kTokenBlock], f16 bits
+  SharedBytes bytes;  // begins at a multiple of 64
 };
 
 struct TurboSide {
-  codec::BlockCodec codec;         // keys and values stand in different orders
+  codec::HeadCodec codec;          // keys and values stand in different orders
   std::vector<TurboBlock> packed;  // the first blocks, each full
   DenseSide tail;                  // the tokens after them: at most one block
   Mean mean = {};                  // taken out of what is packed; the tail has it in
+  Outliers outliers = {};          // of mode mixed: the channels that are coded apart
+  std::int64_t n_sinks = 0;        // first tokens that stay dense, 0 to kTokenBlock; not centred
 };
 
 using Side = std::variant<DenseSide, TurboSide>;
@@ -54,7 +61,7 @@ const AlignedBytes& dense_block(const Side& side, std::int64_t block);
 
 // Packs the tail of a turbo side if it is a full block; leaves every other side as it is. To be
 // called before append(), so that the side's tail has room. If this is the side's first packed
-// block, its mean becomes the side's mean, unless that is fixed already.
+// block, its mean and its loud channels become the side's, unless those are fixed already.
 //
 // Requires: the side holds `n_tokens` tokens.
 // Errors:   as pack_block(); the side is then as it was.
@@ -72,36 +79,44 @@ void append(Side& side, HeadShape shape, std::int64_t n_tokens, std::span<const 
 void remove_tail(Side& side, std::int64_t n_tokens);
 
 // Widens the valid head vectors of one kv head in one block, decoding packed ones. The mean that
-// was taken out of them is in again.
+// was taken out of them is in again; sink tokens are as they were.
 //
 // Shapes: out [tokens_in_block(n_tokens, block), head_dim].
 void read_block(const Side& side, HeadShape shape, std::int64_t n_tokens, std::int64_t block,
                 std::int64_t kv_head, std::span<float> out);
 
-// The head vectors of one kv head in one packed block as their codes have them: the mean is out.
+// The codes of one kv head in one packed block, as kernels take them. Those of sink tokens are 0,
+// and so are their scales: they add nothing to sums, and what they get for a score is to be
+// replaced.
+codec::PackedHead packed_head(const TurboSide& side, HeadShape shape, std::int64_t block,
+                              std::int64_t kv_head);
+
+// Sink tokens in one packed block: n_sinks in the first, none in the others.
+inline std::int64_t sinks_in_block(const TurboSide& side, std::int64_t block) {
+  return sinks_in_block(side.n_sinks, block);
+}
+
+// The dense rows of the sink tokens of one kv head: [n_sinks, head_dim] of side.tail.dtype.
+// Requires: a block is packed.
+ByteView sink_rows(const TurboSide& side, HeadShape shape, std::int64_t kv_head);
+
+// Bytes of packed block `block` of this side, with its sink tokens.
+std::size_t packed_block_bytes(const TurboSide& side, HeadShape shape, std::int64_t block);
+
+// Takes the mean and the loud channels of a side from some of its blocks, as far as they are not
+// fixed yet: the mean from all of them, loud channels as the policy says.
 //
-// Shapes: out [n, head_dim]: the first n tokens of the block.
-void read_centred_block(const TurboSide& side, HeadShape shape, std::int64_t block,
-                        std::int64_t kv_head, std::span<float> out);
+// Requires: full blocks in ascending order, the first token block among them.
+void fix_side(TurboSide& side, std::span<const FullBlock> blocks, OutlierPolicy policy,
+              unsigned n_threads);
 
-// The codes of one kv head in one packed block, as kernels take them.
-codec::PackedBlock packed_head(const TurboSide& side, std::int64_t block, std::int64_t kv_head);
-
-// Where one dense block of 256 tokens stands, and what is in it.
-struct FullBlock {
-  HeadShape shape;
-  Dtype dtype = Dtype::kF16;
-  std::int64_t index = 0;             // token block: its first token is at 256 times this
-  std::span<const std::byte> values;  // [n_kv_heads, kTokenBlock, head_dim] of dtype
-};
-
-// Packs it, less the mean.
+// Packs a block as one of `side`, less the side's mean. `side.packed` is not looked at.
 //
-// Requires: mean.is_fixed().
-// Errors: as Quantizer::encode; the message names the head and the token in the block.
-// Bytes:  identical for any number of threads.
-Result<TurboBlock> pack_block(const codec::BlockCodec& codec, const Mean& mean,
-                              const FullBlock& block, unsigned n_threads);
+// Requires: side.mean and side.outliers are fixed; the block has the dtype of the side's tail.
+// Errors:   as HeadCodec::encode, and kCorrupt for a sink token that is not finite; the message
+//           names the head and the token in the block.
+// Bytes:    identical on every CPU and for any number of threads.
+Result<TurboBlock> pack_block(const TurboSide& side, const FullBlock& block, unsigned n_threads);
 
 // Memory taken, and the part of it that holds valid tokens.
 struct ByteCount {

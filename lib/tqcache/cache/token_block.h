@@ -2,7 +2,11 @@
 // cache/token_block.h: the shape of a side, and the unit it is cut into.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+
+#include "tqcache/base/bytes.h"
+#include "tqcache/base/dtype.h"
 
 namespace tqcache::cache {
 
@@ -23,5 +27,25 @@ constexpr std::int64_t block_count(std::int64_t n_tokens) {
 constexpr std::int64_t tokens_in_block(std::int64_t n_tokens, std::int64_t block) {
   return std::min(kTokenBlock, n_tokens - block * kTokenBlock);
 }
+
+// Number of tokens in block `block` that are among the first `n_sinks` of a side, at most
+// kTokenBlock.
+constexpr std::int64_t sinks_in_block(std::int64_t n_sinks, std::int64_t block) {
+  return block == 0 ? n_sinks : 0;
+}
+
+// A dense block that is full, wherever it is kept: all that packing it needs to know.
+struct FullBlock {
+  HeadShape shape;
+  Dtype dtype = Dtype::kF16;
+  std::int64_t index = 0;  // token block: its first token is at 256 times this
+  ByteView values;         // [n_kv_heads, kTokenBlock, head_dim] of dtype
+
+  // The head vectors of one kv head: [kTokenBlock, head_dim].
+  ByteView head(std::int64_t kv_head) const {
+    const auto size = static_cast<std::size_t>(kTokenBlock * shape.head_dim) * dtype_size(dtype);
+    return values.subspan(static_cast<std::size_t>(kv_head) * size, size);
+  }
+};
 
 }  // namespace tqcache::cache

@@ -4,10 +4,8 @@
 #include <array>
 #include <bit>
 #include <cassert>
-#include <cmath>
 #include <string>
 
-#include "tqcache/codec/codebook.h"
 #include "tqcache/codec/kernel_tables.h"
 #include "tqcache/codec/rotation_tables.h"
 
@@ -22,30 +20,10 @@ struct TokenLines {
   alignas(64) std::array<std::uint8_t, kMaxHeadDim / kLaneCodes * kLineBytes> bytes;
 };
 
-RotationTables make_rotation_tables(const Quantizer& quantizer) {
-  RotationTables tables;
-  const CodecSpec& spec = quantizer.spec();
-  tables.quantizer = &quantizer;
-  tables.head_dim = static_cast<std::size_t>(spec.head_dim);
-  tables.bits = spec.bits;
-  tables.factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
-  const std::span<const float> signs = quantizer.rotation().signs();
-  for (std::size_t i = 0; i < signs.size(); ++i) {
-    tables.sign_bits[i] = std::signbit(signs[i]) ? 0x80000000u : 0u;
-  }
-  const std::span<const float> centroids = quantizer.centroids();
-  for (std::size_t i = 0; i < std::size(tables.centroids); ++i) {
-    tables.centroids[i] = centroids[i % centroids.size()];
-  }
-  const std::vector<float> boundaries = decision_boundaries(centroids);
-  std::size_t node = 0;
-  for (std::size_t step = centroids.size() / 2; step > 0; step /= 2) {
-    for (std::size_t i = step; i <= boundaries.size(); i += 2 * step) {
-      tables.boundary_tree[node++] = boundaries[i - 1];
-    }
-  }
-  return tables;
-}
+// Sixteen head vectors less their centre: [16, head_dim].
+struct CentredRows {
+  alignas(64) std::array<float, kLanes * kMaxHeadDim> values;
+};
 
 // Tokens of group g that are among the first n.
 std::size_t tokens_of(std::size_t group, std::size_t n_tokens) {
@@ -62,9 +40,14 @@ Rows from_token(Rows rows, std::size_t token) {
 // The lines of two groups of sixteen tokens: one unit's worth of values.
 using UnitLines = std::array<TokenLines, kUnitGroups>;
 
-// Whether these kernels do better here than the definition.
-bool has_conversion(const Kernels& kernels, const BlockShape& shape) {
-  return std::has_single_bit(shape.dim()) && kernels.encode_lines != scalar_kernels().encode_lines;
+// n vectors from token `first` on, as the encoder wants them: as they are, or less the centre.
+VectorRows take_out(const Kernels& kernels, const VectorRows& x, const Centre& centre,
+                    std::size_t first, std::size_t n, std::size_t head_dim, CentredRows& buffer) {
+  const VectorRows rows = from_token(x, first);
+  if (centre.mean == nullptr) return rows;
+  kernels.centre_rows(rows, n, head_dim, centre, first, buffer.values.data());
+  const auto bytes = std::as_bytes(std::span(buffer.values));
+  return {Dtype::kF32, bytes.data(), head_dim * sizeof(float)};
 }
 
 std::uint8_t* as_u8(std::byte* bytes) { return reinterpret_cast<std::uint8_t*>(bytes); }
@@ -79,12 +62,16 @@ struct BlockCodec::State {
       : quantizer(from),
         shape{from.spec().head_dim, from.spec().bits, order},
         code_tables(make_code_tables(shape.head_dim, shape.bits, from.centroids())),
-        rotation_tables(make_rotation_tables(quantizer)),
-        kernels(given),
-        conversion(has_conversion(given, shape) ? given : scalar_kernels()) {}
+        rotation_tables(quantizer),
+        kernels(given) {}
 
   State(const State&) = delete;  // rotation_tables points into it
 
+  // Lines of bytes and scales of the tokens of a group that are among the first n_tokens; a bit for
+  // each of them that is refused.
+  std::uint32_t encode_group(const VectorRows& x, const Centre& centre, std::size_t group,
+                             std::size_t n_tokens, TokenLines& lines,
+                             std::span<std::uint16_t> scales) const;
   void pack_values(const UnitLines& lines, std::size_t unit, std::span<std::byte> block) const;
   void unpack_values(std::span<const std::byte> block, std::size_t unit, UnitLines& lines) const;
   std::size_t unit_offset(std::size_t group, std::size_t unit) const {
@@ -96,16 +83,30 @@ struct BlockCodec::State {
   CodeTables code_tables;
   RotationTables rotation_tables;
   const Kernels& kernels;
-  const Kernels& conversion;
 };
+
+std::uint32_t BlockCodec::State::encode_group(const VectorRows& x, const Centre& centre,
+                                              std::size_t group, std::size_t n_tokens,
+                                              TokenLines& lines,
+                                              std::span<std::uint16_t> scales) const {
+  const std::size_t n = tokens_of(group, n_tokens);
+  if (n == 0) {
+    lines.bytes.fill(0);
+    return 0;
+  }
+  const std::size_t first = group * kLanes;
+  CentredRows centred;
+  const VectorRows rows = take_out(kernels, x, centre, first, n, shape.dim(), centred);
+  return kernels.encode_lines(rotation_tables, rows, n, lines.bytes.data(), &scales[first]);
+}
 
 void BlockCodec::State::pack_values(const UnitLines& lines, std::size_t unit,
                                     std::span<std::byte> block) const {
   for (std::size_t group = 0; group < shape.groups(); ++group) {
     alignas(64) std::array<std::uint8_t, kUnitLines * kLineBytes> turned;
     for (std::size_t i = 0; i < kUnitGroups; ++i) {
-      conversion.transpose_lines(lines[i].bytes.data() + group * kQuads * kLineBytes,
-                                 turned.data() + i * kQuads * kLineBytes);
+      kernels.transpose_lines(lines[i].bytes.data() + group * kQuads * kLineBytes,
+                              turned.data() + i * kQuads * kLineBytes);
     }
     pack_unit(shape.bits, turned.data(), as_u8(block.data()) + unit_offset(group, unit));
   }
@@ -117,8 +118,8 @@ void BlockCodec::State::unpack_values(std::span<const std::byte> block, std::siz
     alignas(64) std::array<std::uint8_t, kUnitLines * kLineBytes> turned;
     unpack_unit(shape.bits, as_u8(block.data()) + unit_offset(group, unit), turned.data());
     for (std::size_t i = 0; i < kUnitGroups; ++i) {
-      conversion.transpose_lines(turned.data() + i * kQuads * kLineBytes,
-                                 lines[i].bytes.data() + group * kQuads * kLineBytes);
+      kernels.transpose_lines(turned.data() + i * kQuads * kLineBytes,
+                              lines[i].bytes.data() + group * kQuads * kLineBytes);
     }
   }
 }
@@ -130,19 +131,19 @@ const BlockShape& BlockCodec::shape() const { return state_->shape; }
 const Quantizer& BlockCodec::quantizer() const { return state_->quantizer; }
 const CodeTables& BlockCodec::tables() const { return state_->code_tables; }
 const Kernels& BlockCodec::kernels() const { return state_->kernels; }
-const char* BlockCodec::conversion_kernels() const { return state_->conversion.name; }
 
-Error BlockCodec::refusal(const VectorRows& x, std::size_t token) const {
+Error BlockCodec::refusal(const VectorRows& x, const Centre& centre, std::size_t token) const {
   std::array<float, kMaxHeadDim> buffer;
   std::array<std::byte, kMaxHeadDim> codes;
   const std::span vector = std::span(buffer).first(shape().dim());
-  load_f32(x.dtype, x.rows + token * x.stride, vector);
+  scalar_kernels().centre_rows(from_token(x, token), 1, vector.size(), centre, token,
+                               vector.data());
   auto refused = quantizer().encode(vector, std::span(codes).first(quantizer().code_bytes()));
   return in_context("token " + std::to_string(token), std::move(refused).error());
 }
 
-Result<void> BlockCodec::encode(VectorRows x, std::size_t n_tokens, std::span<std::byte> block,
-                                std::span<std::uint16_t> scales) const {
+Result<void> BlockCodec::encode(VectorRows x, const Centre& centre, std::size_t n_tokens,
+                                std::span<std::byte> block, std::span<std::uint16_t> scales) const {
   assert(n_tokens > 0 && n_tokens <= kBlockTokens);
   assert(block.size() == shape().block_bytes() && scales.size() == kBlockTokens);
   const bool keys = shape().order == BlockOrder::kKeys;
@@ -150,17 +151,11 @@ Result<void> BlockCodec::encode(VectorRows x, std::size_t n_tokens, std::span<st
   UnitLines lines;
   for (std::size_t group = 0; group < kBlockTokens / kLanes; ++group) {
     TokenLines& group_lines = lines[keys ? 0 : group % kUnitGroups];
-    const std::size_t n = tokens_of(group, n_tokens);
-    if (n == 0) {
-      group_lines.bytes.fill(0);
-    } else {
-      const std::size_t first = group * kLanes;
-      const std::uint32_t refused =
-          state_->conversion.encode_lines(state_->rotation_tables, from_token(x, first), n,
-                                          group_lines.bytes.data(), scales.data() + first);
-      if (refused != 0) {
-        return refusal(x, first + static_cast<std::size_t>(std::countr_zero(refused)));
-      }
+    const std::uint32_t refused =
+        state_->encode_group(x, centre, group, n_tokens, group_lines, scales);
+    if (refused != 0) {
+      const int first = std::countr_zero(refused);
+      return refusal(x, centre, group * kLanes + static_cast<std::size_t>(first));
     }
     if (keys) {
       pack_group(shape(), group_lines.bytes.data(),
@@ -186,9 +181,9 @@ void BlockCodec::decode(std::span<const std::byte> block, std::span<const std::u
     } else if (group % kUnitGroups == 0) {
       state_->unpack_values(block, group / kUnitGroups, lines);
     }
-    state_->conversion.decode_lines(state_->rotation_tables, group_lines.bytes.data(),
-                                    scales.data() + group * kLanes, tokens_of(group, n_tokens),
-                                    from_token(x, group * kLanes));
+    state_->kernels.decode_lines(state_->rotation_tables, group_lines.bytes.data(),
+                                 scales.data() + group * kLanes, tokens_of(group, n_tokens),
+                                 from_token(x, group * kLanes));
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/codec/centre.h"
 #include "tqcache/codec/code_tables.h"
 #include "tqcache/codec/kernels.h"
 #include "tqcache/codec/quantizer.h"
@@ -30,19 +31,15 @@ class BlockCodec {
   const CodeTables& tables() const;
   const Kernels& kernels() const;
 
-  // The name of the kernels that encode and decode: those of kernels(), or "scalar" where those
-  // have nothing faster, as for a head_dim that is no power of two.
-  const char* conversion_kernels() const;
-
-  // Encodes the first n_tokens tokens; the others get code 0 and scale 0.
+  // Encodes the first n_tokens tokens, less the centre; the others get code 0 and scale 0.
   //
   // Shapes: x [n_tokens, head_dim], rows x.stride bytes apart; block [shape().block_bytes()];
   //         scales [256], f16 bits. n_tokens 1 to 256.
   // Errors: as Quantizer::encode of the first vector that it refuses; the message begins with the
   //         token's number in the block. Block and scales then hold nothing of use.
   // Bytes:  the codes and scales of Quantizer::encode, whatever the kernels.
-  Result<void> encode(VectorRows x, std::size_t n_tokens, std::span<std::byte> block,
-                      std::span<std::uint16_t> scales) const;
+  Result<void> encode(VectorRows x, const Centre& centre, std::size_t n_tokens,
+                      std::span<std::byte> block, std::span<std::uint16_t> scales) const;
 
   // Shapes: as encode. Bytes: the values of Quantizer::decode, rounded to x.dtype.
   // Errors: none. Any bytes decode; to finite f32 if the scales are finite.
@@ -55,7 +52,7 @@ class BlockCodec {
 
  private:
   struct State;
-  Error refusal(const VectorRows& x, std::size_t token) const;
+  Error refusal(const VectorRows& x, const Centre& centre, std::size_t token) const;
 
   std::shared_ptr<const State> state_;
 };

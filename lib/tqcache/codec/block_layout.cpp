@@ -3,56 +3,72 @@
 #include <array>
 #include <cassert>
 #include <cstring>
-#include <iterator>
+
+#include "tqcache/codec/codec_spec.h"
+#include "tqcache/codec/unroll.h"
 
 namespace tqcache::codec {
 namespace {
 
-constexpr std::size_t kMaxLaneCodes = 512;  // of a key; a value has 256
+constexpr std::size_t kMaxLaneCodes = kMaxHeadDim;  // of a key; a value has 256
 constexpr std::size_t kMaxGroupBytes = kMaxLaneCodes / kLaneCodes * kLineBytes;
 
 // A line in words of eight bytes: codes never leave their byte, so words shift as well as bytes.
 // Two words are what every CPU of these has registers for.
 typedef std::uint64_t Words __attribute__((vector_size(16)));
+constexpr std::size_t kLineWords = kLineBytes / sizeof(Words);
 struct Line {
-  Words words[kLineBytes / sizeof(Words)];
+  Words words[kLineWords];
 };
 
+// Word by word: a copy of the whole line would make compilers keep it in memory as well.
 Line load(const std::uint8_t* bytes) {
   Line line;
-  std::memcpy(&line, bytes, sizeof(line));
+  TQC_UNROLL for (std::size_t i = 0; i < kLineWords; ++i) {
+    std::memcpy(&line.words[i], bytes + i * sizeof(Words), sizeof(Words));
+  }
   return line;
 }
 
-void store(const Line& line, std::uint8_t* bytes) { std::memcpy(bytes, &line, sizeof(line)); }
+void store(const Line& line, std::uint8_t* bytes) {
+  TQC_UNROLL for (std::size_t i = 0; i < kLineWords; ++i) {
+    std::memcpy(bytes + i * sizeof(Words), &line.words[i], sizeof(Words));
+  }
+}
 
 constexpr std::uint64_t in_every_byte(unsigned value) { return 0x0101010101010101u * value; }
+
+constexpr unsigned kWhole = 0xff;  // a mask that takes all of a code
 
 // ((line >> kRight) & kMask) << kLeft, in every byte.
 template <int kRight, unsigned kMask, int kLeft>
 Line field(const Line& line) {
+  static_assert(kMask != kWhole || kRight == 0);
   Line result;
-  for (std::size_t i = 0; i < std::size(line.words); ++i) {
-    result.words[i] = ((line.words[i] >> kRight) & in_every_byte(kMask)) << kLeft;
+  TQC_UNROLL for (std::size_t i = 0; i < kLineWords; ++i) {
+    const Words moved = line.words[i] >> kRight;
+    result.words[i] = (kMask == kWhole ? moved : moved & in_every_byte(kMask)) << kLeft;
   }
   return result;
 }
 
 Line operator|(const Line& a, const Line& b) {
   Line result;
-  for (std::size_t i = 0; i < std::size(a.words); ++i) result.words[i] = a.words[i] | b.words[i];
+  TQC_UNROLL for (std::size_t i = 0; i < kLineWords; ++i) {
+    result.words[i] = a.words[i] | b.words[i];
+  }
   return result;
 }
 
 // A plane of kWidth (1, 2 or 4) bits, which stand at bit kAt of the codes: one packed line holds
-// those of 8 / kWidth lines, the first lowest.
-template <int kWidth, int kAt, int kIndex = 0>
+// those of 8 / kWidth lines, the first lowest. kMask is kWhole if the codes have no other bits.
+template <int kWidth, int kAt = 0, unsigned kMask = kWhole, int kIndex = 0>
 Line pack_plane(const std::uint8_t* lines) {
-  const Line own = field<kAt, (1u << kWidth) - 1, kWidth * kIndex>(load(lines));
+  const Line own = field<kAt, kMask, kWidth * kIndex>(load(lines));
   if constexpr ((kIndex + 1) * kWidth == 8) {
     return own;
   } else {
-    return own | pack_plane<kWidth, kAt, kIndex + 1>(lines + kLineBytes);
+    return own | pack_plane<kWidth, kAt, kMask, kIndex + 1>(lines + kLineBytes);
   }
 }
 
@@ -89,7 +105,7 @@ void pack_threes(const std::uint8_t* lines, std::uint8_t* packed) {
   Sixes six;
   for (std::size_t f = 0; f < 4; ++f) {
     const std::uint8_t* const pair = lines + 2 * f * kLineBytes;
-    six.fields[f] = load(pair) | field<0, 7, 3>(load(pair + kLineBytes));
+    six.fields[f] = load(pair) | field<0, kWhole, 3>(load(pair + kLineBytes));
   }
   pack_sixes(six, packed);
 }
@@ -120,9 +136,10 @@ void unpack_all_sixes(const std::uint8_t* packed, std::uint8_t* lines) {
 }
 
 // The low four bits of eight lines.
+template <unsigned kMask>
 void pack_nibbles(const std::uint8_t* lines, std::uint8_t* packed) {
   for (std::size_t g = 0; g < 4; ++g) {
-    store(pack_plane<4, 0>(lines + 2 * g * kLineBytes), packed + g * kLineBytes);
+    store(pack_plane<4, 0, kMask>(lines + 2 * g * kLineBytes), packed + g * kLineBytes);
   }
 }
 
@@ -159,21 +176,21 @@ constexpr Place place(const BlockShape& shape, std::size_t token, std::size_t co
 void pack_unit(int bits, const std::uint8_t* lines, std::uint8_t* packed) {
   switch (bits) {
     case 1:
-      return store(pack_plane<1, 0>(lines), packed);
+      return store(pack_plane<1>(lines), packed);
     case 2:
-      store(pack_plane<2, 0>(lines), packed);
-      return store(pack_plane<2, 0>(lines + 4 * kLineBytes), packed + kLineBytes);
+      store(pack_plane<2>(lines), packed);
+      return store(pack_plane<2>(lines + 4 * kLineBytes), packed + kLineBytes);
     case 3:
       return pack_threes(lines, packed);
     case 4:
-      return pack_nibbles(lines, packed);
+      return pack_nibbles<kWhole>(lines, packed);
     case 5:
-      store(pack_plane<1, 4>(lines), packed);
-      return pack_nibbles(lines, packed + kLineBytes);
+      store(pack_plane<1, 4, 1>(lines), packed);
+      return pack_nibbles<0xf>(lines, packed + kLineBytes);
     case 6:
       return pack_all_sixes(lines, packed);
     case 7:
-      store(pack_plane<1, 6>(lines), packed);
+      store(pack_plane<1, 6, 1>(lines), packed);
       return pack_all_sixes(lines, packed + kLineBytes);
     default:
       assert(bits == 8);

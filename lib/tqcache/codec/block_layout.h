@@ -59,7 +59,7 @@ constexpr std::size_t packed_lines(int bits, std::size_t lines) {
   }
 }
 
-// The shape of one block of one kv head. Requires: head_dim and bits as validate(CodecSpec).
+// The shape of one block of one kv head. Requires: head_dim and bits as validate(QuantizerSpec).
 struct BlockShape {
   int head_dim = 0;
   int bits = 0;

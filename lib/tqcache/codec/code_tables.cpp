@@ -6,17 +6,27 @@
 #include <cmath>
 #include <limits>
 
+#include "tqcache/codec/word_step.h"
+
 namespace tqcache::codec {
 namespace {
 
 constexpr std::size_t kEntries = 256;
 
-// How often a centroid is used, not normalized: the density there times the width of its cell.
+// How often a centroid is used, not normalized: the density over its cell, summed over slices of a
+// quarter of a component's usual size. Cells of a good codebook are narrower but for the outermost.
 double frequency(int head_dim, std::span<const float> centroids, std::size_t i) {
   const double c = centroids[i];
   const double low = i > 0 ? (c + centroids[i - 1]) / 2 : -1.0;
   const double high = i + 1 < centroids.size() ? (c + centroids[i + 1]) / 2 : 1.0;
-  return std::pow(std::max(0.0, 1.0 - c * c), (head_dim - 3) / 2.0) * (high - low);
+  const double n_slices = std::ceil((high - low) * std::sqrt(head_dim) * 4.0);
+  const double width = (high - low) / n_slices;
+  double sum = 0.0;
+  for (double slice = 0.5; slice < n_slices; slice += 1.0) {
+    const double x = low + slice * width;
+    sum += std::pow(std::max(0.0, 1.0 - x * x), (head_dim - 3) / 2.0) * width;
+  }
+  return sum;
 }
 
 // The codebook and the weight of each entry's error.
@@ -136,6 +146,76 @@ void fill_narrow(const Weighted& book, CodeTables& tables) {
   }
 }
 
+// A straight line through the centroids of one piece: base + slope * l.
+struct Line {
+  double base = 0.0;
+  double slope = 0.0;
+};
+
+constexpr std::size_t kPieces = 16;
+
+// Weighted means over the centroids of a piece, of n values each.
+template <class Value>
+double mean_of_piece(const Weighted& book, std::size_t piece, std::size_t n, Value value) {
+  double sum = 0.0, weights = 0.0;
+  for (std::size_t l = 0; l < n; ++l) {
+    // Entries of no weight must not leave a piece without any.
+    const double weight = book.weights[piece * n + l] + std::numeric_limits<double>::min();
+    sum += weight * value(l);
+    weights += weight;
+  }
+  return sum / weights;
+}
+
+// The line of the least weighted squares.
+Line fit_piece(const Weighted& book, std::size_t piece, std::size_t n) {
+  const auto c = [&](std::size_t l) { return static_cast<double>(book.centroids[piece * n + l]); };
+  const auto at = [](std::size_t l) { return static_cast<double>(l); };
+  const double middle = mean_of_piece(book, piece, n, at), mean = mean_of_piece(book, piece, n, c);
+  const double spread = mean_of_piece(
+      book, piece, n, [&](std::size_t l) { return (at(l) - middle) * (at(l) - middle); });
+  const double along = mean_of_piece(
+      book, piece, n, [&](std::size_t l) { return (at(l) - middle) * (c(l) - mean); });
+  const double slope = spread > 0.0 ? along / spread : 0.0;
+  return {mean - slope * middle, slope};
+}
+
+// The step at which slopes fit a byte and the ends of all pieces fit half a word.
+double piece_step(const std::array<Line, kPieces>& lines, std::size_t n) {
+  double steepest = 0.0, largest = 0.0;
+  for (const Line& line : lines) {
+    const double end = line.base + line.slope * static_cast<double>(n - 1);
+    steepest = std::max(steepest, std::fabs(line.slope));
+    largest = std::max({largest, std::fabs(line.base), std::fabs(end)});
+  }
+  // What rounding adds is 1/2 for the base, and 1/2 for each of up to 15 slopes.
+  return std::max(steepest / 127.0, largest / (kMostTimesWord - 8));
+}
+
+void fill_pieces(const Weighted& book, CodeTables& tables) {
+  const std::size_t n = book.centroids.size() / kPieces;
+  std::array<Line, kPieces> lines;
+  for (std::size_t h = 0; h < kPieces; ++h) lines[h] = fit_piece(book, h, n);
+  const double step = piece_step(lines, n);
+  double error = 0.0;
+  for (std::size_t h = 0; h < kPieces; ++h) {
+    const auto slope = static_cast<int>(std::lround(lines[h].slope / step));
+    const auto rest = [&](std::size_t l) {
+      return book.centroids[h * n + l] / step - slope * static_cast<double>(l);
+    };
+    const auto base = static_cast<int>(std::lround(mean_of_piece(book, h, n, rest)));
+    tables.piece_slope[h] = static_cast<std::int8_t>(slope);
+    tables.piece_high[h] = static_cast<std::int8_t>(base >> 8);
+    tables.piece_low[h] = static_cast<std::uint8_t>(base & 0xff);
+    for (std::size_t l = 0; l < n; ++l) {
+      const double off = (rest(l) - base) * step;
+      error += book.weights[h * n + l] * off * off;
+    }
+  }
+  const bool is_precise = std::sqrt(error / book.energy) <= CodeTables::kPieceError;
+  tables.piece_step = is_precise ? static_cast<float>(step) : 0.0f;
+}
+
 }  // namespace
 
 CodeTables make_code_tables(int head_dim, int bits, std::span<const float> centroids) {
@@ -152,6 +232,7 @@ CodeTables make_code_tables(int head_dim, int bits, std::span<const float> centr
   }
   if (bits == 8) fill_remainders(book, tables);
   if (bits <= CodeTables::kMaxNarrowBits) fill_narrow(book, tables);
+  if (bits >= CodeTables::kMinPieceBits) fill_pieces(book, tables);
   return tables;
 }
 

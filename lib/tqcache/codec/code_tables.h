@@ -34,7 +34,18 @@ struct CodeTables {
   float remainder_step = 0.0f;
   alignas(64) std::uint8_t remainder[256] = {};
 
-  // The same in 171 steps, for units that add two products of bytes in 16 bits: centroid =
+  // Of 5 bits and more, in sixteen straight pieces, for units that look up sixteen entries and
+  // multiply words: with h the four high bits of a code and l the others, centroid = piece_step *
+  // (256 * piece_high[h] + piece_low[h] + piece_slope[h] * l), and that number is at most
+  // kMostTimesWord in magnitude. A step of 0: straight pieces are not precise enough.
+  static constexpr int kMinPieceBits = 5;
+  static constexpr float kPieceError = 0.0065f;
+  alignas(16) std::int8_t piece_high[16] = {};
+  alignas(16) std::uint8_t piece_low[16] = {};
+  alignas(16) std::int8_t piece_slope[16] = {};
+  float piece_step = 0.0f;
+
+  // In 171 steps, for units that add two products of bytes in 16 bits: centroid =
   // narrow_step * (narrow - kNarrowOffset). Such a pair must not pass 32767, so what is multiplied
   // with two neighbours must not pass kPairLimit in sum of magnitudes. Up to 4 bits a code.
   static constexpr int kMaxNarrowBits = 4;

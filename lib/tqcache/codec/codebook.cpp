@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cmath>
 #include <cstddef>
+#include <numbers>
 
 namespace tqcache::codec {
 namespace {
@@ -35,23 +36,50 @@ struct Moments {
   double mass = 0.0;
   double first = 0.0;   // integral of x
   double spread = 0.0;  // integral of (x - center)^2
+
+  void add(double x, double more, double center) {
+    mass += more;
+    first += more * x;
+    spread += more * (x - center) * (x - center);
+  }
 };
+
+// Calls visit(point, weight) for the points of the rule on [middle - half, middle + half].
+template <class Visit>
+void visit_panel(double middle, double half, Visit visit) {
+  for (std::size_t i = 0; i < kAbscissae.size(); ++i) {
+    visit(middle - half * kAbscissae[i], half * kWeights[i]);
+    visit(middle + half * kAbscissae[i], half * kWeights[i]);
+  }
+}
+
+// A panel that ends at 1 (or at -1, with sign -1). For an even head_dim the density has a square
+// root there, which no polynomial follows; over t = sqrt(1 - x) it has none, and dx = 2 t dt.
+void add_end_panel(double width, double sign, double center, int head_dim, Moments& sum) {
+  const double half = std::sqrt(width) / 2.0;
+  visit_panel(half, half, [&](double t, double weight) {
+    const double x = sign * (1.0 - t * t);
+    sum.add(x, 2.0 * t * weight * sphere_density(x, head_dim - 3), center);
+  });
+}
 
 // Panels no wider than one standard deviation: the rule is then exact to rounding.
 Moments integrate(double low, double high, double center, int head_dim) {
+  constexpr int kSmoothHeadDim = 16;  // from here on the square root is too faint to matter
   const double deviations = (high - low) * std::sqrt(static_cast<double>(head_dim));
   const int panels = std::max(1, static_cast<int>(std::ceil(deviations)));
   const double half = (high - low) / (2.0 * panels);
+  const bool has_ends = head_dim < kSmoothHeadDim;
   Moments sum;
   for (int panel = 0; panel < panels; ++panel) {
-    const double middle = low + half * (2 * panel + 1);
-    for (std::size_t i = 0; i < kAbscissae.size(); ++i) {
-      for (const double x : {middle - half * kAbscissae[i], middle + half * kAbscissae[i]}) {
-        const double mass = half * kWeights[i] * sphere_density(x, head_dim - 3);
-        sum.mass += mass;
-        sum.first += mass * x;
-        sum.spread += mass * (x - center) * (x - center);
-      }
+    if (has_ends && low == -1.0 && panel == 0) {
+      add_end_panel(2.0 * half, -1.0, center, head_dim, sum);
+    } else if (has_ends && high == 1.0 && panel + 1 == panels) {
+      add_end_panel(2.0 * half, 1.0, center, head_dim, sum);
+    } else {
+      visit_panel(low + half * (2 * panel + 1), half, [&](double x, double weight) {
+        sum.add(x, weight * sphere_density(x, head_dim - 3), center);
+      });
     }
   }
   return sum;
@@ -164,6 +192,23 @@ std::vector<float> lloyd_max_centroids(int head_dim, int bits) {
   for (std::size_t i = 0; i < half; ++i) {
     centroids[half + i] = static_cast<float>(positive[i]);
     centroids[half - 1 - i] = -centroids[half + i];
+  }
+  return centroids;
+}
+
+std::vector<float> residual_centroids(int head_dim, RotationKind rotation) {
+  const double n = head_dim;
+  const double value = rotation == RotationKind::kGaussian
+                           ? std::sqrt(std::numbers::pi / 2.0) / n
+                           : 1.0 / (n * solve_lloyd_max(head_dim, 1).front());
+  return {-static_cast<float>(value), static_cast<float>(value)};
+}
+
+std::vector<float> linear_centroids(int bits) {
+  const int last = (1 << bits) - 1;
+  std::vector<float> centroids;
+  for (int i = 0; i <= last; ++i) {
+    centroids.push_back(static_cast<float>(2 * i - last) / static_cast<float>(last));
   }
   return centroids;
 }

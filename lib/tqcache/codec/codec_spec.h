@@ -1,34 +1,109 @@
 #pragma once
 // codec/codec_spec.h: the parameters that decide what packed codes mean.
 //
-// They travel in the file, so a reader never guesses: two equal specs give equal bytes.
+// Every mode of the codec is made of parts. A part takes some channels of a head vector, turns them
+// by a linear map, gives each component the number of the nearest of a few centroids, and keeps one
+// scale. What differs between modes is which parts there are:
 //
-// Spec: docs/codec.md §1.
+//   mse     one part of all channels
+//   prod    mse with one bit less, and a part of one bit that codes what the first one leaves (QJL)
+//   mixed   a part of the loud channels with more bits, and one of the others
+//   affine  a part a group of channels, not turned, with evenly spaced centroids and a bias
+//
+// Parts travel in the file, so a reader never guesses: two equal lists of parts give equal bytes.
+//
+// Spec: docs/codec.md §1. Source: arXiv 2504.19874, algorithms 1 and 2, and section 4.3 for mixed.
 
+#include <cstddef>
 #include <cstdint>
+#include <string_view>
+#include <vector>
 
 #include "tqcache/base/result.h"
 
 namespace tqcache::codec {
 
 inline constexpr int kMinHeadDim = 32;
-inline constexpr int kMaxHeadDim = 512;
+inline constexpr int kMaxHeadDim = 1024;
+inline constexpr int kMinPartDim = 8;  // channels of a part
 inline constexpr int kMinBits = 1;
 inline constexpr int kMaxBits = 8;
+inline constexpr int kMaxRounds = 3;
+inline constexpr std::size_t kMaxParts = 32;
 
-// The sign seed of files that ask for no other. Any value would do; this one is the first 16
-// hexadecimal digits of SHA-256("tqcache").
-inline constexpr std::uint64_t kDefaultSignSeed = 0xc37e5e14f940a46f;
+// The seed of files that ask for no other. Any value would do; this one is the first 16 hexadecimal
+// digits of SHA-256("tqcache").
+inline constexpr std::uint64_t kDefaultSeed = 0xc37e5e14f940a46f;
 
+enum class RotationKind : std::uint8_t {
+  kHadamard,  // `rounds` rounds of random signs and a Hartley and Hadamard transform
+  kDenseQr,   // the orthogonal factor of a Gaussian matrix: the paper's, at d^2 a vector
+  kGaussian,  // independent normal entries: the paper's S of the QJL residual; not orthogonal
+  kNone       // the identity
+};
+
+// What is kept beside the codes of x, y being x after the map and c its centroids:
+enum class ScaleRule : std::uint8_t {
+  kUnbiased,  // |x|^2 / <y, c> times what made y a unit vector: <x, x~> = |x|^2
+  kNorm,      // |x| / |c|: |x~| = |x|
+  kRaw,       // |x|, as the paper has it
+  kPeak       // the largest |y[i]|: centroids are parts of it
+};
+
+// One part's arithmetic. Two equal ones, with equal centroids, give equal bytes.
+struct QuantizerSpec {
+  int head_dim = 0;  // channels of the part
+  int bits = 0;      // bits of a code
+  std::uint64_t seed = kDefaultSeed;
+  RotationKind rotation = RotationKind::kHadamard;
+  int rounds = 1;  // of kHadamard, 1 to 3; otherwise 1
+  ScaleRule scale = ScaleRule::kUnbiased;
+
+  bool operator==(const QuantizerSpec&) const = default;
+};
+
+// Errors: kUnsupported when a number is out of range, or a kind is not known.
+Result<void> validate(const QuantizerSpec& spec);
+
+struct PartSpec {
+  int first = 0;             // its first channel, in the order of codec/channels.h
+  QuantizerSpec quantizer;   // head_dim is the number of its channels
+  bool of_residual = false;  // codes what the part before leaves of the same channels
+  // Whether the middle between the largest and the smallest value is taken out first and kept.
+  bool has_bias = false;
+  std::vector<float> centroids;  // [2^bits], ascending, within [-1, 1]
+
+  bool operator==(const PartSpec&) const = default;
+};
+
+enum class Mode : std::uint8_t { kMse, kProd, kMixed, kAffine };
+std::string_view mode_word(Mode mode);  // "mse", "prod", "mixed", "affine"
+
+// What a user asks for: names the parts by a few numbers.
 struct CodecSpec {
-  int head_dim = 0;                            // components of a head vector
-  int bits = 0;                                // bits of a code
-  std::uint64_t sign_seed = kDefaultSignSeed;  // seed of the signs of the rotation
+  int head_dim = 0;
+  Mode mode = Mode::kMse;
+  int bits = 4;  // kProd: of both parts together; kMixed: of the regular channels
+  std::uint64_t seed = kDefaultSeed;
+  RotationKind rotation = RotationKind::kHadamard;  // kHadamard or kDenseQr
+  int rounds = 1;
+  ScaleRule scale = ScaleRule::kUnbiased;           // not kPeak; kProd: of its first part
+  RotationKind residual = RotationKind::kGaussian;  // kProd: kGaussian; kDenseQr for orthogonal S
+  int outlier_channels = 0;                         // kMixed
+  int outlier_bits = 0;                             // kMixed; above `bits`
+  int group_size = 64;                              // kAffine; divides head_dim
 
   bool operator==(const CodecSpec&) const = default;
 };
 
-// Errors: kUnsupported when head_dim or bits is out of range.
-Result<void> validate(const CodecSpec& spec);
+// The parts of a spec, with their centroids. Parts of one codec that turn get different seeds.
+// Errors: kUnsupported when a number is out of range or the numbers do not go together; the message
+//         names them ("mode prod with 1 bit").
+Result<std::vector<PartSpec>> make_parts(const CodecSpec& spec);
+
+// The mode that a list of parts is, if it is one that make_parts could have given but for its
+// centroids, seeds and kinds of rotation and scale.
+// Errors: kCorrupt, saying what does not fit together; kUnsupported as validate().
+Result<Mode> mode_of(int head_dim, const std::vector<PartSpec>& parts);
 
 }  // namespace tqcache::codec

@@ -4,6 +4,7 @@
 // What stands above a code in its byte is left there: the look-ups do not see it.
 
 #include "tqcache/codec/kernels_avx2.h"
+#include "tqcache/codec/line_pass.h"
 
 #ifdef TQCACHE_X86
 
@@ -89,6 +90,33 @@ TQC_AVX2 void load_codes(const std::uint8_t* unit, __m256i (&codes)[kUnit]) {
     put_above<6>(load(unit), codes);
   } else {
     TQC_UNROLL for (std::size_t k = 0; k < kUnit; ++k) codes[k] = load(unit + 64 * k);
+  }
+}
+
+// Asks for the memory of a unit that is kPrefetchAhead further on.
+template <int kBits>
+TQC_AVX2 void prefetch_unit(const std::uint8_t* unit) {
+  for (std::size_t l = 0; l < kBits; ++l) {
+    _mm_prefetch(reinterpret_cast<const char*>(unit) + l * kLineBytes + kPrefetchAhead,
+                 _MM_HINT_T0);
+  }
+}
+
+// One of the eight, likewise.
+template <int kBits>
+TQC_AVX2 __m256i load_line(const std::uint8_t* unit, std::size_t line) {
+  if constexpr (8 % kBits == 0) {
+    constexpr std::size_t kTogether = 8 / kBits;
+    const auto at = static_cast<int>(line % kTogether) * kBits;
+    return _mm256_srl_epi16(load(unit + line / kTogether * kLineBytes), _mm_cvtsi32_si128(at));
+  } else {
+    __m256i codes[kUnit];
+    load_codes<kBits>(unit, codes);
+    alignas(32) std::uint8_t lines[kUnit * sizeof(__m256i)];
+    TQC_UNROLL for (std::size_t k = 0; k < kUnit; ++k) {
+      _mm256_store_si256(reinterpret_cast<__m256i*>(lines) + k, codes[k]);
+    }
+    return load(lines + line * sizeof(__m256i));
   }
 }
 

@@ -4,6 +4,7 @@
 // What stands above a code in its byte is left there: the look-ups do not see it.
 
 #include "tqcache/codec/kernels_avx512.h"
+#include "tqcache/codec/line_pass.h"
 
 #ifdef TQCACHE_X86
 
@@ -97,6 +98,33 @@ TQC_AVX512 void load_codes(const std::uint8_t* unit, __m512i (&codes)[kUnit]) {
     put_above<6>(load(unit), codes);
   } else {
     TQC_UNROLL for (std::size_t k = 0; k < kUnit; ++k) codes[k] = load(unit + 64 * k);
+  }
+}
+
+// Asks for the memory of a unit that is kPrefetchAhead further on.
+template <int kBits>
+TQC_AVX512 void prefetch_unit(const std::uint8_t* unit) {
+  for (std::size_t l = 0; l < unit_lines(kBits); ++l) {
+    _mm_prefetch(reinterpret_cast<const char*>(unit) + l * kLineBytes + kPrefetchAhead,
+                 _MM_HINT_T0);
+  }
+}
+
+// One of the eight, likewise.
+template <int kBits>
+TQC_AVX512 __m512i load_line(const std::uint8_t* unit, std::size_t line) {
+  if constexpr (8 % kBits == 0) {
+    constexpr std::size_t kTogether = 8 / kBits;
+    const auto at = static_cast<int>(line % kTogether) * kBits;
+    return _mm512_srl_epi16(load(unit + line / kTogether * kLineBytes), _mm_cvtsi32_si128(at));
+  } else {
+    __m512i codes[kUnit];
+    load_codes<kBits>(unit, codes);
+    alignas(64) std::uint8_t lines[kUnit * kLineBytes];
+    TQC_UNROLL for (std::size_t k = 0; k < kUnit; ++k) {
+      _mm512_store_si512(lines + k * kLineBytes, codes[k]);
+    }
+    return load(lines + line * kLineBytes);
   }
 }
 

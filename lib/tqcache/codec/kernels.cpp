@@ -1,6 +1,7 @@
 #include "tqcache/codec/kernels.h"
 
 #include <array>
+#include <cstdlib>
 #include <string>
 
 #include "tqcache/codec/kernel_tables.h"
@@ -61,6 +62,16 @@ bool is_known(std::string_view name) {
   return false;
 }
 
+// The one that the environment asks for, null if it does not or cannot have it.
+const Kernels* find_wanted() {
+  const char* const name = std::getenv("TQCACHE_ISA");
+  if (name == nullptr) return nullptr;
+  for (const Kernels* kernels : all_kernels()) {
+    if (std::string_view(name) == kernels->name) return kernels;
+  }
+  return nullptr;
+}
+
 std::string names_there() {
   std::string names;
   for (const Kernels* kernels : all_kernels()) {
@@ -77,10 +88,13 @@ std::span<const Kernels* const> all_kernels() {
   return std::span(available.tables).first(available.count);
 }
 
-const Kernels& best_kernels() { return *all_kernels().back(); }
+const Kernels& best_kernels() {
+  static const Kernels* const wanted = find_wanted();
+  return wanted != nullptr ? *wanted : *all_kernels().back();
+}
 
 Result<const Kernels*> find_kernels(std::string_view name) {
-  if (name.empty()) return &best_kernels();
+  if (name.empty()) return all_kernels().back();
   for (const Kernels* kernels : all_kernels()) {
     if (name == kernels->name) return kernels;
   }

@@ -19,11 +19,14 @@
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/codec/centre.h"
 #include "tqcache/codec/code_tables.h"
 
 namespace tqcache::codec {
 
 struct RotationTables;  // codec/rotation_tables.h
+struct WaveTable;       // codec/wave_table.h
+struct Waves;           // codec/wave_table.h
 
 // One packed block of one kv head.
 struct PackedBlock {
@@ -81,6 +84,9 @@ struct MutableVectorRows {
   std::size_t stride = 0;
 };
 
+// f32 throughout, or products of whole numbers where the CPU has fast ones (docs/codec.md, "Kernels").
+enum class Precision : std::uint8_t { kExact, kFast };
+
 struct Kernels {
   const char* name;  // "scalar", "avx2", "avx512", "neon"
 
@@ -102,6 +108,19 @@ struct Kernels {
   // The same of dense keys and values, in f32.
   void (*score_dense)(const DenseBlock&, const QueryRows&, OutputRows);
   void (*accumulate_dense)(const DenseBlock&, const WeightRows&, OutputRows);
+
+  // scores[q][t] += what the waves of q add up to at token t of a block, for all 256 tokens.
+  //
+  // exact: f32 throughout. fast: whole numbers of 16 bits, within 2e-4 (root mean square, of the
+  //        length of the query's amplitudes). Where a CPU has nothing faster, fast is exact.
+  using AddWaves = void (*)(const WaveTable&, const Waves&, OutputRows);
+  AddWaves add_waves_exact;
+  AddWaves add_waves_fast;
+
+  // out[i] = x[i] less the centre as it stands in token first_token + i of the block, in f32.
+  // Shapes: out [n, head_dim]. Bytes: identical on every table.
+  void (*centre_rows)(VectorRows x, std::size_t n, std::size_t head_dim, const Centre&,
+                      std::size_t first_token, float* out);
 
   // Encodes up to sixteen head vectors, the lanes of a group of keys: lines of bytes as
   // block_layout.h has them, zero beyond head_dim and n, in whole units; and the scales.
@@ -126,7 +145,8 @@ struct Kernels {
 // is always there.
 std::span<const Kernels* const> all_kernels();
 
-// The fastest of all_kernels().
+// The fastest of all_kernels(), or the one that the environment variable TQCACHE_ISA names, looked
+// at once. A name that find_kernels() refuses does not count: programs tell their user.
 const Kernels& best_kernels();
 
 // The table of that name; of an empty name, the fastest.

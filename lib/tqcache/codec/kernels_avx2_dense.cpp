@@ -84,27 +84,30 @@ TQC_AVX2 void multiply_rows(const std::byte* const* rows, const float* queries,
   }
 }
 
-// Scores of kQueries queries and 8 / kQueries tokens, which make eight sums. One query reads row
-// after row: memory is fetched ahead best when it is walked along. Of several queries each value
-// has more to do, and four rows share the loads of the queries.
-template <Dtype kDtype, std::size_t kQueries>
-TQC_AVX2 void score_tile(const std::byte* const* rows, const float* queries,
-                         std::size_t query_stride, std::size_t head_dim, float* eight) {
-  constexpr std::size_t kTokens = kWidth / kQueries;
-  constexpr std::size_t kTogether = kQueries == 1 ? 1 : kTokens < 4 ? kTokens : 4;
-  constexpr std::size_t kChains = kQueries == 1 ? 4 : 1;
-  __m256 all[kWidth];
-  TQC_UNROLL for (std::size_t first = 0; first < kTokens; first += kTogether) {
-    __m256 sums[kQueries][kTogether];
-    multiply_rows<kDtype, kQueries, kTogether, kChains>(rows + first, queries, query_stride,
-                                                        head_dim, sums);
-    TQC_UNROLL for (std::size_t q = 0; q < kQueries; ++q) {
-      TQC_UNROLL for (std::size_t t = 0; t < kTogether; ++t) {
-        all[q * kTokens + first + t] = sums[q][t];
-      }
-    }
+// Sums of kQueries queries and eight tokens from kFirst on, kTogether at a time.
+template <Dtype kDtype, std::size_t kQueries, std::size_t kTogether, std::size_t kFirst = 0>
+TQC_AVX2 void multiply_tile(const std::byte* const* rows, const float* queries,
+                            std::size_t query_stride, std::size_t head_dim,
+                            __m256 (&all)[kQueries][kWidth]) {
+  constexpr std::size_t kTokens = kWidth - kFirst < kTogether ? kWidth - kFirst : kTogether;
+  constexpr std::size_t kChains = kQueries * kTogether == 1 ? 4 : 1;
+  __m256 sums[kQueries][kTokens];
+  multiply_rows<kDtype, kQueries, kTokens, kChains>(rows + kFirst, queries, query_stride, head_dim,
+                                                    sums);
+  TQC_UNROLL for (std::size_t q = 0; q < kQueries; ++q) {
+    TQC_UNROLL for (std::size_t t = 0; t < kTokens; ++t) all[q][kFirst + t] = sums[q][t];
   }
-  _mm256_storeu_ps(eight, add_lanes(all));
+  if constexpr (kFirst + kTokens < kWidth) {
+    multiply_tile<kDtype, kQueries, kTogether, kFirst + kTokens>(rows, queries, query_stride,
+                                                                 head_dim, all);
+  }
+}
+
+// One query reads row after row: memory is fetched ahead best when it is walked along. Of several
+// queries each value has more to do, and rows share the loads of the queries, as many as there are
+// registers for their sums.
+constexpr std::size_t rows_together(std::size_t n_queries) {
+  return n_queries == 1 ? 1 : n_queries == 2 ? 4 : 3;
 }
 
 // Eight tokens: what rows hold is in the first cache when the next queries come.
@@ -112,15 +115,17 @@ template <Dtype kDtype, std::size_t kQueries>
 TQC_AVX2_FUNCTION void score_queries(const std::byte* const (&rows)[kWidth], std::size_t n_tokens,
                                      const QueryRows& queries, std::size_t first_query,
                                      std::size_t head_dim, float* scores, std::size_t stride) {
-  constexpr std::size_t kTokens = kWidth / kQueries;
   const float* const query = queries.values + first_query * queries.stride;
-  for (std::size_t t = 0; t < n_tokens; t += kTokens) {
-    float eight[kWidth];
-    score_tile<kDtype, kQueries>(rows + t, query, queries.stride, head_dim, eight);
-    const std::size_t valid = n_tokens - t < kTokens ? n_tokens - t : kTokens;
-    for (std::size_t q = 0; q < kQueries; ++q) {
-      __builtin_memcpy(scores + (first_query + q) * stride + t, eight + q * kTokens,
-                       valid * sizeof(float));
+  __m256 sums[kQueries][kWidth];
+  multiply_tile<kDtype, kQueries, rows_together(kQueries)>(rows, query, queries.stride, head_dim,
+                                                           sums);
+  for (std::size_t q = 0; q < kQueries; ++q) {
+    float* const row = scores + (first_query + q) * stride;
+    const __m256 eight = add_lanes(sums[q]);
+    if (n_tokens == kWidth) {
+      _mm256_storeu_ps(row, eight);
+    } else {
+      _mm256_maskstore_ps(row, first_lanes(n_tokens), eight);
     }
   }
 }

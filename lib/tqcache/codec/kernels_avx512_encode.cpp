@@ -4,286 +4,200 @@
 // same. Component i of sixteen vectors is one register: no operation crosses lanes but the
 // transposition on the way in and out.
 
-#include "tqcache/codec/kernels_avx512.h"
+#include "tqcache/codec/codebook_avx512.h"
+#include "tqcache/codec/rows_avx512.h"
 
 #ifdef TQCACHE_X86
 
-#include "tqcache/codec/rotation_tables.h"
+#include <limits>
+
+#define TQC_LANES_FUNCTION TQC_AVX512_FUNCTION
+#define TQC_LANES TQC_AVX512
+
+namespace tqcache::codec {
+namespace {
+using Lanes = __m512;
+constexpr std::size_t kPassStages = 4;  // half of the registers
+}  // namespace
+}  // namespace tqcache::codec
+
+#include "tqcache/codec/lane_rotation.h"
 
 namespace tqcache::codec {
 namespace {
 
-using avx512::first_lanes;
+using namespace avx512;
 
-// Sixteen head vectors: [head_dim][16].
-struct LaneVectors {
-  alignas(64) float values[kMaxHeadDim * kLanes];
+// Where sixteen rows begin. Lanes without one get the last again; what comes of them is dropped.
+struct RowStarts {
+  const std::byte* rows[16];
 };
 
-TQC_AVX512 __m512 load(const float* p) { return _mm512_load_ps(p); }
-
-// Rows and columns of sixteen registers change their parts.
-TQC_AVX512 void transpose(__m512 (&r)[16]) {
-  __m512 words[16], pairs[16];
-  TQC_UNROLL for (std::size_t i = 0; i < 16; i += 2) {
-    words[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-    words[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-  }
-  TQC_UNROLL for (std::size_t i = 0; i < 16; i += 4) {
-    TQC_UNROLL for (std::size_t j = 0; j < 2; ++j) {
-      const __m512d a = _mm512_castps_pd(words[i + j]), b = _mm512_castps_pd(words[i + j + 2]);
-      pairs[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
-      pairs[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
-    }
-  }
-  // pairs[4q + j] now has, in each quad k of lanes, column 4k + j of rows 4q to 4q + 3.
-  TQC_UNROLL for (std::size_t j = 0; j < 4; ++j) {
-    const __m512 low = _mm512_shuffle_f32x4(pairs[j], pairs[4 + j], 0x88);
-    const __m512 high = _mm512_shuffle_f32x4(pairs[8 + j], pairs[12 + j], 0x88);
-    const __m512 odd_low = _mm512_shuffle_f32x4(pairs[j], pairs[4 + j], 0xdd);
-    const __m512 odd_high = _mm512_shuffle_f32x4(pairs[8 + j], pairs[12 + j], 0xdd);
-    r[j] = _mm512_shuffle_f32x4(low, high, 0x88);
-    r[8 + j] = _mm512_shuffle_f32x4(low, high, 0xdd);
-    r[4 + j] = _mm512_shuffle_f32x4(odd_low, odd_high, 0x88);
-    r[12 + j] = _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd);
-  }
+RowStarts row_starts(const VectorRows& x, std::size_t n) {
+  RowStarts starts;
+  for (std::size_t t = 0; t < 16; ++t) starts.rows[t] = x.rows + (t < n ? t : n - 1) * x.stride;
+  return starts;
 }
 
-TQC_AVX512 __m512 widen(Dtype dtype, const std::byte* row, std::size_t first) {
-  if (dtype == Dtype::kF32) return _mm512_loadu_ps(row + 4 * first);
-  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + 2 * first));
-  if (dtype == Dtype::kF16) return _mm512_cvtph_ps(halves);
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-}
-
-// To bf16, ties to even; a NaN keeps its upper bits and is made quiet.
-TQC_AVX512 __m256i to_bf16(__m512 v) {
-  const __m512i bits = _mm512_castps_si512(v);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-  const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
-  const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
-}
-
-TQC_AVX512 void narrow(Dtype dtype, __m512 v, std::byte* row, std::size_t first) {
-  if (dtype == Dtype::kF32) return _mm512_storeu_ps(row + 4 * first, v);
-  const __m256i halves = dtype == Dtype::kF16
-                             ? _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-                             : to_bf16(v);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + 2 * first), halves);
-}
-
-TQC_AVX512 __m512 flip(__m512 v, std::uint32_t sign_bit) {
-  return _mm512_xor_ps(v, _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(sign_bit))));
-}
-
-// Takes vectors in, and changes signs, which does not change lengths.
+// <x, x> of every row. Along a row, the lanes of a register are those of the format's inner
+// product.
 template <Dtype kDtype>
-TQC_AVX512_FUNCTION void load_vectors(const RotationTables& tables, const VectorRows& x,
-                                      std::size_t n, LaneVectors& vectors) {
-  for (std::size_t i = 0; i < tables.head_dim; i += 16) {
-    __m512 rows[16];
-    TQC_UNROLL for (std::size_t t = 0; t < 16; ++t) {
-      rows[t] = t < n ? widen(kDtype, x.rows + t * x.stride, i) : _mm512_setzero_ps();
+TQC_AVX512 __m512 squared_lengths(const RowStarts& starts, std::size_t head_dim) {
+  __m512 sums[16];
+  for (std::size_t t = 0; t < 16; ++t) {
+    __m512 sum = _mm512_setzero_ps();
+    for (std::size_t i = 0; i < head_dim; i += 16) {
+      const __m512 v = widen<kDtype>(starts.rows[t], i, first_lanes(head_dim - i));
+      sum = _mm512_add_ps(sum, _mm512_mul_ps(v, v));
     }
-    transpose(rows);
-    TQC_UNROLL for (std::size_t t = 0; t < 16; ++t) {
-      _mm512_store_ps(vectors.values + (i + t) * 16, flip(rows[t], tables.sign_bits[i + t]));
-    }
+    sums[t] = sum;
   }
+  transpose(sums);
+  return add_halves(sums);
+}
+
+// Takes vectors in, sets the first signs, and does the first stages up to `distance`, 1 or 16.
+// Returns their lengths.
+template <Dtype kDtype>
+TQC_AVX512_FUNCTION __m512 load_vectors(const RotationTables& tables, const VectorRows& x,
+                                        std::size_t n, std::size_t distance, LaneVectors& vectors) {
+  const RowStarts starts = row_starts(x, n);
+  for (std::size_t i = 0; i < tables.head_dim; i += 16) {
+    const __mmask16 lanes = first_lanes(tables.head_dim - i);
+    __m512 v[16];
+    TQC_UNROLL for (std::size_t t = 0; t < 16; ++t) v[t] = widen<kDtype>(starts.rows[t], i, lanes);
+    transpose(v);
+    TQC_UNROLL for (std::size_t t = 0; t < 16; ++t) v[t] = flip(v[t], tables.sign_bits[i + t]);
+    if (distance > 1) butterflies(v);
+    TQC_UNROLL for (std::size_t t = 0; t < 16; ++t) vectors.values[i + t] = v[t];
+  }
+  return _mm512_sqrt_ps(squared_lengths<kDtype>(starts, tables.head_dim));
 }
 
 // The last steps of the inverse rotation, and out.
 template <Dtype kDtype>
 TQC_AVX512_FUNCTION void store_vectors(const RotationTables& tables, const LaneVectors& vectors,
                                        std::size_t n, const MutableVectorRows& x) {
-  const __m512 factor = _mm512_set1_ps(tables.factor);
   for (std::size_t i = 0; i < tables.head_dim; i += 16) {
-    __m512 rows[16];
+    __m512 v[16];
     TQC_UNROLL for (std::size_t t = 0; t < 16; ++t) {
-      const __m512 v = _mm512_mul_ps(load(vectors.values + (i + t) * 16), factor);
-      rows[t] = flip(v, tables.sign_bits[i + t]);
+      v[t] = flip(vectors.values[i + t] * tables.factor, tables.sign_bits[i + t]);
     }
-    transpose(rows);
+    transpose(v);
+    const __mmask16 lanes = first_lanes(tables.head_dim - i);
     TQC_UNROLL for (std::size_t t = 0; t < 16; ++t) {
-      if (t < n) narrow(kDtype, rows[t], x.rows + t * x.stride, i);
+      if (t < n) narrow<kDtype>(v[t], x.rows + t * x.stride, i, lanes);
     }
   }
 }
 
-// The sixteen lanes of the format's inner product become one by halves.
-TQC_AVX512 __m512 add_halves(__m512 (&lanes)[16]) {
-  TQC_UNROLL for (std::size_t half = 8; half > 0; half /= 2) {
-    TQC_UNROLL for (std::size_t l = 0; l < half; ++l) {
-      lanes[l] = _mm512_add_ps(lanes[l], lanes[l + half]);
-    }
-  }
-  return lanes[0];
-}
-
-TQC_AVX512_FUNCTION __m512 squared_lengths(const LaneVectors& x, std::size_t head_dim) {
+// <x, x> of every vector.
+TQC_AVX512_FUNCTION __m512 squares(const LaneVectors& x, std::size_t head_dim) {
+  LaneVectors sums;
+  for (std::size_t l = 0; l < 16; ++l) sums.values[l] = _mm512_setzero_ps();
+  for (std::size_t i = 0; i < head_dim; ++i) sums.values[i % 16] += x.values[i] * x.values[i];
   __m512 lanes[16];
-  TQC_UNROLL for (std::size_t l = 0; l < 16; ++l) lanes[l] = _mm512_setzero_ps();
-  for (std::size_t i = 0; i < head_dim; i += 16) {
-    TQC_UNROLL for (std::size_t l = 0; l < 16; ++l) {
-      const __m512 v = load(x.values + (i + l) * 16);
-      lanes[l] = _mm512_add_ps(lanes[l], _mm512_mul_ps(v, v));
-    }
-  }
+  TQC_UNROLL for (std::size_t l = 0; l < 16; ++l) lanes[l] = sums.values[l];
   return add_halves(lanes);
 }
 
-// 2^kStages components at distance `distance`: their stages of the Hadamard transform.
-template <int kStages>
-TQC_AVX512 void butterflies(float* first, std::size_t distance) {
-  constexpr std::size_t kCount = std::size_t{1} << kStages;
-  __m512 v[kCount];
-  TQC_UNROLL for (std::size_t i = 0; i < kCount; ++i) v[i] = load(first + i * distance * 16);
-  TQC_UNROLL for (std::size_t h = 1; h < kCount; h *= 2) {
-    TQC_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
-      if ((i & h) != 0) continue;
-      const __m512 a = v[i], b = v[i + h];
-      v[i] = _mm512_add_ps(a, b);
-      v[i + h] = _mm512_sub_ps(a, b);
+// The largest |y[i]| of every vector.
+TQC_AVX512_FUNCTION __m512 peaks(const RotationTables& tables, const LaneVectors& x) {
+  __m512 most = _mm512_setzero_ps();
+  for (std::size_t i = 0; i < tables.head_dim; ++i) {
+    most = _mm512_max_ps(_mm512_abs_ps(x.values[i] * tables.factor), most);
+  }
+  return most;
+}
+
+// `count` components from x on, to four lines of bytes. `count` is 16, but for the last ones.
+template <int kBits, class Boundaries>
+TQC_AVX512 void quantize_some(const Boundaries& boundaries, const Centroids<kBits>& centroids,
+                              const Lanes* x, std::size_t count, __m512 factor, __m512 inverse_size,
+                              std::uint8_t* lines, __m512 (&sums)[16]) {
+  __m512i line = _mm512_setzero_si512();
+  TQC_UNROLL for (std::size_t l = 0; l < 16; ++l) {
+    if (l < count) {
+      const __m512 y = _mm512_mul_ps(_mm512_mul_ps(x[l], factor), inverse_size);
+      const __m512i codes = find_codes(boundaries, y);
+      sums[l] = _mm512_add_ps(sums[l], _mm512_mul_ps(y, look_up(centroids, codes)));
+      const __m512i placed = _mm512_slli_epi32(codes, 8 * (l % 4));
+      line = l % 4 == 0 ? placed : _mm512_or_si512(line, placed);
+      if (l % 4 == 3 || l + 1 == count) _mm512_storeu_si512(lines + l / 4 * kLineBytes, line);
     }
   }
-  TQC_UNROLL for (std::size_t i = 0; i < kCount; ++i) {
-    _mm512_store_ps(first + i * distance * 16, v[i]);
-  }
-}
-
-template <int kStages>
-TQC_AVX512_FUNCTION void stages(LaneVectors& x, std::size_t head_dim, std::size_t distance) {
-  for (std::size_t start = 0; start < head_dim; start += distance << kStages) {
-    for (std::size_t i = start; i < start + distance; ++i) {
-      butterflies<kStages>(x.values + i * 16, distance);
-    }
-  }
-}
-
-// Distances 1, 2, 4, ..., up to four of them at a time.
-void hadamard(LaneVectors& x, std::size_t head_dim) {
-  std::size_t distance = 1;
-  for (; distance * 16 <= head_dim; distance *= 16) stages<4>(x, head_dim, distance);
-  if (distance * 8 == head_dim) return stages<3>(x, head_dim, distance);
-  if (distance * 4 == head_dim) return stages<2>(x, head_dim, distance);
-  if (distance * 2 == head_dim) return stages<1>(x, head_dim, distance);
-}
-
-// A codebook in registers: the upper levels of the search tree, and the centroids of up to 5 bits.
-template <int kBits>
-struct Codebook {
-  static constexpr int kRegisterLevels = kBits < 5 ? kBits : 5;
-  __m512 levels[kRegisterLevels];
-  __m512 low, high;
-  const float* tree;
-  const float* centroids;
-};
-
-template <int kBits>
-TQC_AVX512 Codebook<kBits> load_codebook(const RotationTables& tables) {
-  Codebook<kBits> book;
-  TQC_UNROLL for (int level = 0; level < Codebook<kBits>::kRegisterLevels; ++level) {
-    book.levels[level] = _mm512_loadu_ps(tables.boundary_tree + (1 << level) - 1);
-  }
-  book.low = load(tables.centroids);
-  book.high = load(tables.centroids + 16);
-  book.tree = tables.boundary_tree;
-  book.centroids = tables.centroids;
-  return book;
-}
-
-// The number of boundaries below y.
-template <int kBits>
-TQC_AVX512 __m512i find_codes(const Codebook<kBits>& book, __m512 y) {
-  const __m512i one = _mm512_set1_epi32(1);
-  const __m512 root = _mm512_broadcastss_ps(_mm512_castps512_ps128(book.levels[0]));
-  __m512i codes = _mm512_maskz_mov_epi32(_mm512_cmp_ps_mask(root, y, _CMP_LT_OQ), one);
-  TQC_UNROLL for (int level = 1; level < kBits; ++level) {
-    __m512 boundaries;
-    if (level < Codebook<kBits>::kRegisterLevels) {
-      boundaries = _mm512_permutexvar_ps(codes, book.levels[level]);
-    } else {
-      boundaries = _mm512_i32gather_ps(codes, book.tree + (1 << level) - 1, 4);
-    }
-    const __mmask16 above = _mm512_cmp_ps_mask(boundaries, y, _CMP_LT_OQ);
-    codes = _mm512_add_epi32(codes, codes);
-    codes = _mm512_mask_add_epi32(codes, above, codes, one);
-  }
-  return codes;
-}
-
-template <int kBits>
-TQC_AVX512 __m512 look_up(const Codebook<kBits>& book, __m512i codes) {
-  if constexpr (kBits <= 4) return _mm512_permutexvar_ps(codes, book.low);
-  if constexpr (kBits == 5) return _mm512_permutex2var_ps(book.low, codes, book.high);
-  return _mm512_i32gather_ps(codes, book.centroids, 4);
 }
 
 // Gives the lines of bytes, and the inner products of y with what its codes stand for.
+template <int kBits, class Boundaries>
+TQC_AVX512 __m512 quantize_all(const Boundaries& boundaries, const RotationTables& tables,
+                               const LaneVectors& x, __m512 inverse_size, std::uint8_t* lines) {
+  const Centroids<kBits> centroids = load_centroids<kBits>(tables);
+  const __m512 factor = _mm512_set1_ps(tables.factor);
+  __m512 sums[16];
+  TQC_UNROLL for (std::size_t l = 0; l < 16; ++l) sums[l] = _mm512_setzero_ps();
+  std::size_t i = 0;
+  for (; i + 16 <= tables.head_dim; i += 16) {
+    quantize_some(boundaries, centroids, x.values + i, 16, factor, inverse_size, lines + i * 16,
+                  sums);
+  }
+  if (i < tables.head_dim) {
+    quantize_some(boundaries, centroids, x.values + i, tables.head_dim - i, factor, inverse_size,
+                  lines + i * 16, sums);
+  }
+  return add_halves(sums);
+}
+
 template <int kBits>
 TQC_AVX512_FUNCTION __m512 quantize(const RotationTables& tables, const LaneVectors& x,
-                                    __m512 inverse_length, std::uint8_t* lines) {
-  const Codebook<kBits> book = load_codebook<kBits>(tables);
-  const __m512 factor = _mm512_set1_ps(tables.factor);
-  __m512 lanes[16];
-  TQC_UNROLL for (std::size_t l = 0; l < 16; ++l) lanes[l] = _mm512_setzero_ps();
-  for (std::size_t i = 0; i < tables.head_dim; i += 16) {
-    __m512i line = _mm512_setzero_si512();
-    TQC_UNROLL for (std::size_t l = 0; l < 16; ++l) {
-      const __m512 rotated = _mm512_mul_ps(load(x.values + (i + l) * 16), factor);
-      const __m512 y = _mm512_mul_ps(rotated, inverse_length);
-      const __m512i codes = find_codes<kBits>(book, y);
-      const __m512 centroids = look_up<kBits>(book, codes);
-      lanes[l] = _mm512_add_ps(lanes[l], _mm512_mul_ps(y, centroids));
-      const __m512i placed = _mm512_slli_epi32(codes, 8 * (l % 4));
-      line = l % 4 == 0 ? placed : _mm512_or_si512(line, placed);
-      if (l % 4 == 3) _mm512_storeu_si512(lines + (i + l) / 4 * kLineBytes, line);
+                                    __m512 inverse_size, std::uint8_t* lines) {
+  if constexpr (kBits >= 2 && kBits <= 4) {
+    if (tables.bins.is_usable) {
+      return quantize_all<kBits>(load_bins(tables.bins), tables, x, inverse_size, lines);
     }
   }
-  return add_halves(lanes);
+  return quantize_all<kBits>(load_tree<kBits>(tables), tables, x, inverse_size, lines);
 }
 
+// Scaled centroids, and the first stages of the way back up to `distance`, 1 or 16.
 template <int kBits>
 TQC_AVX512_FUNCTION void dequantize(const RotationTables& tables, const std::uint8_t* lines,
-                                    __m512 scales, LaneVectors& x) {
-  const Codebook<kBits> book = load_codebook<kBits>(tables);
-  for (std::size_t i = 0; i < tables.head_dim; i += 4) {
-    __m512i line = _mm512_loadu_si512(lines + i / 4 * kLineBytes);
-    TQC_UNROLL for (std::size_t j = 0; j < 4; ++j) {
-      const __m512i codes = _mm512_and_si512(line, _mm512_set1_epi32(0xff));
-      const __m512 value = _mm512_mul_ps(scales, look_up<kBits>(book, codes));
-      _mm512_store_ps(x.values + (i + j) * 16, value);
-      line = _mm512_srli_epi32(line, 8);
+                                    __m512 scales, std::size_t distance, LaneVectors& x) {
+  const Centroids<kBits> centroids = load_centroids<kBits>(tables);
+  for (std::size_t i = 0; i < tables.head_dim; i += 16) {
+    __m512 v[16];
+    TQC_UNROLL for (std::size_t l = 0; l < 16; l += 4) {
+      __m512i line = _mm512_loadu_si512(lines + (i + l) * 16);
+      TQC_UNROLL for (std::size_t j = 0; j < 4; ++j) {
+        const __m512i codes = _mm512_and_si512(line, _mm512_set1_epi32(0xff));
+        v[l + j] = _mm512_mul_ps(scales, look_up(centroids, codes));
+        line = _mm512_srli_epi32(line, 8);
+      }
     }
-  }
-}
-
-TQC_AVX512_FUNCTION void clear_lanes(std::uint8_t* lines, std::size_t n_lines, __mmask16 kept) {
-  for (std::size_t l = 0; l < n_lines; ++l) {
-    std::uint8_t* const line = lines + l * kLineBytes;
-    _mm512_storeu_si512(line, _mm512_maskz_loadu_epi32(kept, line));
+    if (distance > 1) butterflies(v);
+    TQC_UNROLL for (std::size_t l = 0; l < 16; ++l) x.values[i + l] = v[l];
   }
 }
 
 using Quantize = __m512 (*)(const RotationTables&, const LaneVectors&, __m512, std::uint8_t*);
-using Dequantize = void (*)(const RotationTables&, const std::uint8_t*, __m512, LaneVectors&);
+using Dequantize = void (*)(const RotationTables&, const std::uint8_t*, __m512, std::size_t,
+                            LaneVectors&);
 constexpr Quantize kQuantize[] = {quantize<1>, quantize<2>, quantize<3>, quantize<4>,
                                   quantize<5>, quantize<6>, quantize<7>, quantize<8>};
 constexpr Dequantize kDequantize[] = {dequantize<1>, dequantize<2>, dequantize<3>, dequantize<4>,
                                       dequantize<5>, dequantize<6>, dequantize<7>, dequantize<8>};
 
-void load_rows(const RotationTables& tables, const VectorRows& x, std::size_t n,
-               LaneVectors& vectors) {
+TQC_AVX512_FUNCTION __m512 load_rows(const RotationTables& tables, const VectorRows& x,
+                                     std::size_t n, std::size_t distance, LaneVectors& vectors) {
   switch (x.dtype) {
     case Dtype::kF32:
-      return load_vectors<Dtype::kF32>(tables, x, n, vectors);
+      break;
     case Dtype::kF16:
-      return load_vectors<Dtype::kF16>(tables, x, n, vectors);
+      return load_vectors<Dtype::kF16>(tables, x, n, distance, vectors);
     case Dtype::kBF16:
-      return load_vectors<Dtype::kBF16>(tables, x, n, vectors);
+      return load_vectors<Dtype::kBF16>(tables, x, n, distance, vectors);
   }
+  return load_vectors<Dtype::kF32>(tables, x, n, distance, vectors);
 }
 
 void store_rows(const RotationTables& tables, const LaneVectors& vectors, std::size_t n,
@@ -298,27 +212,55 @@ void store_rows(const RotationTables& tables, const LaneVectors& vectors, std::s
   }
 }
 
+// What Quantizer keeps, in f32. `vectors` is overwritten.
+TQC_AVX512_FUNCTION __m512 find_scales(const RotationTables& tables, __m512 sizes, __m512 products,
+                                       const std::uint8_t* lines, LaneVectors& vectors) {
+  if (tables.scale == ScaleRule::kUnbiased) return _mm512_div_ps(sizes, products);
+  if (tables.scale != ScaleRule::kNorm) return sizes;
+  kDequantize[tables.bits - 1](tables, lines, _mm512_set1_ps(1.0f), 1, vectors);
+  return _mm512_div_ps(sizes, _mm512_sqrt_ps(squares(vectors, tables.head_dim)));
+}
+
+// Lines that nothing is written to, up to a whole unit.
+TQC_AVX512_FUNCTION void clear_last_lines(std::size_t head_dim, std::uint8_t* lines) {
+  for (std::size_t l = (head_dim + 3) / 4; l % kUnitLines != 0; ++l) {
+    _mm512_storeu_si512(lines + l * kLineBytes, _mm512_setzero_si512());
+  }
+}
+
+TQC_AVX512_FUNCTION void clear_lanes(std::uint8_t* lines, std::size_t head_dim, __mmask16 kept) {
+  for (std::size_t i = 0; i < head_dim; i += kLaneCodes) {
+    std::uint8_t* const line = lines + i * 16;
+    _mm512_storeu_si512(line, _mm512_maskz_loadu_epi32(kept, line));
+  }
+}
+
 }  // namespace
 
 TQC_AVX512_FUNCTION std::uint32_t avx512::encode_lines(const RotationTables& tables, VectorRows x,
                                                        std::size_t n, std::uint8_t* lines,
                                                        std::uint16_t* scales) {
   LaneVectors vectors;
-  load_rows(tables, x, n, vectors);
-  const __m512 lengths = _mm512_sqrt_ps(squared_lengths(vectors, tables.head_dim));
-  hadamard(vectors, tables.head_dim);
-  const __m512 inverse = _mm512_div_ps(_mm512_set1_ps(1.0f), lengths);
+  const std::size_t distance = loaded_distance(tables);
+  const __m512 lengths = load_rows(tables, x, n, distance, vectors);
+  rotate(tables, vectors, distance);
+  const __m512 sizes = tables.scale == ScaleRule::kPeak ? peaks(tables, vectors) : lengths;
+  const __m512 inverse = _mm512_div_ps(_mm512_set1_ps(1.0f), sizes);
   const __m512 products = kQuantize[tables.bits - 1](tables, vectors, inverse, lines);
+  const __m512 exact = find_scales(tables, sizes, products, lines, vectors);
 
   // A vector without length has scale 0. Not finite is whatever came of NaN and infinity in x.
-  const __mmask16 some = _mm512_cmp_ps_mask(lengths, _mm512_setzero_ps(), _CMP_NEQ_UQ);
-  const __m512 exact = _mm512_maskz_div_ps(some, lengths, products);
-  const __m256i halves = _mm512_cvtps_ph(exact, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __mmask16 good = _mm512_cmp_ps_mask(exact, _mm512_setzero_ps(), _CMP_GE_OQ) &
+  const __m512 zero = _mm512_setzero_ps();
+  const __m512 scale = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(lengths, zero, _CMP_NEQ_UQ), exact);
+  const __m256i halves = _mm512_cvtps_ph(scale, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 infinity = _mm512_set1_ps(std::numeric_limits<float>::infinity());
+  const __mmask16 good = _mm512_cmp_ps_mask(lengths, infinity, _CMP_LT_OQ) &
+                         _mm512_cmp_ps_mask(scale, zero, _CMP_GE_OQ) &
                          _mm256_cmplt_epu16_mask(halves, _mm256_set1_epi16(0x7c00));
   const __mmask16 used = first_lanes(n);
   const __mmask16 kept = good & used & _mm256_test_epi16_mask(halves, halves);
-  if (kept != 0xffff) clear_lanes(lines, tables.head_dim / kLaneCodes, kept);
+  if (kept != 0xffff) clear_lanes(lines, tables.head_dim, kept);
+  clear_last_lines(tables.head_dim, lines);
   _mm256_mask_storeu_epi16(scales, used, _mm256_maskz_mov_epi16(good, halves));
   return static_cast<std::uint32_t>(used & ~good);
 }
@@ -328,9 +270,10 @@ TQC_AVX512_FUNCTION void avx512::decode_lines(const RotationTables& tables,
                                               const std::uint16_t* scales, std::size_t n,
                                               MutableVectorRows x) {
   LaneVectors vectors;
+  const std::size_t distance = loaded_distance(tables);
   const __m512 factors = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), scales));
-  kDequantize[tables.bits - 1](tables, lines, factors, vectors);
-  hadamard(vectors, tables.head_dim);
+  kDequantize[tables.bits - 1](tables, lines, factors, distance, vectors);
+  unrotate(tables, vectors, distance);
   store_rows(tables, vectors, n, x);
 }
 
@@ -362,6 +305,9 @@ const Kernels& avx512_kernels() {
       .accumulate_fast = avx512::accumulate_fast,
       .score_dense = avx512::score_dense,
       .accumulate_dense = avx512::accumulate_dense,
+      .add_waves_exact = avx512::add_waves_exact,
+      .add_waves_fast = avx512::add_waves_fast,
+      .centre_rows = avx512::centre_rows,
       .encode_lines = avx512::encode_lines,
       .decode_lines = avx512::decode_lines,
       .transpose_lines = avx512::transpose_lines,

@@ -1,13 +1,14 @@
 // Kernels with NEON (Armv8.0): bytes by TBL and SMULL, floats by TBL and FMLA.
 //
-// A register holds four lanes, a quarter of a line: every group is walked four times. What is not
-// worth a kernel of its own yet, encoding and decoding, is the scalar definition.
+// A register holds four lanes, a quarter of a line: every group is walked four times.
 
 #include "tqcache/codec/kernels_neon.h"
 
 #ifdef TQCACHE_NEON
 
 #include "tqcache/codec/line_pass.h"
+#include "tqcache/codec/rows_neon.h"
+#include "tqcache/codec/weight_levels.h"
 
 namespace tqcache::codec {
 namespace {
@@ -405,8 +406,11 @@ const Kernels& neon_kernels() {
       .accumulate_fast = accumulate_fast,
       .score_dense = neon::score_dense,
       .accumulate_dense = neon::accumulate_dense,
-      .encode_lines = scalar_kernels().encode_lines,
-      .decode_lines = scalar_kernels().decode_lines,
+      .add_waves_exact = neon::add_waves,
+      .add_waves_fast = neon::add_waves,
+      .centre_rows = neon::centre_rows,
+      .encode_lines = neon::encode_lines,
+      .decode_lines = neon::decode_lines,
       .transpose_lines = transpose_lines,
   };
   return kernels;

@@ -8,6 +8,7 @@
 #include "tqcache/codec/packing.h"
 #include "tqcache/codec/quantizer.h"
 #include "tqcache/codec/rotation_tables.h"
+#include "tqcache/codec/wave_table.h"
 
 namespace tqcache::codec {
 namespace {
@@ -88,6 +89,52 @@ void accumulate_dense(const DenseBlock& block, const WeightRows& weights, Output
   }
 }
 
+// row -= the centre as it stands in `token`: the products and the sum of a turn each rounded.
+void subtract_centre(const Centre& centre, std::size_t token, std::span<float> row) {
+  const float* const cos = centre.cos + token * centre.n_pairs;
+  const float* const sin = centre.sin + token * centre.n_pairs;
+  const float* const low = centre.mean;
+  const float* const high = centre.mean + centre.n_pairs;
+  for (std::size_t i = 0; i < centre.n_pairs; ++i) {
+    row[i] -= low[i] * cos[i] - high[i] * sin[i];
+    row[centre.n_pairs + i] -= high[i] * cos[i] + low[i] * sin[i];
+  }
+  for (std::size_t i = 2 * centre.n_pairs; i < row.size(); ++i) row[i] -= centre.mean[i];
+}
+
+void centre_rows(VectorRows x, std::size_t n, std::size_t head_dim, const Centre& centre,
+                 std::size_t first_token, float* out) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::span row(out + i * head_dim, head_dim);
+    load_f32(x.dtype, x.rows + i * x.stride, row);
+    if (centre.mean != nullptr) subtract_centre(centre, first_token + i, row);
+  }
+}
+
+// factors [n_rows, 2], even before odd.
+void add_rows(const WaveTable& table, const float* factors, float* scores) {
+  std::array<float, kWaveHalf> even{}, odd{};
+  for (std::size_t r = 0; r < table.n_rows; ++r) {
+    const float* const row = table.values.data() + r * kWaveRow;
+    for (std::size_t i = 0; i < kWaveHalf; ++i) {
+      even[i] += factors[2 * r] * row[i];
+      odd[i] += factors[2 * r + 1] * row[kWaveHalf + i];
+    }
+  }
+  for (std::size_t i = 0; i < kWaveHalf; ++i) {
+    scores[kWaveHalf + i] += even[i] + odd[i];
+    scores[kWaveHalf - 1 - i] += even[i] - odd[i];
+  }
+}
+
+void add_waves(const WaveTable& table, const Waves& waves, OutputRows scores) {
+  std::array<float, 2 * kMaxWaveRows> factors;
+  for (std::size_t q = 0; q < waves.n_queries; ++q) {
+    make_wave_factors(table, waves, q, factors.data());
+    add_rows(table, factors.data(), scores.values + q * scores.stride);
+  }
+}
+
 // Byte of a group of keys' lines at which the code of a lane's component stands.
 std::size_t line_byte(std::size_t lane, std::size_t component) {
   return component / kLaneCodes * kLineBytes + lane * kLaneCodes + component % kLaneCodes;
@@ -148,6 +195,9 @@ const Kernels& scalar_kernels() {
       .accumulate_fast = accumulate,
       .score_dense = score_dense,
       .accumulate_dense = accumulate_dense,
+      .add_waves_exact = add_waves,
+      .add_waves_fast = add_waves,
+      .centre_rows = centre_rows,
       .encode_lines = encode_lines,
       .decode_lines = decode_lines,
       .transpose_lines = transpose_lines,

@@ -4,6 +4,7 @@
 #include <array>
 #include <cassert>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ using HeadVector = std::array<float, kMaxHeadDim>;
 using HeadCodes = std::array<std::uint8_t, kMaxHeadDim>;
 
 constexpr std::uint16_t kF16Infinity = 0x7c00;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 Result<void> check_centroids(int bits, std::span<const float> centroids) {
   const std::size_t expected = std::size_t{1} << bits;
@@ -66,29 +68,51 @@ void find_codes(std::span<const float> y, std::span<const float> boundaries,
   }
 }
 
+// What y is divided by, so that the centroids fit it.
+float size_of(ScaleRule rule, float length, std::span<const float> y) {
+  if (rule != ScaleRule::kPeak) return length;
+  float peak = 0.0f;
+  for (const float component : y) peak = std::max(peak, std::abs(component));
+  return peak;
+}
+
+// Of y, divided by its size, and its centroids.
+float scale_of(ScaleRule rule, float size, std::span<const float> y, std::span<const float> c) {
+  switch (rule) {
+    case ScaleRule::kUnbiased:
+      return size / lane_dot(y, c);
+    case ScaleRule::kNorm:
+      return size / std::sqrt(lane_dot(c, c));
+    case ScaleRule::kRaw:
+    case ScaleRule::kPeak:
+      break;
+  }
+  return size;
+}
+
 }  // namespace
 
 struct Quantizer::Tables {
-  CodecSpec spec;
+  QuantizerSpec spec;
   Rotation rotation;
   std::vector<float> centroids;   // [2^bits]
   std::vector<float> boundaries;  // [2^bits - 1]
 };
 
-Result<Quantizer> Quantizer::make(const CodecSpec& spec) {
+Result<Quantizer> Quantizer::make(const QuantizerSpec& spec) {
   TQC_TRY(validate(spec));
   return make(spec, lloyd_max_centroids(spec.head_dim, spec.bits));
 }
 
-Result<Quantizer> Quantizer::make(const CodecSpec& spec, std::span<const float> centroids) {
+Result<Quantizer> Quantizer::make(const QuantizerSpec& spec, std::span<const float> centroids) {
   TQC_TRY(validate(spec));
   TQC_TRY(check_centroids(spec.bits, centroids));
-  return Quantizer(std::make_shared<const Tables>(Tables{
-      spec, Rotation(spec.head_dim, spec.sign_seed),
-      std::vector<float>(centroids.begin(), centroids.end()), decision_boundaries(centroids)}));
+  return Quantizer(std::make_shared<const Tables>(
+      Tables{spec, Rotation(spec), std::vector<float>(centroids.begin(), centroids.end()),
+             decision_boundaries(centroids)}));
 }
 
-const CodecSpec& Quantizer::spec() const { return tables_->spec; }
+const QuantizerSpec& Quantizer::spec() const { return tables_->spec; }
 const Rotation& Quantizer::rotation() const { return tables_->rotation; }
 std::span<const float> Quantizer::centroids() const { return tables_->centroids; }
 
@@ -111,13 +135,15 @@ Result<std::uint16_t> Quantizer::encode(std::span<const float> x,
   const auto code = std::span(code_buffer).first(x.size());
 
   rotation().rotate(x, y);
-  const float inverse_length = 1.0f / length;
-  for (float& component : y) component *= inverse_length;
+  const float size = size_of(spec().scale, length, y);
+  const float inverse_size = 1.0f / size;
+  for (float& component : y) component *= inverse_size;
   find_codes(y, tables_->boundaries, code);
   for (std::size_t i = 0; i < y.size(); ++i) direction[i] = tables_->centroids[code[i]];
-  const float scale = length / lane_dot(y, direction);
-  // Written so that NaN, from a length that overflowed or a codebook that points away, fails.
-  if (!(scale >= 0.0f && f32_to_f16(scale) < kF16Infinity)) {
+  const float scale = scale_of(spec().scale, size, y, direction);
+  // Written so that NaN, or less than 0 from a codebook that points away, fails. A length that
+  // overflowed is looked at too: the map may then have made NaN, which a peak does not see.
+  if (!(length < kInfinity && scale >= 0.0f && f32_to_f16(scale) < kF16Infinity)) {
     return Error{ErrorCode::kUnsupported, "head vector: scale beyond f16"};
   }
   const std::uint16_t scale_f16 = f32_to_f16(scale);

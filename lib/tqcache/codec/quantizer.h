@@ -2,8 +2,9 @@
 // codec/quantizer.h: one head vector to packed codes and a scale, and back. The codec's front door.
 //
 // TurboQuant in mode mse: take out the length, rotate so that every component has the same known
-// distribution, and give each component the number of the nearest centroid. The scale is chosen
-// so that inner products with the decoded vector are unbiased: |x|^2 / <x, direction of the codes>.
+// distribution, and give each component the number of the nearest centroid. By default the scale is
+// chosen so that inner products with the decoded vector are unbiased: |x|^2 / <x, direction of the
+// codes>. Other maps, scales and centroids serve the parts of other modes (codec_spec.h).
 //
 // Spec: docs/codec.md. Source: arXiv 2504.19874, algorithm 1; the scale after arXiv 2604.18555.
 
@@ -23,18 +24,19 @@ namespace tqcache::codec {
 // Threads: any number may use one Quantizer, or copies of it, at once.
 class Quantizer {
  public:
-  // Computes the tables of a spec, in well under a millisecond. Who needs the same spec for many
-  // layers makes it once and copies it.
+  // With the Lloyd-Max codebook of the spec's head_dim and bits. Computes the tables of a spec: in
+  // well under a millisecond, but a dense rotation takes n^3 operations (1 ms for 128 channels, 1 s
+  // for 1024). Who needs the same spec for many layers makes it once and copies it.
   // Errors: kUnsupported, as validate(spec).
-  static Result<Quantizer> make(const CodecSpec& spec);
+  static Result<Quantizer> make(const QuantizerSpec& spec);
 
   // The same for a codebook that a file brought along: 2^bits centroids, ascending, for unit
   // vectors; they are used exactly as given. Safe for untrusted input.
   // Errors: kUnsupported as validate(spec); kCorrupt when the count is wrong or they are not
   // finite, strictly ascending and within [-1, 1].
-  static Result<Quantizer> make(const CodecSpec& spec, std::span<const float> centroids);
+  static Result<Quantizer> make(const QuantizerSpec& spec, std::span<const float> centroids);
 
-  const CodecSpec& spec() const;
+  const QuantizerSpec& spec() const;
   const Rotation& rotation() const;
   std::span<const float> centroids() const;  // [2^bits], ascending
 

@@ -7,26 +7,21 @@
 #include <cmath>
 #include <numbers>
 
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/codec/dense_matrix.h"
+#include "tqcache/codec/dot.h"
+#include "tqcache/codec/random.h"
 
 namespace tqcache::codec {
 namespace {
 
-// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-std::uint64_t splitmix64(std::uint64_t& state) {
-  state += 0x9e3779b97f4a7c15;
-  std::uint64_t z = state;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
-
-std::vector<float> make_signs(std::size_t count, std::uint64_t seed) {
-  std::vector<float> signs(count);
+// [rounds, count]. Each round begins with a new word of the same stream.
+std::vector<float> make_signs(std::size_t rounds, std::size_t count, std::uint64_t seed) {
+  std::vector<float> signs(rounds * count);
   std::uint64_t word = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (i % 64 == 0) word = splitmix64(seed);
-    signs[i] = (word >> (i % 64)) & 1u ? -1.0f : 1.0f;
+  for (std::size_t i = 0; i < signs.size(); ++i) {
+    const std::size_t bit = i % count % 64;
+    if (bit == 0) word = splitmix64(seed);
+    signs[i] = (word >> bit) & 1u ? -1.0f : 1.0f;
   }
   return signs;
 }
@@ -100,27 +95,89 @@ void multiply(std::span<const float> a, std::span<const float> b, std::span<floa
   for (std::size_t i = 0; i < product.size(); ++i) product[i] = a[i] * b[i];
 }
 
+using Values = std::array<float, kMaxHeadDim>;
+
+// y[i] = <row i, x>
+void multiply_rows(std::span<const float> matrix, std::span<const float> x, std::span<float> y) {
+  Values results;  // apart, because x and y may be the same memory
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    results[i] = lane_dot(matrix.subspan(i * x.size(), x.size()), x);
+  }
+  std::copy_n(results.begin(), y.size(), y.begin());
+}
+
+void add_multiple(const float* __restrict row, float factor, std::size_t count,
+                  float* __restrict sum) {
+  constexpr std::size_t kWidth = 8;
+  std::size_t j = 0;
+  for (; j + kWidth <= count; j += kWidth) {
+    for (std::size_t k = j; k < j + kWidth; ++k) sum[k] += factor * row[k];
+  }
+  for (; j < count; ++j) sum[j] += factor * row[j];
+}
+
+// x[j] = sum over i, ascending, of y[i] * matrix[i][j]
+void sum_rows(std::span<const float> matrix, std::span<const float> y, std::span<float> x) {
+  Values sums{};
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    add_multiple(matrix.data() + i * x.size(), y[i], x.size(), sums.data());
+  }
+  std::copy_n(sums.begin(), x.size(), x.begin());
+}
+
+void copy(std::span<const float> from, std::span<float> to) {
+  if (from.data() != to.data()) std::copy(from.begin(), from.end(), to.begin());
+}
+
+std::shared_ptr<const AlignedFloats> make_matrix(const QuantizerSpec& spec) {
+  const std::size_t n = static_cast<std::size_t>(spec.head_dim);
+  if (spec.rotation == RotationKind::kDenseQr) {
+    return std::make_shared<const AlignedFloats>(orthogonal_matrix(n, spec.seed));
+  }
+  if (spec.rotation == RotationKind::kGaussian) {
+    return std::make_shared<const AlignedFloats>(gaussian_matrix(n, spec.seed));
+  }
+  return nullptr;
+}
+
 }  // namespace
 
-Rotation::Rotation(int head_dim, std::uint64_t sign_seed)
-    : signs_(make_signs(static_cast<std::size_t>(head_dim), sign_seed)),
-      part_size_(std::size_t{1} << std::countr_zero(signs_.size())),
-      scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)))) {
-  assert(head_dim >= kMinHeadDim && head_dim <= kMaxHeadDim);
-  cas_ = make_cas(signs_.size() / part_size_);
+Rotation::Rotation(const QuantizerSpec& spec)
+    : kind_(spec.rotation),
+      head_dim_(static_cast<std::size_t>(spec.head_dim)),
+      matrix_(make_matrix(spec)) {
+  assert(validate(spec).ok());
+  if (kind_ != RotationKind::kHadamard) return;
+  signs_ = make_signs(static_cast<std::size_t>(spec.rounds), head_dim_, spec.seed);
+  part_size_ = std::size_t{1} << std::countr_zero(head_dim_);
+  cas_ = make_cas(head_dim_ / part_size_);
+  factor_ = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim_)));
+}
+
+std::span<const float> Rotation::matrix() const {
+  return matrix_ ? std::span<const float>(*matrix_) : std::span<const float>();
 }
 
 void Rotation::rotate(std::span<const float> x, std::span<float> y) const {
   assert(x.size() == head_dim() && y.size() == head_dim());
-  multiply(x, signs_, y);
-  transform(y);
+  if (matrix_) return multiply_rows(*matrix_, x, y);
+  if (kind_ == RotationKind::kNone) return copy(x, y);
+  std::span<const float> from = x;
+  for (std::size_t start = 0; start < signs_.size(); start += head_dim_) {
+    multiply(from, std::span(signs_).subspan(start, head_dim_), y);
+    transform(y);
+    from = y;
+  }
 }
 
 void Rotation::unrotate(std::span<const float> y, std::span<float> x) const {
   assert(x.size() == head_dim() && y.size() == head_dim());
-  if (x.data() != y.data()) std::copy(y.begin(), y.end(), x.begin());
-  transform(x);
-  multiply(x, signs_, x);
+  if (matrix_) return sum_rows(*matrix_, y, x);
+  copy(y, x);
+  for (std::size_t end = signs_.size(); end > 0; end -= head_dim_) {
+    transform(x);
+    multiply(x, std::span(signs_).subspan(end - head_dim_, head_dim_), x);
+  }
 }
 
 void Rotation::transform(std::span<float> values) const {
@@ -128,11 +185,11 @@ void Rotation::transform(std::span<float> values) const {
     walsh_hadamard(values.subspan(start, part_size_));
   }
   if (cas_.size() > 1) {
-    std::array<float, kMaxHeadDim> parts;
+    Values parts;
     std::copy(values.begin(), values.end(), parts.begin());
     hartley_across(std::span<const float>(parts).first(values.size()), cas_, part_size_, values);
   }
-  for (float& value : values) value *= scale_;
+  for (float& value : values) value *= factor_;
 }
 
 }  // namespace tqcache::codec

@@ -1,36 +1,53 @@
 #pragma once
-// codec/rotation.h: the randomized orthogonal transform that every head vector goes through.
+// codec/rotation.h: the random linear map that the channels of a part go through.
 //
 // It spreads the energy of a head vector evenly, so that one codebook fits every component.
-// head_dim = parts * part_size, parts odd and part_size a power of two:
 //
-//   R = (Hartley(parts) (x) WalshHadamard(part_size)) * diag(signs) / sqrt(head_dim)
+//   kHadamard  R = H D_rounds ... H D_1, with random signs D and, for head_dim = parts * part_size,
+//              parts odd and part_size a power of two,
+//              H = (Hartley(parts) (x) WalshHadamard(part_size)) / sqrt(head_dim).
+//              H is symmetric and its own inverse, so R^T goes the same way back.
+//   kDenseQr   the orthogonal factor of a Gaussian matrix, as a matrix
+//   kGaussian  a Gaussian matrix; "unrotate" is its transpose, not its inverse
+//   kNone      the identity
 //
-// Both factors are symmetric and their own inverses, so R^T is the same transform with the
-// signs last. A power of two has parts == 1, and R is the usual signed Hadamard rotation.
-//
-// Spec: docs/codec.md §2. Source: arXiv 2504.19874 takes any random rotation; the Hartley factor
-// is ours, and keeps head_dim 80, 96, 112 or 192 without padding.
+// Spec: docs/codec.md §2. Source: arXiv 2504.19874 takes a dense random rotation; the Hartley
+// factor is ours, and keeps head_dim 80, 96, 112, 192 or 576 without padding.
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "tqcache/base/aligned.h"
+#include "tqcache/codec/codec_spec.h"
+
 namespace tqcache::codec {
 
+// A value: copies share the same immutable tables.
 class Rotation {
  public:
-  // Requires: head_dim in [kMinHeadDim, kMaxHeadDim].
-  Rotation(int head_dim, std::uint64_t sign_seed);
+  // Uses head_dim, rotation, rounds and seed. Requires: validate(spec).
+  explicit Rotation(const QuantizerSpec& spec);
 
-  std::size_t head_dim() const { return signs_.size(); }
-  std::span<const float> signs() const { return signs_; }  // [head_dim], +1 or -1
+  std::size_t head_dim() const { return head_dim_; }
+  RotationKind kind() const { return kind_; }
+
+  // Of kHadamard: [rounds, head_dim], +1 or -1, in the order in which rotate() takes them.
+  std::span<const float> signs() const { return signs_; }
+  // Of kHadamard: [parts], cos + sin of 2 pi k / parts; a single 1 for a power of two.
+  std::span<const float> cas() const { return cas_; }
+  std::size_t part_size() const { return part_size_; }
+  float factor() const { return factor_; }  // 1 / sqrt(head_dim)
+
+  // Of kDenseQr and kGaussian: [head_dim, head_dim], row i gives component i. Otherwise empty.
+  std::span<const float> matrix() const;
 
   // y = R x and x = R^T y.
   //
   // Shapes:  x, y [head_dim]; may be the same memory, but must not overlap otherwise.
-  // Units:   none. |y| = |x| up to rounding.
+  // Units:   none. |y| = |x| up to rounding, but for kGaussian.
   // Threads: any number at once.
   // Bytes:   identical on every CPU; the order of operations is part of the format.
   void rotate(std::span<const float> x, std::span<float> y) const;
@@ -39,10 +56,13 @@ class Rotation {
  private:
   void transform(std::span<float> values) const;
 
+  RotationKind kind_;
+  std::size_t head_dim_;
   std::vector<float> signs_;
-  std::vector<float> cas_;  // [parts]: cos + sin of 2 pi k / parts
-  std::size_t part_size_;
-  float scale_;  // 1 / sqrt(head_dim)
+  std::vector<float> cas_;
+  std::size_t part_size_ = 0;
+  float factor_ = 0.0f;
+  std::shared_ptr<const AlignedFloats> matrix_;
 };
 
 }  // namespace tqcache::codec

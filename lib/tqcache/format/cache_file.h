@@ -24,12 +24,16 @@ struct WriteOptions {
   Compression compression = Compression::kZstd;  // a section that does not shrink is stored
   int zstd_level = 1;                            // 1 to 19; packed codes gain nothing above 1
   unsigned n_threads = 0;                        // 0: all processors
+  // Sections are held in memory between being made and being written, but no more of them than
+  // this, before compression, or a single one.
+  std::uint64_t window_bytes = std::uint64_t{64} << 20;
   Overwrite overwrite = Overwrite::kRefuse;
   std::string writer = {};  // program and version, for people; empty: this library
 };
 
-// Writes `cache` to `path`, whole or not at all (base/file.h, AtomicFile). A stream (/dev/stdout)
-// is written once all is computed, and so takes the memory of the whole file.
+// Writes `cache` to `path`, whole or not at all (base/file.h, AtomicFile). Besides the cache it
+// takes the memory of a few sections; a stream (/dev/stdout) is written once all is computed, and
+// so takes that of the whole file.
 //
 // Progress: bytes of sections before compression.
 // Errors:   kInvalidArgument (level; the file exists), kTooLarge (a limit of docs/format.md),
@@ -47,6 +51,9 @@ struct ReadOptions {
   unsigned n_threads = 0;
   // Refused with kTooLarge when the values would take more memory than this.
   std::uint64_t max_payload_bytes = std::uint64_t{64} << 30;
+  // Of sections that map_cache() leaves in the file. Everything that is copied to memory is held
+  // against its checksum in any case.
+  bool verify_checksums = true;
 };
 
 // Reads a whole cache, with every section's checksum.
@@ -56,6 +63,21 @@ struct ReadOptions {
 //           kInterrupted. The message names the section.
 Result<cache::Cache> read_cache(const ByteSource& source, const ReadOptions& options = {},
                                 const Progress& progress = {});
+
+// The same cache without a copy of its packed token blocks: those that stand in the file
+// uncompressed are used where they are, mapped, for as long as any copy of the cache lives. All
+// else is read and copied. So a long cache that was written with Compression::kNone opens in the
+// time that its checksums take; without verify_checksums, in that of its manifest, and pages come
+// as they are used.
+//
+// It is for the user's own files. Whoever cuts the file while it is mapped ends this process with
+// SIGBUS, and whoever writes into it changes the cache after it was checked; neither can be told
+// beforehand. A file that tqcache replaces is safe: that is a new file under the old name. What
+// comes from anywhere is for read_cache().
+//
+// Progress: as read_cache. Errors: as read_cache, and kNotFound.
+Result<cache::Cache> map_cache(const std::filesystem::path& path, const ReadOptions& options = {},
+                               const Progress& progress = {});
 
 // Whether the first bytes are those of a .tqkv file, damaged or not: for telling formats apart.
 bool looks_like_cache_file(const ByteSource& source);

@@ -1,5 +1,7 @@
+#include <memory>
 #include <utility>
 
+#include "tqcache/base/shared_bytes.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/header.h"
@@ -19,43 +21,80 @@ Result<void> check_memory(const Manifest& manifest, std::uint64_t max_bytes) {
                                          " are allowed"};
 }
 
-Result<void> load_section(const ByteSource& source, const Manifest& manifest, std::size_t index,
-                          const Decompressor& decompressor, cache::Cache& cache) {
-  const SectionInfo& section = manifest.sections[index];
-  auto raw = read_section(source, section, decompressor);
-  if (!raw) return in_context(section_place(index, section), std::move(raw).error());
-  if (auto padding = check_padding(source, manifest, index); !padding) {
-    return in_context(section_place(index, section), std::move(padding).error());
-  }
-  place_section(section, std::move(raw).value(), cache);
-  return {};
-}
+// Fills an empty cache from a file, or from a mapping of it.
+class Loader {
+ public:
+  Loader(const SectionReader& reader, const ReadOptions& options, cache::Cache& cache)
+      : reader_(reader), options_(options), cache_(cache) {}
 
-Result<void> load_sections(const ByteSource& source, const Manifest& manifest,
-                           const ReadOptions& options, const Progress& progress,
-                           cache::Cache& cache) {
-  const Decompressor decompressor;
-  const std::uint64_t total = total_raw_bytes(manifest);
-  std::uint64_t done = 0;
-  for (std::size_t first = 0; first < manifest.sections.size();) {
-    const std::size_t end = batch_end(manifest, first);
-    TQC_TRY(parallel_try(end - first, options.n_threads, [&](std::size_t i) {
-      return load_section(source, manifest, first + i, decompressor, cache);
-    }));
-    for (; first < end; ++first) done += manifest.sections[first].raw_bytes;
-    if (progress && !progress(done, total)) return Error{ErrorCode::kInterrupted, "interrupted"};
+  // Packed sections that are stored as they are stay in `file`.
+  void leave_in_place(SharedBytes file) { mapped_ = std::move(file); }
+
+  Result<void> load_all(const Progress& progress) {
+    const std::uint64_t total = total_raw_bytes(reader_.info());
+    std::uint64_t done = 0;
+    const auto tell = [&](std::size_t i, std::size_t) -> Result<void> {
+      done += reader_.section(i).raw_bytes;
+      if (!progress || progress(done, total)) return {};
+      return Error{ErrorCode::kInterrupted, "interrupted"};
+    };
+    return run_in_order({reader_.info().sections.size(),
+                         [this](std::size_t i, std::size_t) { return load(i); }, tell},
+                        options_.n_threads);
   }
-  return {};
+
+ private:
+  Result<void> load(std::size_t i) {
+    const SectionInfo& section = reader_.section(i);
+    if (section.packed && section.compression == Compression::kNone && mapped_.size() > 0) {
+      return map(i);
+    }
+    AlignedBytes raw;
+    TQC_TRY(reader_.read(i, raw));
+    place_section(section, std::move(raw), cache_);
+    return {};
+  }
+
+  Result<void> map(std::size_t i) {
+    const SectionInfo& section = reader_.section(i);
+    SharedBytes stored = mapped_.part(section.file_offset, section.stored_bytes);
+    TQC_TRY(reader_.check_in_place(i, stored.view(), options_.verify_checksums));
+    place_section(section, std::move(stored), cache_);
+    return {};
+  }
+
+  const SectionReader& reader_;
+  const ReadOptions& options_;
+  cache::Cache& cache_;
+  SharedBytes mapped_;
+};
+
+// A cache with room for all of it, and none of it there.
+Result<cache::Cache> make_room(const Manifest& manifest, const ReadOptions& options) {
+  TQC_TRY(check_memory(manifest, options.max_payload_bytes));
+  return make_empty_cache(manifest);
 }
 
 }  // namespace
 
 Result<cache::Cache> read_cache(const ByteSource& source, const ReadOptions& options,
                                 const Progress& progress) {
-  TQC_TRY_ASSIGN(const CacheFileInfo info, read_cache_info(source));
-  TQC_TRY(check_memory(info, options.max_payload_bytes));
-  TQC_TRY_ASSIGN(cache::Cache cache, make_empty_cache(info));
-  TQC_TRY(load_sections(source, info, options, progress, cache));
+  TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(source));
+  TQC_TRY_ASSIGN(cache::Cache cache, make_room(reader.info(), options));
+  TQC_TRY(Loader(reader, options, cache).load_all(progress));
+  TQC_TRY(cache::validate(cache));
+  return cache;
+}
+
+Result<cache::Cache> map_cache(const std::filesystem::path& path, const ReadOptions& options,
+                               const Progress& progress) {
+  TQC_TRY_ASSIGN(const SharedBytes mapped, map_file(path));
+  const std::unique_ptr<ByteSource> source = memory_source(mapped);
+  TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(*source));
+  TQC_TRY_ASSIGN(cache::Cache cache, make_room(reader.info(), options));
+  Loader loader(reader, options, cache);
+  loader.leave_in_place(mapped);
+  TQC_TRY(loader.load_all(progress));
   TQC_TRY(cache::validate(cache));
   return cache;
 }

@@ -14,7 +14,8 @@ namespace {
 // What is wrong with the content of one section; one fact, since one leads to the next.
 Result<void> check_section(const ByteSource& source, const Manifest& manifest,
                            const SectionInfo& section, const Decompressor& decompressor) {
-  TQC_TRY_ASSIGN(const AlignedBytes raw, read_section(source, section, decompressor));
+  AlignedBytes raw;
+  TQC_TRY(read_section(source, section, decompressor, raw));
   if (sha256(raw) != section.raw_sha256) {
     return Error{ErrorCode::kCorrupt, "SHA-256 of the content mismatch"};
   }
@@ -35,19 +36,6 @@ std::vector<std::string> section_damage(const ByteSource& source, const Manifest
   return damage;
 }
 
-// One section is in memory for every thread, so a hostile file can ask for no more than the
-// largest section times their number.
-Result<void> check_largest(const Manifest& manifest, std::uint64_t max_bytes) {
-  for (std::size_t i = 0; i < manifest.sections.size(); ++i) {
-    const SectionInfo& section = manifest.sections[i];
-    if (section.raw_bytes <= max_bytes) continue;
-    return Error{ErrorCode::kTooLarge, section_place(i, section) + ": " +
-                                           std::to_string(section.raw_bytes) + " bytes, " +
-                                           std::to_string(max_bytes) + " are allowed"};
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& options,
@@ -63,18 +51,18 @@ Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& o
   const Decompressor decompressor;
   const std::uint64_t total = total_raw_bytes(manifest);
   std::uint64_t done = 0;
-  for (std::size_t first = 0; first < manifest.sections.size();) {
-    const std::size_t end = batch_end(manifest, first);
-    std::vector<std::vector<std::string>> found(end - first);
-    parallel_for(end - first, options.n_threads, [&](std::size_t i) {
-      found[i] = section_damage(source, manifest, first + i, decompressor);
-    });
-    for (const std::vector<std::string>& lines : found) {
-      report.damage.insert(report.damage.end(), lines.begin(), lines.end());
-    }
-    for (; first < end; ++first) done += manifest.sections[first].raw_bytes;
-    if (progress && !progress(done, total)) return Error{ErrorCode::kInterrupted, "interrupted"};
-  }
+  std::vector<std::vector<std::string>> found(slot_count(options.n_threads));
+  const auto check = [&](std::size_t i, std::size_t slot) -> Result<void> {
+    found[slot] = section_damage(source, manifest, i, decompressor);
+    return {};
+  };
+  const auto report_section = [&](std::size_t i, std::size_t slot) -> Result<void> {
+    report.damage.insert(report.damage.end(), found[slot].begin(), found[slot].end());
+    done += manifest.sections[i].raw_bytes;
+    if (!progress || progress(done, total)) return {};
+    return Error{ErrorCode::kInterrupted, "interrupted"};
+  };
+  TQC_TRY(run_in_order({manifest.sections.size(), check, report_section}, options.n_threads));
   report.sections_checked = manifest.sections.size();
   report.bytes_checked = report.info.file_bytes;
   return report;

@@ -3,11 +3,11 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
-#include <mutex>
 #include <new>
 #include <string>
 #include <utility>
-#include <vector>
+
+#include "tqcache/base/pool.h"
 
 namespace tqcache::format {
 namespace {
@@ -20,29 +20,11 @@ struct FreeContext {
   void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
 };
 
-// Contexts that wait to be borrowed again.
 template <class Context>
-class Pool {
- public:
-  using Lease = std::unique_ptr<Context, FreeContext>;
-
-  // Null when there is none.
-  Lease take() {
-    const std::lock_guard lock(mutex_);
-    if (free_.empty()) return nullptr;
-    Lease lease = std::move(free_.back());
-    free_.pop_back();
-    return lease;
-  }
-  void give_back(Lease lease) {
-    const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(lease));
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<Lease> free_;
-};
+std::unique_ptr<Context, FreeContext> made(Context* context) {
+  if (context == nullptr) throw std::bad_alloc();
+  return std::unique_ptr<Context, FreeContext>(context);
+}
 
 // zstd fails on good parameters only for want of memory.
 std::size_t require(std::size_t result) {
@@ -56,7 +38,7 @@ Error corrupt_frame(std::string fact) { return {ErrorCode::kCorrupt, "zstd: " + 
 
 struct Compressor::State {
   int level = 0;
-  Pool<ZSTD_CCtx> contexts;
+  Pool<ZSTD_CCtx, FreeContext> contexts;
 };
 
 Compressor::Compressor(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -75,9 +57,7 @@ Result<Compressor> Compressor::make(int level) {
 
 Result<bool> Compressor::compress(ByteView raw, Bytes& frame) const {
   if (raw.empty()) return false;
-  auto context = state_->contexts.take();
-  if (!context) context.reset(ZSTD_createCCtx());
-  if (!context) throw std::bad_alloc();
+  const auto context = state_->contexts.borrow([] { return made(ZSTD_createCCtx()); });
   require(ZSTD_CCtx_setParameter(context.get(), ZSTD_c_compressionLevel, state_->level));
 
   frame.resize(raw.size() - 1);
@@ -88,12 +68,11 @@ Result<bool> Compressor::compress(ByteView raw, Bytes& frame) const {
   } else {
     frame.resize(require(size));
   }
-  state_->contexts.give_back(std::move(context));
   return !frame.empty();
 }
 
 struct Decompressor::State {
-  Pool<ZSTD_DCtx> contexts;
+  Pool<ZSTD_DCtx, FreeContext> contexts;
 };
 
 Decompressor::Decompressor() : state_(std::make_unique<State>()) {}
@@ -114,12 +93,9 @@ Result<void> Decompressor::check_frame(ByteView frame, std::uint64_t raw_size) {
 }
 
 Result<void> Decompressor::decompress(ByteView frame, std::span<std::byte> raw) const {
-  auto context = state_->contexts.take();
-  if (!context) context.reset(ZSTD_createDCtx());
-  if (!context) throw std::bad_alloc();
+  const auto context = state_->contexts.borrow([] { return made(ZSTD_createDCtx()); });
   const std::size_t size =
       ZSTD_decompressDCtx(context.get(), raw.data(), raw.size(), frame.data(), frame.size());
-  state_->contexts.give_back(std::move(context));
   if (ZSTD_isError(size)) return corrupt_frame(ZSTD_getErrorName(size));
   if (size != raw.size()) return corrupt_frame("holds " + std::to_string(size) + " bytes");
   return {};

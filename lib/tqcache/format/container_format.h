@@ -29,14 +29,17 @@ inline constexpr std::uint64_t kSectionAlignment = 64;
 // No feature is defined yet, so every bit that is set asks for more than this reader knows.
 inline constexpr std::uint32_t kKnownRequiredFeatures = 0;
 
-// Limits, besides those of cache/cache.h.
+// Limits, besides those of cache/cache.h and codec/codec_spec.h.
 inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
-inline constexpr std::uint32_t kMaxManifestDepth = 16;       // tables within tables
-inline constexpr std::uint32_t kMaxManifestTables = 200000;  // also bounds shared sub-tables
-inline constexpr std::size_t kMaxTextBytes = 1024;           // each text of the manifest
-inline constexpr std::size_t kMaxCentroids = 256;            // of one codebook
-inline constexpr std::size_t kMaxMeanValues = 16 << 20;      // of the means of all sides
-inline constexpr std::size_t kMaxArrays = 64;                // of one arrays layer
+inline constexpr std::uint32_t kMaxManifestDepth = 16;        // tables within tables
+inline constexpr std::uint32_t kMaxManifestTables = 200000;   // also bounds shared sub-tables
+inline constexpr std::size_t kMaxTextBytes = 1024;            // each text of the manifest
+inline constexpr std::size_t kMaxDifferentParts = 1024;       // of the different codecs of a file
+inline constexpr std::size_t kMaxMatrixValues = 8 << 20;      // of the matrices of different parts
+inline constexpr std::size_t kMaxCentroids = 256;             // of one codebook
+inline constexpr std::size_t kMaxMeanValues = 16 << 20;       // of the means of all sides
+inline constexpr std::size_t kMaxOrderedChannels = 16 << 20;  // of all sides with loud channels
+inline constexpr std::size_t kMaxArrays = 64;                 // of one arrays layer
 inline constexpr std::size_t kMaxArrayRank = 8;
 inline constexpr std::uint64_t kMaxArrayBytes = std::uint64_t{1} << 40;
 

@@ -3,6 +3,8 @@
 #include <bit>
 #include <string_view>
 
+#include "tqcache/format/type_names.h"
+
 namespace tqcache::format {
 namespace {
 
@@ -14,6 +16,7 @@ class Serialization {
  public:
   void number(std::uint64_t value) { out_.write(value); }
   void number(std::int64_t value) { out_.write(value); }
+  void number(int value) { number(std::int64_t{value}); }
   template <class Enum>
   requires std::is_enum_v<Enum>
   void number(Enum value) { number(static_cast<std::uint64_t>(value)); }
@@ -38,18 +41,30 @@ void add_identity(Serialization& out, const cache::Identity& identity) {
   out.text(identity.source_format);
 }
 
+void add_part(Serialization& out, const codec::PartSpec& part) {
+  out.number(part.first);
+  out.number(part.quantizer.head_dim);
+  out.number(part.quantizer.bits);
+  out.text(name_of(kRotationNames, part.quantizer.rotation));
+  out.number(part.quantizer.rounds);
+  out.number(part.quantizer.seed);
+  out.text(name_of(kScaleNames, part.quantizer.scale));
+  out.number(std::uint64_t{part.of_residual});
+  out.number(std::uint64_t{part.has_bias});
+  out.bytes(object_bytes(part.centroids));
+}
+
 void add_side(Serialization& out, const SideInfo& side) {
   out.text(side.cache_type_id);
   out.number(side.dense_dtype);
-  if (!side.codec) return;  // the type id tells whether what follows is there
-  out.number(static_cast<std::int64_t>(side.codec->bits));
-  out.number(side.codec->sign_seed);
-  out.text(side.rotation);
-  out.text(side.scale);
-  out.text(side.layout);
-  out.bytes(object_bytes(side.centroids));
-  out.text(side.centring);
+  if (!is_turbo(side)) return;  // the type id tells whether what follows is there
+  out.text(kLayoutName);
+  out.number(std::uint64_t{side.parts.size()});
+  for (const codec::PartSpec& part : side.parts) add_part(out, part);
+  out.text(name_of(kCentringNames, side.centring));
   out.bytes(object_bytes(side.mean));
+  out.bytes(object_bytes(side.outliers));
+  out.number(side.n_sinks);
 }
 
 void add_layer(Serialization& out, const LayerInfo& layer) {

@@ -1,6 +1,5 @@
 #include "tqcache/format/describe.h"
 
-#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -10,36 +9,22 @@
 namespace tqcache::format {
 namespace {
 
-std::string_view centring_name(cache::Centring centring) {
-  switch (centring) {
-    case cache::Centring::kNone:
-      return kCentringNone;
-    case cache::Centring::kPostRope:
-      return kCentringPostRope;
-    default:
-      return kCentringPreRope;
-  }
-}
-
 SideInfo describe_side(const cache::Side& side) {
   SideInfo info;
   info.cache_type_id = kDenseType;
   info.dense_dtype = cache::dense_dtype(side);
   if (const auto* turbo = std::get_if<cache::TurboSide>(&side)) {
-    info.cache_type_id = kTurboMseType;
-    info.codec = turbo->codec.quantizer().spec();
-    info.rotation = kRotationName;
-    info.scale = kScaleName;
-    info.layout = kLayoutName;
-    const std::span<const float> centroids = turbo->codec.quantizer().centroids();
-    info.centroids.assign(centroids.begin(), centroids.end());
-    info.centring = centring_name(turbo->mean.kind);
+    info.cache_type_id = name_of(kTurboTypes, turbo->codec.mode());
+    info.parts = turbo->codec.parts();
+    info.centring = turbo->mean.kind;
     info.mean.assign(turbo->mean.values.begin(), turbo->mean.values.end());
+    info.outliers = turbo->outliers.loud();
+    info.n_sinks = turbo->n_sinks;
   }
   return info;
 }
 
-LayerInfo describe_layer(const cache::AttentionLayer& layer) {
+LayerInfo describe_kind(const cache::AttentionLayer& layer) {
   LayerInfo info;
   info.cache_type_id = kAttentionType;
   info.shape = layer.shape;
@@ -48,7 +33,7 @@ LayerInfo describe_layer(const cache::AttentionLayer& layer) {
   return info;
 }
 
-LayerInfo describe_layer(const cache::ArraysLayer& layer) {
+LayerInfo describe_kind(const cache::ArraysLayer& layer) {
   LayerInfo info;
   info.cache_type_id = kArraysType;
   for (const cache::NamedArray& array : layer.arrays) {
@@ -66,14 +51,17 @@ bool is_packed(const cache::Layer& layer, const SectionKey& key) {
 
 }  // namespace
 
+LayerInfo describe_layer(const cache::Layer& layer) {
+  return std::visit([](const auto& kind) { return describe_kind(kind); }, layer);
+}
+
 Manifest describe(const cache::Cache& cache, std::string writer) {
   Manifest manifest;
   manifest.writer = std::move(writer);
   manifest.identity = cache.identity;
   manifest.tokens = cache.tokens;
   for (const cache::Layer& layer : cache.layers) {
-    manifest.layers.push_back(
-        std::visit([](const auto& kind) { return describe_layer(kind); }, layer));
+    manifest.layers.push_back(describe_layer(layer));
   }
   for (const SectionKey& key : plan_sections(manifest.layers, cache.n_tokens())) {
     const auto layer = static_cast<std::size_t>(key.layer);

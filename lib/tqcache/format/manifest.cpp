@@ -1,6 +1,8 @@
 #include "tqcache/format/manifest.h"
 
+#include <algorithm>
 #include <cassert>
+#include <cstring>
 
 #include "tqcache/format/type_names.h"
 
@@ -11,6 +13,21 @@ bool is_attention(const LayerInfo& layer) { return layer.cache_type_id == kAtten
 const SideInfo& side_of(const LayerInfo& layer, SideName side) {
   assert(side != SideName::kArray);
   return side == SideName::kKeys ? layer.k : layer.v;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+bool same_bits(const codec::PartSpec& a, const codec::PartSpec& b) {
+  return a.first == b.first && a.quantizer == b.quantizer && a.of_residual == b.of_residual &&
+         a.has_bias == b.has_bias && same_bits(a.centroids, b.centroids);
+}
+
+bool same_bits(const std::vector<codec::PartSpec>& a, const std::vector<codec::PartSpec>& b) {
+  return std::ranges::equal(
+      a, b, [](const codec::PartSpec& x, const codec::PartSpec& y) { return same_bits(x, y); });
 }
 
 std::string section_place(std::size_t index, const SectionInfo& section) {

@@ -6,7 +6,6 @@
 // Spec: docs/format.md §4.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,15 +37,13 @@ struct SectionInfo {
 };
 
 struct SideInfo {
-  std::string cache_type_id;  // type_names.h: "tqcache.dense.v1", "tqcache.turbo_mse.v1"
-  Dtype dense_dtype = Dtype::kF16;
-  std::optional<codec::CodecSpec> codec;  // turbo sides, and so all that follow
-  std::string rotation;                   // name of the rotation
-  std::string scale;                      // name of the rule for scales
-  std::string layout;                     // name of the packed layout
-  std::vector<float> centroids;           // [2^bits], ascending
-  std::string centring;                   // name of what was taken out: "pre_rope.v1"
-  std::vector<float> mean;                // [n_kv_heads, head_dim]; empty: none, or not fixed yet
+  std::string cache_type_id;           // type_names.h: "tqcache.dense.v1", "tqcache.turbo_mse.v1"
+  Dtype dense_dtype = Dtype::kF16;     // of blocks that are not packed, and of sink tokens
+  std::vector<codec::PartSpec> parts;  // of the codec; empty: a dense side, and so all that follow
+  cache::Centring centring = cache::Centring::kNone;
+  std::vector<float> mean;              // [n_kv_heads, head_dim]; empty: none, or not fixed yet
+  std::vector<std::uint16_t> outliers;  // [n_kv_heads, n]: the loud channels; empty: as for mean
+  std::int64_t n_sinks = 0;             // first tokens that stay dense
 };
 
 struct ArrayInfo {
@@ -75,21 +72,29 @@ struct Manifest {
 
 bool is_attention(const LayerInfo& layer);
 
+inline bool is_turbo(const SideInfo& side) { return !side.parts.empty(); }
+
 // Requires: `side` is kKeys or kValues.
 const SideInfo& side_of(const LayerInfo& layer, SideName side);
+
+// Equal as the bytes of a file are, in which 0 and -0 differ.
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
+bool same_bits(const codec::PartSpec& a, const codec::PartSpec& b);
+bool same_bits(const std::vector<codec::PartSpec>& a, const std::vector<codec::PartSpec>& b);
 
 // "section 12 (layer 3 k, block 0)", as messages name a section.
 std::string section_place(std::size_t index, const SectionInfo& section);
 
 // Errors: kTooLarge when the manifest is beyond kMaxManifestBytes.
-// Bytes:  the same manifest gives the same bytes (with the same FlatBuffers library).
+// Bytes:  the same manifest gives the same bytes (with the same FlatBuffers library). Texts, and
+//         all of a codec, are written once however many sides they belong to.
 Result<Bytes> encode_manifest(const Manifest& manifest);
 
-// Safe for untrusted input: checks the structure of the FlatBuffer and the range of every
-// enumeration, and nothing else; manifest_rules.h has the rest.
+// Safe for untrusted input: checks the structure of the FlatBuffer, the range of every enumeration
+// and the names of the codec, and nothing else; manifest_rules.h has the rest.
 //
 // Requires: `bytes` start at a multiple of 64.
-// Errors:   kCorrupt, kTooLarge.
+// Errors:   kCorrupt, kTooLarge, kUnsupported (a name that this reader does not know).
 Result<Manifest> decode_manifest(ByteView bytes);
 
 }  // namespace tqcache::format

@@ -7,6 +7,7 @@
 #include <cache_v2_generated.h>
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cstdint>
 #include <string>
@@ -15,6 +16,7 @@
 #include "tqcache/format/checksum_bytes.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/format/type_names.h"
 
 namespace tqcache::format {
 namespace {
@@ -82,30 +84,108 @@ Result<cache::Identity> read_identity(const fb::Identity& in) {
   return identity;
 }
 
-// Takes what it copies off `budget`, which is for all means together.
-Result<std::vector<float>> read_mean(const flatbuffers::Vector<float>& mean, std::size_t& budget) {
+// What all sides of a manifest may copy together. Many may point to the same vector, so that a
+// small file could ask for much.
+struct Budget {
+  std::uint64_t mean_values = kMaxMeanValues;
+  std::uint64_t ordered_channels = kMaxOrderedChannels;
+};
+
+Result<std::vector<float>> read_mean(const flatbuffers::Vector<float>& mean, Budget& budget) {
   if (mean.size() == 0) return corrupt("a mean of no values");
-  TQC_TRY(check_count(mean.size(), budget, "values of a mean, beyond those of all means"));
-  budget -= mean.size();
+  TQC_TRY(
+      check_count(mean.size(), budget.mean_values, "values of a mean, beyond those of all means"));
+  budget.mean_values -= mean.size();
   return to_vector(mean);
 }
 
-Result<SideInfo> read_side(const fb::Side& in, int head_dim, std::size_t& budget) {
+// A side with loud channels takes an order of all channels when it is loaded, so these count.
+Result<std::vector<std::uint16_t>> read_outliers(const flatbuffers::Vector<std::uint16_t>& outliers,
+                                                 std::uint64_t n_channels, Budget& budget) {
+  if (outliers.size() == 0) return corrupt("a list of no loud channels");
+  if (outliers.size() > n_channels) return corrupt("more loud channels than channels");
+  TQC_TRY(check_count(n_channels, budget.ordered_channels,
+                      "channels, some of them loud, beyond those of all sides"));
+  budget.ordered_channels -= n_channels;
+  return to_vector(outliers);
+}
+
+template <class Kind, std::size_t n>
+Result<Kind> read_kind(const std::array<KindName<Kind>, n>& table, std::string_view what,
+                       const flatbuffers::String& name) {
+  TQC_TRY_ASSIGN(const std::string text, read_text(name));
+  return kind_of(table, what, text);
+}
+
+Result<bool> read_yes_no(fb::YesNo value, std::string_view what) {
+  TQC_TRY_ASSIGN(const auto checked, checked_enum(value, fb::YesNo::yes, what));
+  return checked == fb::YesNo::yes;
+}
+
+Result<codec::PartSpec> read_part(const fb::Part& in) {
+  codec::PartSpec part;
+  TQC_TRY(check_count(in.first(), cache::kMaxHeadDim, "channels before a part"));
+  TQC_TRY(check_count(in.size(), cache::kMaxHeadDim, "channels of a part"));
+  part.first = static_cast<int>(in.first());
+  part.quantizer.head_dim = static_cast<int>(in.size());
+  part.quantizer.bits = in.bits();
+  TQC_TRY_ASSIGN(part.quantizer.rotation, read_kind(kRotationNames, "rotation", *in.rotation()));
+  part.quantizer.rounds = in.rounds();
+  part.quantizer.seed = in.seed();
+  TQC_TRY_ASSIGN(part.quantizer.scale, read_kind(kScaleNames, "scale", *in.scale()));
+  TQC_TRY_ASSIGN(part.of_residual, read_yes_no(in.of_residual(), "value of of_residual"));
+  TQC_TRY_ASSIGN(part.has_bias, read_yes_no(in.has_bias(), "value of has_bias"));
+  TQC_TRY(check_count(in.centroids()->size(), kMaxCentroids, "centroids"));
+  part.centroids = to_vector(*in.centroids());
+  return part;
+}
+
+Result<std::vector<codec::PartSpec>> read_codec(const fb::Codec& in) {
+  TQC_TRY_ASSIGN(const std::string layout, read_text(*in.layout()));
+  if (layout != kLayoutName) return unknown_name("layout", layout);
+  if (in.parts()->size() == 0) return corrupt("a codec without parts");
+  TQC_TRY(check_count(in.parts()->size(), codec::kMaxParts, "parts of a codec"));
+  std::vector<codec::PartSpec> parts;
+  for (const fb::Part* each : *in.parts()) {
+    auto part = read_part(*each);
+    if (!part) return in_context("part " + std::to_string(parts.size()), std::move(part).error());
+    parts.push_back(std::move(part).value());
+  }
+  return parts;
+}
+
+// What stands beside a codec and nowhere else. `n_channels` counts those of all kv heads.
+Result<void> read_turbo_fields(const fb::Side& in, std::uint64_t n_channels, Budget& budget,
+                               SideInfo& side) {
+  TQC_TRY_ASSIGN(side.parts, read_codec(*in.codec()));
+  if (in.centring() == nullptr) return corrupt("a codec without centring");
+  TQC_TRY_ASSIGN(side.centring, read_kind(kCentringNames, "centring", *in.centring()));
+  if (in.mean() != nullptr) {
+    TQC_TRY_ASSIGN(side.mean, read_mean(*in.mean(), budget));
+  }
+  if (in.outliers() != nullptr) {
+    TQC_TRY_ASSIGN(side.outliers, read_outliers(*in.outliers(), n_channels, budget));
+  }
+  side.n_sinks = in.n_sinks();
+  return {};
+}
+
+Result<SideInfo> read_side(const fb::Side& in, std::uint64_t n_channels, Budget& budget) {
   SideInfo side;
   TQC_TRY_ASSIGN(side.cache_type_id, read_text(*in.cache_type_id()));
   TQC_TRY_ASSIGN(side.dense_dtype, to_dtype(in.dtype()));
-  if (const fb::Codec* codec = in.codec()) {
-    side.codec = codec::CodecSpec{head_dim, codec->bits(), codec->sign_seed()};
-    TQC_TRY_ASSIGN(side.rotation, read_text(*codec->rotation()));
-    TQC_TRY_ASSIGN(side.scale, read_text(*codec->scale()));
-    TQC_TRY_ASSIGN(side.layout, read_text(*codec->layout()));
-    TQC_TRY(check_count(codec->centroids()->size(), kMaxCentroids, "centroids"));
-    side.centroids = to_vector(*codec->centroids());
-    TQC_TRY_ASSIGN(side.centring, read_text(*codec->centring()));
-    if (codec->mean() != nullptr) {
-      TQC_TRY_ASSIGN(side.mean, read_mean(*codec->mean(), budget));
-    }
+  if (in.codec() != nullptr) {
+    TQC_TRY(read_turbo_fields(in, n_channels, budget, side));
+  } else if (in.centring() || in.mean() || in.outliers() || in.n_sinks() != 0) {
+    return corrupt("what belongs to a codec without one");
   }
+  return side;
+}
+
+Result<SideInfo> read_side_at(std::string_view place, const fb::Side& in, std::uint64_t n_channels,
+                              Budget& budget) {
+  auto side = read_side(in, n_channels, budget);
+  if (!side) return in_context(place, std::move(side).error());
   return side;
 }
 
@@ -119,7 +199,7 @@ Result<ArrayInfo> read_array(const fb::Array& in) {
   return array;
 }
 
-Result<LayerInfo> read_layer(const fb::Layer& in, std::size_t& mean_budget) {
+Result<LayerInfo> read_layer(const fb::Layer& in, Budget& budget) {
   LayerInfo layer;
   TQC_TRY_ASSIGN(layer.cache_type_id, read_text(*in.cache_type_id()));
   layer.shape = {in.n_kv_heads(), in.head_dim()};
@@ -128,10 +208,9 @@ Result<LayerInfo> read_layer(const fb::Layer& in, std::size_t& mean_budget) {
     return corrupt("neither k and v alone nor arrays alone");
   }
   if (in.k() != nullptr) {
-    TQC_TRY(check_count(in.head_dim(), cache::kMaxHeadDim, "components of a head vector"));
-    const int head_dim = static_cast<int>(in.head_dim());
-    TQC_TRY_ASSIGN(layer.k, read_side(*in.k(), head_dim, mean_budget));
-    TQC_TRY_ASSIGN(layer.v, read_side(*in.v(), head_dim, mean_budget));
+    const std::uint64_t n_channels = std::uint64_t{in.n_kv_heads()} * in.head_dim();
+    TQC_TRY_ASSIGN(layer.k, read_side_at("k", *in.k(), n_channels, budget));
+    TQC_TRY_ASSIGN(layer.v, read_side_at("v", *in.v(), n_channels, budget));
     return layer;
   }
   TQC_TRY(check_count(in.arrays()->size(), kMaxArrays, "arrays"));
@@ -173,9 +252,9 @@ Result<const fb::Manifest*> verified_root(ByteView bytes) {
 
 Result<void> read_layers(const fb::Manifest& root, Manifest& manifest) {
   TQC_TRY(check_count(root.layers()->size(), cache::kMaxLayers, "layers"));
-  std::size_t mean_budget = kMaxMeanValues;
+  Budget budget;
   for (const fb::Layer* in : *root.layers()) {
-    auto layer = read_layer(*in, mean_budget);
+    auto layer = read_layer(*in, budget);
     if (!layer) {
       return in_context("layer " + std::to_string(manifest.layers.size()),
                         std::move(layer).error());

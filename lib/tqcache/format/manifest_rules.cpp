@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -9,7 +10,6 @@
 #include <utility>
 
 #include "tqcache/base/shape.h"
-#include "tqcache/codec/quantizer.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/section_plan.h"
 #include "tqcache/format/type_names.h"
@@ -19,18 +19,6 @@ namespace {
 
 Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 Error too_large(std::string message) { return {ErrorCode::kTooLarge, std::move(message)}; }
-
-// A name from the file for a message: printable ASCII only, so that it cannot steer a terminal.
-std::string quoted(std::string_view name) {
-  std::string text = "\"";
-  for (const char c : name.substr(0, 64)) text += c >= ' ' && c <= '~' ? c : '?';
-  return text + "\"";
-}
-
-Result<void> check_name(std::string_view what, std::string_view name, std::string_view known) {
-  if (name == known) return {};
-  return Error{ErrorCode::kUnsupported, std::string(what) + " " + quoted(name)};
-}
 
 Result<void> check_text(std::string_view what, std::string_view text) {
   if (text.size() <= kMaxTextBytes) return {};
@@ -49,27 +37,48 @@ Result<void> check_identity_fields(const cache::Identity& identity) {
   return {};
 }
 
-Result<void> check_codec(const SideInfo& side) {
-  TQC_TRY(check_name("rotation", side.rotation, kRotationName));
-  TQC_TRY(check_name("scale", side.scale, kScaleName));
-  TQC_TRY(check_name("layout", side.layout, kLayoutName));
-  TQC_TRY(codec::validate(*side.codec));
-  TQC_TRY(codec::Quantizer::make(*side.codec, side.centroids));
+// The codec uses centroids as the file has them.
+Result<void> check_codebook(const codec::PartSpec& part) {
+  const std::vector<float>& centroids = part.centroids;
+  const std::size_t expected = std::size_t{1} << part.quantizer.bits;
+  if (centroids.size() != expected) {
+    return corrupt("codebook: " + std::to_string(centroids.size()) + " centroids where " +
+                   std::to_string(expected) + " belong");
+  }
+  if (!std::ranges::all_of(centroids, [](float c) { return c >= -1 && c <= 1; })) {
+    return corrupt("codebook: a centroid is outside -1 to 1");
+  }
+  if (std::ranges::adjacent_find(centroids, std::greater_equal{}) != centroids.end()) {
+    return corrupt("codebook: the centroids do not ascend");
+  }
   return {};
 }
 
-// The name, and a mean that fits the heads. Whether there has to be one depends on the sections.
+Result<void> check_codec(const SideInfo& side, codec::Mode expected, std::int64_t head_dim) {
+  if (!is_turbo(side)) return corrupt("a turbo side without a codec");
+  TQC_TRY_ASSIGN(const codec::Mode mode, codec::mode_of(static_cast<int>(head_dim), side.parts));
+  if (mode != expected) {
+    return corrupt("cache type " + side.cache_type_id + " with parts of mode " +
+                   std::string(codec::mode_word(mode)));
+  }
+  for (std::size_t i = 0; i < side.parts.size(); ++i) {
+    if (auto codebook = check_codebook(side.parts[i]); !codebook) {
+      return in_context("part " + std::to_string(i), std::move(codebook).error());
+    }
+  }
+  return {};
+}
+
+// A mean that fits the heads. Whether there has to be one depends on the sections.
 Result<void> check_centring(const SideInfo& side, SideName name, cache::HeadShape shape,
                             const cache::Rope& rope) {
-  if (side.centring == kCentringNone) {
+  if (side.centring == cache::Centring::kNone) {
     if (!side.mean.empty()) return corrupt("a mean without centring");
     return {};
   }
-  if (side.centring != kCentringPostRope) {
-    TQC_TRY(check_name("centring", side.centring, kCentringPreRope));
-    if (name != SideName::kKeys || !cache::can_turn(rope, shape.head_dim)) {
-      return corrupt("centring before RoPE where there is none");
-    }
+  if (side.centring == cache::Centring::kPreRope &&
+      (name != SideName::kKeys || !cache::can_turn(rope, shape.head_dim))) {
+    return corrupt("centring before RoPE where there is none");
   }
   const std::int64_t expected = shape.n_kv_heads * shape.head_dim;
   if (!side.mean.empty() && std::ssize(side.mean) != expected) {
@@ -82,16 +91,30 @@ Result<void> check_centring(const SideInfo& side, SideName name, cache::HeadShap
   return {};
 }
 
+// As for the mean, whether there have to be any depends on the sections.
+Result<void> check_outliers(const SideInfo& side, codec::Mode mode, cache::HeadShape shape) {
+  if (side.outliers.empty()) return {};
+  if (mode != codec::Mode::kMixed) return corrupt("loud channels of a codec that has none");
+  const auto n_channels = static_cast<std::size_t>(side.parts[0].quantizer.head_dim);
+  auto outliers = cache::make_outliers(shape, n_channels, side.outliers);
+  if (!outliers) return in_context("loud channels", std::move(outliers).error());
+  return {};
+}
+
 Result<void> check_side(const SideInfo& side, SideName name, cache::HeadShape shape,
                         const cache::Rope& rope) {
   if (side.cache_type_id == kDenseType) {
-    if (side.codec) return corrupt("a dense side with a codec");
+    if (is_turbo(side)) return corrupt("a dense side with a codec");
     return {};
   }
-  TQC_TRY(check_name("cache type", side.cache_type_id, kTurboMseType));
-  if (!side.codec) return corrupt("a turbo side without a codec");
-  TQC_TRY(check_codec(side));
-  return check_centring(side, name, shape, rope);
+  TQC_TRY_ASSIGN(const codec::Mode mode, kind_of(kTurboTypes, "cache type", side.cache_type_id));
+  TQC_TRY(check_codec(side, mode, shape.head_dim));
+  TQC_TRY(check_centring(side, name, shape, rope));
+  TQC_TRY(check_outliers(side, mode, shape));
+  if (side.n_sinks < 0 || side.n_sinks > cache::kTokenBlock) {
+    return corrupt(std::to_string(side.n_sinks) + " sink tokens");
+  }
+  return {};
 }
 
 Result<void> check_attention(const LayerInfo& layer, const cache::Rope& rope) {
@@ -138,16 +161,67 @@ Result<void> check_arrays(const LayerInfo& layer) {
 
 Result<void> check_layer(const LayerInfo& layer, const cache::Rope& rope) {
   if (is_attention(layer)) return check_attention(layer, rope);
-  TQC_TRY(check_name("cache type", layer.cache_type_id, kArraysType));
+  if (layer.cache_type_id != kArraysType) return unknown_name("cache type", layer.cache_type_id);
   return check_arrays(layer);
+}
+
+// Adds up what it takes to make the codecs of a file, which is a table a part, and of some
+// rotations a matrix. Sides that are coded alike share theirs.
+class CodecCosts {
+ public:
+  Result<void> add(const SideInfo& side) {
+    const auto is_same = [&](const auto* known) { return same_bits(*known, side.parts); };
+    if (!is_turbo(side) || std::ranges::any_of(different_, is_same)) return {};
+    different_.push_back(&side.parts);
+    n_parts_ += side.parts.size();
+    for (const codec::PartSpec& part : side.parts) n_matrix_values_ += matrix_values(part);
+    if (n_parts_ > kMaxDifferentParts) {
+      return too_large("codecs: " + std::to_string(n_parts_) + " different parts");
+    }
+    if (n_matrix_values_ > kMaxMatrixValues) {
+      return too_large("codecs: matrices of " + std::to_string(n_matrix_values_) + " values");
+    }
+    return {};
+  }
+
+ private:
+  static std::size_t matrix_values(const codec::PartSpec& part) {
+    const codec::RotationKind kind = part.quantizer.rotation;
+    const bool has_matrix =
+        kind == codec::RotationKind::kDenseQr || kind == codec::RotationKind::kGaussian;
+    const auto size = static_cast<std::size_t>(part.quantizer.head_dim);
+    return has_matrix ? size * size : 0;
+  }
+
+  std::vector<const std::vector<codec::PartSpec>*> different_;
+  std::size_t n_parts_ = 0;
+  std::size_t n_matrix_values_ = 0;
+};
+
+Result<void> check_codec_costs(const std::vector<LayerInfo>& layers) {
+  CodecCosts costs;
+  for (const LayerInfo& layer : layers) {
+    TQC_TRY(costs.add(layer.k));
+    TQC_TRY(costs.add(layer.v));
+  }
+  return {};
+}
+
+// Of a packed section all that its codes were made with is known.
+Result<void> check_fixed(const SideInfo& side) {
+  if (side.centring != cache::Centring::kNone && side.mean.empty()) {
+    return corrupt("packed, but without its mean");
+  }
+  if (side.cache_type_id == name_of(kTurboTypes, codec::Mode::kMixed) && side.outliers.empty()) {
+    return corrupt("packed, but without its loud channels");
+  }
+  return {};
 }
 
 // A turbo side packs every token block but the last, which it cannot pack before it is full.
 Result<void> check_form(const Manifest& manifest, const SectionInfo& section) {
   const LayerInfo& layer = manifest.layers[static_cast<std::size_t>(section.layer)];
-  const bool is_turbo =
-      section.side != SideName::kArray && side_of(layer, section.side).codec.has_value();
-  if (!is_turbo) {
+  if (section.side == SideName::kArray || !is_turbo(side_of(layer, section.side))) {
     if (section.packed) return corrupt("packed, of a side that is not turbo");
     return {};
   }
@@ -155,11 +229,8 @@ Result<void> check_form(const Manifest& manifest, const SectionInfo& section) {
       cache::tokens_in_block(manifest.n_tokens(), section.block) == cache::kTokenBlock;
   const bool is_last = section.block + 1 == cache::block_count(manifest.n_tokens());
   if (section.packed && !is_full) return corrupt("packed, but not full");
-  const SideInfo& side = side_of(layer, section.side);
-  if (section.packed && side.centring != kCentringNone && side.mean.empty()) {
-    return corrupt("packed, but without its mean");
-  }
-  if (!section.packed && !is_last) return corrupt("a token block before the last is not packed");
+  if (section.packed) return check_fixed(side_of(layer, section.side));
+  if (!is_last) return corrupt("a token block before the last is not packed");
   return {};
 }
 
@@ -226,7 +297,7 @@ Result<void> check_contents(const Manifest& manifest) {
       return in_context("layer " + std::to_string(i), std::move(layer).error());
     }
   }
-  return {};
+  return check_codec_costs(manifest.layers);
 }
 
 Result<void> check_sections(const Manifest& manifest, std::uint64_t manifest_offset) {

@@ -5,10 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "tqcache/format/checksum_bytes.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/format/type_names.h"
 
 namespace tqcache::format {
 namespace {
@@ -53,22 +57,76 @@ Offset<fb::Identity> make_identity(Builder& out, const cache::Identity& identity
                             identity.adapter_fingerprint ? &adapter : nullptr, source_format);
 }
 
-Offset<fb::Side> make_side(Builder& out, const SideInfo& side) {
-  const auto type = out.CreateString(side.cache_type_id);
-  Offset<fb::Codec> codec;
-  if (side.codec) {
-    const auto rotation = out.CreateString(side.rotation);
-    const auto scale = out.CreateString(side.scale);
-    const auto layout = out.CreateString(side.layout);
-    const auto centroids = out.CreateVector(side.centroids);
-    const auto centring = out.CreateString(side.centring);
-    const Offset<flatbuffers::Vector<float>> absent;
-    const auto mean = side.mean.empty() ? absent : out.CreateVector(side.mean);
-    codec = fb::CreateCodec(out, static_cast<std::uint8_t>(side.codec->bits), side.codec->sign_seed,
-                            rotation, scale, layout, centroids, centring, mean);
+// Remembers where what equals `key` has been written. Keys are kept by address.
+template <class Key, class Made>
+class Written {
+ public:
+  template <class Make>
+  Offset<Made> get(const Key& key, Make make) {
+    for (const auto& [known, offset] : known_) {
+      if (same_bits(*known, key)) return offset;
+    }
+    const Offset<Made> offset = make(key);
+    known_.emplace_back(&key, offset);
+    return offset;
   }
-  return fb::CreateSide(out, type, make_dtype(side.dense_dtype), codec);
-}
+
+ private:
+  std::vector<std::pair<const Key*, Offset<Made>>> known_;
+};
+
+// The sides of layers. What many of them have alike is written once: texts, codecs, and in those
+// parts and codebooks. Most files have one codec, and parts of mode affine differ in `first` alone.
+class SideWriter {
+ public:
+  // Requires: what make() is given outlives this.
+  explicit SideWriter(Builder& out) : out_(out) {}
+
+  Offset<fb::Side> make(const SideInfo& side) {
+    const auto type = text(side.cache_type_id);
+    if (!is_turbo(side)) return fb::CreateSide(out_, type, make_dtype(side.dense_dtype));
+    const auto codec =
+        codecs_.get(side.parts, [&](const auto& parts) { return make_codec(parts); });
+    const auto centring = text(name_of(kCentringNames, side.centring));
+    const auto mean = side.mean.empty() ? 0 : out_.CreateVector(side.mean);
+    const auto outliers = side.outliers.empty() ? 0 : out_.CreateVector(side.outliers);
+    return fb::CreateSide(out_, type, make_dtype(side.dense_dtype), codec, centring, mean, outliers,
+                          static_cast<std::uint16_t>(side.n_sinks));
+  }
+
+  Offset<flatbuffers::String> text(std::string_view value) {
+    return out_.CreateSharedString(value.data(), value.size());
+  }
+
+ private:
+  Offset<fb::Codec> make_codec(const std::vector<codec::PartSpec>& parts) {
+    std::vector<Offset<fb::Part>> offsets;
+    for (const codec::PartSpec& part : parts) {
+      offsets.push_back(parts_.get(part, [&](const auto& each) { return make_part(each); }));
+    }
+    const auto layout = text(kLayoutName);
+    return fb::CreateCodec(out_, layout, out_.CreateVector(offsets));
+  }
+
+  Offset<fb::Part> make_part(const codec::PartSpec& part) {
+    const codec::QuantizerSpec& spec = part.quantizer;
+    const auto rotation = text(name_of(kRotationNames, spec.rotation));
+    const auto scale = text(name_of(kScaleNames, spec.scale));
+    const auto centroids =
+        codebooks_.get(part.centroids, [&](const auto& each) { return out_.CreateVector(each); });
+    return fb::CreatePart(
+        out_, static_cast<std::uint32_t>(part.first), static_cast<std::uint32_t>(spec.head_dim),
+        static_cast<std::uint8_t>(spec.bits), rotation, static_cast<std::uint8_t>(spec.rounds),
+        spec.seed, scale, to_yes_no(part.of_residual), to_yes_no(part.has_bias), centroids);
+  }
+
+  static fb::YesNo to_yes_no(bool value) { return value ? fb::YesNo::yes : fb::YesNo::no; }
+
+  Builder& out_;
+  Written<std::vector<codec::PartSpec>, fb::Codec> codecs_;
+  Written<codec::PartSpec, fb::Part> parts_;
+  Written<std::vector<float>, flatbuffers::Vector<float>> codebooks_;
+};
 
 Offset<fb::Array> make_array(Builder& out, const ArrayInfo& array) {
   const auto name = out.CreateString(array.name);
@@ -76,11 +134,11 @@ Offset<fb::Array> make_array(Builder& out, const ArrayInfo& array) {
   return fb::CreateArray(out, name, make_dtype(array.dtype), shape);
 }
 
-Offset<fb::Layer> make_layer(Builder& out, const LayerInfo& layer) {
-  const auto type = out.CreateString(layer.cache_type_id);
+Offset<fb::Layer> make_layer(Builder& out, SideWriter& sides, const LayerInfo& layer) {
+  const auto type = sides.text(layer.cache_type_id);
   if (is_attention(layer)) {
-    const auto k = make_side(out, layer.k);
-    const auto v = make_side(out, layer.v);
+    const auto k = sides.make(layer.k);
+    const auto v = sides.make(layer.v);
     return fb::CreateLayer(out, type, static_cast<std::uint32_t>(layer.shape.n_kv_heads),
                            static_cast<std::uint32_t>(layer.shape.head_dim), k, v);
   }
@@ -110,7 +168,10 @@ void build(Builder& out, const Manifest& manifest) {
   const auto identity = make_identity(out, manifest.identity);
   const auto tokens = out.CreateVector(manifest.tokens);
   std::vector<Offset<fb::Layer>> layer_offsets;
-  for (const LayerInfo& layer : manifest.layers) layer_offsets.push_back(make_layer(out, layer));
+  SideWriter sides(out);
+  for (const LayerInfo& layer : manifest.layers) {
+    layer_offsets.push_back(make_layer(out, sides, layer));
+  }
   const auto layers = out.CreateVector(layer_offsets);
   std::vector<fb::Section> rows;
   rows.reserve(manifest.sections.size());
@@ -128,6 +189,7 @@ std::uint64_t least_size(const Manifest& manifest) {
                        manifest.tokens.size() * sizeof(std::int32_t);
   for (const LayerInfo& layer : manifest.layers) {
     size += (layer.k.mean.size() + layer.v.mean.size()) * sizeof(float);
+    size += (layer.k.outliers.size() + layer.v.outliers.size()) * sizeof(std::uint16_t);
   }
   return size;
 }

@@ -9,7 +9,6 @@
 #include <variant>
 
 #include "tqcache/format/section_plan.h"
-#include "tqcache/format/type_names.h"
 
 namespace tqcache::format {
 namespace {
@@ -59,67 +58,58 @@ ByteView dense_section(const cache::AttentionLayer& layer, const cache::Side& si
   return scratch;
 }
 
-ByteView packed_section(const cache::AttentionLayer& layer, const cache::TurboSide& side,
-                        std::int64_t block, AlignedBytes& scratch) {
-  const cache::TurboBlock& packed = side.packed[to_size(block)];
-  const PackedLayout layout = packed_layout(layer.shape, side.codec.shape());
-  scratch.resize(layout.raw_bytes);
-  std::ranges::copy(packed.codes, scratch.begin());
-  const ByteView scales = object_bytes(packed.scales);
-  std::memcpy(scratch.data() + layout.code_bytes, scales.data(), scales.size());
-  return scratch;
-}
-
-void place_dense(cache::Side& side, cache::HeadShape shape, std::int64_t n_tokens,
-                 std::int64_t block, AlignedBytes raw) {
+AlignedBytes& dense_memory(cache::Side& side, std::int64_t block) {
   const std::int64_t index = block - cache::packed_block_count(side);
   auto* turbo = std::get_if<cache::TurboSide>(&side);
   cache::DenseSide& dense = turbo ? turbo->tail : std::get<cache::DenseSide>(side);
-  AlignedBytes& memory = dense.blocks[to_size(index)];
-  const DenseRows rows = dense_rows(shape, dense.dtype, n_tokens, block);
-  if (rows.same()) {
-    memory = std::move(raw);
-    return;
-  }
+  return dense.blocks[to_size(index)];
+}
+
+void copy_dense(const DenseRows& rows, ByteView raw, AlignedBytes& memory) {
   memory.resize(rows.n_heads * rows.memory_bytes);
   for (std::size_t head = 0; head < rows.n_heads; ++head) {
-    std::memcpy(memory.data() + head * rows.memory_bytes, raw.data() + head * rows.file_bytes,
-                rows.file_bytes);
+    std::copy_n(raw.data() + head * rows.file_bytes, rows.file_bytes,
+                memory.data() + head * rows.memory_bytes);
   }
 }
 
-void place_packed(cache::TurboSide& side, cache::HeadShape shape, std::int64_t block,
-                  AlignedBytes raw) {
-  cache::TurboBlock& packed = side.packed[to_size(block)];
-  const PackedLayout layout = packed_layout(shape, side.codec.shape());
-  const ByteView scales = ByteView(raw).subspan(layout.code_bytes);
-  packed.scales.resize(scales.size() / sizeof(std::uint16_t));
-  std::memcpy(packed.scales.data(), scales.data(), scales.size());
-  raw.resize(layout.code_bytes);  // keeps the memory: the codes are not copied again
-  packed.codes = std::move(raw);
+cache::TurboBlock& packed_block(cache::Cache& cache, const SectionInfo& section) {
+  cache::Side& side = side_of_section(attention_layer(cache, section), section);
+  return std::get<cache::TurboSide>(side).packed[to_size(section.block)];
 }
 
-codec::BlockOrder order_of(SideName side) {
-  return side == SideName::kKeys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues;
+// The memory of an array or a dense block, and how it is arranged there.
+struct DensePlace {
+  AlignedBytes& memory;
+  DenseRows rows;  // of an array: one row
+};
+
+DensePlace dense_place(cache::Cache& cache, const SectionInfo& section) {
+  if (section.side == SideName::kArray) {
+    return {array_of(cache, section).data, {1, section.raw_bytes, section.raw_bytes}};
+  }
+  cache::AttentionLayer& layer = attention_layer(cache, section);
+  cache::Side& side = side_of_section(layer, section);
+  return {dense_memory(side, section.block),
+          dense_rows(layer.shape, cache::dense_dtype(side), cache.n_tokens(), section.block)};
 }
 
 // Makes the codecs of a manifest, one for all sides that describe it alike.
 class CodecCache {
  public:
-  Result<codec::BlockCodec> get(const SideInfo& side, codec::BlockOrder order) {
-    for (const codec::BlockCodec& known : known_) {
-      if (known.shape().order == order && known.quantizer().spec() == *side.codec &&
-          std::ranges::equal(known.quantizer().centroids(), side.centroids)) {
+  Result<codec::HeadCodec> get(const SideInfo& side, int head_dim, codec::BlockOrder order) {
+    for (const codec::HeadCodec& known : known_) {
+      if (known.order() == order && static_cast<int>(known.head_dim()) == head_dim &&
+          same_bits(known.parts(), side.parts)) {
         return known;
       }
     }
-    TQC_TRY_ASSIGN(const codec::Quantizer quantizer,
-                   codec::Quantizer::make(*side.codec, side.centroids));
-    return known_.emplace_back(quantizer, order);
+    TQC_TRY_ASSIGN(codec::HeadCodec made, codec::HeadCodec::make(head_dim, side.parts, order));
+    return known_.emplace_back(std::move(made));
   }
 
  private:
-  std::vector<codec::BlockCodec> known_;
+  std::vector<codec::HeadCodec> known_;
 };
 
 // How many token blocks stand packed, [layer][side].
@@ -135,37 +125,55 @@ std::vector<std::array<std::size_t, 2>> count_packed(const Manifest& manifest) {
 
 cache::Mean make_mean(const SideInfo& info, const std::shared_ptr<const cache::RopeTable>& rope) {
   cache::Mean mean;
-  if (info.centring == kCentringNone) return mean;
-  mean.kind = cache::Centring::kPostRope;
+  mean.kind = info.centring;
   mean.values.assign(info.mean.begin(), info.mean.end());
-  if (info.centring == kCentringPreRope) {
-    mean.kind = cache::Centring::kPreRope;
-    mean.rope = rope;
-  }
+  if (info.centring == cache::Centring::kPreRope) mean.rope = rope;
   return mean;
+}
+
+// Loud channels that are not fixed yet leave only their number.
+Result<cache::Outliers> make_outliers(const SideInfo& info, cache::HeadShape shape,
+                                      const codec::HeadCodec& codec) {
+  if (!info.outliers.empty()) {
+    return cache::make_outliers(shape, codec.outlier_channels(), info.outliers);
+  }
+  return cache::Outliers{codec.outlier_channels(), codec.head_dim(), {}};
 }
 
 // One table for all keys, if there are any whose mean turns.
 std::shared_ptr<const cache::RopeTable> make_rope_table(const Manifest& manifest) {
-  const auto turns = [](const LayerInfo& layer) { return layer.k.centring == kCentringPreRope; };
+  const auto turns = [](const LayerInfo& layer) {
+    return layer.k.centring == cache::Centring::kPreRope;
+  };
   if (std::ranges::none_of(manifest.layers, turns)) return nullptr;
   return std::make_shared<const cache::RopeTable>(manifest.identity.rope);
 }
 
-// What sides of one file share.
-struct SideParts {
-  CodecCache codecs;
-  std::shared_ptr<const cache::RopeTable> rope;
-};
+// Makes the sides of one file, with what they share.
+class SideMaker {
+ public:
+  explicit SideMaker(const Manifest& manifest)
+      : n_blocks_(to_size(cache::block_count(manifest.n_tokens()))),
+        rope_(make_rope_table(manifest)) {}
 
-Result<cache::Side> make_empty_side(const SideInfo& info, SideName name, std::size_t n_blocks,
-                                    std::size_t n_packed, SideParts& parts) {
-  cache::DenseSide dense{info.dense_dtype, std::vector<AlignedBytes>(n_blocks - n_packed)};
-  if (!info.codec) return cache::Side(std::move(dense));
-  TQC_TRY_ASSIGN(codec::BlockCodec codec, parts.codecs.get(info, order_of(name)));
-  return cache::Side(cache::TurboSide{std::move(codec), std::vector<cache::TurboBlock>(n_packed),
-                                      std::move(dense), make_mean(info, parts.rope)});
-}
+  // A side whose first `n_packed` token blocks stand packed.
+  Result<cache::Side> make_empty(const LayerInfo& layer, SideName name, std::size_t n_packed) {
+    const SideInfo& info = side_of(layer, name);
+    cache::DenseSide dense{info.dense_dtype, std::vector<AlignedBytes>(n_blocks_ - n_packed)};
+    if (!is_turbo(info)) return cache::Side(std::move(dense));
+    TQC_TRY_ASSIGN(codec::HeadCodec codec,
+                   codecs_.get(info, static_cast<int>(layer.shape.head_dim), order_of(name)));
+    TQC_TRY_ASSIGN(cache::Outliers outliers, make_outliers(info, layer.shape, codec));
+    return cache::Side(cache::TurboSide{std::move(codec), std::vector<cache::TurboBlock>(n_packed),
+                                        std::move(dense), make_mean(info, rope_),
+                                        std::move(outliers), info.n_sinks});
+  }
+
+ private:
+  std::size_t n_blocks_;
+  std::shared_ptr<const cache::RopeTable> rope_;
+  CodecCache codecs_;
+};
 
 cache::ArraysLayer make_empty_arrays(const LayerInfo& info) {
   cache::ArraysLayer layer;
@@ -183,42 +191,44 @@ ByteView section_bytes(const cache::Cache& cache, const SectionInfo& section,
   const cache::AttentionLayer& layer = attention_layer(cache, section);
   const cache::Side& side = side_of_section(layer, section);
   if (section.packed) {
-    return packed_section(layer, std::get<cache::TurboSide>(side), section.block, scratch);
+    return std::get<cache::TurboSide>(side).packed[to_size(section.block)].bytes.view();
   }
   return dense_section(layer, side, cache.n_tokens(), section.block, scratch);
 }
 
 Result<cache::Cache> make_empty_cache(const Manifest& manifest) {
   cache::Cache cache{manifest.identity, manifest.tokens, {}};
-  SideParts parts{{}, make_rope_table(manifest)};
+  SideMaker sides(manifest);
   const auto n_packed = count_packed(manifest);
-  const std::size_t n_blocks = to_size(cache::block_count(manifest.n_tokens()));
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
     const LayerInfo& info = manifest.layers[i];
     if (!is_attention(info)) {
       cache.layers.emplace_back(make_empty_arrays(info));
       continue;
     }
-    TQC_TRY_ASSIGN(cache::Side k,
-                   make_empty_side(info.k, SideName::kKeys, n_blocks, n_packed[i][0], parts));
-    TQC_TRY_ASSIGN(cache::Side v,
-                   make_empty_side(info.v, SideName::kValues, n_blocks, n_packed[i][1], parts));
+    TQC_TRY_ASSIGN(cache::Side k, sides.make_empty(info, SideName::kKeys, n_packed[i][0]));
+    TQC_TRY_ASSIGN(cache::Side v, sides.make_empty(info, SideName::kValues, n_packed[i][1]));
     cache.layers.emplace_back(cache::AttentionLayer{info.shape, std::move(k), std::move(v)});
   }
   return cache;
 }
 
-void place_section(const SectionInfo& section, AlignedBytes raw, cache::Cache& cache) {
-  if (section.side == SideName::kArray) {
-    array_of(cache, section).data = std::move(raw);
+void place_section(const SectionInfo& section, SharedBytes raw, cache::Cache& cache) {
+  if (section.packed) {
+    packed_block(cache, section).bytes = std::move(raw);
     return;
   }
-  cache::AttentionLayer& layer = attention_layer(cache, section);
-  cache::Side& side = side_of_section(layer, section);
-  if (section.packed) {
-    place_packed(std::get<cache::TurboSide>(side), layer.shape, section.block, std::move(raw));
+  const DensePlace place = dense_place(cache, section);
+  copy_dense(place.rows, raw.view(), place.memory);
+}
+
+void place_section(const SectionInfo& section, AlignedBytes raw, cache::Cache& cache) {
+  if (section.packed) return place_section(section, SharedBytes(std::move(raw)), cache);
+  const DensePlace place = dense_place(cache, section);
+  if (place.rows.same()) {
+    place.memory = std::move(raw);
   } else {
-    place_dense(side, layer.shape, cache.n_tokens(), section.block, std::move(raw));
+    copy_dense(place.rows, raw, place.memory);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/result.h"
+#include "tqcache/base/shared_bytes.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/format/manifest.h"
 
@@ -21,12 +22,16 @@ ByteView section_bytes(const cache::Cache& cache, const SectionInfo& section,
 // A cache without values, with room for every token block and array of the manifest.
 //
 // Requires: check_contents(manifest) and check_sections(manifest).
-// Errors:   those of codec::Quantizer::make.
+// Errors:   those of codec::HeadCodec::make.
 Result<cache::Cache> make_empty_cache(const Manifest& manifest);
 
-// Puts the bytes of one section, which are as many as the manifest says, where they belong.
+// Puts the bytes of one section, which are as many as the manifest says, where they belong. The
+// cache keeps packed ones as they are, shared or its own, and takes memory of its own over where it
+// can; shared bytes of dense sections and arrays are copied.
 //
-// Threads: may be called for different sections at the same time.
+// Requires: shared bytes of a packed section begin at a multiple of 64.
+// Threads:  may be called for different sections at the same time.
+void place_section(const SectionInfo& section, SharedBytes raw, cache::Cache& cache);
 void place_section(const SectionInfo& section, AlignedBytes raw, cache::Cache& cache);
 
 }  // namespace tqcache::format

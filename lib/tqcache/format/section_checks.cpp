@@ -4,7 +4,9 @@
 #include <cassert>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tqcache/codec/block_layout.h"
@@ -43,47 +45,78 @@ std::optional<std::size_t> find_not_finite(ByteView bytes, Dtype dtype) {
                               : find_not_finite<std::uint16_t>(bytes, mask);
 }
 
-Error corrupt_vector(std::size_t index, std::size_t n_tokens, const std::string& fact) {
-  return {ErrorCode::kCorrupt, "head " + std::to_string(index / n_tokens) + " token " +
-                                   std::to_string(index % n_tokens) + ": " + fact};
+Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+
+std::string vector_place(std::size_t head, std::size_t token) {
+  return "head " + std::to_string(head) + " token " + std::to_string(token) + ": ";
 }
 
-Result<void> check_dense(const LayerInfo& layer, const SectionInfo& section, ByteView raw) {
-  const Dtype dtype = side_of(layer, section.side).dense_dtype;
-  const auto bad = find_not_finite(raw, dtype);
+// Rows of head vectors, [n_kv_heads, n_tokens, head_dim] of the side's dtype.
+Result<void> check_dense_rows(const LayerInfo& layer, const SideInfo& side, ByteView rows) {
+  const auto bad = find_not_finite(rows, side.dense_dtype);
   if (!bad) return {};
-  const auto n_vectors =
-      raw.size() / dtype_size(dtype) / static_cast<std::size_t>(layer.shape.head_dim);
+  const auto head_dim = static_cast<std::size_t>(layer.shape.head_dim);
+  const std::size_t n_vectors = rows.size() / dtype_size(side.dense_dtype) / head_dim;
   const auto n_tokens = n_vectors / static_cast<std::size_t>(layer.shape.n_kv_heads);
-  return corrupt_vector(*bad / static_cast<std::size_t>(layer.shape.head_dim), n_tokens,
-                        "a value is not finite");
+  const std::size_t vector = *bad / head_dim;
+  return corrupt(vector_place(vector / n_tokens, vector % n_tokens) + "a value is not finite");
 }
 
-// Whatever of a block is not the code of one of its tokens and components is zero: the block is
-// what packing its own codes gives.
-Result<void> check_unused_bits(const codec::BlockShape& shape, ByteView codes) {
-  Bytes again(shape.block_bytes());
-  std::vector<std::uint8_t> unpacked(codec::kBlockTokens * shape.dim());
-  for (std::size_t head = 0; head < codes.size() / again.size(); ++head) {
-    const ByteView block = codes.subspan(head * again.size(), again.size());
-    codec::unpack_block(shape, block, unpacked);
-    codec::pack_block(shape, unpacked, again);
-    if (!std::ranges::equal(block, again)) {
-      return Error{ErrorCode::kCorrupt,
-                   "head " + std::to_string(head) + ": unused bits of the codes are not zero"};
+// Whatever of a part's block is not the code of one of its tokens and components is zero: the block
+// is what packing its own codes gives. And so are the codes of sink tokens.
+Result<void> check_codes(const codec::BlockShape& shape, ByteView block, std::size_t n_sinks) {
+  std::vector<std::uint8_t> codes(codec::kBlockTokens * shape.dim());
+  codec::unpack_block(shape, block, codes);
+  Bytes again(block.size());
+  codec::pack_block(shape, codes, again);
+  if (!std::ranges::equal(block, again)) return corrupt("unused bits of the codes are not zero");
+  const auto of_sinks = std::span(codes).first(n_sinks * shape.dim());
+  const auto is_zero = [](std::uint8_t code) { return code == 0; };
+  if (!std::ranges::all_of(of_sinks, is_zero)) return corrupt("codes of a sink token are not zero");
+  return {};
+}
+
+// Shapes: codes [PackedLayout::head_code_bytes], a block for every part.
+Result<void> check_head_codes(const SideInfo& side, SideName name, ByteView codes,
+                              std::size_t n_sinks) {
+  for (std::size_t i = 0, at = 0; i < side.parts.size(); ++i) {
+    const codec::BlockShape shape = block_shape(side.parts[i], name);
+    const ByteView block = codes.subspan(at, shape.block_bytes());
+    if (auto checked = check_codes(shape, block, n_sinks); !checked) {
+      return in_context("part " + std::to_string(i), std::move(checked).error());
     }
+    at += block.size();
   }
   return {};
 }
 
+// Shapes: row [256] of f16: the scales, or the biases, of one part.
+Result<void> check_scale_row(std::size_t head, ByteView row, std::size_t n_sinks) {
+  if (const auto bad = find_not_finite(row, Dtype::kF16)) {
+    return corrupt(vector_place(head, *bad) + "a scale is not finite");
+  }
+  const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
+  if (std::ranges::all_of(row.first(n_sinks * sizeof(std::uint16_t)), is_zero)) return {};
+  return corrupt("head " + std::to_string(head) + ": a scale of a sink token is not zero");
+}
+
 Result<void> check_packed(const LayerInfo& layer, const SectionInfo& section, ByteView raw) {
-  const codec::BlockShape shape = block_shape(*side_of(layer, section.side).codec, section.side);
-  const PackedLayout layout = packed_layout(layer.shape, shape);
-  TQC_TRY(check_unused_bits(shape, raw.first(layout.code_bytes)));
-  const auto bad = find_not_finite(raw.subspan(layout.code_bytes), Dtype::kF16);
-  if (!bad) return {};
-  return corrupt_vector(*bad, static_cast<std::size_t>(cache::kTokenBlock),
-                        "the scale is not finite");
+  const SideInfo& side = side_of(layer, section.side);
+  const PackedLayout layout = packed_layout(layer.shape, side, key_of(section));
+  const auto n_heads = static_cast<std::size_t>(layer.shape.n_kv_heads);
+  for (std::size_t head = 0; head < n_heads; ++head) {
+    const ByteView codes = raw.subspan(head * layout.head_code_bytes, layout.head_code_bytes);
+    if (auto ok = check_head_codes(side, section.side, codes, layout.n_sinks); !ok) {
+      return in_context("head " + std::to_string(head), std::move(ok).error());
+    }
+  }
+  constexpr std::size_t kRowBytes = codec::kBlockTokens * sizeof(std::uint16_t);
+  for (std::size_t row = 0; row < n_heads * layout.n_scale_rows; ++row) {
+    TQC_TRY(check_scale_row(row / layout.n_scale_rows,
+                            raw.subspan(layout.scales_at + row * kRowBytes, kRowBytes),
+                            layout.n_sinks));
+  }
+  return check_dense_rows(layer, side, raw.subspan(layout.sinks_at));
 }
 
 }  // namespace
@@ -91,7 +124,8 @@ Result<void> check_packed(const LayerInfo& layer, const SectionInfo& section, By
 Result<void> check_values(const LayerInfo& layer, const SectionInfo& section, ByteView raw) {
   assert(raw.size() == section.raw_bytes);
   if (section.side == SideName::kArray) return {};
-  return section.packed ? check_packed(layer, section, raw) : check_dense(layer, section, raw);
+  if (section.packed) return check_packed(layer, section, raw);
+  return check_dense_rows(layer, side_of(layer, section.side), raw);
 }
 
 }  // namespace tqcache::format

@@ -11,11 +11,12 @@
 
 namespace tqcache::format {
 
-// Checks that dense values and scales are finite, and that what the packed layout leaves unused
-// is zero. Arrays are kept bit for bit and may hold anything.
+// Checks that dense values, scales and biases are finite, and that what the packed layout leaves
+// unused is zero, as are codes, scales and biases of sink tokens. Arrays are kept bit for bit and
+// may hold anything.
 //
 // Requires: raw has the size that the manifest says.
-// Errors:   kCorrupt; the message names the head and the token in the block.
+// Errors:   kCorrupt; the message names the head, and of a value the token in the block.
 Result<void> check_values(const LayerInfo& layer, const SectionInfo& section, ByteView raw);
 
 }  // namespace tqcache::format

@@ -49,25 +49,30 @@ std::vector<SectionKey> plan_sections(const std::vector<LayerInfo>& layers, std:
   return keys;
 }
 
-codec::BlockShape block_shape(const codec::CodecSpec& codec, SideName side) {
-  return {codec.head_dim, codec.bits,
-          side == SideName::kKeys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues};
+codec::BlockShape block_shape(const codec::PartSpec& part, SideName side) {
+  return {part.quantizer.head_dim, part.quantizer.bits, order_of(side)};
 }
 
-PackedLayout packed_layout(cache::HeadShape shape, const codec::BlockShape& block) {
+PackedLayout packed_layout(cache::HeadShape shape, const SideInfo& side, const SectionKey& key) {
   PackedLayout layout;
-  layout.code_bytes = to_u64(shape.n_kv_heads) * block.block_bytes();
-  layout.raw_bytes =
-      layout.code_bytes + to_u64(shape.n_kv_heads * cache::kTokenBlock) * sizeof(std::uint16_t);
+  for (const codec::PartSpec& part : side.parts) {
+    layout.head_code_bytes += block_shape(part, key.side).block_bytes();
+    layout.n_scale_rows += part.has_bias ? 2 : 1;
+  }
+  layout.n_sinks = key.block == 0 ? to_u64(side.n_sinks) : 0;
+  const std::uint64_t n_heads = to_u64(shape.n_kv_heads);
+  const std::uint64_t row_bytes = to_u64(cache::kTokenBlock) * sizeof(std::uint16_t);
+  layout.scales_at = n_heads * layout.head_code_bytes;
+  layout.sinks_at = layout.scales_at + n_heads * layout.n_scale_rows * row_bytes;
+  layout.raw_bytes = layout.sinks_at + n_heads * layout.n_sinks * to_u64(shape.head_dim) *
+                                           dtype_size(side.dense_dtype);
   return layout;
 }
 
 std::uint64_t raw_bytes(const LayerInfo& layer, const SectionKey& key, bool packed,
                         std::int64_t n_tokens) {
   if (key.side == SideName::kArray) return array_bytes(array_of(layer, key));
-  if (packed)
-    return packed_layout(layer.shape, block_shape(*side_of(layer, key.side).codec, key.side))
-        .raw_bytes;
+  if (packed) return packed_layout(layer.shape, side_of(layer, key.side), key).raw_bytes;
   return dense_bytes(layer, key.side, cache::tokens_in_block(n_tokens, key.block));
 }
 

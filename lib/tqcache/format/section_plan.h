@@ -4,7 +4,7 @@
 // Both follow from the layers and the number of tokens, so the writer takes them from here and
 // the reader holds the section table against them.
 //
-// Spec: docs/format.md §4.4 and §6.
+// Spec: docs/format.md §4.5 and §6.
 
 #include <cstdint>
 #include <vector>
@@ -32,17 +32,27 @@ std::uint64_t count_sections(const std::vector<LayerInfo>& layers, std::int64_t 
 // longer cache only adds sections behind those it has.
 std::vector<SectionKey> plan_sections(const std::vector<LayerInfo>& layers, std::int64_t n_tokens);
 
-// A packed section holds a block of codes for every kv head, then the scales. Blocks are made of
-// 64-byte lines, so the scales stand aligned as well.
+// Where things stand in a packed section: a block of codes for every kv head, then rows of scales
+// for every kv head, then, in token block 0 of a side with sink tokens, their dense head vectors.
+// Codes are made of 64-byte lines and a row takes 512 bytes, so all three begin aligned.
 struct PackedLayout {
-  std::uint64_t code_bytes = 0;  // of all head vectors; the scales begin here
+  std::uint64_t head_code_bytes = 0;  // of one kv head
+  std::uint64_t n_scale_rows = 0;     // of one kv head
+  std::uint64_t n_sinks = 0;          // of each kv head
+  std::uint64_t scales_at = 0;        // offset in the section, as sinks_at
+  std::uint64_t sinks_at = 0;
   std::uint64_t raw_bytes = 0;
 };
-// Requires: the shape and the codec are within the limits.
-PackedLayout packed_layout(cache::HeadShape shape, const codec::BlockShape& block);
+// Requires: the shape and the parts are within the limits (manifest_rules.h); `side` is turbo.
+PackedLayout packed_layout(cache::HeadShape shape, const SideInfo& side, const SectionKey& key);
 
-// The shape of one kv head's block of codes on a side.
-codec::BlockShape block_shape(const codec::CodecSpec& codec, SideName side);
+// The order in which codes stand on a side.
+inline codec::BlockOrder order_of(SideName side) {
+  return side == SideName::kKeys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues;
+}
+
+// The shape of one part's block of codes of one kv head.
+codec::BlockShape block_shape(const codec::PartSpec& part, SideName side);
 
 // Bytes of a section before compression.
 // Requires: the layer is within the limits (manifest_rules.h); a packed section is of a turbo side.

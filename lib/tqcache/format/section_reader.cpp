@@ -3,30 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <span>
+#include <string>
+#include <utility>
 
 #include "tqcache/base/hash.h"
 #include "tqcache/format/container_format.h"
 
 namespace tqcache::format {
-namespace {
-
-Result<void> check_stored(const SectionInfo& section, ByteView stored) {
-  if (xxh3_128(stored) == section.checksum) return {};
-  return Error{ErrorCode::kCorrupt, "checksum mismatch"};
-}
-
-}  // namespace
-
-std::size_t batch_end(const Manifest& manifest, std::size_t first) {
-  std::uint64_t bytes = 0;
-  std::size_t end = first;
-  while (end < manifest.sections.size()) {
-    bytes += manifest.sections[end].raw_bytes;
-    if (bytes > kBatchBytes && end > first) break;
-    ++end;
-  }
-  return end;
-}
 
 std::uint64_t total_raw_bytes(const Manifest& manifest) {
   std::uint64_t total = 0;
@@ -34,28 +17,73 @@ std::uint64_t total_raw_bytes(const Manifest& manifest) {
   return total;
 }
 
-Result<AlignedBytes> read_section(const ByteSource& source, const SectionInfo& section,
-                                  const Decompressor& decompressor) {
-  AlignedBytes stored(section.stored_bytes);
+Result<void> check_stored(const SectionInfo& section, ByteView stored) {
+  if (xxh3_128(stored) == section.checksum) return {};
+  return Error{ErrorCode::kCorrupt, "checksum mismatch"};
+}
+
+Result<void> read_section(const ByteSource& source, const SectionInfo& section,
+                          const Decompressor& decompressor, AlignedBytes& raw) {
+  const bool is_stored = section.compression == Compression::kNone;
+  AlignedBytes frame;
+  AlignedBytes& stored = is_stored ? raw : frame;
+  stored.resize(section.stored_bytes);
   TQC_TRY(source.read_at(section.file_offset, stored));
   TQC_TRY(check_stored(section, stored));
-  if (section.compression == Compression::kNone) return stored;
+  if (is_stored) return {};
 
-  TQC_TRY(Decompressor::check_frame(stored, section.raw_bytes));
-  AlignedBytes raw(section.raw_bytes);
-  TQC_TRY(decompressor.decompress(stored, raw));
-  return raw;
+  TQC_TRY(Decompressor::check_frame(frame, section.raw_bytes));
+  raw.resize(section.raw_bytes);
+  return decompressor.decompress(frame, raw);
 }
 
 Result<void> check_padding(const ByteSource& source, const Manifest& manifest, std::size_t index) {
   const SectionInfo& section = manifest.sections[index];
   const std::uint64_t begin = section.file_offset + section.stored_bytes;
+  if (align_section(begin) == begin) return {};
   std::array<std::byte, kSectionAlignment> padding{};
   const auto bytes = std::span(padding).first(align_section(begin) - begin);
   TQC_TRY(source.read_at(begin, bytes));
   const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
   if (std::ranges::all_of(bytes, is_zero)) return {};
   return Error{ErrorCode::kCorrupt, "padding behind it is not zero"};
+}
+
+Result<void> check_largest(const Manifest& manifest, std::uint64_t max_bytes) {
+  for (std::size_t i = 0; i < manifest.sections.size(); ++i) {
+    const SectionInfo& section = manifest.sections[i];
+    if (section.raw_bytes <= max_bytes) continue;
+    return Error{ErrorCode::kTooLarge, section_place(i, section) + ": " +
+                                           std::to_string(section.raw_bytes) + " bytes, " +
+                                           std::to_string(max_bytes) + " are allowed"};
+  }
+  return {};
+}
+
+SectionReader::SectionReader(const ByteSource& source, CacheFileInfo info)
+    : source_(&source),
+      info_(std::move(info)),
+      decompressor_(std::make_unique<const Decompressor>()) {}
+
+Result<SectionReader> SectionReader::open(const ByteSource& source) {
+  TQC_TRY_ASSIGN(CacheFileInfo info, read_cache_info(source));
+  return SectionReader(source, std::move(info));
+}
+
+Result<void> SectionReader::read(std::size_t index, AlignedBytes& raw) const {
+  Result<void> result = read_section(*source_, section(index), *decompressor_, raw);
+  if (result) result = check_padding(*source_, info_, index);
+  if (!result) return in_context(section_place(index, section(index)), std::move(result).error());
+  return {};
+}
+
+Result<void> SectionReader::check_in_place(std::size_t index, ByteView stored,
+                                           bool checksum) const {
+  Result<void> result;
+  if (checksum) result = check_stored(section(index), stored);
+  if (result) result = check_padding(*source_, info_, index);
+  if (!result) return in_context(section_place(index, section(index)), std::move(result).error());
+  return {};
 }
 
 }  // namespace tqcache::format

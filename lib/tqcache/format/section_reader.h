@@ -1,40 +1,69 @@
 #pragma once
-// format/section_reader.h: one section from the file, checked and decompressed. Safe for untrusted
+// format/section_reader.h: sections from a file, checked and decompressed. Safe for untrusted
 // input.
 //
 // Spec: docs/format.md §5 and §6.
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/file.h"
 #include "tqcache/base/result.h"
+#include "tqcache/format/cache_file.h"
 #include "tqcache/format/compression.h"
 #include "tqcache/format/manifest.h"
 
 namespace tqcache::format {
 
-// Sections are worked on in batches, many at a time but never more than this many bytes of them
-// before compression (or a single one), so that memory stays bounded and progress is told.
-inline constexpr std::uint64_t kBatchBytes = std::uint64_t{32} << 20;
-
-// The end of the batch that begins with section `first`.
-std::size_t batch_end(const Manifest& manifest, std::size_t first);
-
 std::uint64_t total_raw_bytes(const Manifest& manifest);
 
-// The bytes of a section before compression.
+// Reads the bytes of a section before compression into `raw`, which gets their size. Its memory is
+// used again if it has enough.
 //
 // Threads: may be called from several at once.
 // Errors:  kCorrupt (checksum, zstd frame), kTruncated (the file was cut meanwhile), kIo; without
 //          the section's place.
-Result<AlignedBytes> read_section(const ByteSource& source, const SectionInfo& section,
-                                  const Decompressor& decompressor);
+Result<void> read_section(const ByteSource& source, const SectionInfo& section,
+                          const Decompressor& decompressor, AlignedBytes& raw);
+
+// Whether stored bytes have the checksum of the section table. Errors: kCorrupt.
+Result<void> check_stored(const SectionInfo& section, ByteView stored);
 
 // Whether the bytes from the end of section `index` to the next section, or the manifest, are
 // zero.
 // Errors: as read_section.
 Result<void> check_padding(const ByteSource& source, const Manifest& manifest, std::size_t index);
+
+// Whether no section has more bytes than that before compression: where one is in memory for every
+// thread, a hostile file can then ask for no more than so many times their number.
+// Errors: kTooLarge.
+Result<void> check_largest(const Manifest& manifest, std::uint64_t max_bytes);
+
+// A file whose header and manifest have been checked, once, and whose sections can be had one by
+// one. Threads: any number may read.
+class SectionReader {
+ public:
+  // `source` must outlive this. Errors: as read_cache_info.
+  static Result<SectionReader> open(const ByteSource& source);
+
+  const CacheFileInfo& info() const { return info_; }
+  const SectionInfo& section(std::size_t index) const { return info_.sections[index]; }
+
+  // As read_section, and the padding behind it has to be zero. Errors name the section's place.
+  Result<void> read(std::size_t index, AlignedBytes& raw) const;
+
+  // Checks a section that is used where it stands in the file, `stored`: its checksum, if
+  // `checksum` says so, and the padding behind it. Errors: as read.
+  Result<void> check_in_place(std::size_t index, ByteView stored, bool checksum) const;
+
+ private:
+  SectionReader(const ByteSource& source, CacheFileInfo info);
+
+  const ByteSource* source_;
+  CacheFileInfo info_;
+  std::unique_ptr<const Decompressor> decompressor_;
+};
 
 }  // namespace tqcache::format

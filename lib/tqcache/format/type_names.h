@@ -4,9 +4,15 @@
 // A reader knows a name or refuses the file; a name never leads to code by any other way. What a
 // name means is fixed for ever: a change gets the next ".v".
 //
-// Spec: docs/format.md §4.2 and §4.3.
+// Spec: docs/format.md §4.2 to §4.4.
 
+#include <array>
+#include <cstddef>
 #include <string_view>
+
+#include "tqcache/base/result.h"
+#include "tqcache/cache/centring.h"
+#include "tqcache/codec/codec_spec.h"
 
 namespace tqcache::format {
 
@@ -14,16 +20,66 @@ namespace tqcache::format {
 inline constexpr std::string_view kAttentionType = "tqcache.attention.v1";
 inline constexpr std::string_view kArraysType = "tqcache.arrays.v1";
 
-// Sides of attention layers.
+// Sides of attention layers: dense, or turbo of some mode.
 inline constexpr std::string_view kDenseType = "tqcache.dense.v1";
-inline constexpr std::string_view kTurboMseType = "tqcache.turbo_mse.v1";
 
-// Parts of the turbo codec (docs/codec.md).
-inline constexpr std::string_view kRotationName = "hartley_hadamard.v1";
-inline constexpr std::string_view kScaleName = "unbiased.v1";
+// The arrangement of packed codes.
 inline constexpr std::string_view kLayoutName = "lanes.v1";
-inline constexpr std::string_view kCentringNone = "none";
-inline constexpr std::string_view kCentringPostRope = "post_rope.v1";
-inline constexpr std::string_view kCentringPreRope = "pre_rope.v1";
+
+template <class Kind>
+struct KindName {
+  Kind kind;
+  std::string_view name;
+};
+
+inline constexpr std::array<KindName<codec::Mode>, 4> kTurboTypes = {{
+    {codec::Mode::kMse, "tqcache.turbo_mse.v1"},
+    {codec::Mode::kProd, "tqcache.turbo_prod.v1"},
+    {codec::Mode::kMixed, "tqcache.turbo_mixed.v1"},
+    {codec::Mode::kAffine, "tqcache.affine.v1"},
+}};
+
+inline constexpr std::array<KindName<codec::RotationKind>, 4> kRotationNames = {{
+    {codec::RotationKind::kHadamard, "hartley_hadamard.v1"},
+    {codec::RotationKind::kDenseQr, "dense_qr.v1"},
+    {codec::RotationKind::kGaussian, "gaussian.v1"},
+    {codec::RotationKind::kNone, "none.v1"},
+}};
+
+inline constexpr std::array<KindName<codec::ScaleRule>, 4> kScaleNames = {{
+    {codec::ScaleRule::kUnbiased, "unbiased.v1"},
+    {codec::ScaleRule::kNorm, "norm.v1"},
+    {codec::ScaleRule::kRaw, "raw.v1"},
+    {codec::ScaleRule::kPeak, "peak.v1"},
+}};
+
+inline constexpr std::array<KindName<cache::Centring>, 3> kCentringNames = {{
+    {cache::Centring::kNone, "none"},
+    {cache::Centring::kPostRope, "post_rope.v1"},
+    {cache::Centring::kPreRope, "pre_rope.v1"},
+}};
+
+// Requires: the kind is one of the table.
+template <class Kind, std::size_t n>
+constexpr std::string_view name_of(const std::array<KindName<Kind>, n>& table, Kind kind) {
+  for (const KindName<Kind>& each : table) {
+    if (each.kind == kind) return each.name;
+  }
+  return {};
+}
+
+// Refuses a name that this reader does not know. The message has it in printable ASCII only, so
+// that a file cannot steer a terminal: `rotation "x"`.
+Error unknown_name(std::string_view what, std::string_view name);
+
+// Errors: kUnsupported, as unknown_name().
+template <class Kind, std::size_t n>
+Result<Kind> kind_of(const std::array<KindName<Kind>, n>& table, std::string_view what,
+                     std::string_view name) {
+  for (const KindName<Kind>& each : table) {
+    if (each.name == name) return each.kind;
+  }
+  return unknown_name(what, name);
+}
 
 }  // namespace tqcache::format

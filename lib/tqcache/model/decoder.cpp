@@ -118,32 +118,15 @@ class AppendGuard {
 
 }  // namespace
 
-std::string_view scorer_route(const cache::Cache& cache, Scorer scorer) {
-  std::string_view route = "dense";
-  for (const cache::Layer& layer : cache.layers) {
-    const auto* attention = std::get_if<cache::AttentionLayer>(&layer);
-    if (attention == nullptr) continue;
-    for (const cache::Side* side : {&attention->k, &attention->v}) {
-      if (cache::packed_block_count(*side) == 0) continue;
-      const codec::Kernels& kernels = std::get<cache::TurboSide>(*side).codec.kernels();
-      const bool bytes =
-          scorer == Scorer::kFast && (kernels.score_fast != kernels.score_exact ||
-                                      kernels.accumulate_fast != kernels.accumulate_exact);
-      route = bytes ? "packed_int8" : "packed_f32";
-    }
-  }
-  return route;
-}
-
 struct Decoder::State {
   State(const ModelConfig& config_in, const Weights& weights, unsigned n_threads, Scorer scorer)
       : config(config_in), transformer(config_in, weights, n_threads, scorer) {}
 
   Result<void> check(const cache::Cache& cache, std::span<const std::int32_t> ids) const;
   Result<void> append_chunk(cache::Cache& cache, std::span<const std::int32_t> ids,
-                            const KeepGoing& keep_going);
+                            const KvFilter& filter, const KeepGoing& keep_going);
   Result<void> append_all(cache::Cache& cache, std::span<const std::int32_t> ids,
-                          const LogitsSink& sink, const Progress& progress);
+                          const LogitsSink& sink, const KvFilter& filter, const Progress& progress);
   void give_logits(std::int64_t first, std::int64_t n, const LogitsSink& sink);
 
   const ModelConfig& config;
@@ -169,14 +152,14 @@ Result<void> Decoder::State::check(const cache::Cache& cache,
 
 // Appends tokens of one token block, to all layers or none.
 Result<void> Decoder::State::append_chunk(cache::Cache& cache, std::span<const std::int32_t> ids,
-                                          const KeepGoing& keep_going) {
+                                          const KvFilter& filter, const KeepGoing& keep_going) {
   AppendGuard guard(cache);
   TQC_TRY(pack_full_tails(cache, transformer.workers().count()));
   transformer.begin(ids, cache.n_tokens());
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     if (!keep_going()) return Error{ErrorCode::kInterrupted, "prefill: stopped"};
-    transformer.run_layer(static_cast<std::int64_t>(i),
-                          std::get<cache::AttentionLayer>(cache.layers[i]));
+    TQC_TRY(transformer.run_layer(static_cast<std::int64_t>(i),
+                                  std::get<cache::AttentionLayer>(cache.layers[i]), filter));
   }
   guard.commit(ids);
   return {};
@@ -190,12 +173,13 @@ void Decoder::State::give_logits(std::int64_t first, std::int64_t n, const Logit
 }
 
 Result<void> Decoder::State::append_all(cache::Cache& cache, std::span<const std::int32_t> ids,
-                                        const LogitsSink& sink, const Progress& progress) {
+                                        const LogitsSink& sink, const KvFilter& filter,
+                                        const Progress& progress) {
   TQC_TRY(check(cache, ids));
   const auto total = static_cast<std::int64_t>(ids.size());
   for (std::int64_t done = 0, n = 0; done < total; done += n) {
     n = chunk_size(cache.n_tokens(), total - done);
-    TQC_TRY(append_chunk(cache, ids.subspan(to_size(done), to_size(n)), [&] {
+    TQC_TRY(append_chunk(cache, ids.subspan(to_size(done), to_size(n)), filter, [&] {
       return !progress || progress(to_unsigned(done), to_unsigned(total));
     }));
     if (sink) give_logits(done, n, sink);
@@ -208,14 +192,15 @@ Result<std::span<const float>> Decoder::prefill(cache::Cache& cache,
                                                 std::span<const std::int32_t> ids,
                                                 const Progress& progress) {
   assert(!ids.empty());
-  TQC_TRY(state_->append_all(cache, ids, {}, progress));
+  TQC_TRY(state_->append_all(cache, ids, {}, {}, progress));
   return state_->transformer.logits(0, 1);
 }
 
 Result<void> Decoder::prefill_all_logits(cache::Cache& cache, std::span<const std::int32_t> ids,
-                                         const LogitsSink& sink, const Progress& progress) {
+                                         const LogitsSink& sink, const Progress& progress,
+                                         const KvFilter& filter) {
   assert(!ids.empty());
-  return state_->append_all(cache, ids, sink, progress);
+  return state_->append_all(cache, ids, sink, filter, progress);
 }
 
 Result<std::span<const float>> Decoder::decode_step(cache::Cache& cache, std::int32_t id) {

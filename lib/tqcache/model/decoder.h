@@ -13,20 +13,15 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <string_view>
 
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/model/attention.h"
+#include "tqcache/model/kv_filter.h"
 #include "tqcache/model/model.h"
+#include "tqcache/model/scorer_route.h"
 
 namespace tqcache::model {
-
-// How a decode step reads the cache, for reports: "dense" (no packed block), "packed_f32" or
-// "packed_int8" (codes are scored as they stand). Where a CPU has nothing faster than f32, kFast is
-// "packed_f32" too.
-std::string_view scorer_route(const cache::Cache& cache, Scorer scorer);
 
 // Called with the logits [n, vocab_size] of tokens [first, first + n) of the prompt.
 using LogitsSink =
@@ -56,13 +51,15 @@ class Decoder {
   //           cache::pack_full_tail. After an error the cache holds the tokens of the chunks that
   //           were finished, and is valid.
   // Threads:  one call at a time.
-  // Bytes:    the same for any number of threads.
+  // Bytes:    the same for any number of threads, on one kind of CPU.
   Result<std::span<const float>> prefill(cache::Cache& cache, std::span<const std::int32_t> ids,
                                          const Progress& progress = {});
 
-  // The same, giving every token's logits to `sink`, for evaluation.
+  // The same, giving every token's logits to `sink`, for evaluation. The filter, if there is one,
+  // changes keys and values before the cache takes them; its errors come out here.
   Result<void> prefill_all_logits(cache::Cache& cache, std::span<const std::int32_t> ids,
-                                  const LogitsSink& sink, const Progress& progress = {});
+                                  const LogitsSink& sink, const Progress& progress = {},
+                                  const KvFilter& filter = {});
 
   // Appends one token. Logits, requirements and errors as prefill().
   Result<std::span<const float>> decode_step(cache::Cache& cache, std::int32_t id);

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 
 #include "tqcache/base/half.h"
+#include "tqcache/codec/kernels.h"
 #include "tqcache/model/kernel_loops.h"
 
 namespace tqcache::model {
@@ -72,13 +74,21 @@ constexpr Kernels kScalar = {"scalar",  dot<F32>,        dot<F16>,        dot<BF
                              dot_q8_0,  add_scaled<F32>, add_scaled<F16>, add_scaled<BF16>,
                              max_value, exp_sum,         silu_multiply};
 
+const Kernels& find_best() {
+  const std::string_view name = codec::best_kernels().name;
+  for (const Kernels* kernels : {avx512_kernels(), avx2_kernels()}) {
+    if (kernels != nullptr && name == kernels->name) return *kernels;
+  }
+  return kScalar;
+}
+
 }  // namespace
 
 const Kernels& scalar_kernels() { return kScalar; }
 
 const Kernels& best_kernels() {
-  const Kernels* avx2 = avx2_kernels();
-  return avx2 != nullptr ? *avx2 : kScalar;
+  static const Kernels& best = find_best();
+  return best;
 }
 
 }  // namespace tqcache::model

@@ -15,7 +15,7 @@ namespace tqcache::model {
 inline constexpr std::size_t kLanes = 32;
 
 struct Kernels {
-  const char* name;  // "scalar", "avx2"
+  const char* name;  // "scalar", "avx2", "avx512"
 
   // The sum of w[i] * x[i], each weight widened to f32 first.
   // Shapes:   row holds n weights at any alignment; x [n].
@@ -49,7 +49,11 @@ const Kernels& scalar_kernels();
 // Null when the CPU, or this build, has no AVX2.
 const Kernels* avx2_kernels();
 
-// The fastest set that this CPU runs.
+// Null when the CPU, or this build, has no AVX-512 F, BW, DQ and VL.
+const Kernels* avx512_kernels();
+
+// The set of the name that codec::best_kernels() has, so that TQCACHE_ISA decides on both; the
+// scalar one where there is none of that name.
 const Kernels& best_kernels();
 
 }  // namespace tqcache::model

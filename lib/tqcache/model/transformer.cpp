@@ -32,7 +32,8 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, unsi
     : config_(config),
       weights_(weights),
       workers_(n_threads),
-      attention_(config.head_shape(), config.n_heads, config.rope, scorer),
+      step_attention_(config.head_shape(), config.n_heads, config.rope, scorer),
+      chunk_attention_(config.head_shape(), config.n_heads),
       rope_(config.rope) {}
 
 void Transformer::reserve_rows(std::int64_t n) {
@@ -71,7 +72,8 @@ void Transformer::begin(std::span<const std::int32_t> ids, std::int64_t first) {
   });
 }
 
-void Transformer::run_layer(std::int64_t index, cache::AttentionLayer& layer) {
+Result<void> Transformer::run_layer(std::int64_t index, cache::AttentionLayer& layer,
+                                    const KvFilter& filter) {
   const LayerWeights& weights = weights_.layers[to_size(index)];
   normalize(weights.attention_norm);
   multiply(normed_, {{&weights.q, q_.data()}, {&weights.k, k_.data()}, {&weights.v, v_.data()}});
@@ -79,11 +81,15 @@ void Transformer::run_layer(std::int64_t index, cache::AttentionLayer& layer) {
   turn_heads(k_, config_.n_kv_heads, weights.k_norm);
 
   const std::size_t n_values = to_size(n_ * config_.n_kv_heads * config_.head_dim);
-  cache::append(layer.k, layer.shape, first_, std::span(k_).first(n_values));
-  cache::append(layer.v, layer.shape, first_, std::span(v_).first(n_values));
+  const std::span<float> k = std::span(k_).first(n_values);
+  const std::span<float> v = std::span(v_).first(n_values);
+  if (filter) TQC_TRY(filter(index, first_, k, v));
+  cache::append(layer.k, layer.shape, first_, k);
+  cache::append(layer.v, layer.shape, first_, v);
 
   attend(weights, layer);
   feed_forward(weights);
+  return {};
 }
 
 void Transformer::rerun_layer(std::int64_t index, const cache::AttentionLayer& layer) {
@@ -100,9 +106,9 @@ void Transformer::attend(const LayerWeights& weights, const cache::AttentionLaye
   const std::span<const float> q = std::span(q_).first(n_values);
   const std::span<float> out = std::span(attended_).first(n_values);
   if (n_ == 1) {
-    attention_.attend_step(layer, first_ + 1, q, out, workers_);
+    step_attention_.attend(layer, first_ + 1, q, out, workers_);
   } else {
-    attention_.attend_chunk(layer, first_ + n_, n_, q, out, workers_);
+    chunk_attention_.attend(layer, first_ + n_, n_, q, out, workers_);
   }
   multiply(attended_, {{&weights.attention_output, update_.data()}});
   add_to_x(update_);
@@ -168,7 +174,8 @@ std::uint64_t Transformer::scratch_bytes() const {
   const std::size_t floats = x_.size() + normed_.size() + update_.size() + q_.size() + k_.size() +
                              v_.size() + attended_.size() + gate_.size() + up_.size() +
                              logits_.size();
-  return floats * sizeof(float) + attention_.scratch_bytes() + rope_.scratch_bytes();
+  return floats * sizeof(float) + step_attention_.scratch_bytes() +
+         chunk_attention_.scratch_bytes() + rope_.scratch_bytes();
 }
 
 }  // namespace tqcache::model

@@ -20,11 +20,15 @@
 #include <span>
 
 #include "tqcache/base/aligned.h"
+#include "tqcache/base/result.h"
 #include "tqcache/cache/layer.h"
-#include "tqcache/model/attention.h"
+#include "tqcache/model/chunk_attention.h"
 #include "tqcache/model/config.h"
+#include "tqcache/model/kv_filter.h"
 #include "tqcache/model/matrix.h"
 #include "tqcache/model/rope.h"
+#include "tqcache/model/scorer_route.h"
+#include "tqcache/model/step_attention.h"
 #include "tqcache/model/weights.h"
 #include "tqcache/model/workers.h"
 
@@ -39,9 +43,12 @@ class Transformer {
   // Requires: 1 to 256 valid ids, all in one token block.
   void begin(std::span<const std::int32_t> ids, std::int64_t first);
 
-  // Runs layer `index` over x, and appends the tokens' keys and values to its cache.
+  // Runs layer `index` over x, and appends the tokens' keys and values to its cache, as the filter
+  // leaves them if there is one.
   // Requires: `layer` holds the tokens before position `first`, and cache::append's conditions.
-  void run_layer(std::int64_t index, cache::AttentionLayer& layer);
+  // Errors:   the filter's; nothing is appended then.
+  Result<void> run_layer(std::int64_t index, cache::AttentionLayer& layer,
+                         const KvFilter& filter = {});
 
   // The same for tokens whose keys and values the layer holds already.
   void rerun_layer(std::int64_t index, const cache::AttentionLayer& layer);
@@ -66,7 +73,8 @@ class Transformer {
   const ModelConfig& config_;
   const Weights& weights_;
   Workers workers_;
-  Attention attention_;
+  StepAttention step_attention_;
+  ChunkAttention chunk_attention_;
   RopeTable rope_;
 
   std::int64_t first_ = 0;     // position of the first token at hand

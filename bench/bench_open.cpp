@@ -1,0 +1,121 @@
+// From a file to the first token: opening a turbo4 cache, and the decode step that gives the logits
+// of its last token. One thread; the file is in the page cache.
+//
+//   open/stored/<tokens>      sections as they are, mapped: checksums, no copy
+//   open/trusted/<tokens>     the same without checksums of what stays in the file
+//   open/zstd/<tokens>        sections compressed
+//   open/read/<tokens>        sections as they are, read into memory
+//   open/step/<tokens>        the decode step alone, of a cache in memory: what the others come to
+//
+// The model is bench_model.h's. Compare medians:
+//
+//   bench_open --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true
+
+#include <benchmark/benchmark.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "bench_model.h"
+#include "tqcache/base/file.h"
+#include "tqcache/format/cache_file.h"
+#include "tqcache/model/decoder.h"
+
+namespace {
+
+using namespace tqcache;
+using namespace tqcache::bench;
+
+// A cache of some tokens, in memory and in two files.
+struct Files {
+  cache::Cache cache;
+  std::filesystem::path stored;
+  std::filesystem::path zstd;
+};
+
+// The model and the files, made when they are first asked for, in a folder that goes with this.
+class Stage {
+ public:
+  Stage() { std::filesystem::create_directories(folder_); }
+  ~Stage() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  Stage(const Stage&) = delete;
+  Stage& operator=(const Stage&) = delete;
+
+  const BenchModel& model() const { return model_; }
+
+  const Files& files(std::int64_t n_tokens) {
+    auto& entry = files_[n_tokens];
+    if (entry != nullptr) return *entry;
+    const std::string name = std::to_string(n_tokens);
+    entry = std::make_unique<Files>(
+        Files{convert(noise_cache(model_.config, model_.config.n_layers, n_tokens), "turbo4"),
+              folder_ / (name + "-stored.tqkv"), folder_ / (name + "-zstd.tqkv")});
+    must(format::write_cache_file(entry->cache, entry->stored,
+                                  {.compression = format::Compression::kNone}));
+    must(format::write_cache_file(entry->cache, entry->zstd, {}));
+    return *entry;
+  }
+
+ private:
+  BenchModel model_;
+  std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("tqcache-bench-" + std::to_string(::getpid()));
+  std::map<std::int64_t, std::unique_ptr<Files>> files_;
+};
+
+enum class Way { kStored, kTrusted, kZstd, kRead };
+
+cache::Cache open(const Files& files, Way way) {
+  format::ReadOptions options;
+  options.n_threads = 1;
+  options.verify_checksums = way != Way::kTrusted;
+  if (way == Way::kRead) {
+    const auto source = must(open_file(files.stored));
+    return must(format::read_cache(*source, options));
+  }
+  return must(format::map_cache(way == Way::kZstd ? files.zstd : files.stored, options));
+}
+
+void open_to_first_token(benchmark::State& state, Stage* stage, std::int64_t n_tokens, Way way) {
+  const Files& files = stage->files(n_tokens);
+  model::Decoder decoder(stage->model().config, stage->model().weights, 1);
+  must(decoder.last_logits(files.cache));  // takes its scratch memory
+  for (auto _ : state) {
+    const cache::Cache cache = open(files, way);
+    benchmark::DoNotOptimize(must(decoder.last_logits(cache)).data());
+  }
+}
+
+void step(benchmark::State& state, Stage* stage, std::int64_t n_tokens) {
+  const Files& files = stage->files(n_tokens);
+  model::Decoder decoder(stage->model().config, stage->model().weights, 1);
+  for (auto _ : state) benchmark::DoNotOptimize(must(decoder.last_logits(files.cache)).data());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Stage stage;
+  constexpr std::pair<const char*, Way> kWays[] = {{"stored", Way::kStored},
+                                                   {"trusted", Way::kTrusted},
+                                                   {"zstd", Way::kZstd},
+                                                   {"read", Way::kRead}};
+  for (const std::int64_t n_tokens : {4096, 32768}) {
+    const std::string tokens = "/" + std::to_string(n_tokens);
+    for (const auto& [name, way] : kWays) {
+      benchmark::RegisterBenchmark(("open/" + std::string(name) + tokens).c_str(),
+                                   open_to_first_token, &stage, n_tokens, way)
+          ->Unit(benchmark::kMillisecond);
+    }
+    benchmark::RegisterBenchmark(("open/step" + tokens).c_str(), step, &stage, n_tokens)
+        ->Unit(benchmark::kMillisecond);
+  }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+}

@@ -1,0 +1,63 @@
+#pragma once
+// base/pool.h: things that are dear to make, borrowed by one call at a time and used again.
+//
+// A job makes as many as it has threads. The last one given back is borrowed first: its memory is
+// the likeliest to be in the cache.
+//
+// Threads: any number may borrow at once.
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace tqcache {
+
+template <class T, class Delete = std::default_delete<T>>
+class Pool {
+ public:
+  using Owner = std::unique_ptr<T, Delete>;
+
+  // What `make()`, an Owner, gave, until the end of the scope.
+  class Lease {
+   public:
+    Lease(Pool& pool, Owner thing) : pool_(&pool), thing_(std::move(thing)) {}
+    Lease(Lease&&) noexcept = default;
+    Lease& operator=(Lease&&) = delete;
+    ~Lease() {
+      if (thing_) pool_->give_back(std::move(thing_));
+    }
+    T* get() const { return thing_.get(); }
+    T& operator*() const { return *thing_; }
+    T* operator->() const { return thing_.get(); }
+
+   private:
+    Pool* pool_;
+    Owner thing_;
+  };
+
+  // One that waits, or a new one. Requires: the pool outlives the lease.
+  template <class Make>
+  Lease borrow(Make make) {
+    if (Owner waiting = take()) return {*this, std::move(waiting)};
+    return {*this, make()};
+  }
+
+ private:
+  Owner take() {
+    const std::lock_guard lock(mutex_);
+    if (waiting_.empty()) return nullptr;
+    Owner thing = std::move(waiting_.back());
+    waiting_.pop_back();
+    return thing;
+  }
+  void give_back(Owner thing) {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(std::move(thing));
+  }
+
+  std::mutex mutex_;
+  std::vector<Owner> waiting_;
+};
+
+}  // namespace tqcache

@@ -1,0 +1,101 @@
+#include "tqcache/cache/outliers.h"
+
+#include <algorithm>
+#include <cassert>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "tqcache/base/threads.h"
+#include "tqcache/cache/token_pieces.h"
+
+namespace tqcache::cache {
+namespace {
+
+std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+// sum[i] += rows[t][i]^2 over t.
+void add_squares(std::span<const float> rows, std::span<float> sum) {
+  float* const __restrict out = sum.data();
+  const std::size_t head_dim = sum.size();
+  for (const float* x = rows.data(); x != rows.data() + rows.size(); x += head_dim) {
+    for (std::size_t i = 0; i < head_dim; ++i) out[i] += x[i] * x[i];
+  }
+}
+
+// Component by component, the energy of one kv head's vectors less the mean.
+std::vector<double> energies(std::span<const FullBlock> blocks, std::int64_t n_sinks,
+                             const Mean& mean, std::int64_t kv_head) {
+  const HeadShape shape = blocks.front().shape;
+  std::vector<double> sum(to_size(shape.head_dim));
+  for (const FullBlock& block : blocks) {
+    const BlockMean in_block(mean, shape, block.index, kv_head);
+    const Pieces pieces{block, kv_head, sinks_in_block(n_sinks, block.index)};
+    add_pieces(pieces, in_block.centre(kv_head), sum,
+               [](std::int64_t, std::span<const float> rows, std::span<float> of_piece) {
+                 add_squares(rows, of_piece);
+               });
+  }
+  return sum;
+}
+
+// The n loudest channels, ascending.
+std::vector<std::uint16_t> loudest(const std::vector<double>& energy, std::size_t n) {
+  std::vector<std::uint16_t> channels(energy.size());
+  std::iota(channels.begin(), channels.end(), std::uint16_t{0});
+  // A NaN has no place in an order, so it counts as silent.
+  const auto loudness = [&](std::uint16_t i) { return energy[i] > 0 ? energy[i] : 0.0; };
+  std::ranges::stable_sort(channels, std::ranges::greater{}, loudness);
+  channels.resize(n);
+  std::ranges::sort(channels);
+  return channels;
+}
+
+}  // namespace
+
+codec::ChannelOrder Outliers::order(std::int64_t kv_head) const {
+  if (orders.empty()) return {};
+  return std::span(orders).subspan(to_size(kv_head) * head_dim, head_dim);
+}
+
+std::vector<std::uint16_t> Outliers::loud() const {
+  std::vector<std::uint16_t> all;
+  for (auto at = orders.begin(); at != orders.end(); at += static_cast<std::ptrdiff_t>(head_dim)) {
+    all.insert(all.end(), at, at + static_cast<std::ptrdiff_t>(n_channels));
+  }
+  return all;
+}
+
+Result<Outliers> make_outliers(HeadShape shape, std::size_t n_channels,
+                               std::span<const std::uint16_t> loud) {
+  const std::size_t n_heads = to_size(shape.n_kv_heads);
+  Outliers outliers{n_channels, to_size(shape.head_dim), {}};
+  if (loud.size() != n_heads * n_channels) {
+    return Error{ErrorCode::kCorrupt, std::to_string(loud.size()) + " outlier channels where " +
+                                          std::to_string(n_heads * n_channels) + " belong"};
+  }
+  if (n_channels == 0) return outliers;
+  for (std::size_t head = 0; head < n_heads; ++head) {
+    auto order =
+        codec::make_channel_order(outliers.head_dim, loud.subspan(head * n_channels, n_channels));
+    if (!order) return in_context("head " + std::to_string(head), std::move(order).error());
+    outliers.orders.insert(outliers.orders.end(), order->begin(), order->end());
+  }
+  return outliers;
+}
+
+Outliers choose_outliers(std::span<const FullBlock> blocks, std::int64_t n_sinks, const Mean& mean,
+                         std::size_t n_channels, unsigned n_threads) {
+  const HeadShape shape = blocks.front().shape;
+  assert(n_channels <= to_size(shape.head_dim) && mean.is_fixed());
+  std::vector<std::vector<std::uint16_t>> loud(to_size(shape.n_kv_heads));
+  parallel_for(loud.size(), n_threads, [&](std::size_t head) {
+    loud[head] =
+        loudest(energies(blocks, n_sinks, mean, static_cast<std::int64_t>(head)), n_channels);
+  });
+  std::vector<std::uint16_t> all;
+  for (const auto& of_head : loud) all.insert(all.end(), of_head.begin(), of_head.end());
+  return make_outliers(shape, n_channels, all).value();
+}
+
+}  // namespace tqcache::cache

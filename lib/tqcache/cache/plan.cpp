@@ -1,0 +1,197 @@
+#include "tqcache/cache/plan.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace tqcache::cache {
+namespace {
+
+using codec::BlockOrder;
+
+constexpr std::array<std::string_view, 2> kSideNames = {" k", " v"};
+constexpr std::array<BlockOrder, 2> kSideOrders = {BlockOrder::kKeys, BlockOrder::kValues};
+
+std::string_view words(Centring centring) {
+  switch (centring) {
+    case Centring::kNone:
+      return "no centring";
+    case Centring::kPostRope:
+      return "centring after RoPE";
+    default:
+      return "centring before RoPE";
+  }
+}
+
+Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
+
+bool is_bits(int bits) { return bits >= codec::kMinBits && bits <= codec::kMaxBits; }
+
+Result<void> check_plan(const SidePlan& plan) {
+  if (plan.dense) return {};
+  if (!is_bits(plan.codec.bits)) return invalid(std::to_string(plan.codec.bits) + " bits");
+  if (plan.n_sinks < 0 || plan.n_sinks > kTokenBlock) {
+    return invalid(std::to_string(plan.n_sinks) + " sink tokens");
+  }
+  return {};
+}
+
+Result<void> check_options(const ConvertOptions& options) {
+  if (auto keys = check_plan(options.keys); !keys) {
+    return in_context("keys", std::move(keys).error());
+  }
+  if (auto values = check_plan(options.values); !values) {
+    return in_context("values", std::move(values).error());
+  }
+  if (options.boundary.n < 0) {
+    return invalid(std::to_string(options.boundary.n) + " boundary layers");
+  }
+  if (!is_bits(options.boundary.bits)) {
+    return invalid("boundary layers: " + std::to_string(options.boundary.bits) + " bits");
+  }
+  return {};
+}
+
+// What a boundary layer gets in place of `plan`.
+SidePlan boundary_plan(SidePlan plan, int bits) {
+  codec::CodecSpec spec;
+  spec.bits = bits;
+  spec.seed = plan.codec.seed;
+  spec.rotation = plan.codec.rotation;
+  spec.rounds = plan.codec.rounds;
+  if (plan.codec.mode != codec::Mode::kProd) spec.scale = plan.codec.scale;
+  plan.codec = spec;
+  return plan;
+}
+
+// Settles what depends on the layer. Does so once only: what is settled stays as it is.
+SidePlan settled(SidePlan plan, BlockOrder order, std::int64_t head_dim, const Rope& rope) {
+  plan.codec.head_dim = static_cast<int>(head_dim);
+  if (plan.codec.mode == codec::Mode::kMixed && plan.codec.outlier_channels == 0) {
+    plan.codec.outlier_channels = static_cast<int>(head_dim / 4);
+  }
+  plan.center = order == BlockOrder::kKeys ? key_centring(plan.center, rope, head_dim)
+                                           : value_centring(plan.center);
+  return plan;
+}
+
+SidePlan dense_plan() {
+  SidePlan plan;
+  plan.dense = true;
+  return plan;
+}
+
+// The parts of specs: many layers have the same.
+class PartsOfSpecs {
+ public:
+  Result<const std::vector<codec::PartSpec>*> of(const codec::CodecSpec& spec) {
+    auto known = std::ranges::find(known_, spec, &Known::spec);
+    if (known == known_.end()) {
+      TQC_TRY_ASSIGN(auto parts, codec::make_parts(spec));
+      known_.push_back({spec, std::move(parts)});
+      known = std::prev(known_.end());
+    }
+    return &known->parts;
+  }
+
+ private:
+  struct Known {
+    codec::CodecSpec spec;
+    std::vector<codec::PartSpec> parts;
+  };
+  std::vector<Known> known_;
+};
+
+std::string form_of(const TurboSide& side) {
+  const codec::Mode mode = side.codec.mode();
+  std::string form = "mode " + std::string(codec::mode_word(mode));
+  if (mode == codec::Mode::kMse) {
+    form += " with " + std::to_string(side.codec.parts()[0].quantizer.bits) + " bits";
+  }
+  form += ", " + std::string(words(side.mean.kind));
+  if (side.n_sinks != 0) form += ", " + std::to_string(side.n_sinks) + " sink tokens";
+  return form;
+}
+
+// Errors: the side is turbo, but not as `plan` wants it.
+Result<void> check_form(const Side& side, const SidePlan& plan,
+                        const std::vector<codec::PartSpec>& parts) {
+  const auto* turbo = std::get_if<TurboSide>(&side);
+  if (turbo == nullptr) return {};
+  if (!plan.dense && turbo->codec.parts() == parts && turbo->mean.kind == plan.center &&
+      turbo->n_sinks == plan.n_sinks) {
+    return {};
+  }
+  return invalid("is packed already, in " + form_of(*turbo) +
+                 "; to keep it in another form, convert the dense cache it was made from");
+}
+
+Result<SidePlan> plan_side(const Side& side, const SidePlan& wanted, BlockOrder order,
+                           std::int64_t head_dim, const Rope& rope, PartsOfSpecs& specs) {
+  if (wanted.dense) {
+    TQC_TRY(check_form(side, wanted, {}));
+    return dense_plan();
+  }
+  const SidePlan plan = settled(wanted, order, head_dim, rope);
+  TQC_TRY_ASSIGN(const auto* parts, specs.of(plan.codec));
+  TQC_TRY(check_form(side, plan, *parts));
+  return plan;
+}
+
+}  // namespace
+
+Result<std::vector<SidePlan>> plan_layers(const Cache& cache, const ConvertOptions& options) {
+  TQC_TRY(check_options(options));
+  const Rope& rope = cache.identity.rope;
+  const std::int64_t n_attention = std::ranges::count_if(cache.layers, [](const Layer& layer) {
+    return std::holds_alternative<AttentionLayer>(layer);
+  });
+  std::vector<SidePlan> plans(2 * cache.layers.size(), dense_plan());
+  PartsOfSpecs specs;
+  std::int64_t number = 0;  // among attention layers
+  for (std::size_t i = 0; i < cache.layers.size(); ++i) {
+    const auto* layer = std::get_if<AttentionLayer>(&cache.layers[i]);
+    if (layer == nullptr) continue;
+    const BoundaryLayers& boundary = options.boundary;
+    const bool is_boundary = number < boundary.n || number >= n_attention - boundary.n;
+    ++number;
+    const std::array<const Side*, 2> sides = {&layer->k, &layer->v};
+    const std::array<const SidePlan*, 2> wanted = {&options.keys, &options.values};
+    for (std::size_t s = 0; s < 2; ++s) {
+      const SidePlan plan = is_boundary ? boundary_plan(*wanted[s], boundary.bits) : *wanted[s];
+      auto planned = plan_side(*sides[s], plan, kSideOrders[s], layer->shape.head_dim, rope, specs);
+      if (!planned) {
+        return in_context("layer " + std::to_string(i) + std::string(kSideNames[s]),
+                          std::move(planned).error());
+      }
+      plans[2 * i + s] = std::move(planned).value();
+    }
+  }
+  return plans;
+}
+
+Result<codec::HeadCodec> SideMaker::codec_of(const codec::CodecSpec& spec, BlockOrder order) {
+  for (const Made& made : made_) {
+    if (made.spec == spec && made.codec.order() == order) return made.codec;
+  }
+  TQC_TRY_ASSIGN(codec::HeadCodec codec, codec::HeadCodec::make(spec, order));
+  made_.push_back({spec, codec});
+  return codec;
+}
+
+Result<TurboSide> SideMaker::make(const SidePlan& wanted, BlockOrder order, HeadShape shape,
+                                  Dtype tail_dtype) {
+  const SidePlan plan = settled(wanted, order, shape.head_dim, rope_);
+  TQC_TRY_ASSIGN(codec::HeadCodec codec, codec_of(plan.codec, order));
+  const bool turns = plan.center == Centring::kPreRope;
+  if (turns && table_ == nullptr) table_ = std::make_shared<const RopeTable>(rope_);
+  Outliers outliers{codec.outlier_channels(), static_cast<std::size_t>(shape.head_dim), {}};
+  return TurboSide{std::move(codec),    {},
+                   {tail_dtype, {}},    {plan.center, {}, turns ? table_ : nullptr},
+                   std::move(outliers), plan.n_sinks};
+}
+
+}  // namespace tqcache::cache

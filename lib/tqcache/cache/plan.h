@@ -1,0 +1,71 @@
+#pragma once
+// cache/plan.h: how the sides of a cache shall be kept, and what that comes to for each layer.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tqcache/base/result.h"
+#include "tqcache/cache/cache.h"
+
+namespace tqcache::cache {
+
+// How one side is to be kept.
+struct SidePlan {
+  bool dense = false;  // stays dense; what follows does not count
+  // head_dim is taken from the layer. Of mode mixed, outlier_channels 0 means a quarter of it.
+  codec::CodecSpec codec = {};
+  Centring center = Centring::kPreRope;  // key_centring() and value_centring() say what each gets
+  OutlierPolicy outlier_policy = OutlierPolicy::kCalibrationVariance;
+  std::int64_t n_sinks = 0;  // first tokens that stay dense, 0 to kTokenBlock
+
+  bool operator==(const SidePlan&) const = default;
+};
+
+// The first and the last attention layers are often the ones that suffer most.
+struct BoundaryLayers {
+  std::int64_t n = 0;  // of each end; layers without attention do not count
+  int bits = 8;        // of mode mse, for both sides; a side that stays dense elsewhere does here
+};
+
+struct ConvertOptions {
+  SidePlan keys = {};
+  SidePlan values = {};
+  BoundaryLayers boundary = {};
+  unsigned n_threads = 0;  // 0: all processors
+};
+
+// What convert() makes of each layer: [n_layers, 2], keys before values. Sides that stay dense and
+// arrays layers have dense plans. In the others all is settled: head_dim, how many channels are
+// loud, and the centring that the side really gets.
+//
+// Looks at what sides are and not at their values: a cache without its token blocks will do.
+// Errors: kInvalidArgument (bits, sinks or boundary layers out of range; a side that is turbo
+//         already, in another form), kUnsupported (as codec::make_parts: a head_dim, number of
+//         outlier channels or group size that do not go together). The message names layer and
+//         side where there is one to name.
+Result<std::vector<SidePlan>> plan_layers(const Cache& cache, const ConvertOptions& options);
+
+// Makes turbo sides without a packed block, whose mean and loud channels are not fixed yet. Sides
+// of one plan and head_dim share their tables, keys that are centred before RoPE the table of that.
+class SideMaker {
+ public:
+  explicit SideMaker(const Rope& rope) : rope_(rope) {}
+
+  // Errors: kUnsupported, as codec::make_parts.
+  Result<TurboSide> make(const SidePlan& plan, codec::BlockOrder order, HeadShape shape,
+                         Dtype tail_dtype);
+
+ private:
+  Result<codec::HeadCodec> codec_of(const codec::CodecSpec& spec, codec::BlockOrder order);
+
+  struct Made {
+    codec::CodecSpec spec;
+    codec::HeadCodec codec;
+  };
+  Rope rope_;
+  std::shared_ptr<const RopeTable> table_;
+  std::vector<Made> made_;
+};
+
+}  // namespace tqcache::cache

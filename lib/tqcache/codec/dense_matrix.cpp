@@ -1,0 +1,96 @@
+#include "tqcache/codec/dense_matrix.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "tqcache/codec/random.h"
+
+namespace tqcache::codec {
+namespace {
+
+// A fixed width, and pointers that cannot overlap, let compilers use vectors at -O2 too. Rows are
+// padded to it with zeros.
+constexpr std::size_t kWidth = 8;
+
+// [n, stride], in f64.
+struct Matrix {
+  std::size_t n;
+  std::size_t stride;
+  std::vector<double, AlignedAllocator<double>> values;
+
+  double* row(std::size_t i) { return values.data() + i * stride; }
+};
+
+Matrix draw_normal(std::size_t n, std::uint64_t seed) {
+  const std::size_t stride = (n + kWidth - 1) / kWidth * kWidth;
+  Matrix matrix{n, stride, {}};
+  matrix.values.resize(n * stride);
+  NormalSource normal(seed);
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j < n; ++j) matrix.row(i)[j] = normal.next();
+  }
+  return matrix;
+}
+
+AlignedFloats rounded(Matrix& matrix) {
+  AlignedFloats result(matrix.n * matrix.n);
+  for (std::size_t i = 0; i < matrix.n; ++i) {
+    const double* const row = matrix.row(i);
+    for (std::size_t j = 0; j < matrix.n; ++j) {
+      result[i * matrix.n + j] = static_cast<float>(row[j]);
+    }
+  }
+  return result;
+}
+
+// to[j] += factor * from[j] for j from `first` on, `first` rounded down to a whole width.
+void add_multiple(const double* __restrict from, double factor, std::size_t first,
+                  std::size_t stride, double* __restrict to) {
+  for (std::size_t start = first / kWidth * kWidth; start < stride; start += kWidth) {
+    for (std::size_t j = start; j < start + kWidth; ++j) to[j] += factor * from[j];
+  }
+}
+
+// Column k to length 1. Returns it.
+std::vector<double> normalize_column(Matrix& matrix, std::size_t k) {
+  double squares = 0.0;
+  for (std::size_t i = 0; i < matrix.n; ++i) squares += matrix.row(i)[k] * matrix.row(i)[k];
+  const double length = std::sqrt(squares);
+  std::vector<double> column(matrix.n);
+  for (std::size_t i = 0; i < matrix.n; ++i) {
+    matrix.row(i)[k] /= length;
+    column[i] = matrix.row(i)[k];
+  }
+  return column;
+}
+
+// Takes column k, a unit vector, out of the columns behind it.
+void project_out(Matrix& matrix, std::size_t k, const std::vector<double>& column) {
+  std::vector<double> shares(matrix.stride, 0.0);  // of column k in each column: a row of R
+  for (std::size_t i = 0; i < matrix.n; ++i) {
+    add_multiple(matrix.row(i), column[i], k + 1, matrix.stride, shares.data());
+  }
+  std::fill_n(shares.begin(), k + 1, 0.0);  // where rounding `first` down began too early
+  for (std::size_t i = 0; i < matrix.n; ++i) {
+    add_multiple(shares.data(), -column[i], k + 1, matrix.stride, matrix.row(i));
+  }
+}
+
+}  // namespace
+
+AlignedFloats gaussian_matrix(std::size_t n, std::uint64_t seed) {
+  Matrix matrix = draw_normal(n, seed);
+  return rounded(matrix);
+}
+
+// Modified Gram-Schmidt, whose R has a positive diagonal by itself. It loses orthogonality by the
+// matrix's condition number times 2^-53; that of a Gaussian matrix of n = 1024 is in the thousands,
+// so that what is lost is far below the rounding to f32.
+AlignedFloats orthogonal_matrix(std::size_t n, std::uint64_t seed) {
+  Matrix matrix = draw_normal(n, seed);
+  for (std::size_t k = 0; k < n; ++k) project_out(matrix, k, normalize_column(matrix, k));
+  return rounded(matrix);
+}
+
+}  // namespace tqcache::codec

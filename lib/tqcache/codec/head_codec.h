@@ -1,0 +1,96 @@
+#pragma once
+// codec/head_codec.h: a token block of one kv head to packed codes and scales, and back, in any
+// mode.
+//
+// Composes the parts of codec_spec.h. In memory and in the file a kv head's block is
+//
+//   codes    of part 0, of part 1, ..., each BlockShape::block_bytes(): a multiple of 64 bytes
+//   scales   rows of 256 f16: the scale of each part, then the bias of each part that has one
+//
+// Spec: docs/codec.md §5 and §6.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tqcache/base/result.h"
+#include "tqcache/codec/block_codec.h"
+#include "tqcache/codec/centre.h"
+#include "tqcache/codec/channels.h"
+#include "tqcache/codec/codec_spec.h"
+
+namespace tqcache::codec {
+
+// The packed block of one kv head.
+struct PackedHead {
+  std::span<const std::byte> codes;       // [HeadCodec::code_bytes()]
+  std::span<const std::uint16_t> scales;  // [HeadCodec::n_scale_rows(), 256]
+};
+
+// A value: copies share the same immutable tables.
+// Threads: any number may use one HeadCodec, or copies of it, at once.
+class HeadCodec {
+ public:
+  // Errors: kUnsupported, kCorrupt: as mode_of() and Quantizer::make().
+  static Result<HeadCodec> make(int head_dim, std::vector<PartSpec> parts, BlockOrder order,
+                                const Kernels& kernels = best_kernels());
+  static Result<HeadCodec> make(const CodecSpec& spec, BlockOrder order,
+                                const Kernels& kernels = best_kernels());
+
+  std::size_t head_dim() const;
+  Mode mode() const;
+  BlockOrder order() const;
+  const std::vector<PartSpec>& parts() const;  // with centroids
+  std::size_t n_parts() const { return parts().size(); }
+  const BlockCodec& part(std::size_t i) const;
+  std::size_t first_channel(std::size_t i) const;  // of part i, in channel order
+  std::size_t outlier_channels() const;            // of mode mixed: those that come first; else 0
+
+  std::size_t code_bytes() const;    // of one kv head's block; a multiple of 64
+  std::size_t n_scale_rows() const;  // rows of 256 f16
+
+  // Components after all parts' maps, one part after another, each padded to a multiple of 16:
+  // where sums over coded values stand before they are turned back.
+  std::size_t coded_dim() const;
+  std::size_t coded_offset(std::size_t i) const;  // of part i in there
+
+  const Kernels& kernels() const;
+
+  // Encodes the first n_tokens tokens less the centre; the others get code 0 and scale 0. So do the
+  // first n_skipped: they are kept elsewhere.
+  //
+  // Shapes: x [n_tokens, head_dim], rows x.stride bytes apart; codes [code_bytes()]; scales
+  //         [n_scale_rows(), 256]; order [head_dim] or empty.
+  // Errors: kCorrupt when a value is not finite, kUnsupported when a scale or a bias is beyond f16;
+  // the
+  //         message begins with the token's number in the block. Codes and scales then hold nothing
+  //         of use.
+  // Bytes:  identical on every CPU.
+  Result<void> encode(VectorRows x, const Centre& centre, ChannelOrder order, std::size_t n_tokens,
+                      std::size_t n_skipped, std::span<std::byte> codes,
+                      std::span<std::uint16_t> scales) const;
+
+  // Decodes n_tokens tokens; what was taken out by centring stays out.
+  // Shapes: out [n_tokens, head_dim].
+  // Errors: none. Any bytes decode; to finite f32 if the scales are finite and of moderate size.
+  void decode(const PackedHead& head, ChannelOrder order, std::size_t n_tokens,
+              std::span<float> out) const;
+
+  // One part of a block as the kernels of attention take it.
+  PackedBlock view(const PackedHead& head, std::size_t part, std::size_t n_tokens) const;
+  // [256] f16 bits. Requires: the part has a bias.
+  std::span<const std::uint16_t> biases(const PackedHead& head, std::size_t part) const;
+
+  // A sum of decoded vectors from the sum of their coded components.
+  // Shapes: coded [coded_dim()], which is overwritten; out [head_dim].
+  void turn_back(std::span<float> coded, ChannelOrder order, std::span<float> out) const;
+
+ private:
+  struct State;
+  explicit HeadCodec(std::shared_ptr<const State> state);
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace tqcache::codec

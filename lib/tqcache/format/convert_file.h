@@ -1,0 +1,35 @@
+#pragma once
+// format/convert_file.h: turns the dense sides of a cache into turbo form, from file to file,
+// without ever holding the cache.
+//
+// Spec: docs/codec.md §8; docs/design.md, "A cache is converted and written section by section".
+
+#include <filesystem>
+
+#include "tqcache/base/file.h"
+#include "tqcache/base/progress.h"
+#include "tqcache/base/result.h"
+#include "tqcache/cache/convert.h"
+#include "tqcache/format/cache_file.h"
+
+namespace tqcache::format {
+
+// Writes to `path`, whole or not at all, byte for byte the file that read_cache(), cache::convert()
+// and write_cache_file() would make of `source`.
+//
+// Reads some token blocks of every side twice: for the mean and the loud channels of the side
+// (cache::mean_blocks()), and with all others to pack them. `source` may be the file that `path`
+// replaces (write.overwrite): that happens at the end. options.n_threads counts, and that of
+// `write` does not.
+//
+// Memory:   the token blocks of one side that its mean is taken over (at most 32), then
+//           write.window_bytes and a token block a thread; when `path` is a stream (/dev/stdout),
+//           the whole file besides.
+// Progress: bytes of the source before compression; what is read twice counts twice.
+// Errors:   as read_cache(), but max_payload_bytes holds for each section; as cache::convert(), in
+//           the order of the file's sections; as write_cache_file(). kInterrupted.
+Result<void> convert_file(const ByteSource& source, const std::filesystem::path& path,
+                          const cache::ConvertOptions& options, const WriteOptions& write,
+                          const Progress& progress = {});
+
+}  // namespace tqcache::format

@@ -1,0 +1,173 @@
+#include "tqcache/cache/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cache/random_cache.h"
+#include "tqcache/cache/convert.h"
+#include "tqcache/cache/presets.h"
+
+namespace tqcache::cache {
+namespace {
+
+using test::attention;
+using testing::HasSubstr;
+
+constexpr Rope kRope{RopeStyle::kHalfSplit, 64, 1e6};
+
+// Attention layers of head_dim 64 with an arrays layer before each of them.
+Cache hybrid_cache(std::size_t n_attention, std::int64_t n_tokens = 0) {
+  Cache cache = test::random_cache(1, n_tokens, Dtype::kF16, {2, 64}, n_attention);
+  cache.identity.rope = kRope;
+  std::vector<Layer> layers;
+  for (Layer& layer : cache.layers) {
+    layers.emplace_back(ArraysLayer{});
+    layers.push_back(std::move(layer));
+  }
+  cache.layers = std::move(layers);
+  return cache;
+}
+
+std::vector<int> key_bits(const std::vector<SidePlan>& plans) {
+  std::vector<int> bits;
+  for (std::size_t i = 0; i < plans.size(); i += 2) {
+    bits.push_back(plans[i].dense ? 16 : plans[i].codec.bits);
+  }
+  return bits;
+}
+
+TEST(PlanLayers, SettlesHeadDimAndCentringOfKeysAndValues) {
+  const std::vector<SidePlan> plans = plan_layers(hybrid_cache(1), {}).value();
+  ASSERT_EQ(plans.size(), 4u);
+  EXPECT_TRUE(plans[0].dense && plans[1].dense);  // an arrays layer
+  EXPECT_FALSE(plans[2].dense || plans[3].dense);
+  EXPECT_EQ(plans[2].codec.head_dim, 64);
+  EXPECT_EQ(plans[2].center, Centring::kPreRope);
+  EXPECT_EQ(plans[3].center, Centring::kPostRope);
+}
+
+TEST(PlanLayers, SaysWhenKeysCannotBeCentredBeforeRope) {
+  Cache cache = hybrid_cache(1);
+  cache.identity.rope.style = RopeStyle::kNone;
+  EXPECT_EQ(plan_layers(cache, {}).value()[2].center, Centring::kPostRope);
+}
+
+TEST(PlanLayers, TakesAQuarterOfTheChannelsWhereNoNumberIsGiven) {
+  ConvertOptions options = preset("turbo2.5").value();
+  options.values.codec.outlier_channels = 24;
+  const std::vector<SidePlan> plans = plan_layers(hybrid_cache(1), options).value();
+  EXPECT_EQ(plans[2].codec.outlier_channels, 16);
+  EXPECT_EQ(plans[3].codec.outlier_channels, 24);
+}
+
+TEST(PlanLayers, GivesMoreBitsToTheFirstAndLastAttentionLayers) {
+  ConvertOptions options = preset("turbo2").value();
+  options.boundary = {1, 6};
+  EXPECT_EQ(key_bits(plan_layers(hybrid_cache(4), options).value()),
+            (std::vector<int>{16, 6, 16, 2, 16, 2, 16, 6}));
+  options.boundary.n = 2;
+  EXPECT_EQ(key_bits(plan_layers(hybrid_cache(4), options).value()),
+            (std::vector<int>{16, 6, 16, 6, 16, 6, 16, 6}));
+  options.boundary.n = 1000;
+  EXPECT_EQ(key_bits(plan_layers(hybrid_cache(3), options).value()),
+            (std::vector<int>{16, 6, 16, 6, 16, 6}));
+}
+
+TEST(PlanLayers, HasModeMseInBoundaryLayersAndDenseSidesStayDense) {
+  ConvertOptions options = preset("kfv4").value();
+  options.values = preset("prod3").value().values;
+  options.values.n_sinks = 4;
+  options.values.codec.seed = 99;
+  options.boundary = {1, 8};
+  const std::vector<SidePlan> plans = plan_layers(hybrid_cache(3), options).value();
+  EXPECT_TRUE(plans[2].dense);
+  EXPECT_EQ(plans[3].codec.mode, codec::Mode::kMse);
+  EXPECT_EQ(plans[3].codec.bits, 8);
+  EXPECT_EQ(plans[3].codec.scale, codec::ScaleRule::kUnbiased);
+  EXPECT_EQ(plans[3].codec.seed, 99u);
+  EXPECT_EQ(plans[3].n_sinks, 4);
+  EXPECT_EQ(plans[7].codec.mode, codec::Mode::kProd);
+}
+
+TEST(PlanLayers, IsWhatConvertDoes) {
+  ConvertOptions options = preset("turbo3").value();
+  options.boundary = {1, 8};
+  options.keys.n_sinks = 2;
+  const Cache dense = hybrid_cache(3, 300);
+  const std::vector<SidePlan> plans = plan_layers(dense, options).value();
+  const Cache turbo = convert(dense, options).value();
+  EXPECT_TRUE(validate(turbo));
+  for (const std::size_t layer : {1u, 3u, 5u}) {
+    const auto& k = std::get<TurboSide>(attention(turbo, layer).k);
+    EXPECT_EQ(k.codec.parts()[0].quantizer.bits, plans[2 * layer].codec.bits);
+    EXPECT_EQ(k.mean.kind, plans[2 * layer].center);
+    EXPECT_EQ(k.n_sinks, 2);
+  }
+  EXPECT_TRUE(plan_layers(turbo, options));  // the same again: as it is
+  EXPECT_THAT(plan_layers(turbo, {}).error().message, HasSubstr("layer 1 k: is packed already"));
+}
+
+TEST(PlanLayers, RefusesWhatIsOutOfRange) {
+  const auto refusal = [](auto change) {
+    ConvertOptions options;
+    change(options);
+    const auto planned = plan_layers(hybrid_cache(2), options);
+    EXPECT_FALSE(planned);
+    return planned ? Error{ErrorCode::kIo, "none"} : planned.error();
+  };
+  const Error errors[] = {
+      refusal([](ConvertOptions& o) { o.keys.codec.bits = 9; }),
+      refusal([](ConvertOptions& o) { o.values.n_sinks = 257; }),
+      refusal([](ConvertOptions& o) { o.values.n_sinks = -1; }),
+      refusal([](ConvertOptions& o) { o.boundary.n = -1; }),
+      refusal([](ConvertOptions& o) {
+        o.boundary = {1, 16};
+      }),
+  };
+  for (const Error& error : errors) EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(errors[0].message, "keys: 9 bits");
+  EXPECT_EQ(errors[1].message, "values: 257 sink tokens");
+}
+
+TEST(PlanLayers, NamesTheLayerWhoseSizesDoNotGoTogether) {
+  const auto refusal = [](auto change) {
+    ConvertOptions options;
+    change(options.values.codec);
+    const auto planned = plan_layers(hybrid_cache(2), options);
+    EXPECT_FALSE(planned);
+    return planned ? Error{ErrorCode::kIo, "none"} : planned.error();
+  };
+  for (const Error& error : {refusal([](codec::CodecSpec& spec) {
+                               spec.mode = codec::Mode::kMixed;
+                               spec.outlier_bits = 5;
+                               spec.outlier_channels = 64;
+                             }),
+                             refusal([](codec::CodecSpec& spec) {
+                               spec.mode = codec::Mode::kAffine;
+                               spec.group_size = 128;
+                             }),
+                             refusal([](codec::CodecSpec& spec) {
+                               spec.mode = codec::Mode::kProd;
+                               spec.bits = 1;
+                             })}) {
+    EXPECT_EQ(error.code, ErrorCode::kUnsupported);
+    EXPECT_THAT(error.message, HasSubstr("layer 1 v: "));
+  }
+}
+
+TEST(SideMaker, SharesTheTableOfRopeBetweenSides) {
+  SideMaker maker(kRope);
+  const auto make = [&](codec::BlockOrder order) {
+    return maker.make({}, order, {2, 64}, Dtype::kF16).value();
+  };
+  const TurboSide a = make(codec::BlockOrder::kKeys), b = make(codec::BlockOrder::kKeys);
+  EXPECT_NE(a.mean.rope, nullptr);
+  EXPECT_EQ(a.mean.rope, b.mean.rope);
+  EXPECT_EQ(a.codec.parts().data(), b.codec.parts().data());
+  const TurboSide values = make(codec::BlockOrder::kValues);
+  EXPECT_EQ(values.codec.order(), codec::BlockOrder::kValues);
+  EXPECT_EQ(values.mean.rope, nullptr);
+}
+
+}  // namespace
+}  // namespace tqcache::cache

@@ -1,0 +1,70 @@
+#include "tqcache/cache/presets.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "cache/random_cache.h"
+#include "tqcache/cache/convert.h"
+
+namespace tqcache::cache {
+namespace {
+
+using test::attention;
+
+constexpr HeadShape kShape{2, 128};
+
+TEST(Presets, HaveNamesAndADescriptionOfOneLine) {
+  const std::vector<std::string_view> names = preset_names();
+  EXPECT_EQ(names.front(), kDefaultPreset);
+  EXPECT_EQ(std::set(names.begin(), names.end()).size(), names.size());
+  for (const std::string_view name : names) {
+    EXPECT_TRUE(preset(name)) << name;
+    EXPECT_FALSE(preset_description(name).empty()) << name;
+    EXPECT_EQ(preset_description(name).find('\n'), std::string_view::npos);
+  }
+}
+
+TEST(Presets, TheDefaultIsWhatConvertDoesUnasked) {
+  const ConvertOptions options = preset(kDefaultPreset).value();
+  EXPECT_EQ(options.keys, ConvertOptions{}.keys);
+  EXPECT_EQ(options.values, ConvertOptions{}.values);
+}
+
+TEST(Presets, RefuseANameThatIsNotKnownAndTellThoseThatAre) {
+  const auto found = preset("turbo5");
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(found.error().message, testing::HasSubstr("\"turbo5\": not one of turbo4, "));
+  EXPECT_EQ(preset_description("turbo5"), "");
+}
+
+// Bits a value of the packed blocks, scales and all.
+double bits_of(const Side& side) {
+  const auto* const turbo = std::get_if<TurboSide>(&side);
+  if (turbo == nullptr) return 16;
+  return 8.0 * static_cast<double>(turbo->packed[0].bytes.size()) / (2 * 256 * 128);
+}
+
+TEST(Presets, TakeTheBitsThatTheyAreNamedFor) {
+  const std::map<std::string_view, std::pair<double, double>> expected = {
+      {"turbo4", {4.125, 4.125}}, {"turbo3", {3.125, 3.125}}, {"turbo2", {2.125, 2.125}},
+      {"turbo3.5", {3.5, 3.5}},   {"turbo2.5", {2.5, 2.5}},   {"k8v4", {8.125, 4.125}},
+      {"k4v3", {4.125, 3.125}},   {"kfv4", {16, 4.125}},      {"prod4", {4.25, 4.25}},
+      {"prod3", {3.25, 3.25}},    {"prod2", {2.25, 2.25}},    {"affine4", {4.5, 4.5}},
+      {"affine8", {8.5, 8.5}},
+  };
+  const Cache dense = test::random_cache(1, 300, Dtype::kF16, kShape, 1);
+  ASSERT_EQ(expected.size(), preset_names().size());
+  for (const auto& [name, bits] : expected) {
+    const Cache turbo = convert(dense, preset(name).value()).value();
+    EXPECT_EQ(bits_of(attention(turbo, 0).k), bits.first) << name;
+    EXPECT_EQ(bits_of(attention(turbo, 0).v), bits.second) << name;
+  }
+}
+
+}  // namespace
+}  // namespace tqcache::cache

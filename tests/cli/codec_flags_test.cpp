@@ -1,0 +1,189 @@
+// The flags of `convert` that choose a codec: what they make, and what does not go together.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cache/random_cache.h"
+#include "cli/demo.h"
+#include "tqcache/cache/presets.h"
+#include "tqcache/format/cache_file.h"
+
+namespace tqcache::test {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// Four layers of two blocks and a tail, of a model that says how it turns keys.
+std::string write_dense(const TempDir& dir) {
+  cache::Cache cache = random_cache(1, 600, Dtype::kF16, {2, 128}, 4);
+  cache.identity.rope = {cache::RopeStyle::kHalfSplit, 128, 10000.0};
+  const std::string path = (dir / "dense.kv").string();
+  const auto written = format::write_cache_file(cache, path, {});
+  if (!written) throw std::runtime_error(written.error().message);
+  return path;
+}
+
+// What `info` says of the layers of a cache converted with these flags: groups of equal layers.
+json layers_of(const std::vector<std::string>& flags) {
+  const TempDir dir;
+  const std::string packed = pack(write_dense(dir), flags);
+  must({"verify", packed});
+  return json::parse(must({"info", packed, "--json"}).out)["layers"];
+}
+
+json keys_of(const std::vector<std::string>& flags) { return layers_of(flags)[0]["k"]; }
+
+void expect_usage_error(const std::vector<std::string>& flags,
+                        const std::vector<std::string>& names) {
+  const TempDir dir;
+  std::vector<std::string> args = {"convert", "in.kv", (dir / "out.tqkv").string()};
+  args.insert(args.end(), flags.begin(), flags.end());
+  const Output output = tqcache(args);
+  EXPECT_EQ(output.exit_code, 2) << output.err;
+  EXPECT_THAT(output.err, StartsWith("tqcache: "));
+  for (const std::string& name : names) EXPECT_THAT(output.err, HasSubstr(name));
+  EXPECT_EQ(dir.entry_count(), 0u);
+}
+
+TEST(CodecFlags, DefaultIsFourBitsWithTheMeanTakenOutBeforeRope) {
+  const json layers = layers_of({});
+  ASSERT_EQ(layers.size(), 1u);
+  for (const char* side : {"k", "v"}) {
+    EXPECT_EQ(layers[0][side]["cache_type_id"], "tqcache.turbo_mse.v1");
+    EXPECT_EQ(layers[0][side]["bits"], 4.0);
+  }
+  EXPECT_EQ(layers[0]["k"]["centring"], "pre_rope.v1");
+  EXPECT_EQ(layers[0]["v"]["centring"], "post_rope.v1");
+}
+
+TEST(CodecFlags, EveryPresetConverts) {
+  for (const std::string_view name : cache::preset_names()) {
+    SCOPED_TRACE(name);
+    const json layers = layers_of({"--preset", std::string(name)});
+    EXPECT_EQ(layers.size(), 1u);
+  }
+}
+
+TEST(CodecFlags, PresetsWithDifferentSides) {
+  const json k8v4 = layers_of({"--preset", "k8v4"})[0];
+  EXPECT_EQ(k8v4["k"]["bits"], 8.0);
+  EXPECT_EQ(k8v4["v"]["bits"], 4.0);
+  const json kfv4 = layers_of({"--preset", "kfv4"})[0];
+  EXPECT_EQ(kfv4["k"]["cache_type_id"], "tqcache.dense.v1");
+  EXPECT_EQ(kfv4["v"]["bits"], 4.0);
+}
+
+TEST(CodecFlags, APresetsDenseSideStaysDenseUnlessItIsMeantItself) {
+  const json both = layers_of({"--preset", "kfv4", "--bits", "3"})[0];
+  EXPECT_EQ(both["k"]["cache_type_id"], "tqcache.dense.v1");
+  EXPECT_EQ(both["v"]["bits"], 3.0);
+  const json own = layers_of({"--preset", "kfv4", "--key-bits", "6"})[0];
+  EXPECT_EQ(own["k"]["bits"], 6.0);
+}
+
+TEST(CodecFlags, TwoAndAHalfBitsAreAQuarterOfTheChannelsAtThree) {
+  const json keys = keys_of({"--preset", "turbo2.5"});
+  EXPECT_EQ(keys["cache_type_id"], "tqcache.turbo_mixed.v1");
+  ASSERT_EQ(keys["parts"].size(), 2u);
+  EXPECT_EQ(keys["parts"][0]["size"], 32);
+  EXPECT_EQ(keys["parts"][0]["bits"], 3);
+  EXPECT_EQ(keys["parts"][1]["size"], 96);
+  EXPECT_EQ(keys["parts"][1]["bits"], 2);
+}
+
+TEST(CodecFlags, SidesAndModesApart) {
+  const json layer =
+      layers_of({"--key-mode", "prod", "--key-bits", "3", "--key-residual", "orthogonal",
+                 "--value-mode", "affine", "--value-group-size", "32", "--value-bits", "8"})[0];
+  EXPECT_EQ(layer["k"]["cache_type_id"], "tqcache.turbo_prod.v1");
+  EXPECT_EQ(layer["k"]["parts"][1]["rotation"], "dense_qr.v1");
+  EXPECT_EQ(layer["k"]["parts"][0]["scale"], "raw.v1");
+  EXPECT_EQ(layer["v"]["cache_type_id"], "tqcache.affine.v1");
+  EXPECT_EQ(layer["v"]["parts"].size(), 4u);
+  EXPECT_EQ(layer["v"]["bits"], 8.0);
+}
+
+TEST(CodecFlags, MixedTakesItsOwnNumbers) {
+  const json keys = keys_of({"--mode", "mixed", "--outlier-channels", "40", "--outlier-high-bits",
+                             "5", "--regular-bits", "3", "--outlier-policy", "rolling_variance"});
+  EXPECT_EQ(keys["parts"][0]["size"], 40);
+  EXPECT_EQ(keys["parts"][0]["bits"], 5);
+  EXPECT_EQ(keys["parts"][1]["bits"], 3);
+}
+
+TEST(CodecFlags, RotationScaleSeedAndCentring) {
+  const json keys = keys_of({"--rounds", "3", "--scale", "norm", "--seed", "7", "--center", "none",
+                             "--value-rotation", "dense", "--value-rounds", "1"});
+  EXPECT_EQ(keys["parts"][0]["rounds"], 3);
+  EXPECT_EQ(keys["parts"][0]["scale"], "norm.v1");
+  EXPECT_EQ(keys["parts"][0]["seed"], "0000000000000007");
+  EXPECT_EQ(keys["centring"], "none");
+}
+
+TEST(CodecFlags, BoundaryLayersAndSinkTokens) {
+  const json layers = layers_of({"--boundary-layers", "1:6", "--sink-tokens", "4"});
+  ASSERT_EQ(layers.size(), 3u);
+  EXPECT_EQ(layers[0]["k"]["bits"], 6.0);
+  EXPECT_EQ(layers[1]["v"]["bits"], 4.0);
+  EXPECT_EQ(layers[2]["v"]["bits"], 6.0);
+  for (const json& layer : layers) EXPECT_EQ(layer["k"]["sink_tokens"], 4);
+  EXPECT_EQ(layers_of({"--boundary-layers", "1"})[0]["k"]["bits"], 8.0);
+}
+
+TEST(CodecFlags, NamesWhatDoesNotGoTogether) {
+  expect_usage_error({"--mode", "prod", "--bits", "1"}, {"--bits 1", "--mode prod"});
+  expect_usage_error({"--key-mode", "prod", "--key-bits", "1"}, {"--key-bits 1", "--key-mode"});
+  expect_usage_error({"--mode", "mixed", "--bits", "3"}, {"--bits", "--regular-bits"});
+  expect_usage_error({"--preset", "turbo2.5", "--key-bits", "3"}, {"--key-bits", "--regular-bits"});
+  expect_usage_error({"--outlier-channels", "32"}, {"--outlier-channels", "--mode mixed"});
+  expect_usage_error({"--outlier-policy", "rolling_variance"}, {"--outlier-policy"});
+  expect_usage_error({"--mode", "mixed", "--outlier-high-bits", "2"},
+                     {"--outlier-high-bits 2", "--regular-bits 2"});
+  expect_usage_error({"--mode", "affine", "--rounds", "2"}, {"--rounds", "--mode affine"});
+  expect_usage_error({"--mode", "affine", "--key-scale", "raw"}, {"--key-scale", "affine"});
+  expect_usage_error({"--group-size", "32"}, {"--group-size", "--mode affine"});
+  expect_usage_error({"--residual", "gaussian"}, {"--residual", "--mode prod"});
+  expect_usage_error({"--rotation", "dense", "--rounds", "2"}, {"--rounds", "--rotation dense"});
+  expect_usage_error({"--bits", "16", "--mode", "prod"}, {"--mode", "--bits 16"});
+  expect_usage_error({"--key-bits", "16", "--key-sink-tokens", "4"},
+                     {"--key-sink-tokens", "--key-bits 16"});
+  expect_usage_error({"--bits", "16", "--value-mode", "prod"}, {"--value-mode", "--bits 16"});
+}
+
+TEST(CodecFlags, NumbersAndWordsOutOfRange) {
+  expect_usage_error({"--bits", "9"}, {"--bits", "9"});
+  expect_usage_error({"--value-bits", "0"}, {"--value-bits"});
+  expect_usage_error({"--rounds", "4"}, {"--rounds"});
+  expect_usage_error({"--mode", "affine", "--group-size", "48"}, {"--group-size", "48"});
+  expect_usage_error({"--sink-tokens", "257"}, {"--sink-tokens"});
+  expect_usage_error({"--boundary-layers", "two"}, {"--boundary-layers", "two"});
+  expect_usage_error({"--boundary-layers", "2:16"}, {"--boundary-layers"});
+  expect_usage_error({"--boundary-layers", "-1"}, {"--boundary-layers"});
+  expect_usage_error({"--mode", "best"}, {"--mode", "best"});
+  expect_usage_error({"--preset", "turbo9"}, {"--preset", "turbo9"});
+}
+
+TEST(CodecFlags, WhatTheHeadsCannotTakeNamesTheLayer) {
+  const TempDir dir;
+  const std::string dense = write_dense(dir);
+  const Output output = tqcache({"convert", dense, (dir / "out.tqkv").string(), "--mode", "mixed",
+                                 "--outlier-channels", "125"});
+  EXPECT_NE(output.exit_code, 0);
+  EXPECT_THAT(output.err, AllOf(HasSubstr("layer 0 k"), HasSubstr("125")));
+  EXPECT_EQ(dir.entry_count(), 1u);
+}
+
+TEST(CodecFlags, SaysWhenKeysCannotBeCentredBeforeRope) {
+  const TempDir dir;
+  const std::string path = (dir / "a.kv").string();
+  ASSERT_TRUE(format::write_cache_file(random_cache(1, 300), path, {}).ok());
+  EXPECT_THAT(must({"convert", path, path + ".tqkv"}).err, HasSubstr("centring after RoPE"));
+  EXPECT_THAT(must({"convert", path, path + ".2", "--center", "none"}).err,
+              testing::Not(HasSubstr("RoPE")));
+}
+
+}  // namespace
+}  // namespace tqcache::test

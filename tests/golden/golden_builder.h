@@ -1,0 +1,157 @@
+#pragma once
+// golden/golden_builder.h: builds the cache of a golden file, values and all, from integers.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "support/cache_builder.h"
+#include "tqcache/cache/cache.h"
+#include "tqcache/cache/convert.h"
+
+namespace tqcache::test {
+
+// Numbers with a bell-shaped distribution, from SplitMix64: the sum of three 20-bit words, less
+// their mean, in units of 2^-19. An f32 holds each of them, and so does the product with a small
+// integer.
+class Recipe {
+ public:
+  explicit Recipe(std::uint64_t seed) : words_(seed) {}
+
+  float next() {
+    std::int32_t sum = 0;
+    for (int i = 0; i < 3; ++i) sum += static_cast<std::int32_t>(words_.next() >> 44);
+    return static_cast<float>(sum - 3 * (1 << 19)) * 0x1p-19f;
+  }
+  std::uint64_t word() { return words_.next(); }
+
+ private:
+  Random words_;
+};
+
+// How one side of a golden file is kept.
+struct SideChoice {
+  Dtype dtype = Dtype::kF16;
+  cache::SidePlan plan = {};
+  bool keep_full_tail = false;  // a full last block stays dense
+};
+
+inline SideChoice dense_as(Dtype dtype) { return {dtype, {.dense = true}}; }
+inline SideChoice coded(const codec::CodecSpec& spec,
+                        cache::Centring center = cache::Centring::kNone, std::int64_t n_sinks = 0) {
+  return {Dtype::kF16, {.codec = spec, .center = center, .n_sinks = n_sinks}};
+}
+
+class GoldenBuilder {
+ public:
+  // Cases differ in their seeds.
+  GoldenBuilder(std::uint64_t seed, std::int64_t n_tokens) : recipe_(seed) {
+    cache_.identity.architecture = "qwen3";
+    cache_.identity.model_name = "golden " + std::to_string(seed);
+    cache_.identity.rope = {cache::RopeStyle::kHalfSplit, 32, 10000};
+    for (std::byte& byte : cache_.identity.weights_fingerprint) byte = std::byte(seed);
+    for (std::byte& byte : cache_.identity.tokenizer_fingerprint) byte = std::byte(seed + 100);
+    cache_.identity.source_format = "tqcache";
+    for (std::int64_t i = 0; i < n_tokens; ++i) {
+      cache_.tokens.push_back(static_cast<std::int32_t>(recipe_.word() >> 47));
+    }
+  }
+
+  cache::Identity& identity() { return cache_.identity; }
+
+  GoldenBuilder& attention(cache::HeadShape shape, const SideChoice& k, const SideChoice& v) {
+    cache::Side keys = side(shape, k, codec::BlockOrder::kKeys);
+    cache::Side values = side(shape, v, codec::BlockOrder::kValues);
+    cache_.layers.emplace_back(cache::AttentionLayer{shape, std::move(keys), std::move(values)});
+    return *this;
+  }
+
+  GoldenBuilder& arrays() {
+    cache::ArraysLayer layer;
+    layer.arrays.push_back(array("conv", Dtype::kBF16, {3, 20}));
+    layer.arrays.push_back(array("state", Dtype::kF32, {2, 5, 7}));
+    layer.arrays.push_back(array("half", Dtype::kF16, {11}));
+    layer.arrays.push_back(array("scalar", Dtype::kF32, {}));
+    layer.arrays.push_back(array("nothing", Dtype::kF32, {4, 0}));
+    cache_.layers.emplace_back(std::move(layer));
+    return *this;
+  }
+
+  cache::Cache build() { return std::move(cache_); }
+
+ private:
+  cache::Side side(cache::HeadShape shape, const SideChoice& choice, codec::BlockOrder order) {
+    cache::DenseSide dense = dense_side(shape, choice.dtype);
+    if (choice.plan.dense) return dense;
+    cache::TurboSide turbo =
+        must(cache::SideMaker(cache_.identity.rope).make(choice.plan, order, shape, choice.dtype));
+    pack(shape, choice, std::move(dense), turbo);
+    return turbo;
+  }
+
+  void pack(cache::HeadShape shape, const SideChoice& choice, cache::DenseSide dense,
+            cache::TurboSide& turbo) const {
+    std::vector<cache::FullBlock> full;
+    for (std::int64_t i = 0; i < cache_.n_tokens() / cache::kTokenBlock; ++i) {
+      full.push_back({shape, dense.dtype, i, dense.blocks[static_cast<std::size_t>(i)]});
+    }
+    std::size_t n_packed = full.size();
+    if (choice.keep_full_tail && n_packed == dense.blocks.size() && n_packed > 0) --n_packed;
+    if (n_packed > 0) cache::fix_side(turbo, full, choice.plan.outlier_policy, 1);
+    for (std::size_t i = 0; i < n_packed; ++i) {
+      turbo.packed.push_back(must(cache::pack_block(turbo, full[i], 1)));
+    }
+    for (std::size_t i = n_packed; i < dense.blocks.size(); ++i) {
+      turbo.tail.blocks.push_back(std::move(dense.blocks[i]));
+    }
+  }
+
+  cache::DenseSide dense_side(cache::HeadShape shape, Dtype dtype) {
+    std::vector<float> offsets;  // of every kv head's channels: something for centring to take out
+    for (std::int64_t i = 0; i < shape.n_kv_heads * shape.head_dim; ++i) {
+      offsets.push_back(2 * recipe_.next());
+    }
+    cache::DenseSide side{dtype, {}};
+    for (std::int64_t block = 0; block < cache::block_count(cache_.n_tokens()); ++block) {
+      side.blocks.push_back(
+          dense_block(shape, dtype, cache::tokens_in_block(cache_.n_tokens(), block), offsets));
+    }
+    return side;
+  }
+
+  AlignedBytes dense_block(cache::HeadShape shape, Dtype dtype, std::int64_t n_tokens,
+                           const std::vector<float>& offsets) {
+    const auto head_dim = static_cast<std::size_t>(shape.head_dim);
+    const std::size_t row_bytes = head_dim * dtype_size(dtype);
+    AlignedBytes block(static_cast<std::size_t>(shape.n_kv_heads * cache::kTokenBlock) * row_bytes);
+    std::vector<float> row(head_dim);
+    for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
+      for (std::int64_t token = 0; token < n_tokens; ++token) {
+        for (std::size_t i = 0; i < head_dim; ++i) {
+          const float loudness = i % 8 == 3 ? 4 : 1;
+          row[i] =
+              offsets[static_cast<std::size_t>(head) * head_dim + i] + loudness * recipe_.next();
+        }
+        const auto at = static_cast<std::size_t>(head * cache::kTokenBlock + token);
+        store_f32(dtype, row, block.data() + at * row_bytes);
+      }
+    }
+    return block;
+  }
+
+  cache::NamedArray array(std::string name, Dtype dtype, std::vector<std::uint64_t> shape) {
+    std::size_t count = 1;
+    for (const std::uint64_t n : shape) count *= n;
+    std::vector<float> values(count);
+    for (float& value : values) value = recipe_.next();
+    cache::NamedArray result{std::move(name), dtype, std::move(shape),
+                             AlignedBytes(count * dtype_size(dtype))};
+    if (count > 0) store_f32(dtype, values, result.data.data());
+    return result;
+  }
+
+  Recipe recipe_;
+  cache::Cache cache_;
+};
+
+}  // namespace tqcache::test

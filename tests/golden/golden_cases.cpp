@@ -1,0 +1,159 @@
+#include "golden_cases.h"
+
+#include "golden_builder.h"
+
+namespace tqcache::test {
+namespace {
+
+using cache::Centring;
+using codec::CodecSpec;
+using codec::Mode;
+using codec::RotationKind;
+using codec::ScaleRule;
+
+CodecSpec mse(int bits) { return {.mode = Mode::kMse, .bits = bits}; }
+
+cache::Cache dense() {
+  GoldenBuilder builder(1, 260);
+  builder.identity().adapter_fingerprint = Sha256{std::byte{0xad}};
+  return builder.attention({2, 3}, dense_as(Dtype::kF16), dense_as(Dtype::kBF16))
+      .attention({1, 3}, dense_as(Dtype::kF32), dense_as(Dtype::kF32))
+      .arrays()
+      .build();
+}
+
+// No tokens, and so nothing that a codec could fix.
+cache::Cache empty() {
+  return GoldenBuilder(2, 0)
+      .attention({2, 64},
+                 coded({.mode = Mode::kMixed, .bits = 2, .outlier_channels = 16, .outlier_bits = 3},
+                       Centring::kPreRope, 4),
+                 dense_as(Dtype::kF16))
+      .build();
+}
+
+cache::Cache mse_bits() {
+  return GoldenBuilder(3, 260)
+      .attention({1, 32}, coded(mse(1)), coded(mse(2)))
+      .attention({1, 32}, coded(mse(3)), coded(mse(4)))
+      .attention({1, 32}, coded(mse(5)), coded(mse(6)))
+      .attention({1, 32}, coded(mse(7)), coded(mse(8)))
+      .build();
+}
+
+// Units of keys that are cut short, groups of values that are not full, and Hartley's factor.
+cache::Cache mse_head_dims() {
+  return GoldenBuilder(4, 256)
+      .attention({1, 36}, coded(mse(3)), coded(mse(5)))
+      .attention({1, 80}, coded(mse(2)), coded(mse(1)))
+      .build();
+}
+
+cache::Cache mse_maps_and_scales() {
+  const CodecSpec two_rounds{.bits = 2, .seed = 1, .rounds = 2, .scale = ScaleRule::kNorm};
+  const CodecSpec three_rounds{.bits = 3, .seed = 2, .rounds = 3, .scale = ScaleRule::kRaw};
+  const CodecSpec dense{.bits = 4, .seed = 3, .rotation = RotationKind::kDenseQr};
+  return GoldenBuilder(5, 260)
+      .attention({1, 32}, coded(two_rounds), coded(three_rounds))
+      .attention({1, 32}, coded(dense), coded(two_rounds))
+      .build();
+}
+
+cache::Cache prod() {
+  const CodecSpec gaussian{.mode = Mode::kProd, .bits = 3};
+  const CodecSpec orthogonal{
+      .mode = Mode::kProd, .bits = 2, .scale = ScaleRule::kRaw, .residual = RotationKind::kDenseQr};
+  return GoldenBuilder(6, 260)
+      .attention({2, 32}, coded(gaussian, Centring::kPreRope), coded(orthogonal))
+      .attention({1, 48}, coded(orthogonal), coded(gaussian, Centring::kPostRope))
+      .build();
+}
+
+cache::Cache mixed() {
+  const CodecSpec quarter{
+      .mode = Mode::kMixed, .bits = 2, .outlier_channels = 16, .outlier_bits = 3};
+  const CodecSpec few{.mode = Mode::kMixed, .bits = 1, .outlier_channels = 8, .outlier_bits = 5};
+  return GoldenBuilder(7, 260)
+      .attention({1, 64}, coded(quarter, Centring::kPreRope), coded(quarter, Centring::kPostRope))
+      .attention({2, 36}, coded(few), coded(few))
+      .build();
+}
+
+cache::Cache affine() {
+  const CodecSpec groups_of_4_bits{.mode = Mode::kAffine, .bits = 4, .group_size = 32};
+  const CodecSpec groups_of_8_bits{.mode = Mode::kAffine, .bits = 8, .group_size = 32};
+  return GoldenBuilder(8, 260)
+      .attention({1, 64}, coded(groups_of_4_bits), coded(groups_of_4_bits))
+      .attention({1, 32}, coded(groups_of_8_bits, Centring::kPreRope), coded(groups_of_4_bits))
+      .build();
+}
+
+// Two packed blocks, so that the mean turns on from one to the next; and components that RoPE
+// leaves alone.
+cache::Cache centring() {
+  GoldenBuilder builder(9, 520);
+  builder.identity().rope = {cache::RopeStyle::kInterleaved, 24, 500000.5};
+  return builder
+      .attention({2, 32}, coded(mse(2), Centring::kPreRope), coded(mse(2), Centring::kPostRope))
+      .attention({1, 32}, coded(mse(2), Centring::kPostRope), coded(mse(2), Centring::kNone))
+      .build();
+}
+
+cache::Cache sinks() {
+  SideChoice in_bf16 = coded(mse(2), Centring::kPostRope, 20);
+  in_bf16.dtype = Dtype::kBF16;
+  SideChoice in_f32 =
+      coded({.mode = Mode::kMixed, .bits = 2, .outlier_channels = 8, .outlier_bits = 3},
+            Centring::kNone, 1);
+  in_f32.dtype = Dtype::kF32;
+  const SideChoice whole_block = coded(mse(1), Centring::kNone, cache::kTokenBlock);
+  return GoldenBuilder(10, 260)
+      .attention({2, 32}, coded(mse(2), Centring::kPreRope, 4), in_bf16)
+      .attention({1, 32}, in_f32, whole_block)
+      .build();
+}
+
+// The last block is full: packed on one side, dense on the other.
+cache::Cache full_tail() {
+  SideChoice dense_tail = coded(mse(2), Centring::kPostRope);
+  dense_tail.keep_full_tail = true;
+  return GoldenBuilder(11, 256)
+      .attention({1, 32}, coded(mse(2), Centring::kPreRope), dense_tail)
+      .build();
+}
+
+// Some sections shrink and some do not.
+cache::Cache zstd() {
+  cache::Cache cache = GoldenBuilder(12, 260)
+                           .attention({2, 32}, coded(mse(2), Centring::kPreRope), coded(mse(4)))
+                           .attention({2, 4}, dense_as(Dtype::kF32), dense_as(Dtype::kBF16))
+                           .arrays()
+                           .build();
+  auto& layer = std::get<cache::AttentionLayer>(cache.layers[1]);
+  for (AlignedBytes& block : std::get<cache::DenseSide>(layer.k).blocks) {
+    std::ranges::fill(block, std::byte{0});
+  }
+  return cache;
+}
+
+}  // namespace
+
+std::vector<GoldenCase> golden_cases() {
+  using format::Compression;
+  return {
+      {"dense", Compression::kNone, dense},
+      {"empty", Compression::kNone, empty},
+      {"mse_bits", Compression::kNone, mse_bits},
+      {"mse_head_dims", Compression::kNone, mse_head_dims},
+      {"mse_maps_and_scales", Compression::kNone, mse_maps_and_scales},
+      {"prod", Compression::kNone, prod},
+      {"mixed", Compression::kNone, mixed},
+      {"affine", Compression::kNone, affine},
+      {"centring", Compression::kNone, centring},
+      {"sinks", Compression::kNone, sinks},
+      {"full_tail", Compression::kNone, full_tail},
+      {"zstd", Compression::kZstd, zstd},
+  };
+}
+
+}  // namespace tqcache::test

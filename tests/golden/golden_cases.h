@@ -1,0 +1,24 @@
+#pragma once
+// golden/golden_cases.h: the caches that golden files are made from.
+//
+// Their values come from integers alone, so that they are the same on every machine and with every
+// C library. A case is never changed once its file is there: a new one is added instead.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tqcache/cache/cache.h"
+#include "tqcache/format/manifest.h"
+
+namespace tqcache::test {
+
+struct GoldenCase {
+  std::string name;  // of the file, without its ending
+  format::Compression compression = format::Compression::kNone;
+  std::function<cache::Cache()> make;
+};
+
+std::vector<GoldenCase> golden_cases();
+
+}  // namespace tqcache::test

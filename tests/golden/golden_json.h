@@ -1,0 +1,171 @@
+#pragma once
+// golden/golden_json.h: what a golden file says, as the readable twin beside it.
+//
+// Values are told by the SHA-256 of all of them, decoded to f32, and a few in plain sight. JSON has
+// them as doubles, which hold every f32.
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "support/cache_builder.h"
+#include "tqcache/base/hash.h"
+#include "tqcache/format/cache_file.h"
+#include "tqcache/format/type_names.h"
+
+namespace tqcache::test {
+
+using Json = nlohmann::ordered_json;
+
+// All values of a side: [n_kv_heads, n_tokens, head_dim].
+inline std::vector<float> all_values(const cache::Side& side, cache::HeadShape shape,
+                                     std::int64_t n_tokens) {
+  const auto head_dim = static_cast<std::size_t>(shape.head_dim);
+  std::vector<float> values(static_cast<std::size_t>(shape.n_kv_heads * n_tokens) * head_dim);
+  std::size_t at = 0;
+  for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
+    for (std::int64_t block = 0; block < cache::block_count(n_tokens); ++block) {
+      const auto n = static_cast<std::size_t>(cache::tokens_in_block(n_tokens, block)) * head_dim;
+      cache::read_block(side, shape, n_tokens, block, head, std::span(values).subspan(at, n));
+      at += n;
+    }
+  }
+  return values;
+}
+
+namespace golden_json_detail {
+
+inline std::string_view dtype_word(Dtype dtype) {
+  constexpr std::string_view kWords[] = {"f32", "f16", "bf16"};
+  return kWords[static_cast<std::size_t>(dtype)];
+}
+
+template <class T>
+std::string digest(const std::vector<T>& values) {
+  return to_hex(sha256(object_bytes(values)));
+}
+
+inline Json identity(const cache::Identity& identity) {
+  constexpr std::string_view kStyles[] = {"none", "half-split", "interleaved"};
+  Json json;
+  json["architecture"] = identity.architecture;
+  json["model_name"] = identity.model_name;
+  json["rope"] = {{"style", kStyles[static_cast<std::size_t>(identity.rope.style)]},
+                  {"n_dims", identity.rope.n_dims},
+                  {"base", identity.rope.base}};
+  json["weights_fingerprint"] = to_hex(identity.weights_fingerprint);
+  json["tokenizer_fingerprint"] = to_hex(identity.tokenizer_fingerprint);
+  if (identity.adapter_fingerprint) {
+    json["adapter_fingerprint"] = to_hex(*identity.adapter_fingerprint);
+  }
+  json["source_format"] = identity.source_format;
+  return json;
+}
+
+inline Json part(const codec::PartSpec& part) {
+  Json json;
+  json["first"] = part.first;
+  json["size"] = part.quantizer.head_dim;
+  json["bits"] = part.quantizer.bits;
+  json["rotation"] = format::name_of(format::kRotationNames, part.quantizer.rotation);
+  json["rounds"] = part.quantizer.rounds;
+  json["seed"] = part.quantizer.seed;
+  json["scale"] = format::name_of(format::kScaleNames, part.quantizer.scale);
+  json["of_residual"] = part.of_residual;
+  json["has_bias"] = part.has_bias;
+  json["centroids_sha256"] = digest(part.centroids);
+  return json;
+}
+
+inline void add_codec(const format::SideInfo& info, Json& json) {
+  for (const codec::PartSpec& each : info.parts) json["parts"].push_back(part(each));
+  json["centring"] = format::name_of(format::kCentringNames, info.centring);
+  if (!info.mean.empty()) json["mean_sha256"] = digest(info.mean);
+  if (!info.outliers.empty()) json["outliers"] = info.outliers;
+  json["n_sinks"] = info.n_sinks;
+}
+
+// The first and the last component of the tokens at the edges of token blocks.
+inline Json some_values(const std::vector<float>& values, cache::HeadShape shape,
+                        std::int64_t n_tokens) {
+  Json rows = Json::array();
+  for (const std::int64_t token :
+       {std::int64_t{0}, std::int64_t{1}, std::int64_t{255}, std::int64_t{256}, n_tokens - 1}) {
+    if (token < 0 || token >= n_tokens) continue;
+    const std::int64_t head = token % shape.n_kv_heads;
+    const auto first = static_cast<std::size_t>((head * n_tokens + token) * shape.head_dim);
+    rows.push_back({{"head", head},
+                    {"token", token},
+                    {"first", values[first]},
+                    {"last", values[first + static_cast<std::size_t>(shape.head_dim) - 1]}});
+  }
+  return rows;
+}
+
+inline Json side(const format::SideInfo& info, const cache::Side& side, cache::HeadShape shape,
+                 std::int64_t n_tokens) {
+  const std::vector<float> values = all_values(side, shape, n_tokens);
+  Json json;
+  json["cache_type_id"] = info.cache_type_id;
+  json["dtype"] = dtype_word(info.dense_dtype);
+  if (is_turbo(info)) add_codec(info, json);
+  json["packed_blocks"] = cache::packed_block_count(side);
+  json["values_sha256"] = digest(values);
+  json["values"] = some_values(values, shape, n_tokens);
+  return json;
+}
+
+inline Json layer(const format::LayerInfo& info, const cache::Layer& layer, std::int64_t n_tokens) {
+  Json json;
+  json["cache_type_id"] = info.cache_type_id;
+  if (const auto* attention = std::get_if<cache::AttentionLayer>(&layer)) {
+    json["n_kv_heads"] = info.shape.n_kv_heads;
+    json["head_dim"] = info.shape.head_dim;
+    json["k"] = side(info.k, attention->k, info.shape, n_tokens);
+    json["v"] = side(info.v, attention->v, info.shape, n_tokens);
+    return json;
+  }
+  for (const cache::NamedArray& array : std::get<cache::ArraysLayer>(layer).arrays) {
+    json["arrays"].push_back({{"name", array.name},
+                              {"dtype", dtype_word(array.dtype)},
+                              {"shape", array.shape},
+                              {"bytes_sha256", to_hex(sha256(array.data))}});
+  }
+  return json;
+}
+
+}  // namespace golden_json_detail
+
+// Reads the file: throws when it does not load.
+inline Json golden_json(const Bytes& file) {
+  const auto source = memory_source(file);
+  const format::CacheFileInfo info = must(format::read_cache_info(*source));
+  const cache::Cache cache = must(format::read_cache(*source));
+  Json json;
+  json["file_bytes"] = file.size();
+  json["file_sha256"] = to_hex(sha256(file));
+  json["version"] = info.version;
+  json["generation"] = info.generation;
+  json["writer"] = info.writer;
+  json["content_name"] = to_hex(info.content_name);
+  json["identity"] = golden_json_detail::identity(info.identity);
+  json["n_tokens"] = info.n_tokens();
+  json["tokens_sha256"] = golden_json_detail::digest(info.tokens);
+  json["stored_sections"] = std::ranges::count(info.sections, format::Compression::kNone,
+                                               &format::SectionInfo::compression);
+  json["zstd_sections"] = std::ranges::count(info.sections, format::Compression::kZstd,
+                                             &format::SectionInfo::compression);
+  json["layers"] = Json::array();
+  for (std::size_t i = 0; i < info.layers.size(); ++i) {
+    json["layers"].push_back(
+        golden_json_detail::layer(info.layers[i], cache.layers[i], info.n_tokens()));
+  }
+  return json;
+}
+
+}  // namespace tqcache::test

@@ -1,0 +1,151 @@
+// Files that were written once and are kept for ever: whatever becomes of this library, it reads
+// them to the same values.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "golden_json.h"
+#include "support/temp_dir.h"
+#include "tqcache/codec/head_codec.h"
+
+namespace tqcache::test {
+namespace {
+
+const std::filesystem::path kFolder = TQCACHE_GOLDEN_FILES;
+
+std::vector<std::string> names_ending(const std::string& ending) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
+    if (entry.path().extension() == ending) names.push_back(entry.path().stem().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+Bytes golden_file(const std::string& name) { return read_all(kFolder / (name + ".tqkv")); }
+
+Json twin(const std::string& name) {
+  std::ifstream in(kFolder / (name + ".json"));
+  return Json::parse(in);
+}
+
+TEST(GoldenFiles, HaveATwinEach) {
+  EXPECT_THAT(names_ending(".tqkv"), testing::Not(testing::IsEmpty()));
+  EXPECT_EQ(names_ending(".tqkv"), names_ending(".json"));
+}
+
+// What no golden file has could change unseen.
+TEST(GoldenFiles, HaveEveryNameAndNumberOfTheFormat) {
+  std::set<std::string> have;
+  std::set<int> bits;
+  for (const std::string& name : names_ending(".tqkv")) {
+    const auto info = must(format::read_cache_info(*memory_source(golden_file(name))));
+    for (const format::LayerInfo& layer : info.layers) {
+      have.insert(layer.cache_type_id);
+      for (const format::SideInfo* side : {&layer.k, &layer.v}) {
+        have.insert(side->cache_type_id);
+        have.insert(std::string(format::name_of(format::kCentringNames, side->centring)));
+        for (const codec::PartSpec& part : side->parts) {
+          const codec::QuantizerSpec& spec = part.quantizer;
+          bits.insert(spec.bits);
+          have.insert(std::string(format::name_of(format::kScaleNames, spec.scale)));
+          have.insert(std::string(format::name_of(format::kRotationNames, spec.rotation)) + " " +
+                      std::to_string(spec.rounds));
+        }
+      }
+    }
+  }
+  EXPECT_THAT(bits, testing::ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+  EXPECT_THAT(have, testing::IsSupersetOf({"tqcache.attention.v1",
+                                           "tqcache.arrays.v1",
+                                           "tqcache.dense.v1",
+                                           "tqcache.turbo_mse.v1",
+                                           "tqcache.turbo_prod.v1",
+                                           "tqcache.turbo_mixed.v1",
+                                           "tqcache.affine.v1",
+                                           "hartley_hadamard.v1 1",
+                                           "hartley_hadamard.v1 2",
+                                           "hartley_hadamard.v1 3",
+                                           "dense_qr.v1 1",
+                                           "gaussian.v1 1",
+                                           "none.v1 1",
+                                           "unbiased.v1",
+                                           "norm.v1",
+                                           "raw.v1",
+                                           "peak.v1",
+                                           "none",
+                                           "post_rope.v1",
+                                           "pre_rope.v1"}));
+}
+
+class Golden : public testing::TestWithParam<std::string> {
+ protected:
+  const Bytes file_ = golden_file(GetParam());
+};
+
+TEST_P(Golden, HoldsWhatItsTwinSays) { EXPECT_EQ(golden_json(file_), twin(GetParam())); }
+
+TEST_P(Golden, IsWhole) {
+  const auto report = must(format::verify_cache(*memory_source(file_)));
+  EXPECT_THAT(report.damage, testing::IsEmpty());
+}
+
+// Compressed bytes are the compressor's business; content is not.
+TEST_P(Golden, IsWrittenAgainAsItIs) {
+  const cache::Cache cache = must(format::read_cache(*memory_source(file_)));
+  const Bytes again = must(format::write_cache_bytes(
+      cache, {.compression = format::Compression::kNone, .writer = "tqcache golden"}));
+  if (twin(GetParam())["zstd_sections"] == 0) {
+    EXPECT_TRUE(again == file_);
+  }
+  EXPECT_EQ(golden_json(again)["content_name"], twin(GetParam())["content_name"]);
+}
+
+// The head vectors of a side's packed blocks as its codes have them, decoded by given kernels.
+std::vector<float> decoded_by(const codec::Kernels& kernels, const cache::TurboSide& side,
+                              cache::HeadShape shape) {
+  const auto codec = must(codec::HeadCodec::make(static_cast<int>(shape.head_dim),
+                                                 side.codec.parts(), side.codec.order(), kernels));
+  std::vector<float> all;
+  std::vector<float> values(codec::kBlockTokens * codec.head_dim());
+  for (std::size_t block = 0; block < side.packed.size(); ++block) {
+    for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
+      codec.decode(cache::packed_head(side, shape, static_cast<std::int64_t>(block), head),
+                   side.outliers.order(head), codec::kBlockTokens, values);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+  }
+  return all;
+}
+
+TEST_P(Golden, DecodesTheSameOnEveryKindOfCpu) {
+  const cache::Cache cache = must(format::read_cache(*memory_source(file_)));
+  for (const cache::Layer& layer : cache.layers) {
+    const auto* attention = std::get_if<cache::AttentionLayer>(&layer);
+    if (attention == nullptr) continue;
+    for (const cache::Side* side : {&attention->k, &attention->v}) {
+      const auto* turbo = std::get_if<cache::TurboSide>(side);
+      if (turbo == nullptr) continue;
+      const auto scalar = *must(codec::find_kernels("scalar"));
+      const std::vector<float> expected = decoded_by(scalar, *turbo, attention->shape);
+      for (const codec::Kernels* kernels : codec::all_kernels()) {
+        EXPECT_TRUE(std::ranges::equal(
+            object_bytes(expected), object_bytes(decoded_by(*kernels, *turbo, attention->shape))))
+            << kernels->name;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(File, Golden, testing::ValuesIn(names_ending(".tqkv")),
+                         [](const auto& test) { return test.param; });
+
+}  // namespace
+}  // namespace tqcache::test
