@@ -7,9 +7,11 @@ set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tqcache)
 
 install(TARGETS tqcache EXPORT tqcacheTargets)
 install(EXPORT tqcacheTargets NAMESPACE tqcache:: DESTINATION ${config_dir})
-# json_fields.h is for the module's own sources, and shows another library's types.
+# For the modules' own sources: json_fields.h shows another library's types, and lane_rotation.h is
+# compiled into each table of kernels.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/lib/tqcache DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h" PATTERN "json_fields.h" EXCLUDE)
+  FILES_MATCHING PATTERN "*.h" PATTERN "json_fields.h" EXCLUDE
+  PATTERN "lane_rotation.h" EXCLUDE)
 if(TARGET tqcache_cli)
   set_target_properties(tqcache_cli PROPERTIES
     INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -110,13 +111,34 @@ Outcome<std::uint64_t> convert_to_stdout(const Console& console, const ByteSourc
   return save_cache(console, cache, "-", write);
 }
 
+// A source that remembers whether it could not be read: then the input is to blame for an error,
+// and otherwise the output.
+class WatchedSource : public ByteSource {
+ public:
+  explicit WatchedSource(const ByteSource& source) : source_(source) {}
+  std::uint64_t size() const override { return source_.size(); }
+  Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const override {
+    Result<void> read = source_.read_at(offset, out);
+    if (!read) failed_ = true;
+    return read;
+  }
+  bool failed() const { return failed_; }
+
+ private:
+  const ByteSource& source_;
+  mutable std::atomic<bool> failed_ = false;
+};
+
 Outcome<std::uint64_t> convert_to_file(const Console& console, const ByteSource& source,
                                        const std::string& name, const std::string& output,
                                        const cache::ConvertOptions& options,
                                        const format::WriteOptions& write) {
   {
     ProgressBar bar(console, "converting", Unit::kBytes);
-    TQC_TRY(in_file(name, format::convert_file(source, output, options, write, bar.callback())));
+    const WatchedSource watched(source);
+    auto done = format::convert_file(watched, output, options, write, bar.callback());
+    const bool is_output = !done && done.error().code == ErrorCode::kIo && !watched.failed();
+    TQC_TRY(in_file(is_output ? output : name, std::move(done)));
   }
   std::error_code no_size;  // a device has none
   const std::uintmax_t size = std::filesystem::file_size(output, no_size);
@@ -136,11 +158,11 @@ Outcome<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   const std::string name = display_name(flags.input, "standard input");
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_cache(flags.input));
   TQC_TRY_ASSIGN(const format::CacheFileInfo info, in_file(name, format::read_cache_info(*source)));
-  tell_fallback(console, info, options.keys);
   Sizes sizes{source->size(), 0, value_count(info)};
   TQC_TRY_ASSIGN(sizes.after,
                  to_stdout ? convert_to_stdout(console, *source, name, options, write)
                            : convert_to_file(console, *source, name, flags.output, options, write));
+  tell_fallback(console, info, options.keys);
   TQC_TRY(tell(console, flags, sizes));
   return ExitCode::kDone;
 }

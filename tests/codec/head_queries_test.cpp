@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "codec/packed_head.h"
@@ -43,9 +44,13 @@ constexpr float kNoBias = 0.0f;
 // The bound is a mean over many queries and tokens. Few tokens are a small sample; and a single
 // query may be one that is only just not coarse enough for two bytes (.009), beside the .0062 that
 // AVX2 leaves of centroids of 4 bits.
-double bound_of(Precision precision, Size size) {
+double bound_of(const HeadCodec& codec, Precision precision, Size size) {
   if (precision == Precision::kExact) return kExactBound;
   if (size.n_tokens < 64) return 3.0 * kFastBound;
+  // Straight lines through 16 of 256 centroids err most at the ends, and some vectors have more of
+  // those codes than others.
+  const bool is_eight_bits = codec.part(0).shape().bits == 8;
+  if (codec.kernels().name == std::string_view("avx2") && is_eight_bits) return 1.2 * kFastBound;
   return size.n_queries == 1 ? std::hypot(.009, .0062) : kFastBound;
 }
 
@@ -152,7 +157,7 @@ void expect_scores(const Block& block, const HeadCodec& codec, std::span<const f
       total += expected.amplitudes[q * kBlockTokens + t];
     }
   }
-  EXPECT_LT(std::sqrt(error / total), bound_of(precision, size))
+  EXPECT_LT(std::sqrt(error / total), bound_of(codec, precision, size))
       << size.n_queries << " queries, " << size.n_tokens << " tokens, " << codec.kernels().name;
 }
 
@@ -241,7 +246,7 @@ void expect_sums(const Block& block, const HeadCodec& codec, std::span<const flo
       error += std::pow(sum - expected[q * dim + i], 2);
     }
   }
-  EXPECT_LT(std::sqrt(error / total), bound_of(precision, size))
+  EXPECT_LT(std::sqrt(error / total), bound_of(codec, precision, size))
       << size.n_queries << " queries, " << size.n_tokens << " tokens, " << codec.kernels().name;
 }
 
