@@ -52,7 +52,7 @@ std::vector<Quality> chosen_ways() {
     ways.push_back(way(name, k, v));
   }
   for (const std::string_view name : cache::preset_names()) {
-    ways.push_back({.name = std::string(name), .options = must(cache::preset(name))});
+    ways.push_back({.name = "preset " + std::string(name), .options = must(cache::preset(name))});
   }
   return ways;
 }
@@ -77,12 +77,12 @@ class Kld : public testing::Test {
   }
 
   static void print() {
-    std::printf("%-12s %8s %8s %8s %8s   reference: kld, top-1, perplexity\n", "", "kld", "top-1",
+    std::printf("%-16s %8s %8s %8s %8s   reference: kld, top-1, perplexity\n", "", "kld", "top-1",
                 "ppl", "bits");
-    std::printf("%-12s %8s %8s %8.3f %8s   %25.3f\n", "dense", "", "", dense_perplexity_, "",
+    std::printf("%-16s %8s %8s %8.3f %8s   %25.3f\n", "dense", "", "", dense_perplexity_, "",
                 reference_["f32"]["ppl"].get<double>());
     for (const Quality& each : ways_) {
-      std::printf("%-12s %8.4f %8.4f %8.3f %8.3f", each.name.c_str(), each.kld, each.top1,
+      std::printf("%-16s %8.4f %8.4f %8.3f %8.3f", each.name.c_str(), each.kld, each.top1,
                   each.perplexity, each.bits_of_a_value);
       if (reference_.contains(each.name)) {
         const auto& expected = reference_[each.name];
