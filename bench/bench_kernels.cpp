@@ -1,9 +1,11 @@
-// Speed of the kernels: scores, sums of values, encoding and decoding, one core.
+// Speed of the kernels of attention: scores and sums of values, one core.
 //
-//   score/<f16|bf16|q8|turbo8|turbo4|...>/<kernels>/<keys>        one query, fast kernels
-//   score4/...                                                    four queries that share the keys
+//   score/<f16|bf16|q8|turbo8|turbo4|...>/<kernels>/<keys>   one query, fast kernels
+//   score/turbo4-centred/...                                 with the term of centring before RoPE
+//   score4/...                                               four queries that share the keys
 //   score_exact/..., accumulate/..., accumulate4/..., accumulate_exact/...
-//   encode/<preset>-<k|v>/<kernels>, decode/...                   f16, GB/s of f16
+//
+// q8 is GGUF's Q8_0, read by the decoder's kernels for weights.
 //
 // head_dim 128. Dense f16 with kernels of the same care is the baseline, in the same run. Compare
 // medians: --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true
@@ -15,8 +17,10 @@
 #include <vector>
 
 #include "tqcache/base/aligned.h"
+#include "tqcache/cache/centring_score.h"
 #include "tqcache/codec/block_codec.h"
 #include "tqcache/codec/query_group.h"
+#include "tqcache/model/kernels.h"
 
 namespace {
 
@@ -47,8 +51,7 @@ std::vector<float> random_floats(std::size_t n, std::uint64_t seed) {
 }
 
 BlockCodec make_codec(int bits, BlockOrder order, const Kernels& kernels) {
-  return BlockCodec(Quantizer::make(CodecSpec{.head_dim = kHeadDim, .bits = bits}).value(), order,
-                    kernels);
+  return BlockCodec(Quantizer::make({.head_dim = kHeadDim, .bits = bits}).value(), order, kernels);
 }
 
 // Packed blocks of random codes, one after another as in a file's section.
@@ -121,6 +124,45 @@ void score_packed(benchmark::State& state, const Kernels* kernels, Kernels::Scor
   set_counters(state, n_keys, keys.codes.size());
 }
 
+// The same, and what centring before RoPE adds to every score.
+void score_centred(benchmark::State& state, const Kernels* kernels, Precision precision, int bits,
+                   std::size_t n_queries, std::size_t n_keys) {
+  const PackedKeys keys(bits, BlockOrder::kKeys, n_keys, *kernels);
+  const auto score = precision == Precision::kExact ? kernels->score_exact : kernels->score_fast;
+  const std::vector<float> q = random_floats(n_queries * kDim, 3);
+  QueryGroup queries;
+  queries.set_for_packed(keys.codec.quantizer(), q);
+  cache::CentringTable table({cache::RopeStyle::kHalfSplit, kHeadDim, 1e6});
+  table.extend(static_cast<std::int64_t>(keys.n_blocks));
+  cache::CentringScore centring;
+  centring.set(&table, random_floats(kDim, 9), q);
+  std::vector<float> scores(n_queries * n_keys);
+  for (auto _ : state) {
+    for (std::size_t i = 0; i < keys.n_blocks; ++i) {
+      float* const of_block = scores.data() + i * kBlockTokens;
+      score(keys.block(i), keys.codec.tables(), queries.rows(), {of_block, n_keys});
+      centring.add_to(static_cast<std::int64_t>(i), *kernels, precision, of_block, n_keys);
+    }
+    benchmark::ClobberMemory();
+  }
+  set_counters(state, n_keys, keys.codes.size());
+}
+
+// Blocks of 32 values: an f16 scale and 32 signed bytes.
+void score_q8(benchmark::State& state, std::size_t n_keys) {
+  constexpr std::size_t kRow = kDim / 32 * 34;
+  AlignedBytes rows(n_keys * kRow, std::byte{0x11});
+  const std::vector<float> q = random_floats(kDim, 3);
+  std::vector<float> scores(n_keys);
+  for (auto _ : state) {
+    for (std::size_t i = 0; i < n_keys; ++i) {
+      scores[i] = model::best_kernels().dot_q8_0(rows.data() + i * kRow, q.data(), kDim);
+    }
+    benchmark::ClobberMemory();
+  }
+  set_counters(state, n_keys, rows.size());
+}
+
 void score_dense(benchmark::State& state, const Kernels* kernels, Dtype dtype,
                  std::size_t n_queries, std::size_t n_keys) {
   const DenseKeys keys(dtype, n_keys);
@@ -175,38 +217,6 @@ void accumulate_dense(benchmark::State& state, const Kernels* kernels, Dtype dty
   set_counters(state, n_keys, values.rows.size());
 }
 
-constexpr std::size_t kConvertedBlocks = 16;
-
-void encode(benchmark::State& state, const Kernels* kernels, int bits, BlockOrder order) {
-  const BlockCodec codec = make_codec(bits, order, *kernels);
-  const DenseKeys x(Dtype::kF16, kConvertedBlocks * kBlockTokens);
-  AlignedBytes codes(codec.shape().block_bytes());
-  std::vector<std::uint16_t> scales(kBlockTokens);
-  for (auto _ : state) {
-    for (std::size_t i = 0; i < x.n_blocks; ++i) {
-      const VectorRows rows = {Dtype::kF16, x.block(i).rows, kDim * 2};
-      if (!codec.encode(rows, kBlockTokens, codes, scales)) return state.SkipWithError("refused");
-    }
-    benchmark::ClobberMemory();
-  }
-  set_counters(state, x.n_blocks * kBlockTokens, x.rows.size());
-}
-
-void decode(benchmark::State& state, const Kernels* kernels, int bits, BlockOrder order) {
-  const PackedKeys keys(bits, order, kConvertedBlocks * kBlockTokens, *kernels);
-  AlignedBytes rows(kBlockTokens * kDim * 2);
-  const std::size_t bytes = keys.codec.shape().block_bytes();
-  for (auto _ : state) {
-    for (std::size_t i = 0; i < keys.n_blocks; ++i) {
-      keys.codec.decode(std::span(keys.codes).subspan(i * bytes, bytes),
-                        std::span(keys.scales).first(kBlockTokens), kBlockTokens,
-                        {Dtype::kF16, rows.data(), kDim * 2});
-    }
-    benchmark::ClobberMemory();
-  }
-  set_counters(state, keys.n_blocks * kBlockTokens, keys.n_blocks * rows.size());
-}
-
 std::string path(const std::string& verb, const std::string& what, const Kernels* kernels) {
   return verb + "/" + what + "/" + kernels->name;
 }
@@ -235,31 +245,20 @@ void add_attention(const Kernels* kernels, std::size_t n_keys) {
       add("accumulate_exact" + group, name, accumulate_packed, kernels, kernels->accumulate_exact,
           bits, n_queries);
     }
-  }
-}
-
-void add_conversion(const Kernels* kernels) {
-  for (const int bits : {2, 3, 4, 8}) {
-    const std::string preset = "turbo" + std::to_string(bits);
-    benchmark::RegisterBenchmark(path("encode", preset + "-k", kernels).c_str(), encode, kernels,
-                                 bits, BlockOrder::kKeys);
-    benchmark::RegisterBenchmark(path("encode", preset + "-v", kernels).c_str(), encode, kernels,
-                                 bits, BlockOrder::kValues);
-    benchmark::RegisterBenchmark(path("decode", preset + "-k", kernels).c_str(), decode, kernels,
-                                 bits, BlockOrder::kKeys);
-    benchmark::RegisterBenchmark(path("decode", preset + "-v", kernels).c_str(), decode, kernels,
-                                 bits, BlockOrder::kValues);
+    add("score" + group, "turbo4-centred", score_centred, kernels, Precision::kFast, 4, n_queries);
+    add("score_exact" + group, "turbo4-centred", score_centred, kernels, Precision::kExact, 4,
+        n_queries);
   }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  for (const Kernels* kernels : all_kernels()) {
-    add_conversion(kernels);
-    for (const std::size_t n_keys : {std::size_t{4096}, std::size_t{65536}, std::size_t{1048576}}) {
-      add_attention(kernels, n_keys);
-    }
+  for (const std::size_t n_keys : {std::size_t{4096}, std::size_t{65536}, std::size_t{1048576}}) {
+    for (const Kernels* kernels : all_kernels()) add_attention(kernels, n_keys);
+    const std::string name =
+        std::string("score/q8/") + model::best_kernels().name + "/" + std::to_string(n_keys);
+    benchmark::RegisterBenchmark(name.c_str(), score_q8, n_keys);
   }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
