@@ -51,7 +51,7 @@ std::vector<std::int64_t> sample_of(const cache::TurboSide& side, cache::Outlier
   if (!side.mean.is_fixed()) return blocks;
   if (side.outliers.is_fixed()) return {};
   const bool first_decides = policy == cache::OutlierPolicy::kCalibrationVariance;
-  if (first_decides && !blocks.empty()) blocks.resize(1);
+  if (first_decides && !blocks.empty()) return {blocks.front()};
   return blocks;
 }
 
