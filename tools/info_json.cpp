@@ -17,6 +17,7 @@ Json identity_json(const cache::Identity& identity) {
   json["rope"] = {{"style", rope_word(identity.rope.style)},
                   {"n_dims", identity.rope.n_dims},
                   {"base", identity.rope.base}};
+  if (!identity.rope.factors.empty()) json["rope"]["factors"] = identity.rope.factors;
   json["weights_fingerprint"] = to_hex(identity.weights_fingerprint);
   json["tokenizer_fingerprint"] = to_hex(identity.tokenizer_fingerprint);
   json["adapter_fingerprint"] =

@@ -23,7 +23,8 @@ std::string head_text(const format::CacheFileInfo& info) {
 }
 
 std::string rope_text(const cache::Rope& rope) {
-  return fmt::format("{}, {} components, base {}", rope_word(rope.style), rope.n_dims, rope.base);
+  return fmt::format("{}, {} components, base {}{}", rope_word(rope.style), rope.n_dims, rope.base,
+                     rope.factors.empty() ? "" : ", scaled");
 }
 
 std::string identity_text(const cache::Identity& identity) {

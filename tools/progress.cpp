@@ -66,6 +66,10 @@ void ProgressBar::draw(std::uint64_t done, std::uint64_t total) {
   const double spent = std::chrono::duration<double>(Clock::now() - start_).count();
   const std::string head = fmt::format("{} {:3.0f}% ", label_, share * 100);
   std::string tail = fmt::format(" {}", amount(unit_, done, total));
+  if (unit_ == Unit::kBytes && spent > 0) {
+    const double rate = static_cast<double>(done) / spent;
+    tail += fmt::format(", {}/s", human_bytes(static_cast<std::uint64_t>(rate)));
+  }
   if (share > 0) tail += fmt::format(", {:.0f} s left", spent * (1 - share) / share);
 
   // The last column stays free: a full line would wrap on some terminals.

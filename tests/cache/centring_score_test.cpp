@@ -27,8 +27,10 @@ class Definition {
       const double qa = query[i], qb = query[i + half], ma = mean[i], mb = mean[i + half];
       cos_.push_back(qa * ma + qb * mb);
       sin_.push_back(qb * ma - qa * mb);
+      const long double factor = rope.factors.empty() ? 1.0f : rope.factors[i];
       frequencies_.push_back(std::pow(static_cast<long double>(rope.base),
-                                      -2.0L * static_cast<long double>(i) / rope.n_dims));
+                                      -2.0L * static_cast<long double>(i) / rope.n_dims) /
+                             factor);
     }
     for (std::size_t i = 2 * half; i < mean.size(); ++i) {
       constant_ += static_cast<double>(query[i]) * mean[i];
@@ -72,6 +74,15 @@ const std::vector<Case>& cases() {
       all.push_back({80, {RopeStyle::kHalfSplit, 32, base}});
     }
     all.push_back({32, {RopeStyle::kHalfSplit, 2, 1e4}});  // no pair is slow
+    // Scaled: linear, as llama3 does it, and in no order, so that slow pairs stand before fast
+    // ones.
+    all.push_back({64, {RopeStyle::kHalfSplit, 64, 1e4, std::vector<float>(32, 4.0f)}});
+    std::vector<float> factors(64, 8.0f);
+    for (std::size_t i = 0; i < 40; ++i)
+      factors[i] = i < 29 ? 1.0f : 1.0f + 0.6f * static_cast<float>(i - 29);
+    all.push_back({128, {RopeStyle::kHalfSplit, 128, 5e5, factors}});
+    for (std::size_t i = 0; i < factors.size(); i += 3) factors[i] = 1000.0f;
+    all.push_back({128, {RopeStyle::kHalfSplit, 128, 1e4, factors}});
     all.push_back({1024, {RopeStyle::kHalfSplit, 1024, 1e4}});
     return all;
   }();

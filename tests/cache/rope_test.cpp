@@ -18,7 +18,9 @@ std::vector<double> defined(const Rope& rope, std::int64_t position, std::span<c
   const auto half = static_cast<std::size_t>(rope.n_dims / 2);
   for (std::size_t i = 0; i < half; ++i) {
     const long double exponent = -2.0L * static_cast<long double>(i) / rope.n_dims;
-    const long double angle = position * std::pow(static_cast<long double>(rope.base), exponent);
+    const long double factor = rope.factors.empty() ? 1.0f : rope.factors[i];
+    const long double angle =
+        position * std::pow(static_cast<long double>(rope.base), exponent) / factor;
     const long double cos = std::cos(angle), sin = std::sin(angle);
     y[i] = static_cast<double>(x[i] * cos - x[i + half] * sin);
     y[i + half] = static_cast<double>(x[i + half] * cos + x[i] * sin);
@@ -36,9 +38,15 @@ double largest_difference(std::span<const double> a, std::span<const float> b) {
 
 const std::vector<Rope>& ropes() {
   static const std::vector<Rope> kRopes = {
-      {RopeStyle::kHalfSplit, 128, 1e4}, {RopeStyle::kHalfSplit, 128, 5e6},
-      {RopeStyle::kHalfSplit, 64, 1e6},  {RopeStyle::kHalfSplit, 2, 1e6},
-      {RopeStyle::kHalfSplit, 80, 1},    {RopeStyle::kHalfSplit, 96, 10000.5}};
+      {RopeStyle::kHalfSplit, 128, 1e4},
+      {RopeStyle::kHalfSplit, 128, 5e6},
+      {RopeStyle::kHalfSplit, 64, 1e6},
+      {RopeStyle::kHalfSplit, 2, 1e6},
+      {RopeStyle::kHalfSplit, 80, 1},
+      {RopeStyle::kHalfSplit, 96, 10000.5},
+      {RopeStyle::kHalfSplit, 8, 5e5, {1, 1, 4.5f, 8}},  // as llama3 scales
+      {RopeStyle::kHalfSplit, 6, 1e4, {4, 4, 4}},        // linear
+      {RopeStyle::kHalfSplit, 6, 1e4, {8, 0.25f, 1}}};   // in no order
   return kRopes;
 }
 
@@ -115,7 +123,9 @@ TEST(Rope, IsTheIdentityWhereItIsNotKnown) {
         Rope{RopeStyle::kHalfSplit, 64, 0}, Rope{RopeStyle::kHalfSplit, 63, 1e4},
         Rope{RopeStyle::kHalfSplit, 66, 1e4}, Rope{RopeStyle::kHalfSplit, 64, .5},
         Rope{RopeStyle::kHalfSplit, -2, 1e4}, Rope{RopeStyle::kHalfSplit, 64, nan},
-        Rope{RopeStyle::kHalfSplit, 64, infinity}}) {
+        Rope{RopeStyle::kHalfSplit, 64, infinity}, Rope{RopeStyle::kHalfSplit, 4, 1e4, {1}},
+        Rope{RopeStyle::kHalfSplit, 4, 1e4, {1, 0}}, Rope{RopeStyle::kHalfSplit, 4, 1e4, {1, -1}},
+        Rope{RopeStyle::kHalfSplit, 4, 1e4, {static_cast<float>(nan), 1}}}) {
     EXPECT_FALSE(can_turn(rope, 64));
     std::vector<float> x(64, 1.5f);
     turn(rope, 3, x);

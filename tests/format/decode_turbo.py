@@ -224,9 +224,10 @@ def decode_block(parts, codes, rows):
 # --- centring: codec.md 8
 
 
-def rope_terms(n_dims, base, position):
+def rope_terms(n_dims, base, factors, position):
     """Cosine and sine of R_position for every pair of components."""
-    angles = [position * base ** (-2 * i / n_dims) for i in range(n_dims // 2)]
+    factors = factors or [1.0] * (n_dims // 2)
+    angles = [position * base ** (-2 * i / n_dims) / factors[i] for i in range(n_dims // 2)]
     return [math.cos(a) for a in angles], [math.sin(a) for a in angles]
 
 
@@ -244,7 +245,7 @@ def turned(x, terms, rounded):
 
 
 def with_mean(vectors, mean, turns, position):
-    """Adds what was taken out. turns: n_dims and base of RoPE for a mean that turns, else None."""
+    """Adds what was taken out. turns: n_dims, base and factors of RoPE for a mean that turns, else None."""
     means = [mean] * BLOCK
     if turns:
         start = f32(turned(mean, rope_terms(*turns, position), list))

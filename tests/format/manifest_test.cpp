@@ -79,6 +79,15 @@ TEST(Manifest, RefusesRopeThatIsNoRope) {
     expect_rule(ErrorCode::kCorrupt, "rope: base",
                 [&](Manifest& m) { m.identity.rope.base = base; });
   }
+  for (const std::vector<float>& factors :
+       {std::vector<float>{1}, {1, 0}, {1, -2}, {std::nanf(""), 1}, {1, 1, 1}}) {
+    expect_rule(ErrorCode::kCorrupt, "rope: ", [&](Manifest& m) {
+      m.identity.rope = {cache::RopeStyle::kHalfSplit, 4, 1e4, factors};
+    });
+  }
+  expect_rule(ErrorCode::kTooLarge, "rope factors", [](Manifest& m) {
+    m.identity.rope = {cache::RopeStyle::kHalfSplit, 4, 1e4, std::vector<float>(513, 1.0f)};
+  });
   expect_rule(ErrorCode::kCorrupt, "rope style 3",
               [](Manifest& m) { m.identity.rope.style = static_cast<cache::RopeStyle>(3); });
 }
@@ -309,7 +318,8 @@ TEST(Manifest, RefusesCentringBeforeRopeWhereThereIsNone) {
                                   cache::Rope{cache::RopeStyle::kHalfSplit, 33, 1e4},
                                   cache::Rope{cache::RopeStyle::kHalfSplit, 66, 1e4},
                                   cache::Rope{cache::RopeStyle::kHalfSplit, 64, 0.5},
-                                  cache::Rope{cache::RopeStyle::kInterleaved, 64, 0}}) {
+                                  cache::Rope{cache::RopeStyle::kInterleaved, 64, 0},
+                                  cache::Rope{cache::RopeStyle::kHalfSplit, 4, 1e4, {1, 3e6f}}}) {
     expect_centring_rule(ErrorCode::kCorrupt, kPart, [&](Manifest& m) { m.identity.rope = rope; });
   }
 }

@@ -157,8 +157,11 @@ def content_name(manifest, sections):
     identity, layers = manifest.table(1), manifest.tables(3)
     rope = identity.table(2)
     parts = [sized(b"tqcache content name v1"), sized(identity.text(0)), sized(identity.text(1))]
-    parts += [u64(rope.scalar(0, "B")), u64(rope.scalar(1, "I"))]
+    has_factors = rope.where(3) is not None
+    parts += [u64(rope.scalar(0, "B") + 256 * has_factors), u64(rope.scalar(1, "I"))]
     parts += [struct.pack("<d", rope.scalar(2, "d"))]
+    if has_factors:
+        parts.append(sized(rope.vector(3, 4)[0]))
     parts += [sized(identity.fixed(3, 32)), sized(identity.fixed(4, 32))]
     parts += [sized(identity.fixed(5, 32) or b""), sized(identity.text(6))]
     parts += [sized(manifest.vector(2, 4)[0]), u64(len(layers))] + [name_layer(each) for each in layers]
@@ -271,7 +274,8 @@ def packed_values(rope, layer, section, raw):
             mean = side.numbers(4, "f")[dim * head : dim * (head + 1)]
             turns = None
             if side.text(3) == b"pre_rope.v1":
-                turns = rope.scalar(1, "I"), rope.scalar(2, "d")
+                factors = rope.numbers(3, "f") if rope.where(3) else None
+                turns = rope.scalar(1, "I"), rope.scalar(2, "d"), factors
             decoded = decode_turbo.with_mean(decoded, mean, turns, BLOCK * section["block"])
         values += sinks
         for vector in decoded[len(sinks) // dim :]:

@@ -99,6 +99,16 @@ cache::Cache centring() {
       .build();
 }
 
+// Pairs that turn more slowly than their base says, one of them faster.
+cache::Cache scaled_rope() {
+  GoldenBuilder builder(13, 520);
+  builder.identity().rope = {
+      cache::RopeStyle::kHalfSplit, 16, 500000, {1, 1, 0.5f, 2.25f, 8, 8, 8, 8}};
+  return builder
+      .attention({1, 32}, coded(mse(3), Centring::kPreRope), coded(mse(3), Centring::kPostRope))
+      .build();
+}
+
 cache::Cache sinks() {
   SideChoice in_bf16 = coded(mse(2), Centring::kPostRope, 20);
   in_bf16.dtype = Dtype::kBF16;
@@ -153,6 +163,7 @@ std::vector<GoldenCase> golden_cases() {
       {"sinks", Compression::kNone, sinks},
       {"full_tail", Compression::kNone, full_tail},
       {"zstd", Compression::kZstd, zstd},
+      {"scaled_rope", Compression::kNone, scaled_rope},
   };
 }
 

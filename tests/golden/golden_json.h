@@ -58,6 +58,7 @@ inline Json identity(const cache::Identity& identity) {
   json["rope"] = {{"style", kStyles[static_cast<std::size_t>(identity.rope.style)]},
                   {"n_dims", identity.rope.n_dims},
                   {"base", identity.rope.base}};
+  if (!identity.rope.factors.empty()) json["rope"]["factors"] = identity.rope.factors;
   json["weights_fingerprint"] = to_hex(identity.weights_fingerprint);
   json["tokenizer_fingerprint"] = to_hex(identity.tokenizer_fingerprint);
   if (identity.adapter_fingerprint) {

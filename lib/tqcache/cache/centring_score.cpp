@@ -84,8 +84,9 @@ void add_join(double frequency, AlignedFloats& joins) {
 
 codec::WaveTable make_waves(std::span<const double> frequencies) {
   constexpr double kSlowTurns = kSlowRadians / (2 * std::numbers::pi * kWaveHalf);
-  const std::size_t n_fast =
-      to_size(std::ranges::count_if(frequencies, [](double f) { return f > kSlowTurns; }));
+  // Scaled RoPE need not descend, so the fast pairs end with the last one that is.
+  std::size_t n_fast = frequencies.size();
+  while (n_fast > 0 && frequencies[n_fast - 1] <= kSlowTurns) --n_fast;
   AlignedFloats values, joins;
   for (const double frequency : frequencies.first(n_fast)) add_wave_row(frequency, values);
   for (std::size_t n = 0; n < kWavePolynomials; ++n) add_polynomial_row(2 * n, values);

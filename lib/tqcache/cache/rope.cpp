@@ -1,6 +1,8 @@
 #include "tqcache/cache/rope.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numbers>
 
 #include "tqcache/cache/token_block.h"
@@ -79,11 +81,18 @@ constexpr Series taylor() {
 }
 constexpr Series kSeries = taylor();
 
+bool factors_fit(const Rope& rope) {
+  constexpr float kLeast = 0x1p-20f, kMost = 0x1p20f;
+  const auto fits = [](float factor) { return factor >= kLeast && factor <= kMost; };
+  return rope.factors.empty() ||
+         (std::ssize(rope.factors) == rope.n_dims / 2 && std::ranges::all_of(rope.factors, fits));
+}
+
 }  // namespace
 
 bool can_turn(const Rope& rope, std::int64_t head_dim) {
   return rope.style != RopeStyle::kNone && rope.n_dims >= 2 && rope.n_dims % 2 == 0 &&
-         rope.n_dims <= head_dim && std::isfinite(rope.base) && rope.base >= 1;
+         rope.n_dims <= head_dim && std::isfinite(rope.base) && rope.base >= 1 && factors_fit(rope);
 }
 
 void turn(const Rope& rope, std::int64_t position, std::span<float> x) {
@@ -125,6 +134,9 @@ std::vector<double> rope_frequencies(const Rope& rope) {
   for (double& each : frequencies) {
     each = frequency;
     frequency *= ratio;
+  }
+  for (std::size_t i = 0; i < rope.factors.size(); ++i) {
+    frequencies[i] /= static_cast<double>(rope.factors[i]);
   }
   return frequencies;
 }

@@ -2,9 +2,11 @@
 // cache/rope.h: rotary position embedding, as the keys in a cache carry it.
 //
 // R_p turns component i and component i + n_dims / 2 of a key at position p as the point of a
-// plane, by p * base^(-2i / n_dims) radians; components from n_dims on stay (partial rotary). A
-// cache keeps keys in this half-split order whatever the model's own order is, so the style only
-// says whether there is RoPE at all.
+// plane, by p * base^(-2i / n_dims) / factors[i] radians; components from n_dims on stay (partial
+// rotary). Factors are how models stretch their context: one for all pairs (linear scaling), or one
+// a pair (llama3, longrope, YaRN). What YaRN does to the length of keys needs no word here: it does
+// it to all of them, so that their mean has it too. A cache keeps keys in this half-split order
+// whatever the model's own order is, so the style only says whether there is RoPE at all.
 //
 // Encoding depends on these values, so they are the same on every CPU: sine, cosine and powers come
 // from + - * / alone and not from the C library, whose last bit varies.
@@ -26,11 +28,13 @@ struct Rope {
   RopeStyle style = RopeStyle::kHalfSplit;
   std::int64_t n_dims = 0;  // components that turn, from the first on
   double base = 0;
+  std::vector<float> factors = {};  // [n_dims / 2]; empty: all 1
   bool operator==(const Rope&) const = default;
 };
 
 // Whether R_p is known for head vectors of `head_dim` components, and not the identity: there is a
-// style, n_dims is even and in [2, head_dim], and the base is finite and at least 1.
+// style, n_dims is even and in [2, head_dim], the base is finite and at least 1, and factors are
+// none or one a pair, each within 2^-20 and 2^20.
 bool can_turn(const Rope& rope, std::int64_t head_dim);
 
 // x = R_position x, and its inverse x = R_position^T x; the identity where can_turn() is false.
@@ -49,8 +53,8 @@ struct Phasor {
 // The point at an angle given in full turns (2 pi radians), to about 1e-16 for the angle given.
 Phasor phasor(double turns);
 
-// Full turns a token of every pair: base^(-2i / n_dims) / (2 pi). Shapes: [n_dims / 2].
-// Requires: can_turn().
+// Full turns a token of every pair: base^(-2i / n_dims) / factors[i] / (2 pi). Shapes: [n_dims /
+// 2]. Requires: can_turn().
 std::vector<double> rope_frequencies(const Rope& rope);
 
 // R_p for all positions of a token block, from one table: R_(first + j) = R_j R_first, and j is

@@ -32,9 +32,12 @@ class Serialization {
 void add_identity(Serialization& out, const cache::Identity& identity) {
   out.text(identity.architecture);
   out.text(identity.model_name);
-  out.number(identity.rope.style);
-  out.number(identity.rope.n_dims);
-  out.number(std::bit_cast<std::uint64_t>(identity.rope.base));
+  const cache::Rope& rope = identity.rope;
+  const std::uint64_t with_factors = rope.factors.empty() ? 0 : 256;
+  out.number(static_cast<std::uint64_t>(rope.style) + with_factors);
+  out.number(rope.n_dims);
+  out.number(std::bit_cast<std::uint64_t>(rope.base));
+  if (with_factors != 0) out.bytes(object_bytes(rope.factors));
   out.bytes(identity.weights_fingerprint);
   out.bytes(identity.tokenizer_fingerprint);
   out.bytes(identity.adapter_fingerprint ? ByteView(*identity.adapter_fingerprint) : ByteView());

@@ -77,6 +77,11 @@ Result<cache::Identity> read_identity(const fb::Identity& in) {
                  checked_enum(in.rope()->style(), cache::RopeStyle::kInterleaved, "rope style"));
   identity.rope.n_dims = in.rope()->n_dims();
   identity.rope.base = in.rope()->base();
+  if (const auto* factors = in.rope()->factors()) {
+    TQC_TRY(check_count(factors->size(), cache::kMaxHeadDim / 2, "rope factors"));
+    if (factors->size() == 0) return corrupt("rope factors, but none");
+    identity.rope.factors = to_vector(*factors);
+  }
   identity.weights_fingerprint = to_sha256(*in.weights_fingerprint());
   identity.tokenizer_fingerprint = to_sha256(*in.tokenizer_fingerprint());
   if (in.adapter_fingerprint()) identity.adapter_fingerprint = to_sha256(*in.adapter_fingerprint());

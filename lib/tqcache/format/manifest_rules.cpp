@@ -34,6 +34,14 @@ Result<void> check_identity_fields(const cache::Identity& identity) {
     return too_large("rope: " + std::to_string(rope.n_dims) + " components");
   }
   if (!std::isfinite(rope.base) || rope.base < 0) return corrupt("rope: base is no number");
+  if (!rope.factors.empty() && std::ssize(rope.factors) != rope.n_dims / 2) {
+    return corrupt("rope: " + std::to_string(rope.factors.size()) + " factors for " +
+                   std::to_string(rope.n_dims / 2) + " pairs");
+  }
+  const auto is_positive = [](float factor) { return std::isfinite(factor) && factor > 0; };
+  if (!std::ranges::all_of(rope.factors, is_positive)) {
+    return corrupt("rope: a factor that is no positive number");
+  }
   return {};
 }
 

@@ -46,9 +46,11 @@ static_assert(static_cast<int>(fb::Dtype::f32) == static_cast<int>(Dtype::kF32) 
 Offset<fb::Identity> make_identity(Builder& out, const cache::Identity& identity) {
   const auto architecture = out.CreateString(identity.architecture);
   const auto model_name = out.CreateString(identity.model_name);
+  const auto factors = identity.rope.factors.empty() ? Offset<flatbuffers::Vector<float>>{}
+                                                     : out.CreateVector(identity.rope.factors);
   const auto rope =
       fb::CreateRope(out, static_cast<fb::RopeStyle>(identity.rope.style),
-                     static_cast<std::uint32_t>(identity.rope.n_dims), identity.rope.base);
+                     static_cast<std::uint32_t>(identity.rope.n_dims), identity.rope.base, factors);
   const auto source_format = out.CreateString(identity.source_format);
   const fb::Sha256 weights = make_sha256(identity.weights_fingerprint);
   const fb::Sha256 tokenizer = make_sha256(identity.tokenizer_fingerprint);
