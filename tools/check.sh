@@ -66,7 +66,7 @@ check_neon() {
     -DCMAKE_TOOLCHAIN_FILE=aarch64.cmake > /dev/null
   cmake --build build/neon --parallel "$jobs" -- "${quiet[@]}"
   step "neon: built in $((SECONDS - began)) s; tests"
-  ctest --test-dir build/neon --output-on-failure
+  ctest --test-dir build/neon --parallel "$jobs" --output-on-failure
 }
 
 groups=(test)
