@@ -90,6 +90,12 @@ Outcome<Done> check_output(const std::string& path, bool force) {
   return Done{};
 }
 
+std::uint64_t size_on_disk(const std::string& path) {
+  std::error_code no_size;
+  const std::uintmax_t size = std::filesystem::file_size(path, no_size);
+  return no_size ? std::uint64_t{0} : std::uint64_t{size};
+}
+
 Outcome<std::uint64_t> save_cache(const Console& console, const cache::Cache& cache,
                                   const std::string& path, const format::WriteOptions& options) {
   if (path == "-") return save_to_stdout(console, cache, options);
@@ -97,9 +103,7 @@ Outcome<std::uint64_t> save_cache(const Console& console, const cache::Cache& ca
     ProgressBar bar(console, "writing", Unit::kBytes);
     TQC_TRY(in_file(path, format::write_cache_file(cache, path, options, bar.callback())));
   }
-  std::error_code no_size;  // a device has none
-  const std::uintmax_t size = std::filesystem::file_size(path, no_size);
-  return no_size ? std::uint64_t{0} : std::uint64_t{size};
+  return size_on_disk(path);
 }
 
 }  // namespace tqcache::cli

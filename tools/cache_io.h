@@ -32,6 +32,9 @@ Outcome<cache::Cache> map_cache(const Console& console, const std::string& path,
 // Refuses an output that cannot be written before hours are spent on what goes into it.
 Outcome<Done> check_output(const std::string& path, bool force);
 
+// Bytes of a file; 0 for a device, which has none.
+std::uint64_t size_on_disk(const std::string& path);
+
 // Gives the bytes written.
 Outcome<std::uint64_t> save_cache(const Console& console, const cache::Cache& cache,
                                   const std::string& path, const format::WriteOptions& options);

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <memory>
 #include <optional>
-#include <system_error>
 
 #include "cache_io.h"
 #include "cli.h"
@@ -140,9 +139,7 @@ Outcome<std::uint64_t> convert_to_file(const Console& console, const ByteSource&
     const bool is_output = !done && done.error().code == ErrorCode::kIo && !watched.failed();
     TQC_TRY(in_file(is_output ? output : name, std::move(done)));
   }
-  std::error_code no_size;  // a device has none
-  const std::uintmax_t size = std::filesystem::file_size(output, no_size);
-  return no_size ? std::uint64_t{0} : std::uint64_t{size};
+  return size_on_disk(output);
 }
 
 Outcome<ExitCode> run(const Console& console, const ConvertFlags& flags) {

@@ -1,5 +1,6 @@
 // Centring with AVX-512: sixteen components of a head vector at once.
 
+#include "tqcache/codec/by_dtype.h"
 #include "tqcache/codec/rows_avx512.h"
 
 #ifdef TQCACHE_X86
@@ -65,14 +66,9 @@ TQC_AVX512_FUNCTION void centre_all(const VectorRows& x, std::size_t n, std::siz
 
 void avx512::centre_rows(VectorRows x, std::size_t n, std::size_t head_dim, const Centre& centre,
                          std::size_t first_token, float* out) {
-  switch (x.dtype) {
-    case Dtype::kF32:
-      return centre_all<Dtype::kF32>(x, n, head_dim, centre, first_token, out);
-    case Dtype::kF16:
-      return centre_all<Dtype::kF16>(x, n, head_dim, centre, first_token, out);
-    case Dtype::kBF16:
-      return centre_all<Dtype::kBF16>(x, n, head_dim, centre, first_token, out);
-  }
+  return by_dtype(x.dtype, [&]<Dtype kDtype>() {
+    return centre_all<kDtype>(x, n, head_dim, centre, first_token, out);
+  });
 }
 
 }  // namespace tqcache::codec

@@ -4,6 +4,7 @@
 // same. Component i of sixteen vectors is one register: no operation crosses lanes but the
 // transposition on the way in and out.
 
+#include "tqcache/codec/by_dtype.h"
 #include "tqcache/codec/codebook_avx512.h"
 #include "tqcache/codec/rows_avx512.h"
 
@@ -202,14 +203,8 @@ TQC_AVX512_FUNCTION __m512 load_rows(const RotationTables& tables, const VectorR
 
 void store_rows(const RotationTables& tables, const LaneVectors& vectors, std::size_t n,
                 const MutableVectorRows& x) {
-  switch (x.dtype) {
-    case Dtype::kF32:
-      return store_vectors<Dtype::kF32>(tables, vectors, n, x);
-    case Dtype::kF16:
-      return store_vectors<Dtype::kF16>(tables, vectors, n, x);
-    case Dtype::kBF16:
-      return store_vectors<Dtype::kBF16>(tables, vectors, n, x);
-  }
+  return by_dtype(x.dtype,
+                  [&]<Dtype kDtype>() { return store_vectors<kDtype>(tables, vectors, n, x); });
 }
 
 // What Quantizer keeps, in f32. `vectors` is overwritten.

@@ -1,5 +1,6 @@
 // Dense keys and values with NEON: widened to f32, FMLA.
 
+#include "tqcache/codec/by_dtype.h"
 #include "tqcache/codec/kernels_neon.h"
 
 #ifdef TQCACHE_NEON
@@ -114,25 +115,13 @@ void accumulate_rows(const DenseBlock& block, const WeightRows& weights, OutputR
 }  // namespace
 
 void neon::score_dense(const DenseBlock& block, const QueryRows& queries, OutputRows scores) {
-  switch (block.dtype) {
-    case Dtype::kF32:
-      return score_rows<Dtype::kF32>(block, queries, scores);
-    case Dtype::kF16:
-      return score_rows<Dtype::kF16>(block, queries, scores);
-    case Dtype::kBF16:
-      return score_rows<Dtype::kBF16>(block, queries, scores);
-  }
+  return by_dtype(block.dtype,
+                  [&]<Dtype kDtype>() { return score_rows<kDtype>(block, queries, scores); });
 }
 
 void neon::accumulate_dense(const DenseBlock& block, const WeightRows& weights, OutputRows out) {
-  switch (block.dtype) {
-    case Dtype::kF32:
-      return accumulate_rows<Dtype::kF32>(block, weights, out);
-    case Dtype::kF16:
-      return accumulate_rows<Dtype::kF16>(block, weights, out);
-    case Dtype::kBF16:
-      return accumulate_rows<Dtype::kBF16>(block, weights, out);
-  }
+  return by_dtype(block.dtype,
+                  [&]<Dtype kDtype>() { return accumulate_rows<kDtype>(block, weights, out); });
 }
 
 }  // namespace tqcache::codec
