@@ -138,6 +138,28 @@ TEST(AtomicFile, RefusesToWriteOverWhatIsNotThereYet) {
   EXPECT_EQ(text_of(folder / "out"), "1234");
 }
 
+TEST(AtomicFile, ReadsBackWhatWasWritten) {
+  const TempDir folder;
+  AtomicFile file = *AtomicFile::create(folder / "out", Overwrite::kRefuse);
+  ASSERT_TRUE(file.write(as_bytes("hello world")).ok());
+  Bytes bytes(5);
+  ASSERT_TRUE(file.read_at(6, bytes).ok());
+  EXPECT_TRUE(std::ranges::equal(bytes, as_bytes("world")));
+  expect_error(file.read_at(7, bytes), ErrorCode::kTruncated, "byte 7: 5 bytes wanted, 4 left");
+  ASSERT_TRUE(file.write(as_bytes("!")).ok());
+  ASSERT_TRUE(file.read_at(7, bytes).ok());
+  EXPECT_TRUE(std::ranges::equal(bytes, as_bytes("orld!")));
+  ASSERT_TRUE(file.commit().ok());
+  EXPECT_EQ(text_of(folder / "out"), "hello world!");
+  expect_error(file.read_at(0, bytes), ErrorCode::kInvalidArgument, "committed already");
+}
+
+TEST(AtomicFile, CannotReadBackAStream) {
+  AtomicFile file = *AtomicFile::create("/dev/null", Overwrite::kRefuse);
+  Bytes bytes(1);
+  expect_error(file.read_at(0, bytes), ErrorCode::kInvalidArgument, "a stream cannot be read back");
+}
+
 TEST(AtomicFile, TakesNothingMoreAfterCommit) {
   const TempDir folder;
   AtomicFile file = *AtomicFile::create(folder / "out", Overwrite::kRefuse);
@@ -188,6 +210,196 @@ TEST(AtomicFile, LetsOneOfTwoWritersWin) {
   EXPECT_TRUE(b.commit().ok());
   EXPECT_EQ(a.commit().error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(text_of(folder / "out"), "b");
+  EXPECT_EQ(folder.entry_count(), 1u);
+}
+
+TEST(AtomicFile, RefusesAFileThatAnotherReplaces) {
+  const TempDir folder;
+  write_all(folder / "out", "old");
+  AtomicFile first = *AtomicFile::create(folder / "out", Overwrite::kAllow);
+  expect_error(AtomicFile::create(folder / "out", Overwrite::kAllow), ErrorCode::kBusy,
+               "another process is writing it");
+  const int status = test::in_child([&] {
+    const auto second = AtomicFile::create(folder / "out", Overwrite::kAllow);
+    return !second.ok() && second.error().code == ErrorCode::kBusy ? 0 : 1;
+  });
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(folder.entry_count(), 2u) << "the old file, and the first one's temporary";
+  ASSERT_TRUE(first.write(as_bytes("new")).ok());
+  ASSERT_TRUE(first.commit().ok());
+  EXPECT_EQ(text_of(folder / "out"), "new");
+  EXPECT_TRUE(save(folder / "out", "newer", Overwrite::kAllow).ok());
+}
+
+TEST(AtomicFile, RefusesAFileThatAppearedMeanwhileAndIsBeingWritten) {
+  const TempDir folder;
+  AtomicFile file = *AtomicFile::create(folder / "out", Overwrite::kAllow);
+  write_all(folder / "out", "theirs");
+  const auto theirs = std::move(*LockedFile::open(folder / "out"));
+  expect_error(file.commit(), ErrorCode::kBusy, "another process is writing it");
+  EXPECT_EQ(text_of(folder / "out"), "theirs");
+  EXPECT_EQ(folder.entry_count(), 1u);
+}
+
+TEST(AtomicFile, ReplacesAFileThatAppearedMeanwhileWhenAllowed) {
+  const TempDir folder;
+  AtomicFile file = *AtomicFile::create(folder / "out", Overwrite::kAllow);
+  ASSERT_TRUE(file.write(as_bytes("mine")).ok());
+  write_all(folder / "out", "theirs");
+  ASSERT_TRUE(file.commit().ok());
+  EXPECT_EQ(text_of(folder / "out"), "mine");
+}
+
+TEST(AtomicFile, ReplacesAFileUnderTheLockOfItsCaller) {
+  const TempDir folder;
+  write_all(folder / "out", "old");
+  const auto held = std::move(*LockedFile::open(folder / "out"));
+  AtomicFile file = *AtomicFile::create(folder / "out", Overwrite::kAllow, held.get());
+  ASSERT_TRUE(file.write(as_bytes("new")).ok());
+  ASSERT_TRUE(file.commit().ok());
+  EXPECT_EQ(text_of(folder / "out"), "new");
+  EXPECT_EQ(folder.entry_count(), 1u);
+  EXPECT_TRUE(LockedFile::open(folder / "out").ok()) << "the lock was the old file's";
+}
+
+TEST(AtomicFile, RefusesAnotherFileThanTheOneHeld) {
+  const TempDir folder;
+  write_all(folder / "out", "old");
+  write_all(folder / "other", "other");
+  const auto held = std::move(*LockedFile::open(folder / "out"));
+  expect_error(AtomicFile::create(folder / "other", Overwrite::kAllow, held.get()),
+               ErrorCode::kBusy, "another process is writing it");
+  AtomicFile file = *AtomicFile::create(folder / "out", Overwrite::kAllow, held.get());
+  fs::rename(folder / "other", folder / "out");
+  expect_error(file.commit(), ErrorCode::kBusy, "another process is writing it");
+  EXPECT_EQ(text_of(folder / "out"), "other");
+  EXPECT_EQ(folder.entry_count(), 1u);
+}
+
+TEST(AtomicFile, ReplacesAFileThatMayOnlyBeRead) {
+  const TempDir folder;
+  write_all(folder / "out", "old");
+  fs::permissions(folder / "out", fs::perms{0400});
+  {
+    AtomicFile file = *AtomicFile::create(folder / "out", Overwrite::kAllow);
+    expect_error(AtomicFile::create(folder / "out", Overwrite::kAllow), ErrorCode::kBusy,
+                 "another process is writing it");
+  }
+  ASSERT_TRUE(save(folder / "out", "new", Overwrite::kAllow).ok());
+  EXPECT_EQ(text_of(folder / "out"), "new");
+}
+
+// The right to replace a file is the folder's.
+TEST(AtomicFile, ReplacesAFileThatMayNotEvenBeRead) {
+  const TempDir folder;
+  write_all(folder / "out", "old");
+  fs::permissions(folder / "out", fs::perms{0});
+  fs::permissions(folder.path(), fs::perms{0777});
+  const int status = test::in_child([&] {
+    constexpr uid_t kNobody = 65534;
+    if (::geteuid() == 0 && ::seteuid(kNobody) != 0) return test::kNotPossibleHere;
+    return save(folder / "out", "new", Overwrite::kAllow).ok() ? 0 : 1;
+  });
+  if (status == test::kNotPossibleHere) GTEST_SKIP() << "cannot give up root";
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(text_of(folder / "out"), "new");
+  EXPECT_EQ(folder.entry_count(), 1u);
+}
+
+TEST(AtomicFile, IsWrittenWhereTheFileSystemHasNoLocks) {
+  const TempDir folder;
+  write_all(folder / "out", "old");
+  write_all(folder / ".out.tmp-aaaaaa", "perhaps in use");
+  const int status = test::in_child([&] {
+    if (!test::fail_system_calls({SYS_flock}, ENOLCK)) return test::kNotPossibleHere;
+    return save(folder / "out", "new", Overwrite::kAllow).ok() ? 0 : 1;
+  });
+  if (status == test::kNotPossibleHere) GTEST_SKIP() << "no seccomp";
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(text_of(folder / "out"), "new");
+  EXPECT_TRUE(fs::exists(folder / ".out.tmp-aaaaaa"));
+}
+
+// Leaves a temporary file of "out" in the folder, as a power cut would.
+void be_killed_while_writing(const fs::path& path) {
+  const int status = test::in_child([&] {
+    const auto file = AtomicFile::create(path, Overwrite::kAllow);
+    if (file.ok()) ::kill(::getpid(), SIGKILL);
+    return 1;
+  });
+  ASSERT_EQ(status, -SIGKILL);
+}
+
+TEST(AtomicFile, TakesAwayWhatAKilledWriterLeft) {
+  for (const std::string& name : {std::string("out"), std::string(255, 'n')}) {
+    const TempDir folder;
+    be_killed_while_writing(folder / name);
+    ASSERT_EQ(folder.entry_count(), 1u);
+    ASSERT_TRUE(save(folder / name, "text", Overwrite::kRefuse).ok());
+    EXPECT_EQ(folder.entry_count(), 1u) << name;
+    EXPECT_EQ(text_of(folder / name), "text");
+  }
+}
+
+TEST(AtomicFile, TakesAwayTheSecondNameThatAKilledWriterLeft) {
+  const TempDir folder;  // killed between the link and the removal, where renameat2 is unknown
+  write_all(folder / "out", "old");
+  fs::create_hard_link(folder / "out", folder / ".out.tmp-aaaaaa");
+  ASSERT_TRUE(save(folder / "out", "new", Overwrite::kAllow).ok());
+  EXPECT_EQ(folder.entry_count(), 1u);
+  EXPECT_EQ(text_of(folder / "out"), "new");
+}
+
+TEST(AtomicFile, LeavesTheTemporaryFileOfALiveWriter) {
+  const TempDir folder;
+  for (const std::string& name : {std::string("out"), std::string(255, 'n')}) {
+    AtomicFile live = *AtomicFile::create(folder / name, Overwrite::kAllow);
+    ASSERT_TRUE(live.write(as_bytes("live")).ok());
+    ASSERT_TRUE(save(folder / name, "text", Overwrite::kAllow).ok());
+    const int status = test::in_child(
+        [&] { return save(folder / name, "child", Overwrite::kAllow).ok() ? 0 : 1; });
+    EXPECT_EQ(status, 0);
+    EXPECT_TRUE(live.commit().ok());
+    EXPECT_EQ(text_of(folder / name), "live");
+  }
+  EXPECT_EQ(folder.entry_count(), 2u);
+}
+
+TEST(AtomicFile, LeavesEveryFileThatOnlyLooksLikeATemporaryOne) {
+  const TempDir folder;
+  const std::vector<std::string> names = {"out.tmp-aaaaaa",  ".out.tmp-aaaaa",  ".out.tmp-aaaaaaa",
+                                          ".out.tmp-AAAAAA", ".out.tmp-aaaaa1", ".out2.tmp-aaaaaa",
+                                          ".tqcache-aaaaaa", "..out.tmp-aaaaaa"};
+  for (const std::string& name : names) write_all(folder / name, "mine");
+  fs::create_symlink("out.tmp-aaaaaa", folder / ".out.tmp-bbbbbb");
+  fs::create_directory(folder / ".out.tmp-cccccc");
+  ASSERT_EQ(::mkfifo((folder / ".out.tmp-dddddd").c_str(), 0600), 0);
+  ASSERT_TRUE(save(folder / "out", "text", Overwrite::kRefuse).ok());
+  EXPECT_EQ(folder.entry_count(), names.size() + 4);
+}
+
+TEST(AtomicFile, LeavesTheTemporaryFileOfAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  const TempDir folder;
+  write_all(folder / ".out.tmp-aaaaaa", "theirs");
+  ASSERT_EQ(::chown((folder / ".out.tmp-aaaaaa").c_str(), 65534, 65534), 0);
+  ASSERT_TRUE(save(folder / "out", "text", Overwrite::kRefuse).ok());
+  EXPECT_EQ(folder.entry_count(), 2u);
+}
+
+TEST(AtomicFile, KeepsItsTemporaryFileAmongWritersThatTakeFilesAway) {
+  const TempDir folder;
+  std::vector<std::thread> writers;
+  for (int writer = 0; writer < 4; ++writer) {
+    writers.emplace_back([&, writer] {
+      for (int i = 0; i < 50; ++i) {
+        const std::string text = std::to_string(writer) + " " + std::to_string(i);
+        const Result<void> result = save(folder / "out", text, Overwrite::kAllow);
+        EXPECT_TRUE(result || result.error().code == ErrorCode::kBusy) << result.error().message;
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
   EXPECT_EQ(folder.entry_count(), 1u);
 }
 
@@ -430,6 +642,7 @@ INSTANTIATE_TEST_SUITE_P(
                     FailedCall{"Quota", SYS_write, EDQUOT, "write: Disk quota exceeded"},
                     FailedCall{"Fsync", SYS_fsync, EIO, "flush: Input/output error"},
                     FailedCall{"Close", SYS_close, EIO, "close: Input/output error"},
+                    FailedCall{"Lock", SYS_flock, EIO, "temporary file: lock: Input/output error"},
                     FailedCall{"Rename", SYS_renameat, EROFS, "rename: Read-only file system"},
                     FailedCall{"Stat", SYS_newfstatat, EIO, "stat: Input/output error"}),
     [](const auto& instance) { return instance.param.name; });

@@ -105,6 +105,18 @@ TEST(OpenFile, SaysWhatTheSystemSays) {
                "open: Too many levels of symbolic links");
 }
 
+TEST(OpenFile, HasTheSizeThatItHasNow) {
+  const TempDir folder;
+  write_all(folder / "file", counting(100));
+  const std::unique_ptr<ByteSource> source = *open_file(folder / "file");
+  std::filesystem::resize_file(folder / "file", 140);
+  EXPECT_EQ(source->size(), 140u);
+  Bytes bytes(40);
+  EXPECT_TRUE(source->read_at(100, bytes).ok());
+  std::filesystem::resize_file(folder / "file", 7);
+  EXPECT_EQ(source->size(), 7u);
+}
+
 TEST(OpenFile, GivesTruncatedWhenTheFileIsCutMeanwhile) {
   const TempDir folder;
   write_all(folder / "file", counting(100));
@@ -112,7 +124,7 @@ TEST(OpenFile, GivesTruncatedWhenTheFileIsCutMeanwhile) {
   std::filesystem::resize_file(folder / "file", 40);
   Bytes bytes(60);
   expect_error(source->read_at(20, bytes), ErrorCode::kTruncated,
-               "byte 40: the file was cut short while it was read");
+               "byte 20: 60 bytes wanted, 20 left");
   EXPECT_TRUE(source->read_at(20, std::span(bytes).first(20)).ok());
 }
 

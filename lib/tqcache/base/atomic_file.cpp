@@ -8,18 +8,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <charconv>
 #include <optional>
 #include <string>
 
 #include "tqcache/base/descriptor.h"
 #include "tqcache/base/file.h"
+#include "tqcache/base/file_io.h"
+#include "tqcache/base/temporary_file.h"
 
 namespace tqcache {
 namespace {
-
-constexpr mode_t kOwnerOnly = 0600;
 
 // After so many bytes the disk is set to work, so that the flush at the end finds little to do.
 constexpr std::uint64_t kWritebackBytes = 8 << 20;
@@ -57,7 +56,7 @@ Result<Descriptor> open_folder(const std::filesystem::path& folder) {
   return system_error(place, errno);
 }
 
-// What stands under the name now, links not followed; nullopt when nothing does.
+// The mode of what stands under the name now, links not followed; nullopt when nothing does.
 Result<std::optional<mode_t>> mode_of(const Descriptor& folder, const std::string& name) {
   struct stat info {};
   if (::fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) {
@@ -92,59 +91,28 @@ Result<Descriptor> open_stream(const Descriptor& folder, const std::string& name
   return stream;
 }
 
-struct TemporaryFile {
-  Descriptor file;
-  std::string name;
-};
-
-Result<std::string> random_letters() {
-  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz234567";
-  std::array<unsigned char, 6> random{};
-  if (::getentropy(random.data(), random.size()) != 0) return system_error("getentropy", errno);
-  std::string letters;
-  for (const unsigned char byte : random) letters += kLetters[byte % kLetters.size()];
-  return letters;
-}
-
-Result<TemporaryFile> make_temporary(const Descriptor& folder, const std::string& name) {
-  std::string prefix = "." + name + ".tmp-";
-  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    TQC_TRY_ASSIGN(const std::string letters, random_letters());
-    TemporaryFile temporary{{}, prefix + letters};
-    temporary.file = Descriptor(retry_interrupted(
-        [&] { return ::openat(folder.get(), temporary.name.c_str(), kFlags, kOwnerOnly); }));
-    if (temporary.file.is_open()) return temporary;
-    if (errno == ENAMETOOLONG) {
-      prefix = ".tqcache-";
-    } else if (errno != EEXIST) {
-      return system_error("temporary file", errno);
-    }
-  }
-  return system_error("temporary file", EEXIST);
-}
-
-// `put` writes some of the bytes it is given, which begin `done` bytes into `bytes`.
-template <class Put>
-Result<void> put_all(ByteView bytes, Put put) {
-  for (std::size_t done = 0; done < bytes.size();) {
-    const ssize_t count = retry_interrupted([&] { return put(bytes.subspan(done), done); });
-    if (count <= 0) return system_error("write", count == 0 ? EIO : errno);
-    done += static_cast<std::size_t>(count);
-  }
-  return {};
-}
-
-// Devices, pipes and some network file systems have no flush to offer.
-Result<void> flush(const Descriptor& file) {
-  if (retry_interrupted([&] { return ::fsync(file.get()); }) == 0) return {};
-  if (errno == EINVAL || errno == ENOTSUP) return {};
-  return system_error("flush", errno);
-}
-
-Result<void> close_checked(Descriptor& file) {
+Result<void> close_checked(Descriptor file) {
   if (const int error_number = file.close()) return system_error("close", error_number);
   return {};
+}
+
+// Closing any of its descriptors tells of a write that failed late. This one is a duplicate: the
+// file stays open, and so it stays locked until it has its name.
+Result<void> check_closing(const Descriptor& file) {
+  TQC_TRY_ASSIGN(Descriptor copy, duplicate(file.get()));
+  return close_checked(std::move(copy));
+}
+
+// A descriptor to lock the file by; not open when there is no right to, or nothing there any more.
+// One for writing first, as some network file systems lock by no other.
+Result<Descriptor> open_to_lock(const Descriptor& folder, const std::string& name) {
+  for (const int access : {O_RDWR, O_RDONLY}) {
+    const int flags = access | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    Descriptor file(retry_interrupted([&] { return ::openat(folder.get(), name.c_str(), flags); }));
+    if (file.is_open()) return file;
+  }
+  const bool is_fine = errno == EACCES || errno == EPERM || errno == ENOENT || errno == ELOOP;
+  return is_fine ? Result<Descriptor>(Descriptor()) : system_error("open", errno);
 }
 
 Result<void> rename_over(const Descriptor& folder, const std::string& from, const std::string& to) {
@@ -168,50 +136,84 @@ Result<void> rename_new(const Descriptor& folder, const std::string& from, const
 }  // namespace
 
 struct AtomicFile::State {
-  Descriptor file;
-  Descriptor folder;      // not open when the file is written in place
-  std::string name;       // in the folder
-  std::string temporary;  // in the folder; empty when there is none, or no more
+  Descriptor stream;  // what is written in place; otherwise not open, and the rest matters
+  Descriptor folder;
+  TemporaryFile temporary;
+  Descriptor replaced;  // the file that is to be replaced, locked; not open when there is none
+  const LockedFile* held = nullptr;  // the caller's lock on it
+  std::string name;                  // in the folder
   Overwrite overwrite = Overwrite::kRefuse;
   std::uint64_t size = 0;
   std::uint64_t written_back = 0;  // the first bytes of `size`: given to the disk, or on their way
-  std::optional<Error> ended;      // why nothing can be written any more
-
-  ~State() { discard(); }
+  std::optional<Error> failed;     // why nothing can be written any more
+  bool committed = false;
 
   bool in_place() const { return !folder.is_open(); }
+  Descriptor& file() { return in_place() ? stream : temporary.file(); }
 
-  void discard() {
-    file.close();
-    if (!temporary.empty()) ::unlinkat(folder.get(), temporary.c_str(), 0);
-    temporary.clear();
+  // Takes the temporary file away, if it has not its name yet, and gives up the locks.
+  void end() {
+    temporary.remove();
+    replaced.close();
+    stream.close();
   }
 
   // A hint and no promise: what goes wrong the flush will tell.
   void begin_writeback() {
     if (in_place() || size - written_back < kWritebackBytes) return;
-    ::sync_file_range(file.get(), static_cast<off_t>(written_back),
+    ::sync_file_range(temporary.file().get(), static_cast<off_t>(written_back),
                       static_cast<off_t>(size - written_back), SYNC_FILE_RANGE_WRITE);
     written_back = size;
+  }
+
+  Result<void> may_go_on() const {
+    if (failed) return *failed;
+    if (committed) return Error{ErrorCode::kInvalidArgument, "committed already"};
+    return {};
   }
 
   // Remembers a failure, so that commit() cannot publish what was not written.
   Result<void> noting(Result<void> result) {
     if (!result) {
-      ended = result.error();
-      discard();
+      end();
+      failed = result.error();
     }
     return result;
   }
 
+  // Makes sure that nobody else is writing what stands under the name now. Done at the beginning,
+  // and again at the end: another file may have come there meanwhile.
+  Result<void> lock_replaced() {
+    if (held != nullptr) {
+      TQC_TRY_ASSIGN(const bool same, held->stands_under(folder.get(), name));
+      return same ? Result<void>() : busy_error();
+    }
+    for (int attempt = 0; attempt < 100; ++attempt) {
+      TQC_TRY_ASSIGN(const std::optional<mode_t> mode, mode_of(folder, name));
+      if (!mode || !S_ISREG(*mode)) return {};
+      if (replaced.is_open()) {
+        TQC_TRY_ASSIGN(const bool same, stands_under(replaced, folder.get(), name));
+        if (same) return {};
+      }
+      TQC_TRY_ASSIGN(replaced, open_to_lock(folder, name));
+      if (!replaced.is_open()) return {};
+      TQC_TRY(lock(replaced));
+    }
+    return busy_error();
+  }
+
   Result<void> publish() {
-    TQC_TRY(flush(file));
-    TQC_TRY(close_checked(file));
-    if (in_place()) return {};
-    TQC_TRY(overwrite == Overwrite::kAllow ? rename_over(folder, temporary, name)
-                                           : rename_new(folder, temporary, name));
-    temporary.clear();
-    return flush(folder);
+    TQC_TRY(flush_with(::fsync, file()));
+    if (in_place()) return close_checked(std::move(stream));
+    TQC_TRY(check_closing(temporary.file()));
+    if (overwrite == Overwrite::kAllow) {
+      TQC_TRY(lock_replaced());
+      TQC_TRY(rename_over(folder, temporary.name(), name));
+    } else {
+      TQC_TRY(rename_new(folder, temporary.name(), name));
+    }
+    temporary.has_its_name();
+    return flush_with(::fsync, folder);
   }
 };
 
@@ -220,10 +222,11 @@ AtomicFile::AtomicFile(AtomicFile&&) noexcept = default;
 AtomicFile& AtomicFile::operator=(AtomicFile&&) noexcept = default;
 AtomicFile::~AtomicFile() = default;
 
-Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path, Overwrite overwrite) {
+Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path, Overwrite overwrite,
+                                      const LockedFile* held) {
   auto state = std::make_unique<State>();
   if (const std::optional<int> number = named_descriptor(path.string())) {
-    TQC_TRY_ASSIGN(state->file, duplicate(*number));
+    TQC_TRY_ASSIGN(state->stream, duplicate(*number));
     return AtomicFile(std::move(state));
   }
   if (path.empty()) return Error{ErrorCode::kIo, "the file name is empty"};
@@ -233,24 +236,24 @@ Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path, Overwri
   TQC_TRY_ASSIGN(Descriptor folder, open_folder(path.has_parent_path() ? path.parent_path() : "."));
   TQC_TRY_ASSIGN(const std::optional<mode_t> mode, mode_of(folder, name));
   if (mode && is_stream(*mode)) {
-    TQC_TRY_ASSIGN(state->file, open_stream(folder, name));
+    TQC_TRY_ASSIGN(state->stream, open_stream(folder, name));
     return AtomicFile(std::move(state));
   }
   if (mode) TQC_TRY(check_replaceable(*mode, overwrite));
 
-  TQC_TRY_ASSIGN(TemporaryFile temporary, make_temporary(folder, name));
-  state->file = std::move(temporary.file);
   state->folder = std::move(folder);
   state->name = name;
-  state->temporary = std::move(temporary.name);
   state->overwrite = overwrite;
+  state->held = held;
+  TQC_TRY_ASSIGN(state->temporary, TemporaryFile::make(state->folder, name));
+  if (overwrite == Overwrite::kAllow) TQC_TRY(state->lock_replaced());
   return AtomicFile(std::move(state));
 }
 
 Result<void> AtomicFile::write(ByteView bytes) {
-  if (state_->ended) return *state_->ended;
+  TQC_TRY(state_->may_go_on());
   TQC_TRY(state_->noting(put_all(bytes, [&](ByteView rest, std::size_t) {
-    return ::write(state_->file.get(), rest.data(), rest.size());
+    return ::write(state_->file().get(), rest.data(), rest.size());
   })));
   state_->size += bytes.size();
   state_->begin_writeback();
@@ -258,7 +261,7 @@ Result<void> AtomicFile::write(ByteView bytes) {
 }
 
 Result<void> AtomicFile::write_at(std::uint64_t offset, ByteView bytes) {
-  if (state_->ended) return *state_->ended;
+  TQC_TRY(state_->may_go_on());
   if (state_->in_place()) {
     return Error{ErrorCode::kInvalidArgument, "a stream cannot be written over"};
   }
@@ -266,18 +269,22 @@ Result<void> AtomicFile::write_at(std::uint64_t offset, ByteView bytes) {
     return Error{ErrorCode::kInvalidArgument,
                  "byte " + std::to_string(offset) + ": written over before it was written"};
   }
-  return state_->noting(put_all(bytes, [&](ByteView rest, std::size_t done) {
-    return ::pwrite(state_->file.get(), rest.data(), rest.size(),
-                    static_cast<off_t>(offset + done));
-  }));
+  return state_->noting(write_fully_at(state_->file(), offset, bytes));
+}
+
+Result<void> AtomicFile::read_at(std::uint64_t offset, std::span<std::byte> out) const {
+  TQC_TRY(state_->may_go_on());
+  if (state_->in_place()) return Error{ErrorCode::kInvalidArgument, "a stream cannot be read back"};
+  return read_fully_at(state_->file(), offset, out);
 }
 
 std::uint64_t AtomicFile::size() const { return state_->size; }
 
 Result<void> AtomicFile::commit() {
-  if (state_->ended) return *state_->ended;
+  TQC_TRY(state_->may_go_on());
   TQC_TRY(state_->noting(state_->publish()));
-  state_->ended = Error{ErrorCode::kInvalidArgument, "committed already"};
+  state_->end();  // nothing but the locks, now that the file has its name
+  state_->committed = true;
   return {};
 }
 

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -51,9 +52,13 @@ class Pool {
     waiting_.pop_back();
     return thing;
   }
-  void give_back(Owner thing) {
+  void give_back(Owner thing) noexcept {
     const std::lock_guard lock(mutex_);
-    waiting_.push_back(std::move(thing));
+    try {
+      waiting_.push_back(std::move(thing));
+    } catch (const std::bad_alloc&) {
+      // It is not kept, then. Without room in the row nothing was moved, so that it ends here.
+    }
   }
 
   std::mutex mutex_;

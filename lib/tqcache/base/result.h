@@ -25,6 +25,7 @@ enum class ErrorCode {
   kInvalidArgument,  // the caller asked for something impossible
   kNotFound,         // no such file
   kIo,               // the operating system refused
+  kBusy,             // another process is writing the file
   kInterrupted,      // the user asked to stop
 };
 
