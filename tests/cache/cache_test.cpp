@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 
 #include "cache/random_cache.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/cache/presets.h"
+#include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::cache {
 namespace {
@@ -163,6 +165,91 @@ TEST(CacheValidate, RefusesAnArrayWhoseBytesAreNotItsShape) {
   EXPECT_EQ(validate(cache).error().code, ErrorCode::kCorrupt);
 }
 
+// A cache of 30 tokens whose layer 2 is rotating, with a window of 8.
+Cache with_window() {
+  Cache cache = random_cache(1, 30);
+  cache.layers.emplace_back(test::rotating_layer({{2, 4}, 8, 7}, 30, Dtype::kF32, Dtype::kBF16));
+  return cache;
+}
+
+void expect_window_refused(ErrorCode code, std::string_view part,
+                           const std::function<void(ArraysLayer&)>& change) {
+  Cache cache = with_window();
+  ASSERT_TRUE(validate(cache));
+  change(std::get<ArraysLayer>(cache.layers[2]));
+  const auto checked = validate(cache);
+  ASSERT_FALSE(checked) << part;
+  EXPECT_EQ(checked.error().code, code);
+  EXPECT_THAT(checked.error().message, HasSubstr("layer 2: " + std::string(part)));
+}
+
+TEST(CacheValidate, RefusesAWindowThatIsNone) {
+  const auto expect_window = [](ErrorCode code, std::string_view part, Window window) {
+    expect_window_refused(code, part, [&](ArraysLayer& layer) { layer.window = window; });
+  };
+  constexpr HeadShape kWindowShape{2, 4};
+  expect_window(ErrorCode::kCorrupt, "a window of no tokens", {kWindowShape, 0, 0});
+  expect_window(ErrorCode::kTooLarge, "a window of 16777217", {kWindowShape, kMaxTokens + 1, 0});
+  expect_window(ErrorCode::kCorrupt, "8 first tokens kept in a window of 8", {kWindowShape, 8, 8});
+  expect_window(ErrorCode::kCorrupt, "-1 first tokens", {kWindowShape, 8, -1});
+  expect_window(ErrorCode::kCorrupt, "a shape has a size below 1", {{0, 4}, 8, 0});
+  expect_window(ErrorCode::kTooLarge, "head_dim 1025", {{2, 1025}, 8, 0});
+  expect_window(ErrorCode::kCorrupt, "keys: not of the window's shape", {kWindowShape, 9, 7});
+}
+
+TEST(CacheValidate, RefusesAWindowThatItsArraysDoNotFit) {
+  expect_window_refused(ErrorCode::kCorrupt, "a rotating layer with other arrays",
+                        [](ArraysLayer& layer) { layer.arrays.pop_back(); });
+  expect_window_refused(ErrorCode::kCorrupt, "a rotating layer with other arrays",
+                        [](ArraysLayer& layer) { std::swap(layer.arrays[0], layer.arrays[1]); });
+  expect_window_refused(ErrorCode::kCorrupt, "values: not of the window's shape",
+                        [](ArraysLayer& layer) {
+                          layer.arrays[1].shape = {2, 4, 8};
+                        });
+  expect_window_refused(ErrorCode::kCorrupt, "array \"values\": its shape and its bytes disagree",
+                        [](ArraysLayer& layer) { layer.arrays[1].data.pop_back(); });
+}
+
+TEST(Cache, HoldsOfAWindowThatIsNotFullWhatThereIs) {
+  for (const std::int64_t n : {0, 1, 7, 8, 9}) {
+    Cache cache = random_cache(1, n);
+    cache.layers.emplace_back(test::rotating_layer({{2, 4}, 8, 2}, n));
+    EXPECT_TRUE(validate(cache)) << n;
+    EXPECT_EQ(std::get<ArraysLayer>(cache.layers[2]).arrays[0].data.size(),
+              static_cast<std::size_t>(2 * 4 * 2 * std::min<std::int64_t>(n, 8)));
+  }
+}
+
+void expect_tokens_refused(std::string_view part, const std::function<void(Cache&)>& change) {
+  Cache cache = random_cache(1, 300);
+  change(cache);
+  const auto checked = validate(cache);
+  ASSERT_FALSE(checked) << part;
+  EXPECT_EQ(checked.error().code, ErrorCode::kCorrupt);
+  EXPECT_THAT(checked.error().message, HasSubstr(part));
+}
+
+TEST(CacheValidate, RefusesTokensThatAreNeitherKnownNorHidden) {
+  expect_tokens_refused("a token id below 0", [](Cache& c) { c.tokens[7] = -1; });
+  expect_tokens_refused("a token id that is not hidden",
+                        [](Cache& c) { c.hidden_tokens.emplace(); });
+  expect_tokens_refused("a token id that is not hidden", [](Cache& c) {
+    hide_tokens(c);
+    c.tokens[299] = -2;
+  });
+}
+
+TEST(CacheValidate, RefusesAnotherNumberOfHashesThanTokenBlocks) {
+  expect_tokens_refused("1 hashes for 300 tokens", [](Cache& c) {
+    hide_tokens(c);
+    c.hidden_tokens->pop_back();
+  });
+  expect_tokens_refused("3 hashes for 300 tokens", [](Cache& c) {
+    hide_tokens(c);
+    c.hidden_tokens->emplace_back();
+  });
+}
+
 Identity some_identity() {
   Identity identity;
   identity.architecture = "qwen3";
@@ -207,6 +294,13 @@ TEST(CacheIdentity, RefusesAnotherTokenizerAdapterRopeOrArchitecture) {
     ASSERT_FALSE(checked);
     EXPECT_EQ(checked.error().code, ErrorCode::kMismatch);
   }
+}
+
+TEST(CacheIdentity, FitsNoModelWhenTheCacheIsOfUnknownOrigin) {
+  const auto checked = check_identity(Cache{}, Identity{});
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(checked.error().code, ErrorCode::kMismatch);
+  EXPECT_THAT(checked.error().message, HasSubstr("does not say which model it belongs to"));
 }
 
 TEST(Cache, CountsBytesOfAllLayers) {

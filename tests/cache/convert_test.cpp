@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "cache/random_cache.h"
+#include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::cache {
 namespace {
@@ -167,6 +168,20 @@ TEST(Convert, LeavesArraysLayersAlone) {
   const Cache converted = convert(cache, {}).value();
   EXPECT_EQ(std::get<ArraysLayer>(converted.layers[2]).arrays[0].data,
             std::get<ArraysLayer>(cache.layers[2]).arrays[0].data);
+}
+
+TEST(Convert, LeavesRotatingLayersAndHiddenTokensAlone) {
+  Cache cache = random_cache(1, 300);
+  cache.layers.emplace_back(test::rotating_layer({{2, 64}, 300, 4}, 300));
+  hide_tokens(cache);
+  const Cache converted = convert(cache, {}).value();
+  ASSERT_TRUE(validate(converted));
+  const auto& before = std::get<ArraysLayer>(cache.layers[2]);
+  const auto& after = std::get<ArraysLayer>(converted.layers[2]);
+  EXPECT_EQ(after.window, before.window);
+  EXPECT_EQ(after.arrays[0].data, before.arrays[0].data);
+  EXPECT_EQ(after.arrays[1].data, before.arrays[1].data);
+  EXPECT_EQ(converted.hidden_tokens, cache.hidden_tokens);
 }
 
 TEST(Convert, ReportsProgressUpToTheTotal) {

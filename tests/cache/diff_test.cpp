@@ -5,6 +5,7 @@
 
 #include "cache/random_cache.h"
 #include "tqcache/cache/convert.h"
+#include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::cache {
 namespace {
@@ -100,6 +101,72 @@ TEST(Diff, ComparesArraysBitForBit) {
   EXPECT_TRUE(diff(a, b, 1).value().arrays_equal);
   std::get<ArraysLayer>(b.layers[2]).arrays[0].data[0] = std::byte{0x80};
   EXPECT_FALSE(diff(a, b, 1).value().arrays_equal);
+}
+
+TEST(Diff, ComparesRotatingLayersBitForBit) {
+  Cache a = random_cache(1, 20);
+  a.layers.emplace_back(test::rotating_layer({{2, 4}, 8, 1}, 20));
+  Cache b = a;
+  EXPECT_TRUE(diff(a, b, 1).value().arrays_equal);
+  std::get<ArraysLayer>(b.layers[2]).arrays[1].data[0] ^= std::byte{1};
+  EXPECT_FALSE(diff(a, b, 1).value().arrays_equal);
+}
+
+TEST(Diff, RefusesOtherWindows) {
+  Cache a = random_cache(1, 20);
+  a.layers.emplace_back(test::rotating_layer({{2, 4}, 8, 1}, 20));
+  Cache b = a;
+  std::get<ArraysLayer>(b.layers[2]).window->keep = 2;
+  EXPECT_THAT(diff(a, b, 1).error().message, testing::HasSubstr("layer 2: of another window"));
+  std::get<ArraysLayer>(b.layers[2]).window.reset();
+  EXPECT_THAT(diff(a, b, 1).error().message, testing::HasSubstr("layer 2: of another kind"));
+}
+
+Cache hidden(Cache cache) {
+  hide_tokens(cache);
+  return cache;
+}
+
+Cache unknown(Cache cache) {
+  std::ranges::fill(cache.tokens, kUnknownToken);
+  cache.hidden_tokens.emplace();
+  return cache;
+}
+
+TEST(Diff, ComparesHiddenTokensByTheirHashes) {
+  const Cache a = random_cache(1, 300);
+  const Cache longer = random_cache(1, 400);
+  struct {
+    Cache a, b;
+    std::int64_t n_tokens_checked;
+  } const cases[] = {
+      {a, a, 300},
+      {a, longer, 300},
+      {a, hidden(a), 300},
+      {hidden(a), hidden(a), 300},
+      {longer, hidden(a), 300},  // the ids of all that is compared are hashed
+      {a, hidden(longer), 256},  // its second hash is over tokens that `a` has not
+      {hidden(longer), hidden(a), 256},
+      {a, unknown(a), 0},
+      {unknown(longer), hidden(a), 0},
+  };
+  for (const auto& [x, y, n_checked] : cases) {
+    EXPECT_EQ(diff(x, y, 2).value().n_tokens_checked, n_checked);
+    EXPECT_EQ(diff(y, x, 2).value().n_tokens_checked, n_checked);
+    EXPECT_EQ(diff(x, y, 2).value().n_tokens, 300);
+  }
+}
+
+TEST(Diff, RefusesOtherTokensThoughTheyAreHidden) {
+  const Cache a = random_cache(1, 600);
+  Cache other = a;
+  other.tokens[300] = 7;
+  for (const Cache& b : {hidden(other), other}) {
+    const auto d = diff(hidden(a), b, 1);
+    ASSERT_FALSE(d);
+    EXPECT_EQ(d.error().code, ErrorCode::kMismatch);
+    EXPECT_THAT(d.error().message, testing::HasSubstr("other tokens, from token 256 or a later"));
+  }
 }
 
 }  // namespace

@@ -66,6 +66,22 @@ inline cache::Cache random_cache(std::uint32_t seed, std::int64_t n_tokens,
   return cache;
 }
 
+// A rotating layer of a cache of so many tokens, its bytes counting up.
+inline cache::ArraysLayer rotating_layer(const cache::Window& window, std::int64_t n_tokens,
+                                         Dtype keys = Dtype::kF16, Dtype values = Dtype::kF16) {
+  cache::ArraysLayer layer;
+  layer.window = window;
+  const std::vector<std::uint64_t> shape = cache::window_array_shape(window, n_tokens);
+  const std::size_t count = shape[0] * shape[1] * shape[2];
+  layer.arrays.push_back({"keys", keys, shape, AlignedBytes(count * dtype_size(keys))});
+  layer.arrays.push_back({"values", values, shape, AlignedBytes(count * dtype_size(values))});
+  unsigned next = 0;
+  for (cache::NamedArray& array : layer.arrays) {
+    for (std::byte& byte : array.data) byte = std::byte(next++ % 64);
+  }
+  return layer;
+}
+
 // All values of a side: [n_kv_heads, n_tokens, head_dim].
 inline std::vector<float> values_of(const cache::Side& side, cache::HeadShape shape,
                                     std::int64_t n_tokens) {

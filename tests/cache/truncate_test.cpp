@@ -1,5 +1,6 @@
 #include "tqcache/cache/truncate.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "tqcache/base/half.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/cache/presets.h"
+#include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::cache {
 namespace {
@@ -16,6 +18,7 @@ namespace {
 using test::attention;
 using test::random_cache;
 using test::values_of;
+using testing::HasSubstr;
 
 constexpr HeadShape kShape{2, 64};
 constexpr std::int64_t kCuts[] = {0, 1, 255, 256, 257, 511, 512, 513, 599, 600};
@@ -93,6 +96,50 @@ TEST(Truncate, RefusesToTakeBackStateWithoutAttention) {
   cache.layers.emplace_back(ArraysLayer{});
   EXPECT_EQ(truncate(cache, 9).error().code, ErrorCode::kUnsupported);
   EXPECT_TRUE(truncate(cache, 10));
+}
+
+void expect_not_cut(const Cache& cache, std::int64_t n_tokens, std::string_view part) {
+  const auto checked = check_truncate(cache, n_tokens);
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(checked.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(checked.error().message, HasSubstr(part));
+  EXPECT_EQ(truncate(cache, n_tokens).error().message, checked.error().message);
+}
+
+TEST(Truncate, RefusesToCutASlidingWindowShorter) {
+  Cache cache = random_cache(6, 10);
+  cache.layers.emplace_back(test::rotating_layer({kShape, 100, 4}, 10));
+  ASSERT_TRUE(validate(cache));
+  expect_not_cut(cache, 9, "layer 2 keeps a sliding window, which cannot be cut shorter");
+  EXPECT_TRUE(truncate(cache, 10));
+}
+
+TEST(Truncate, CutsHiddenTokensBetweenTokenBlocksOnly) {
+  const Cache known = random_cache(8, 600);
+  Cache hidden = known;
+  hide_tokens(hidden);
+  for (const std::int64_t n : kCuts) {
+    if (n % kTokenBlock != 0 && n != 600) {
+      expect_not_cut(hidden, n, "the tokens are hidden: they can be cut after a multiple of 256");
+      continue;
+    }
+    Cache cut = truncate(hidden, n).value();
+    ASSERT_TRUE(validate(cut));
+    EXPECT_EQ(cut.hidden_tokens->size(), static_cast<std::size_t>(block_count(n)));
+    EXPECT_TRUE(reveal_tokens(cut, known.tokens));
+    expect_first_tokens(known, cut, n);
+  }
+}
+
+TEST(Truncate, CutsUnknownTokensAnywhere) {
+  Cache cache = random_cache(8, 600);
+  std::ranges::fill(cache.tokens, kUnknownToken);
+  cache.hidden_tokens.emplace();
+  for (const std::int64_t n : kCuts) {
+    const Cache cut = truncate(cache, n).value();
+    EXPECT_EQ(cut.hidden_tokens, std::vector<Sha256>());
+    expect_first_tokens(cache, cut, n);
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 // golden/golden_builder.h: builds the cache of a golden file, values and all, from integers.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "support/cache_builder.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/cache/convert.h"
+#include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::test {
 
@@ -74,6 +76,26 @@ class GoldenBuilder {
     layer.arrays.push_back(array("scalar", Dtype::kF32, {}));
     layer.arrays.push_back(array("nothing", Dtype::kF32, {4, 0}));
     cache_.layers.emplace_back(std::move(layer));
+    return *this;
+  }
+
+  GoldenBuilder& rotating(const cache::Window& window, Dtype keys, Dtype values) {
+    const auto shape = cache::window_array_shape(window, cache_.n_tokens());
+    cache::ArraysLayer layer;
+    layer.window = window;
+    layer.arrays.push_back(array("keys", keys, shape));
+    layer.arrays.push_back(array("values", values, shape));
+    cache_.layers.emplace_back(std::move(layer));
+    return *this;
+  }
+
+  GoldenBuilder& hide_tokens() {
+    cache::hide_tokens(cache_);
+    return *this;
+  }
+  GoldenBuilder& forget_tokens() {
+    std::ranges::fill(cache_.tokens, cache::kUnknownToken);
+    cache_.hidden_tokens.emplace();
     return *this;
   }
 

@@ -146,6 +146,36 @@ cache::Cache zstd() {
   return cache;
 }
 
+cache::Cache hidden_tokens() {
+  return GoldenBuilder(14, 520)
+      .attention({1, 32}, coded(mse(2), Centring::kPreRope), coded(mse(2), Centring::kPostRope))
+      .hide_tokens()
+      .build();
+}
+
+cache::Cache unknown_tokens() {
+  return GoldenBuilder(15, 260)
+      .attention({1, 3}, dense_as(Dtype::kF16), dense_as(Dtype::kBF16))
+      .forget_tokens()
+      .build();
+}
+
+// Windows that are full, full to the last token, and not full.
+cache::Cache rotating() {
+  return GoldenBuilder(16, 40)
+      .rotating({{2, 4}, 24, 4}, Dtype::kF16, Dtype::kF16)
+      .attention({1, 4}, dense_as(Dtype::kF16), dense_as(Dtype::kF16))
+      .rotating({{1, 5}, 40, 0}, Dtype::kBF16, Dtype::kF32)
+      .rotating({{1, 5}, 1024, 4}, Dtype::kF32, Dtype::kBF16)
+      .build();
+}
+
+cache::Cache appended() {
+  return GoldenBuilder(17, 520)
+      .attention({1, 32}, coded(mse(2), Centring::kPreRope), dense_as(Dtype::kF16))
+      .build();
+}
+
 }  // namespace
 
 std::vector<GoldenCase> golden_cases() {
@@ -164,6 +194,10 @@ std::vector<GoldenCase> golden_cases() {
       {"full_tail", Compression::kNone, full_tail},
       {"zstd", Compression::kZstd, zstd},
       {"scaled_rope", Compression::kNone, scaled_rope},
+      {"hidden_tokens", Compression::kNone, hidden_tokens},
+      {"unknown_tokens", Compression::kNone, unknown_tokens},
+      {"rotating", Compression::kNone, rotating},
+      {"appended", Compression::kNone, appended, {100, 300}},
   };
 }
 

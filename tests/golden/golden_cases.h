@@ -4,6 +4,7 @@
 // Their values come from integers alone, so that they are the same on every machine and with every
 // C library. A case is never changed once its file is there: a new one is added instead.
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -17,6 +18,8 @@ struct GoldenCase {
   std::string name;  // of the file, without its ending
   format::Compression compression = format::Compression::kNone;
   std::function<cache::Cache()> make;
+  // Of a file that was appended to: how many tokens it held before, state after state.
+  std::vector<std::int64_t> earlier = {};
 };
 
 std::vector<GoldenCase> golden_cases();

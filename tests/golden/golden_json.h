@@ -131,13 +131,38 @@ inline Json layer(const format::LayerInfo& info, const cache::Layer& layer, std:
     json["v"] = side(info.v, attention->v, info.shape, n_tokens);
     return json;
   }
-  for (const cache::NamedArray& array : std::get<cache::ArraysLayer>(layer).arrays) {
+  const auto& arrays = std::get<cache::ArraysLayer>(layer);
+  if (arrays.window) {
+    json["n_kv_heads"] = arrays.window->shape.n_kv_heads;
+    json["head_dim"] = arrays.window->shape.head_dim;
+    json["window"] = arrays.window->size;
+    json["keep"] = arrays.window->keep;
+  }
+  for (const cache::NamedArray& array : arrays.arrays) {
     json["arrays"].push_back({{"name", array.name},
                               {"dtype", dtype_word(array.dtype)},
                               {"shape", array.shape},
                               {"bytes_sha256", to_hex(sha256(array.data))}});
   }
   return json;
+}
+
+inline void add_tokens(const cache::Cache& cache, Json& json) {
+  json["n_tokens"] = cache.n_tokens();
+  if (!cache.hidden_tokens) {
+    json["tokens_sha256"] = digest(cache.tokens);
+    return;
+  }
+  json["token_block_hashes"] = Json::array();
+  for (const Sha256& hash : *cache.hidden_tokens) {
+    json["token_block_hashes"].push_back(to_hex(hash));
+  }
+}
+
+inline void add_gaps(const std::vector<format::GapInfo>& gaps, Json& json) {
+  for (const format::GapInfo& gap : gaps) {
+    json["gaps"].push_back({{"offset", gap.file_offset}, {"bytes", gap.bytes}});
+  }
 }
 
 }  // namespace golden_json_detail
@@ -155,12 +180,12 @@ inline Json golden_json(const Bytes& file) {
   json["writer"] = info.writer;
   json["content_name"] = to_hex(info.content_name);
   json["identity"] = golden_json_detail::identity(info.identity);
-  json["n_tokens"] = info.n_tokens();
-  json["tokens_sha256"] = golden_json_detail::digest(info.tokens);
+  golden_json_detail::add_tokens(cache, json);
   json["stored_sections"] = std::ranges::count(info.sections, format::Compression::kNone,
                                                &format::SectionInfo::compression);
   json["zstd_sections"] = std::ranges::count(info.sections, format::Compression::kZstd,
                                              &format::SectionInfo::compression);
+  golden_json_detail::add_gaps(info.gaps, json);
   json["layers"] = Json::array();
   for (std::size_t i = 0; i < info.layers.size(); ++i) {
     json["layers"].push_back(

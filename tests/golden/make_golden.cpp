@@ -6,11 +6,16 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "golden_cases.h"
 #include "golden_json.h"
+#include "support/temp_dir.h"
+#include "tqcache/cache/truncate.h"
+#include "tqcache/format/append.h"
 
 namespace tqcache::test {
 namespace {
@@ -23,14 +28,34 @@ void write_new(const std::filesystem::path& path, ByteView bytes) {
   if (!out.flush()) throw std::runtime_error(path.string() + " cannot be written");
 }
 
+// The states of a file, the one that it ends with last.
+std::vector<cache::Cache> states_of(const GoldenCase& golden) {
+  const cache::Cache last = golden.make();
+  std::vector<cache::Cache> states;
+  for (const std::int64_t n_tokens : golden.earlier) {
+    states.push_back(must(cache::truncate(last, n_tokens)));
+  }
+  states.push_back(last);
+  return states;
+}
+
+void write_states(const GoldenCase& golden, const std::filesystem::path& path) {
+  const format::WriteOptions options{
+      .compression = golden.compression, .n_threads = 1, .writer = "tqcache golden"};
+  const std::vector<cache::Cache> states = states_of(golden);
+  write_new(path, must(format::write_cache_bytes(states.front(), options)));
+  for (const cache::Cache& state : std::span(states).subspan(1)) {
+    auto appender = must(format::CacheAppender::open(path));
+    must(appender.append(state, options));
+  }
+}
+
 void make(const GoldenCase& golden, const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / (golden.name + ".tqkv");
   if (std::filesystem::exists(path)) return;
-  const Bytes file = must(format::write_cache_bytes(
-      golden.make(),
-      {.compression = golden.compression, .n_threads = 1, .writer = "tqcache golden"}));
+  write_states(golden, path);
+  const Bytes file = read_all(path);
   const std::string twin = golden_json(file).dump(1) + "\n";
-  write_new(path, file);
   write_new(folder / (golden.name + ".json"), as_bytes(twin));
   std::printf("%s: %zu and %zu bytes\n", golden.name.c_str(), file.size(), twin.size());
 }

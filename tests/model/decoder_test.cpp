@@ -13,6 +13,7 @@
 #include "support/cache_builder.h"
 #include "tqcache/base/half.h"
 #include "tqcache/cache/convert.h"
+#include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::model {
 namespace {
@@ -273,6 +274,21 @@ TEST_F(DecoderErrors, RefusesAnotherHeadShape) {
 TEST_F(DecoderErrors, RefusesAnArraysLayer) {
   cache_ = test::CacheBuilder(10).dense({2, 32}).arrays().build();
   expect_refused({1}, ErrorCode::kInvalidArgument, "layer 1: an arrays layer");
+}
+
+TEST_F(DecoderErrors, RefusesARotatingLayer) {
+  cache_ = test::CacheBuilder(10).dense({2, 32}).rotating({{2, 32}, 8, 0}).build();
+  expect_refused({1}, ErrorCode::kInvalidArgument, "layer 1: a rotating layer");
+}
+
+TEST_F(DecoderErrors, RefusesHiddenTokensUntilTheyAreRevealed) {
+  const std::vector<std::int32_t> ids = cache_.tokens;
+  cache::hide_tokens(cache_);
+  expect_refused({1}, ErrorCode::kUnsupported, "the tokens are hidden: ");
+  EXPECT_EQ(decoder_.decode_step(cache_, 1).error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(decoder_.last_logits(cache_).error().code, ErrorCode::kUnsupported);
+  must(cache::reveal_tokens(cache_, ids));
+  must(decoder_.last_logits(cache_));
 }
 
 TEST_F(DecoderErrors, LeavesTheCacheAloneWhenAFilterFails) {

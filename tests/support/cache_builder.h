@@ -27,6 +27,7 @@
 #include "tqcache/cache/layer.h"
 #include "tqcache/cache/presets.h"
 #include "tqcache/cache/side.h"
+#include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::test {
 
@@ -132,6 +133,29 @@ class CacheBuilder {
     layer.arrays.push_back(array("conv", Dtype::kBF16, {3, 20}));
     layer.arrays.push_back(array("state", Dtype::kF32, {2, 5, 7}));
     cache_.layers.emplace_back(std::move(layer));
+    return *this;
+  }
+
+  // Random state of a sliding window.
+  CacheBuilder& rotating(const cache::Window& window, Dtype keys = Dtype::kF16,
+                         Dtype values = Dtype::kF16) {
+    const auto shape = cache::window_array_shape(window, cache_.n_tokens());
+    cache::ArraysLayer layer;
+    layer.window = window;
+    layer.arrays.push_back(array(std::string(cache::kWindowKeys), keys, shape));
+    layer.arrays.push_back(array(std::string(cache::kWindowValues), values, shape));
+    cache_.layers.emplace_back(std::move(layer));
+    return *this;
+  }
+
+  CacheBuilder& hide_tokens() {
+    cache::hide_tokens(cache_);
+    return *this;
+  }
+  // As if nobody knew the ids.
+  CacheBuilder& forget_tokens() {
+    std::ranges::fill(cache_.tokens, cache::kUnknownToken);
+    cache_.hidden_tokens.emplace();
     return *this;
   }
 
@@ -272,6 +296,9 @@ inline std::string of_layer(const cache::Layer& a, const cache::Layer& b, std::i
     const std::string v = of_side(attention->v, other.v, attention->shape, n_tokens);
     return v.empty() ? v : "v: " + v;
   }
+  if (std::get<cache::ArraysLayer>(a).window != std::get<cache::ArraysLayer>(b).window) {
+    return "window";
+  }
   const auto& arrays = std::get<cache::ArraysLayer>(a).arrays;
   const auto& others = std::get<cache::ArraysLayer>(b).arrays;
   const auto equal = [](const cache::NamedArray& x, const cache::NamedArray& y) {
@@ -294,6 +321,7 @@ inline bool same_identity(const cache::Identity& a, const cache::Identity& b) {
 inline std::string difference(const cache::Cache& a, const cache::Cache& b) {
   if (!difference_detail::same_identity(a.identity, b.identity)) return "identity";
   if (a.tokens != b.tokens) return "tokens";
+  if (a.hidden_tokens != b.hidden_tokens) return "hidden tokens";
   if (a.layers.size() != b.layers.size()) return "number of layers";
   for (std::size_t i = 0; i < a.layers.size(); ++i) {
     const std::string where = difference_detail::of_layer(a.layers[i], b.layers[i], a.n_tokens());

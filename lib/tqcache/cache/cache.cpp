@@ -12,17 +12,7 @@ namespace tqcache::cache {
 namespace {
 
 Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-
-Result<void> validate_shape(HeadShape shape) {
-  if (shape.n_kv_heads < 1 || shape.head_dim < 1) return corrupt("a shape has a size below 1");
-  if (shape.n_kv_heads > kMaxKvHeads) {
-    return Error{ErrorCode::kTooLarge, std::to_string(shape.n_kv_heads) + " kv heads"};
-  }
-  if (shape.head_dim > kMaxHeadDim) {
-    return Error{ErrorCode::kTooLarge, "head_dim " + std::to_string(shape.head_dim)};
-  }
-  return {};
-}
+Error too_large(std::string message) { return {ErrorCode::kTooLarge, std::move(message)}; }
 
 Result<void> validate_dense(const DenseSide& side, HeadShape shape, std::int64_t n_blocks) {
   if (static_cast<std::int64_t>(side.blocks.size()) != n_blocks) {
@@ -148,7 +138,24 @@ Result<void> validate_layer(const AttentionLayer& layer, std::int64_t n_tokens, 
   return {};
 }
 
-Result<void> validate_layer(const ArraysLayer& layer, std::int64_t, const Rope&) {
+Result<void> validate_rotating(const ArraysLayer& layer, const Window& window,
+                               std::int64_t n_tokens) {
+  TQC_TRY(validate_window(window));
+  if (layer.arrays.size() != 2 || layer.arrays[0].name != kWindowKeys ||
+      layer.arrays[1].name != kWindowValues) {
+    return corrupt("a rotating layer with other arrays than keys and values");
+  }
+  const auto expected = window_array_shape(window, n_tokens);
+  for (const NamedArray& array : layer.arrays) {
+    if (array.shape != expected) return corrupt(array.name + ": not of the window's shape");
+  }
+  return {};
+}
+
+Result<void> validate_layer(const ArraysLayer& layer, std::int64_t n_tokens, const Rope&) {
+  if (layer.window) {
+    TQC_TRY(validate_rotating(layer, *layer.window, n_tokens));
+  }
   for (const NamedArray& array : layer.arrays) {
     const auto count = element_count(array.shape);
     const auto bytes = count ? checked_mul(*count, dtype_size(array.dtype)) : std::nullopt;
@@ -177,6 +184,45 @@ std::string describe(const std::optional<Sha256>& fingerprint) {
 
 }  // namespace
 
+Result<void> validate_shape(HeadShape shape) {
+  const auto [n_kv_heads, head_dim] = shape;
+  if (n_kv_heads < 1 || head_dim < 1) return corrupt("a shape has a size below 1");
+  if (n_kv_heads > kMaxKvHeads) return too_large(std::to_string(n_kv_heads) + " kv heads");
+  if (head_dim > kMaxHeadDim) return too_large("head_dim " + std::to_string(head_dim));
+  return {};
+}
+
+Result<void> validate_window(const Window& window) {
+  TQC_TRY(validate_shape(window.shape));
+  if (window.size < 1) return corrupt("a window of no tokens");
+  if (window.size > kMaxTokens) {
+    return too_large("a window of " + std::to_string(window.size) + " tokens");
+  }
+  if (window.keep < 0 || window.keep >= window.size) {
+    return corrupt(std::to_string(window.keep) + " first tokens kept in a window of " +
+                   std::to_string(window.size));
+  }
+  return {};
+}
+
+Result<void> validate_tokens(std::span<const std::int32_t> tokens,
+                             const std::optional<std::vector<Sha256>>& hidden) {
+  const std::int64_t n_tokens = std::ssize(tokens);
+  if (n_tokens > kMaxTokens) return too_large(std::to_string(n_tokens) + " tokens");
+  if (!hidden) {
+    const auto is_negative = [](std::int32_t token) { return token < 0; };
+    if (std::ranges::any_of(tokens, is_negative)) return corrupt("a token id below 0");
+    return {};
+  }
+  const auto is_known = [](std::int32_t token) { return token != kUnknownToken; };
+  if (std::ranges::any_of(tokens, is_known)) return corrupt("a token id that is not hidden");
+  if (!hidden->empty() && std::ssize(*hidden) != block_count(n_tokens)) {
+    return corrupt(std::to_string(hidden->size()) + " hashes for " + std::to_string(n_tokens) +
+                   " tokens");
+  }
+  return {};
+}
+
 Result<Cache> make_cache(Identity identity, std::span<const LayerPlan> layers) {
   if (static_cast<std::int64_t>(layers.size()) > kMaxLayers) {
     return Error{ErrorCode::kInvalidArgument, std::to_string(layers.size()) + " layers"};
@@ -194,11 +240,9 @@ Result<Cache> make_cache(Identity identity, std::span<const LayerPlan> layers) {
 }
 
 Result<void> validate(const Cache& cache) {
-  if (cache.n_tokens() > kMaxTokens) {
-    return Error{ErrorCode::kTooLarge, std::to_string(cache.n_tokens()) + " tokens"};
-  }
+  TQC_TRY(validate_tokens(cache.tokens, cache.hidden_tokens));
   if (static_cast<std::int64_t>(cache.layers.size()) > kMaxLayers) {
-    return Error{ErrorCode::kTooLarge, std::to_string(cache.layers.size()) + " layers"};
+    return too_large(std::to_string(cache.layers.size()) + " layers");
   }
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     auto checked = std::visit(
@@ -213,6 +257,9 @@ Result<void> validate(const Cache& cache) {
 
 Result<void> check_identity(const Cache& cache, const Identity& model) {
   const Identity& own = cache.identity;
+  if (own.architecture.empty()) {
+    return Error{ErrorCode::kMismatch, "the cache does not say which model it belongs to"};
+  }
   if (own.architecture != model.architecture) {
     return mismatch("the architecture", own.architecture, model.architecture);
   }

@@ -9,9 +9,9 @@
 namespace tqcache::cache {
 
 // Packs every full token block of every dense side; the incomplete last block stays dense, and
-// so do arrays layers. A side that is turbo already keeps its packed blocks when its parts,
-// centring, sinks and number of loud channels are the ones asked for, and is refused otherwise:
-// packing again would add the error of both.
+// arrays layers and rotating ones stay as they are. A side that is turbo already keeps its packed
+// blocks when its parts, centring, sinks and number of loud channels are the ones asked for, and is
+// refused otherwise: packing again would add the error of both.
 //
 // The mean of a side is taken over mean_blocks(), its loud channels over the blocks that the policy
 // names; of a side without a full block, both over its first block once it is full.
@@ -19,8 +19,7 @@ namespace tqcache::cache {
 // Takes the cache and gives the memory of dense blocks back as they are packed.
 // Progress: head vectors packed, of all to pack.
 // Errors:   as plan_layers(); kCorrupt (a value that is not finite), kUnsupported (one whose scale
-// is
-//           beyond f16), kInterrupted. The message names layer, side, head and token.
+//           is beyond f16), kInterrupted. The message names layer, side, head and token.
 // Bytes:    identical on every CPU and for any number of threads.
 Result<Cache> convert(Cache cache, const ConvertOptions& options, const Progress& progress = {});
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tqcache/base/threads.h"
+#include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::cache {
 namespace {
@@ -87,25 +88,71 @@ bool same_arrays(const ArraysLayer& a, const ArraysLayer& b) {
 
 Error mismatch(std::string message) { return {ErrorCode::kMismatch, std::move(message)}; }
 
-Result<void> check_comparable(const Cache& a, const Cache& b) {
+Result<void> check_layer(const AttentionLayer& a, const AttentionLayer& b) {
+  if (a.shape != b.shape) return mismatch("of another shape");
+  return {};
+}
+
+Result<void> check_layer(const ArraysLayer& a, const ArraysLayer& b) {
+  if (a.window.has_value() != b.window.has_value()) return mismatch("of another kind");
+  if (a.window != b.window) return mismatch("of another window");
+  return {};
+}
+
+Result<void> check_layer(const Layer& a, const Layer& b) {
+  if (a.index() != b.index()) return mismatch("of another kind");
+  if (const auto* x = std::get_if<AttentionLayer>(&a)) {
+    return check_layer(*x, std::get<AttentionLayer>(b));
+  }
+  return check_layer(std::get<ArraysLayer>(a), std::get<ArraysLayer>(b));
+}
+
+Result<void> check_layers(const Cache& a, const Cache& b) {
   if (a.layers.size() != b.layers.size()) {
     return mismatch(std::to_string(a.layers.size()) + " layers against " +
                     std::to_string(b.layers.size()));
   }
-  const auto [in_a, in_b] =
-      std::mismatch(a.tokens.begin(), a.tokens.end(), b.tokens.begin(), b.tokens.end());
-  if (in_a != a.tokens.end() && in_b != b.tokens.end()) {
-    return mismatch("other tokens, from token " + std::to_string(in_a - a.tokens.begin()) + " on");
-  }
   for (std::size_t i = 0; i < a.layers.size(); ++i) {
-    const std::string layer = "layer " + std::to_string(i);
-    if (a.layers[i].index() != b.layers[i].index()) return mismatch(layer + ": of another kind");
-    const auto* x = std::get_if<AttentionLayer>(&a.layers[i]);
-    if (x != nullptr && x->shape != std::get<AttentionLayer>(b.layers[i]).shape) {
-      return mismatch(layer + ": of another shape");
+    if (auto checked = check_layer(a.layers[i], b.layers[i]); !checked) {
+      return in_context("layer " + std::to_string(i), std::move(checked).error());
     }
   }
   return {};
+}
+
+// The hashes of token blocks that lie in the first `n_tokens` tokens whole. The last one of them
+// may be incomplete if the cache ends there.
+std::vector<Sha256> hashes_within(const Cache& cache, std::int64_t n_tokens) {
+  const auto n = static_cast<std::size_t>(n_tokens);
+  if (tokens_known(cache)) return hash_tokens(std::span(cache.tokens).first(n));
+  std::vector<Sha256> hashes = *cache.hidden_tokens;
+  const std::int64_t n_whole =
+      n_tokens == cache.n_tokens() ? block_count(n_tokens) : n_tokens / kTokenBlock;
+  if (std::ssize(hashes) > n_whole) hashes.resize(static_cast<std::size_t>(n_whole));
+  return hashes;
+}
+
+// Gives how many of the first `n_tokens` tokens are known to be the same.
+Result<std::int64_t> check_hashes(const Cache& a, const Cache& b, std::int64_t n_tokens) {
+  const std::vector<Sha256> of_a = hashes_within(a, n_tokens);
+  const std::vector<Sha256> of_b = hashes_within(b, n_tokens);
+  const auto [in_a, in_b] = std::ranges::mismatch(of_a, of_b);
+  const std::int64_t n_equal = (in_a - of_a.begin()) * kTokenBlock;
+  if (in_a != of_a.end() && in_b != of_b.end()) {
+    return mismatch("other tokens, from token " + std::to_string(n_equal) +
+                    " or a later one of its token block on");
+  }
+  return std::min(n_equal, n_tokens);
+}
+
+// The same of tokens that both caches name, or by hashes when one of them does not.
+Result<std::int64_t> check_tokens(const Cache& a, const Cache& b, std::int64_t n_tokens) {
+  if (!tokens_known(a) || !tokens_known(b)) return check_hashes(a, b, n_tokens);
+  const auto [in_a, in_b] = std::ranges::mismatch(a.tokens, b.tokens);
+  if (in_a != a.tokens.end() && in_b != b.tokens.end()) {
+    return mismatch("other tokens, from token " + std::to_string(in_a - a.tokens.begin()) + " on");
+  }
+  return n_tokens;
 }
 
 }  // namespace
@@ -113,9 +160,10 @@ Result<void> check_comparable(const Cache& a, const Cache& b) {
 Result<CacheDifference> diff(const Cache& a, const Cache& b, unsigned n_threads) {
   TQC_TRY(validate(a));
   TQC_TRY(validate(b));
-  TQC_TRY(check_comparable(a, b));
+  TQC_TRY(check_layers(a, b));
   CacheDifference result;
   result.n_tokens = std::min(a.n_tokens(), b.n_tokens());
+  TQC_TRY_ASSIGN(result.n_tokens_checked, check_tokens(a, b, result.n_tokens));
   Sums all_k, all_v;
   for (std::size_t i = 0; i < a.layers.size(); ++i) {
     const auto* x = std::get_if<AttentionLayer>(&a.layers[i]);

@@ -27,10 +27,15 @@ struct CacheDifference {
   std::vector<LayerDifference> layers;  // attention layers
   Difference k;                         // over all layers
   Difference v;
-  bool arrays_equal = true;  // arrays layers, bit for bit
+  bool arrays_equal = true;  // arrays layers and rotating ones, bit for bit
+  // How many of the compared tokens are known to be the same: all of them, but for token blocks of
+  // which one cache has neither ids nor a hash of so much.
+  std::int64_t n_tokens_checked = 0;
 };
 
 // Compares the tokens that both caches hold. `a` is the reference that errors are relative to.
+// Tokens that are hidden in one of them are compared by the hashes of their token blocks, as far as
+// there are any.
 // Errors: kMismatch when layers or shapes differ, or the common tokens do.
 Result<CacheDifference> diff(const Cache& a, const Cache& b, unsigned n_threads);
 

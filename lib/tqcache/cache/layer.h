@@ -3,8 +3,11 @@
 //
 // A closed set of kinds: code that visits a Layer does not compile when it forgets one.
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -29,9 +32,39 @@ struct NamedArray {
   std::vector<std::uint64_t> shape;  // outermost first
   AlignedBytes data;                 // [shape] of dtype
 };
+
+// Sliding-window attention: the state of the newest tokens alone. Of a layer that has seen n tokens
+// min(n, size) are there: the first `keep` ones, which stay for good, and then the newest, in the
+// order of their positions whatever order a ring had them in. Keys are as in AttentionLayer.
+struct Window {
+  HeadShape shape;
+  std::int64_t size = 0;  // tokens kept at most, at least 1
+  std::int64_t keep = 0;  // of these the cache's first ones, 0 to size - 1
+  bool operator==(const Window&) const = default;
+};
+
 struct ArraysLayer {
   std::vector<NamedArray> arrays;
+  // A rotating layer: the arrays are "keys" and "values", each [n_kv_heads, tokens, head_dim]. It
+  // is state like any other here: kept bit for bit, and never cut shorter.
+  std::optional<Window> window = {};
 };
+
+// Tokens whose state a rotating layer holds.
+inline std::int64_t window_tokens(const Window& window, std::int64_t n_tokens) {
+  return std::min(window.size, n_tokens);
+}
+
+// What the two arrays of a rotating layer are called.
+inline constexpr std::string_view kWindowKeys = "keys";
+inline constexpr std::string_view kWindowValues = "values";
+
+// The shape of both, outermost first.
+inline std::vector<std::uint64_t> window_array_shape(const Window& window, std::int64_t n_tokens) {
+  return {static_cast<std::uint64_t>(window.shape.n_kv_heads),
+          static_cast<std::uint64_t>(window_tokens(window, n_tokens)),
+          static_cast<std::uint64_t>(window.shape.head_dim)};
+}
 
 using Layer = std::variant<AttentionLayer, ArraysLayer>;
 

@@ -31,26 +31,49 @@ void truncate_side(Side& side, HeadShape shape, std::int64_t n_tokens) {
   turbo.tail.blocks = std::move(tail);
 }
 
+Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
+
+Result<void> check_layer(const Layer& layer, const std::string& name) {
+  const auto* arrays = std::get_if<ArraysLayer>(&layer);
+  if (arrays == nullptr) return {};
+  if (arrays->window)
+    return unsupported(name + " keeps a sliding window, which cannot be cut shorter");
+  return unsupported(name + ": its state belongs to all of the tokens");
+}
+
+bool has_hashes(const Cache& cache) { return cache.hidden_tokens && !cache.hidden_tokens->empty(); }
+
 }  // namespace
 
-Result<Cache> truncate(Cache cache, std::int64_t n_tokens) {
+Result<void> check_truncate(const Cache& cache, std::int64_t n_tokens) {
   if (n_tokens < 0 || n_tokens > cache.n_tokens()) {
     return Error{ErrorCode::kInvalidArgument, std::to_string(n_tokens) + " tokens wanted of " +
                                                   std::to_string(cache.n_tokens())};
   }
-  if (n_tokens == cache.n_tokens()) return cache;
+  if (n_tokens == cache.n_tokens()) return {};
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    if (std::holds_alternative<ArraysLayer>(cache.layers[i])) {
-      return Error{ErrorCode::kUnsupported,
-                   "layer " + std::to_string(i) + ": its state belongs to all of the tokens"};
-    }
+    TQC_TRY(check_layer(cache.layers[i], "layer " + std::to_string(i)));
   }
+  if (has_hashes(cache) && n_tokens % kTokenBlock != 0) {
+    return unsupported("the tokens are hidden: they can be cut after a multiple of " +
+                       std::to_string(kTokenBlock) + " tokens, not after " +
+                       std::to_string(n_tokens));
+  }
+  return {};
+}
+
+Result<Cache> truncate(Cache cache, std::int64_t n_tokens) {
+  TQC_TRY(check_truncate(cache, n_tokens));
+  if (n_tokens == cache.n_tokens()) return cache;
   for (Layer& layer : cache.layers) {
     AttentionLayer& attention = std::get<AttentionLayer>(layer);
     truncate_side(attention.k, attention.shape, n_tokens);
     truncate_side(attention.v, attention.shape, n_tokens);
   }
   cache.tokens.resize(static_cast<std::size_t>(n_tokens));
+  if (has_hashes(cache)) {
+    cache.hidden_tokens->resize(static_cast<std::size_t>(block_count(n_tokens)));
+  }
   return cache;
 }
 

@@ -8,11 +8,18 @@
 
 namespace tqcache::cache {
 
+// Whether truncate() can do it, which depends on everything but values: a cache without its token
+// blocks will do.
+// Errors: as truncate().
+Result<void> check_truncate(const Cache& cache, std::int64_t n_tokens);
+
 // The cache as it was at `n_tokens` tokens, as nearly as its packed blocks allow: a packed block
 // that is cut becomes the dense tail, with the values that its codes stand for.
 //
-// Errors: kInvalidArgument when n_tokens is negative or more than the cache holds; kUnsupported
-//         when it is fewer and a layer keeps state without attention, which cannot be taken back.
+// Errors: kInvalidArgument when n_tokens is negative or more than the cache holds. When it is less,
+//         kUnsupported: when a layer keeps state without attention, or a sliding window, which
+//         cannot be taken back; and when tokens are hidden and a token block would be cut, as its
+//         hash stands for all of it.
 Result<Cache> truncate(Cache cache, std::int64_t n_tokens);
 
 }  // namespace tqcache::cache

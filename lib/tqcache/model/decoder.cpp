@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/cache/token_hashes.h"
 #include "tqcache/model/blas.h"
 #include "tqcache/model/transformer.h"
 
@@ -29,7 +30,9 @@ std::int64_t chunk_size(std::int64_t n_tokens, std::int64_t n_left) {
 Result<void> check_layer(const cache::Layer& layer, cache::HeadShape shape) {
   const auto* attention = std::get_if<cache::AttentionLayer>(&layer);
   if (attention == nullptr) {
-    return Error{ErrorCode::kInvalidArgument, "an arrays layer, which this model does not have"};
+    const bool rotates = std::get<cache::ArraysLayer>(layer).window.has_value();
+    return Error{ErrorCode::kInvalidArgument, std::string(rotates ? "a rotating" : "an arrays") +
+                                                  " layer, which this model does not have"};
   }
   if (attention->shape != shape) {
     return Error{ErrorCode::kMismatch,
@@ -38,6 +41,13 @@ Result<void> check_layer(const cache::Layer& layer, cache::HeadShape shape) {
                      std::to_string(shape.n_kv_heads) + " of " + std::to_string(shape.head_dim)};
   }
   return {};
+}
+
+// New tokens would stand beside old ones that nobody can name.
+Result<void> check_tokens_known(const cache::Cache& cache) {
+  if (cache::tokens_known(cache)) return {};
+  return Error{ErrorCode::kUnsupported,
+               "the tokens are hidden: a model goes on from a cache only with their ids"};
 }
 
 Result<void> check_layers(const cache::Cache& cache, const ModelConfig& config) {
@@ -145,6 +155,7 @@ Decoder::~Decoder() = default;
 
 Result<void> Decoder::State::check(const cache::Cache& cache,
                                    std::span<const std::int32_t> ids) const {
+  TQC_TRY(check_tokens_known(cache));
   TQC_TRY(check_layers(cache, config));
   TQC_TRY(check_ids(ids, config));
   return check_context(cache, static_cast<std::int64_t>(ids.size()), config);
@@ -209,6 +220,7 @@ Result<std::span<const float>> Decoder::decode_step(cache::Cache& cache, std::in
 
 Result<std::span<const float>> Decoder::last_logits(const cache::Cache& cache) {
   assert(cache.n_tokens() > 0);
+  TQC_TRY(check_tokens_known(cache));
   const std::span<const std::int32_t> last = std::span(cache.tokens).last(1);
   TQC_TRY(check_layers(cache, state_->config));
   TQC_TRY(check_ids(last, state_->config));

@@ -47,9 +47,9 @@ class Decoder {
   // Progress: tokens of `ids` done; asked between layers too.
   // Requires: ids not empty; the cache passed cache::check_identity with this model.
   // Errors:   kInvalidArgument (an id out of range; more tokens than the context holds, and how
-  //           many fit; an arrays layer), kMismatch (shapes), kInterrupted, those of
-  //           cache::pack_full_tail. After an error the cache holds the tokens of the chunks that
-  //           were finished, and is valid.
+  //           many fit; an arrays or a rotating layer), kUnsupported (hidden tokens), kMismatch
+  //           (shapes), kInterrupted, those of cache::pack_full_tail. After an error the cache
+  //           holds the tokens of the chunks that were finished, and is valid.
   // Threads:  one call at a time.
   // Bytes:    the same for any number of threads, on one kind of CPU.
   Result<std::span<const float>> prefill(cache::Cache& cache, std::span<const std::int32_t> ids,
