@@ -22,6 +22,7 @@
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/header.h"
+#include "tqcache/format/manifest_rules.h"
 
 namespace tqcache::test {
 
@@ -111,6 +112,7 @@ inline void reseal_slot(Bytes& file, std::size_t slot = 0) {
 // Makes the header fit whatever bytes now stand from the manifest's offset on.
 inline void reseal(Bytes& file) {
   format::HeaderSlot slot;
+  slot.required_features = value_at<std::uint32_t>(file, kRequiredAt);
   slot.manifest_offset = value_at<std::uint64_t>(file, kManifestOffsetAt);
   slot.file_bytes = file.size();
   slot.manifest_checksum = xxh3_128(ByteView(file).subspan(slot.manifest_offset));
@@ -123,6 +125,7 @@ inline Bytes with_manifest(Bytes file, Manifest manifest) {
   const Bytes bytes = must(format::encode_manifest(manifest));
   file.resize(value_at<std::uint64_t>(file, kManifestOffsetAt));
   file.insert(file.end(), bytes.begin(), bytes.end());
+  patch(file, kRequiredAt, format::required_features(manifest));
   reseal(file);
   return file;
 }

@@ -64,7 +64,7 @@ TEST(Header, ReportsDamageBeforeAVersionThatDamageMayHaveMade) {
 }
 
 TEST(Header, RefusesAnUnknownRequiredFeature) {
-  for (const std::uint32_t bits : {1u, 0x80000000u}) {
+  for (const std::uint32_t bits : {8u, 0x80000000u}) {
     expect_refused(with_header(kRequiredAt, bits), ErrorCode::kUnsupported, "required features");
   }
 }
@@ -103,6 +103,81 @@ TEST(Header, ReportsAnyByteOfTheUnusedSlotThatIsNotZero) {
   file[100] = std::byte{1};
   EXPECT_TRUE(load(file).ok());
   EXPECT_THAT(damage_of(file), testing::ElementsAre("header slot 1: not a .tqkv file"));
+}
+
+// A second slot that announces an append to the state of small_file(), changed in one way.
+Bytes with_announcement(const std::function<void(format::HeaderSlot&)>& change = {}) {
+  Bytes file = small_file();
+  format::HeaderSlot slot =
+      format::announcement(must(format::read_header(*memory_source(file))).slot);
+  if (change) change(slot);
+  std::ranges::copy(format::encode_slot(slot), file.begin() + format::kSlotBytes);
+  return file;
+}
+
+TEST(Header, TakesAnAnnouncementForWhatItIs) {
+  Bytes file = with_announcement();
+  EXPECT_EQ(info_of(file).generation, 1u);
+  EXPECT_THAT(damage_of(file), testing::IsEmpty());
+  file.resize(file.size() + 5, std::byte{9});
+  EXPECT_TRUE(load(file).ok());
+  EXPECT_EQ(info_of(file).trailing_bytes, 5u);
+  EXPECT_THAT(damage_of(file), testing::IsEmpty());
+}
+
+TEST(Header, ReportsAnAnnouncementOfAnythingElse) {
+  const std::vector<std::function<void(format::HeaderSlot&)>> changes = {
+      [](auto& slot) { slot.generation = 4; },
+      [](auto& slot) { slot.required_features |= format::kFeatureGaps; },
+      [](auto& slot) { slot.required_features |= 0x80; },
+      [](auto& slot) { slot.optional_features = 1; },
+      [](auto& slot) { slot.manifest_offset = 128; },
+      [](auto& slot) { slot.file_bytes += 1; },
+      [](auto& slot) { slot.manifest_checksum.low = 1; },
+  };
+  for (const auto& change : changes) {
+    const Bytes file = with_announcement(change);
+    EXPECT_TRUE(load(file).ok());
+    EXPECT_THAT(damage_of(file),
+                testing::ElementsAre("header slot 1: announces an append, but not to the state of "
+                                     "the other slot"));
+  }
+}
+
+TEST(Header, ReportsAnAnnouncementThatNoGenerationFollows) {
+  Bytes file = with_announcement([](auto& slot) { slot.generation = 0xfffffffe; });
+  patch(file, kGenerationAt, 0xffffffffu);
+  reseal_slot(file);
+  EXPECT_TRUE(load(file).ok());
+  EXPECT_EQ(damage_of(file).size(), 1u);
+}
+
+TEST(Header, RefusesAnAnnouncementWithoutAState) {
+  expect_refused(with_header(kRequiredAt, format::kFeatureGrowing), ErrorCode::kCorrupt,
+                 "header slot 0: announces an append to a state that is not there");
+  Bytes both = with_announcement();
+  patch(both, kRequiredAt, format::kFeatureGrowing);
+  reseal_slot(both);
+  expect_refused(both, ErrorCode::kCorrupt, "announces an append to a state that is not there");
+  Bytes damaged = with_announcement();
+  damaged[kManifestOffsetAt] ^= std::byte{1};
+  expect_refused(damaged, ErrorCode::kCorrupt, "header slot 0: checksum mismatch");
+}
+
+TEST(Header, DoesNotTakeASlotOfANewerVersionForAnAnnouncement) {
+  expect_refused(with_announcement([](auto& slot) { slot.version = 3; }), ErrorCode::kUnsupported,
+                 "version 3 is newer");
+}
+
+TEST(Header, AllowsBytesBehindTheEndBesideADamagedSlotThatVerifyReports) {
+  Bytes file = with_announcement();
+  file[format::kSlotBytes + kFileBytesAt] ^= std::byte{1};
+  file.resize(file.size() + 3);
+  EXPECT_TRUE(load(file).ok());
+  const CacheFileInfo info = info_of(file);
+  EXPECT_EQ(info.trailing_bytes, 3u);
+  EXPECT_THAT(info.damage, testing::ElementsAre("header slot 1: checksum mismatch"));
+  EXPECT_THAT(damage_of(file), testing::ElementsAre("header slot 1: checksum mismatch"));
 }
 
 TEST(Header, DoesNotFallBackToAnOlderSlotWhenTheFileDoesNotFitTheNewer) {

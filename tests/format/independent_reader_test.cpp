@@ -74,8 +74,20 @@ void expect_decoded(const std::vector<float>& values, const std::vector<float>& 
   }
 }
 
+// Hexadecimal, or null where the ids are there.
+Json hashes_of(const cache::Cache& cache) {
+  if (!cache.hidden_tokens) return nullptr;
+  Json hashes = Json::array();
+  for (const Sha256& hash : *cache.hidden_tokens) hashes.push_back(to_hex(hash));
+  return hashes;
+}
+
 void expect_same(const cache::Cache& cache, const CacheFileInfo& info, const Json& told) {
   EXPECT_EQ(told["tokens"].get<std::vector<std::int32_t>>(), cache.tokens);
+  EXPECT_EQ(told["token_block_hashes"], hashes_of(cache));
+  EXPECT_EQ(told["generation"], info.generation);
+  EXPECT_EQ(told["n_gaps"], info.gaps.size());
+  EXPECT_EQ(told["other_slot_damaged"], !info.damage.empty());
   EXPECT_EQ(told["architecture"], cache.identity.architecture);
   EXPECT_EQ(told["content_name"], to_hex(info.content_name));
   ASSERT_EQ(told["sections"].size(), info.sections.size());
@@ -146,6 +158,38 @@ TEST_F(IndependentReader, ReadsTheSameFromEveryKindOfFile) {
   }
 }
 
+TEST_F(IndependentReader, ReadsHiddenTokens) {
+  for (const std::int64_t n_tokens : {0, 256, 300}) {
+    expect_read_alike(file_of(CacheBuilder(n_tokens).dense({1, 4}).hide_tokens().build()));
+    expect_read_alike(file_of(CacheBuilder(n_tokens).dense({1, 4}).forget_tokens().build()));
+  }
+}
+
+// The file with an announcement in slot 1, and something behind its end.
+Bytes with_announcement(Bytes file) {
+  format::HeaderSlot current;
+  current.file_bytes = file.size();
+  const format::SlotBytes slot = format::encode_slot(format::announcement(current));
+  std::ranges::copy(slot, file.begin() + format::kSlotBytes);
+  file.resize(file.size() + 1000, std::byte{7});
+  return file;
+}
+
+TEST_F(IndependentReader, ReadsTheStateBeforeAnAppendThatWasCutShort) {
+  Bytes file = with_announcement(small_file());
+  EXPECT_EQ(info_of(file).trailing_bytes, 1000u);
+  expect_read_alike(file);
+  file[format::kSlotBytes] ^= std::byte{1};  // the slot was being written
+  ASSERT_EQ(info_of(file).damage.size(), 1u);
+  expect_read_alike(file);
+}
+
+TEST_F(IndependentReader, RefusesBytesBehindTheEndThatNothingAnnounces) {
+  Bytes file = small_file();
+  file.push_back(std::byte{0});
+  EXPECT_THAT(read(file).output, testing::HasSubstr("longer than it says"));
+}
+
 TEST_F(IndependentReader, DecodesEveryNumberOfBits) {
   CacheBuilder builder(256);
   for (int bits = 1; bits <= 8; ++bits) {
@@ -173,7 +217,7 @@ TEST_F(IndependentReader, RefusesWhatItsDigestsTell) {
   EXPECT_THAT(read(file).output, testing::HasSubstr("mismatch"));
   file = small_file();
   file.pop_back();
-  EXPECT_THAT(read(file).output, testing::HasSubstr("shorter or longer"));
+  EXPECT_THAT(read(file).output, testing::HasSubstr("shorter than it says"));
   EXPECT_THAT(read(Bytes(200)).output, testing::HasSubstr("not a .tqkv file"));
 }
 

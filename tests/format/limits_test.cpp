@@ -164,6 +164,34 @@ TEST(Limits, RefuseMoreTokensOrLayersThanACacheMayHave) {
   expect_refused(with_manifest(small_file(), manifest), ErrorCode::kTooLarge, "1025 layers");
 }
 
+TEST(Limits, RefuseMoreGapsThanAFileMayHave) {
+  const Bytes file = small_file();
+  Manifest manifest = info_of(file);
+  manifest.gaps.resize(format::kMaxGaps);
+  expect_refused(with_manifest(file, manifest), ErrorCode::kCorrupt, "gap 0");
+  manifest.gaps.emplace_back();
+  expect_refused(with_manifest(file, manifest), ErrorCode::kTooLarge, "1048577 gaps");
+}
+
+TEST(Limits, RefuseHiddenTokensThatHaveNoSectionsBeforeTheirMemoryIsTaken) {
+  const Bytes file = file_of(CacheBuilder(3).dense({1, 4}).forget_tokens().build());
+  Manifest manifest = info_of(file);
+  manifest.tokens.assign(cache::kMaxTokens, cache::kUnknownToken);
+  const Bytes changed = with_manifest(file, std::move(manifest));
+  const PeakMemory memory;
+  expect_refused(changed, ErrorCode::kCorrupt, "2 sections where the layers have 131072");
+  EXPECT_LT(memory.grown(), kMiB);
+}
+
+// A window says how much state a layer may come to have; what it has follows from its tokens.
+TEST(Limits, LetAWindowBeFarLargerThanTheCache) {
+  const cache::Cache cache = CacheBuilder(3).rotating({{1, 4}, cache::kMaxTokens, 0}).build();
+  const Bytes file = file_of(cache);
+  const PeakMemory memory;
+  EXPECT_EQ(difference(cache, must(load(file))), "");
+  EXPECT_LT(memory.grown(), kMiB);
+}
+
 // Layers whose codecs differ in their seeds.
 Manifest with_codecs(std::size_t n_layers, const codec::CodecSpec& spec) {
   Manifest manifest = info_of(file_of(CacheBuilder(0).turbo({1, 32}, 4, 4).build()));

@@ -47,7 +47,10 @@ class Table {
 // Field ids of schema/cache_v2.fbs.
 namespace manifest_id {
 constexpr std::size_t kWriter = 0, kIdentity = 1, kTokens = 2, kLayers = 3, kSections = 4,
-                      kContentName = 5;
+                      kContentName = 5, kGaps = 6, kHidden = 7;
+}
+namespace hidden_id {
+constexpr std::size_t kTokens = 0, kHashes = 1;
 }
 namespace layer_id {
 constexpr std::size_t kType = 0, kK = 3, kV = 4, kArrays = 5;
@@ -168,6 +171,82 @@ TEST(ManifestFlatBuffer, RefusesAnUnknownForm) {
   expect_poked(ErrorCode::kCorrupt, "section 0: unknown form 2", [](Bytes& file, Table root) {
     file[root.target(manifest_id::kSections) + 4 + 81] = std::byte{2};
   });
+}
+
+Bytes hidden_file() { return file_of(CacheBuilder(300).dense({1, 4}).hide_tokens().build()); }
+
+void expect_poked_hidden(ErrorCode code, std::string_view part,
+                         const std::function<void(Bytes&, Table)>& poke) {
+  Bytes file = hidden_file();
+  poke(file, Table::root(file));
+  reseal(file);
+  expect_refused(file, code, part);
+}
+
+TEST(ManifestFlatBuffer, RefusesTokensThatAreHiddenAndInTheFile) {
+  expect_poked_hidden(ErrorCode::kCorrupt, "tokens that are hidden and in the file",
+                      [](Bytes&, Table root) {
+                        const Table hidden = root.table(manifest_id::kHidden);
+                        root.point(manifest_id::kTokens, hidden.target(hidden_id::kHashes));
+                      });
+}
+
+TEST(ManifestFlatBuffer, RefusesHiddenTokensWithoutAListOfHashes) {
+  expect_poked_hidden(ErrorCode::kCorrupt, kInvalid, [](Bytes&, Table root) {
+    root.table(manifest_id::kHidden).remove(hidden_id::kHashes);
+  });
+}
+
+// None of these numbers is the size of anything that is in the file.
+TEST(ManifestFlatBuffer, RefusesCountsOfHiddenTokensBeforeTheirMemoryIsTaken) {
+  for (const std::uint32_t count : {0x1000001u, 0x7fffffffu, 0x80000001u, 0xffffffffu}) {
+    expect_poked_hidden(
+        ErrorCode::kTooLarge, std::to_string(count) + " tokens", [&](Bytes& file, Table root) {
+          patch(file, root.table(manifest_id::kHidden).field(hidden_id::kTokens), count);
+        });
+  }
+  for (const std::uint32_t count : {0x7ffffffu, 0x8000000u, 0xffffffffu}) {
+    expect_poked_hidden(ErrorCode::kCorrupt, kInvalid, [&](Bytes& file, Table root) {
+      patch(file, root.table(manifest_id::kHidden).target(hidden_id::kHashes), count);
+    });
+  }
+}
+
+// A file whose manifest has one gap, as its sections do not: only reading the list is under test.
+Bytes file_with_gap() {
+  return change_manifest(two_layers(), [](Manifest& m) { m.gaps.push_back({128, 1, {}}); });
+}
+
+void expect_poked_gaps(ErrorCode code, std::string_view part,
+                       const std::function<void(Bytes&, Table)>& poke) {
+  Bytes file = file_with_gap();
+  poke(file, Table::root(file));
+  reseal(file);
+  expect_refused(file, code, part);
+}
+
+TEST(ManifestFlatBuffer, RefusesAListOfNoGaps) {
+  expect_poked_gaps(ErrorCode::kCorrupt, "a list of no gaps", [](Bytes& file, Table root) {
+    patch(file, root.target(manifest_id::kGaps), 0u);
+  });
+}
+
+// A list of one gap whose first number stands at an odd multiple of 4.
+TEST(ManifestFlatBuffer, RefusesAListOfGapsThatIsNotAligned) {
+  expect_poked_gaps(ErrorCode::kCorrupt, "list of gaps: not aligned", [](Bytes& file, Table root) {
+    const std::size_t moved = (file.size() + 7) / 8 * 8;
+    file.resize(moved + 4 + 32);
+    patch(file, moved, 1u);
+    root.point(manifest_id::kGaps, moved);
+  });
+}
+
+TEST(ManifestFlatBuffer, RefusesCountsOfGapsThatTheBufferCannotHold) {
+  for (const std::uint32_t count : {5000u, 0x7ffffffu, 0x8000000u, 0xffffffffu}) {
+    expect_poked_gaps(ErrorCode::kCorrupt, kInvalid, [&](Bytes& file, Table root) {
+      patch(file, root.target(manifest_id::kGaps), count);
+    });
+  }
 }
 
 // Appends a layer table that holds only a type, and gives its place.

@@ -96,6 +96,32 @@ TEST(Manifest, RefusesATokenIdBelowZero) {
   expect_rule(ErrorCode::kCorrupt, "token id", [](Manifest& m) { m.tokens[7] = -1; });
 }
 
+// 300 tokens of which the file has hashes.
+void expect_hidden_rule(ErrorCode code, std::string_view part,
+                        const std::function<void(Manifest&)>& change) {
+  static const Bytes kFile = file_of(CacheBuilder(300).dense({1, 4}).hide_tokens().build());
+  expect_refused(change_manifest(kFile, change), code, part);
+}
+
+TEST(Manifest, RefusesAnotherNumberOfHashesThanTokenBlocks) {
+  expect_hidden_rule(ErrorCode::kCorrupt, "1 hashes for 300 tokens",
+                     [](Manifest& m) { m.hidden_tokens->pop_back(); });
+  expect_hidden_rule(ErrorCode::kCorrupt, "3 hashes for 300 tokens",
+                     [](Manifest& m) { m.hidden_tokens->emplace_back(); });
+  expect_hidden_rule(ErrorCode::kCorrupt, "2 hashes for 256 tokens", [](Manifest& m) {
+    m.tokens.resize(256);
+    m.sections.resize(2);
+  });
+}
+
+TEST(Manifest, RefusesMoreHiddenTokensThanACacheMayHave) {
+  expect_hidden_rule(ErrorCode::kTooLarge, "16777217 tokens", [](Manifest& m) {
+    m.tokens.resize(cache::kMaxTokens + 1, cache::kUnknownToken);
+  });
+  expect_hidden_rule(ErrorCode::kTooLarge, "65537 hashes",
+                     [](Manifest& m) { m.hidden_tokens->resize(65537); });
+}
+
 TEST(Manifest, RefusesShapesOutOfBounds) {
   const auto expect_shape = [](ErrorCode code, cache::HeadShape shape, std::string_view part) {
     expect_rule(code, part, [&](Manifest& m) { m.layers[kDenseLayer].shape = shape; });
@@ -335,6 +361,61 @@ TEST(Manifest, RefusesArraysBeyondTheLimits) {
   }
   expect_rule(ErrorCode::kTooLarge, "65 arrays",
               [](Manifest& m) { m.layers[kArraysLayer].arrays.resize(65); });
+}
+
+// Of 300 tokens: a window of 8, full, and an attention layer.
+void expect_window_rule(ErrorCode code, std::string_view part,
+                        const std::function<void(format::LayerInfo&)>& change) {
+  static const Bytes kFile =
+      file_of(CacheBuilder(300).rotating({{2, 4}, 8, 7}).dense({1, 4}).build());
+  expect_refused(change_manifest(kFile, [&](Manifest& m) { change(m.layers[0]); }), code,
+                 "layer 0: " + std::string(part));
+}
+
+TEST(Manifest, RefusesAWindowThatIsNone) {
+  expect_window_rule(ErrorCode::kCorrupt, "a window of no tokens", [](auto& l) { l.window = 0; });
+  expect_window_rule(ErrorCode::kTooLarge, "a window of 16777217 tokens",
+                     [](auto& l) { l.window = cache::kMaxTokens + 1; });
+  expect_window_rule(ErrorCode::kTooLarge, "a window of 4294967295 tokens",
+                     [](auto& l) { l.window = 0xffffffff; });
+  expect_window_rule(ErrorCode::kCorrupt, "8 first tokens kept in a window of 8",
+                     [](auto& l) { l.keep = 8; });
+  expect_window_rule(ErrorCode::kCorrupt, "4294967295 first tokens kept",
+                     [](auto& l) { l.keep = 0xffffffff; });
+  expect_window_rule(ErrorCode::kCorrupt, "a shape has a size below 1",
+                     [](auto& l) { l.shape.n_kv_heads = 0; });
+  expect_window_rule(ErrorCode::kTooLarge, "head_dim 1025",
+                     [](auto& l) { l.shape.head_dim = 1025; });
+}
+
+TEST(Manifest, RefusesAWindowThatItsArraysDoNotFit) {
+  constexpr std::string_view kOthers = "a rotating layer with other arrays than keys and values";
+  expect_window_rule(ErrorCode::kCorrupt, kOthers, [](auto& l) { l.arrays.pop_back(); });
+  expect_window_rule(ErrorCode::kCorrupt, kOthers,
+                     [](auto& l) { l.arrays.push_back(l.arrays[1]); });
+  expect_window_rule(ErrorCode::kCorrupt, kOthers, [](auto& l) { l.arrays[1].name = "keys"; });
+  expect_window_rule(ErrorCode::kCorrupt, "keys: not of the window's shape", [](auto& l) {
+    l.arrays[0].shape = {2, 7, 4};
+  });
+  expect_window_rule(ErrorCode::kCorrupt, "values: not of the window's shape", [](auto& l) {
+    l.arrays[1].shape = {8, 2, 4};
+  });
+  expect_window_rule(ErrorCode::kCorrupt, "keys: not of the window's shape", [](auto& l) {
+    l.window = 9;  // 300 tokens would fill it
+  });
+  expect_window_rule(ErrorCode::kTooLarge, "array 0: its shape takes too many bytes",
+                     [](auto& l) { l.arrays[0].shape[1] = format::kMaxArrayBytes; });
+}
+
+TEST(Manifest, RefusesAWindowOfOtherLayers) {
+  expect_rule(ErrorCode::kCorrupt, "layer 0: an attention layer with a window",
+              [](Manifest& m) { m.layers[kDenseLayer].window = 8; });
+  for (const std::int64_t n : {0, 1}) {
+    expect_rule(ErrorCode::kCorrupt, "layer 2: an arrays layer with a window", [&](Manifest& m) {
+      m.layers[kArraysLayer].window = n;
+      m.layers[kArraysLayer].keep = 1 - n;
+    });
+  }
 }
 
 TEST(SectionTable, RefusesASectionTooFewOrTooMany) {

@@ -32,6 +32,8 @@ BLOCK = 256
 DTYPES = ["f32", "f16", "bf16"]
 DTYPE_BYTES = [4, 2, 2]
 SECTION = struct.Struct("<QQQ16s32sIIBBBBI")
+GAP = struct.Struct("<QQ16s")
+GROWING, GAPS, HIDDEN = 1, 2, 4  # required features
 not_checked = set()
 
 
@@ -106,12 +108,25 @@ def read_slot(file, index):
     return fields if fields["generation"] % 2 == (index + 1) % 2 else None
 
 
+def announces(slot, current):
+    """Whether a whole slot says that an append to the current state has begun."""
+    expected = [current["generation"] + 1, GROWING, 0, 0, current["file_length"], bytes(16)]
+    names = ["generation", "required", "optional", "manifest_offset", "file_length", "checksum"]
+    return [slot[name] for name in names] == expected
+
+
 def read_header(file):
-    slots = [slot for slot in (read_slot(file, 0), read_slot(file, 1)) if slot]
-    require(slots, "not a .tqkv file")
-    slot = max(slots, key=lambda each: each["generation"])
-    require(slot["version"] == 2 and slot["required"] == 0, "not a version that this program reads")
-    require(slot["file_length"] == len(file), "the file is shorter or longer than it says")
+    slots = [read_slot(file, 0), read_slot(file, 1)]
+    states = [slot for slot in slots if slot and not slot["required"] & GROWING]
+    require(states, "not a .tqkv file")
+    slot = max(states, key=lambda each: each["generation"])
+    require(slot["version"] == 2 and slot["required"] | 7 == 7, "not a version that this program reads")
+    i = 1 - slots.index(slot)
+    growing = bool(slots[i] and slots[i]["required"] & GROWING)
+    damaged = not announces(slots[i], slot) if growing else not slots[i] and any(file[64 * i : 64 * i + 64])
+    require(len(file) >= slot["file_length"], "the file is shorter than it says")
+    require(len(file) == slot["file_length"] or growing or damaged, "the file is longer than it says")
+    slot["damaged"] = damaged
     return slot
 
 
@@ -146,11 +161,21 @@ def name_layer(layer):
     if layer.text(0) == b"tqcache.attention.v1":
         parts += u64(layer.scalar(1, "I")) + u64(layer.scalar(2, "I"))
         return parts + name_side(layer.table(3)) + name_side(layer.table(4))
+    if layer.text(0) == b"tqcache.rotating.v1":
+        parts += b"".join(u64(layer.scalar(field, "I")) for field in (1, 2, 6, 7))
     arrays = layer.tables(5)
     parts += u64(len(arrays))
     for array in arrays:
         parts += sized(array.text(0)) + u64(array.scalar(1, "B")) + sized(array.vector(2, 8)[0])
     return parts
+
+
+def name_tokens(manifest):
+    hidden = manifest.table(7)
+    if not hidden:
+        return sized(manifest.vector(2, 4)[0])
+    hashes = hidden.vector(1, 32)[0]
+    return u64((1 << 63) + hidden.scalar(0, "I")) + u64(len(hashes) // 32) + hashes
 
 
 def content_name(manifest, sections):
@@ -164,7 +189,7 @@ def content_name(manifest, sections):
         parts.append(sized(rope.vector(3, 4)[0]))
     parts += [sized(identity.fixed(3, 32)), sized(identity.fixed(4, 32))]
     parts += [sized(identity.fixed(5, 32) or b""), sized(identity.text(6))]
-    parts += [sized(manifest.vector(2, 4)[0]), u64(len(layers))] + [name_layer(each) for each in layers]
+    parts += [name_tokens(manifest), u64(len(layers))] + [name_layer(each) for each in layers]
     parts.append(u64(len(sections)))
     for section in sections:
         parts += [u64(section[key]) for key in ("layer", "side", "block", "form", "raw_size")]
@@ -172,17 +197,46 @@ def content_name(manifest, sections):
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
-def read_sections(manifest, manifest_offset):
+def read_sections(manifest, file, manifest_offset):
+    """The section table and the number of gaps, after going through the file from end to end."""
     names = ["offset", "stored_size", "raw_size", "checksum", "raw_sha256", "layer", "block", "side"]
     names += ["form", "compression", "reserved_8", "reserved_32"]
     raw = manifest.vector(4, SECTION.size)[0]
     sections = [dict(zip(names, row)) for row in SECTION.iter_unpack(raw)]
+    gaps = list(GAP.iter_unpack(manifest.vector(6, GAP.size)[0])) if manifest.where(6) else []
+    ranges = [(section["offset"], section["stored_size"]) for section in sections]
+    if gaps:
+        ranges = sorted(ranges + [(offset, size) for offset, size, _ in gaps])
     end = 128
-    for section in sections:
-        require(section["offset"] == (end + 63) // 64 * 64, "a section is out of place")
-        end = section["offset"] + section["stored_size"]
-    require(manifest_offset == (end + 63) // 64 * 64, "the manifest is out of place")
-    return sections
+    for offset, size in ranges + [(manifest_offset, 0)]:
+        require(offset == (end + 63) // 64 * 64, "sections and gaps do not tile the file")
+        require(not any(file[end:offset]), "padding is not zero")
+        end = offset + size
+    for offset, size, checksum in gaps:
+        require(size > 0, "a gap of no bytes")
+        check_xxh3_128(file[offset : offset + size], checksum, "gap")
+    return sections, len(gaps)
+
+
+def read_tokens(manifest):
+    """The ids and the hashes of token blocks in hexadecimal; one of them is None."""
+    hidden = manifest.table(7)
+    if not hidden:
+        return manifest.numbers(2, "i"), None
+    count, hashes = hidden.scalar(0, "I"), hidden.vector(1, 32)[0]
+    require(not manifest.vector(2, 4)[0], "hidden tokens that are there")
+    require(len(hashes) in (0, 32 * ((count + BLOCK - 1) // BLOCK)), "number of hashes")
+    return [-1] * count, [hashes[i : i + 32].hex() for i in range(0, len(hashes), 32)]
+
+
+def check_window(layer, n_tokens):
+    """A rotating layer: keys and values of the tokens in its window."""
+    heads, dim, window, keep = (layer.scalar(field, "I") for field in (1, 2, 6, 7))
+    require(0 <= keep < window, "a window that is none")
+    arrays = layer.tables(5)
+    require([array.text(0) for array in arrays] == [b"keys", b"values"], "arrays of a window")
+    shape = [heads, min(window, n_tokens), dim]
+    require(all(array.numbers(2, "Q") == shape for array in arrays), "shape of a window")
 
 
 def raw_bytes(file, section):
@@ -287,14 +341,20 @@ def read(path):
     with open(path, "rb") as stream:
         file = stream.read()
     slot = read_header(file)
+    file = file[: slot["file_length"]]  # what may stand behind is of an append that was cut short
     buffer = file[slot["manifest_offset"] :]
     check_xxh3_128(buffer, slot["checksum"], "manifest")
     require(buffer[4:8] == b"TQK2", "the manifest is none")
     manifest = Table(buffer, struct.unpack_from("<I", buffer, 0)[0])
-    tokens, layers = manifest.numbers(2, "i"), manifest.tables(3)
-    sections = read_sections(manifest, slot["manifest_offset"])
+    (tokens, hashes), layers = read_tokens(manifest), manifest.tables(3)
+    sections, n_gaps = read_sections(manifest, file, slot["manifest_offset"])
+    features = GAPS * (n_gaps > 0) + HIDDEN * (hashes is not None)
+    require(slot["required"] == features, "required features and manifest disagree")
     require(content_name(manifest, sections) == manifest.fixed(5, 32).hex(), "content name mismatch")
 
+    for layer in layers:
+        if layer.text(0) == b"tqcache.rotating.v1":
+            check_window(layer, len(tokens))
     rows = []
     for section in sections:
         row = {key: section[key] for key in ("layer", "side", "block", "form")}
@@ -308,7 +368,11 @@ def read(path):
     return {
         "writer": manifest.text(0).decode(),
         "architecture": manifest.table(1).text(0).decode(),
+        "generation": slot["generation"],
+        "other_slot_damaged": slot["damaged"],
+        "n_gaps": n_gaps,
         "tokens": tokens,
+        "token_block_hashes": hashes,
         "layer_types": [layer.text(0).decode() for layer in layers],
         "sections": rows,
         "content_name": manifest.fixed(5, 32).hex(),

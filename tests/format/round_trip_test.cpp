@@ -81,6 +81,22 @@ const std::vector<Case>& cases() {
        [](auto n) {
          return CacheBuilder(n).arrays().dense({1, 8}).arrays().turbo({1, 32}, 4, 4).build();
        }},
+      {"Rotating",
+       [](auto n) {
+         return CacheBuilder(n)
+             .rotating({{2, 8}, 256, 4})
+             .turbo({1, 32}, 4, 4)
+             .rotating({{1, 3}, 100, 0}, Dtype::kF32, Dtype::kBF16)
+             .build();
+       }},
+      {"HiddenTokens",
+       [](auto n) {
+         return CacheBuilder(n).dense({1, 8}).turbo({1, 32}, 4, 4).hide_tokens().build();
+       }},
+      {"UnknownTokens",
+       [](auto n) {
+         return CacheBuilder(n).dense({1, 8}).arrays().forget_tokens().build();
+       }},
       {"NoLayers", [](auto n) { return CacheBuilder(n).build(); }},
   };
   return kCases;
@@ -280,6 +296,36 @@ TEST(CacheFile, HasAnotherContentNameForAnyOtherContent) {
   add([](auto& c) { std::get<1>(c.layers[1]).arrays[0].shape = {20, 3}; });
   add([](auto& c) { std::get<1>(c.layers[1]).arrays[0].data[0] ^= std::byte{1}; });
   add([](auto& c) { std::swap(c.layers[0], c.layers[1]); });
+  std::ranges::sort(names);
+  EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
+}
+
+// What is said of tokens is told apart, and so is a rotating layer from its arrays alone.
+TEST(CacheFile, HasAnotherContentNameForHiddenTokensAndForAnotherWindow) {
+  std::vector<std::string> names;
+  const auto add = [&](const std::function<void(cache::Cache&)>& change) {
+    cache::Cache cache = CacheBuilder(300).rotating({{2, 4}, 8, 1}).build();
+    change(cache);
+    names.push_back(to_hex(info_of(file_of(cache)).content_name));
+  };
+  const auto window = [](cache::Cache & c) -> auto& { return std::get<1>(c.layers[0]).window; };
+  add([](auto&) {});
+  add([](auto& c) { cache::hide_tokens(c); });
+  add([](auto& c) {
+    c.tokens[0] ^= 1;
+    cache::hide_tokens(c);
+  });
+  add([](auto& c) {
+    cache::hide_tokens(c);
+    c.hidden_tokens->clear();
+  });
+  add([](auto& c) {
+    cache::hide_tokens(c);
+    c.hidden_tokens->clear();
+    c.tokens.pop_back();
+  });
+  add([&](auto& c) { window(c)->keep = 2; });
+  add([&](auto& c) { window(c).reset(); });
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
 }

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "file_fixture.h"
+#include "append_fixture.h"
 #include "tqcache/format/section_plan.h"
 
 namespace tqcache::test {
@@ -41,6 +41,25 @@ TEST(Verify, TellsWhatItChecked) {
     EXPECT_EQ(report.bytes_checked, file.size());
     EXPECT_EQ(report.info.tokens.size(), 300u);
   }
+}
+
+TEST(Verify, ChecksAllOfAFileThatWasAppendedTo) {
+  const Bytes file = appended_small_file();
+  const auto report = must(format::verify_cache(*memory_source(file)));
+  EXPECT_THAT(report.damage, IsEmpty());
+  EXPECT_EQ(report.sections_checked, 4u);
+  EXPECT_EQ(report.bytes_checked, file.size());
+}
+
+TEST(Verify, LeavesBytesBehindTheEndOut) {
+  Bytes file = appended_small_file();
+  const std::size_t size = file.size();
+  put_slot(file, format::announcement(header_of(file).slot));
+  file.resize(size + 1000, std::byte{0x55});
+  const auto report = must(format::verify_cache(*memory_source(file)));
+  EXPECT_THAT(report.damage, IsEmpty());
+  EXPECT_EQ(report.info.trailing_bytes, 1000u);
+  EXPECT_EQ(report.bytes_checked, size);
 }
 
 TEST(Verify, ReportsDenseValuesThatAreNotFinite) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ struct WriteOptions {
   std::uint64_t window_bytes = std::uint64_t{64} << 20;
   Overwrite overwrite = Overwrite::kRefuse;
   std::string writer = {};  // program and version, for people; empty: this library
+  // Writes hashes of the tokens in the place of their ids (cache/token_hashes.h).
+  bool hide_tokens = false;
 };
 
 // Writes `cache` to `path`, whole or not at all (base/file.h, AtomicFile). Besides the cache it
@@ -43,12 +46,20 @@ struct WriteOptions {
 Result<void> write_cache_file(const cache::Cache& cache, const std::filesystem::path& path,
                               const WriteOptions& options, const Progress& progress = {});
 
+// The same, into a file that the caller commits: it may look at it before.
+Result<void> write_cache(const cache::Cache& cache, AtomicFile& file, const WriteOptions& options,
+                         const Progress& progress = {});
+
 // The same bytes in memory.
 Result<Bytes> write_cache_bytes(const cache::Cache& cache, const WriteOptions& options,
                                 const Progress& progress = {});
 
 struct ReadOptions {
   unsigned n_threads = 0;
+  // Only so many tokens from the first one on, without reading what belongs to the others alone. A
+  // packed token block that is cut becomes the dense tail, as by cache::truncate(). Refused as
+  // there when the file has fewer, or has state that cannot be cut.
+  std::optional<std::int64_t> first_tokens = {};
   // Refused with kTooLarge when the values would take more memory than this.
   std::uint64_t max_payload_bytes = std::uint64_t{64} << 30;
   // Of sections that map_cache() leaves in the file. Everything that is copied to memory is held
@@ -88,8 +99,11 @@ struct CacheFileInfo : Manifest {
   std::uint32_t generation = 0;  // of the header slot in use
   std::uint32_t required_features = 0;
   std::uint32_t optional_features = 0;
-  std::uint64_t file_bytes = 0;
+  std::uint64_t file_bytes = 0;     // of the state in use
   std::uint64_t manifest_bytes = 0;
+  std::uint64_t gap_bytes = 0;      // dead, until the file is compacted
+  std::uint64_t trailing_bytes = 0; // behind file_bytes, of an append that did not come to its end
+  std::vector<std::string> damage = {};  // of the header slot not in use: perhaps of a newer state
   std::uint64_t padding_bytes = 0;  // between sections, and before the manifest
 };
 

@@ -75,11 +75,33 @@ Result<cache::Cache> make_room(const Manifest& manifest, const ReadOptions& opti
   return make_empty_cache(manifest);
 }
 
+// A file that is mapped, and what reads it there.
+struct MappedReader {
+  SharedBytes mapped;
+  std::unique_ptr<ByteSource> source;
+  SectionReader reader;
+};
+
+// Another process may append to the file between its being mapped and its header being read, which
+// then speaks of bytes that are not in the mapping.
+Result<MappedReader> open_mapped(const std::filesystem::path& path, const ReadOptions& options) {
+  std::uint64_t size_before = 0;
+  while (true) {
+    TQC_TRY_ASSIGN(SharedBytes mapped, map_file(path));
+    std::unique_ptr<ByteSource> source = memory_source(mapped);
+    auto reader = SectionReader::open(*source, options.first_tokens);
+    if (reader) return MappedReader{std::move(mapped), std::move(source), *std::move(reader)};
+    const bool has_grown = mapped.size() > size_before;
+    if (reader.error().code != ErrorCode::kTruncated || !has_grown) return reader.error();
+    size_before = mapped.size();
+  }
+}
+
 }  // namespace
 
 Result<cache::Cache> read_cache(const ByteSource& source, const ReadOptions& options,
                                 const Progress& progress) {
-  TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(source));
+  TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(source, options.first_tokens));
   TQC_TRY_ASSIGN(cache::Cache cache, make_room(reader.info(), options));
   TQC_TRY(Loader(reader, options, cache).load_all(progress));
   TQC_TRY(cache::validate(cache));
@@ -88,12 +110,10 @@ Result<cache::Cache> read_cache(const ByteSource& source, const ReadOptions& opt
 
 Result<cache::Cache> map_cache(const std::filesystem::path& path, const ReadOptions& options,
                                const Progress& progress) {
-  TQC_TRY_ASSIGN(const SharedBytes mapped, map_file(path));
-  const std::unique_ptr<ByteSource> source = memory_source(mapped);
-  TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(*source));
-  TQC_TRY_ASSIGN(cache::Cache cache, make_room(reader.info(), options));
-  Loader loader(reader, options, cache);
-  loader.leave_in_place(mapped);
+  TQC_TRY_ASSIGN(const MappedReader file, open_mapped(path, options));
+  TQC_TRY_ASSIGN(cache::Cache cache, make_room(file.reader.info(), options));
+  Loader loader(file.reader, options, cache);
+  loader.leave_in_place(file.mapped);
   TQC_TRY(loader.load_all(progress));
   TQC_TRY(cache::validate(cache));
   return cache;

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "tqcache/base/hash.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/container_format.h"
+#include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/open_container.h"
 #include "tqcache/format/section_checks.h"
 #include "tqcache/format/section_reader.h"
@@ -36,34 +38,66 @@ std::vector<std::string> section_damage(const ByteSource& source, const Manifest
   return damage;
 }
 
+// Nobody reads a gap, so nothing of it matters but that its bytes are the ones that died.
+Result<void> check_gap(const ByteSource& source, const GapInfo& gap) {
+  AlignedBytes bytes(align_section(gap.bytes));
+  TQC_TRY(source.read_at(gap.file_offset, bytes));
+  const ByteView view = bytes;
+  if (xxh3_128(view.first(gap.bytes)) != gap.checksum) {
+    return Error{ErrorCode::kCorrupt, "checksum mismatch"};
+  }
+  const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
+  if (std::ranges::all_of(view.subspan(gap.bytes), is_zero)) return {};
+  return Error{ErrorCode::kCorrupt, "padding behind it is not zero"};
+}
+
+std::vector<std::string> gap_damage(const ByteSource& source, const Manifest& manifest,
+                                    std::size_t index) {
+  auto checked = check_gap(source, manifest.gaps[index]);
+  if (checked) return {};
+  return {in_context(gap_place(index), std::move(checked).error()).message};
+}
+
+Result<void> check_largest_gap(const Manifest& manifest, std::uint64_t max_bytes) {
+  for (std::size_t i = 0; i < manifest.gaps.size(); ++i) {
+    if (manifest.gaps[i].bytes <= max_bytes) continue;
+    return Error{ErrorCode::kTooLarge, gap_place(i) + ": " +
+                                           std::to_string(manifest.gaps[i].bytes) + " bytes, " +
+                                           std::to_string(max_bytes) + " are allowed"};
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& options,
                                   const Progress& progress) {
   TQC_TRY_ASSIGN(OpenContainer container, open_container(source));
-  VerifyReport report{std::move(container.info), 0, 0, std::move(container.damage)};
+  VerifyReport report{std::move(container.info), 0, 0, std::move(container.header.damage)};
   const Manifest& manifest = report.info;
   TQC_TRY(check_largest(manifest, options.max_payload_bytes));
+  TQC_TRY(check_largest_gap(manifest, options.max_payload_bytes));
   if (auto name = check_content_name(manifest); !name)
     report.damage.push_back(name.error().message);
-  report.bytes_checked = kHeaderBytes + report.info.manifest_bytes;
 
   const Decompressor decompressor;
+  const std::size_t n_sections = manifest.sections.size();
   const std::uint64_t total = total_raw_bytes(manifest);
   std::uint64_t done = 0;
   std::vector<std::vector<std::string>> found(slot_count(options.n_threads));
   const auto check = [&](std::size_t i, std::size_t slot) -> Result<void> {
-    found[slot] = section_damage(source, manifest, i, decompressor);
+    found[slot] = i < n_sections ? section_damage(source, manifest, i, decompressor)
+                                 : gap_damage(source, manifest, i - n_sections);
     return {};
   };
-  const auto report_section = [&](std::size_t i, std::size_t slot) -> Result<void> {
+  const auto tell = [&](std::size_t i, std::size_t slot) -> Result<void> {
     report.damage.insert(report.damage.end(), found[slot].begin(), found[slot].end());
-    done += manifest.sections[i].raw_bytes;
+    if (i < n_sections) done += manifest.sections[i].raw_bytes;
     if (!progress || progress(done, total)) return {};
     return Error{ErrorCode::kInterrupted, "interrupted"};
   };
-  TQC_TRY(run_in_order({manifest.sections.size(), check, report_section}, options.n_threads));
-  report.sections_checked = manifest.sections.size();
+  TQC_TRY(run_in_order({n_sections + manifest.gaps.size(), check, tell}, options.n_threads));
+  report.sections_checked = n_sections;
   report.bytes_checked = report.info.file_bytes;
   return report;
 }

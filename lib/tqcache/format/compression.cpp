@@ -3,6 +3,8 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <new>
 #include <string>
 #include <utility>
@@ -14,6 +16,12 @@ namespace {
 
 constexpr int kMinLevel = 1;
 constexpr int kMaxLevel = 19;  // above it zstd wants windows that a reader may refuse
+
+// Of a frame, RFC 8878 §3.1.1. The densest one repeats a byte: a block of 4 bytes (header and byte)
+// makes 128 KiB, and the frame's own header takes more than one such block.
+constexpr std::uint64_t kMaxBlockContent = std::uint64_t{128} << 10;
+constexpr std::uint64_t kMinBlockBytes = 4;
+constexpr std::uint64_t kMaxWindowBytes = std::uint64_t{128} << 20;
 
 struct FreeContext {
   void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
@@ -33,6 +41,38 @@ std::size_t require(std::size_t result) {
 }
 
 Error corrupt_frame(std::string fact) { return {ErrorCode::kCorrupt, "zstd: " + std::move(fact)}; }
+
+// How far back a frame's blocks may refer; 0 when it is as far as the content goes. RFC 8878
+// §3.1.1.1. Requires: the frame's header is whole.
+std::uint64_t window_bytes(ByteView frame) {
+  const auto descriptor = std::to_integer<unsigned>(frame[4]);  // behind the magic number
+  const bool is_single_segment = (descriptor & 0x20) != 0;
+  if (is_single_segment) return 0;
+  const auto window = std::to_integer<unsigned>(frame[5]);
+  const std::uint64_t base = std::uint64_t{1} << (10 + (window >> 3));
+  return base + base / 8 * (window & 7);
+}
+
+// What a frame's header asks for, before its content is believed.
+Result<void> check_frame_header(ByteView frame, std::uint64_t raw_size) {
+  // Also refuses a frame that does not say, and skippable frames, which say 0.
+  if (ZSTD_getFrameContentSize(frame.data(), frame.size()) != raw_size || raw_size == 0) {
+    return corrupt_frame("the frame does not say that it holds " + std::to_string(raw_size) +
+                         " bytes");
+  }
+  if (raw_size > frame.size() / kMinBlockBytes * kMaxBlockContent) {
+    return corrupt_frame("a frame of " + std::to_string(frame.size()) + " bytes cannot hold " +
+                         std::to_string(raw_size));
+  }
+  if (ZSTD_getDictID_fromFrame(frame.data(), frame.size()) != 0) {
+    return corrupt_frame("the frame needs a dictionary");
+  }
+  if (window_bytes(frame) > kMaxWindowBytes) {
+    return corrupt_frame("the frame needs a window of " + std::to_string(window_bytes(frame)) +
+                         " bytes");
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -84,12 +124,7 @@ Result<void> Decompressor::check_frame(ByteView frame, std::uint64_t raw_size) {
   if (frame_size != frame.size()) {
     return corrupt_frame(std::to_string(frame.size() - frame_size) + " bytes behind the frame");
   }
-  // Also refuses a frame that does not say, and skippable frames, which say 0.
-  if (ZSTD_getFrameContentSize(frame.data(), frame.size()) != raw_size || raw_size == 0) {
-    return corrupt_frame("the frame does not say that it holds " + std::to_string(raw_size) +
-                         " bytes");
-  }
-  return {};
+  return check_frame_header(frame, raw_size);
 }
 
 Result<void> Decompressor::decompress(ByteView frame, std::span<std::byte> raw) const {

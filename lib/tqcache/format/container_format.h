@@ -26,8 +26,12 @@ inline constexpr std::size_t kHeaderBytes = kSlotBytes * kSlotCount;  // section
 // a mapped file.
 inline constexpr std::uint64_t kSectionAlignment = 64;
 
-// No feature is defined yet, so every bit that is set asks for more than this reader knows.
-inline constexpr std::uint32_t kKnownRequiredFeatures = 0;
+// Required features, docs/format.md §3.
+inline constexpr std::uint32_t kFeatureGrowing = 1u << 0;  // a slot that only announces an append
+inline constexpr std::uint32_t kFeatureGaps = 1u << 1;     // the manifest lists dead ranges
+inline constexpr std::uint32_t kFeatureHiddenTokens = 1u << 2;  // hashes instead of token ids
+inline constexpr std::uint32_t kKnownRequiredFeatures =
+    kFeatureGrowing | kFeatureGaps | kFeatureHiddenTokens;
 
 // Limits, besides those of cache/cache.h and codec/codec_spec.h.
 inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
@@ -39,7 +43,8 @@ inline constexpr std::size_t kMaxMatrixValues = 8 << 20;      // of the matrices
 inline constexpr std::size_t kMaxCentroids = 256;             // of one codebook
 inline constexpr std::size_t kMaxMeanValues = 16 << 20;       // of the means of all sides
 inline constexpr std::size_t kMaxOrderedChannels = 16 << 20;  // of all sides with loud channels
-inline constexpr std::size_t kMaxArrays = 64;                 // of one arrays layer
+inline constexpr std::size_t kMaxGaps = 1 << 20;  // dead ranges, before a file is compacted
+inline constexpr std::size_t kMaxArrays = 64;     // of one arrays layer
 inline constexpr std::size_t kMaxArrayRank = 8;
 inline constexpr std::uint64_t kMaxArrayBytes = std::uint64_t{1} << 40;
 

@@ -1,9 +1,8 @@
 #pragma once
-// format/container_writer.h: writes a .tqkv file section by section, holding no more of them than a
-// window.
+// format/container_writer.h: writes a new .tqkv file section by section, holding no more of them
+// than a window.
 //
-// Sections are made, digested and compressed on all threads, and written in the order of the
-// section table as they become ready; manifest and header follow when all that they say is known.
+// The sections come first; manifest and header follow when all that they say is known.
 //
 // Spec: docs/format.md §2.
 
@@ -30,11 +29,15 @@ struct ContainerContent {
   std::function<bool(std::size_t section)> after_section = {};
 };
 
-// Writes it to a new file and commits that. A stream is written once all is computed.
+// Writes it to a new file, which the caller commits. A stream is written once all is computed.
 //
 // Errors: those of make_section for the first section that has any; kTooLarge, kCorrupt (as
 //         check_contents), kInvalidArgument (level), kIo, kInterrupted.
 // Bytes:  the same for any number of threads and any window.
+Result<void> write_container(ContainerContent content, AtomicFile& file,
+                             const WriteOptions& options);
+
+// The same, and commits the file.
 Result<void> write_container_file(ContainerContent content, AtomicFile file,
                                   const WriteOptions& options);
 

@@ -22,6 +22,7 @@ class Serialization {
   void number(Enum value) { number(static_cast<std::uint64_t>(value)); }
   void text(std::string_view value) { out_.append_sized(as_bytes(value)); }
   void bytes(ByteView value) { out_.append_sized(value); }
+  void fixed(const Sha256& value) { out_.append(value); }  // always as long, so without a length
 
   Sha256 digest() const { return sha256(out_.bytes()); }
 
@@ -70,6 +71,16 @@ void add_side(Serialization& out, const SideInfo& side) {
   out.number(side.n_sinks);
 }
 
+// The length of the ids in bytes is never as large as kHidden, so that it tells whether they follow
+// or their hashes do.
+void add_tokens(Serialization& out, const Manifest& manifest) {
+  constexpr std::uint64_t kHidden = std::uint64_t{1} << 63;
+  if (!manifest.hidden_tokens) return out.bytes(object_bytes(manifest.tokens));
+  out.number(kHidden + manifest.tokens.size());
+  out.number(std::uint64_t{manifest.hidden_tokens->size()});
+  for (const Sha256& hash : *manifest.hidden_tokens) out.fixed(hash);
+}
+
 void add_layer(Serialization& out, const LayerInfo& layer) {
   out.text(layer.cache_type_id);
   if (is_attention(layer)) {
@@ -78,6 +89,12 @@ void add_layer(Serialization& out, const LayerInfo& layer) {
     add_side(out, layer.k);
     add_side(out, layer.v);
     return;
+  }
+  if (is_rotating(layer)) {
+    out.number(layer.shape.n_kv_heads);
+    out.number(layer.shape.head_dim);
+    out.number(layer.window);
+    out.number(layer.keep);
   }
   out.number(std::uint64_t{layer.arrays.size()});
   for (const ArrayInfo& array : layer.arrays) {
@@ -102,7 +119,7 @@ Sha256 content_name(const Manifest& manifest) {
   Serialization out;
   out.text(kDomain);
   add_identity(out, manifest.identity);
-  out.bytes(object_bytes(manifest.tokens));
+  add_tokens(out, manifest);
   out.number(std::uint64_t{manifest.layers.size()});
   for (const LayerInfo& layer : manifest.layers) add_layer(out, layer);
   out.number(std::uint64_t{manifest.sections.size()});

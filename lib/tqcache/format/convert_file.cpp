@@ -8,6 +8,7 @@
 
 #include "tqcache/base/pool.h"
 #include "tqcache/base/threads.h"
+#include "tqcache/cache/token_hashes.h"
 #include "tqcache/format/compression.h"
 #include "tqcache/format/container_writer.h"
 #include "tqcache/format/describe.h"
@@ -78,6 +79,8 @@ class FileConversion {
     number_sections();
     return {};
   }
+
+  void hide_tokens() { cache::hide_tokens(target_); }
 
   // Bytes of the source that are to be read.
   std::uint64_t total_bytes() const {
@@ -214,13 +217,14 @@ class FileConversion {
 
 Result<void> convert_file(const ByteSource& source, const std::filesystem::path& path,
                           const cache::ConvertOptions& options, const WriteOptions& write,
-                          const Progress& progress) {
+                          const Progress& progress, std::optional<std::int64_t> first_tokens) {
   TQC_TRY(Compressor::make(write.zstd_level));  // a bad level is told before the work
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, write.overwrite));
-  TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(source));
+  TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(source, first_tokens));
   TQC_TRY(check_largest(reader.info(), ReadOptions{}.max_payload_bytes));
   FileConversion conversion(reader, options);
   TQC_TRY(conversion.plan());
+  if (write.hide_tokens) conversion.hide_tokens();
   ByteCounter counter(progress, conversion.total_bytes());
   TQC_TRY(conversion.fix_sides(counter));
   WriteOptions on_all_threads = write;

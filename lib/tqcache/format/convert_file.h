@@ -4,7 +4,9 @@
 //
 // Spec: docs/codec.md §8; docs/design.md, "A cache is converted and written section by section".
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 
 #include "tqcache/base/file.h"
 #include "tqcache/base/progress.h"
@@ -15,7 +17,8 @@
 namespace tqcache::format {
 
 // Writes to `path`, whole or not at all, byte for byte the file that read_cache(), cache::convert()
-// and write_cache_file() would make of `source`.
+// and write_cache_file() would make of `source`, or of its `first_tokens` tokens if so many are
+// given (ReadOptions::first_tokens).
 //
 // Reads some token blocks of every side twice: for the mean and the loud channels of the side
 // (cache::mean_blocks()), and with all others to pack them. `source` may be the file that `path`
@@ -30,6 +33,7 @@ namespace tqcache::format {
 //           the order of the file's sections; as write_cache_file(). kInterrupted.
 Result<void> convert_file(const ByteSource& source, const std::filesystem::path& path,
                           const cache::ConvertOptions& options, const WriteOptions& write,
-                          const Progress& progress = {});
+                          const Progress& progress = {},
+                          std::optional<std::int64_t> first_tokens = {});
 
 }  // namespace tqcache::format

@@ -36,6 +36,12 @@ LayerInfo describe_kind(const cache::AttentionLayer& layer) {
 LayerInfo describe_kind(const cache::ArraysLayer& layer) {
   LayerInfo info;
   info.cache_type_id = kArraysType;
+  if (layer.window) {
+    info.cache_type_id = kRotatingType;
+    info.shape = layer.window->shape;
+    info.window = layer.window->size;
+    info.keep = layer.window->keep;
+  }
   for (const cache::NamedArray& array : layer.arrays) {
     info.arrays.push_back({array.name, array.dtype, array.shape});
   }
@@ -60,6 +66,7 @@ Manifest describe(const cache::Cache& cache, std::string writer) {
   manifest.writer = std::move(writer);
   manifest.identity = cache.identity;
   manifest.tokens = cache.tokens;
+  manifest.hidden_tokens = cache.hidden_tokens;
   for (const cache::Layer& layer : cache.layers) {
     manifest.layers.push_back(describe_layer(layer));
   }

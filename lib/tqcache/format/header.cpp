@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -17,6 +18,7 @@ using SlotView = std::span<const std::byte, kSlotBytes>;
 
 constexpr std::size_t kSlotChecksumOffset = kSlotBytes - sizeof(std::uint64_t);
 constexpr std::size_t kNameBytes = 4;  // "TQKV", the part of the magic that survives as text
+constexpr int kMaxAttempts = 1000;     // a header changes a few times a second at most
 
 Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
@@ -64,7 +66,7 @@ Result<HeaderSlot> parse_slot(SlotView bytes, std::size_t index) {
   if (stored != xxh3_64(bytes.first(kSlotChecksumOffset))) return corrupt("checksum mismatch");
   TQC_TRY_ASSIGN(const HeaderSlot slot, parse_fields(bytes));
   // Only slot 0 holds odd generations, so that no slot passes for the other.
-  if (slot.generation % kSlotCount != (index + 1) % kSlotCount || slot.generation == 0) {
+  if (slot_index(slot.generation) != index || slot.generation == 0) {
     return corrupt("generation " + std::to_string(slot.generation) + " stands in the wrong slot");
   }
   return slot;
@@ -72,26 +74,51 @@ Result<HeaderSlot> parse_slot(SlotView bytes, std::size_t index) {
 
 std::string slot_place(std::size_t index) { return "header slot " + std::to_string(index); }
 
-// The whole slot with the highest generation, and what is wrong with the other one. Without a
-// whole slot: why not, told of the first one that at least has the magic.
-Result<Header> choose_slot(const HeaderBytes& bytes) {
-  std::optional<HeaderSlot> chosen;
-  std::optional<Error> telling;
-  std::vector<std::string> damage;
+// Of a version to come nobody knows what the bit means.
+bool is_growing(const HeaderSlot& slot) {
+  return slot.version == kVersion && (slot.required_features & kFeatureGrowing) != 0;
+}
+
+// The slot beside the one in use: an older state, or the announcement of a newer one.
+Result<void> check_other(const Result<HeaderSlot>& other, const HeaderSlot& current) {
+  if (!other) return other.error();
+  if (!is_growing(*other)) return {};
+  const bool can_follow = current.generation < std::numeric_limits<std::uint32_t>::max();
+  if (can_follow && *other == announcement(current)) return {};
+  return corrupt("announces an append, but not to the state of the other slot");
+}
+
+// Without a state in use: why not, told of the first slot that at least has the magic.
+Error tell_no_state(const HeaderBytes& bytes, const std::array<Result<HeaderSlot>, 2>& slots) {
   for (std::size_t i = 0; i < kSlotCount; ++i) {
-    const SlotView view = slot_view(bytes, i);
-    if (is_empty(view)) continue;
-    auto slot = parse_slot(view, i);
-    if (slot) {
-      if (!chosen || slot->generation > chosen->generation) chosen = *slot;
-      continue;
-    }
-    const Error error = in_context(slot_place(i), slot.error());
-    damage.push_back(error.message);
-    if (!telling && begins_with(view, ByteView(kMagic).first(kNameBytes))) telling = error;
+    if (!begins_with(slot_view(bytes, i), ByteView(kMagic).first(kNameBytes))) continue;
+    if (!slots[i]) return in_context(slot_place(i), slots[i].error());
+    return in_context(slot_place(i), corrupt("announces an append to a state that is not there"));
   }
-  if (chosen) return Header{*chosen, std::move(damage)};
-  return telling.value_or(corrupt("not a .tqkv file"));
+  return corrupt("not a .tqkv file");
+}
+
+// The whole slot with the highest generation that does not merely announce an append, and what the
+// other one is.
+Result<Header> choose_slot(const HeaderBytes& bytes) {
+  const std::array<Result<HeaderSlot>, 2> slots = {parse_slot(slot_view(bytes, 0), 0),
+                                                   parse_slot(slot_view(bytes, 1), 1)};
+  std::optional<std::size_t> chosen;
+  for (std::size_t i = 0; i < kSlotCount; ++i) {
+    if (!slots[i] || is_growing(*slots[i])) continue;
+    if (!chosen || slots[i]->generation > slots[*chosen]->generation) chosen = i;
+  }
+  if (!chosen) return tell_no_state(bytes, slots);
+
+  const std::size_t other = 1 - *chosen;
+  Header header;
+  header.slot = *slots[*chosen];
+  std::ranges::copy(slot_view(bytes, other), header.other.begin());
+  if (is_empty(header.other)) return header;
+  const Result<void> whole = check_other(slots[other], header.slot);
+  header.announced = whole && is_growing(*slots[other]);
+  if (!whole) header.damage.push_back(in_context(slot_place(other), whole.error()).message);
+  return header;
 }
 
 Result<void> check_version(const HeaderSlot& slot) {
@@ -108,29 +135,79 @@ Result<void> check_version(const HeaderSlot& slot) {
   return {};
 }
 
-Result<void> check_ranges(const HeaderSlot& slot, std::uint64_t actual_bytes) {
-  if (actual_bytes < slot.file_bytes) {
-    return Error{ErrorCode::kTruncated, "the file ends after " + std::to_string(actual_bytes) +
-                                            " of " + std::to_string(slot.file_bytes) + " bytes"};
-  }
-  if (actual_bytes > slot.file_bytes) {
-    return corrupt(std::to_string(actual_bytes - slot.file_bytes) + " bytes behind the end");
-  }
+Result<void> check_manifest_range(const HeaderSlot& slot) {
   if (slot.manifest_offset < kHeaderBytes || slot.manifest_offset >= slot.file_bytes ||
       slot.manifest_offset % kSectionAlignment != 0) {
     return corrupt("manifest offset " + std::to_string(slot.manifest_offset));
   }
   const std::uint64_t manifest_bytes = slot.file_bytes - slot.manifest_offset;
-  if (manifest_bytes > kMaxManifestBytes) {
-    return Error{ErrorCode::kTooLarge,
-                 "a manifest of " + std::to_string(manifest_bytes) + " bytes"};
+  if (manifest_bytes <= kMaxManifestBytes) return {};
+  return Error{ErrorCode::kTooLarge, "a manifest of " + std::to_string(manifest_bytes) + " bytes"};
+}
+
+// Holds the header against the size of the file. Bytes behind the end are those of an append: one
+// that is announced, or one whose slot was being written when the power went.
+Result<void> check_ranges(Header& header, std::uint64_t actual_bytes) {
+  const std::uint64_t file_bytes = header.slot.file_bytes;
+  if (actual_bytes < file_bytes) {
+    return Error{ErrorCode::kTruncated, "the file ends after " + std::to_string(actual_bytes) +
+                                            " of " + std::to_string(file_bytes) + " bytes"};
   }
-  return {};
+  header.trailing_bytes = actual_bytes - file_bytes;
+  const bool is_explained = header.announced || !header.damage.empty();
+  if (header.trailing_bytes > 0 && !is_explained) {
+    return corrupt(std::to_string(header.trailing_bytes) + " bytes behind the end");
+  }
+  return check_manifest_range(header.slot);
+}
+
+Error ends_within_header(const HeaderBytes& bytes, std::size_t available) {
+  const std::size_t n_magic = std::min(available, kMagic.size());
+  if (!begins_with(bytes, ByteView(kMagic).first(n_magic))) return corrupt("not a .tqkv file");
+  return {ErrorCode::kTruncated,
+          "the file ends after " + std::to_string(available) + " bytes, within the header"};
+}
+
+// Both slots, and the size of the file at a moment when they stood in it.
+struct Snapshot {
+  HeaderBytes bytes{};
+  std::uint64_t file_bytes = 0;
+  bool operator==(const Snapshot&) const = default;
+};
+
+// A slot may be written between any two calls: what is the same before and after the size was
+// taken belongs to it.
+Result<Snapshot> take_snapshot(const ByteSource& source) {
+  Snapshot snapshot;
+  HeaderBytes again{};
+  TQC_TRY(source.read_at(0, snapshot.bytes));
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    snapshot.file_bytes = source.size();
+    TQC_TRY(source.read_at(0, again));
+    if (again == snapshot.bytes) return snapshot;
+    snapshot.bytes = again;
+  }
+  return Error{ErrorCode::kBusy, "the header changes faster than it can be read"};
+}
+
+Result<Header> header_of(const Snapshot& snapshot) {
+  TQC_TRY_ASSIGN(Header header, choose_slot(snapshot.bytes));
+  TQC_TRY(check_version(header.slot));
+  TQC_TRY(check_ranges(header, snapshot.file_bytes));
+  return header;
 }
 
 }  // namespace
 
-std::array<std::byte, kSlotBytes> encode_slot(const HeaderSlot& slot) {
+HeaderSlot announcement(const HeaderSlot& current) {
+  HeaderSlot slot;
+  slot.generation = current.generation + 1;
+  slot.required_features = kFeatureGrowing;
+  slot.file_bytes = current.file_bytes;
+  return slot;
+}
+
+SlotBytes encode_slot(const HeaderSlot& slot) {
   ByteWriter out;
   out.append(kMagic);
   out.write(slot.version);
@@ -143,26 +220,29 @@ std::array<std::byte, kSlotBytes> encode_slot(const HeaderSlot& slot) {
   assert(out.bytes().size() == kSlotChecksumOffset);
   out.write(xxh3_64(out.bytes()));
 
-  std::array<std::byte, kSlotBytes> bytes;
+  SlotBytes bytes;
   std::ranges::copy(out.bytes(), bytes.begin());
   return bytes;
 }
 
 Result<Header> read_header(const ByteSource& source) {
-  HeaderBytes bytes{};
-  const std::size_t available =
-      static_cast<std::size_t>(std::min<std::uint64_t>(source.size(), kHeaderBytes));
-  TQC_TRY(source.read_at(0, std::span(bytes).first(available)));
-  if (available < kHeaderBytes) {
-    const std::size_t n_magic = std::min(available, kMagic.size());
-    if (!begins_with(bytes, ByteView(kMagic).first(n_magic))) return corrupt("not a .tqkv file");
-    return Error{ErrorCode::kTruncated,
-                 "the file ends after " + std::to_string(available) + " bytes, within the header"};
+  const std::uint64_t file_bytes = source.size();
+  if (file_bytes < kHeaderBytes) {
+    HeaderBytes bytes{};
+    TQC_TRY(source.read_at(0, std::span(bytes).first(file_bytes)));
+    return ends_within_header(bytes, file_bytes);
   }
-  TQC_TRY_ASSIGN(Header header, choose_slot(bytes));
-  TQC_TRY(check_version(header.slot));
-  TQC_TRY(check_ranges(header.slot, source.size()));
-  return header;
+  TQC_TRY_ASSIGN(Snapshot snapshot, take_snapshot(source));
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    auto header = header_of(snapshot);
+    if (header) return header;
+    // An append that failed may have come and gone since the header was read for the first time:
+    // only what is found twice is a fact.
+    TQC_TRY_ASSIGN(const Snapshot again, take_snapshot(source));
+    if (again == snapshot) return header;
+    snapshot = again;
+  }
+  return Error{ErrorCode::kBusy, "the header changes faster than it can be read"};
 }
 
 bool has_magic(const ByteSource& source) {

@@ -9,6 +9,7 @@
 namespace tqcache::format {
 
 bool is_attention(const LayerInfo& layer) { return layer.cache_type_id == kAttentionType; }
+bool is_rotating(const LayerInfo& layer) { return layer.cache_type_id == kRotatingType; }
 
 const SideInfo& side_of(const LayerInfo& layer, SideName side) {
   assert(side != SideName::kArray);

@@ -6,6 +6,7 @@
 // Spec: docs/format.md §4.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,24 +54,38 @@ struct ArrayInfo {
 };
 
 struct LayerInfo {
-  std::string cache_type_id;      // type_names.h: "tqcache.attention.v1", "tqcache.arrays.v1"
-  cache::HeadShape shape;         // attention layers
+  std::string cache_type_id;      // type_names.h: "tqcache.attention.v1", "tqcache.arrays.v1", ...
+  cache::HeadShape shape;         // attention and rotating layers
   SideInfo k, v;                  // attention layers
-  std::vector<ArrayInfo> arrays;  // arrays layers
+  std::vector<ArrayInfo> arrays;  // arrays layers; rotating layers: "keys" and "values"
+  std::int64_t window = 0;        // rotating layers, as keep: cache/layer.h
+  std::int64_t keep = 0;
+};
+
+// Dead bytes of a file that was appended to: an old manifest, or a section that another one took
+// the place of.
+struct GapInfo {
+  std::uint64_t file_offset = 0;
+  std::uint64_t bytes = 0;
+  Checksum128 checksum;
 };
 
 struct Manifest {
   std::string writer;  // program and version that wrote the file
   cache::Identity identity;
-  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> tokens;  // each kUnknownToken when they are hidden
+  // Hashes of the token blocks instead of ids (cache/token_hashes.h); empty: the ids are unknown.
+  std::optional<std::vector<Sha256>> hidden_tokens = {};
   std::vector<LayerInfo> layers;
   std::vector<SectionInfo> sections;
-  Sha256 content_name{};  // docs/format.md §Content name
+  std::vector<GapInfo> gaps = {};  // ascending
+  Sha256 content_name{};           // docs/format.md §Content name; gaps do not count
 
   std::int64_t n_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
 };
 
 bool is_attention(const LayerInfo& layer);
+bool is_rotating(const LayerInfo& layer);
 
 inline bool is_turbo(const SideInfo& side) { return !side.parts.empty(); }
 

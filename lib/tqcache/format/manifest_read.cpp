@@ -13,9 +13,11 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/cache/token_block.h"
 #include "tqcache/format/checksum_bytes.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/format/section_plan.h"
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::format {
@@ -208,6 +210,8 @@ Result<LayerInfo> read_layer(const fb::Layer& in, Budget& budget) {
   LayerInfo layer;
   TQC_TRY_ASSIGN(layer.cache_type_id, read_text(*in.cache_type_id()));
   layer.shape = {in.n_kv_heads(), in.head_dim()};
+  layer.window = in.window();
+  layer.keep = in.keep();
   if ((in.k() == nullptr) != (in.v() == nullptr) ||
       (in.k() == nullptr) == (in.arrays() == nullptr)) {
     return corrupt("neither k and v alone nor arrays alone");
@@ -283,6 +287,52 @@ Result<void> read_sections(const fb::Manifest& root, Manifest& manifest) {
   return {};
 }
 
+Result<void> read_gaps(const fb::Manifest& root, Manifest& manifest) {
+  if (root.gaps() == nullptr) return {};
+  if (root.gaps()->size() == 0) return corrupt("a list of no gaps");
+  TQC_TRY(check_count(root.gaps()->size(), kMaxGaps, "gaps"));
+  TQC_TRY(check_aligned(*root.gaps(), "list of gaps"));
+  manifest.gaps.reserve(root.gaps()->size());
+  for (const fb::Gap* in : *root.gaps()) {
+    manifest.gaps.push_back(
+        {in->offset(), in->size(), checksum_from_bytes(to_array(*in->checksum().bytes()))});
+  }
+  return {};
+}
+
+// A few bytes may claim many tokens. Memory for them is taken only if the section table, which has
+// to be as long as their number says, is there; check_sections() has the rest.
+Result<void> read_unknown_ids(std::int64_t n_tokens, Manifest& manifest) {
+  TQC_TRY(check_count(static_cast<std::uint64_t>(n_tokens), cache::kMaxTokens, "tokens"));
+  const std::uint64_t n_sections = count_sections(manifest.layers, n_tokens);
+  if (manifest.sections.size() != n_sections) {
+    return corrupt("section table: " + std::to_string(manifest.sections.size()) +
+                   " sections where the layers have " + std::to_string(n_sections));
+  }
+  manifest.tokens.assign(static_cast<std::size_t>(n_tokens), cache::kUnknownToken);
+  return {};
+}
+
+Result<void> read_hidden_tokens(const fb::HiddenTokens& in, Manifest& manifest) {
+  constexpr std::int64_t kMaxHashes = cache::block_count(cache::kMaxTokens);
+  TQC_TRY(check_count(in.hashes()->size(), kMaxHashes, "hashes of tokens"));
+  std::vector<Sha256>& hashes = manifest.hidden_tokens.emplace();
+  hashes.reserve(in.hashes()->size());
+  for (const fb::Sha256* hash : *in.hashes()) hashes.push_back(to_sha256(*hash));
+  return read_unknown_ids(in.n_tokens(), manifest);
+}
+
+// Requires: layers and sections have been read.
+Result<void> read_tokens(const fb::Manifest& root, Manifest& manifest) {
+  if (root.hidden_tokens() != nullptr) {
+    if (root.tokens()->size() != 0) return corrupt("tokens that are hidden and in the file");
+    return read_hidden_tokens(*root.hidden_tokens(), manifest);
+  }
+  TQC_TRY(check_count(root.tokens()->size(), cache::kMaxTokens, "tokens"));
+  manifest.tokens = to_vector(*root.tokens());
+  return {};
+}
+
 }  // namespace
 
 Result<Manifest> decode_manifest(ByteView bytes) {
@@ -291,10 +341,10 @@ Result<Manifest> decode_manifest(ByteView bytes) {
   Manifest manifest;
   TQC_TRY_ASSIGN(manifest.writer, read_text(*root->writer()));
   TQC_TRY_ASSIGN(manifest.identity, read_identity(*root->identity()));
-  TQC_TRY(check_count(root->tokens()->size(), cache::kMaxTokens, "tokens"));
-  manifest.tokens = to_vector(*root->tokens());
   TQC_TRY(read_layers(*root, manifest));
   TQC_TRY(read_sections(*root, manifest));
+  TQC_TRY(read_tokens(*root, manifest));
+  TQC_TRY(read_gaps(*root, manifest));
   manifest.content_name = to_sha256(*root->content_name());
   return manifest;
 }

@@ -1,15 +1,10 @@
 #include "tqcache/format/manifest_rules.h"
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
-#include <iterator>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
+#include <vector>
 
-#include "tqcache/base/shape.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/section_plan.h"
 #include "tqcache/format/type_names.h"
@@ -18,202 +13,6 @@ namespace tqcache::format {
 namespace {
 
 Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error too_large(std::string message) { return {ErrorCode::kTooLarge, std::move(message)}; }
-
-Result<void> check_text(std::string_view what, std::string_view text) {
-  if (text.size() <= kMaxTextBytes) return {};
-  return too_large(std::string(what) + " of " + std::to_string(text.size()) + " bytes");
-}
-
-Result<void> check_identity_fields(const cache::Identity& identity) {
-  TQC_TRY(check_text("architecture", identity.architecture));
-  TQC_TRY(check_text("model name", identity.model_name));
-  TQC_TRY(check_text("source format", identity.source_format));
-  const cache::Rope& rope = identity.rope;
-  if (rope.n_dims < 0 || rope.n_dims > cache::kMaxHeadDim) {
-    return too_large("rope: " + std::to_string(rope.n_dims) + " components");
-  }
-  if (!std::isfinite(rope.base) || rope.base < 0) return corrupt("rope: base is no number");
-  if (!rope.factors.empty() && std::ssize(rope.factors) != rope.n_dims / 2) {
-    return corrupt("rope: " + std::to_string(rope.factors.size()) + " factors for " +
-                   std::to_string(rope.n_dims / 2) + " pairs");
-  }
-  const auto is_positive = [](float factor) { return std::isfinite(factor) && factor > 0; };
-  if (!std::ranges::all_of(rope.factors, is_positive)) {
-    return corrupt("rope: a factor that is no positive number");
-  }
-  return {};
-}
-
-// The codec uses centroids as the file has them.
-Result<void> check_codebook(const codec::PartSpec& part) {
-  const std::vector<float>& centroids = part.centroids;
-  const std::size_t expected = std::size_t{1} << part.quantizer.bits;
-  if (centroids.size() != expected) {
-    return corrupt("codebook: " + std::to_string(centroids.size()) + " centroids where " +
-                   std::to_string(expected) + " belong");
-  }
-  if (!std::ranges::all_of(centroids, [](float c) { return c >= -1 && c <= 1; })) {
-    return corrupt("codebook: a centroid is outside -1 to 1");
-  }
-  if (std::ranges::adjacent_find(centroids, std::greater_equal{}) != centroids.end()) {
-    return corrupt("codebook: the centroids do not ascend");
-  }
-  return {};
-}
-
-Result<void> check_codec(const SideInfo& side, codec::Mode expected, std::int64_t head_dim) {
-  if (!is_turbo(side)) return corrupt("a turbo side without a codec");
-  TQC_TRY_ASSIGN(const codec::Mode mode, codec::mode_of(static_cast<int>(head_dim), side.parts));
-  if (mode != expected) {
-    return corrupt("cache type " + side.cache_type_id + " with parts of mode " +
-                   std::string(codec::mode_word(mode)));
-  }
-  for (std::size_t i = 0; i < side.parts.size(); ++i) {
-    if (auto codebook = check_codebook(side.parts[i]); !codebook) {
-      return in_context("part " + std::to_string(i), std::move(codebook).error());
-    }
-  }
-  return {};
-}
-
-// A mean that fits the heads. Whether there has to be one depends on the sections.
-Result<void> check_centring(const SideInfo& side, SideName name, cache::HeadShape shape,
-                            const cache::Rope& rope) {
-  if (side.centring == cache::Centring::kNone) {
-    if (!side.mean.empty()) return corrupt("a mean without centring");
-    return {};
-  }
-  if (side.centring == cache::Centring::kPreRope &&
-      (name != SideName::kKeys || !cache::can_turn(rope, shape.head_dim))) {
-    return corrupt("centring before RoPE where there is none");
-  }
-  const std::int64_t expected = shape.n_kv_heads * shape.head_dim;
-  if (!side.mean.empty() && std::ssize(side.mean) != expected) {
-    return corrupt("a mean of " + std::to_string(side.mean.size()) + " values where " +
-                   std::to_string(expected) + " belong");
-  }
-  if (!std::ranges::all_of(side.mean, [](float x) { return std::isfinite(x); })) {
-    return corrupt("a mean that is not finite");
-  }
-  return {};
-}
-
-// As for the mean, whether there have to be any depends on the sections.
-Result<void> check_outliers(const SideInfo& side, codec::Mode mode, cache::HeadShape shape) {
-  if (side.outliers.empty()) return {};
-  if (mode != codec::Mode::kMixed) return corrupt("loud channels of a codec that has none");
-  const auto n_channels = static_cast<std::size_t>(side.parts[0].quantizer.head_dim);
-  auto outliers = cache::make_outliers(shape, n_channels, side.outliers);
-  if (!outliers) return in_context("loud channels", std::move(outliers).error());
-  return {};
-}
-
-Result<void> check_side(const SideInfo& side, SideName name, cache::HeadShape shape,
-                        const cache::Rope& rope) {
-  if (side.cache_type_id == kDenseType) {
-    if (is_turbo(side)) return corrupt("a dense side with a codec");
-    return {};
-  }
-  TQC_TRY_ASSIGN(const codec::Mode mode, kind_of(kTurboTypes, "cache type", side.cache_type_id));
-  TQC_TRY(check_codec(side, mode, shape.head_dim));
-  TQC_TRY(check_centring(side, name, shape, rope));
-  TQC_TRY(check_outliers(side, mode, shape));
-  if (side.n_sinks < 0 || side.n_sinks > cache::kTokenBlock) {
-    return corrupt(std::to_string(side.n_sinks) + " sink tokens");
-  }
-  return {};
-}
-
-Result<void> check_attention(const LayerInfo& layer, const cache::Rope& rope) {
-  const auto [n_kv_heads, head_dim] = layer.shape;
-  if (n_kv_heads < 1 || head_dim < 1) return corrupt("a shape has a size below 1");
-  if (n_kv_heads > cache::kMaxKvHeads) return too_large(std::to_string(n_kv_heads) + " kv heads");
-  if (head_dim > cache::kMaxHeadDim) return too_large("head_dim " + std::to_string(head_dim));
-  if (!layer.arrays.empty()) return corrupt("an attention layer with arrays");
-  if (auto k = check_side(layer.k, SideName::kKeys, layer.shape, rope); !k) {
-    return in_context("k", std::move(k).error());
-  }
-  if (auto v = check_side(layer.v, SideName::kValues, layer.shape, rope); !v) {
-    return in_context("v", std::move(v).error());
-  }
-  return {};
-}
-
-Result<void> check_array(const ArrayInfo& array) {
-  TQC_TRY(check_text("name", array.name));
-  if (array.shape.size() > kMaxArrayRank) {
-    return too_large(std::to_string(array.shape.size()) + " dimensions");
-  }
-  const auto count = element_count(array.shape);
-  const auto bytes = count ? checked_mul(*count, dtype_size(array.dtype)) : std::nullopt;
-  if (!bytes || *bytes > kMaxArrayBytes) return too_large("its shape takes too many bytes");
-  return {};
-}
-
-Result<void> check_arrays(const LayerInfo& layer) {
-  if (layer.shape != cache::HeadShape{}) return corrupt("an arrays layer with heads");
-  if (layer.k.cache_type_id.size() + layer.v.cache_type_id.size() > 0) {
-    return corrupt("an arrays layer with k or v");
-  }
-  if (layer.arrays.size() > kMaxArrays) {
-    return too_large(std::to_string(layer.arrays.size()) + " arrays");
-  }
-  for (std::size_t i = 0; i < layer.arrays.size(); ++i) {
-    if (auto array = check_array(layer.arrays[i]); !array) {
-      return in_context("array " + std::to_string(i), std::move(array).error());
-    }
-  }
-  return {};
-}
-
-Result<void> check_layer(const LayerInfo& layer, const cache::Rope& rope) {
-  if (is_attention(layer)) return check_attention(layer, rope);
-  if (layer.cache_type_id != kArraysType) return unknown_name("cache type", layer.cache_type_id);
-  return check_arrays(layer);
-}
-
-// Adds up what it takes to make the codecs of a file, which is a table a part, and of some
-// rotations a matrix. Sides that are coded alike share theirs.
-class CodecCosts {
- public:
-  Result<void> add(const SideInfo& side) {
-    const auto is_same = [&](const auto* known) { return same_bits(*known, side.parts); };
-    if (!is_turbo(side) || std::ranges::any_of(different_, is_same)) return {};
-    different_.push_back(&side.parts);
-    n_parts_ += side.parts.size();
-    for (const codec::PartSpec& part : side.parts) n_matrix_values_ += matrix_values(part);
-    if (n_parts_ > kMaxDifferentParts) {
-      return too_large("codecs: " + std::to_string(n_parts_) + " different parts");
-    }
-    if (n_matrix_values_ > kMaxMatrixValues) {
-      return too_large("codecs: matrices of " + std::to_string(n_matrix_values_) + " values");
-    }
-    return {};
-  }
-
- private:
-  static std::size_t matrix_values(const codec::PartSpec& part) {
-    const codec::RotationKind kind = part.quantizer.rotation;
-    const bool has_matrix =
-        kind == codec::RotationKind::kDenseQr || kind == codec::RotationKind::kGaussian;
-    const auto size = static_cast<std::size_t>(part.quantizer.head_dim);
-    return has_matrix ? size * size : 0;
-  }
-
-  std::vector<const std::vector<codec::PartSpec>*> different_;
-  std::size_t n_parts_ = 0;
-  std::size_t n_matrix_values_ = 0;
-};
-
-Result<void> check_codec_costs(const std::vector<LayerInfo>& layers) {
-  CodecCosts costs;
-  for (const LayerInfo& layer : layers) {
-    TQC_TRY(costs.add(layer.k));
-    TQC_TRY(costs.add(layer.v));
-  }
-  return {};
-}
 
 // Of a packed section all that its codes were made with is known.
 Result<void> check_fixed(const SideInfo& side) {
@@ -261,52 +60,81 @@ Result<void> check_sizes(const Manifest& manifest, const SectionInfo& section) {
   return {};
 }
 
-// Gives the end of the section.
-Result<std::uint64_t> check_place(const SectionInfo& section, std::uint64_t previous_end,
-                                  std::uint64_t manifest_offset) {
-  if (section.file_offset != align_section(previous_end)) {
-    return corrupt("file offset " + std::to_string(section.file_offset) + " where " +
-                   std::to_string(align_section(previous_end)) + " follows");
-  }
-  if (section.file_offset > manifest_offset ||
-      section.stored_bytes > manifest_offset - section.file_offset) {
-    return corrupt("reaches into the manifest");
-  }
-  return section.file_offset + section.stored_bytes;
-}
-
-Result<std::uint64_t> check_section(const Manifest& manifest, const SectionInfo& section,
-                                    const SectionKey& expected, std::uint64_t previous_end,
-                                    std::uint64_t manifest_offset) {
+Result<void> check_section(const Manifest& manifest, const SectionInfo& section,
+                           const SectionKey& expected) {
   if (key_of(section) != expected) return corrupt("not the section that follows here");
   TQC_TRY(check_form(manifest, section));
-  TQC_TRY(check_sizes(manifest, section));
-  return check_place(section, previous_end, manifest_offset);
+  return check_sizes(manifest, section);
+}
+
+// Bytes of the file that something accounts for.
+struct Range {
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;
+  std::size_t index = 0;  // in the section table, or among the gaps
+  bool is_gap = false;
+};
+
+std::string range_place(const Manifest& manifest, const Range& range) {
+  return range.is_gap ? gap_place(range.index)
+                      : section_place(range.index, manifest.sections[range.index]);
+}
+
+// In the order of their places in the file. That is the table's own where nothing was appended;
+// an empty section stands before what begins at the same place.
+std::vector<Range> ranges_in_order(const Manifest& manifest) {
+  std::vector<Range> ranges;
+  ranges.reserve(manifest.sections.size() + manifest.gaps.size());
+  for (const SectionInfo& section : manifest.sections) {
+    ranges.push_back({section.file_offset, section.stored_bytes, ranges.size(), false});
+  }
+  if (manifest.gaps.empty()) return ranges;
+  for (std::size_t i = 0; i < manifest.gaps.size(); ++i) {
+    ranges.push_back({manifest.gaps[i].file_offset, manifest.gaps[i].bytes, i, true});
+  }
+  std::ranges::stable_sort(ranges, {},
+                           [](const Range& range) { return std::pair(range.begin, range.bytes); });
+  return ranges;
+}
+
+// Gives the end of the range.
+Result<std::uint64_t> check_place(const Range& range, std::uint64_t previous_end,
+                                  std::uint64_t manifest_offset) {
+  if (range.begin != align_section(previous_end)) {
+    return corrupt("file offset " + std::to_string(range.begin) + " where " +
+                   std::to_string(align_section(previous_end)) + " follows");
+  }
+  if (range.begin > manifest_offset || range.bytes > manifest_offset - range.begin) {
+    return corrupt("reaches into the manifest");
+  }
+  return range.begin + range.bytes;
+}
+
+// Sections and gaps lie behind one another from the header to the manifest, so that no byte of the
+// file is left over and none belongs to two of them.
+Result<void> check_tiling(const Manifest& manifest, std::uint64_t manifest_offset) {
+  std::uint64_t end = kHeaderBytes;
+  for (const Range& range : ranges_in_order(manifest)) {
+    auto checked = check_place(range, end, manifest_offset);
+    if (!checked) return in_context(range_place(manifest, range), std::move(checked).error());
+    end = *checked;
+  }
+  if (align_section(end) == manifest_offset) return {};
+  return corrupt("manifest: at " + std::to_string(manifest_offset) + ", but the sections end at " +
+                 std::to_string(end));
+}
+
+Result<void> check_gaps(const std::vector<GapInfo>& gaps) {
+  for (std::size_t i = 0; i < gaps.size(); ++i) {
+    if (gaps[i].bytes == 0) return corrupt(gap_place(i) + ": of no bytes");
+    if (i > 0 && gaps[i].file_offset <= gaps[i - 1].file_offset) {
+      return corrupt(gap_place(i) + ": not behind the one before");
+    }
+  }
+  return {};
 }
 
 }  // namespace
-
-Result<void> check_contents(const Manifest& manifest) {
-  TQC_TRY(check_text("writer", manifest.writer));
-  if (auto identity = check_identity_fields(manifest.identity); !identity) {
-    return in_context("identity", std::move(identity).error());
-  }
-  if (manifest.n_tokens() > cache::kMaxTokens) {
-    return too_large(std::to_string(manifest.n_tokens()) + " tokens");
-  }
-  if (std::ranges::any_of(manifest.tokens, [](std::int32_t token) { return token < 0; })) {
-    return corrupt("a token id below 0");
-  }
-  if (manifest.layers.size() > static_cast<std::size_t>(cache::kMaxLayers)) {
-    return too_large(std::to_string(manifest.layers.size()) + " layers");
-  }
-  for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
-    if (auto layer = check_layer(manifest.layers[i], manifest.identity.rope); !layer) {
-      return in_context("layer " + std::to_string(i), std::move(layer).error());
-    }
-  }
-  return check_codec_costs(manifest.layers);
-}
 
 Result<void> check_sections(const Manifest& manifest, std::uint64_t manifest_offset) {
   const std::uint64_t expected = count_sections(manifest.layers, manifest.n_tokens());
@@ -315,18 +143,18 @@ Result<void> check_sections(const Manifest& manifest, std::uint64_t manifest_off
                    " sections where the layers have " + std::to_string(expected));
   }
   const std::vector<SectionKey> plan = plan_sections(manifest.layers, manifest.n_tokens());
-  std::uint64_t end = kHeaderBytes;
   for (std::size_t i = 0; i < plan.size(); ++i) {
     const SectionInfo& section = manifest.sections[i];
-    auto checked = check_section(manifest, section, plan[i], end, manifest_offset);
+    auto checked = check_section(manifest, section, plan[i]);
     if (!checked) return in_context(section_place(i, section), std::move(checked).error());
-    end = *checked;
   }
-  if (align_section(end) != manifest_offset) {
-    return corrupt("manifest: at " + std::to_string(manifest_offset) +
-                   ", but the sections end at " + std::to_string(end));
-  }
-  return {};
+  TQC_TRY(check_gaps(manifest.gaps));
+  return check_tiling(manifest, manifest_offset);
+}
+
+std::uint32_t required_features(const Manifest& manifest) {
+  return (manifest.gaps.empty() ? 0 : kFeatureGaps) |
+         (manifest.hidden_tokens ? kFeatureHiddenTokens : 0);
 }
 
 std::uint64_t total_memory_bytes(const Manifest& manifest) {

@@ -6,7 +6,9 @@
 //
 // Spec: docs/format.md §4 and §Limits.
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "tqcache/base/result.h"
 #include "tqcache/format/manifest.h"
@@ -19,11 +21,18 @@ namespace tqcache::format {
 Result<void> check_contents(const Manifest& manifest);
 
 // The section table: it names exactly the sections that the layers have, in their order and with
-// the sizes that the shapes say, and they tile the file from the header up to the manifest.
+// the sizes that the shapes say, and they and the gaps tile the file from the header up to the
+// manifest.
 //
 // Requires: check_contents(manifest).
 // Errors:   kCorrupt.
 Result<void> check_sections(const Manifest& manifest, std::uint64_t manifest_offset);
+
+// The feature bits that the header slot of this manifest has to have, and no others.
+std::uint32_t required_features(const Manifest& manifest);
+
+// "gap 3", as messages name one.
+inline std::string gap_place(std::size_t index) { return "gap " + std::to_string(index); }
 
 // Bytes of memory that the whole cache takes when loaded.
 // Requires: check_sections(manifest).

@@ -138,15 +138,48 @@ Offset<fb::Array> make_array(Builder& out, const ArrayInfo& array) {
 
 Offset<fb::Layer> make_layer(Builder& out, SideWriter& sides, const LayerInfo& layer) {
   const auto type = sides.text(layer.cache_type_id);
+  Offset<fb::Side> k, v;
+  Offset<flatbuffers::Vector<Offset<fb::Array>>> arrays;
   if (is_attention(layer)) {
-    const auto k = sides.make(layer.k);
-    const auto v = sides.make(layer.v);
-    return fb::CreateLayer(out, type, static_cast<std::uint32_t>(layer.shape.n_kv_heads),
-                           static_cast<std::uint32_t>(layer.shape.head_dim), k, v);
+    k = sides.make(layer.k);
+    v = sides.make(layer.v);
+  } else {
+    std::vector<Offset<fb::Array>> offsets;
+    for (const ArrayInfo& array : layer.arrays) offsets.push_back(make_array(out, array));
+    arrays = out.CreateVector(offsets);
   }
-  std::vector<Offset<fb::Array>> arrays;
-  for (const ArrayInfo& array : layer.arrays) arrays.push_back(make_array(out, array));
-  return fb::CreateLayer(out, type, 0, 0, 0, 0, out.CreateVector(arrays));
+  return fb::CreateLayer(out, type, static_cast<std::uint32_t>(layer.shape.n_kv_heads),
+                         static_cast<std::uint32_t>(layer.shape.head_dim), k, v, arrays,
+                         static_cast<std::uint32_t>(layer.window),
+                         static_cast<std::uint32_t>(layer.keep));
+}
+
+// Absent when there are none.
+Offset<flatbuffers::Vector<const fb::Gap*>> make_gaps(Builder& out,
+                                                      const std::vector<GapInfo>& gaps) {
+  if (gaps.empty()) return {};
+  std::vector<fb::Gap> rows;
+  rows.reserve(gaps.size());
+  for (const GapInfo& gap : gaps) {
+    rows.emplace_back(gap.file_offset, gap.bytes, make_checksum(gap.checksum));
+  }
+  return out.CreateVectorOfStructs(rows);
+}
+
+// The ids, unless they are hidden.
+Offset<flatbuffers::Vector<std::int32_t>> make_tokens(Builder& out, const Manifest& manifest) {
+  if (manifest.hidden_tokens) return out.CreateVector(std::vector<std::int32_t>{});
+  return out.CreateVector(manifest.tokens);
+}
+
+// Absent when the ids are there.
+Offset<fb::HiddenTokens> make_hidden_tokens(Builder& out, const Manifest& manifest) {
+  if (!manifest.hidden_tokens) return {};
+  std::vector<fb::Sha256> hashes;
+  hashes.reserve(manifest.hidden_tokens->size());
+  for (const Sha256& hash : *manifest.hidden_tokens) hashes.push_back(make_sha256(hash));
+  return fb::CreateHiddenTokens(out, static_cast<std::uint32_t>(manifest.n_tokens()),
+                                out.CreateVectorOfStructs(hashes));
 }
 
 fb::Section make_section(const SectionInfo& section) {
@@ -168,7 +201,7 @@ fb::Section make_section(const SectionInfo& section) {
 void build(Builder& out, const Manifest& manifest) {
   const auto writer = out.CreateString(manifest.writer);
   const auto identity = make_identity(out, manifest.identity);
-  const auto tokens = out.CreateVector(manifest.tokens);
+  const auto tokens = make_tokens(out, manifest);
   std::vector<Offset<fb::Layer>> layer_offsets;
   SideWriter sides(out);
   for (const LayerInfo& layer : manifest.layers) {
@@ -179,16 +212,20 @@ void build(Builder& out, const Manifest& manifest) {
   rows.reserve(manifest.sections.size());
   for (const SectionInfo& section : manifest.sections) rows.push_back(make_section(section));
   const auto sections = out.CreateVectorOfStructs(rows);
+  const auto gaps = make_gaps(out, manifest.gaps);
+  const auto hidden_tokens = make_hidden_tokens(out, manifest);
   const fb::Sha256 content_name = make_sha256(manifest.content_name);
-  fb::FinishManifestBuffer(
-      out, fb::CreateManifest(out, writer, identity, tokens, layers, sections, &content_name));
+  fb::FinishManifestBuffer(out, fb::CreateManifest(out, writer, identity, tokens, layers, sections,
+                                                   &content_name, gaps, hidden_tokens));
 }
 
 // At least what the FlatBuffer will hold, to refuse what is too large before it is built: the
 // builder itself only asserts that it stays below 2 GiB.
 std::uint64_t least_size(const Manifest& manifest) {
-  std::uint64_t size = manifest.sections.size() * sizeof(fb::Section) +
-                       manifest.tokens.size() * sizeof(std::int32_t);
+  std::uint64_t size =
+      manifest.sections.size() * sizeof(fb::Section) + manifest.gaps.size() * sizeof(fb::Gap);
+  size += manifest.hidden_tokens ? manifest.hidden_tokens->size() * sizeof(Sha256)
+                                 : manifest.tokens.size() * sizeof(std::int32_t);
   for (const LayerInfo& layer : manifest.layers) {
     size += (layer.k.mean.size() + layer.v.mean.size()) * sizeof(float);
     size += (layer.k.outliers.size() + layer.v.outliers.size()) * sizeof(std::uint16_t);

@@ -1,15 +1,23 @@
 #include "tqcache/format/open_container.h"
 
+#include <string>
 #include <utility>
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
-#include "tqcache/format/header.h"
 #include "tqcache/format/manifest_rules.h"
 
 namespace tqcache::format {
 namespace {
+
+// A reader that does not know a feature was kept out by its bit; this one has to be as sure.
+Result<void> check_features(const Manifest& manifest, const HeaderSlot& slot) {
+  const std::uint32_t expected = required_features(manifest);
+  if (slot.required_features == expected) return {};
+  return Error{ErrorCode::kCorrupt, "required features " + std::to_string(slot.required_features) +
+                                        " where the manifest has " + std::to_string(expected)};
+}
 
 Result<Manifest> read_manifest(const ByteSource& source, const HeaderSlot& slot) {
   AlignedBytes bytes(slot.file_bytes - slot.manifest_offset);
@@ -18,6 +26,7 @@ Result<Manifest> read_manifest(const ByteSource& source, const HeaderSlot& slot)
     return Error{ErrorCode::kCorrupt, "manifest: checksum mismatch"};
   }
   TQC_TRY_ASSIGN(Manifest manifest, decode_manifest(bytes));
+  TQC_TRY(check_features(manifest, slot));
   TQC_TRY(check_contents(manifest));
   TQC_TRY(check_sections(manifest, slot.manifest_offset));
   return manifest;
@@ -29,7 +38,16 @@ std::uint64_t total_stored_bytes(const Manifest& manifest) {
   return total;
 }
 
-CacheFileInfo make_info(const HeaderSlot& slot, Manifest manifest) {
+std::uint64_t total_gap_bytes(const Manifest& manifest) {
+  std::uint64_t total = 0;
+  for (const GapInfo& gap : manifest.gaps) total += gap.bytes;
+  return total;
+}
+
+}  // namespace
+
+CacheFileInfo make_info(const Header& header, Manifest manifest) {
+  const HeaderSlot& slot = header.slot;
   CacheFileInfo info{std::move(manifest)};
   info.version = slot.version;
   info.generation = slot.generation;
@@ -37,16 +55,19 @@ CacheFileInfo make_info(const HeaderSlot& slot, Manifest manifest) {
   info.optional_features = slot.optional_features;
   info.file_bytes = slot.file_bytes;
   info.manifest_bytes = slot.file_bytes - slot.manifest_offset;
-  info.padding_bytes = slot.manifest_offset - kHeaderBytes - total_stored_bytes(info);
+  info.gap_bytes = total_gap_bytes(info);
+  info.trailing_bytes = header.trailing_bytes;
+  info.damage = header.damage;
+  info.padding_bytes =
+      slot.manifest_offset - kHeaderBytes - total_stored_bytes(info) - info.gap_bytes;
   return info;
 }
-
-}  // namespace
 
 Result<OpenContainer> open_container(const ByteSource& source) {
   TQC_TRY_ASSIGN(Header header, read_header(source));
   TQC_TRY_ASSIGN(Manifest manifest, read_manifest(source, header.slot));
-  return OpenContainer{make_info(header.slot, std::move(manifest)), std::move(header.damage)};
+  CacheFileInfo info = make_info(header, std::move(manifest));
+  return OpenContainer{std::move(info), std::move(header)};
 }
 
 Result<void> check_content_name(const Manifest& manifest) {

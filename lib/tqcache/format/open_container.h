@@ -4,24 +4,25 @@
 //
 // Spec: docs/format.md §2.
 
-#include <string>
-#include <vector>
-
 #include "tqcache/base/file.h"
 #include "tqcache/base/result.h"
 #include "tqcache/format/cache_file.h"
+#include "tqcache/format/header.h"
 
 namespace tqcache::format {
 
 struct OpenContainer {
   CacheFileInfo info;
-  std::vector<std::string> damage;  // what does not keep the file from being read
+  Header header;
 };
 
 // Reads everything but the sections, whose table can be relied on afterwards.
 //
 // Errors: as read_cache_info.
 Result<OpenContainer> open_container(const ByteSource& source);
+
+// What a file of this header and manifest says of itself.
+CacheFileInfo make_info(const Header& header, Manifest manifest);
 
 // Whether the content name is the one that the manifest makes.
 // Errors: kCorrupt.

@@ -180,6 +180,7 @@ cache::ArraysLayer make_empty_arrays(const LayerInfo& info) {
   for (const ArrayInfo& array : info.arrays) {
     layer.arrays.push_back({array.name, array.dtype, array.shape, {}});
   }
+  if (is_rotating(info)) layer.window = cache::Window{info.shape, info.window, info.keep};
   return layer;
 }
 
@@ -197,7 +198,7 @@ ByteView section_bytes(const cache::Cache& cache, const SectionInfo& section,
 }
 
 Result<cache::Cache> make_empty_cache(const Manifest& manifest) {
-  cache::Cache cache{manifest.identity, manifest.tokens, {}};
+  cache::Cache cache{manifest.identity, manifest.tokens, manifest.hidden_tokens, {}};
   SideMaker sides(manifest);
   const auto n_packed = count_packed(manifest);
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {

@@ -60,20 +60,32 @@ Result<void> check_largest(const Manifest& manifest, std::uint64_t max_bytes) {
   return {};
 }
 
-SectionReader::SectionReader(const ByteSource& source, CacheFileInfo info)
+SectionReader::SectionReader(const ByteSource& source, CacheFileInfo info, TokenCut cut)
     : source_(&source),
       info_(std::move(info)),
+      cut_(std::move(cut)),
       decompressor_(std::make_unique<const Decompressor>()) {}
 
-Result<SectionReader> SectionReader::open(const ByteSource& source) {
+Result<SectionReader> SectionReader::open(const ByteSource& source,
+                                          std::optional<std::int64_t> first_tokens) {
   TQC_TRY_ASSIGN(CacheFileInfo info, read_cache_info(source));
-  return SectionReader(source, std::move(info));
+  TQC_TRY_ASSIGN(TokenCut cut, TokenCut::make(info, first_tokens.value_or(info.n_tokens())));
+  return SectionReader(source, std::move(info), std::move(cut));
 }
 
 Result<void> SectionReader::read(std::size_t index, AlignedBytes& raw) const {
-  Result<void> result = read_section(*source_, section(index), *decompressor_, raw);
+  if (!cut_.cuts(index)) return read_whole(index, section(index), raw);
+  AlignedBytes whole;
+  TQC_TRY(read_whole(index, cut_.in_file(index), whole));
+  raw = cut_.cut(index, std::move(whole));
+  return {};
+}
+
+Result<void> SectionReader::read_whole(std::size_t index, const SectionInfo& section,
+                                       AlignedBytes& raw) const {
+  Result<void> result = read_section(*source_, section, *decompressor_, raw);
   if (result) result = check_padding(*source_, info_, index);
-  if (!result) return in_context(section_place(index, section(index)), std::move(result).error());
+  if (!result) return in_context(section_place(index, section), std::move(result).error());
   return {};
 }
 

@@ -7,12 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/file.h"
 #include "tqcache/base/result.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/compression.h"
+#include "tqcache/format/first_tokens.h"
 #include "tqcache/format/manifest.h"
 
 namespace tqcache::format {
@@ -45,9 +47,13 @@ Result<void> check_largest(const Manifest& manifest, std::uint64_t max_bytes);
 // one. Threads: any number may read.
 class SectionReader {
  public:
-  // `source` must outlive this. Errors: as read_cache_info.
-  static Result<SectionReader> open(const ByteSource& source);
+  // `source` must outlive this. With `first_tokens` all is as if the file held no more tokens than
+  // that, and nothing is read that belongs to the others alone.
+  // Errors: as read_cache_info; as cache::truncate.
+  static Result<SectionReader> open(const ByteSource& source,
+                                    std::optional<std::int64_t> first_tokens = {});
 
+  // Of the tokens wanted; but header, offsets and sizes in the file are those of the file.
   const CacheFileInfo& info() const { return info_; }
   const SectionInfo& section(std::size_t index) const { return info_.sections[index]; }
 
@@ -56,13 +62,16 @@ class SectionReader {
 
   // Checks a section that is used where it stands in the file, `stored`: its checksum, if
   // `checksum` says so, and the padding behind it. Errors: as read.
+  // Requires: the section is packed, and not compressed.
   Result<void> check_in_place(std::size_t index, ByteView stored, bool checksum) const;
 
  private:
-  SectionReader(const ByteSource& source, CacheFileInfo info);
+  SectionReader(const ByteSource& source, CacheFileInfo info, TokenCut cut);
+  Result<void> read_whole(std::size_t index, const SectionInfo& section, AlignedBytes& raw) const;
 
   const ByteSource* source_;
   CacheFileInfo info_;
+  TokenCut cut_;
   std::unique_ptr<const Decompressor> decompressor_;
 };
 

@@ -19,6 +19,7 @@ namespace tqcache::format {
 // Layers.
 inline constexpr std::string_view kAttentionType = "tqcache.attention.v1";
 inline constexpr std::string_view kArraysType = "tqcache.arrays.v1";
+inline constexpr std::string_view kRotatingType = "tqcache.rotating.v1";
 
 // Sides of attention layers: dense, or turbo of some mode.
 inline constexpr std::string_view kDenseType = "tqcache.dense.v1";

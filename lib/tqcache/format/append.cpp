@@ -1,0 +1,183 @@
+#include "tqcache/format/append.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "tqcache/format/cache_content.h"
+#include "tqcache/format/container_format.h"
+#include "tqcache/format/content_name.h"
+#include "tqcache/format/growth.h"
+#include "tqcache/format/header.h"
+#include "tqcache/format/open_container.h"
+#include "tqcache/format/section_writer.h"
+
+namespace tqcache::format {
+namespace {
+
+std::uint64_t slot_offset(std::uint32_t generation) { return slot_index(generation) * kSlotBytes; }
+
+// A file on its way from one state to the next. Until commit() the old one counts, and if that is
+// never called, all that was written is taken away again as far as the system lets us: what stays
+// is announced, and so does no harm.
+class GrowingFile {
+ public:
+  // Both must outlive this.
+  GrowingFile(LockedFile& file, const Header& header) : file_(file), header_(header) {}
+  GrowingFile(const GrowingFile&) = delete;
+  GrowingFile& operator=(const GrowingFile&) = delete;
+  ~GrowingFile() { withdraw(); }
+
+  // Takes away what an earlier append left, and announces this one. Nothing is written behind the
+  // end before the announcement is on disk, so that bytes there are always explained.
+  Result<void> begin() {
+    if (header_.trailing_bytes > 0) TQC_TRY(file_.truncate(header_.slot.file_bytes));
+    begun_ = true;
+    TQC_TRY(file_.write_at(other_slot(), encode_slot(announcement(header_.slot))));
+    return file_.flush();
+  }
+
+  FileEnd end() {
+    return {header_.slot.file_bytes,
+            [this](std::uint64_t offset, ByteView bytes) { return file_.write_at(offset, bytes); }};
+  }
+
+  // Switches to the new state, all of which is written. If writing the slot fails nobody knows
+  // whether it is on disk, so that nothing may be taken away any more.
+  Result<void> commit(const HeaderSlot& slot) {
+    TQC_TRY(file_.flush());
+    begun_ = false;
+    TQC_TRY(file_.write_at(other_slot(), encode_slot(slot)));
+    return file_.flush();
+  }
+
+ private:
+  std::uint64_t other_slot() const { return slot_offset(header_.slot.generation + 1); }
+
+  void withdraw() noexcept try {
+    if (!begun_) return;
+    // The announcement goes last: as long as there are bytes behind the end it explains them.
+    if (!file_.truncate(header_.slot.file_bytes) || !file_.flush()) return;
+    if (file_.write_at(other_slot(), header_.other)) (void)file_.flush();
+  } catch (...) {
+  }
+
+  LockedFile& file_;
+  const Header& header_;
+  bool begun_ = false;
+};
+
+Result<void> check_options(const CacheFileInfo& info, const WriteOptions& options) {
+  if (options.hide_tokens && !info.hidden_tokens) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "the file tells its tokens already: only writing it anew hides them"};
+  }
+  if (info.generation == std::numeric_limits<std::uint32_t>::max()) {
+    return Error{ErrorCode::kTooLarge, "appended to too often: it has to be compacted"};
+  }
+  return {};
+}
+
+// Token blocks of a cache that growing does not change.
+std::int64_t lasting_blocks(const cache::Cache& cache) {
+  return std::max<std::int64_t>(0, cache::block_count(cache.n_tokens()) - 1);
+}
+
+}  // namespace
+
+struct CacheAppender::State {
+  std::unique_ptr<LockedFile> file;
+  OpenContainer container;
+  // Token blocks that the caller has from the file, or the file from the caller.
+  std::int64_t n_trusted = 0;
+  bool stale = false;  // the container may not be what the file holds
+
+  Result<void> open() {
+    TQC_TRY_ASSIGN(container, open_container(*file));
+    return check_content_name(container.info);
+  }
+
+  Result<void> reopen() {
+    if (!stale) return {};
+    TQC_TRY(open());
+    stale = false;
+    return {};
+  }
+
+  AppendReport report(std::int64_t n_tokens_before, std::uint64_t bytes_written) const {
+    const CacheFileInfo& info = container.info;
+    return {n_tokens_before, info.n_tokens(), bytes_written, info.file_bytes, info.gap_bytes};
+  }
+
+  // Writes what is new and makes it the state of the file.
+  Result<void> write(ContainerContent content, const std::vector<std::size_t>& new_sections,
+                     const WriteOptions& options) {
+    stale = true;
+    GrowingFile growing(*file, container.header);
+    TQC_TRY(growing.begin());
+    FileEnd end = growing.end();
+    TQC_TRY(write_sections(content, new_sections, options, end));
+    TQC_TRY_ASSIGN(HeaderSlot slot, write_manifest(content.manifest, end));
+    slot.generation = container.header.slot.generation + 1;
+    TQC_TRY(growing.commit(slot));
+
+    Header header;
+    header.slot = slot;
+    header.other = encode_slot(container.header.slot);
+    container = {make_info(header, std::move(content.manifest)), std::move(header)};
+    stale = false;
+    return {};
+  }
+};
+
+CacheAppender::CacheAppender(std::unique_ptr<State> state) : state_(std::move(state)) {}
+CacheAppender::CacheAppender(CacheAppender&&) noexcept = default;
+CacheAppender& CacheAppender::operator=(CacheAppender&&) noexcept = default;
+CacheAppender::~CacheAppender() = default;
+
+Result<CacheAppender> CacheAppender::open(const std::filesystem::path& path) {
+  auto state = std::make_unique<State>();
+  TQC_TRY_ASSIGN(state->file, LockedFile::open(path));
+  TQC_TRY(state->open());
+  return CacheAppender(std::move(state));
+}
+
+const CacheFileInfo& CacheAppender::info() const { return state_->container.info; }
+
+Result<cache::Cache> CacheAppender::read(const ReadOptions& options, const Progress& progress) {
+  TQC_TRY_ASSIGN(cache::Cache cache, read_cache(*state_->file, options, progress));
+  const bool is_whole = cache.n_tokens() == info().n_tokens();
+  state_->n_trusted = is_whole ? lasting_blocks(cache) : 0;
+  return cache;
+}
+
+Result<AppendReport> CacheAppender::append(const cache::Cache& cache, const WriteOptions& options,
+                                           const Progress& progress) {
+  TQC_TRY(state_->reopen());
+  const CacheFileInfo& info = state_->container.info;
+  TQC_TRY(check_options(info, options));
+  TQC_TRY(cache::validate(cache));
+  ContainerContent content = content_of(cache);
+  Manifest& manifest = content.manifest;
+  TQC_TRY(check_growth(info, cache, manifest));
+  TQC_TRY_ASSIGN(const Growth growth,
+                 compare_sections(info, state_->n_trusted, content, options.n_threads));
+
+  const std::int64_t n_before = info.n_tokens();
+  const std::uint64_t bytes_before = info.file_bytes;
+  manifest.writer = info.writer;
+  if (info.hidden_tokens) hide_tokens(manifest);
+  if (growth.new_sections.empty() && content_name(manifest) == info.content_name) {
+    state_->n_trusted = lasting_blocks(cache);
+    return state_->report(n_before, 0);
+  }
+  manifest.gaps = gaps_after(info, state_->container.header.slot, growth);
+  TQC_TRY(prepare_manifest(manifest, options));
+  report_sections(content, growth.new_sections, progress);
+  TQC_TRY(state_->write(std::move(content), growth.new_sections, options));
+  state_->n_trusted = lasting_blocks(cache);
+  return state_->report(n_before, this->info().file_bytes - bytes_before + kHeaderBytes);
+}
+
+}  // namespace tqcache::format

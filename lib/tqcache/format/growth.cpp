@@ -1,0 +1,176 @@
+#include "tqcache/format/growth.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "tqcache/base/hash.h"
+#include "tqcache/base/threads.h"
+#include "tqcache/cache/token_hashes.h"
+#include "tqcache/format/section_plan.h"
+
+namespace tqcache::format {
+namespace {
+
+Error mismatch(std::string message) { return {ErrorCode::kMismatch, std::move(message)}; }
+
+// What is there from the first token on, and what the first packed block fixes once it is there.
+Result<void> check_side(const SideInfo& file, const SideInfo& grown) {
+  if (grown.cache_type_id != file.cache_type_id) {
+    return mismatch(grown.cache_type_id + " where the file has " + file.cache_type_id);
+  }
+  if (grown.dense_dtype != file.dense_dtype) return mismatch("another dtype");
+  if (!same_bits(grown.parts, file.parts)) return mismatch("another codec");
+  if (grown.centring != file.centring) return mismatch("other centring");
+  if (grown.n_sinks != file.n_sinks) return mismatch("another number of sink tokens");
+  if (!file.mean.empty() && !same_bits(grown.mean, file.mean)) return mismatch("another mean");
+  if (!file.outliers.empty() && grown.outliers != file.outliers) {
+    return mismatch("other loud channels");
+  }
+  return {};
+}
+
+// Those of a rotating layer grow with the cache until its window is full.
+bool same_array(const LayerInfo& layer, const ArrayInfo& file, const ArrayInfo& grown) {
+  return file.name == grown.name && file.dtype == grown.dtype &&
+         (layer.window > 0 || file.shape == grown.shape);
+}
+
+Result<void> check_layer(const LayerInfo& file, const LayerInfo& grown) {
+  if (grown.cache_type_id != file.cache_type_id) {
+    return mismatch(grown.cache_type_id + " where the file has " + file.cache_type_id);
+  }
+  if (grown.shape != file.shape) return mismatch("another shape");
+  if (grown.window != file.window || grown.keep != file.keep) return mismatch("another window");
+  const auto same = [&](const ArrayInfo& a, const ArrayInfo& b) { return same_array(file, a, b); };
+  if (!std::ranges::equal(file.arrays, grown.arrays, same)) return mismatch("other arrays");
+  if (auto k = check_side(file.k, grown.k); !k) return in_context("k", std::move(k).error());
+  if (auto v = check_side(file.v, grown.v); !v) return in_context("v", std::move(v).error());
+  return {};
+}
+
+Result<void> check_layers(const std::vector<LayerInfo>& file, const std::vector<LayerInfo>& grown) {
+  if (grown.size() != file.size()) {
+    return mismatch(std::to_string(grown.size()) + " layers where the file has " +
+                    std::to_string(file.size()));
+  }
+  for (std::size_t i = 0; i < file.size(); ++i) {
+    if (auto layer = check_layer(file[i], grown[i]); !layer) {
+      return in_context("layer " + std::to_string(i), std::move(layer).error());
+    }
+  }
+  return {};
+}
+
+Error other_token(std::size_t index) {
+  return mismatch("token " + std::to_string(index) + " is another than in the file");
+}
+
+// A hash stands for all tokens before it as well, so the first one that differs names the block.
+Result<void> check_hidden(const std::vector<Sha256>& hashes, std::span<const std::int32_t> ids) {
+  if (hashes.empty() && !ids.empty()) {
+    return Error{ErrorCode::kUnsupported, "the file does not tell which tokens it holds"};
+  }
+  const std::vector<Sha256> own = cache::hash_tokens(ids);
+  const auto differs = std::ranges::mismatch(hashes, own).in1;
+  if (differs == hashes.end()) return {};
+  return mismatch("token block " + std::to_string(differs - hashes.begin()) +
+                  ": other tokens than in the file");
+}
+
+Result<void> check_tokens(const Manifest& file, const cache::Cache& cache) {
+  if (!cache::tokens_known(cache)) {
+    return Error{ErrorCode::kUnsupported, "the tokens of the cache are hidden"};
+  }
+  if (cache.n_tokens() < file.n_tokens()) {
+    return mismatch(std::to_string(cache.n_tokens()) + " tokens where the file has " +
+                    std::to_string(file.n_tokens()));
+  }
+  const auto ids = std::span(cache.tokens).first(file.tokens.size());
+  if (file.hidden_tokens) return check_hidden(*file.hidden_tokens, ids);
+  const auto differs = std::ranges::mismatch(file.tokens, ids).in1;
+  if (differs == file.tokens.end()) return {};
+  return other_token(static_cast<std::size_t>(differs - file.tokens.begin()));
+}
+
+// A section of the file, and the one of the grown manifest that it may stay for.
+struct Pair {
+  std::size_t old_number = 0;
+  std::size_t number = 0;
+  bool same = false;
+};
+
+// Both tables are in one order, in which a longer cache has sections between those of a shorter
+// one.
+std::vector<Pair> pair_sections(const Manifest& file, const Manifest& grown) {
+  std::vector<Pair> pairs;
+  for (std::size_t i = 0; i < grown.sections.size() && pairs.size() < file.sections.size(); ++i) {
+    if (key_of(grown.sections[i]) != key_of(file.sections[pairs.size()])) continue;
+    pairs.push_back({pairs.size(), i});
+  }
+  return pairs;
+}
+
+bool may_stay(const SectionInfo& old_section, const SectionInfo& section) {
+  return old_section.packed == section.packed && old_section.raw_bytes == section.raw_bytes;
+}
+
+bool is_trusted(const SectionInfo& section, std::int64_t n_trusted) {
+  return section.side != SideName::kArray && section.block < n_trusted;
+}
+
+}  // namespace
+
+Result<void> check_growth(const Manifest& file, const cache::Cache& cache, const Manifest& grown) {
+  TQC_TRY(cache::check_identity(cache, file.identity));
+  TQC_TRY(check_layers(file.layers, grown.layers));
+  return check_tokens(file, cache);
+}
+
+Result<Growth> compare_sections(const Manifest& file, std::int64_t n_trusted,
+                                ContainerContent& content, unsigned n_threads) {
+  std::vector<SectionInfo>& sections = content.manifest.sections;
+  std::vector<Pair> pairs = pair_sections(file, content.manifest);
+  TQC_TRY(parallel_try(pairs.size(), n_threads, [&](std::size_t i) -> Result<void> {
+    Pair& pair = pairs[i];
+    const SectionInfo& old_section = file.sections[pair.old_number];
+    if (!may_stay(old_section, sections[pair.number])) return {};
+    pair.same = is_trusted(old_section, n_trusted);
+    if (pair.same) return {};
+    TQC_TRY_ASSIGN(const SharedBytes raw, content.make_section(pair.number));
+    pair.same = sha256(raw.view()) == old_section.raw_sha256;
+    return {};
+  }));
+
+  Growth growth;
+  std::vector<bool> stays(sections.size());
+  for (const Pair& pair : pairs) {
+    stays[pair.number] = pair.same;
+    if (pair.same) {
+      sections[pair.number] = file.sections[pair.old_number];
+    } else {
+      growth.dead_sections.push_back(pair.old_number);
+    }
+  }
+  for (std::size_t i = 0; i < sections.size(); ++i) {
+    if (!stays[i]) growth.new_sections.push_back(i);
+  }
+  return growth;
+}
+
+std::vector<GapInfo> gaps_after(const Manifest& file, const HeaderSlot& slot,
+                                const Growth& growth) {
+  std::vector<GapInfo> gaps = file.gaps;
+  for (const std::size_t i : growth.dead_sections) {
+    const SectionInfo& section = file.sections[i];
+    if (section.stored_bytes == 0) continue;
+    gaps.push_back({section.file_offset, section.stored_bytes, section.checksum});
+  }
+  gaps.push_back(
+      {slot.manifest_offset, slot.file_bytes - slot.manifest_offset, slot.manifest_checksum});
+  std::ranges::sort(gaps, {}, &GapInfo::file_offset);
+  return gaps;
+}
+
+}  // namespace tqcache::format

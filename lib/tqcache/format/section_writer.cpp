@@ -1,0 +1,138 @@
+#include "tqcache/format/section_writer.h"
+
+#include <array>
+#include <cassert>
+#include <numeric>
+#include <utility>
+
+#include "tqcache/base/hash.h"
+#include "tqcache/base/threads.h"
+#include "tqcache/cache/token_hashes.h"
+#include "tqcache/format/container_format.h"
+#include "tqcache/format/content_name.h"
+#include "tqcache/format/manifest_rules.h"
+
+namespace tqcache::format {
+namespace {
+
+// One section on its way into the file.
+struct PreparedSection {
+  SharedBytes raw;
+  Bytes frame;  // empty: stored as it is
+
+  ByteView stored() const { return frame.empty() ? raw.view() : ByteView(frame); }
+};
+
+class SectionWriter {
+ public:
+  // Without a compressor all sections are stored. What is given must outlive this.
+  SectionWriter(ContainerContent& content, const std::vector<std::size_t>& numbers,
+                const Compressor* compressor, FileEnd& end)
+      : content_(content), numbers_(numbers), compressor_(compressor), end_(end) {}
+
+  Result<void> write_all(const WriteOptions& options) {
+    slots_.resize(slot_count(options.n_threads));
+    return run_in_order(
+        {.count = numbers_.size(),
+         .make = [this](std::size_t i, std::size_t slot) { return prepare(i, slots_[slot]); },
+         .take = [this](std::size_t i, std::size_t slot) { return write(i, slots_[slot]); },
+         .bytes = [this](std::size_t i) { return held_bytes(i); },
+         .window_bytes = options.window_bytes},
+        options.n_threads);
+  }
+
+ private:
+  SectionInfo& section(std::size_t i) { return content_.manifest.sections[numbers_[i]]; }
+
+  std::uint64_t held_bytes(std::size_t i) {
+    return section(i).raw_bytes * (compressor_ != nullptr ? 2 : 1);
+  }
+
+  // Fills in the digests and the compression of a section.
+  Result<void> prepare(std::size_t i, PreparedSection& prepared) {
+    SectionInfo& info = section(i);
+    TQC_TRY_ASSIGN(prepared.raw, content_.make_section(numbers_[i]));
+    assert(prepared.raw.size() == info.raw_bytes);
+    info.raw_sha256 = sha256(prepared.raw.view());
+    info.compression = Compression::kNone;
+    if (compressor_ != nullptr) {
+      TQC_TRY_ASSIGN(const bool shrank, compressor_->compress(prepared.raw.view(), prepared.frame));
+      if (shrank) info.compression = Compression::kZstd;
+    }
+    info.stored_bytes = prepared.stored().size();
+    info.checksum = xxh3_128(prepared.stored());
+    return {};
+  }
+
+  Result<void> write(std::size_t i, PreparedSection& prepared) {
+    TQC_TRY_ASSIGN(section(i).file_offset, end_.append_aligned(prepared.stored()));
+    prepared = {};  // gives the memory back
+    if (content_.after_section && !content_.after_section(numbers_[i])) {
+      return Error{ErrorCode::kInterrupted, "interrupted"};
+    }
+    return {};
+  }
+
+  ContainerContent& content_;
+  const std::vector<std::size_t>& numbers_;
+  const Compressor* compressor_;
+  FileEnd& end_;
+  std::vector<PreparedSection> slots_;
+};
+
+}  // namespace
+
+Result<void> FileEnd::append(ByteView bytes) {
+  TQC_TRY(write_(position_, bytes));
+  position_ += bytes.size();
+  return {};
+}
+
+Result<std::uint64_t> FileEnd::append_aligned(ByteView bytes) {
+  constexpr std::array<std::byte, kSectionAlignment> kZeros{};
+  const std::uint64_t offset = align_section(position_);
+  if (offset > position_) TQC_TRY(append(ByteView(kZeros).first(offset - position_)));
+  TQC_TRY(append(bytes));
+  return offset;
+}
+
+std::vector<std::size_t> all_sections(const Manifest& manifest) {
+  std::vector<std::size_t> numbers(manifest.sections.size());
+  std::iota(numbers.begin(), numbers.end(), std::size_t{0});
+  return numbers;
+}
+
+void hide_tokens(Manifest& manifest) {
+  if (manifest.hidden_tokens) return;
+  manifest.hidden_tokens = cache::hash_tokens(manifest.tokens);
+  manifest.tokens.assign(manifest.tokens.size(), cache::kUnknownToken);
+}
+
+Result<void> prepare_manifest(Manifest& manifest, const WriteOptions& options) {
+  TQC_TRY(Compressor::make(options.zstd_level));
+  if (options.hide_tokens) hide_tokens(manifest);
+  TQC_TRY(check_contents(manifest));
+  // Its size does not depend on what is still missing.
+  TQC_TRY(encode_manifest(manifest));
+  return {};
+}
+
+Result<void> write_sections(ContainerContent& content, const std::vector<std::size_t>& numbers,
+                            const WriteOptions& options, FileEnd& end) {
+  TQC_TRY_ASSIGN(const Compressor compressor, Compressor::make(options.zstd_level));
+  const bool compress = options.compression == Compression::kZstd;
+  return SectionWriter(content, numbers, compress ? &compressor : nullptr, end).write_all(options);
+}
+
+Result<HeaderSlot> write_manifest(Manifest& manifest, FileEnd& end) {
+  manifest.content_name = content_name(manifest);
+  TQC_TRY_ASSIGN(const Bytes bytes, encode_manifest(manifest));
+  HeaderSlot slot;
+  slot.required_features = required_features(manifest);
+  slot.manifest_checksum = xxh3_128(bytes);
+  TQC_TRY_ASSIGN(slot.manifest_offset, end.append_aligned(bytes));
+  slot.file_bytes = end.position();
+  return slot;
+}
+
+}  // namespace tqcache::format
