@@ -1,0 +1,216 @@
+#include "migrations/v1_meta.h"
+
+#include <charconv>
+#include <system_error>
+#include <utility>
+
+#include "migrations/v1_json.h"
+#include "tqcache/cache/cache.h"
+#include "tqcache/codec/codec_spec.h"
+#include "tqcache/tensors/printable_name.h"
+
+namespace tqcache::migrations {
+namespace {
+
+using tensors::printable_name;
+
+constexpr std::int64_t kMetaVersion = 1;
+constexpr std::string_view kCodebook = "v1-lloyd-max-beta";
+constexpr int kMaxBitsTotal = codec::kMaxBits + 1;  // mode prod: one is the sign's
+constexpr std::int64_t kMaxPrefixTokens = cache::kTokenBlock;
+
+Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+
+Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
+
+Result<std::int64_t> ranged(const Json& json, const char* key, std::int64_t lowest,
+                            std::int64_t highest) {
+  TQC_TRY_ASSIGN(const std::int64_t value, model::get_int(json, key));
+  if (value >= lowest && value <= highest) return value;
+  return unsupported(std::string(key) + " " + std::to_string(value) + ": outside " +
+                     std::to_string(lowest) + " to " + std::to_string(highest));
+}
+
+Result<int> bits(const Json& json, const char* key, int highest = codec::kMaxBits) {
+  TQC_TRY_ASSIGN(const std::int64_t value, ranged(json, key, codec::kMinBits, highest));
+  return static_cast<int>(value);
+}
+
+Result<std::uint64_t> seed(const Json& json, const char* key) {
+  TQC_TRY_ASSIGN(const std::int64_t value, model::get_int(json, key));
+  if (value < 0) return corrupt(std::string(key) + " " + std::to_string(value) + ": below 0");
+  return static_cast<std::uint64_t>(value);
+}
+
+// A text that is one of two. True: the second.
+Result<bool> one_of(const Json& json, const char* key, std::string_view first,
+                    std::string_view second) {
+  TQC_TRY_ASSIGN(const std::string value, model::get_string(json, key));
+  if (value == first || value == second) return value == second;
+  return unsupported(std::string(key) + " " + printable_name(value) + ": not known");
+}
+
+Result<void> require_text(const Json& json, const char* key, std::string_view expected) {
+  TQC_TRY_ASSIGN(const bool equal, one_of(json, key, expected, expected));
+  static_cast<void>(equal);
+  return {};
+}
+
+Result<void> check_versions(const Json& json) {
+  TQC_TRY_ASSIGN(const std::int64_t version, model::get_int(json, "schema_version"));
+  if (version != kMetaVersion) {
+    return unsupported("schema_version " + std::to_string(version) + ": not known");
+  }
+  TQC_TRY(require_text(json, "quantizer_version", "turbomlx-v0.1"));
+  TQC_TRY(require_text(json, "codebook_version", kCodebook));
+  return require_text(json, "packing_layout", "little_endian_compact");
+}
+
+// The codebook's name says once more which one it is.
+Result<void> check_codebook(const Json& json, const TurboMeta& meta) {
+  TQC_TRY_ASSIGN(const std::string id, model::get_string(json, "codebook_id"));
+  const std::string expected = std::string(kCodebook) + "-d" + std::to_string(meta.head_dim) +
+                               "-b" + std::to_string(meta.bits_mse);
+  if (id == expected) return {};
+  return corrupt("codebook_id " + printable_name(id) + " where " + printable_name(expected) +
+                 " belongs");
+}
+
+Result<void> read_bits(const Json& json, TurboMeta& meta) {
+  TQC_TRY_ASSIGN(meta.is_prod, one_of(json, "mode", "mse", "prod"));
+  TQC_TRY_ASSIGN(const int total, bits(json, "bits_total", kMaxBitsTotal));
+  TQC_TRY_ASSIGN(meta.bits_mse, bits(json, "bits_mse"));
+  if (meta.bits_mse == meta.code_bits(total)) return {};
+  return corrupt("bits_mse " + std::to_string(meta.bits_mse) + " beside bits_total " +
+                 std::to_string(total));
+}
+
+Result<void> read_values_mode(const Json& json, TurboMeta& meta) {
+  TQC_TRY_ASSIGN(meta.has_affine_values, one_of(json, "values_mode", "dense", "affine"));
+  if (!meta.has_affine_values) return {};
+  TQC_TRY_ASSIGN(meta.value_bits, bits(json, "value_bits"));
+  TQC_TRY_ASSIGN(meta.value_group_size, ranged(json, "value_group_size", 1, cache::kMaxHeadDim));
+  return {};
+}
+
+Result<MixedMeta> read_mixed(const Json& json, const TurboMeta& meta) {
+  MixedMeta mixed;
+  TQC_TRY_ASSIGN(mixed.outlier_channels, ranged(json, "outlier_channels", codec::kMinPartDim,
+                                                meta.head_dim - codec::kMinPartDim));
+  TQC_TRY_ASSIGN(mixed.outlier_high_bits, bits(json, "outlier_high_bits", kMaxBitsTotal));
+  TQC_TRY_ASSIGN(mixed.regular_bits, bits(json, "regular_bits", kMaxBitsTotal));
+  for (const int total : {mixed.outlier_high_bits, mixed.regular_bits}) {
+    const int codes = meta.code_bits(total);
+    if (codes < codec::kMinBits || codes > codec::kMaxBits) {
+      return unsupported("codes of " + std::to_string(codes) + " bits");
+    }
+  }
+  TQC_TRY(one_of(json, "outlier_selection_policy", "calibration_variance", "rolling_variance"));
+  TQC_TRY(ranged(json, "calibration_prefix_tokens", 1, kMaxPrefixTokens));
+  return mixed;
+}
+
+// "calibration_variance:outliers=32,hi=3,lo=2"
+std::string profile_of(const MixedMeta& mixed, const std::string& policy) {
+  return policy + ":outliers=" + std::to_string(mixed.outlier_channels) +
+         ",hi=" + std::to_string(mixed.outlier_high_bits) +
+         ",lo=" + std::to_string(mixed.regular_bits);
+}
+
+Result<void> read_mixed_precision(const Json& json, TurboMeta& meta) {
+  TQC_TRY_ASSIGN(const std::string profile, model::get_string(json, "mixed_precision_profile"));
+  std::string expected = "disabled";
+  if (model::find_value(json, "mixed_precision") != nullptr) {
+    TQC_TRY_ASSIGN(const Json* object, model::get_object(json, "mixed_precision"));
+    auto mixed = read_mixed(*object, meta);
+    if (!mixed) return in_context("mixed_precision", std::move(mixed).error());
+    meta.mixed = *mixed;
+    TQC_TRY_ASSIGN(const std::string policy,
+                   model::get_string(*object, "outlier_selection_policy"));
+    expected = profile_of(*meta.mixed, policy);
+  }
+  if (profile == expected) return {};
+  return corrupt("mixed_precision_profile " + printable_name(profile) + " where " +
+                 printable_name(expected) + " belongs");
+}
+
+Result<TurboMeta> turbo_meta(const Json& json) {
+  TurboMeta meta;
+  TQC_TRY(check_versions(json));
+  TQC_TRY(read_bits(json, meta));
+  TQC_TRY_ASSIGN(meta.head_dim, ranged(json, "head_dim", codec::kMinPartDim, codec::kMaxHeadDim));
+  TQC_TRY_ASSIGN(meta.num_kv_heads, ranged(json, "num_kv_heads", 1, cache::kMaxKvHeads));
+  TQC_TRY_ASSIGN(meta.is_wht, one_of(json, "rotation_kind", "qr", "wht"));
+  TQC_TRY_ASSIGN(meta.rotation_seed, seed(json, "rotation_seed"));
+  TQC_TRY_ASSIGN(meta.qjl_seed, seed(json, "qjl_seed"));
+  TQC_TRY(check_codebook(json, meta));
+  TQC_TRY(read_values_mode(json, meta));
+  TQC_TRY(read_mixed_precision(json, meta));
+  TQC_TRY_ASSIGN(meta.offset, ranged(json, "offset", 0, cache::kMaxTokens));
+  return meta;
+}
+
+Result<std::int64_t> as_number(const Json& value) {
+  if (value.is_number_integer() && value >= 0 && value <= cache::kMaxTokens) {
+    return value.get<std::int64_t>();
+  }
+  if (value.is_string()) {
+    const auto& text = value.get_ref<const std::string&>();
+    std::uint32_t number = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, number);
+    if (error == std::errc() && stop == end && number <= cache::kMaxTokens) return number;
+  }
+  return corrupt("not a number from 0 to " + std::to_string(cache::kMaxTokens));
+}
+
+Result<std::vector<std::int64_t>> numbers(const Json& json) {
+  std::vector<std::int64_t> result;
+  if (json.is_string() && json.get_ref<const std::string&>().empty()) return result;
+  if (!json.is_array()) return corrupt("not a JSON array");
+  for (const Json& each : json) {
+    auto number = as_number(each);
+    if (!number) {
+      return in_context("number " + std::to_string(result.size()), std::move(number).error());
+    }
+    result.push_back(*number);
+  }
+  return result;
+}
+
+Result<CalibrationMeta> calibration_meta(const Json& json) {
+  CalibrationMeta meta;
+  TQC_TRY_ASSIGN(meta.tokens_seen, ranged(json, "calibration_tokens_seen", 0, cache::kMaxTokens));
+  if (model::find_value(json, "outlier_mask_frozen") == nullptr) {
+    return corrupt("key \"outlier_mask_frozen\": missing");
+  }
+  TQC_TRY_ASSIGN(meta.is_done, model::get_bool_or(json, "outlier_mask_frozen", false));
+  return meta;
+}
+
+template <class T>
+Result<T> from(std::string_view place, Result<T> result) {
+  if (!result) return in_context(place, std::move(result).error());
+  return result;
+}
+
+}  // namespace
+
+Result<TurboMeta> read_turbo_meta(std::string_view json) {
+  TQC_TRY_ASSIGN(const Json object, from("meta_state", parse_object(json)));
+  return from("meta_state", turbo_meta(object));
+}
+
+Result<CalibrationMeta> read_calibration_meta(std::string_view json) {
+  if (json.empty()) return CalibrationMeta{};
+  TQC_TRY_ASSIGN(const Json object, from("extra_meta", parse_object(json)));
+  return from("extra_meta", calibration_meta(object));
+}
+
+Result<std::vector<std::int64_t>> read_numbers(std::string_view json) {
+  if (json.empty()) return std::vector<std::int64_t>();
+  TQC_TRY_ASSIGN(const Json array, from("meta_state", parse_json(json)));
+  return from("meta_state", numbers(array));
+}
+
+}  // namespace tqcache::migrations

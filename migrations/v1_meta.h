@@ -1,0 +1,59 @@
+#pragma once
+// migrations/v1_meta.h: the JSON texts of a layer of version 1. Safe for untrusted input.
+//
+// Spec: docs/format.md, "Version 1".
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tqcache/base/result.h"
+
+namespace tqcache::migrations {
+
+// Two quantizers instead of one: the loud channels have their own.
+struct MixedMeta {
+  std::int64_t outlier_channels = 0;
+  int outlier_high_bits = 0;
+  int regular_bits = 0;
+};
+
+// meta_state of a TurboQuantKVCache: what its reader has to know.
+struct TurboMeta {
+  bool is_prod = false;  // mode "prod"; otherwise "mse"
+  int bits_mse = 0;      // of the codes; not used with mixed
+  std::int64_t head_dim = 0;
+  std::int64_t num_kv_heads = 0;
+  bool is_wht = false;  // rotation_kind "wht"; otherwise "qr"
+  std::uint64_t rotation_seed = 0;
+  std::uint64_t qjl_seed = 0;
+  bool has_affine_values = false;  // values_mode "affine"; otherwise "dense"
+  int value_bits = 0;              // of affine values, and the next
+  std::int64_t value_group_size = 0;
+  std::optional<MixedMeta> mixed;
+  std::int64_t offset = 0;  // tokens seen
+
+  // Bits of the codes of a quantizer that has so many in all.
+  int code_bits(int bits_total) const { return is_prod ? bits_total - 1 : bits_total; }
+};
+
+// Errors: kCorrupt (no JSON, a field that is missing or of another kind, fields that contradict
+//         each other), kUnsupported (a version, mode or number that is not known).
+Result<TurboMeta> read_turbo_meta(std::string_view json);
+
+// extra_meta of a TurboQuantKVCache.
+struct CalibrationMeta {
+  std::int64_t tokens_seen = 0;
+  bool is_done = true;  // the loud channels are chosen
+};
+
+// Of an empty text: done. Errors: kCorrupt.
+Result<CalibrationMeta> read_calibration_meta(std::string_view json);
+
+// meta_state of the other classes: an empty text, or an array of whole numbers, which may stand as
+// texts of decimal digits. Errors: kCorrupt.
+Result<std::vector<std::int64_t>> read_numbers(std::string_view json);
+
+}  // namespace tqcache::migrations

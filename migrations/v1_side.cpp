@@ -1,0 +1,319 @@
+#include "migrations/v1_side.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "tqcache/base/half.h"
+#include "tqcache/codec/packing.h"
+
+namespace tqcache::migrations {
+namespace {
+
+using cache::HeadShape;
+using cache::kTokenBlock;
+
+std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+std::string vector_name(std::int64_t head, std::int64_t token) {
+  return "head " + std::to_string(head) + " token " + std::to_string(token);
+}
+
+Result<void> check_finite(std::span<const float> x, std::int64_t head, std::int64_t token) {
+  if (std::ranges::all_of(x, [](float value) { return std::isfinite(value); })) return {};
+  return Error{ErrorCode::kCorrupt, vector_name(head, token) + ": not finite"};
+}
+
+// Dense blocks for the tokens from `first` on, which is the first of a block.
+Result<cache::DenseSide> make_dense(HeadShape shape, Dtype dtype, std::int64_t n_tokens,
+                                    Context& context) {
+  const auto block_bytes =
+      to_size(shape.n_kv_heads * kTokenBlock * shape.head_dim) * dtype_size(dtype);
+  const std::size_t n_blocks = to_size(cache::block_count(n_tokens));
+  TQC_TRY(context.take(n_blocks * block_bytes));
+  return cache::DenseSide{dtype, std::vector<AlignedBytes>(n_blocks, AlignedBytes(block_bytes))};
+}
+
+// Where a head vector stands in a dense side.
+std::byte* dense_row(cache::DenseSide& side, HeadShape shape, std::int64_t head,
+                     std::int64_t token) {
+  AlignedBytes& block = side.blocks[to_size(token / kTokenBlock)];
+  const auto row = to_size((head * kTokenBlock + token % kTokenBlock) * shape.head_dim);
+  return block.data() + row * dtype_size(side.dtype);
+}
+
+// --- decoding, after docs/codec.md §4, one head vector at a time
+
+class RowDecoder {
+ public:
+  static Result<RowDecoder> make(const CodedSide& side, CodecPool& pool) {
+    RowDecoder decoder(side);
+    for (const CodedPart& part : side.parts) {
+      // The identity needs no map; a group may be smaller than any part of version 2.
+      if (part.spec.quantizer.rotation == codec::RotationKind::kNone) {
+        decoder.maps_.emplace_back();
+        continue;
+      }
+      TQC_TRY_ASSIGN(auto map, pool.rotation(part.spec.quantizer));
+      decoder.maps_.emplace_back(std::move(map));
+    }
+    if (!side.loud.empty()) {
+      TQC_TRY_ASSIGN(decoder.order_,
+                     codec::make_channel_order(to_size(side.shape.head_dim), side.loud));
+    }
+    return decoder;
+  }
+
+  // Shapes: x [head_dim].
+  void decode(std::int64_t head, std::int64_t token, std::span<float> x) {
+    const std::size_t row = to_size(head * side_.n_tokens + token);
+    for (std::size_t i = 0; i < side_.rows.size(); ++i) unpack(side_.rows[i], row, codes_[i]);
+    for (std::size_t i = 0; i < side_.parts.size(); ++i) decode_part(i, row);
+    if (order_.empty()) {
+      std::ranges::copy(ordered_, x.begin());
+    } else {
+      codec::put_channels(order_, ordered_, x);
+    }
+  }
+
+ private:
+  explicit RowDecoder(const CodedSide& side)
+      : side_(side), ordered_(to_size(side.shape.head_dim)), part_(ordered_.size()) {
+    for (const CodeRows& rows : side.rows) codes_.emplace_back(rows.n_codes);
+  }
+
+  static void unpack(const CodeRows& rows, std::size_t row, std::vector<std::uint8_t>& codes) {
+    const std::size_t bytes = codec::packed_size(rows.n_codes, rows.bits);
+    codec::unpack_codes(rows.bytes.subspan(row * bytes, bytes), rows.bits, codes);
+  }
+
+  void decode_part(std::size_t i, std::size_t row) {
+    const CodedPart& part = side_.parts[i];
+    const auto x = std::span(part_).first(to_size(part.spec.quantizer.head_dim));
+    const std::uint8_t* codes = codes_[part.rows].data() + part.first_code;
+    const float scale = part.scales[row];
+    for (std::size_t c = 0; c < x.size(); ++c) {
+      x[c] = scale * (part.factor * part.spec.centroids[codes[c]]);
+    }
+    if (maps_[i]) maps_[i]->unrotate(x, x);
+    const auto out = std::span(ordered_).subspan(to_size(part.spec.first), x.size());
+    const float bias = part.biases.empty() ? 0.0f : part.biases[row];
+    for (std::size_t c = 0; c < x.size(); ++c) {
+      if (part.spec.of_residual) {
+        out[c] = out[c] + x[c];
+      } else {
+        out[c] = part.biases.empty() ? x[c] : x[c] + bias;
+      }
+    }
+  }
+
+  const CodedSide& side_;
+  std::vector<std::optional<codec::Rotation>> maps_;
+  std::vector<std::uint16_t> order_;
+  std::vector<std::vector<std::uint8_t>> codes_;  // of one head vector, as side_.rows
+  std::vector<float> ordered_;                    // [head_dim], in the codec's order of channels
+  std::vector<float> part_;
+};
+
+// The tokens from `first` on, which is the first of a block, decoded.
+Result<cache::DenseSide> decoded_from(const CodedSide& in, std::int64_t first, Context& context) {
+  TQC_TRY_ASSIGN(cache::DenseSide side,
+                 make_dense(in.shape, Dtype::kF32, in.n_tokens - first, context));
+  if (side.blocks.empty()) return side;
+  TQC_TRY_ASSIGN(RowDecoder decoder, RowDecoder::make(in, context.codecs));
+  std::vector<float> x(to_size(in.shape.head_dim));
+  for (std::int64_t head = 0; head < in.shape.n_kv_heads; ++head) {
+    for (std::int64_t token = first; token < in.n_tokens; ++token) {
+      decoder.decode(head, token, x);
+      TQC_TRY(check_finite(x, head, token));
+      store_f32(side.dtype, x, dense_row(side, in.shape, head, token - first));
+    }
+  }
+  return side;
+}
+
+// --- packing
+
+std::vector<codec::PartSpec> specs_of(const CodedSide& in) {
+  std::vector<codec::PartSpec> specs;
+  for (const CodedPart& part : in.parts) specs.push_back(part.spec);
+  return specs;
+}
+
+bool fits_f16(float value) {
+  return std::isfinite(value) && f16_to_f32(f32_to_f16(value)) == value;
+}
+
+// Of the tokens in full blocks.
+bool scales_fit(const CodedSide& in, const std::vector<float>& values, float factor) {
+  const std::int64_t packed = in.n_tokens / kTokenBlock * kTokenBlock;
+  for (std::int64_t head = 0; head < in.shape.n_kv_heads; ++head) {
+    const auto first = values.begin() + head * in.n_tokens;
+    const auto fits = [&](float value) { return fits_f16(value * factor); };
+    if (!std::all_of(first, first + packed, fits)) return false;
+  }
+  return true;
+}
+
+// Why version 2 cannot hold the codes as they are, if it cannot.
+std::optional<std::string> misfit(const CodedSide& in) {
+  if (auto reason = parts_misfit(in.shape.head_dim, specs_of(in))) return reason;
+  for (const CodedPart& part : in.parts) {
+    if (!scales_fit(in, part.scales, part.factor)) return "a scale that f16 does not hold";
+    if (!part.biases.empty() && !scales_fit(in, part.biases, 1)) {
+      return "a bias that f16 does not hold";
+    }
+  }
+  return std::nullopt;
+}
+
+// Writes token blocks: codes and scales of one kv head after another, as TurboBlock has them.
+class BlockPacker {
+ public:
+  BlockPacker(const CodedSide& in, const cache::TurboSide& side) : in_(in), codec_(side.codec) {}
+
+  AlignedBytes pack(std::int64_t block, std::size_t block_bytes) const {
+    AlignedBytes bytes(block_bytes);
+    const std::span<std::byte> all(bytes);
+    const std::size_t row_bytes = to_size(kTokenBlock) * sizeof(std::uint16_t);
+    const std::size_t scale_bytes = codec_.n_scale_rows() * row_bytes;
+    const std::size_t n_heads = to_size(in_.shape.n_kv_heads);
+    for (std::size_t head = 0; head < n_heads; ++head) {
+      const std::size_t first_row = head * to_size(in_.n_tokens) + to_size(block * kTokenBlock);
+      pack_codes(first_row, all.subspan(head * codec_.code_bytes(), codec_.code_bytes()));
+      const std::size_t scales_at = n_heads * codec_.code_bytes() + head * scale_bytes;
+      pack_scales(first_row, all.subspan(scales_at, scale_bytes));
+    }
+    return bytes;
+  }
+
+ private:
+  void pack_codes(std::size_t first_row, std::span<std::byte> out) const {
+    std::vector<std::vector<std::uint8_t>> rows;
+    for (const CodeRows& each : in_.rows) rows.push_back(unpacked(each, first_row));
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < in_.parts.size(); ++i) {
+      const CodedPart& part = in_.parts[i];
+      const codec::BlockShape& shape = codec_.part(i).shape();
+      codec::pack_block(shape, columns(rows[part.rows], part.first_code, shape.dim()),
+                        out.subspan(at, shape.block_bytes()));
+      at += shape.block_bytes();
+    }
+  }
+
+  // [256, n_codes], one code a byte.
+  static std::vector<std::uint8_t> unpacked(const CodeRows& rows, std::size_t first_row) {
+    const std::size_t row_bytes = codec::packed_size(rows.n_codes, rows.bits);
+    std::vector<std::uint8_t> codes(to_size(kTokenBlock) * rows.n_codes);
+    for (std::size_t token = 0; token < to_size(kTokenBlock); ++token) {
+      codec::unpack_codes(rows.bytes.subspan((first_row + token) * row_bytes, row_bytes), rows.bits,
+                          std::span(codes).subspan(token * rows.n_codes, rows.n_codes));
+    }
+    return codes;
+  }
+
+  // Some columns of these: [256, count].
+  static std::vector<std::uint8_t> columns(const std::vector<std::uint8_t>& codes,
+                                           std::size_t first, std::size_t count) {
+    const std::size_t n_codes = codes.size() / to_size(kTokenBlock);
+    if (count == n_codes) return codes;
+    std::vector<std::uint8_t> result(to_size(kTokenBlock) * count);
+    for (std::size_t token = 0; token < to_size(kTokenBlock); ++token) {
+      std::copy_n(codes.data() + token * n_codes + first, count, result.data() + token * count);
+    }
+    return result;
+  }
+
+  // A row for each part, then one for each bias.
+  void pack_scales(std::size_t first_row, std::span<std::byte> out) const {
+    std::size_t at = 0;
+    const auto put = [&](const std::vector<float>& values, float factor) {
+      for (std::size_t token = 0; token < to_size(kTokenBlock); ++token) {
+        const std::uint16_t half = f32_to_f16(values[first_row + token] * factor);
+        std::memcpy(out.data() + at, &half, sizeof half);
+        at += sizeof half;
+      }
+    };
+    for (const CodedPart& part : in_.parts) put(part.scales, part.factor);
+    for (const CodedPart& part : in_.parts) {
+      if (part.spec.has_bias) put(part.biases, 1);
+    }
+  }
+
+  const CodedSide& in_;
+  codec::HeadCodec codec_;
+};
+
+Result<cache::Outliers> outliers_of(const CodedSide& in, const codec::HeadCodec& codec) {
+  std::vector<std::uint16_t> loud;
+  for (std::int64_t head = 0; head < in.shape.n_kv_heads; ++head) {
+    loud.insert(loud.end(), in.loud.begin(), in.loud.end());
+  }
+  return cache::make_outliers(in.shape, codec.outlier_channels(), loud);
+}
+
+Result<cache::TurboSide> packed_side(const CodedSide& in, codec::BlockOrder order,
+                                     Context& context) {
+  const int head_dim = static_cast<int>(in.shape.head_dim);
+  TQC_TRY_ASSIGN(codec::HeadCodec codec, context.codecs.codec(head_dim, specs_of(in), order));
+  TQC_TRY_ASSIGN(cache::Outliers outliers, outliers_of(in, codec));
+  const std::int64_t n_packed = in.n_tokens / kTokenBlock;
+  TQC_TRY_ASSIGN(cache::DenseSide tail, decoded_from(in, n_packed * kTokenBlock, context));
+  cache::TurboSide side{.codec = std::move(codec),
+                        .packed = {},
+                        .tail = std::move(tail),
+                        .outliers = std::move(outliers)};
+  const BlockPacker packer(in, side);
+  for (std::int64_t block = 0; block < n_packed; ++block) {
+    const std::size_t bytes = cache::packed_block_bytes(side, in.shape, block);
+    TQC_TRY(context.take(bytes));
+    side.packed.push_back({SharedBytes(packer.pack(block, bytes))});
+  }
+  return side;
+}
+
+template <class Kind>
+Result<cache::Side> as_side(Result<Kind> side) {
+  if (!side) return std::move(side).error();
+  return cache::Side(std::move(side).value());
+}
+
+}  // namespace
+
+std::optional<std::string> parts_misfit(std::int64_t head_dim,
+                                        const std::vector<codec::PartSpec>& parts) {
+  if (parts.size() > 2 && parts[1].of_residual) return "mixed precision with signs of residuals";
+  const auto mode = codec::mode_of(static_cast<int>(head_dim), parts);
+  if (mode) return std::nullopt;
+  return mode.error().message;
+}
+
+Result<cache::Side> coded_side(const CodedSide& in, codec::BlockOrder order, std::string_view place,
+                               Context& context) {
+  const std::optional<std::string> reason = misfit(in);
+  if (!reason) return as_side(packed_side(in, order, context));
+  context.notes.push_back(std::string(place).append(": ").append(*reason).append("; kept dense"));
+  return as_side(decoded_from(in, 0, context));
+}
+
+Result<cache::DenseSide> dense_side(const V1Tensor& tensor, cache::HeadShape shape,
+                                    std::int64_t n_tokens, Context& context) {
+  TQC_TRY_ASSIGN(const Dtype dtype, dense_dtype(tensor));
+  TQC_TRY_ASSIGN(cache::DenseSide side, make_dense(shape, dtype, n_tokens, context));
+  std::vector<float> x(to_size(shape.head_dim));
+  const std::size_t row_bytes = x.size() * dtype_size(dtype);
+  const std::byte* row = tensor.data.data();
+  for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
+    for (std::int64_t token = 0; token < n_tokens; ++token, row += row_bytes) {
+      load_f32(dtype, row, x);
+      TQC_TRY(check_finite(x, head, token));
+      std::memcpy(dense_row(side, shape, head, token), row, row_bytes);
+    }
+  }
+  return side;
+}
+
+}  // namespace tqcache::migrations

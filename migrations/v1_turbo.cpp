@@ -1,0 +1,282 @@
+// TurboQuantKVCache: keys as codes of one or two quantizers, values dense or in groups; or, before
+// its loud channels are chosen, all of it dense.
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "migrations/v1_layers.h"
+#include "migrations/v1_meta.h"
+#include "migrations/v1_side.h"
+#include "tqcache/codec/codebook.h"
+#include "tqcache/codec/packing.h"
+
+namespace tqcache::migrations {
+namespace {
+
+Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+
+cache::HeadShape shape_of(const TurboMeta& meta) { return {meta.num_kv_heads, meta.head_dim}; }
+
+// --- keys
+
+// One quantizer: tensors PREFIX_idx, PREFIX_norms and, with mode prod, PREFIX_signs and
+// PREFIX_residuals.
+struct Quantizer {
+  const char* prefix;
+  std::int64_t first;  // channel, loud ones before the others
+  std::int64_t n_channels;
+  int bits;  // of a code
+
+  std::string name(const char* what) const { return std::string(prefix) + "_" + what; }
+};
+
+codec::PartSpec base_part(const TurboMeta& meta, const Quantizer& quantizer) {
+  const int dim = static_cast<int>(quantizer.n_channels);
+  return {.first = static_cast<int>(quantizer.first),
+          .quantizer = {.head_dim = dim,
+                        .bits = quantizer.bits,
+                        .seed = meta.rotation_seed,
+                        .rotation = meta.is_wht ? codec::RotationKind::kHadamard
+                                                : codec::RotationKind::kDenseQr,
+                        .scale = codec::ScaleRule::kRaw},
+          .centroids = codec::lloyd_max_centroids(dim, quantizer.bits)};
+}
+
+codec::PartSpec residual_part(const TurboMeta& meta, const Quantizer& quantizer) {
+  const int dim = static_cast<int>(quantizer.n_channels);
+  return {.first = static_cast<int>(quantizer.first),
+          .quantizer = {.head_dim = dim,
+                        .bits = 1,
+                        .seed = meta.qjl_seed,
+                        .rotation = codec::RotationKind::kGaussian,
+                        .scale = codec::ScaleRule::kRaw},
+          .of_residual = true,
+          .centroids = codec::residual_centroids(dim, codec::RotationKind::kGaussian)};
+}
+
+Result<void> check_lengths(const std::string& name, const std::vector<float>& lengths) {
+  // Written so that NaN fails.
+  const auto is_length = [](float x) { return x >= 0 && x <= 3.4028234e38f; };
+  if (std::ranges::all_of(lengths, is_length)) return {};
+  return corrupt("tensor \"" + name + "\": a length that is no finite number from 0 on");
+}
+
+// Adds codes and lengths, as one more part.
+Result<void> add_part(const State& state, const TurboMeta& meta, codec::PartSpec spec,
+                      const std::string& codes, const std::string& lengths, CodedSide& side) {
+  CodedPart part{.spec = std::move(spec), .rows = side.rows.size(), .scales = {}, .biases = {}};
+  CodeRows rows{
+      {}, static_cast<std::size_t>(part.spec.quantizer.head_dim), part.spec.quantizer.bits};
+  if (meta.offset > 0) {
+    const auto row_bytes = static_cast<std::int64_t>(codec::packed_size(rows.n_codes, rows.bits));
+    TQC_TRY_ASSIGN(rows.bytes,
+                   state.bytes(codes, V1Dtype::kU8, {meta.num_kv_heads, meta.offset, row_bytes}));
+    TQC_TRY_ASSIGN(part.scales, state.floats(lengths, {meta.num_kv_heads, meta.offset, 1}));
+    TQC_TRY(check_lengths(lengths, part.scales));
+  }
+  side.rows.push_back(rows);
+  side.parts.push_back(std::move(part));
+  return {};
+}
+
+Result<void> add_quantizer(const State& state, const TurboMeta& meta, const Quantizer& quantizer,
+                           CodedSide& side) {
+  TQC_TRY(add_part(state, meta, base_part(meta, quantizer), quantizer.name("idx"),
+                   quantizer.name("norms"), side));
+  if (meta.is_prod) {
+    return add_part(state, meta, residual_part(meta, quantizer), quantizer.name("signs"),
+                    quantizer.name("residuals"), side);
+  }
+  return state.require_absent({quantizer.name("signs"), quantizer.name("residuals")});
+}
+
+// The channels of outlier_mask, ascending.
+Result<std::vector<std::uint16_t>> read_mask(const State& state, const TurboMeta& meta) {
+  TQC_TRY_ASSIGN(const V1Tensor* mask, state.require("outlier_mask"));
+  const std::vector<std::uint64_t> expected = {static_cast<std::uint64_t>(meta.head_dim)};
+  if (mask->dtype != V1Dtype::kBool || mask->shape != expected) {
+    return corrupt(describe(*mask) + ": not a yes or no for each channel");
+  }
+  std::vector<std::uint16_t> loud;
+  for (std::size_t i = 0; i < mask->data.size(); ++i) {
+    if (mask->data[i] != std::byte{0}) loud.push_back(static_cast<std::uint16_t>(i));
+  }
+  if (static_cast<std::int64_t>(loud.size()) == meta.mixed->outlier_channels) return loud;
+  return corrupt("tensor \"outlier_mask\": " + std::to_string(loud.size()) + " channels where " +
+                 std::to_string(meta.mixed->outlier_channels) + " belong");
+}
+
+std::pair<Quantizer, Quantizer> mixed_quantizers(const TurboMeta& meta) {
+  const MixedMeta& mixed = *meta.mixed;
+  return {{"out", 0, mixed.outlier_channels, meta.code_bits(mixed.outlier_high_bits)},
+          {"reg", mixed.outlier_channels, meta.head_dim - mixed.outlier_channels,
+           meta.code_bits(mixed.regular_bits)}};
+}
+
+Result<CodedSide> coded_keys(const State& state, const TurboMeta& meta) {
+  CodedSide side{
+      .shape = shape_of(meta), .n_tokens = meta.offset, .rows = {}, .parts = {}, .loud = {}};
+  if (!meta.mixed) {
+    TQC_TRY(state.require_absent(
+        {"out_idx", "out_norms", "out_signs", "out_residuals", "outlier_mask"}));
+    TQC_TRY(add_quantizer(state, meta, {"reg", 0, meta.head_dim, meta.bits_mse}, side));
+    return side;
+  }
+  TQC_TRY_ASSIGN(side.loud, read_mask(state, meta));
+  const auto [loud, regular] = mixed_quantizers(meta);
+  TQC_TRY(add_quantizer(state, meta, loud, side));
+  TQC_TRY(add_quantizer(state, meta, regular, side));
+  return side;
+}
+
+// --- values
+
+Result<cache::Side> dense_values(const State& state, const TurboMeta& meta, Context& context) {
+  if (meta.offset == 0) return cache::Side(cache::DenseSide{Dtype::kF32, {}});
+  TQC_TRY_ASSIGN(const V1Tensor* tensor, state.require("values_main"));
+  TQC_TRY_ASSIGN(const Grid grid, grid_of(*tensor));
+  if (grid != Grid{meta.num_kv_heads, meta.offset, meta.head_dim}) {
+    return corrupt(describe(*tensor) + ": unlike the keys");
+  }
+  TQC_TRY_ASSIGN(cache::DenseSide side, dense_side(*tensor, shape_of(meta), meta.offset, context));
+  return cache::Side(std::move(side));
+}
+
+Result<cache::Side> values(const State& state, const TurboMeta& meta, std::string_view place,
+                           Context& context) {
+  if (!meta.has_affine_values) {
+    TQC_TRY(
+        state.require_absent({"values_main.packed", "values_main.scales", "values_main.biases"}));
+    return dense_values(state, meta, context);
+  }
+  TQC_TRY(state.require_absent({"values_main"}));
+  return affine_side(state, "values_main", {meta.value_bits, meta.value_group_size}, shape_of(meta),
+                     meta.offset, codec::BlockOrder::kValues, place, context);
+}
+
+// --- before the loud channels are chosen
+
+// Tokens are kept densely until there are enough of them to choose by: one block at most.
+bool is_calibrating(const TurboMeta& meta, const CalibrationMeta& calibration) {
+  return meta.mixed && !calibration.is_done;
+}
+
+Result<void> check_calibration(const State& state, const TurboMeta& meta,
+                               const CalibrationMeta& calibration) {
+  TQC_TRY(state.require_absent({"reg_idx", "reg_norms", "reg_signs", "reg_residuals", "out_idx",
+                                "out_norms", "out_signs", "out_residuals", "outlier_mask",
+                                "values_main", "values_main.packed", "values_main.scales",
+                                "values_main.biases"}));
+  if (meta.offset > cache::kTokenBlock) {
+    return corrupt("a calibration of " + std::to_string(meta.offset) + " tokens");
+  }
+  if (calibration.tokens_seen == meta.offset) return {};
+  return corrupt("calibration_tokens_seen " + std::to_string(calibration.tokens_seen) +
+                 " where offset is " + std::to_string(meta.offset));
+}
+
+struct CalibrationSides {
+  cache::DenseSide k, v;
+};
+
+Result<CalibrationSides> calibration_sides(const State& extra, const TurboMeta& meta,
+                                           Context& context) {
+  if (meta.offset == 0) return CalibrationSides{{Dtype::kF32, {}}, {Dtype::kF32, {}}};
+  TQC_TRY_ASSIGN(const DensePair pair, dense_pair(extra, "calibration_keys", "calibration_values"));
+  if (!(pair.shape == shape_of(meta)) || pair.n_tokens != meta.offset) {
+    return corrupt(describe(*pair.keys) + ": unlike meta_state");
+  }
+  CalibrationSides sides;
+  TQC_TRY_ASSIGN(sides.k, dense_side(*pair.keys, pair.shape, pair.n_tokens, context));
+  TQC_TRY_ASSIGN(sides.v, dense_side(*pair.values, pair.shape, pair.n_tokens, context));
+  return sides;
+}
+
+// A side that will be packed with these parts when it has a full block, if version 2 has such
+// parts.
+Result<cache::Side> open_side(const Result<std::vector<codec::PartSpec>>& parts,
+                              const TurboMeta& meta, codec::BlockOrder order,
+                              const std::string& place, cache::DenseSide dense, Context& context) {
+  const auto reason =
+      parts ? parts_misfit(meta.head_dim, *parts) : std::optional(parts.error().message);
+  if (reason) {
+    context.notes.push_back(place + ": " + *reason + "; kept dense");
+    return cache::Side(std::move(dense));
+  }
+  const int head_dim = static_cast<int>(meta.head_dim);
+  TQC_TRY_ASSIGN(codec::HeadCodec codec, context.codecs.codec(head_dim, *parts, order));
+  cache::Outliers outliers{codec.outlier_channels(), static_cast<std::size_t>(head_dim), {}};
+  return cache::Side(cache::TurboSide{.codec = std::move(codec),
+                                      .packed = {},
+                                      .tail = std::move(dense),
+                                      .outliers = std::move(outliers)});
+}
+
+std::vector<codec::PartSpec> mixed_parts(const TurboMeta& meta) {
+  std::vector<codec::PartSpec> parts;
+  const auto [loud, regular] = mixed_quantizers(meta);
+  for (const Quantizer& quantizer : {loud, regular}) {
+    parts.push_back(base_part(meta, quantizer));
+    if (meta.is_prod) parts.push_back(residual_part(meta, quantizer));
+  }
+  return parts;
+}
+
+Result<std::vector<codec::PartSpec>> affine_parts(const TurboMeta& meta) {
+  return codec::make_parts({.head_dim = static_cast<int>(meta.head_dim),
+                            .mode = codec::Mode::kAffine,
+                            .bits = meta.value_bits,
+                            .group_size = static_cast<int>(meta.value_group_size)});
+}
+
+Result<MigratedLayer> calibrating_layer(const V1Entry& entry, const TurboMeta& meta,
+                                        const CalibrationMeta& calibration, std::string_view place,
+                                        Context& context) {
+  TQC_TRY(check_calibration(State(entry.state), meta, calibration));
+  TQC_TRY_ASSIGN(CalibrationSides dense,
+                 calibration_sides(State(entry.extra_state), meta, context));
+  const std::string layer(place);
+  TQC_TRY_ASSIGN(cache::Side k, open_side(mixed_parts(meta), meta, codec::BlockOrder::kKeys,
+                                          layer + " k", std::move(dense.k), context));
+  cache::Side v(std::move(dense.v));
+  if (meta.has_affine_values) {
+    TQC_TRY_ASSIGN(v, open_side(affine_parts(meta), meta, codec::BlockOrder::kValues, layer + " v",
+                                std::get<cache::DenseSide>(std::move(v)), context));
+  }
+  return MigratedLayer{cache::AttentionLayer{shape_of(meta), std::move(k), std::move(v)},
+                       meta.offset};
+}
+
+template <class T>
+Result<T> in_side(const char* word, Result<T> side) {
+  if (!side) return in_context(word, std::move(side).error());
+  return side;
+}
+
+}  // namespace
+
+Result<MigratedLayer> turbo_layer(const V1Entry& entry, std::string_view place, Context& context) {
+  const State state(entry.state);
+  const State extra(entry.extra_state);
+  TQC_TRY(
+      state.require_only({"reg_idx", "reg_norms", "reg_signs", "reg_residuals", "out_idx",
+                          "out_norms", "out_signs", "out_residuals", "outlier_mask", "values_main",
+                          "values_main.packed", "values_main.scales", "values_main.biases"}));
+  TQC_TRY(extra.require_only({"calibration_keys", "calibration_values"}));
+  TQC_TRY_ASSIGN(const TurboMeta meta, read_turbo_meta(entry.meta_state));
+  TQC_TRY_ASSIGN(const CalibrationMeta calibration, read_calibration_meta(entry.extra_meta));
+  if (is_calibrating(meta, calibration)) {
+    return calibrating_layer(entry, meta, calibration, place, context);
+  }
+  TQC_TRY(extra.require_absent({"calibration_keys", "calibration_values"}));
+  const std::string layer(place);
+  TQC_TRY_ASSIGN(const CodedSide keys, in_side("k", coded_keys(state, meta)));
+  TQC_TRY_ASSIGN(cache::Side k,
+                 in_side("k", coded_side(keys, codec::BlockOrder::kKeys, layer + " k", context)));
+  TQC_TRY_ASSIGN(cache::Side v, in_side("v", values(state, meta, layer + " v", context)));
+  return MigratedLayer{cache::AttentionLayer{shape_of(meta), std::move(k), std::move(v)},
+                       meta.offset};
+}
+
+}  // namespace tqcache::migrations

@@ -1,0 +1,147 @@
+// The second opinion on a migration notices whatever differs.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <variant>
+
+#include "migrations/v1_to_v2.h"
+#include "support/v1_builder.h"
+#include "tqcache/cache/token_hashes.h"
+
+namespace tqcache::test {
+namespace {
+
+using cache::AttentionLayer;
+using cache::Cache;
+using cache::TurboSide;
+using migrations::check_migrated;
+using migrations::v1_to_v2;
+using migrations::V1File;
+using testing::HasSubstr;
+
+V1File some_file() {
+  return V1Builder(300)
+      .turbo({2, 32}, {.bits = 8, .wht = true, .affine_values = V1Affine{4, 32}})
+      .turbo({1, 64}, {.bits = 2, .prod = true, .wht = true})
+      .turbo({1, 64}, {.wht = true, .mixed = V1Mixed{16, 3, 2}})
+      .dense({2, 8}, V1Dtype::kF16)
+      .rotating({2, 4}, {.n_rows = 16, .keep = 2, .max_size = 16, .next = 5})
+      .arrays()
+      .facts()
+      .build();
+}
+
+AttentionLayer& attention(Cache& cache, std::size_t layer) {
+  return std::get<AttentionLayer>(cache.layers.at(layer));
+}
+
+// One byte of a packed block is another one.
+void change_packed(cache::Side& side, std::size_t at, std::byte flip) {
+  auto& block = std::get<TurboSide>(side).packed.at(0);
+  AlignedBytes bytes(block.bytes.view().begin(), block.bytes.view().end());
+  bytes.at(at) ^= flip;
+  block.bytes = SharedBytes(std::move(bytes));
+}
+
+void expect_noticed(const std::string& message, const std::function<void(Cache&)>& change) {
+  const V1File file = some_file();
+  auto migration = must(v1_to_v2(file));
+  must(check_migrated(file, migration.cache, 2));
+  change(migration.cache);
+  const auto checked = check_migrated(file, migration.cache, 2);
+  ASSERT_FALSE(checked.ok());
+  EXPECT_EQ(checked.error().code, ErrorCode::kCorrupt);
+  EXPECT_THAT(checked.error().message, HasSubstr(message));
+}
+
+TEST(CheckMigrated, NoticesASingleCode) {
+  // The lowest bit of a code of 8 bits: keys of token 0, channel 0.
+  expect_noticed("layer 0: k: head 0 token 0: not the value",
+                 [](Cache& c) { change_packed(attention(c, 0).k, 0, std::byte{1}); });
+  expect_noticed("layer 0: v: head 0 token 0: not the value",
+                 [](Cache& c) { change_packed(attention(c, 0).v, 0, std::byte{1}); });
+  expect_noticed("layer 1: k: ",
+                 [](Cache& c) { change_packed(attention(c, 1).k, 0, std::byte{1}); });
+  expect_noticed("layer 2: k: ",
+                 [](Cache& c) { change_packed(attention(c, 2).k, 0, std::byte{1}); });
+}
+
+TEST(CheckMigrated, NoticesASignOfTheResidual) {
+  expect_noticed("layer 1: k: ", [](Cache& c) {
+    // The part of the signs begins behind 256 * 64 codes of one bit.
+    change_packed(attention(c, 1).k, 256 * 64 / 8, std::byte{1});
+  });
+}
+
+TEST(CheckMigrated, NoticesAScale) {
+  expect_noticed("layer 0: k: head 0 token 0: ", [](Cache& c) {
+    change_packed(attention(c, 0).k, 2 * 256 * 32, std::byte{1});  // its last digit
+  });
+}
+
+TEST(CheckMigrated, NoticesOtherLoudChannels) {
+  expect_noticed("layer 2: k: ", [](Cache& c) {
+    auto& side = std::get<TurboSide>(attention(c, 2).k);
+    std::vector<std::uint16_t> loud = side.outliers.loud();
+    for (std::uint16_t i = 0; i < 64; ++i) {
+      if (std::ranges::find(loud, i) != loud.end()) continue;
+      loud.back() = i;
+      break;
+    }
+    std::ranges::sort(loud);
+    side.outliers = must(cache::make_outliers({1, 64}, 16, loud));
+  });
+}
+
+TEST(CheckMigrated, NoticesADenseValue) {
+  expect_noticed("layer 3: v: head 1 token 256: ", [](Cache& c) {
+    auto& side = std::get<cache::DenseSide>(attention(c, 3).v);
+    side.blocks.at(1).at(2 * 8 * 256) ^= std::byte{1};
+  });
+  expect_noticed("layer 0: k: head 0 token 256: ", [](Cache& c) {
+    auto& tail = std::get<TurboSide>(attention(c, 0).k).tail;
+    tail.blocks.at(0).at(3) ^= std::byte{0x80};
+  });
+}
+
+TEST(CheckMigrated, NoticesARowOfAWindow) {
+  expect_noticed("layer 4: head 1 token 299: ", [](Cache& c) {
+    auto& arrays = std::get<cache::ArraysLayer>(c.layers.at(4)).arrays;
+    arrays.at(1).data.back() ^= std::byte{1};
+  });
+  expect_noticed("layer 4: another window",
+                 [](Cache& c) { std::get<cache::ArraysLayer>(c.layers.at(4)).window->keep = 1; });
+}
+
+TEST(CheckMigrated, NoticesAnArray) {
+  expect_noticed("layer 5: arrays", [](Cache& c) {
+    std::get<cache::ArraysLayer>(c.layers.at(5)).arrays.at(1).data.back() ^= std::byte{1};
+  });
+  expect_noticed("layer 5: arrays",
+                 [](Cache& c) { std::get<cache::ArraysLayer>(c.layers.at(5)).arrays.pop_back(); });
+}
+
+TEST(CheckMigrated, NoticesWhatGoesForTheWholeCache) {
+  expect_noticed("tokens", [](Cache& c) { c.tokens.back() += 1; });
+  expect_noticed("identity", [](Cache& c) { c.identity.model_name += "!"; });
+  expect_noticed("5 layers where 6 belong", [](Cache& c) { c.layers.pop_back(); });
+  expect_noticed("layer 4: no rotating layer",
+                 [](Cache& c) { std::swap(c.layers[5], c.layers[4]); });
+  expect_noticed("layer 3: no attention layer",
+                 [](Cache& c) { std::swap(c.layers[5], c.layers[3]); });
+}
+
+TEST(CheckMigrated, KnowsHiddenTokensByTheirHashes) {
+  const V1File file = some_file();
+  auto migration = must(v1_to_v2(file));
+  cache::hide_tokens(migration.cache);
+  EXPECT_TRUE(check_migrated(file, migration.cache, 1).ok());
+  migration.cache.hidden_tokens->back()[0] ^= std::byte{1};
+  EXPECT_FALSE(check_migrated(file, migration.cache, 1).ok());
+}
+
+}  // namespace
+}  // namespace tqcache::test
