@@ -8,8 +8,10 @@
 #include <system_error>
 
 #include "interrupt.h"
+#include "migrations/v1_file.h"
 #include "progress.h"
 #include "terminal.h"
+#include "tqcache/format/header.h"
 
 namespace tqcache::cli {
 namespace {
@@ -26,10 +28,25 @@ Outcome<std::uint64_t> save_to_stdout(const Console& console, const cache::Cache
   return std::uint64_t{bytes.size()};
 }
 
+// A slot that is damaged may have been the newer one. What else is wrong with a file is for whoever
+// reads on to tell.
+void warn_of_lost_state(const std::string& name, const ByteSource& source) {
+  const Result<format::Header> header = format::read_header(source);
+  if (!header) return;
+  for (const std::string& damage : header->damage) {
+    warn(name, damage + "; what is read may be an older state");
+  }
+}
+
 }  // namespace
 
 std::string display_name(const std::string& path, std::string_view dash_means) {
   return path == "-" ? std::string(dash_means) : path;
+}
+
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code absent;
+  return a == b || std::filesystem::equivalent(a, b, absent);
 }
 
 Result<Bytes> read_stdin(std::uint64_t max_bytes) {
@@ -48,28 +65,42 @@ Result<Bytes> read_stdin(std::uint64_t max_bytes) {
   }
 }
 
-Outcome<std::unique_ptr<ByteSource>> open_cache(const std::string& path) {
+Outcome<std::unique_ptr<ByteSource>> open_source(const std::string& path) {
   if (path != "-") return in_file(path, open_file(path));
   TQC_TRY_ASSIGN(Bytes bytes, in_file("standard input", read_stdin(kMaxPipedCacheBytes)));
   return memory_source(std::move(bytes));
 }
 
+Outcome<CacheInput> open_cache(const std::string& path, unsigned n_threads) {
+  CacheInput input;
+  input.name = display_name(path, "standard input");
+  TQC_TRY_ASSIGN(input.source, open_source(path));
+  input.file_bytes = input.source->size();
+  if (migrations::looks_like_v1(*input.source)) {
+    TQC_TRY_ASSIGN(V1Input old, read_v1_input(*input.source, input.name, n_threads));
+    input.source = std::move(old.source);
+    input.v1 = std::move(old.summary);
+  }
+  warn_of_lost_state(input.name, *input.source);
+  return input;
+}
+
 Outcome<cache::Cache> load_cache(const Console& console, const std::string& path,
-                                 unsigned n_threads) {
-  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_cache(path));
+                                 const format::ReadOptions& options) {
+  TQC_TRY_ASSIGN(const CacheInput input, open_cache(path, options.n_threads));
   ProgressBar bar(console, "reading", Unit::kBytes);
-  format::ReadOptions options;
-  options.n_threads = n_threads;
-  return in_file(display_name(path, "standard input"),
-                 format::read_cache(*source, options, bar.callback()));
+  return in_file(input.name, format::read_cache(*input.source, options, bar.callback()));
 }
 
 Outcome<cache::Cache> map_cache(const Console& console, const std::string& path,
-                                unsigned n_threads) {
-  if (path == "-") return load_cache(console, path, n_threads);
+                                const format::ReadOptions& options) {
+  if (path == "-") return load_cache(console, path, options);
+  {
+    TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_source(path));
+    if (migrations::looks_like_v1(*source)) return load_cache(console, path, options);
+    warn_of_lost_state(path, *source);
+  }
   ProgressBar bar(console, "checking", Unit::kBytes);
-  format::ReadOptions options;
-  options.n_threads = n_threads;
   return in_file(path, format::map_cache(path, options, bar.callback()));
 }
 

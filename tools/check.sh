@@ -3,23 +3,41 @@
 # own summary.
 #
 # usage: tools/check.sh [--clang] [--neon] [--asan] [--jobs N]
+#        tools/check.sh --fuzz [--fuzz-seconds N] [--fuzz-runs N] [--fuzz-target NAME]... [--jobs N]
+#        tools/check.sh --coverage [--jobs N]
 #   --clang   first compile everything with clang 14 as well, warnings as errors
 #   --neon    then compile the codec for 64-bit ARM, and run its tests under qemu
 #   --asan    then run the tests under AddressSanitizer and UndefinedBehaviorSanitizer as well
 #   --jobs N  processes at a time (default: all processors)
 # With CI=true in the environment warnings are errors in every step.
+#
+#   --fuzz           run every fuzz target (docs/fuzzing.md), instead of the tests
+#   --fuzz-seconds N each for N seconds (default: 60)
+#   --fuzz-runs N    each until it has run N inputs, however long that takes
+#   --fuzz-target N  this one alone; may be given several times
+#   --coverage       tell which branches of the file formats' readers and writers the tests take
+#                    (docs/coverage.md), instead of running all tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 with_clang=false
 with_neon=false
 with_asan=false
+with_fuzz=false
+with_coverage=false
+fuzz_limit=-max_total_time=60
+fuzz_targets=()
 jobs=$(nproc)
 
 usage_error() {
   echo "tools/check.sh: $1" >&2
-  sed -n 's/^# \(usage: .*\)/\1/p' "$0" >&2
+  sed -n '/^# usage: /,/^#   --/{s/^# \(usage: .*\)/\1/p;s/^#\( *tools.*\)/\1/p}' "$0" >&2
   exit 2
+}
+
+# want_number OPTION VALUE
+want_number() {
+  [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || usage_error "$1 wants a number"
 }
 
 while [ $# -gt 0 ]; do
@@ -27,9 +45,14 @@ while [ $# -gt 0 ]; do
     --clang) with_clang=true ;;
     --neon) with_neon=true ;;
     --asan) with_asan=true ;;
-    --jobs)
-      [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || usage_error "--jobs wants a number"
-      jobs=$2
+    --fuzz) with_fuzz=true ;;
+    --coverage) with_coverage=true ;;
+    --jobs) want_number "$@"; jobs=$2; shift ;;
+    --fuzz-seconds) want_number "$@"; fuzz_limit=-max_total_time=$2; shift ;;
+    --fuzz-runs) want_number "$@"; fuzz_limit=-runs=$2; shift ;;
+    --fuzz-target)
+      [ -f "tests/fuzz/fuzz_${2:-}.cpp" ] || usage_error "no such fuzz target: ${2:-}"
+      fuzz_targets+=("$2")
       shift
       ;;
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
@@ -69,13 +92,88 @@ check_neon() {
   ctest --test-dir build/neon --parallel "$jobs" --output-on-failure
 }
 
+# start_fuzzing TARGET: what it finds new stays in build/fuzz/corpus, and inputs that end it in
+# build/fuzz/found.
+start_fuzzing() {
+  local target=$1 folder=build/fuzz dictionary=()
+  [ ! -f "tests/fuzz/dictionary/$target.dict" ] ||
+    dictionary=(-dict="tests/fuzz/dictionary/$target.dict")
+  mkdir -p "$folder/corpus/$target" "$folder/found"
+  "$folder/tests/fuzz/fuzz_$target" "$fuzz_limit" -max_len=4096 -timeout=10 -rss_limit_mb=2048 \
+    -entropic=0 -print_final_stats=1 -artifact_prefix="$folder/found/$target-" "${dictionary[@]}" \
+    "$folder/corpus/$target" "tests/fuzz/corpus/$target" > "$folder/$target.log" 2>&1 &
+  running+=("$target:$!")
+}
+
+# Waits for the target that was started first, and says in one line what came of it.
+end_fuzzing() {
+  local target=${running[0]%:*} pid=${running[0]#*:} status=0 log runs speed edges
+  running=("${running[@]:1}")
+  wait "$pid" || status=$?
+  log=build/fuzz/$target.log
+  runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+  speed=$(sed -n 's/^stat::average_exec_per_sec: *//p' "$log")
+  edges=$(grep -o 'cov: [0-9]* ft: [0-9]*' "$log" | tail -n 1)
+  printf '%-18s %10s executions %7s/s  %s\n' "$target" "${runs:-?}" "${speed:-?}" "$edges"
+  [ $status -ne 0 ] || return 0
+  tail -n 40 "$log"
+  echo "tools/check.sh: fuzz target $target failed, as $log tells" >&2
+  failed=true
+}
+
+# As many targets at a time as there are jobs.
+fuzz_all() {
+  local target running=() failed=false
+  for target in "$@"; do
+    [ ${#running[@]} -lt "$jobs" ] || end_fuzzing
+    start_fuzzing "$target"
+  done
+  while [ ${#running[@]} -gt 0 ]; do end_fuzzing; done
+  if $failed; then return 1; fi
+}
+
+check_fuzz() {
+  configure_and_build fuzz "$werror"
+  if [ ${#fuzz_targets[@]} -eq 0 ]; then
+    local source
+    for source in tests/fuzz/fuzz_*.cpp; do
+      source=${source##*/fuzz_}
+      fuzz_targets+=("${source%.cpp}")
+    done
+  fi
+  step "fuzz: ${#fuzz_targets[@]} targets, each with ${fuzz_limit#-}"
+  fuzz_all "${fuzz_targets[@]}"
+}
+
+# The tests of these folders, and the replay of the fuzz corpora. docs/coverage.md tells what counts.
+check_coverage() {
+  configure_and_build coverage OFF
+  find build/coverage -name '*.gcda' -delete
+  step "coverage: tests"
+  ctest --preset coverage --parallel "$jobs" --quiet \
+    --tests-regex '^(base|tensors|cache|format|golden|migrations|damage|faults)_test\.|^fuzz_replay\.'
+  step "coverage: branches"
+  gcovr --root . --object-directory build/coverage --exclude-throw-branches \
+    --exclude-unreachable-branches --exclude-lines-by-pattern '.*\bassert\(.*' \
+    --filter 'lib/tqcache/format/' --filter 'lib/tqcache/tensors/' --filter 'migrations/' \
+    --branches --sort-percentage --json-summary-pretty build/coverage/summary.json \
+    --json build/coverage/coverage.json --txt build/coverage/branches.txt
+  cat build/coverage/branches.txt
+}
+
 groups=(test)
 ! $with_clang || groups+=(clang)
 ! $with_neon || groups+=(neon)
+! $with_fuzz || groups+=(fuzz)
+! $with_coverage || groups+=(coverage)
 tools/install-deps.sh "${groups[@]}"
 
 werror=OFF
 [ "${CI:-}" != true ] || werror=ON
+
+if $with_fuzz; then check_fuzz; fi
+if $with_coverage; then check_coverage; fi
+if $with_fuzz || $with_coverage; then exit 0; fi
 
 if $with_clang; then configure_and_build clang ON; fi
 if $with_neon; then check_neon; fi

@@ -151,6 +151,19 @@ void add_map_flag(CLI::App& app, bool& map) {
                "first; the file must not be cut or changed meanwhile");
 }
 
+void add_first_tokens_flag(CLI::App& app, std::optional<std::int64_t>& first_tokens) {
+  app.add_option("--tokens", first_tokens,
+                 "Take the first N tokens alone; what belongs to the others is not read")
+      ->type_name("N")
+      ->check(at_least(1));
+}
+
+void add_no_tokens_flag(CLI::App& app, bool& no_tokens) {
+  app.add_flag("--no-tokens", no_tokens,
+               "Keep hashes of the prompt's tokens in the file and not the tokens: who has the "
+               "prompt can go on");
+}
+
 void add_force_flag(CLI::App& app, bool& force) {
   app.add_flag("-f,--force", force, "Replace the output file if it exists");
 }
@@ -181,9 +194,15 @@ void add_sampling_flags(CLI::App& app, model::SamplerOptions& sampling) {
 
 void add_compression_flags(CLI::App& app, CompressionFlags& flags, const std::string& method) {
   flags.method = method;
-  app.add_option("--compress", flags.method, "zstd or none, for the file's sections")
+  app.add_option_function<std::string>(
+         "--compress",
+         [&flags](const std::string& word) {
+           flags.method = word;
+           flags.is_given = true;
+         },
+         "zstd or none, for the file's sections")
       ->type_name("METHOD")
-      ->capture_default_str();
+      ->default_str(method);
   app.add_option("--level", flags.level, "Level of zstd, 1 to 19")
       ->type_name("N")
       ->capture_default_str();

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,8 @@ Action define_convert(CLI::App& app);
 Action define_info(CLI::App& app);
 Action define_verify(CLI::App& app);
 Action define_diff(CLI::App& app);
+Action define_migrate(CLI::App& app);
+Action define_compact(CLI::App& app);
 Action define_generate(CLI::App& app);
 Action define_chat(CLI::App& app);
 
@@ -60,12 +63,15 @@ void add_model_flag(CLI::App& app, std::string& path, bool required);
 void add_threads_flag(CLI::App& app, unsigned& n_threads);
 void add_scorer_flag(CLI::App& app, model::Scorer& scorer);
 void add_map_flag(CLI::App& app, bool& map);
+void add_first_tokens_flag(CLI::App& app, std::optional<std::int64_t>& first_tokens);
+void add_no_tokens_flag(CLI::App& app, bool& no_tokens);
 void add_force_flag(CLI::App& app, bool& force);
 void add_sampling_flags(CLI::App& app, model::SamplerOptions& sampling);
 
 struct CompressionFlags {
   std::string method;  // "zstd", "none"
-  int level = 1;       // of zstd
+  bool is_given = false;
+  int level = 1;  // of zstd
 };
 void add_compression_flags(CLI::App& app, CompressionFlags& flags, const std::string& method);
 

@@ -4,15 +4,18 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "cache_io.h"
 #include "chatml.h"
 #include "cli.h"
+#include "growing_file.h"
 #include "interrupt.h"
 #include "line_reader.h"
 #include "session.h"
 #include "text.h"
 #include "text_stream.h"
+#include "tqcache/cache/token_hashes.h"
 #include "tqcache/cache/truncate.h"
 
 namespace tqcache::cli {
@@ -26,11 +29,15 @@ constexpr const char* kExamples = R"(Every line is a turn. A line that begins wi
 
 With --cache the conversation goes on after what the cache holds: another
 conversation, or a text. With --save it is kept at the end, also after Ctrl-C.
+When that is the file of --cache, it grows in place by what is new, without -f:
+whoever reads it at any moment finds the old state or the new one. It is locked
+for the whole conversation; a second writer is refused (exit code 11). tqcache
+compact drops what such saves leave dead.
 
 Examples:
   tqcache chat -m model.gguf
   tqcache chat -m model.gguf --system "Answer in one sentence." --save talk.tqkv
-  tqcache chat -m model.gguf --cache talk.tqkv --save talk.tqkv -f
+  tqcache chat -m model.gguf --cache talk.tqkv --save talk.tqkv
   echo "What is the name of my parrot?" | tqcache chat -m model.gguf --cache talk.tqkv
 )";
 
@@ -41,19 +48,33 @@ struct ChatFlags {
   std::string system;
   std::string save;
   std::int64_t n = 512;
+  bool no_tokens = false;
   CompressionFlags compression;
   bool force = false;
+
+  // Whether a file of this name is the cache that the conversation goes on from.
+  bool is_cache(const std::string& path) const {
+    return !session.cache.empty() && same_file(path, session.cache);
+  }
+  bool grows() const { return !save.empty() && is_cache(save); }
 };
+
+Error no_tokens_in_growing_file() {
+  return usage_error("--no-tokens: a file that grows shows its tokens as it did before");
+}
 
 class Chat {
  public:
-  Chat(const Console& console, const ChatFlags& flags, Session& session, ChatMl chatml)
-      : console_(console), flags_(flags), session_(session), chatml_(chatml) {}
+  // `growing` is the cache file, if it was opened to grow.
+  Chat(const Console& console, const ChatFlags& flags, Session& session, ChatMl chatml,
+       std::optional<GrowingFile>& growing)
+      : console_(console), flags_(flags), session_(session), chatml_(chatml), growing_(growing) {}
 
   // Reads and answers until the input ends or the user does.
   Outcome<Done> converse();
 
-  // Keeps the conversation under `path`. A file of this conversation may always be replaced.
+  // Keeps the conversation under `path`. The cache that it went on from grows, and a file of this
+  // conversation may always be replaced.
   Outcome<Done> save(const std::string& path);
 
  private:
@@ -63,11 +84,13 @@ class Chat {
   void command(const std::string& line);
   void command_save(const std::string& argument);
   void greet() const;
+  Outcome<Done> grow();
 
   const Console& console_;
   const ChatFlags& flags_;
   Session& session_;
   ChatMl chatml_;
+  std::optional<GrowingFile>& growing_;
   LineReader reader_;
   std::vector<std::string> saved_;  // files written by this conversation
   bool quit_ = false;
@@ -169,11 +192,25 @@ void Chat::command_save(const std::string& argument) {
   if (const Outcome<Done> done = save(path); !done) report(done.error(), console_.json);
 }
 
+Outcome<Done> Chat::grow() {
+  if (flags_.no_tokens) return no_tokens_in_growing_file();
+  if (!growing_) {
+    TQC_TRY_ASSIGN(growing_, GrowingFile::open(flags_.session.cache));
+  }
+  TQC_TRY_ASSIGN(
+      const format::AppendReport report,
+      growing_->append(console_, session_.cache(), flags_.compression, flags_.session.n_threads));
+  note(console_, append_text(growing_->path(), report));
+  return Done{};
+}
+
 Outcome<Done> Chat::save(const std::string& path) {
   if (path == "-") return usage_error("/save: standard output is taken by the answers");
+  if (flags_.is_cache(path)) return grow();
   const bool own = std::find(saved_.begin(), saved_.end(), path) != saved_.end();
-  TQC_TRY_ASSIGN(const format::WriteOptions options,
+  TQC_TRY_ASSIGN(format::WriteOptions options,
                  write_options(flags_.compression, flags_.session.n_threads, flags_.force || own));
+  options.hide_tokens = flags_.no_tokens;
   TQC_TRY_ASSIGN(const std::uint64_t bytes, save_cache(console_, session_.cache(), path, options));
   saved_.push_back(path);
   note(console_,
@@ -186,19 +223,37 @@ Outcome<Done> check_flags(const ChatFlags& flags) {
   if (flags.save == "-") return usage_error("--save: standard output is taken by the answers");
   TQC_TRY(write_options(flags.compression, flags.session.n_threads, flags.force));
   TQC_TRY(check_sampling(flags.session.sampling));
-  if (!flags.save.empty()) TQC_TRY(check_output(flags.save, flags.force));
+  if (flags.grows() && flags.no_tokens) return no_tokens_in_growing_file();
+  if (!flags.save.empty() && !flags.grows()) TQC_TRY(check_output(flags.save, flags.force));
+  return Done{};
+}
+
+// Whether a conversation can go on from the cache.
+Outcome<Done> check_cache(const ChatFlags& flags, const cache::Cache& cache) {
+  if (!cache::tokens_known(cache)) {
+    return Failure{Error{ErrorCode::kUnsupported,
+                         "the tokens are hidden: tqcache generate goes on from it when it is given "
+                         "the whole prompt"},
+                   flags.session.cache, false};
+  }
+  if (!flags.system.empty() && cache.n_tokens() > 0) {
+    return usage_error("--system: the cache already holds the beginning of the conversation");
+  }
   return Done{};
 }
 
 Outcome<ExitCode> run(const Console& console, const ChatFlags& flags) {
   TQC_TRY(check_flags(flags));
-  TQC_TRY_ASSIGN(const std::unique_ptr<Session> session, Session::open(console, flags.session));
-  if (!flags.system.empty() && session->cache().n_tokens() > 0) {
-    return usage_error("--system: the cache already holds the beginning of the conversation");
+  std::optional<GrowingFile> growing;
+  if (flags.grows()) {
+    TQC_TRY_ASSIGN(growing, GrowingFile::open(flags.session.cache));
   }
+  TQC_TRY_ASSIGN(const std::unique_ptr<Session> session,
+                 Session::open(console, flags.session, growing ? &*growing : nullptr));
+  TQC_TRY(check_cache(flags, session->cache()));
   TQC_TRY_ASSIGN(const ChatMl chatml,
                  in_file(flags.session.model, ChatMl::make(session->model().tokenizer)));
-  Chat chat(console, flags, *session, chatml);
+  Chat chat(console, flags, *session, chatml, growing);
   const Outcome<Done> conversed = chat.converse();
   acknowledge_interrupt();  // or it would end the saving too
   if (!flags.save.empty() && session->cache().n_tokens() > 0) TQC_TRY(chat.save(flags.save));
@@ -224,6 +279,7 @@ Action define_chat(CLI::App& app) {
   app.add_option("--save", flags->save, "Keep the conversation in this file at the end")
       ->type_name("FILE")
       ->check(file_name());
+  add_no_tokens_flag(app, flags->no_tokens);
   add_compression_flags(app, flags->compression, "zstd");
   add_threads_flag(app, flags->session.n_threads);
   add_scorer_flag(app, flags->session.scorer);

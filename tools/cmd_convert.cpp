@@ -33,6 +33,7 @@ constexpr const char* kExamples =
   tqcache convert book.kv book.tqkv --key-bits 16      keys stay dense
   tqcache convert book.kv book.tqkv --boundary-layers 2 --sink-tokens 4
   tqcache convert book.kv book.tqkv --mode mixed --outlier-channels 32
+  tqcache convert book.kv chapter.tqkv --tokens 4096
   tqcache convert - - < book.kv > book.tqkv
 )";
 
@@ -49,6 +50,8 @@ struct ConvertFlags {
   std::string output;
   CodecFlags codec;
   CompressionFlags compression;
+  std::optional<std::int64_t> first_tokens;
+  bool no_tokens = false;
   unsigned n_threads = 0;
   bool force = false;
 };
@@ -56,7 +59,8 @@ struct ConvertFlags {
 struct Sizes {
   std::uint64_t before = 0;  // bytes of the input file
   std::uint64_t after = 0;
-  std::uint64_t n_values = 0;  // keys and values of all tokens
+  std::int64_t n_tokens = 0;   // that were converted
+  std::uint64_t n_values = 0;  // their keys and values
 
   double ratio() const {
     return after == 0 ? 0 : static_cast<double>(before) / static_cast<double>(after);
@@ -65,14 +69,19 @@ struct Sizes {
 
 Outcome<Done> tell(const Console& console, const ConvertFlags& flags, const Sizes& sizes) {
   const std::optional<double> bits = bits_per_value(sizes.after, sizes.n_values);
-  note(console, fmt::format("{}: {} -> {} bytes, {:.2f} times smaller{}",
-                            display_name(flags.output, "standard output"), grouped(sizes.before),
-                            grouped(sizes.after), sizes.ratio(),
+  // Sizes of a whole and of a part are not to be compared.
+  const std::string change =
+      flags.first_tokens
+          ? fmt::format("the first {} tokens, {} bytes", sizes.n_tokens, grouped(sizes.after))
+          : fmt::format("{} -> {} bytes, {:.2f} times smaller", grouped(sizes.before),
+                        grouped(sizes.after), sizes.ratio());
+  note(console, fmt::format("{}: {}{}", display_name(flags.output, "standard output"), change,
                             bits ? fmt::format(", {:.3f} bits a value", *bits) : ""));
   if (!console.json) return Done{};
   Json object;
   object["schema"] = 1;
   object["file"] = flags.output;
+  object["n_tokens"] = sizes.n_tokens;
   object["bytes_before"] = sizes.before;
   object["bytes_after"] = sizes.after;
   object["ratio"] = sizes.ratio();
@@ -95,18 +104,19 @@ void tell_fallback(const Console& console, const format::CacheFileInfo& info,
 }
 
 // Standard output takes nothing back, so the file has to be whole before the first byte goes there.
-Outcome<std::uint64_t> convert_to_stdout(const Console& console, const ByteSource& source,
-                                         const std::string& name,
+Outcome<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput& input,
+                                         const ConvertFlags& flags,
                                          const cache::ConvertOptions& options,
                                          const format::WriteOptions& write) {
   format::ReadOptions read;
   read.n_threads = options.n_threads;
+  read.first_tokens = flags.first_tokens;
   ProgressBar reading(console, "reading", Unit::kBytes);
   TQC_TRY_ASSIGN(cache::Cache cache,
-                 in_file(name, format::read_cache(source, read, reading.callback())));
+                 in_file(input.name, format::read_cache(*input.source, read, reading.callback())));
   ProgressBar packing(console, "packing", Unit::kVectors);
-  TQC_TRY_ASSIGN(cache,
-                 in_file(name, cache::convert(std::move(cache), options, packing.callback())));
+  TQC_TRY_ASSIGN(
+      cache, in_file(input.name, cache::convert(std::move(cache), options, packing.callback())));
   return save_cache(console, cache, "-", write);
 }
 
@@ -128,37 +138,45 @@ class WatchedSource : public ByteSource {
   mutable std::atomic<bool> failed_ = false;
 };
 
-Outcome<std::uint64_t> convert_to_file(const Console& console, const ByteSource& source,
-                                       const std::string& name, const std::string& output,
+// Whether the output is to blame, and not the input.
+bool is_of_output(const Error& error, const WatchedSource& watched) {
+  if (error.code == ErrorCode::kBusy) return true;  // another process is writing there
+  return error.code == ErrorCode::kIo && !watched.failed();
+}
+
+Outcome<std::uint64_t> convert_to_file(const Console& console, const CacheInput& input,
+                                       const ConvertFlags& flags,
                                        const cache::ConvertOptions& options,
                                        const format::WriteOptions& write) {
   {
     ProgressBar bar(console, "converting", Unit::kBytes);
-    const WatchedSource watched(source);
-    auto done = format::convert_file(watched, output, options, write, bar.callback());
-    const bool is_output = !done && done.error().code == ErrorCode::kIo && !watched.failed();
-    TQC_TRY(in_file(is_output ? output : name, std::move(done)));
+    const WatchedSource watched(*input.source);
+    auto done = format::convert_file(watched, flags.output, options, write, bar.callback(),
+                                     flags.first_tokens);
+    const bool is_output = !done && is_of_output(done.error(), watched);
+    TQC_TRY(in_file(is_output ? flags.output : input.name, std::move(done)));
   }
-  return size_on_disk(output);
+  return size_on_disk(flags.output);
 }
 
 Outcome<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   TQC_TRY_ASSIGN(cache::ConvertOptions options, convert_options(flags.codec));
   options.n_threads = flags.n_threads;
-  TQC_TRY_ASSIGN(const format::WriteOptions write,
+  TQC_TRY_ASSIGN(format::WriteOptions write,
                  write_options(flags.compression, flags.n_threads, flags.force));
+  write.hide_tokens = flags.no_tokens;
   const bool to_stdout = flags.output == "-";
   if (console.json && to_stdout) {
     return usage_error("--json: standard output is taken by the cache");
   }
   TQC_TRY(check_output(flags.output, flags.force));
-  const std::string name = display_name(flags.input, "standard input");
-  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_cache(flags.input));
-  TQC_TRY_ASSIGN(const format::CacheFileInfo info, in_file(name, format::read_cache_info(*source)));
-  Sizes sizes{source->size(), 0, value_count(info)};
-  TQC_TRY_ASSIGN(sizes.after,
-                 to_stdout ? convert_to_stdout(console, *source, name, options, write)
-                           : convert_to_file(console, *source, name, flags.output, options, write));
+  TQC_TRY_ASSIGN(const CacheInput input, open_cache(flags.input, flags.n_threads));
+  TQC_TRY_ASSIGN(const format::CacheFileInfo info,
+                 in_file(input.name, format::read_cache_info(*input.source)));
+  const std::int64_t n_tokens = flags.first_tokens.value_or(info.n_tokens());
+  Sizes sizes{input.file_bytes, 0, n_tokens, value_count(info, n_tokens)};
+  TQC_TRY_ASSIGN(sizes.after, to_stdout ? convert_to_stdout(console, input, flags, options, write)
+                                        : convert_to_file(console, input, flags, options, write));
   tell_fallback(console, info, options.keys);
   TQC_TRY(tell(console, flags, sizes));
   return ExitCode::kDone;
@@ -177,6 +195,8 @@ Action define_convert(CLI::App& app) {
       ->check(file_name())
       ->required();
   add_codec_flags(app, flags->codec);
+  add_first_tokens_flag(app, flags->first_tokens);
+  add_no_tokens_flag(app, flags->no_tokens);
   add_compression_flags(app, flags->compression, "zstd");
   add_threads_flag(app, flags->n_threads);
   add_force_flag(app, flags->force);

@@ -5,13 +5,16 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "cache_io.h"
 #include "cli.h"
+#include "growing_file.h"
 #include "interrupt.h"
 #include "prompt.h"
 #include "session.h"
 #include "text_stream.h"
+#include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::cli {
 namespace {
@@ -23,10 +26,20 @@ or after N tokens. A cache saved with --save holds every token of the prompt and
 of the answer, the end token included, so it can be gone on from exactly; it is
 saved even if generation was interrupted. Turbo layers stay turbo.
 
+With --append the cache file itself grows by what is new, in place: whoever reads
+it at any moment, even after a loss of power, finds the old state or the new one.
+It is locked from the beginning; a second writer is refused (exit code 11).
+
+Of a cache that hides its tokens (--no-tokens) the whole prompt has to be given,
+which must begin with the cached tokens; what comes after them is read. Saved
+again it hides them, too.
+
 Examples:
   tqcache generate -m model.gguf -p "Once upon a time" -n 100
   tqcache generate -m model.gguf --cache book.tqkv -n 100
   tqcache generate -m model.gguf --cache book.tqkv -p " Then" -n 50 --save more.tqkv
+  tqcache generate -m model.gguf --cache book.tqkv -p " Then" -n 50 --append
+  tqcache generate -m model.gguf --cache book.tqkv --tokens 1000 -n 50
   tqcache generate -m model.gguf -p "Hi" -n 20 --temperature 0.8 --top-p 0.95 --seed 7
 )";
 
@@ -35,6 +48,8 @@ struct GenerateFlags {
   PromptFlags prompt;
   std::int64_t n = 0;
   std::string save;
+  bool append = false;
+  bool no_tokens = false;
   CompressionFlags compression;
   bool force = false;
 };
@@ -43,7 +58,9 @@ struct Run {
   std::int64_t cached_tokens = 0;
   std::int64_t prompt_tokens = 0;
   double prompt_seconds = 0;
+  bool was_hidden = false;  // the cache did not say its tokens
   Generation generation;
+  std::optional<format::AppendReport> appended;
 
   std::int64_t timed_tokens() const {
     return std::max<std::int64_t>(0, std::ssize(generation.ids) - 1);
@@ -61,7 +78,8 @@ std::uint64_t peak_memory_bytes() {
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
 }
 
-Json generate_json(const Session& session, const Run& run, const std::string& text) {
+Json generate_json(const Session& session, const GenerateFlags& flags, const Run& run,
+                   const std::string& text) {
   const cache::ByteCount bytes = cache::byte_count(session.cache());
   Json json;
   json["text"] = text;
@@ -81,6 +99,7 @@ Json generate_json(const Session& session, const Run& run, const std::string& te
   json["prompt_route"] = route.prompt;
   json["scorer_fallback"] = route.fallback.empty() ? Json(nullptr) : Json(route.fallback);
   json["stop_reason"] = stop_word(run.generation.stop);
+  if (run.appended) json["append"] = append_json(flags.session.cache, *run.appended);
   return json;
 }
 
@@ -103,9 +122,28 @@ void tell(const Console& console, const Run& run) {
   note(console, fmt::format("{}, stopped by {}", line, stop_word(run.generation.stop)));
 }
 
-Outcome<Done> feed_prompt(Session& session, const PromptFlags& flags, Run& run) {
-  TQC_TRY_ASSIGN(const std::vector<std::int32_t> ids,
-                 read_prompt(flags, session.model().tokenizer));
+// Shows the prompt's tokens to a cache that hides its own, and gives those that it does not hold.
+Outcome<std::vector<std::int32_t>> rest_of_prompt(cache::Cache& cache, const std::string& name,
+                                                  std::vector<std::int32_t> ids) {
+  if (ids.empty()) {
+    return Failure{Error{ErrorCode::kUnsupported,
+                         "the tokens are hidden: the whole prompt is needed, by --prompt, --file "
+                         "or --ids"},
+                   name, false};
+  }
+  TQC_TRY(in_file(name, cache::reveal_tokens(cache, ids)));
+  ids.erase(ids.begin(), ids.begin() + cache.n_tokens());
+  return ids;
+}
+
+Outcome<Done> feed_prompt(Session& session, const GenerateFlags& flags, Run& run) {
+  TQC_TRY_ASSIGN(std::vector<std::int32_t> ids,
+                 read_prompt(flags.prompt, session.model().tokenizer));
+  run.was_hidden = !cache::tokens_known(session.cache());
+  if (run.was_hidden) {
+    const std::string name = display_name(flags.session.cache, "standard input");
+    TQC_TRY_ASSIGN(ids, rest_of_prompt(session.cache(), name, std::move(ids)));
+  }
   run.cached_tokens = session.cache().n_tokens();
   run.prompt_tokens = std::ssize(ids);
   if (ids.empty() && run.cached_tokens == 0)
@@ -115,6 +153,19 @@ Outcome<Done> feed_prompt(Session& session, const PromptFlags& flags, Run& run) 
   run.prompt_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return Done{};
+}
+
+Result<void> check_append(const GenerateFlags& flags) {
+  if (flags.session.cache.empty()) return usage_error("--append: no --cache to append to");
+  if (flags.session.cache == "-") return usage_error("--append: standard input cannot grow");
+  if (!flags.save.empty()) return usage_error("only one of --append and --save can be given");
+  if (flags.session.first_tokens) {
+    return usage_error("--append: with --tokens the file would lose the other tokens");
+  }
+  if (flags.no_tokens) {
+    return usage_error("--no-tokens: a file that grows shows or hides its tokens as it did before");
+  }
+  return {};
 }
 
 Result<void> check_flags(const GenerateFlags& flags) {
@@ -127,28 +178,56 @@ Result<void> check_flags(const GenerateFlags& flags) {
     return usage_error("--cache and --file cannot both be standard input");
   }
   if (flags.save == "-") return usage_error("--save: standard output is taken by the text");
+  if (flags.session.first_tokens && flags.session.cache.empty()) {
+    return usage_error("--tokens is of use only with --cache");
+  }
+  if (flags.append) return check_append(flags);
+  if (flags.no_tokens && flags.save.empty()) {
+    return usage_error("--no-tokens is of use only with --save");
+  }
   return {};
+}
+
+// Keeps what was made, whatever ended it.
+Outcome<Done> keep(const Console& console, const GenerateFlags& flags, const Session& session,
+                   std::optional<GrowingFile>& growing, Run& run) {
+  const unsigned n_threads = flags.session.n_threads;
+  if (growing) {
+    TQC_TRY_ASSIGN(run.appended,
+                   growing->append(console, session.cache(), flags.compression, n_threads));
+    note(console, append_text(flags.session.cache, *run.appended));
+  } else if (!flags.save.empty()) {
+    TQC_TRY_ASSIGN(format::WriteOptions write,
+                   write_options(flags.compression, n_threads, flags.force));
+    write.hide_tokens = flags.no_tokens || run.was_hidden;
+    TQC_TRY(save_cache(console, session.cache(), flags.save, write));
+  }
+  return Done{};
 }
 
 Outcome<ExitCode> run(const Console& console, const GenerateFlags& flags) {
   TQC_TRY(check_flags(flags));
-  TQC_TRY_ASSIGN(const format::WriteOptions write,
-                 write_options(flags.compression, flags.session.n_threads, flags.force));
-  const bool saves = !flags.save.empty();
-  if (saves) TQC_TRY(check_output(flags.save, flags.force));
+  TQC_TRY(write_options(flags.compression, flags.session.n_threads, flags.force));
+  if (!flags.save.empty()) TQC_TRY(check_output(flags.save, flags.force));
+  std::optional<GrowingFile> growing;
+  if (flags.append) {
+    TQC_TRY_ASSIGN(growing, GrowingFile::open(flags.session.cache));
+  }
 
-  TQC_TRY_ASSIGN(const std::unique_ptr<Session> session, Session::open(console, flags.session));
+  TQC_TRY_ASSIGN(const std::unique_ptr<Session> session,
+                 Session::open(console, flags.session, growing ? &*growing : nullptr));
   Run run;
-  TQC_TRY(feed_prompt(*session, flags.prompt, run));
+  TQC_TRY(feed_prompt(*session, flags, run));
   TextStream stream(session->model().tokenizer, !console.json);
+  const bool keeps = growing || !flags.save.empty();
   run.generation =
-      session->generate(flags.n, saves, [&](std::int32_t id) { return stream.add(id); });
+      session->generate(flags.n, keeps, [&](std::int32_t id) { return stream.add(id); });
 
-  // What was made is kept whatever ended it.
-  acknowledge_interrupt();
-  if (saves) TQC_TRY(save_cache(console, session->cache(), flags.save, write));
+  acknowledge_interrupt();  // or it would end the saving too
+  TQC_TRY(keep(console, flags, *session, growing, run));
   if (run.generation.stop == StopReason::kFailed) return std::move(*run.generation.failure);
-  TQC_TRY(console.json ? print_json(generate_json(*session, run, stream.text())) : stream.end());
+  TQC_TRY(console.json ? print_json(generate_json(*session, flags, run, stream.text()))
+                       : stream.end());
   tell(console, run);
   if (run.generation.failure) return std::move(*run.generation.failure);
   return ExitCode::kDone;
@@ -172,6 +251,9 @@ Action define_generate(CLI::App& app) {
   app.add_option("--save", flags->save, "Keep the longer cache in this file")
       ->type_name("FILE")
       ->check(file_name());
+  app.add_flag("--append", flags->append, "Let the cache file itself grow by what is new");
+  add_first_tokens_flag(app, flags->session.first_tokens);
+  add_no_tokens_flag(app, flags->no_tokens);
   add_compression_flags(app, flags->compression, "zstd");
   add_threads_flag(app, flags->session.n_threads);
   add_scorer_flag(app, flags->session.scorer);

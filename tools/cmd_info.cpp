@@ -16,7 +16,8 @@ namespace {
 constexpr const char* kExamples =
     R"(The prompt is shown only with --show-text: its token ids, or with --model its
 text, because the file holds no tokenizer. Whether the file is whole is told by
-tqcache verify.
+tqcache verify. Dead bytes are what later saves took the place of: tqcache compact
+drops them.
 
 Examples:
   tqcache info book.tqkv
@@ -56,10 +57,14 @@ Outcome<ExitCode> run(const Console& console, const InfoFlags& flags) {
   if (!flags.model.empty() && !flags.show_text) {
     return usage_error("--model is of use only with --show-text");
   }
-  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_cache(flags.file));
-  const std::string name = display_name(flags.file, "standard input");
-  TQC_TRY_ASSIGN(const format::CacheFileInfo info, in_file(name, format::read_cache_info(*source)));
-  InfoView view{info, name, flags.sections, flags.show_text, std::nullopt};
+  TQC_TRY_ASSIGN(const CacheInput input, open_cache(flags.file, 0));
+  TQC_TRY_ASSIGN(const format::CacheFileInfo info,
+                 in_file(input.name, format::read_cache_info(*input.source)));
+  if (flags.show_text && info.hidden_tokens) {
+    return Failure{Error{ErrorCode::kUnsupported, "--show-text: the file does not say its tokens"},
+                   input.name, false};
+  }
+  InfoView view{info, input, flags.sections, flags.show_text, std::nullopt};
   if (!flags.model.empty()) {
     TQC_TRY_ASSIGN(view.text, prompt_text(flags, info));
   }

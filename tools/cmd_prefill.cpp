@@ -36,6 +36,7 @@ struct PrefillOptions {
   std::string dtype = "f16";
   unsigned n_threads = 0;
   CompressionFlags compression;
+  bool no_tokens = false;
   std::string output;
   bool force = false;
 };
@@ -108,8 +109,9 @@ Outcome<ExitCode> run(const Console& console, const PrefillOptions& options) {
   if (console.json && options.output == "-") {
     return usage_error("--json: standard output is taken by the cache");
   }
-  TQC_TRY_ASSIGN(const format::WriteOptions write,
+  TQC_TRY_ASSIGN(format::WriteOptions write,
                  write_options(options.compression, options.n_threads, options.force));
+  write.hide_tokens = options.no_tokens;
   TQC_TRY(check_output(options.output, options.force));
   Work work;
   TQC_TRY_ASSIGN(const cache::Cache cache, prefill(console, options, flags, work));
@@ -131,6 +133,7 @@ Action define_prefill(CLI::App& app) {
   app.add_option("--dtype", options->dtype, "Values of the cache: f16, bf16 or f32")
       ->type_name("TYPE")
       ->capture_default_str();
+  add_no_tokens_flag(app, options->no_tokens);
   add_compression_flags(app, options->compression, "none");
   add_threads_flag(app, options->n_threads);
   app.add_option("-o,--output", options->output, "The cache file; - is standard output")

@@ -8,9 +8,11 @@
 
 #include "cache_io.h"
 #include "cli.h"
+#include "migrations/v1_file.h"
 #include "probe.h"
 #include "progress.h"
 #include "text.h"
+#include "tqcache/cache/token_hashes.h"
 #include "tqcache/model/model.h"
 
 namespace tqcache::cli {
@@ -20,7 +22,9 @@ constexpr const char* kExamples =
     R"(Every checksum and every rule of the format is checked, and each damage is told.
 With --model, the fingerprints are compared, and then the model runs again over
 the last tokens (--probe) to see whether the same keys and values come out, up to
-0.01 of their length, or 0.01 + 3.3 / 2^bits where tokens are packed.
+0.01 of their length, or 0.01 + 3.3 / 2^bits where tokens are packed. A file that
+hides its tokens cannot be probed: --probe 0 compares the fingerprints alone.
+What an interrupted save left behind the end of the file is no damage.
 
 Exit codes: 0 whole, 20 damaged, 22 of another model.
 
@@ -71,6 +75,7 @@ Extremes largest(const ProbeReport& report) {
 // What was found; each part is there as far as the checks came.
 struct Findings {
   format::VerifyReport file;
+  std::optional<V1Summary> v1;  // of a file of version 1
   std::optional<ProbeReport> probe;
   std::optional<Error> error;  // why the cache is refused
 };
@@ -80,18 +85,38 @@ Json findings_json(const std::string& name, const VerifyFlags& flags, const Find
   json["schema"] = 1;
   json["file"] = name;
   json["ok"] = !findings.error.has_value();
+  json["version"] = findings.v1 ? 1 : findings.file.info.version;
   json["sections_checked"] = findings.file.sections_checked;
   json["bytes_checked"] = findings.file.bytes_checked;
+  json["dead_bytes"] = findings.file.info.gap_bytes;
+  json["bytes_behind_the_end"] = findings.file.info.trailing_bytes;
   json["damage"] = findings.file.damage;
   json["model"] = flags.model.empty() ? Json(nullptr) : Json(flags.model);
   json["probe"] = findings.probe ? probe_json(*findings.probe) : Json(nullptr);
   return json;
 }
 
+// "400 sections and 13,248,016 bytes checked"
+std::string checked_text(const Findings& findings) {
+  const format::VerifyReport& file = findings.file;
+  if (findings.v1) {
+    return fmt::format("version 1, {} layers and {} bytes checked", findings.v1->class_paths.size(),
+                       grouped(file.bytes_checked));
+  }
+  std::string text = fmt::format("{} sections and {} bytes checked", grouped(file.sections_checked),
+                                 grouped(file.bytes_checked));
+  if (file.info.gap_bytes > 0) {
+    text += fmt::format(", {} of them dead", grouped(file.info.gap_bytes));
+  }
+  if (file.info.trailing_bytes > 0) {
+    text += fmt::format("; {} bytes behind the end are of a save that was interrupted",
+                        grouped(file.info.trailing_bytes));
+  }
+  return text;
+}
+
 std::string verdict(const std::string& name, const VerifyFlags& flags, const Findings& findings) {
-  std::string text =
-      fmt::format("{}: whole, {} sections and {} bytes checked", name,
-                  grouped(findings.file.sections_checked), grouped(findings.file.bytes_checked));
+  std::string text = fmt::format("{}: whole, {}", name, checked_text(findings));
   if (!flags.model.empty()) text += "; of this model by its fingerprints";
   if (const auto& probe = findings.probe; probe) {
     const Extremes extremes = largest(*probe);
@@ -104,11 +129,10 @@ std::string verdict(const std::string& name, const VerifyFlags& flags, const Fin
 }
 
 // Compares with the model; fills `findings` as far as it comes.
-Outcome<Done> check_model(const Console& console, const VerifyFlags& flags,
+Outcome<Done> check_model(const Console& console, const VerifyFlags& flags, const std::string& name,
                           const ByteSource& source, Findings& findings) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
                  in_file(flags.model, model::load_model(flags.model)));
-  const std::string name = display_name(flags.file, "standard input");
   format::ReadOptions options;
   options.n_threads = flags.n_threads;
   TQC_TRY_ASSIGN(cache::Cache cache, in_file(name, format::read_cache(source, options)));
@@ -117,6 +141,11 @@ Outcome<Done> check_model(const Console& console, const VerifyFlags& flags,
     return Done{};
   }
   if (flags.n_probe == 0 || cache.n_tokens() == 0) return Done{};
+  if (!cache::tokens_known(cache)) {
+    findings.error = Error{ErrorCode::kUnsupported,
+                           "the tokens are hidden, so they cannot be computed again (--probe 0)"};
+    return Done{};
+  }
   ProgressBar bar(console, "probing", Unit::kTokens);
   TQC_TRY_ASSIGN(findings.probe, in_file(name, probe(std::move(cache), *model, flags.n_probe,
                                                      flags.n_threads, bar.callback())));
@@ -126,26 +155,36 @@ Outcome<Done> check_model(const Console& console, const VerifyFlags& flags,
   return Done{};
 }
 
-Outcome<format::VerifyReport> check_file(const Console& console, const VerifyFlags& flags,
-                                         const ByteSource& source, const std::string& name) {
+// Checks the file itself. `source` is of version 2 afterwards, whatever it was.
+Outcome<Done> check_file(const Console& console, const VerifyFlags& flags, const std::string& name,
+                         std::unique_ptr<ByteSource>& source, Findings& findings) {
+  if (migrations::looks_like_v1(*source)) {
+    findings.file.bytes_checked = source->size();
+    TQC_TRY_ASSIGN(V1Input old, read_v1_input(*source, name, flags.n_threads, true));
+    source = std::move(old.source);
+    findings.v1 = std::move(old.summary);
+    return Done{};
+  }
   ProgressBar bar(console, "checking", Unit::kBytes);
   format::ReadOptions options;
   options.n_threads = flags.n_threads;
-  return in_file(name, format::verify_cache(source, options, bar.callback()));
+  TQC_TRY_ASSIGN(findings.file,
+                 in_file(name, format::verify_cache(*source, options, bar.callback())));
+  return Done{};
 }
 
 Outcome<ExitCode> run(const Console& console, const VerifyFlags& flags) {
   const std::string name = display_name(flags.file, "standard input");
-  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_cache(flags.file));
+  TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(flags.file));
   Findings findings;
-  TQC_TRY_ASSIGN(findings.file, check_file(console, flags, *source, name));
+  TQC_TRY(check_file(console, flags, name, source, findings));
   const std::vector<std::string>& damage = findings.file.damage;
   if (!damage.empty()) {
     for (const std::string& line : damage) complain(name, line);
     findings.error = Error{ErrorCode::kCorrupt, fmt::format("damaged in {} place{}", damage.size(),
                                                             damage.size() == 1 ? "" : "s")};
   } else if (!flags.model.empty()) {
-    TQC_TRY(check_model(console, flags, *source, findings));
+    TQC_TRY(check_model(console, flags, name, *source, findings));
   }
   if (console.json) TQC_TRY(print_json(findings_json(name, flags, findings)));
   if (findings.error) return Failure{*findings.error, name, false};

@@ -59,6 +59,19 @@ void complain(std::string_view file, std::string_view message) {
   write_stderr(printable(fmt::format("tqcache: {}{}", place, message)) + "\n");
 }
 
+void warn(std::string_view file, std::string_view message) {
+  complain("warning", fmt::format("{}: {}", file, message));
+}
+
+Json failure_json(const Failure& failure) {
+  Json json;
+  json["code"] = error_word(failure.error.code);
+  json["exit_code"] = static_cast<int>(exit_code(failure.error.code));
+  json["file"] = failure.file.empty() ? Json(nullptr) : Json(failure.file);
+  json["message"] = failure.error.message;
+  return json;
+}
+
 ExitCode report(const Failure& failure, bool json) {
   const ExitCode code = exit_code(failure.error.code);
   if (failure.silent) return code;
@@ -69,10 +82,7 @@ ExitCode report(const Failure& failure, bool json) {
   if (!json) return code;
   Json object;
   object["schema"] = 1;
-  object["error"]["code"] = error_word(failure.error.code);
-  object["error"]["exit_code"] = static_cast<int>(code);
-  object["error"]["file"] = failure.file.empty() ? Json(nullptr) : Json(failure.file);
-  object["error"]["message"] = failure.error.message;
+  object["error"] = failure_json(failure);
   write_stderr(object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   return code;
 }

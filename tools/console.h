@@ -32,6 +32,12 @@ void note(const Console& console, std::string_view line);
 // "tqcache: FILE: message" on standard error, whatever was asked for.
 void complain(std::string_view file, std::string_view message);
 
+// "tqcache: warning: FILE: message" on standard error, whatever was asked for.
+void warn(std::string_view file, std::string_view message);
+
+// {"code": "corrupt", "exit_code": 20, "file": ..., "message": ...}
+Json failure_json(const Failure& failure);
+
 // Tells of a failure, as a line and with --json as an object, and gives the code to exit with.
 ExitCode report(const Failure& failure, bool json);
 

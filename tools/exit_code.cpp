@@ -18,6 +18,8 @@ ExitCode exit_code(ErrorCode code) {
       return ExitCode::kNotFound;
     case ErrorCode::kIo:
       return ExitCode::kFailed;
+    case ErrorCode::kBusy:
+      return ExitCode::kBusy;
     case ErrorCode::kInterrupted:
       return ExitCode::kInterrupted;
   }
@@ -42,6 +44,8 @@ std::string_view error_word(ErrorCode code) {
       return "not_found";
     case ErrorCode::kIo:
       return "io";
+    case ErrorCode::kBusy:
+      return "busy";
     case ErrorCode::kInterrupted:
       return "interrupted";
   }

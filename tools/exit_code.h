@@ -13,6 +13,7 @@ enum class ExitCode : int {
   kUsage = 2,
   kDoneInPart = 3,
   kNotFound = 10,
+  kBusy = 11,  // another process is writing the file
   kCorrupt = 20,
   kUnsupported = 21,  // a version, a kind or a size beyond this program
   kMismatch = 22,     // a good file, of another model

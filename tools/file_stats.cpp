@@ -1,10 +1,17 @@
 #include "file_stats.h"
 
+#include <algorithm>
+
+#include "tqcache/format/type_names.h"
+
 namespace tqcache::cli {
 namespace {
 
-std::uint64_t values_per_token(const cache::HeadShape& shape) {
-  return 2 * static_cast<std::uint64_t>(shape.n_kv_heads * shape.head_dim);
+// Tokens of which a layer holds keys and values.
+std::int64_t tokens_in(const format::LayerInfo& layer, std::int64_t n_tokens) {
+  if (is_attention(layer)) return n_tokens;
+  if (layer.cache_type_id != format::kRotatingType) return 0;
+  return std::min(layer.window, n_tokens);
 }
 
 std::uint64_t& part_of(const format::SectionInfo& section, PartBytes& parts) {
@@ -21,19 +28,12 @@ std::uint64_t& part_of(const format::SectionInfo& section, PartBytes& parts) {
 
 }  // namespace
 
-std::uint64_t value_count(const cache::Cache& cache) {
-  std::uint64_t per_token = 0;
-  for (const cache::Layer& layer : cache.layers) {
-    const auto* attention = std::get_if<cache::AttentionLayer>(&layer);
-    if (attention != nullptr) per_token += values_per_token(attention->shape);
+std::uint64_t value_count(const format::CacheFileInfo& info, std::int64_t n_tokens) {
+  std::int64_t n_values = 0;
+  for (const format::LayerInfo& layer : info.layers) {
+    n_values += 2 * layer.shape.n_kv_heads * layer.shape.head_dim * tokens_in(layer, n_tokens);
   }
-  return per_token * cache.tokens.size();
-}
-
-std::uint64_t value_count(const format::CacheFileInfo& info) {
-  std::uint64_t per_token = 0;
-  for (const format::LayerInfo& layer : info.layers) per_token += values_per_token(layer.shape);
-  return per_token * info.tokens.size();
+  return static_cast<std::uint64_t>(n_values);
 }
 
 std::optional<double> bits_per_value(std::uint64_t file_bytes, std::uint64_t n_values) {
@@ -43,12 +43,13 @@ std::optional<double> bits_per_value(std::uint64_t file_bytes, std::uint64_t n_v
 
 PartBytes bytes_by_part(const format::CacheFileInfo& info) {
   PartBytes parts;
-  std::uint64_t listed = info.manifest_bytes;
+  std::uint64_t listed = info.manifest_bytes + info.gap_bytes;
   for (const format::SectionInfo& section : info.sections) {
     part_of(section, parts) += section.stored_bytes;
     listed += section.stored_bytes;
   }
   parts.manifest = info.manifest_bytes;
+  parts.dead = info.gap_bytes;
   parts.header_and_padding = info.file_bytes - listed;
   return parts;
 }

@@ -9,9 +9,9 @@
 
 namespace tqcache::cli {
 
-// Keys and values of all tokens in all attention layers, as single numbers.
-std::uint64_t value_count(const cache::Cache& cache);
-std::uint64_t value_count(const format::CacheFileInfo& info);
+// Keys and values of the first `n_tokens` tokens in all layers with attention, as single numbers:
+// of a rotating layer those that its window holds.
+std::uint64_t value_count(const format::CacheFileInfo& info, std::int64_t n_tokens);
 
 // Bits of the whole file for each key and value; nothing when there is none.
 std::optional<double> bits_per_value(std::uint64_t file_bytes, std::uint64_t n_values);
@@ -23,6 +23,7 @@ struct PartBytes {
   std::uint64_t value_dense = 0;
   std::uint64_t arrays = 0;
   std::uint64_t manifest = 0;
+  std::uint64_t dead = 0;
   std::uint64_t header_and_padding = 0;  // what is left of the file
 };
 PartBytes bytes_by_part(const format::CacheFileInfo& info);

@@ -55,21 +55,41 @@ Json side_json(const format::SideInfo& side) {
   return json;
 }
 
+Json arrays_json(const std::vector<format::ArrayInfo>& arrays) {
+  Json json = Json::array();
+  for (const format::ArrayInfo& array : arrays) {
+    json.push_back(
+        {{"name", array.name}, {"dtype", dtype_name(array.dtype)}, {"shape", array.shape}});
+  }
+  return json;
+}
+
+Json layer_json(const LayerGroup& group) {
+  const format::LayerInfo& layer = *group.layer;
+  Json json;
+  json["first"] = group.first;
+  json["last"] = group.last;
+  json["cache_type_id"] = layer.cache_type_id;
+  if (layer.shape.n_kv_heads > 0) {
+    json["n_kv_heads"] = layer.shape.n_kv_heads;
+    json["head_dim"] = layer.shape.head_dim;
+  }
+  if (is_attention(layer)) {
+    json["k"] = side_json(layer.k);
+    json["v"] = side_json(layer.v);
+    return json;
+  }
+  if (layer.cache_type_id == format::kRotatingType) {
+    json["window"] = layer.window;
+    json["keep"] = layer.keep;
+  }
+  json["arrays"] = arrays_json(layer.arrays);
+  return json;
+}
+
 Json layers_json(const std::vector<format::LayerInfo>& layers) {
   Json json = Json::array();
-  for (const LayerGroup& group : group_layers(layers)) {
-    Json row;
-    row["first"] = group.first;
-    row["last"] = group.last;
-    row["cache_type_id"] = group.layer->cache_type_id;
-    if (is_attention(*group.layer)) {
-      row["n_kv_heads"] = group.layer->shape.n_kv_heads;
-      row["head_dim"] = group.layer->shape.head_dim;
-      row["k"] = side_json(group.layer->k);
-      row["v"] = side_json(group.layer->v);
-    }
-    json.push_back(std::move(row));
-  }
+  for (const LayerGroup& group : group_layers(layers)) json.push_back(layer_json(group));
   return json;
 }
 
@@ -81,7 +101,9 @@ Json bytes_json(const format::CacheFileInfo& info) {
   json["values"] = {{"packed", parts.value_packed}, {"dense", parts.value_dense}};
   json["arrays"] = parts.arrays;
   json["manifest"] = parts.manifest;
+  json["dead"] = parts.dead;
   json["header_and_padding"] = parts.header_and_padding;
+  json["behind_the_end"] = info.trailing_bytes;
   return json;
 }
 
@@ -100,33 +122,65 @@ Json section_json(const format::SectionInfo& section) {
   return json;
 }
 
-}  // namespace
+// What version 1 says of the file.
+void add_v1(const V1Summary& file, bool show_values, Json& json) {
+  json["version"] = 1;
+  json["class_paths"] = file.class_paths;
+  json["metadata"] = Json::array();
+  for (const auto& [key, value] : file.metadata) {
+    Json fact = {{"key", key}};
+    if (show_values) fact["value"] = value;  // the tokens can be among them
+    json["metadata"].push_back(std::move(fact));
+  }
+  json["notes"] = file.notes;
+}
 
-Json info_json(const InfoView& view) {
-  const format::CacheFileInfo& info = view.info;
-  const std::optional<double> bits = bits_per_value(info.file_bytes, value_count(info));
-  Json json;
-  json["schema"] = 1;
-  json["file"] = view.name;
+void add_v2(const format::CacheFileInfo& info, Json& json) {
   json["version"] = info.version;
   json["generation"] = info.generation;
   json["required_features"] = info.required_features;
   json["optional_features"] = info.optional_features;
   json["writer"] = info.writer;
   json["content_name"] = to_hex(info.content_name);
-  json["identity"] = identity_json(info.identity);
+  json["damage"] = info.damage;
+}
+
+void add_cache(const format::CacheFileInfo& info, std::uint64_t file_bytes, Json& json) {
+  const std::uint64_t n_values = value_count(info, info.n_tokens());
+  const std::optional<double> bits = bits_per_value(file_bytes, n_values);
+  json["identity"] =
+      is_of_known_origin(info.identity) ? identity_json(info.identity) : Json(nullptr);
   json["n_tokens"] = info.tokens.size();
+  json["token_hashes"] = info.hidden_tokens ? Json(info.hidden_tokens->size()) : Json(nullptr);
   json["n_layers"] = info.layers.size();
   json["layers"] = layers_json(info.layers);
-  json["n_values"] = value_count(info);
+  json["n_values"] = n_values;
   json["bits_per_value"] = bits ? Json(*bits) : Json(nullptr);
-  json["bytes"] = bytes_json(info);
-  json["n_sections"] = info.sections.size();
-  if (view.sections) {
-    json["sections"] = Json::array();
-    for (const format::SectionInfo& section : info.sections) {
-      json["sections"].push_back(section_json(section));
-    }
+}
+
+Json sections_json(const std::vector<format::SectionInfo>& sections) {
+  Json json = Json::array();
+  for (const format::SectionInfo& section : sections) json.push_back(section_json(section));
+  return json;
+}
+
+}  // namespace
+
+Json info_json(const InfoView& view) {
+  const format::CacheFileInfo& info = view.info;
+  Json json;
+  json["schema"] = 1;
+  json["file"] = view.input.name;
+  if (view.input.v1) {
+    add_v1(*view.input.v1, view.show_prompt, json);
+    add_cache(info, view.input.file_bytes, json);
+    json["bytes"] = {{"file", view.input.file_bytes}};
+  } else {
+    add_v2(info, json);
+    add_cache(info, info.file_bytes, json);
+    json["bytes"] = bytes_json(info);
+    json["n_sections"] = info.sections.size();
+    if (view.sections) json["sections"] = sections_json(info.sections);
   }
   if (view.text) json["text"] = *view.text;
   if (view.show_prompt && !view.text) json["token_ids"] = info.tokens;

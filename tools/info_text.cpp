@@ -8,6 +8,7 @@
 #include "terminal.h"
 #include "text.h"
 #include "tqcache/base/dtype.h"
+#include "tqcache/format/type_names.h"
 
 namespace tqcache::cli {
 namespace {
@@ -22,12 +23,42 @@ std::string head_text(const format::CacheFileInfo& info) {
          line("written by", info.writer) + line("content", "sha256 " + to_hex(info.content_name));
 }
 
+std::string range_text(std::size_t first, std::size_t last) {
+  return first == last ? std::to_string(first) : fmt::format("{}-{}", first, last);
+}
+
+// What was said of the whole cache: with the values only if the prompt may be shown, which can be
+// among them.
+std::string metadata_text(const V1Summary& file, bool show_values) {
+  std::string keys;
+  std::string text;
+  for (const auto& [key, value] : file.metadata) {
+    keys += (keys.empty() ? "" : ", ") + key;
+    text += line("fact", key + " = " + value);
+  }
+  if (show_values) return text;
+  return keys.empty() ? "" : line("facts", keys);
+}
+
+std::string v1_text(const V1Summary& file, bool show_values) {
+  std::string text = line("format", "version 1, deprecated") + metadata_text(file, show_values);
+  const std::vector<std::string>& paths = file.class_paths;
+  for (std::size_t first = 0; first < paths.size();) {
+    std::size_t last = first;
+    while (last + 1 < paths.size() && paths[last + 1] == paths[first]) ++last;
+    text += line("class " + range_text(first, last), paths[first]);
+    first = last + 1;
+  }
+  return text;
+}
+
 std::string rope_text(const cache::Rope& rope) {
   return fmt::format("{}, {} components, base {}{}", rope_word(rope.style), rope.n_dims, rope.base,
                      rope.factors.empty() ? "" : ", scaled");
 }
 
 std::string identity_text(const cache::Identity& identity) {
+  if (!is_of_known_origin(identity)) return line("model", "not told");
   const std::string adapter =
       identity.adapter_fingerprint ? "sha256 " + to_hex(*identity.adapter_fingerprint) : "none";
   return line("model", fmt::format("{} ({})", identity.model_name, identity.architecture)) +
@@ -43,15 +74,37 @@ std::string side_text(const format::SideInfo& side) {
   return fmt::format("{} (tail {})", codec_text(side), dtype);
 }
 
+std::string array_text(const format::ArrayInfo& array) {
+  return fmt::format("{} {} [{}]", array.name, dtype_name(array.dtype),
+                     fmt::join(array.shape, ", "));
+}
+
+std::string state_text(const format::LayerInfo& layer) {
+  if (is_attention(layer)) {
+    return fmt::format("attention, {} kv heads of {}: k {}, v {}", layer.shape.n_kv_heads,
+                       layer.shape.head_dim, side_text(layer.k), side_text(layer.v));
+  }
+  std::vector<std::string> arrays;
+  for (const format::ArrayInfo& array : layer.arrays) arrays.push_back(array_text(array));
+  const std::string all = fmt::format("{}", fmt::join(arrays, ", "));
+  if (layer.cache_type_id != format::kRotatingType) return "arrays: " + all;
+  return fmt::format("rotating, window of {} tokens ({} kept for good), {} kv heads of {}: {}",
+                     layer.window, layer.keep, layer.shape.n_kv_heads, layer.shape.head_dim, all);
+}
+
 std::string layer_text(const LayerGroup& group) {
-  const std::string range = group.first == group.last
-                                ? std::to_string(group.first)
-                                : fmt::format("{}-{}", group.first, group.last);
-  const format::LayerInfo& layer = *group.layer;
-  if (!is_attention(layer)) return line("layers " + range, layer.cache_type_id);
-  return line("layers " + range,
-              fmt::format("attention, {} kv heads of {}: k {}, v {}", layer.shape.n_kv_heads,
-                          layer.shape.head_dim, side_text(layer.k), side_text(layer.v)));
+  const auto first = static_cast<std::size_t>(group.first);
+  const auto last = static_cast<std::size_t>(group.last);
+  return line("layers " + range_text(first, last), state_text(*group.layer));
+}
+
+std::string tokens_text(const format::CacheFileInfo& info) {
+  const std::string count = grouped(info.tokens.size());
+  if (!info.hidden_tokens) return line("tokens", count);
+  if (info.hidden_tokens->empty()) return line("tokens", count + ", nobody knows which");
+  const std::size_t n_hashes = info.hidden_tokens->size();
+  return line("tokens", fmt::format("{}, hidden behind {} hash{}", count, n_hashes,
+                                    n_hashes == 1 ? "" : "es"));
 }
 
 std::string part_text(std::string_view label, std::uint64_t bytes) {
@@ -63,8 +116,9 @@ std::string bytes_text(const format::CacheFileInfo& info) {
   return "bytes\n" + part_text("keys packed", parts.key_packed) +
          part_text("keys dense", parts.key_dense) + part_text("values packed", parts.value_packed) +
          part_text("values dense", parts.value_dense) + part_text("arrays", parts.arrays) +
-         part_text("manifest", parts.manifest) + part_text("padding", parts.header_and_padding) +
-         part_text("whole file", info.file_bytes);
+         part_text("manifest", parts.manifest) + part_text("dead", parts.dead) +
+         part_text("padding", parts.header_and_padding) + part_text("whole file", info.file_bytes) +
+         part_text("behind it", info.trailing_bytes);
 }
 
 std::string checksums_text(const format::CacheFileInfo& info) {
@@ -97,14 +151,22 @@ std::string prompt_text(const InfoView& view) {
 
 std::string info_text(const InfoView& view) {
   const format::CacheFileInfo& info = view.info;
-  std::string text = line("file", view.name) + head_text(info) + identity_text(info.identity);
-  text += line("tokens", grouped(info.tokens.size()));
+  const std::optional<V1Summary>& v1 = view.input.v1;
+  std::string text = line("file", view.input.name) +
+                     (v1 ? v1_text(*v1, view.show_prompt) : head_text(info)) +
+                     identity_text(info.identity) + tokens_text(info);
   for (const LayerGroup& group : group_layers(info.layers)) text += layer_text(group);
-  if (const auto bits = bits_per_value(info.file_bytes, value_count(info))) {
+  const std::uint64_t n_values = value_count(info, info.n_tokens());
+  const std::uint64_t file_bytes = v1 ? view.input.file_bytes : info.file_bytes;
+  if (const auto bits = bits_per_value(file_bytes, n_values)) {
     text += line("bits a value", fmt::format("{:.3f}, everything in the file counted", *bits));
   }
-  text += bytes_text(info) + checksums_text(info);
-  if (view.sections) text += sections_text(info);
+  if (v1) {
+    text += line("bytes", grouped(file_bytes));
+  } else {
+    text += bytes_text(info) + checksums_text(info);
+    if (view.sections) text += sections_text(info);
+  }
   if (view.show_prompt) text += prompt_text(view);
   return text;
 }

@@ -1,5 +1,7 @@
 #include "info_view.h"
 
+#include <algorithm>
+
 namespace tqcache::cli {
 namespace {
 
@@ -8,9 +10,15 @@ bool alike(const format::SideInfo& a, const format::SideInfo& b) {
          a.parts == b.parts && a.centring == b.centring && a.n_sinks == b.n_sinks;
 }
 
+bool alike(const std::vector<format::ArrayInfo>& a, const std::vector<format::ArrayInfo>& b) {
+  return std::ranges::equal(a, b, [](const format::ArrayInfo& x, const format::ArrayInfo& y) {
+    return x.name == y.name && x.dtype == y.dtype && x.shape == y.shape;
+  });
+}
+
 bool alike(const format::LayerInfo& a, const format::LayerInfo& b) {
-  return a.cache_type_id == b.cache_type_id && a.shape == b.shape && alike(a.k, b.k) &&
-         alike(a.v, b.v);
+  return a.cache_type_id == b.cache_type_id && a.shape == b.shape && a.window == b.window &&
+         a.keep == b.keep && alike(a.k, b.k) && alike(a.v, b.v) && alike(a.arrays, b.arrays);
 }
 
 }  // namespace
@@ -26,6 +34,8 @@ std::vector<LayerGroup> group_layers(const std::vector<format::LayerInfo>& layer
   }
   return groups;
 }
+
+bool is_of_known_origin(const cache::Identity& identity) { return !identity.architecture.empty(); }
 
 std::string_view rope_word(cache::RopeStyle style) {
   switch (style) {

@@ -5,13 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "cache_io.h"
 #include "tqcache/format/cache_file.h"
 
 namespace tqcache::cli {
 
 struct InfoView {
   const format::CacheFileInfo& info;
-  std::string name;  // of the file
+  const CacheInput& input;
   bool sections = false;
   bool show_prompt = false;
   std::optional<std::string> text;  // the prompt, when a model was there to decode it
@@ -24,6 +25,9 @@ struct LayerGroup {
   const format::LayerInfo* layer = nullptr;
 };
 std::vector<LayerGroup> group_layers(const std::vector<format::LayerInfo>& layers);
+
+// Whether the file names the model that it belongs to. Version 1 did not.
+bool is_of_known_origin(const cache::Identity& identity);
 
 // "half-split", "interleaved", "none"
 std::string_view rope_word(cache::RopeStyle style);

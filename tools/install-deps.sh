@@ -2,10 +2,12 @@
 # Installs the Debian packages that tqcache needs and that are not there yet. Does nothing, and
 # needs no rights, when all are there.
 #
-# usage: tools/install-deps.sh [test] [clang] [neon]
-#   test    also what the tests need
-#   clang   also clang 14
-#   neon    also a compiler for 64-bit ARM, an emulator, and googletest's sources
+# usage: tools/install-deps.sh [test] [clang] [neon] [fuzz] [coverage]
+#   test      also what the tests need
+#   clang     also clang 14
+#   neon      also a compiler for 64-bit ARM, an emulator, and googletest's sources
+#   fuzz      also clang 14, libFuzzer, and what gives its reports names and lines
+#   coverage  also gcovr
 set -euo pipefail
 
 packages=(
@@ -15,10 +17,13 @@ packages=(
 )
 for group in "$@"; do
   case $group in
-    # The second reader of the file format, in Python, checks more when it has the last two.
-    test) packages+=(libgtest-dev libgmock-dev python3 python3-xxhash python3-zstandard) ;;
+    # The second reader of the file format, in Python, checks more when it has xxhash and zstandard.
+    # strace makes system calls fail.
+    test) packages+=(libgtest-dev libgmock-dev python3 python3-xxhash python3-zstandard strace) ;;
     clang) packages+=(clang-14) ;;
     neon) packages+=(g++-aarch64-linux-gnu qemu-user googletest) ;;
+    fuzz) packages+=(clang-14 libclang-rt-14-dev llvm-14) ;;
+    coverage) packages+=(gcovr) ;;
     *) echo "tools/install-deps.sh: unknown group: $group" >&2; exit 2 ;;
   esac
 done

@@ -49,8 +49,11 @@ ProgressBar::ProgressBar(const Console& console, std::string label, Unit unit)
       visible_(!console.quiet && can_redraw(STDERR_FILENO)),
       next_draw_(start_ + kDrawInterval) {}
 
-ProgressBar::~ProgressBar() {
+ProgressBar::~ProgressBar() { clear(); }
+
+void ProgressBar::clear() {
   if (drawn_) write_stderr(kClearLine);
+  drawn_ = false;
 }
 
 Progress ProgressBar::callback() {

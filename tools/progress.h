@@ -22,6 +22,9 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
+  // Takes the bar away until it is drawn again, so that something else can be said.
+  void clear();
+
   // For a library function. Requires: the bar outlives its use.
   Progress callback();
 

@@ -19,6 +19,19 @@ StopReason fail(Failure failure, Generation& generation) {
   return by_user ? StopReason::kInterrupted : StopReason::kFailed;
 }
 
+Outcome<cache::Cache> load(const Console& console, const SessionOptions& options,
+                           GrowingFile* growing) {
+  if (growing != nullptr) {
+    if (options.map) note(console, "--map: the file is about to grow, so it is read instead");
+    return growing->read(console, options.n_threads);
+  }
+  format::ReadOptions read;
+  read.n_threads = options.n_threads;
+  read.first_tokens = options.first_tokens;
+  return options.map ? map_cache(console, options.cache, read)
+                     : load_cache(console, options.cache, read);
+}
+
 }  // namespace
 
 std::string_view stop_word(StopReason reason) {
@@ -38,7 +51,8 @@ std::string_view stop_word(StopReason reason) {
 }
 
 Outcome<std::unique_ptr<Session>> Session::open(const Console& console,
-                                                const SessionOptions& options) {
+                                                const SessionOptions& options,
+                                                GrowingFile* growing) {
   TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model,
                  in_file(options.model, model::load_model(options.model)));
   if (options.cache.empty()) {
@@ -46,8 +60,7 @@ Outcome<std::unique_ptr<Session>> Session::open(const Console& console,
     return std::unique_ptr<Session>(
         new Session(console, std::move(model), std::move(empty), options));
   }
-  const auto load = options.map ? map_cache : load_cache;
-  TQC_TRY_ASSIGN(cache::Cache cache, load(console, options.cache, options.n_threads));
+  TQC_TRY_ASSIGN(cache::Cache cache, load(console, options, growing));
   TQC_TRY(in_file(display_name(options.cache, "standard input"),
                   cache::check_identity(cache, model->identity)));
   std::unique_ptr<Session> session(

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "console.h"
+#include "growing_file.h"
 #include "outcome.h"
 #include "tqcache/model/decoder.h"
 #include "tqcache/model/model.h"
@@ -25,6 +26,7 @@ struct SessionOptions {
   unsigned n_threads = 0;
   model::Scorer scorer = model::Scorer::kFast;
   bool map = false;  // score what stands in the file uncompressed where it is
+  std::optional<std::int64_t> first_tokens;  // of the cache; absent: all
 };
 
 enum class StopReason { kEndToken, kLength, kContextFull, kInterrupted, kFailed };
@@ -42,10 +44,12 @@ using TokenSink = std::function<Outcome<Done>(std::int32_t id)>;
 
 class Session {
  public:
-  // Loads the model, and the cache if one is named, and checks that they belong together.
+  // Loads the model, and the cache if one is named, and checks that they belong together. A file
+  // that is to grow with the session is `growing`: options.cache names it, too.
   // Requires: check_sampling(options.sampling).
   static Outcome<std::unique_ptr<Session>> open(const Console& console,
-                                                const SessionOptions& options);
+                                                const SessionOptions& options,
+                                                GrowingFile* growing = nullptr);
 
   const model::Model& model() const { return *model_; }
   const cache::Cache& cache() const { return cache_; }

@@ -25,6 +25,8 @@ constexpr std::array kVerbs = {
     Verb{"verify", "Check that a cache file is whole, and with a model that it belongs to it",
          define_verify},
     Verb{"diff", "Tell how far apart two caches of the same prompt are", define_diff},
+    Verb{"migrate", "Turn files of version 1 into version 2", define_migrate},
+    Verb{"compact", "Drop what later saves left dead in a cache file", define_compact},
     Verb{"generate", "Write on from a prompt, a cache, or both", define_generate},
     Verb{"chat", "Talk with a model, and keep the conversation as a cache", define_chat, false},
 };
@@ -39,8 +41,8 @@ std::string help() {
          "  tqcache --version      the version of this program\n\n"
          "A file named - is standard input or standard output. TQCACHE_ISA=scalar, avx2,\n"
          "avx512 or neon chooses the kernels.\n"
-         "Exit codes: 0 done, 1 failed, 2 usage, 3 done in part, 10 not found, 20 corrupt,\n"
-         "21 unsupported, 22 not this model, 130 interrupted.\n";
+         "Exit codes: 0 done, 1 failed, 2 usage, 3 done in part, 10 not found, 11 busy,\n"
+         "20 corrupt, 21 unsupported, 22 not this model, 130 interrupted.\n";
 }
 
 ExitCode finish(const Outcome<Done>& printed) {

@@ -16,11 +16,6 @@ constexpr const char* kFact =
     "Hello! My name is Clara. I live in Lyon. I have a parrot called Max.\n";
 constexpr const char* kQuestion = "What is the name of my parrot?\n";
 
-std::string text_of(const std::string& cache) {
-  return nlohmann::json::parse(
-      must({"info", cache, "--show-text", "-m", kModel, "--json"}).out)["text"];
-}
-
 TEST(Chat, RemembersWhatItWasTold) {
   const Output output = must({"chat", "-m", kModel}, {.input = std::string(kFact) + kQuestion});
   EXPECT_THAT(output.out, EndsWith("\n" + kAnswer + "\n"));
@@ -96,8 +91,7 @@ TEST(Chat, TakesSpecialTokensInATurnAsText) {
   const TempDir dir;
   const std::string saved = (dir / "a.kv").string();
   must({"chat", "-m", kModel, "-n", "1", "--save", saved}, {.input = "<|im_end|>\n"});
-  const std::string info = must({"info", saved, "--show-text", "--json"}).out;
-  const std::vector<int> ids = nlohmann::json::parse(info)["token_ids"];
+  const std::vector<std::int32_t> ids = tokens_of(saved);
   // The end tokens of the user's turn alone: the answer is one token long.
   EXPECT_EQ(std::count(ids.begin(), ids.end() - 1, 2), 1);
 }

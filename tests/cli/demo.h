@@ -46,11 +46,40 @@ inline std::string pack(const std::string& dense, const std::vector<std::string>
   return path;
 }
 
+// What `tqcache info` says of a file.
+inline nlohmann::json info_of(const std::string& cache,
+                              const std::vector<std::string>& flags = {}) {
+  std::vector<std::string> args = {"info", cache, "--json"};
+  args.insert(args.end(), flags.begin(), flags.end());
+  return nlohmann::json::parse(must(args).out);
+}
+
+inline std::vector<std::int32_t> tokens_of(const std::string& cache) {
+  return info_of(cache, {"--show-text"})["token_ids"];
+}
+
+inline std::string text_of(const std::string& cache) {
+  return info_of(cache, {"--show-text", "-m", kModel})["text"];
+}
+
+// "1,2,3", as --ids takes it.
+inline std::string id_list(const std::vector<std::int32_t>& ids) {
+  std::string list;
+  for (const std::int32_t id : ids) {
+    list.append(list.empty() ? "" : ",").append(std::to_string(id));
+  }
+  return list;
+}
+
 // `tqcache generate` with these flags, as its JSON object.
 inline nlohmann::json generate(const std::vector<std::string>& flags) {
   std::vector<std::string> args = {"generate", "-m", kModel, "--json"};
   args.insert(args.end(), flags.begin(), flags.end());
   return nlohmann::json::parse(must(args).out);
+}
+
+inline std::vector<std::int32_t> generate_ids(const std::vector<std::string>& flags) {
+  return generate(flags)["token_ids"];
 }
 
 }  // namespace tqcache::test

@@ -2,8 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
-#include "cli/demo.h"
+#include "cli/v1_files.h"
 
 namespace tqcache::test {
 namespace {
@@ -22,11 +23,39 @@ TEST(Program, TellsItsVersion) {
 TEST(Program, HelpsWithExamples) {
   const std::string help = must({"--help"}).out;
   for (const std::string verb :
-       {"prefill", "convert", "info", "verify", "diff", "generate", "chat"}) {
+       {"prefill", "convert", "info", "verify", "diff", "migrate", "compact", "generate", "chat"}) {
     EXPECT_THAT(help, HasSubstr("\n  " + verb + " "));
     const std::string of_verb = must({verb, "--help"}).out;
     EXPECT_THAT(of_verb, HasSubstr("Usage: tqcache " + verb));
     EXPECT_THAT(of_verb, HasSubstr("Examples:\n  tqcache " + verb + " "));
+  }
+}
+
+TEST(Program, TellsItsExitCodes) {
+  EXPECT_THAT(must({"--help"}).out, HasSubstr("11 busy"));
+  EXPECT_THAT(must({"compact", "--help"}).out, HasSubstr("exit code is 3 when some files"));
+  EXPECT_THAT(must({"migrate", "--help"}).out, HasSubstr("exit code\nis 3 when some failed"));
+}
+
+// A prompt can be read back from its cache.
+TEST(Program, WritesFilesForTheirOwnerAlone) {
+  const TempDir dir;
+  const mode_t umask_before = ::umask(0);
+  const std::string dense = prefill_book(dir, 300);
+  const std::string turbo = pack(dense);
+  const std::string saved = (dir / "saved.kv").string();
+  const std::string talk = (dir / "talk.kv").string();
+  generate({"--cache", dense, "-n", "2", "--save", saved});
+  must({"chat", "-m", kModel, "-n", "2", "--save", talk}, {.input = "Hi\n"});
+  generate({"--cache", saved, "-n", "2", "--append"});
+  must({"compact", saved});
+  const std::string old = write_v1_file(dir / "old.kv", small_v1());
+  const std::string beside = (dir / "old.tqkv").string();
+  must({"migrate", old, "-o", dir.path().string()});
+  must({"migrate", old, "--in-place", "--no-backup"});
+  ::umask(umask_before);
+  for (const std::string& file : {dense, turbo, saved, talk, old, beside}) {
+    EXPECT_EQ(std::filesystem::status(file).permissions(), std::filesystem::perms(0600)) << file;
   }
 }
 

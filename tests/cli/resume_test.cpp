@@ -11,8 +11,6 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-Ids generate_ids(const std::vector<std::string>& flags) { return generate(flags)["token_ids"]; }
-
 Ids ids_of(const std::string& cache, int n) {
   return generate_ids({"--cache", cache, "-n", std::to_string(n)});
 }
@@ -43,11 +41,7 @@ TEST_P(Resume, OfADenseCacheEqualsOneRun) {
 
 TEST_P(Resume, FromAFileEqualsARunFromScratch) {
   const std::string cache = prefill_book(dir_, GetParam());
-  const auto info = nlohmann::json::parse(must({"info", cache, "--show-text", "--json"}).out);
-  std::string list;
-  for (const nlohmann::json& id : info["token_ids"]) list += std::to_string(id.get<int>()) + ",";
-  list.pop_back();
-  EXPECT_EQ(ids_of(cache, 8), generate_ids({"--ids", list, "-n", "8"}));
+  EXPECT_EQ(ids_of(cache, 8), generate_ids({"--ids", id_list(tokens_of(cache)), "-n", "8"}));
 }
 
 TEST_P(Resume, OfATurboCacheEqualsTurboInMemory) {
@@ -62,9 +56,9 @@ TEST_P(Resume, LeavesACacheThatVerifies) {
   const std::string saved = (dir_ / "longer.kv").string();
   generate({"--cache", cache, "-n", "4", "--save", saved});
   must({"verify", saved, "-m", kModel});
-  const nlohmann::json info = nlohmann::json::parse(must({"info", saved, "--json"}).out);
-  EXPECT_EQ(info["n_tokens"], GetParam() + 4);
-  EXPECT_EQ(info["layers"][0]["k"]["cache_type_id"], "tqcache.turbo_mse.v1");
+  const nlohmann::json now = info_of(saved);
+  EXPECT_EQ(now["n_tokens"], GetParam() + 4);
+  EXPECT_EQ(now["layers"][0]["k"]["cache_type_id"], "tqcache.turbo_mse.v1");
 }
 
 // Over every mode of the codec, with what surrounds it: what is packed while a conversation goes on

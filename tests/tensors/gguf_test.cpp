@@ -343,6 +343,13 @@ TEST(GgufReader, RefusesSumOfSizesThatWrapsAround) {
                  "tensor \"a\": bytes 0 to 4611686018427387904 lie beyond the end of the data");
 }
 
+TEST(GgufReader, RefusesATensorWhoseEndWrapsAround) {
+  // Behind 32 bytes, 2^64 - 4 more would end at 28, inside the file.
+  expect_refused(
+      GgufBuilder().tensor("a", {8}, kTensorF32, 32).tensor("b", {kHuge - 1}, kTensorF32, 0),
+      ErrorCode::kCorrupt, "tensor \"b\": its end does not fit 64 bits");
+}
+
 TEST(GgufReader, RefusesFileThatEndsBeforeItsData) {
   GgufBuilder file;
   file.tensor("t", {1}, kTensorF32, 0);

@@ -1,0 +1,330 @@
+#include "fuzz/manifest_changes.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "fuzz/mutate.h"
+#include "tqcache/cache/token_block.h"
+#include "tqcache/codec/codebook.h"
+#include "tqcache/format/type_names.h"
+
+namespace tqcache::fuzz {
+namespace {
+
+using format::ArrayInfo;
+using format::LayerInfo;
+using format::Manifest;
+using format::SectionInfo;
+using format::SideInfo;
+
+constexpr std::string_view kTypes[] = {
+    format::kAttentionType,   format::kArraysType,    format::kRotatingType,
+    format::kDenseType,       "tqcache.turbo_mse.v1", "tqcache.turbo_prod.v1",
+    "tqcache.turbo_mixed.v1", "tqcache.affine.v1",    "tqcache.attention.v2"};
+
+// Most lists are kept short: long ones cost time and say nothing more.
+constexpr std::size_t kMostElements = 600;
+constexpr std::size_t kMostLayers = 8;
+
+void change_digest(Chance& chance, std::span<std::byte> digest) {
+  digest[chance.below(digest.size())] ^= std::byte{1};
+}
+
+void change_checksum(Chance& chance, Checksum128& checksum) {
+  change_number(chance, chance.one_in(2) ? checksum.low : checksum.high);
+}
+
+template <class T>
+void change_numbers(Chance& chance, std::vector<T>& numbers) {
+  if (numbers.empty() || chance.one_in(4)) {
+    numbers.resize(
+        std::min(kMostElements, chance.one_in(2) ? numbers.size() + 1 : chance.below(66)));
+  } else if (chance.one_in(3)) {
+    change_order(chance, numbers, kMostElements);
+  } else {
+    change_number(chance, numbers[chance.below(numbers.size())]);
+  }
+}
+
+void change_rope(Chance& chance, cache::Rope& rope) {
+  switch (chance.below(4)) {
+    case 0:
+      return change_enum(chance, rope.style, 3);
+    case 1:
+      rope.n_dims = static_cast<std::int64_t>(chance.below(70));
+      return;
+    case 2:
+      return change_number(chance, rope.base);
+    default:
+      rope.factors.resize(
+          static_cast<std::size_t>(std::clamp<std::int64_t>(rope.n_dims, 0, 64)) / 2, 1.0f);
+      return change_numbers(chance, rope.factors);
+  }
+}
+
+void change_identity(Chance& chance, cache::Identity& identity) {
+  switch (chance.below(6)) {
+    case 0:
+      return change_text(chance, identity.architecture);
+    case 1:
+      return change_text(chance, identity.model_name);
+    case 2:
+      return change_text(chance, identity.source_format);
+    case 3:
+      return change_digest(chance, identity.weights_fingerprint);
+    case 4:
+      if (identity.adapter_fingerprint) {
+        identity.adapter_fingerprint.reset();
+      } else {
+        identity.adapter_fingerprint = identity.weights_fingerprint;
+      }
+      return;
+    default:
+      return change_rope(chance, identity.rope);
+  }
+}
+
+void change_tokens(Chance& chance, Manifest& manifest) {
+  constexpr std::size_t kCounts[] = {0, 1, 3, 255, 256, 257, 511, 512, 513};
+  switch (chance.below(5)) {
+    case 0:
+      manifest.tokens.resize(chance.one_of(kCounts), manifest.hidden_tokens ? -1 : 7);
+      return;
+    case 1:
+      return change_numbers(chance, manifest.tokens);
+    case 2:
+      manifest.hidden_tokens.emplace();
+      std::ranges::fill(manifest.tokens, cache::kUnknownToken);
+      if (chance.one_in(2)) {
+        manifest.hidden_tokens->resize(
+            static_cast<std::size_t>(cache::block_count(manifest.n_tokens())));
+      }
+      return;
+    case 3:
+      if (manifest.hidden_tokens) change_order(chance, *manifest.hidden_tokens, kMostLayers);
+      return;
+    default:
+      manifest.hidden_tokens.reset();
+      std::ranges::fill(manifest.tokens, 7);
+  }
+}
+
+void change_part(Chance& chance, codec::PartSpec& part) {
+  codec::QuantizerSpec& quantizer = part.quantizer;
+  switch (chance.below(9)) {
+    case 0:
+      part.first = static_cast<int>(chance.below(70));
+      return;
+    case 1:
+      quantizer.head_dim = static_cast<int>(chance.below(70));
+      return;
+    case 2:
+      quantizer.bits = static_cast<int>(chance.below(10));
+      if (quantizer.bits <= 4) {
+        part.centroids = codec::linear_centroids(std::max(1, quantizer.bits));
+      }
+      return;
+    case 3:
+      return change_number(chance, quantizer.seed);
+    case 4:
+      return change_enum(chance, quantizer.rotation, 4);
+    case 5:
+      quantizer.rounds = static_cast<int>(chance.below(5));
+      return;
+    case 6:
+      return change_enum(chance, quantizer.scale, 4);
+    case 7:
+      (chance.one_in(2) ? part.of_residual : part.has_bias) ^= true;
+      return;
+    default:
+      return change_numbers(chance, part.centroids);
+  }
+}
+
+// A codec of each mode that head_dim allows.
+void replace_codec(Chance& chance, SideInfo& side, std::int64_t head_dim) {
+  const auto mode = static_cast<codec::Mode>(chance.below(4));
+  codec::CodecSpec spec;
+  spec.head_dim = static_cast<int>(std::clamp<std::int64_t>(head_dim, 32, 64));
+  spec.mode = mode;
+  spec.bits = mode == codec::Mode::kProd ? 2 : 1;
+  spec.outlier_channels = 8;
+  spec.outlier_bits = 2;
+  spec.group_size = 8 << chance.below(3);
+  auto parts = codec::make_parts(spec);
+  if (!parts) return;
+  side.parts = std::move(parts).value();
+  side.cache_type_id = format::name_of(format::kTurboTypes, mode);
+  side.outliers.clear();
+  if (mode != codec::Mode::kMixed) return;
+  for (std::uint16_t i = 0; i < 8; ++i) side.outliers.push_back(i);
+}
+
+void change_side(Chance& chance, SideInfo& side, cache::HeadShape shape) {
+  switch (chance.below(9)) {
+    case 0:
+      side.cache_type_id = chance.one_of(kTypes);
+      return;
+    case 1:
+      return change_enum(chance, side.dense_dtype, 3);
+    case 2:
+      return change_order(chance, side.parts, 4);
+    case 3:
+      return replace_codec(chance, side, shape.head_dim);
+    case 4:
+      change_enum(chance, side.centring, 3);
+      side.mean.resize(std::min(
+          kMostElements, static_cast<std::size_t>(shape.n_kv_heads * shape.head_dim) & 0xffff));
+      return;
+    case 5:
+      return change_numbers(chance, side.mean);
+    case 6:
+      return change_numbers(chance, side.outliers);
+    case 7:
+      side.n_sinks = static_cast<std::int64_t>(chance.below(260));
+      return;
+    default:
+      if (side.parts.empty()) return replace_codec(chance, side, shape.head_dim);
+      return change_part(chance, side.parts[chance.below(side.parts.size())]);
+  }
+}
+
+void change_array(Chance& chance, ArrayInfo& array) {
+  switch (chance.below(4)) {
+    case 0:
+      return change_text(chance, array.name);
+    case 1:
+      return change_enum(chance, array.dtype, 3);
+    case 2:
+      return change_order(chance, array.shape, 10);
+    default:
+      if (array.shape.empty()) array.shape.push_back(1);
+      return change_number(chance, array.shape[chance.below(array.shape.size())]);
+  }
+}
+
+// The layer becomes a rotating one, with the arrays that it has to have.
+void make_rotating(Chance& chance, LayerInfo& layer, std::int64_t n_tokens) {
+  layer.cache_type_id = format::kRotatingType;
+  layer.k = layer.v = {};
+  layer.shape = {1, 1 + static_cast<std::int64_t>(chance.below(9))};
+  layer.window = 1 + static_cast<std::int64_t>(chance.below(9));
+  layer.keep = static_cast<std::int64_t>(chance.below(static_cast<std::size_t>(layer.window)));
+  const auto held = static_cast<std::uint64_t>(std::min(layer.window, n_tokens));
+  const std::vector<std::uint64_t> shape = {1, held,
+                                            static_cast<std::uint64_t>(layer.shape.head_dim)};
+  layer.arrays = {{"keys", Dtype::kF16, shape}, {"values", Dtype::kF16, shape}};
+}
+
+void change_layer(Chance& chance, LayerInfo& layer, std::int64_t n_tokens) {
+  switch (chance.below(9)) {
+    case 0:
+      layer.cache_type_id = chance.one_of(kTypes);
+      return;
+    case 1:
+      return change_number(chance, layer.shape.n_kv_heads);
+    case 2:
+      return change_number(chance, layer.shape.head_dim);
+    case 3:
+      return change_number(chance, chance.one_in(2) ? layer.window : layer.keep);
+    case 4:
+      return make_rotating(chance, layer, n_tokens);
+    case 5:
+      if (layer.arrays.empty()) {
+        layer.arrays.push_back({"state", Dtype::kF32, {2, 3}});
+        return;
+      }
+      return change_order(chance, layer.arrays, kMostLayers);
+    case 6:
+      if (layer.arrays.empty()) return;
+      return change_array(chance, layer.arrays[chance.below(layer.arrays.size())]);
+    default:
+      return change_side(chance, chance.one_in(2) ? layer.k : layer.v, layer.shape);
+  }
+}
+
+void change_layers(Chance& chance, Manifest& manifest) {
+  if (manifest.layers.empty() || chance.one_in(6)) {
+    return change_order(chance, manifest.layers, kMostLayers);
+  }
+  change_layer(chance, manifest.layers[chance.below(manifest.layers.size())], manifest.n_tokens());
+}
+
+void change_section(Chance& chance, SectionInfo& section) {
+  switch (chance.below(10)) {
+    case 0:
+      return change_number(chance, section.layer);
+    case 1:
+      return change_enum(chance, section.side, 3);
+    case 2:
+      return change_number(chance, section.block);
+    case 3:
+      section.packed = !section.packed;
+      return;
+    case 4:
+      return change_enum(chance, section.compression, 2);
+    case 5:
+      return change_number(chance, section.file_offset);
+    case 6:
+      return change_number(chance, section.stored_bytes);
+    case 7:
+      return change_number(chance, section.raw_bytes);
+    case 8:
+      return change_checksum(chance, section.checksum);
+    default:
+      return change_digest(chance, section.raw_sha256);
+  }
+}
+
+void change_sections(Chance& chance, Manifest& manifest) {
+  if (manifest.sections.empty() || chance.one_in(4)) {
+    return change_order(chance, manifest.sections, 64);
+  }
+  change_section(chance, manifest.sections[chance.below(manifest.sections.size())]);
+}
+
+void change_gaps(Chance& chance, Manifest& manifest) {
+  if (manifest.gaps.empty()) {
+    const std::uint64_t offset = 128 + 64 * chance.below(8);
+    manifest.gaps.push_back({offset, 1 + chance.below(64), {}});
+    return;
+  }
+  format::GapInfo& gap = manifest.gaps[chance.below(manifest.gaps.size())];
+  switch (chance.below(4)) {
+    case 0:
+      return change_order(chance, manifest.gaps, 16);
+    case 1:
+      return change_number(chance, gap.file_offset);
+    case 2:
+      return change_number(chance, gap.bytes);
+    default:
+      return change_checksum(chance, gap.checksum);
+  }
+}
+
+}  // namespace
+
+void change_manifest(Chance& chance, Manifest& manifest) {
+  switch (chance.below(12)) {
+    case 0:
+      return change_text(chance, manifest.writer);
+    case 1:
+      return change_identity(chance, manifest.identity);
+    case 2:
+    case 3:
+      return change_tokens(chance, manifest);
+    case 4:
+    case 5:
+      return change_sections(chance, manifest);
+    case 6:
+      return change_gaps(chance, manifest);
+    case 7:
+      return change_digest(chance, manifest.content_name);
+    default:
+      return change_layers(chance, manifest);
+  }
+}
+
+}  // namespace tqcache::fuzz
