@@ -64,11 +64,19 @@ bool has_no_links(int error_number) {
          error_number == EMLINK;
 }
 
+template <class Call>
+int retry_interrupted(Call call) {
+  int result = call();
+  while (result == -1 && errno == EINTR) result = call();
+  return result;
+}
+
 Result<void> flush_folder_of(const fs::path& path) {
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int fd = retry_interrupted(
+      [&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   if (fd < 0) return system_failure("folder", errno);
-  const int error_number = ::fsync(fd) == 0 ? 0 : errno;
+  const int error_number = retry_interrupted([&] { return ::fsync(fd); }) == 0 ? 0 : errno;
   ::close(fd);
   // Some file systems have nothing to flush here.
   if (error_number == 0 || error_number == EINVAL || error_number == EOPNOTSUPP) return {};

@@ -1,5 +1,6 @@
 #include "migrations/migrate_file.h"
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,6 +15,9 @@ namespace tqcache::migrations {
 namespace {
 
 namespace fs = std::filesystem;
+
+// More than any version needs to be told by.
+constexpr std::uint64_t kBeginBytes = 4096;
 
 // What was written so far, to be read back by several threads.
 class WrittenBytes : public ByteSource {
@@ -44,8 +48,12 @@ bool same_file(const fs::path& a, const fs::path& b) {
 // Whether `path` is of the current version.
 Result<bool> is_current(const fs::path& path) {
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_file(path));
-  if (format::looks_like_cache_file(*source)) return true;
-  if (looks_like_v1(*source)) return false;
+  // Looked at in memory, so that a failure to read is not taken for another kind of file.
+  Bytes begin(static_cast<std::size_t>(std::min<std::uint64_t>(source->size(), kBeginBytes)));
+  TQC_TRY(source->read_at(0, begin));
+  const std::unique_ptr<ByteSource> first = memory_source(std::move(begin));
+  if (format::looks_like_cache_file(*first)) return true;
+  if (looks_like_v1(*first)) return false;
   return Error{ErrorCode::kCorrupt, "not a cache file of any version"};
 }
 

@@ -77,7 +77,7 @@ Result<void> check_block(const CheckedSide& checked, std::int64_t block, std::in
     const double tolerance = checked.expected(head, token, x);
     const auto row = std::span(rows).subspan(to_size(i) * head_dim, head_dim);
     // Written so that NaN fails.
-    const bool same = tolerance == 0 ? same_bits(row, x) : distance(row, x) <= tolerance;
+    const bool same = tolerance == kExact ? same_bits(row, x) : distance(row, x) <= tolerance;
     if (same) continue;
     return differs("head " + std::to_string(head) + " token " + std::to_string(token) +
                    ": not the value of the old file");

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,8 +18,9 @@ namespace tqcache::migrations {
 namespace {
 
 // Of a computed vector, in parts of what it was computed from: f32 rounds each of up to 1,024 sums
-// to 2^-24; a single wrong code of 8 bits is off by 5e-4.
+// to 2^-24; a single wrong code of 8 bits is off by 5e-4. Below the second all digits are rounding.
 constexpr double kTolerance = 1e-5;
+constexpr double kTiny = std::numeric_limits<float>::min();
 
 std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
@@ -81,7 +82,7 @@ ExpectedRow dense_rows(const V1Tensor& tensor, cache::HeadShape shape, std::int6
     for (std::size_t i = 0; i < x.size(); ++i) {
       x[i] = static_cast<float>(rows.number(head, token, x.size(), i));
     }
-    return 0.0;
+    return kExact;
   };
 }
 
@@ -109,7 +110,7 @@ Result<ExpectedRow> affine_rows(const State& state, const std::string& name, int
       }
       largest = std::max(largest, std::ldexp(std::abs(s), bits) + std::abs(b));
     }
-    return kTolerance * largest;
+    return kTolerance * largest + kTiny;
   });
 }
 
@@ -224,7 +225,7 @@ Result<ExpectedRow> turbo_rows(const State& state, const TurboMeta& meta, CodecP
   }
   return ExpectedRow([parts](std::int64_t head, std::int64_t token, std::span<float> x) {
     std::ranges::fill(x, 0.0f);
-    double tolerance = 0;
+    double tolerance = kTiny;
     for (const ExpectedPart& part : parts) tolerance += part.add_to(head, token, x);
     return tolerance;
   });

@@ -18,8 +18,10 @@
 
 namespace tqcache::migrations {
 
-// Fills x with a head vector, and gives the length that a difference to it may have: 0 where the
-// vector stands in the file as it is.
+// What an ExpectedRow gives for a vector that stands in the file as it is.
+inline constexpr double kExact = -1;
+
+// Fills x with a head vector, and gives the length that a difference to it may have, or kExact.
 // Threads: any number at once.
 using ExpectedRow =
     std::function<double(std::int64_t head, std::int64_t token, std::span<float> x)>;

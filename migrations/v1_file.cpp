@@ -42,6 +42,13 @@ ByteView data_of(const fb::Tensor& tensor) {
 
 // --- the file as bytes
 
+// Requires: a file that is long enough.
+Result<bool> has_identifier(const ByteSource& source) {
+  std::array<std::byte, kIdentifier.size()> identifier;
+  TQC_TRY(source.read_at(kIdentifierAt, identifier));
+  return std::ranges::equal(identifier, as_bytes(kIdentifier));
+}
+
 // All bytes but the digest behind them, which is compared. FlatBuffers want them aligned.
 Result<AlignedBytes> read_whole(const ByteSource& source) {
   const std::uint64_t size = source.size();
@@ -49,7 +56,8 @@ Result<AlignedBytes> read_whole(const ByteSource& source) {
   if (size < kIdentifierAt + kIdentifier.size() + kDigestBytes) {
     return Error{ErrorCode::kTruncated, std::to_string(size) + " bytes are no whole file"};
   }
-  if (!looks_like_v1(source)) return corrupt("not a file of version 1");
+  TQC_TRY_ASSIGN(const bool is_v1, has_identifier(source));
+  if (!is_v1) return corrupt("not a file of version 1");
   AlignedBytes bytes(static_cast<std::size_t>(size) - kDigestBytes);
   Sha256 digest;
   TQC_TRY(source.read_at(0, bytes));
@@ -257,9 +265,9 @@ Result<std::vector<std::pair<std::string, std::string>>> read_facts(const fb::Pr
 }  // namespace
 
 bool looks_like_v1(const ByteSource& source) {
-  std::array<std::byte, kIdentifierAt + kIdentifier.size()> begin;
-  if (source.size() < begin.size() || !source.read_at(0, begin)) return false;
-  return std::ranges::equal(std::span(begin).subspan(kIdentifierAt), as_bytes(kIdentifier));
+  if (source.size() < kIdentifierAt + kIdentifier.size()) return false;
+  const Result<bool> has = has_identifier(source);
+  return has.ok() && *has;
 }
 
 Result<V1File> read_v1(const ByteSource& source, const V1ReadOptions& options) {

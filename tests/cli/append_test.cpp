@@ -36,11 +36,6 @@ Ids append(const std::string& cache, int n) {
   return generate_ids({"--cache", cache, "-n", std::to_string(n), "--append"});
 }
 
-std::string copy_of(const std::string& file) {
-  fs::copy_file(file, file + ".copy");
-  return file + ".copy";
-}
-
 std::uint64_t inode_of(const std::string& file) {
   struct stat status = {};
   if (::stat(file.c_str(), &status) != 0) throw std::runtime_error("cannot stat " + file);
@@ -101,7 +96,8 @@ TEST(AppendOnce, CompressesAsTheFileDoes) {
   const TempDir dir;
   const auto methods = [](const std::string& file) {
     std::set<std::string> names;
-    for (const auto& section : info_of(file, {"--sections"})["sections"]) {
+    const nlohmann::json sections = info_of(file, {"--sections"})["sections"];
+    for (const nlohmann::json& section : sections) {
       names.insert(section["compression"]);
     }
     return names;

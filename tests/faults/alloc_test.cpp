@@ -90,7 +90,8 @@ INSTANTIATE_TEST_SUITE_P(All, Operations,
                          });
 
 TEST_P(Operations, SurviveEveryAllocationThatFails) {
-  const auto& [operation, for_good] = GetParam();
+  const Operation& operation = std::get<0>(GetParam());
+  const bool for_good = std::get<1>(GetParam());
   prepare(operation);
   std::optional<TempDir> folder(std::in_place);
   set_up(operation, folder->path());

@@ -138,9 +138,8 @@ int run_victim_with(const Operation& operation, const fs::path& folder, const Sy
   append(words, {"-e", traced});
   append(words, victim(operation, folder, {}));
   const int status = run_program(words);
-  if (!was_hit(log, call.name))
-    throw std::runtime_error(call.name + " did not come where it was expected");
-  return status;
+  if (was_hit(log, call.name)) return status;
+  throw std::runtime_error(call.name + " did not come where it was expected");
 }
 
 }  // namespace tqcache::faults

@@ -20,7 +20,7 @@ using codec::kBlockTokens;
 using codec::Kernels;
 
 codec::CodecSpec spec_of(const CodecChoice& choice) {
-  constexpr int kHeadDims[] = {32, 40, 64, 112};
+  constexpr int kHeadDims[] = {32, 40, 64, 128};
   codec::CodecSpec spec;
   spec.head_dim = kHeadDims[choice.head_dim];
   spec.mode = static_cast<codec::Mode>(choice.mode);
@@ -31,7 +31,7 @@ codec::CodecSpec spec_of(const CodecChoice& choice) {
   if (choice.extra == 1) spec.residual = codec::RotationKind::kDenseQr;
   spec.outlier_channels = choice.extra == 1 ? 8 : spec.head_dim / 4;
   spec.outlier_bits = std::min(8, spec.bits + 1);
-  spec.group_size = choice.extra == 1 ? 8 : spec.head_dim / 2;
+  spec.group_size = choice.extra == 1 ? 64 : 32;
   return spec;
 }
 

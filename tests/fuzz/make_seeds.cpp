@@ -171,7 +171,7 @@ std::vector<NamedCache> small_caches() {
       {"mse", {.mode = codec::Mode::kMse, .bits = 1}},
       {"prod", {.mode = codec::Mode::kProd, .bits = 2}},
       {"mixed", {.mode = codec::Mode::kMixed, .bits = 1, .outlier_channels = 8, .outlier_bits = 2}},
-      {"affine", {.mode = codec::Mode::kAffine, .bits = 1, .group_size = 16}}};
+      {"affine", {.mode = codec::Mode::kAffine, .bits = 1, .group_size = 32}}};
   for (const auto& [name, codec] : modes) {
     cache::SidePlan plan{.codec = codec, .center = cache::Centring::kNone};
     cache::Cache packed =

@@ -152,7 +152,7 @@ void replace_codec(Chance& chance, SideInfo& side, std::int64_t head_dim) {
   spec.bits = mode == codec::Mode::kProd ? 2 : 1;
   spec.outlier_channels = 8;
   spec.outlier_bits = 2;
-  spec.group_size = 8 << chance.below(3);
+  spec.group_size = 32;
   auto parts = codec::make_parts(spec);
   if (!parts) return;
   side.parts = std::move(parts).value();

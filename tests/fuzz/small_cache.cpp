@@ -36,7 +36,7 @@ codec::CodecSpec spec_of(std::size_t kind, std::int64_t head_dim) {
   spec.bits = spec.mode == codec::Mode::kProd || kind == kCodecKinds ? 2 : 1;
   spec.outlier_channels = 8;
   spec.outlier_bits = 2;
-  spec.group_size = 16;
+  spec.group_size = 32;
   return spec;
 }
 
@@ -115,22 +115,26 @@ SmallCache::LayerChoice SmallCache::choose_layer(Input& input) {
   layer.k = choose_side(input);
   layer.v = choose_side(input);
   const bool is_turbo = layer.k.kind != 0 || layer.v.kind != 0;
-  layer.shape.head_dim = is_turbo ? 32 : 4 + static_cast<std::int64_t>(input.below(9));
+  layer.shape.head_dim = is_turbo ? 32 : 1 + static_cast<std::int64_t>(input.below(4));
   layer.window = 1 + static_cast<std::int64_t>(input.below(20));
   layer.keep = static_cast<std::int64_t>(input.below(static_cast<std::size_t>(layer.window)));
   layer.seed = input.take<std::uint16_t>();
   return layer;
 }
 
+// Most have a few tokens. Where there is a full token block, one layer has to do.
 SmallCache::SmallCache(Input& input) {
-  constexpr std::int64_t kMore[] = {0, 1, 2, 255, 256, 257};
+  constexpr std::int64_t kBlockEnds[] = {255, 256, 257, 511, 512, 513};
   seed_ = input.take<std::uint16_t>();
-  const std::size_t kind = input.below(8);
-  n_tokens_ = static_cast<std::int64_t>(kind < 6 ? input.below(12) : 250 + input.below(16));
-  more_tokens_ = input.below(4) == 0 ? input.one_of(kMore) : static_cast<std::int64_t>(kind);
+  const bool is_long = input.below(16) == 0;
+  n_tokens_ = is_long ? input.one_of(kBlockEnds) : static_cast<std::int64_t>(input.below(12));
+  more_tokens_ = static_cast<std::int64_t>(input.below(is_long && input.flag() ? 258 : 4));
   hide_tokens_ = input.below(4) == 0;
-  const std::size_t n_layers = input.below(4);
-  for (std::size_t i = 0; i < n_layers; ++i) layers_.push_back(choose_layer(input));
+  const std::size_t n_layers = input.below(is_long ? 2 : 4);
+  for (std::size_t i = 0; i < n_layers; ++i) {
+    layers_.push_back(choose_layer(input));
+    if (is_long) layers_.back().shape.n_kv_heads = 1;
+  }
 }
 
 cache::Side SmallCache::make_side(const SideChoice& choice, const LayerChoice& layer, bool keys,

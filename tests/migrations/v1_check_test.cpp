@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
 #include <string>
 #include <variant>
@@ -132,6 +133,18 @@ TEST(CheckMigrated, NoticesWhatGoesForTheWholeCache) {
                  [](Cache& c) { std::swap(c.layers[5], c.layers[4]); });
   expect_noticed("layer 3: no attention layer",
                  [](Cache& c) { std::swap(c.layers[5], c.layers[3]); });
+}
+
+// -0 where the definition gives 0 is no difference, and neither is what f32 does below 2^-126.
+TEST(CheckMigrated, TakesVectorsWithoutLength) {
+  for (const float length : {0.0f, 1e-40f, 0x1p-24f}) {
+    V1File file = V1Builder(3).turbo({1, 64}, {.bits = 3, .wht = true}).build();
+    for (std::size_t i = 0; i < 3; ++i) {
+      std::memcpy(v1_tensor(file.entries[0], "reg_norms").data.data() + 4 * i, &length, 4);
+    }
+    const auto checked = check_migrated(file, must(v1_to_v2(file)).cache, 1);
+    EXPECT_TRUE(checked.ok()) << length << ": " << checked.error().message;
+  }
 }
 
 TEST(CheckMigrated, KnowsHiddenTokensByTheirHashes) {
