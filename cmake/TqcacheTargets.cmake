@@ -29,11 +29,6 @@ function(tqcache_module name)
   target_include_directories(tqcache_${name} PUBLIC ${PROJECT_SOURCE_DIR}/lib)
   target_link_libraries(tqcache_${name} PRIVATE tqcache_flags ${ARG_PRIVATE})
   set_target_properties(tqcache_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  # The codec's loops compare nothing that a fuzzer could learn from, and take twice the time when
-  # every comparison is told to it.
-  if(TQCACHE_SANITIZE MATCHES fuzzer AND name STREQUAL codec)
-    target_compile_options(tqcache_codec PRIVATE -fno-sanitize-coverage=trace-cmp)
-  endif()
   foreach(module IN LISTS ARG_MODULES)
     add_dependencies(tqcache_${name} tqcache_${module})
   endforeach()

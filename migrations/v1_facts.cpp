@@ -43,7 +43,7 @@ Result<Sha256> read_fingerprint(const std::string& value) {
 }
 
 Result<cache::RopeStyle> read_style(const Json& json) {
-  TQC_TRY_ASSIGN(const std::string style, model::get_string(json, "style"));
+  TQC_TRY_ASSIGN(const std::string style, get_string(json, "style"));
   if (style == "none") return cache::RopeStyle::kNone;
   if (style == "half_split") return cache::RopeStyle::kHalfSplit;
   if (style == "interleaved") return cache::RopeStyle::kInterleaved;
@@ -57,15 +57,14 @@ Result<cache::Rope> read_rope(const std::string& value) {
   TQC_TRY_ASSIGN(const Json json, parse_object(value));
   cache::Rope rope;
   TQC_TRY_ASSIGN(rope.style, read_style(json));
-  TQC_TRY_ASSIGN(rope.n_dims, model::get_int(json, "n_dims"));
+  TQC_TRY_ASSIGN(rope.n_dims, get_int(json, "n_dims"));
   if (rope.n_dims < 0 || rope.n_dims > cache::kMaxHeadDim) {
     return Error{ErrorCode::kTooLarge, "n_dims " + std::to_string(rope.n_dims)};
   }
-  TQC_TRY_ASSIGN(rope.base, model::get_number_or(json, "base", -1));
-  if (!std::isfinite(rope.base) || rope.base < 0)
-    return corrupt("key \"base\": missing or below 0");
+  TQC_TRY_ASSIGN(rope.base, get_number(json, "base"));
+  if (!std::isfinite(rope.base) || rope.base < 0) return corrupt("key \"base\": below 0");
   // Anything else would say that the angles are other ones.
-  if (json.size() != 3) return Error{ErrorCode::kUnsupported, "a key that is not known"};
+  if (json.keys.size() != 3) return Error{ErrorCode::kUnsupported, "a key that is not known"};
   return rope;
 }
 

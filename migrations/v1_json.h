@@ -1,27 +1,47 @@
 #pragma once
-// migrations/v1_json.h: JSON texts of version 1. Safe for untrusted input.
+// migrations/v1_json.h: JSON texts of version 1, as a tree of plain values. Safe for untrusted
+// input.
+//
+// nlohmann's parser reads them, but its values do not hold them: their destructors take memory, and
+// end the process when there is none.
 
+#include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "tqcache/base/result.h"
-#include "tqcache/model/json_fields.h"
 
 namespace tqcache::migrations {
 
-using model::Json;
+struct Json {
+  enum class Kind { kNull, kBool, kInteger, kNumber, kText, kArray, kObject };
 
-// Errors: kCorrupt. Requires: a text of moderate size, as its values take some fifty times the
-// memory. (How deep they nest does not matter: nothing recurses.)
-inline Result<Json> parse_json(std::string_view text) {
-  Json json = Json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return Error{ErrorCode::kCorrupt, "not JSON"};
-  return json;
-}
+  Kind kind = Kind::kNull;
+  bool flag = false;              // kBool
+  std::int64_t integer = 0;       // kInteger: one that fits
+  double number = 0;              // kNumber: any other
+  std::string text;               // kText
+  std::vector<std::string> keys;  // kObject: of the values, in their order; no two are equal
+  std::vector<Json> values;       // kArray, kObject
+};
 
-inline Result<Json> parse_object(std::string_view text) {
-  TQC_TRY_ASSIGN(Json json, parse_json(text));
-  if (!json.is_object()) return Error{ErrorCode::kCorrupt, "not a JSON object"};
-  return json;
-}
+// Requires: a text of moderate size, as its values take many times the memory.
+// Errors:   kCorrupt (no JSON, two equal keys), kTooLarge (nested deeper than anything here is, or
+//           more keys).
+Result<Json> parse_json(std::string_view text);
+
+// The same of an object. Errors: kCorrupt, too, when it is another value.
+Result<Json> parse_object(std::string_view text);
+
+// The value of a key; nullptr when it is absent or null, or `object` is none.
+const Json* find_value(const Json& object, std::string_view key);
+
+// Errors: kCorrupt, naming the key, when it is missing or of another kind.
+Result<std::int64_t> get_int(const Json& object, std::string_view key);
+Result<double> get_number(const Json& object, std::string_view key);
+Result<bool> get_bool(const Json& object, std::string_view key);
+Result<std::string> get_string(const Json& object, std::string_view key);
+Result<const Json*> get_object(const Json& object, std::string_view key);
 
 }  // namespace tqcache::migrations

@@ -25,7 +25,7 @@ Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::m
 
 Result<std::int64_t> ranged(const Json& json, const char* key, std::int64_t lowest,
                             std::int64_t highest) {
-  TQC_TRY_ASSIGN(const std::int64_t value, model::get_int(json, key));
+  TQC_TRY_ASSIGN(const std::int64_t value, get_int(json, key));
   if (value >= lowest && value <= highest) return value;
   return unsupported(std::string(key) + " " + std::to_string(value) + ": outside " +
                      std::to_string(lowest) + " to " + std::to_string(highest));
@@ -37,7 +37,7 @@ Result<int> bits(const Json& json, const char* key, int highest = codec::kMaxBit
 }
 
 Result<std::uint64_t> seed(const Json& json, const char* key) {
-  TQC_TRY_ASSIGN(const std::int64_t value, model::get_int(json, key));
+  TQC_TRY_ASSIGN(const std::int64_t value, get_int(json, key));
   if (value < 0) return corrupt(std::string(key) + " " + std::to_string(value) + ": below 0");
   return static_cast<std::uint64_t>(value);
 }
@@ -45,7 +45,7 @@ Result<std::uint64_t> seed(const Json& json, const char* key) {
 // A text that is one of two. True: the second.
 Result<bool> one_of(const Json& json, const char* key, std::string_view first,
                     std::string_view second) {
-  TQC_TRY_ASSIGN(const std::string value, model::get_string(json, key));
+  TQC_TRY_ASSIGN(const std::string value, get_string(json, key));
   if (value == first || value == second) return value == second;
   return unsupported(std::string(key) + " " + printable_name(value) + ": not known");
 }
@@ -57,7 +57,7 @@ Result<void> require_text(const Json& json, const char* key, std::string_view ex
 }
 
 Result<void> check_versions(const Json& json) {
-  TQC_TRY_ASSIGN(const std::int64_t version, model::get_int(json, "schema_version"));
+  TQC_TRY_ASSIGN(const std::int64_t version, get_int(json, "schema_version"));
   if (version != kMetaVersion) {
     return unsupported("schema_version " + std::to_string(version) + ": not known");
   }
@@ -68,7 +68,7 @@ Result<void> check_versions(const Json& json) {
 
 // The codebook's name says once more which one it is.
 Result<void> check_codebook(const Json& json, const TurboMeta& meta) {
-  TQC_TRY_ASSIGN(const std::string id, model::get_string(json, "codebook_id"));
+  TQC_TRY_ASSIGN(const std::string id, get_string(json, "codebook_id"));
   const std::string expected = std::string(kCodebook) + "-d" + std::to_string(meta.head_dim) +
                                "-b" + std::to_string(meta.bits_mse);
   if (id == expected) return {};
@@ -118,15 +118,15 @@ std::string profile_of(const MixedMeta& mixed, const std::string& policy) {
 }
 
 Result<void> read_mixed_precision(const Json& json, TurboMeta& meta) {
-  TQC_TRY_ASSIGN(const std::string profile, model::get_string(json, "mixed_precision_profile"));
+  TQC_TRY_ASSIGN(const std::string profile, get_string(json, "mixed_precision_profile"));
   std::string expected = "disabled";
-  if (model::find_value(json, "mixed_precision") != nullptr) {
-    TQC_TRY_ASSIGN(const Json* object, model::get_object(json, "mixed_precision"));
+  if (find_value(json, "mixed_precision") != nullptr) {
+    TQC_TRY_ASSIGN(const Json* object, get_object(json, "mixed_precision"));
     auto mixed = read_mixed(*object, meta);
     if (!mixed) return in_context("mixed_precision", std::move(mixed).error());
     meta.mixed = *mixed;
     TQC_TRY_ASSIGN(const std::string policy,
-                   model::get_string(*object, "outlier_selection_policy"));
+                   get_string(*object, "outlier_selection_policy"));
     expected = profile_of(*meta.mixed, policy);
   }
   if (profile == expected) return {};
@@ -151,11 +151,10 @@ Result<TurboMeta> turbo_meta(const Json& json) {
 }
 
 Result<std::int64_t> as_number(const Json& value) {
-  if (value.is_number_integer() && value >= 0 && value <= cache::kMaxTokens) {
-    return value.get<std::int64_t>();
-  }
-  if (value.is_string()) {
-    const auto& text = value.get_ref<const std::string&>();
+  const bool is_integer = value.kind == Json::Kind::kInteger;
+  if (is_integer && value.integer >= 0 && value.integer <= cache::kMaxTokens) return value.integer;
+  if (value.kind == Json::Kind::kText) {
+    const std::string& text = value.text;
     std::uint32_t number = 0;
     const char* end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, number);
@@ -166,9 +165,9 @@ Result<std::int64_t> as_number(const Json& value) {
 
 Result<std::vector<std::int64_t>> numbers(const Json& json) {
   std::vector<std::int64_t> result;
-  if (json.is_string() && json.get_ref<const std::string&>().empty()) return result;
-  if (!json.is_array()) return corrupt("not a JSON array");
-  for (const Json& each : json) {
+  if (json.kind == Json::Kind::kText && json.text.empty()) return result;
+  if (json.kind != Json::Kind::kArray) return corrupt("not a JSON array");
+  for (const Json& each : json.values) {
     auto number = as_number(each);
     if (!number) {
       return in_context("number " + std::to_string(result.size()), std::move(number).error());
@@ -181,10 +180,7 @@ Result<std::vector<std::int64_t>> numbers(const Json& json) {
 Result<CalibrationMeta> calibration_meta(const Json& json) {
   CalibrationMeta meta;
   TQC_TRY_ASSIGN(meta.tokens_seen, ranged(json, "calibration_tokens_seen", 0, cache::kMaxTokens));
-  if (model::find_value(json, "outlier_mask_frozen") == nullptr) {
-    return corrupt("key \"outlier_mask_frozen\": missing");
-  }
-  TQC_TRY_ASSIGN(meta.is_done, model::get_bool_or(json, "outlier_mask_frozen", false));
+  TQC_TRY_ASSIGN(meta.is_done, get_bool(json, "outlier_mask_frozen"));
   return meta;
 }
 

@@ -191,13 +191,21 @@ TEST(Bomb, InAnyOtherNumberTakesLittleMemory) {
 Bytes file_with_frame(std::uint64_t bytes, const Bytes& frame) {
   cache::Cache cache = CacheBuilder(0).build();
   cache::ArraysLayer layer;
-  layer.arrays.push_back({"a", Dtype::kF16, {96}, AlignedBytes(192)});
+  layer.arrays.push_back({"a", Dtype::kF16, {1}, AlignedBytes(2)});
   cache.layers.emplace_back(std::move(layer));
-  const Bytes file = replace_first_section(file_of(cache), frame, Compression::kZstd);
+  Bytes file = file_of(cache);
   Manifest manifest = info_of(file);
   manifest.layers[0].arrays[0].shape = {bytes / 2};
-  manifest.sections[0].raw_bytes = bytes;
-  return with_named_manifest(file, manifest);
+  SectionInfo& section = manifest.sections[0];
+  section.raw_bytes = bytes;
+  section.stored_bytes = frame.size();
+  section.compression = Compression::kZstd;
+  section.checksum = xxh3_128(frame);
+  file.resize(section.file_offset);
+  file.insert(file.end(), frame.begin(), frame.end());
+  file.resize(format::align_section(file.size()));
+  patch(file, kManifestOffsetAt, std::uint64_t{file.size()});
+  return with_named_manifest(std::move(file), std::move(manifest));
 }
 
 constexpr std::uint64_t kBlockContent = std::uint64_t{128} << 10;

@@ -26,6 +26,20 @@ class ChangingSource : public ByteSource {
   mutable int n_reads_ = 0;
 };
 
+// Ends early between being opened and being read.
+class ShrinkingSource : public ByteSource {
+ public:
+  ShrinkingSource(ByteView file, std::uint64_t readable) : file_(file), readable_(readable) {}
+  std::uint64_t size() const override { return file_.size(); }
+  Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const override {
+    return ViewSource(file_.first(readable_)).read_at(offset, out);
+  }
+
+ private:
+  ByteView file_;
+  std::uint64_t readable_;
+};
+
 int reads_of(ByteView file) {
   const ChangingSource source([file](int) { return file; });
   must(format::read_cache(source, {.n_threads = 1}));
@@ -111,6 +125,15 @@ TEST_F(Changed, ToAShorterFileAtAnyReadGivesTheOldFileOrAnError) {
       expect_one_version([&](int n) -> ByteView { return n < k ? ByteView(file) : cut; }, cache,
                          cache);
     }
+  }
+}
+
+// The file has its size until it is read.
+TEST_F(Changed, ToAFileThatEndsWhileItIsReadIsAnError) {
+  const Bytes file = small_file();
+  for (std::size_t readable = 0; readable < file.size(); ++readable) {
+    const ShrinkingSource source(file, readable);
+    ASSERT_EQ(format::read_cache(source).error().code, ErrorCode::kTruncated) << readable;
   }
 }
 

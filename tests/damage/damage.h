@@ -30,10 +30,13 @@ inline Bytes golden(std::string_view name) {
   return read_all(std::filesystem::path(TQCACHE_GOLDEN_FILES) / (std::string(name) + ".tqkv"));
 }
 
-inline std::vector<std::string> golden_names() {
+// Of files of version 2; of version 1 the suffix is ".tqcache".
+inline std::vector<std::string> golden_names(const std::filesystem::path& folder =
+                                                 TQCACHE_GOLDEN_FILES,
+                                             std::string_view suffix = ".tqkv") {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(TQCACHE_GOLDEN_FILES)) {
-    if (entry.path().extension() == ".tqkv") names.push_back(entry.path().stem().string());
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == suffix) names.push_back(entry.path().stem().string());
   }
   std::ranges::sort(names);
   return names;

@@ -28,12 +28,6 @@ Files v1_file() {
   return made;
 }
 
-Files v1_file_without_objects() {
-  static const Files made =
-      file_of(test::V1Builder(40).dense({1, 16}, test::V1Dtype::kF16).arrays());
-  return made;
-}
-
 Result<void> migrate(const fs::path& folder, bool keep_backup) {
   migrations::MigrateOptions options;
   options.write = write_options();
@@ -66,10 +60,6 @@ std::string state_of_migrated(const fs::path& folder) {
   return state_after(v1_file().at(kTargetName), folder);
 }
 
-std::string state_of_migrated_without_objects(const fs::path& folder) {
-  return state_after(v1_file_without_objects().at(kTargetName), folder);
-}
-
 }  // namespace
 
 std::vector<Operation> migrating_operations() {
@@ -89,16 +79,6 @@ std::vector<Operation> migrating_operations() {
        "migrate_alone",
        ""},
   };
-}
-
-Operation migration_without_objects() {
-  return {"migrate_without_objects",
-          v1_file_without_objects,
-          migrate_with_backup,
-          state_of_migrated_without_objects,
-          {kTargetName, kBackupName},
-          "",
-          ""};
 }
 
 }  // namespace tqcache::faults

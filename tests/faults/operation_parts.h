@@ -26,8 +26,4 @@ Result<cache::Cache> read_whole(const std::filesystem::path& path);
 std::vector<Operation> writing_operations();
 std::vector<Operation> migrating_operations();
 
-// Migration of a file without objects in its JSON texts. Those of our JSON library allocate when
-// they are destroyed, and end the process when they cannot.
-Operation migration_without_objects();
-
 }  // namespace tqcache::faults

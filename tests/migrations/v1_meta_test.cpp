@@ -135,10 +135,29 @@ TEST(V1Meta, IsRefusedWhenItIsNoObject) {
   }
 }
 
-TEST(V1Meta, MayNestAsDeepAsItIsLong) {
-  const std::string deep(60000, '[');
-  EXPECT_FALSE(read_turbo_meta(deep).ok());
-  EXPECT_FALSE(read_numbers(deep + std::string(60000, ']')).ok());
+TEST(V1Meta, DoesNotNestDeep) {
+  const auto nested = [](int depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
+  for (const int depth : {17, 60000}) {
+    const auto refused = read_turbo_meta(nested(depth));
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge);
+  }
+  EXPECT_EQ(read_turbo_meta(nested(16)).error().code, ErrorCode::kCorrupt);
+  EXPECT_FALSE(read_numbers(std::string(60000, '[')).ok());
+}
+
+TEST(V1Meta, HasEachKeyOnceAndNoMoreThanAnyoneNeeds) {
+  EXPECT_EQ(read_calibration_meta(R"({"calibration_tokens_seen": 1, "calibration_tokens_seen": 2,
+                                      "outlier_mask_frozen": true})")
+                .error()
+                .message,
+            "extra_meta: JSON: a key stands twice");
+  std::string many = "{";
+  for (int i = 0; i < 65; ++i) many.append("\"k").append(std::to_string(i)).append("\": 1,");
+  many.back() = '}';
+  EXPECT_EQ(read_calibration_meta(many).error().code, ErrorCode::kTooLarge);
 }
 
 TEST(V1Numbers, AreNumbersOrTexts) {
