@@ -111,13 +111,6 @@ Result<void> spend(std::uint64_t& budget, std::uint64_t bytes, std::string_view 
   return {};
 }
 
-// Whether a frame of so many bytes can hold `raw_bytes`: a block of zstd takes four bytes at least
-// and gives 128 KiB at most. Keeps small files from having much memory cleared for nothing.
-bool can_hold(std::size_t frame_bytes, std::uint64_t raw_bytes) {
-  constexpr std::uint64_t kBlockBytes = 4, kBlockContent = 128 << 10;
-  return raw_bytes / kBlockContent <= frame_bytes / kBlockBytes;
-}
-
 Result<void> check_data(ByteView data, std::uint64_t raw_bytes, Budget& budget) {
   TQC_TRY(spend(budget.stored_bytes, data.size(), "bytes, more than the file has for all tensors"));
   TQC_TRY(spend(budget.raw_bytes, raw_bytes, "bytes, beyond what tensors may take in memory"));
@@ -125,10 +118,7 @@ Result<void> check_data(ByteView data, std::uint64_t raw_bytes, Budget& budget) 
     if (data.empty()) return {};
     return corrupt(std::to_string(data.size()) + " bytes of an empty tensor");
   }
-  TQC_TRY(format::Decompressor::check_frame(data, raw_bytes));
-  if (can_hold(data.size(), raw_bytes)) return {};
-  return corrupt("zstd: a frame of " + std::to_string(data.size()) + " bytes cannot hold " +
-                 std::to_string(raw_bytes));
+  return format::Decompressor::check_frame(data, raw_bytes);
 }
 
 Result<std::vector<std::uint64_t>> read_shape(const flatbuffers::Vector<std::uint64_t>& shape) {

@@ -23,7 +23,5 @@ inline constexpr std::size_t kMaxFacts = 256;
 inline constexpr std::uint64_t kMaxFactBytes = std::uint64_t{256} << 20;  // of all values together
 inline constexpr std::size_t kMaxTensors = 64;  // of a state, and of an extra_state
 inline constexpr std::size_t kMaxRank = 8;
-// Of the migrated cache: what version 2 allows a reader that does not ask for more.
-inline constexpr std::uint64_t kMaxCacheBytes = std::uint64_t{64} << 30;
 
 }  // namespace tqcache::migrations

@@ -6,7 +6,6 @@
 #include "migrations/v1_classes.h"
 #include "migrations/v1_facts.h"
 #include "migrations/v1_layers.h"
-#include "migrations/v1_limits.h"
 
 namespace tqcache::migrations {
 namespace {
@@ -71,9 +70,9 @@ void set_tokens(std::optional<std::vector<std::int32_t>> tokens, std::int64_t n_
 
 }  // namespace
 
-Result<Migration> v1_to_v2(const V1File& file) {
+Result<Migration> v1_to_v2(const V1File& file, const V1ToV2Options& options) {
   TQC_TRY_ASSIGN(V1Facts facts, read_facts(file.metadata));
-  Context context{.codecs = {}, .notes = {}, .bytes_left = kMaxCacheBytes};
+  Context context{.codecs = {}, .notes = {}, .bytes_left = options.max_cache_bytes};
   if (facts.is_origin_partial) {
     context.notes.push_back("architecture or fingerprints missing; origin unknown");
   }

@@ -29,16 +29,23 @@ struct Migration {
 // a class_path never leads to code by any other way.
 std::span<const std::string_view> known_class_paths();
 
+struct V1ToV2Options {
+  // Refused with kTooLarge when the cache would take more memory than this. (One token takes room
+  // for a token block of 256.)
+  std::uint64_t max_cache_bytes = std::uint64_t{64} << 30;
+};
+
 // Errors: kUnsupported (an unknown class_path; something that version 2 has no words for), kCorrupt
 //         (tensors that contradict each other or meta_state), kTooLarge. The message names the
 //         layer.
-Result<Migration> v1_to_v2(const V1File& file);
+Result<Migration> v1_to_v2(const V1File& file, const V1ToV2Options& options = {});
 
 // Whether every head vector and array of `cache` has the value that `file` says, which is computed
 // here from the state as it stands there, by other code than v1_to_v2() uses. Values that are
 // computed may differ by rounding in f32, and others not at all.
 //
-// Errors: kCorrupt, naming the first one that differs.
+// Requires: v1_to_v2() accepts the file.
+// Errors:   kCorrupt, naming the first one that differs.
 Result<void> check_migrated(const V1File& file, const cache::Cache& cache, unsigned n_threads);
 
 }  // namespace tqcache::migrations

@@ -95,10 +95,15 @@ std::string result_text(const MigrateJob& job, const FileMigration& report) {
 
 Json path_json(const fs::path& path) { return path.empty() ? Json(nullptr) : Json(path.string()); }
 
+std::string_view status_word(const Outcome<FileMigration>& outcome) {
+  if (outcome) return status_word(outcome->status);
+  return outcome.error().error.code == ErrorCode::kInterrupted ? "interrupted" : "failed";
+}
+
 Json job_json(const MigrateJob& job, const Outcome<FileMigration>& outcome) {
   Json json;
   json["file"] = job.from.string();
-  json["status"] = outcome ? status_word(outcome->status) : "failed";
+  json["status"] = status_word(outcome);
   const FileMigration report = outcome ? *outcome : FileMigration{};
   json["written"] = path_json(report.written);
   json["backup"] = path_json(report.backup);
@@ -215,10 +220,13 @@ Outcome<Done> Migrator::tell(std::size_t i, const Outcome<FileMigration>& outcom
 }
 
 Outcome<Done> Migrator::sum_up() const {
-  const std::size_t n_left = plan_.jobs.size() - n_migrated_ - tally_.n_failed();
-  note(console_, fmt::format("{} {}, {} left as they are, {} failed; {} other files", n_migrated_,
+  const std::size_t n_open = tally_.n_failed() + tally_.n_interrupted();
+  const std::size_t n_left = plan_.jobs.size() - n_migrated_ - n_open;
+  const std::string not_reached =
+      tally_.n_interrupted() == 0 ? "" : fmt::format(", {} not reached", tally_.n_interrupted());
+  note(console_, fmt::format("{} {}, {} left as they are, {} failed{}; {} other files", n_migrated_,
                              flags_.dry_run ? "to migrate" : "migrated", n_left, tally_.n_failed(),
-                             plan_.n_skipped));
+                             not_reached, plan_.n_skipped));
   if (!console_.json) return Done{};
   Json json;
   json["schema"] = 1;
@@ -229,6 +237,7 @@ Outcome<Done> Migrator::sum_up() const {
 }
 
 Outcome<ExitCode> Migrator::run() {
+  if (interrupted()) return interrupted_error();  // the plan may lack files
   const std::vector<MigrateJob>& jobs = plan_.jobs;
   entries_.resize(jobs.size());
   Outcome<Done> told = Done{};

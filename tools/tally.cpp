@@ -1,21 +1,25 @@
 #include "tally.h"
 
 #include "console.h"
+#include "interrupt.h"
 
 namespace tqcache::cli {
 
 void Tally::failed(const Failure& failure) {
+  if (failure.error.code == ErrorCode::kInterrupted) {
+    n_interrupted_ += 1;
+    if (n_interrupted_ == 1) report(Failure{interrupted_error(), {}, false}, json_);
+    return;
+  }
   n_failed_ += 1;
-  const bool by_user = failure.error.code == ErrorCode::kInterrupted;
-  if (by_user && first_ == ExitCode::kInterrupted) return;
   const ExitCode code = report(failure, json_);
-  if (!first_ || by_user) first_ = code;
+  if (!first_) first_ = code;
 }
 
 ExitCode Tally::exit_code() const {
+  if (n_interrupted_ > 0) return ExitCode::kInterrupted;
   if (!first_) return ExitCode::kDone;
-  if (*first_ == ExitCode::kInterrupted || n_done_ == 0) return *first_;
-  return ExitCode::kDoneInPart;
+  return n_done_ == 0 ? *first_ : ExitCode::kDoneInPart;
 }
 
 }  // namespace tqcache::cli

@@ -24,11 +24,13 @@ class Tally {
   ExitCode exit_code() const;
 
   std::size_t n_failed() const { return n_failed_; }
+  std::size_t n_interrupted() const { return n_interrupted_; }  // not worked on, or not to the end
 
  private:
   bool json_;
   std::size_t n_done_ = 0;
   std::size_t n_failed_ = 0;
+  std::size_t n_interrupted_ = 0;
   std::optional<ExitCode> first_;
 };
 

@@ -35,7 +35,7 @@ bool holds_ids(const std::string& file, const Ids& ids) {
   const Bytes bytes = read_all(file);
   Bytes wanted(ids.size() * sizeof(std::int32_t));
   std::memcpy(wanted.data(), ids.data(), wanted.size());
-  return std::ranges::search(bytes, wanted).begin() != bytes.end();
+  return std::search(bytes.begin(), bytes.end(), wanted.begin(), wanted.end()) != bytes.end();
 }
 
 Output go_on(const std::string& cache, const Ids& prompt,

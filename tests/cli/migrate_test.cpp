@@ -13,6 +13,7 @@ namespace tqcache::test {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 using testing::UnorderedElementsAre;
@@ -321,6 +322,7 @@ TEST_F(Migrate, LeavesFinishedFilesWhenInterrupted) {
   run.send_signal(SIGINT);
   EXPECT_EQ(run.finish(), 130);
   EXPECT_THAT(run.screen(), HasSubstr("tqcache: interrupted\n"));
+  EXPECT_THAT(run.screen(), ContainsRegex(", 0 failed, [0-9]+ not reached; 0 other files\n"));
   EXPECT_EQ(tree(dir_ / "in").size(), 80u);  // no temporary file
   EXPECT_EQ(info_of(path("in/f1001"))["version"], 2);
   EXPECT_EQ(info_of(path("in/f1079"))["version"], 1);

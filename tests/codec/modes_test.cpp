@@ -283,6 +283,26 @@ TEST(Modes, AffineKeepsAGroupOfEqualValues) {
   }
 }
 
+// Caches of others count codes upwards from the smallest value; what is packed behind them must not
+// be worse.
+TEST(Modes, AffineWithCentroidsFromZeroUpwardsIsAtMostAStepOff) {
+  std::vector<PartSpec> parts = make_parts(affine_spec(4, 64)).value();
+  for (PartSpec& part : parts) {
+    for (std::size_t i = 0; i < 16; ++i) part.centroids[i] = static_cast<float>(i) / 16.0f;
+  }
+  const HeadCodec codec = HeadCodec::make(kDim, parts, BlockOrder::kKeys).value();
+  const std::vector<float> x = GaussianSource(55).vector(kBlockTokens * kDim);
+  const std::vector<float> decoded = decode(codec, encode(codec, x), kBlockTokens);
+  for (std::size_t at = 0; at < x.size(); at += 64) {
+    const auto group = std::span<const float>(x).subspan(at, 64);
+    const auto [least, most] = std::minmax_element(group.begin(), group.end());
+    const float step = (*most - *least) / 16.0f;
+    for (std::size_t i = 0; i < 64; ++i) {
+      ASSERT_NEAR(decoded[at + i], group[i], 1.01f * step + 2e-3f);
+    }
+  }
+}
+
 // The ends of a group's range are decoded best: they are centroids.
 TEST(Modes, AffineKeepsTheEndsOfARange) {
   const HeadCodec codec = make_codec(affine_spec(4, 128));

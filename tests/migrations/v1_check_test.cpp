@@ -113,6 +113,9 @@ TEST(CheckMigrated, NoticesARowOfAWindow) {
     auto& arrays = std::get<cache::ArraysLayer>(c.layers.at(4)).arrays;
     arrays.at(1).data.back() ^= std::byte{1};
   });
+  expect_noticed("layer 4: tensor \"keys\", 1 x 2 x 16 x 4: not carried over", [](Cache& c) {
+    std::get<cache::ArraysLayer>(c.layers.at(4)).arrays.at(0).name = "values";
+  });
   expect_noticed("layer 4: another window",
                  [](Cache& c) { std::get<cache::ArraysLayer>(c.layers.at(4)).window->keep = 1; });
 }
@@ -131,6 +134,8 @@ TEST(CheckMigrated, NoticesWhatGoesForTheWholeCache) {
   expect_noticed("5 layers where 6 belong", [](Cache& c) { c.layers.pop_back(); });
   expect_noticed("layer 4: no rotating layer",
                  [](Cache& c) { std::swap(c.layers[5], c.layers[4]); });
+  expect_noticed("layer 0: of another shape",
+                 [](Cache& c) { std::swap(c.layers[0], c.layers[1]); });
   expect_noticed("layer 3: no attention layer",
                  [](Cache& c) { std::swap(c.layers[5], c.layers[3]); });
 }
@@ -144,6 +149,30 @@ TEST(CheckMigrated, TakesVectorsWithoutLength) {
     }
     const auto checked = check_migrated(file, must(v1_to_v2(file)).cache, 1);
     EXPECT_TRUE(checked.ok()) << length << ": " << checked.error().message;
+  }
+}
+
+TEST(CheckMigrated, GivesAnErrorForFilesThatLackSomething) {
+  const V1File file = some_file();
+  const auto migration = must(v1_to_v2(file));
+  for (std::size_t layer = 0; layer < file.entries.size(); ++layer) {
+    const auto& state = file.entries[layer].state;
+    for (std::size_t i = 0; i < state.size(); ++i) {
+      if (state[i].data.empty()) continue;
+      V1File less = file;
+      less.entries[layer].state.erase(less.entries[layer].state.begin() +
+                                      static_cast<std::ptrdiff_t>(i));
+      EXPECT_FALSE(check_migrated(less, migration.cache, 1).ok()) << layer << " " << state[i].name;
+    }
+    for (const char* meta : {"{", "[1]"}) {
+      V1File other = file;
+      other.entries[layer].meta_state = meta;
+      const bool unused = layer == 3 || layer == 5;  // of dense layers and arrays nothing is needed
+      EXPECT_EQ(check_migrated(other, migration.cache, 1).ok(), unused) << layer << " " << meta;
+    }
+    V1File other = file;
+    other.entries[layer].class_path = "x";
+    EXPECT_FALSE(check_migrated(other, migration.cache, 1).ok());
   }
 }
 

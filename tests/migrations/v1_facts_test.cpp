@@ -115,6 +115,12 @@ TEST(V1Tokens, AreAnArrayOfIds) {
   }
 }
 
+TEST(V1Tokens, HaveALimit) {
+  std::string value = "[0";
+  for (std::int64_t i = 0; i < cache::kMaxTokens; ++i) value += ",0";
+  expect_refused("tokens", value + "]", ErrorCode::kTooLarge, "more tokens than a cache may have");
+}
+
 TEST(V1Tokens, AreAsManyAsTheLayersSay) {
   const auto migration = v1_to_v2(layers().fact("tokens", "[1,2]").build());
   ASSERT_FALSE(migration.ok());

@@ -257,6 +257,21 @@ TEST(V1File, IsReadWithinTheMemoryThatTheCallerAllows) {
   EXPECT_THAT(file.error().message, HasSubstr("layer 0: tensor \"a\": 4000 bytes"));
 }
 
+// Tables may point to the same bytes: a small file would ask for much memory.
+TEST(V1File, CountsSharedBytesAsOftenAsTheyArePointedTo) {
+  V1Tensor tensor{"0", V1Dtype::kU8, {3000}, AlignedBytes(3000)};
+  Random random(1);
+  for (std::byte& byte : tensor.data) byte = std::byte(random.below(256));
+  V1File file = file_of(tensor);
+  for (int i = 1; i < 8; ++i) {
+    tensor.name = std::to_string(i);
+    file.entries[0].state.push_back(tensor);
+  }
+  EXPECT_TRUE(read(write_v1(file)).ok());
+  expect_refused(write_v1(file, {.share_frames = true}), ErrorCode::kTooLarge,
+                 "more than the file has for all tensors");
+}
+
 TEST(V1File, RefusesATensorTwice) {
   V1File file = file_of(words(3));
   file.entries[0].state.push_back(words(4));

@@ -264,6 +264,8 @@ TEST(TurboLayer, IsRefusedWhenTensorsContradictMetaState) {
           meta({2, 32}, 5, {.affine_values = V1Affine{}}));
   refused({.affine_values = V1Affine{}}, "\"values_main.packed\": does not belong here",
           meta({2, 32}, 5, {}));
+  refused({.affine_values = V1Affine{4, 32}}, "v: head_dim 32 in groups of 24",
+          meta({2, 32}, 5, {.affine_values = V1Affine{4, 24}}));
 }
 
 TEST(TurboLayer, IsRefusedWhenTensorsAreNotWhatTheyShouldBe) {
@@ -291,10 +293,36 @@ TEST(TurboLayer, IsRefusedWhenTensorsAreNotWhatTheyShouldBe) {
       ErrorCode::kUnsupported);
 }
 
+TEST(TurboLayer, NeedsAllOfItsTensors) {
+  const V1Turbo all{.bits = 3, .prod = true, .mixed = V1Mixed{8, 4, 3}};
+  for (const char* name :
+       {"reg_idx", "reg_norms", "reg_signs", "reg_residuals", "out_idx", "out_norms", "out_signs",
+        "out_residuals", "outlier_mask", "values_main"}) {
+    refused(all, std::string("\"").append(name).append("\": missing"),
+            [&](V1Entry& e) { v1_tensor(e, name).data = {}; });
+  }
+  for (const char* name : {"values_main.packed", "values_main.scales", "values_main.biases"}) {
+    refused({.affine_values = V1Affine{}}, std::string("\"").append(name).append("\": missing"),
+            [&](V1Entry& e) { v1_tensor(e, name).data = {}; });
+  }
+}
+
 TEST(TurboLayer, HasLengthsThatAreLengths) {
   for (const float bad : {-1.0f, INFINITY, NAN}) {
     refused({}, "\"reg_norms\": a length that is no",
             [&](V1Entry& e) { std::memcpy(v1_tensor(e, "reg_norms").data.data() + 8, &bad, 4); });
+  }
+}
+
+TEST(TurboLayer, HasFiniteValues) {
+  const float infinity = INFINITY;
+  refused({.values = V1Dtype::kF32}, "v: head 0 token 1: not finite", [&](V1Entry& e) {
+    std::memcpy(v1_tensor(e, "values_main").data.data() + 4 * 32, &infinity, 4);
+  });
+  for (const char* name : {"calibration_keys", "calibration_values"}) {
+    refused(
+        {.mixed = V1Mixed{}, .values = V1Dtype::kF32, .calibrating = true}, "not finite",
+        [&](V1Entry& e) { std::memcpy(v1_tensor(e, name).data.data() + 4 * 32, &infinity, 4); });
   }
 }
 

@@ -4,6 +4,7 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -45,13 +46,20 @@ class Writer {
     return builder_.CreateString(value);
   }
 
+  flatbuffers::Offset<flatbuffers::Vector<std::uint8_t>> write_frame(const Bytes& frame) {
+    if (const auto known = frames_.find(frame); known != frames_.end()) return known->second;
+    const auto written =
+        builder_.CreateVector(reinterpret_cast<const std::uint8_t*>(frame.data()), frame.size());
+    if (options_.share_frames) frames_.emplace(frame, written);
+    return written;
+  }
+
   flatbuffers::Offset<fb::Tensor> write_tensor(const V1Tensor& tensor) {
     const Bytes frame = options_.frame ? options_.frame(tensor) : zstd_frame(tensor.data);
     const int dtype = options_.dtype ? options_.dtype(tensor) : static_cast<int>(tensor.dtype);
     const auto name = text(tensor.name);
     const auto shape = builder_.CreateVector(tensor.shape);
-    const auto data =
-        builder_.CreateVector(reinterpret_cast<const std::uint8_t*>(frame.data()), frame.size());
+    const auto data = write_frame(frame);
     return fb::CreateTensor(builder_, name, static_cast<fb::Dtype>(dtype), shape, data);
   }
 
@@ -73,6 +81,7 @@ class Writer {
 
   const V1WriteOptions& options_;
   flatbuffers::FlatBufferBuilder builder_;
+  std::map<Bytes, flatbuffers::Offset<flatbuffers::Vector<std::uint8_t>>> frames_;  // to be shared
 };
 
 }  // namespace

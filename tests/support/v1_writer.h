@@ -13,6 +13,7 @@ struct V1WriteOptions {
   std::uint32_t schema_version = 1;
   // What stands in the place of a tensor's frame: for files that lie. Empty: a frame of its values.
   std::function<Bytes(const migrations::V1Tensor&)> frame = {};
+  bool share_frames = false;  // equal frames stand in the file once, and tensors point to them
   // The number that stands for a tensor's dtype.
   std::function<int(const migrations::V1Tensor&)> dtype = {};
 };

@@ -53,21 +53,26 @@ Result<void> check_finite(FloatRows& rows, std::size_t n_skipped) {
   return {};
 }
 
-// The middle between the largest and the smallest value, as f16. A zero has no sign, so that it
-// does not matter in which order zeros are compared.
-std::uint16_t middle(std::span<const float> x) {
+// Which value of a row codes are counted from: centroids on both sides of 0 want the middle, and
+// those that others use, in steps from 0 upwards, the smallest.
+enum class Origin { kMiddle, kSmallest };
+
+// The origin of a row, as f16. A zero has no sign, so that it does not matter in which order zeros
+// are compared.
+std::uint16_t origin_of(std::span<const float> x, Origin origin) {
   const auto [least, most] = std::minmax_element(x.begin(), x.end());
-  const std::uint16_t bias = f32_to_f16((*most + *least) * 0.5f);
+  const float value = origin == Origin::kMiddle ? (*most + *least) * 0.5f : *least;
+  const std::uint16_t bias = f32_to_f16(value);
   return (bias & kF16Magnitude) == 0 ? std::uint16_t{0} : bias;
 }
 
-// Takes each row's middle out of `dim` channels from `first` on, and keeps it.
-Result<void> take_biases(FloatRows& rows, std::size_t first, std::size_t dim,
+// Takes each row's origin out of `dim` channels from `first` on, and keeps it.
+Result<void> take_biases(FloatRows& rows, std::size_t first, std::size_t dim, Origin origin,
                          std::span<std::uint16_t> biases) {
   std::fill(biases.begin(), biases.end(), std::uint16_t{0});
   for (std::size_t t = 0; t < rows.size(); ++t) {
     const std::span x = rows[t].subspan(first, dim);
-    biases[t] = middle(x);
+    biases[t] = origin_of(x, origin);
     if ((biases[t] & kF16Magnitude) >= kF16Infinity) {
       return Error{ErrorCode::kUnsupported, token_word(t) + ": bias beyond f16"};
     }
@@ -87,6 +92,7 @@ struct Part {
   std::size_t bias_row = 0;      // of has_bias
   bool of_residual = false;
   bool has_bias = false;
+  Origin origin = Origin::kMiddle;  // of has_bias
 
   std::size_t dim() const { return codec.shape().dim(); }
 };
@@ -131,7 +137,8 @@ void HeadCodec::State::add(const PartSpec& spec, BlockCodec codec) {
                    .code_offset = code_bytes,
                    .coded_offset = coded_dim,
                    .of_residual = spec.of_residual,
-                   .has_bias = spec.has_bias});
+                   .has_bias = spec.has_bias,
+                   .origin = spec.centroids.front() < 0 ? Origin::kMiddle : Origin::kSmallest});
   code_bytes += shape.block_bytes();
   coded_dim += padded(shape.dim());
 }
@@ -141,7 +148,9 @@ Result<void> HeadCodec::State::encode(FloatRows& rows, std::span<std::byte> code
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Part& p = parts[i];
     if (p.of_residual) subtract_decoded(i - 1, {codes, scales}, rows);
-    if (p.has_bias) TQC_TRY(take_biases(rows, p.first, p.dim(), row(p.bias_row, scales)));
+    if (p.has_bias) {
+      TQC_TRY(take_biases(rows, p.first, p.dim(), p.origin, row(p.bias_row, scales)));
+    }
     TQC_TRY(p.codec.encode(rows_from(std::as_const(rows).data(), head_dim, p.first), Centre{},
                            rows.size(), codes_of(i, codes), row(i, scales)));
   }
