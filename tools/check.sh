@@ -151,7 +151,7 @@ check_coverage() {
   find build/coverage -name '*.gcda' -delete
   step "coverage: tests"
   ctest --preset coverage --parallel "$jobs" --quiet \
-    --tests-regex '^(base|tensors|cache|format|golden|migrations|damage|faults)_test\.|^fuzz_replay\.'
+    --tests-regex '^(base|tensors|cache|format|golden|golden_v1|migrations|damage)_test\.|^fuzz_replay\.'
   step "coverage: branches"
   gcovr --root . --object-directory build/coverage --exclude-throw-branches \
     --exclude-unreachable-branches --exclude-lines-by-pattern '.*\bassert\(.*' \

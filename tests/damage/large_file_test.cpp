@@ -20,6 +20,8 @@ constexpr std::int64_t kBlocks = 41;
 constexpr std::int64_t kTokens = kBlocks * cache::kTokenBlock;
 constexpr std::array<std::uint16_t, 4> kMark = {0x3c00, 0x4000, 0x4200, 0x4400};  // 1 to 4
 
+ByteView mark_bytes() { return std::as_bytes(std::span(kMark)); }
+
 // What the section table says of one section's content.
 void set_content(SectionInfo& section, ByteView content) {
   section.checksum = xxh3_128(content);
@@ -42,7 +44,7 @@ Manifest large_manifest() {
     section.raw_sha256 = manifest.sections[0].raw_sha256;
     offset += kSectionBytes;
   }
-  std::ranges::copy(as_bytes(kMark), content.begin());
+  std::ranges::copy(mark_bytes(), content.begin());
   set_content(manifest.sections.back(), content);
   manifest.content_name = format::content_name(manifest);
   return manifest;
@@ -64,7 +66,7 @@ void write_sparse(const std::filesystem::path& path, const Manifest& manifest) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   ASSERT_GE(file, 0);
   write_at(file, 0, format::encode_slot(slot));
-  write_at(file, last.file_offset, as_bytes(kMark));
+  write_at(file, last.file_offset, mark_bytes());
   write_at(file, slot.manifest_offset, bytes);
   ASSERT_EQ(::close(file), 0);
 }
@@ -92,7 +94,7 @@ TEST_F(LargeFile, IsReadBeyond4GiB) {
   ASSERT_GT(reader.section(last).file_offset, std::uint64_t{5} << 30);
   AlignedBytes raw;
   must(reader.read(last, raw));
-  EXPECT_TRUE(std::ranges::equal(ByteView(raw).first(sizeof(kMark)), as_bytes(kMark)));
+  EXPECT_TRUE(std::ranges::equal(ByteView(raw).first(sizeof(kMark)), mark_bytes()));
   must(reader.read(0, raw));
   EXPECT_TRUE(std::ranges::all_of(raw, [](std::byte byte) { return byte == std::byte{0}; }));
 }

@@ -147,7 +147,10 @@ std::optional<std::vector<SectionInfo>> plan(const Manifest& manifest) {
   if (format::count_sections(manifest.layers, manifest.n_tokens()) > kMostSections) return {};
   std::vector<SectionInfo> sections;
   for (const auto& key : format::plan_sections(manifest.layers, manifest.n_tokens())) {
-    SectionInfo section{.layer = key.layer, .side = key.side, .block = key.block};
+    SectionInfo section;
+    section.layer = key.layer;
+    section.side = key.side;
+    section.block = key.block;
     const auto& layer = manifest.layers[static_cast<std::size_t>(key.layer)];
     section.packed = key.side != format::SideName::kArray &&
                      format::is_turbo(format::side_of(layer, key.side)) &&

@@ -110,14 +110,14 @@ void check_appending(const fuzz::SmallCache& small, const format::WriteOptions& 
 void run(Input input) {
   const fuzz::SmallCache small(input);
   const format::WriteOptions options = choose_options(input, small);
-  if (input.below(16) == 0) return check_appending(small, options);
+  if (input.below(24) == 0) return check_appending(small, options);
   cache::Cache expected = small.at(small.n_tokens());
   require(cache::validate(expected), "an input makes a valid cache");
   const Bytes file = must(format::write_cache_bytes(expected, options), "it can be written");
   if (options.hide_tokens) cache::hide_tokens(expected);
   check_round_trip(expected, file, options);
   if (input.below(128) == 0) check_verifying(file);  // it takes longer than all else
-  if (input.flag()) return;
+  if (input.below(3) != 0) return;
   check_first_tokens(expected, file, static_cast<std::int64_t>(input.below(300)));
 }
 

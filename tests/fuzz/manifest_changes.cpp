@@ -175,8 +175,10 @@ void change_side(Chance& chance, SideInfo& side, cache::HeadShape shape) {
       return replace_codec(chance, side, shape.head_dim);
     case 4:
       change_enum(chance, side.centring, 3);
-      side.mean.resize(std::min(
-          kMostElements, static_cast<std::size_t>(shape.n_kv_heads * shape.head_dim) & 0xffff));
+      // Either may be any number by now.
+      side.mean.resize(std::min(kMostElements, (static_cast<std::size_t>(shape.n_kv_heads) *
+                                                static_cast<std::size_t>(shape.head_dim)) &
+                                                   0xffff));
       return;
     case 5:
       return change_numbers(chance, side.mean);

@@ -130,7 +130,7 @@ SmallCache::SmallCache(Input& input) {
   n_tokens_ = is_long ? input.one_of(kBlockEnds) : static_cast<std::int64_t>(input.below(12));
   more_tokens_ = static_cast<std::int64_t>(input.below(is_long && input.flag() ? 258 : 4));
   hide_tokens_ = input.below(4) == 0;
-  const std::size_t n_layers = input.below(is_long ? 2 : 4);
+  const std::size_t n_layers = input.below(is_long ? 2 : 3);
   for (std::size_t i = 0; i < n_layers; ++i) {
     layers_.push_back(choose_layer(input));
     if (is_long) layers_.back().shape.n_kv_heads = 1;
