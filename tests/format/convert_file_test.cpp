@@ -132,6 +132,15 @@ TEST(ConvertFileOptions, DoNotChangeTheBytesByThreadsOrWindow) {
   }
 }
 
+TEST(ConvertFileOptions, MayHideTheTokens) {
+  const Bytes file = dense_file(300);
+  const ConvertOptions options = must(cache::preset("turbo4"));
+  expect_same(file, options, {.hide_tokens = true});
+  const Bytes hidden = must(converted_by_file(file, options, {.hide_tokens = true}));
+  EXPECT_TRUE(info_of(hidden).hidden_tokens.has_value());
+  EXPECT_EQ(info_of(hidden).tokens.front(), cache::kUnknownToken);
+}
+
 // A source that counts how often each section is read.
 class CountingSource : public ByteSource {
  public:

@@ -189,7 +189,7 @@ TEST(Limits, LetAWindowBeFarLargerThanTheCache) {
   const Bytes file = file_of(cache);
   const PeakMemory memory;
   EXPECT_EQ(difference(cache, must(load(file))), "");
-  EXPECT_LT(memory.grown(), kMiB);
+  EXPECT_LT(memory.grown(), 16 * kMiB);  // all of the window would be 512 MiB
 }
 
 // Layers whose codecs differ in their seeds.

@@ -136,8 +136,8 @@ TEST(V1Meta, IsRefusedWhenItIsNoObject) {
 }
 
 TEST(V1Meta, DoesNotNestDeep) {
-  const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
-  for (const int depth : {17, 60000}) {
+  const auto nested = [](std::size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  for (const std::size_t depth : {17, 60000}) {
     const auto refused = read_turbo_meta(nested(depth));
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge);

@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -82,18 +83,29 @@ struct MappedReader {
   SectionReader reader;
 };
 
-// Another process may append to the file between its being mapped and its header being read, which
-// then speaks of bytes that are not in the mapping.
+// More often than a file can change between its being mapped and its header being read.
+constexpr int kMaxMappings = 1000;
+
+// Errors: those of the file itself, read by position.
+Result<void> check_file(const std::filesystem::path& path) {
+  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_file(path));
+  TQC_TRY(read_cache_info(*source));
+  return {};
+}
+
+// A mapping keeps the size that the file had, while another process may append to it, or take such
+// bytes away again, before the header is read, which then speaks of another size. So what is wrong
+// with a mapping is held against the file.
 Result<MappedReader> open_mapped(const std::filesystem::path& path, const ReadOptions& options) {
-  std::uint64_t size_before = 0;
-  while (true) {
+  for (int attempt = 1;; ++attempt) {
     TQC_TRY_ASSIGN(SharedBytes mapped, map_file(path));
     std::unique_ptr<ByteSource> source = memory_source(mapped);
     auto reader = SectionReader::open(*source, options.first_tokens);
     if (reader) return MappedReader{std::move(mapped), std::move(source), *std::move(reader)};
-    const bool has_grown = mapped.size() > size_before;
-    if (reader.error().code != ErrorCode::kTruncated || !has_grown) return reader.error();
-    size_before = mapped.size();
+    const ErrorCode code = reader.error().code;
+    const bool is_of_size = code == ErrorCode::kTruncated || code == ErrorCode::kCorrupt;
+    if (!is_of_size || attempt == kMaxMappings) return reader.error();
+    TQC_TRY(check_file(path));
   }
 }
 

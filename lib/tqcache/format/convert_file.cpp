@@ -8,7 +8,6 @@
 
 #include "tqcache/base/pool.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/cache/token_hashes.h"
 #include "tqcache/format/compression.h"
 #include "tqcache/format/container_writer.h"
 #include "tqcache/format/describe.h"
@@ -79,8 +78,6 @@ class FileConversion {
     number_sections();
     return {};
   }
-
-  void hide_tokens() { cache::hide_tokens(target_); }
 
   // Bytes of the source that are to be read.
   std::uint64_t total_bytes() const {
@@ -224,7 +221,6 @@ Result<void> convert_file(const ByteSource& source, const std::filesystem::path&
   TQC_TRY(check_largest(reader.info(), ReadOptions{}.max_payload_bytes));
   FileConversion conversion(reader, options);
   TQC_TRY(conversion.plan());
-  if (write.hide_tokens) conversion.hide_tokens();
   ByteCounter counter(progress, conversion.total_bytes());
   TQC_TRY(conversion.fix_sides(counter));
   WriteOptions on_all_threads = write;
