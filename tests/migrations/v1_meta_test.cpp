@@ -136,8 +136,10 @@ TEST(V1Meta, IsRefusedWhenItIsNoObject) {
 }
 
 TEST(V1Meta, DoesNotNestDeep) {
-  const auto nested = [](std::size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
-  for (const std::size_t depth : {17, 60000}) {
+  const auto nested = [](std::size_t depth) {
+    return std::string(depth, '[').append(depth, ']');
+  };
+  for (const std::size_t depth : {17u, 60000u}) {
     const auto refused = read_turbo_meta(nested(depth));
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge);
