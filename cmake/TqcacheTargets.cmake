@@ -15,9 +15,21 @@ if(TQCACHE_SANITIZE)
     -fsanitize=${TQCACHE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(tqcache_flags INTERFACE -fsanitize=${TQCACHE_SANITIZE})
 endif()
+if(TQCACHE_COVERAGE)
+  target_link_options(tqcache_flags INTERFACE --coverage)
+endif()
 if(TQCACHE_SCALAR)
   target_compile_definitions(tqcache_flags INTERFACE TQCACHE_SCALAR)
 endif()
+
+# tqcache_count_branches(<target>): what docs/coverage.md measures. All else is built as usual, since
+# the tests would take ten times as long with counters in every loop of a codec.
+function(tqcache_count_branches target)
+  if(TQCACHE_COVERAGE)
+    target_compile_options(${target} PRIVATE
+      --coverage -O0 -fno-inline -fprofile-update=atomic)
+  endif()
+endfunction()
 
 # tqcache_module(<name> SOURCES <file>... [MODULES <module>...] [PRIVATE <target>...])
 #

@@ -151,7 +151,7 @@ check_coverage() {
   find build/coverage -name '*.gcda' -delete
   step "coverage: tests"
   ctest --preset coverage --parallel "$jobs" --quiet \
-    --tests-regex '^(tensors|format|golden|golden_v1|migrations)_test\.|^cli_test\.Migrate|^fuzz_replay\.'
+    --tests-regex '^(tensors|format|golden|golden_v1|migrations|calls)_test\.|^cli_test\.(Migrate|Append|Compact)|^fuzz_replay\.'
   step "coverage: branches"
   gcovr --root . --object-directory build/coverage --exclude-directories '.*CompilerId.*' \
     --exclude-throw-branches --exclude-unreachable-branches \

@@ -70,6 +70,8 @@ TEST(Manifest, RefusesTextsBeyondTheLimit) {
               [&](Manifest& m) { m.layers[kArraysLayer].arrays[0].name = text; });
   expect_rule(ErrorCode::kTooLarge, "1025",
               [&](Manifest& m) { m.layers[kTurboLayer].k.cache_type_id = text; });
+  expect_rule(ErrorCode::kTooLarge, "1025",
+              [&](Manifest& m) { m.layers[kTurboLayer].cache_type_id = text; });
 }
 
 TEST(Manifest, RefusesRopeThatIsNoRope) {

@@ -171,6 +171,15 @@ TEST_F(MappedCache, RefusesAFileThatIsCutAnywhere) {
   }
 }
 
+TEST_F(MappedCache, RefusesWhatReadingRefuses) {
+  expect_error(dropped(map()), ErrorCode::kNotFound, "");
+  Bytes file = file_of(mixed_cache());
+  patch(file, kVersionAt, std::uint32_t{3});
+  reseal_slot(file);
+  write(file);
+  expect_error(dropped(map()), ErrorCode::kUnsupported, "version 3");
+}
+
 TEST_F(MappedCache, IsHeldToTheSameLimits) {
   write(file_of(mixed_cache()));
   expect_error(dropped(map({.max_payload_bytes = 1000})), ErrorCode::kTooLarge, "1000 are allowed");

@@ -227,7 +227,7 @@ void check_all_scores(const Codecs& codecs, std::size_t part, const Block& block
   if (!has_finite_scales(view)) return;
   const codec::BlockCodec& scalar = codecs[0].part(part);
   const std::size_t dim = scalar.shape().dim();
-  const std::size_t n_queries = 1 + input.below(5);
+  const std::size_t n_queries = 1 + input.below(input.below(8) == 0 ? 5 : 2);
   codec::QueryGroup queries;
   queries.set_for_packed(scalar.quantizer(), make_values(input, n_queries, dim));
   const codec::QueryRows rows = queries.rows();
@@ -302,7 +302,7 @@ void check_all_sums(const Codecs& codecs, std::size_t part, const Block& block, 
   if (!has_finite_scales(view)) return;
   const codec::BlockCodec& scalar = codecs[0].part(part);
   const std::size_t dim = scalar.shape().dim();
-  const std::size_t n_queries = 1 + input.below(3);
+  const std::size_t n_queries = 1 + input.below(input.below(8) == 0 ? 3 : 2);
   std::vector<float> weights = make_values(input, n_queries, n_tokens);
   if (!input.flag()) {
     for (float& weight : weights) weight = std::fabs(weight);
@@ -335,7 +335,7 @@ void run(Input input) {
   }
   std::optional<Block> block;
   std::size_t n_tokens = 0;
-  if (input.below(4) == 0) {
+  if (input.below(4) != 0) {  // encoding takes as long as all else
     block = fuzz::any_block(codecs[0], input);
     n_tokens = 1 + input.below(18);
   } else {

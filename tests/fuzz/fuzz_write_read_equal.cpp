@@ -110,7 +110,7 @@ void check_appending(const fuzz::SmallCache& small, const format::WriteOptions& 
 void run(Input input) {
   const fuzz::SmallCache small(input);
   const format::WriteOptions options = choose_options(input, small);
-  if (input.below(24) == 0) return check_appending(small, options);
+  if (input.below(48) == 0) return check_appending(small, options);
   cache::Cache expected = small.at(small.n_tokens());
   require(cache::validate(expected), "an input makes a valid cache");
   const Bytes file = must(format::write_cache_bytes(expected, options), "it can be written");

@@ -110,8 +110,9 @@ CodecChoice choose_codec(Input& input) {
   chosen.extra = choice(2);
   chosen.centroids = choice(4) == 0 ? 1 : 0;
   chosen.keys = input.flag();
-  // A matrix takes the square of head_dim: small ones say as much.
+  // A matrix takes the square of head_dim: small ones say as much. And large ones take their time.
   if (chosen.mode == 1 || chosen.rotation == 2) chosen.head_dim = chosen.head_dim % 2;
+  if (chosen.head_dim == 3 && choice(4) != 0) chosen.head_dim = 0;
   return chosen;
 }
 
@@ -131,7 +132,8 @@ std::vector<float> make_values(Input& input, std::size_t n, std::size_t row) {
 
 Vectors make_vectors(Input& input, std::size_t head_dim) {
   Vectors vectors;
-  vectors.n_tokens = 1 + input.below(input.below(64) == 0 ? kBlockTokens : 18);
+  // Groups are of 16 tokens: into the third one will do, and leaves time for more inputs.
+  vectors.n_tokens = 1 + input.below(input.below(64) == 0 ? 40 : 18);
   vectors.n_skipped = input.below(8) == 0 ? input.below(vectors.n_tokens) : 0;
   const auto dtype = static_cast<Dtype>(input.below(3));
   const std::vector<float> values = make_values(input, vectors.n_tokens, head_dim);

@@ -101,7 +101,7 @@ void fix(cache::TurboSide& side, cache::HeadShape shape, std::uint64_t seed) {
 
 SmallCache::SideChoice SmallCache::choose_side(Input& input) {
   SideChoice side;
-  side.kind = static_cast<std::uint8_t>(input.flag() ? 0 : input.below(kCodecKinds + 1));
+  side.kind = static_cast<std::uint8_t>(input.below(8) != 0 ? 0 : input.below(kCodecKinds + 1));
   side.centring = static_cast<std::uint8_t>(input.below(3));
   side.n_sinks = static_cast<std::uint8_t>(input.flag() ? 0 : input.below(5));
   side.dtype = static_cast<Dtype>(input.below(3));
@@ -126,7 +126,7 @@ SmallCache::LayerChoice SmallCache::choose_layer(Input& input) {
 SmallCache::SmallCache(Input& input) {
   constexpr std::int64_t kBlockEnds[] = {255, 256, 257, 511, 512, 513};
   seed_ = input.take<std::uint16_t>();
-  const bool is_long = input.below(16) == 0;
+  const bool is_long = input.below(32) == 0;
   n_tokens_ = is_long ? input.one_of(kBlockEnds) : static_cast<std::int64_t>(input.below(12));
   more_tokens_ = static_cast<std::int64_t>(input.below(is_long && input.flag() ? 258 : 4));
   hide_tokens_ = input.below(4) == 0;

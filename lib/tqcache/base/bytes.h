@@ -5,6 +5,7 @@
 
 #include <array>
 #include <bit>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -35,6 +36,16 @@ ByteView object_bytes(const std::vector<T>& values) {
   return std::as_bytes(std::span<const T>(values));
 }
 
+// The number that stands at `offset`. Not for bool. Requires: all of it is in `bytes`.
+template <class T>
+T number_at(ByteView bytes, std::size_t offset) {
+  static_assert(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>);
+  assert(offset <= bytes.size() && sizeof(T) <= bytes.size() - offset);
+  T value;
+  std::memcpy(&value, bytes.data() + offset, sizeof(T));
+  return value;
+}
+
 // Reads values one after another from a view that the caller keeps alive.
 class ByteReader {
  public:
@@ -49,9 +60,7 @@ class ByteReader {
   Result<T> read() {
     static_assert(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>);
     TQC_TRY_ASSIGN(const ByteView bytes, take(sizeof(T)));
-    T value;
-    std::memcpy(&value, bytes.data(), sizeof(T));
-    return value;
+    return number_at<T>(bytes, 0);
   }
 
   // A view of the next `count` bytes. Errors: kTruncated; the position stays.

@@ -171,6 +171,21 @@ constexpr Place place(const BlockShape& shape, std::size_t token, std::size_t co
           index / kLaneCodes * kLineBytes + lane % kLanes * kLaneCodes + index % kLaneCodes};
 }
 
+// Calls visit(byte, code) for every code of a group: where it stands among the group's lines, and
+// in [256, dim]. Values end after their last component, in the middle of a group.
+template <class Visit>
+void for_group(const BlockShape& shape, std::size_t group, const Visit& visit) {
+  const bool keys = shape.order == BlockOrder::kKeys;
+  for (std::size_t lane = group * kLanes; lane < (group + 1) * kLanes; ++lane) {
+    if (!keys && lane >= shape.dim()) break;
+    for (std::size_t index = 0; index < shape.lane_codes(); ++index) {
+      const std::size_t token = keys ? lane : index;
+      const std::size_t component = keys ? index : lane;
+      visit(place(shape, token, component).byte, token * shape.dim() + component);
+    }
+  }
+}
+
 }  // namespace
 
 void pack_unit(int bits, const std::uint8_t* lines, std::uint8_t* packed) {
@@ -251,17 +266,9 @@ void pack_block(const BlockShape& shape, std::span<const std::uint8_t> codes,
                 std::span<std::byte> block) {
   assert(codes.size() == kBlockTokens * shape.dim() && block.size() == shape.block_bytes());
   std::array<std::uint8_t, kMaxGroupBytes> lines;
-  const bool keys = shape.order == BlockOrder::kKeys;
   for (std::size_t group = 0; group < shape.groups(); ++group) {
     std::memset(lines.data(), 0, padded_lines(shape) * kLineBytes);
-    for (std::size_t lane = group * kLanes; lane < (group + 1) * kLanes; ++lane) {
-      if (!keys && lane >= shape.dim()) break;
-      for (std::size_t index = 0; index < shape.lane_codes(); ++index) {
-        const std::size_t token = keys ? lane : index;
-        const std::size_t component = keys ? index : lane;
-        lines[place(shape, token, component).byte] = codes[token * shape.dim() + component];
-      }
-    }
+    for_group(shape, group, [&](std::size_t byte, std::size_t code) { lines[byte] = codes[code]; });
     pack_group(shape, lines.data(),
                reinterpret_cast<std::uint8_t*>(block.data()) + group * shape.group_bytes());
   }
@@ -270,8 +277,10 @@ void pack_block(const BlockShape& shape, std::span<const std::uint8_t> codes,
 void unpack_block(const BlockShape& shape, std::span<const std::byte> block,
                   std::span<std::uint8_t> codes) {
   assert(codes.size() == kBlockTokens * shape.dim() && block.size() == shape.block_bytes());
-  for (std::size_t token = 0; token < kBlockTokens; ++token) {
-    unpack_token(shape, block, token, codes.subspan(token * shape.dim(), shape.dim()));
+  std::array<std::uint8_t, kMaxGroupBytes> lines;
+  for (std::size_t group = 0; group < shape.groups(); ++group) {
+    unpack_group(shape, as_u8(block) + group * shape.group_bytes(), lines.data());
+    for_group(shape, group, [&](std::size_t byte, std::size_t code) { codes[code] = lines[byte]; });
   }
 }
 

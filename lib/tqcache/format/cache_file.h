@@ -99,12 +99,12 @@ struct CacheFileInfo : Manifest {
   std::uint32_t generation = 0;  // of the header slot in use
   std::uint32_t required_features = 0;
   std::uint32_t optional_features = 0;
-  std::uint64_t file_bytes = 0;     // of the state in use
+  std::uint64_t file_bytes = 0;  // of the state in use
   std::uint64_t manifest_bytes = 0;
-  std::uint64_t gap_bytes = 0;      // dead, until the file is compacted
-  std::uint64_t trailing_bytes = 0; // behind file_bytes, of an append that did not come to its end
+  std::uint64_t gap_bytes = 0;       // dead, until the file is compacted
+  std::uint64_t trailing_bytes = 0;  // behind file_bytes, of an append that did not come to its end
   std::vector<std::string> damage = {};  // of the header slot not in use: perhaps of a newer state
-  std::uint64_t padding_bytes = 0;  // between sections, and before the manifest
+  std::uint64_t padding_bytes = 0;       // between sections, and before the manifest
 };
 
 // Errors: as read_cache, but for what only reading the sections shows.

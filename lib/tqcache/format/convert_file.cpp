@@ -58,15 +58,15 @@ std::vector<std::int64_t> sample_of(const cache::TurboSide& side, cache::Outlier
 // A cache that passes by. In `target_` stands what it will be: every layer and side, its codec,
 // mean and loud channels, and room for its token blocks, none of which is ever there. The sections
 // of source and target are the same ones in the same order; only their form and bytes differ.
-class FileConversion {
+class Conversion {
  public:
   // Everything must outlive this.
-  FileConversion(const SectionReader& reader, const cache::ConvertOptions& options)
-      : reader_(reader), options_(options) {}
+  Conversion(const SectionSource& source, const cache::ConvertOptions& options)
+      : source_(source), options_(options) {}
 
   // Makes the target, but for means and loud channels.
   Result<void> plan() {
-    TQC_TRY_ASSIGN(target_, make_empty_cache(reader_.info()));
+    TQC_TRY_ASSIGN(target_, make_empty_cache(source_.manifest()));
     TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(target_, options_));
     cache::SideMaker maker(target_.identity.rope);
     for (std::size_t i = 0; i < target_.layers.size(); ++i) {
@@ -81,7 +81,7 @@ class FileConversion {
 
   // Bytes of the source that are to be read.
   std::uint64_t total_bytes() const {
-    std::uint64_t total = total_raw_bytes(reader_.info());
+    std::uint64_t total = total_raw_bytes(source_.manifest());
     for (const SideJob& job : jobs_) {
       for (const std::int64_t block : job.sample) total += sample_section(job, block).raw_bytes;
     }
@@ -110,15 +110,16 @@ class FileConversion {
       is_packed.push_back(section.packed);
     }
     content.make_section = [this, is_packed = std::move(is_packed)](std::size_t i) {
-      return is_packed[i] && !reader_.section(i).packed ? pack(i) : carry_over(i);
+      return is_packed[i] && !section(i).packed ? pack(i) : carry_over(i);
     };
     content.after_section = [this, &counter](std::size_t i) {
-      return counter.add(reader_.section(i).raw_bytes);
+      return counter.add(section(i).raw_bytes);
     };
     return content;
   }
 
  private:
+  const SectionInfo& section(std::size_t i) const { return source_.manifest().sections[i]; }
   cache::AttentionLayer& layer_of(std::size_t layer) {
     return std::get<cache::AttentionLayer>(target_.layers[layer]);
   }
@@ -149,7 +150,7 @@ class FileConversion {
 
   // Where each side's token blocks stand in the section table.
   void number_sections() {
-    const std::vector<SectionInfo>& sections = reader_.info().sections;
+    const std::vector<SectionInfo>& sections = source_.manifest().sections;
     numbers_.resize(2 * target_.layers.size());
     for (std::size_t i = 0; i < sections.size(); ++i) {
       if (sections[i].side == SideName::kArray) break;  // they stand behind all others
@@ -161,13 +162,13 @@ class FileConversion {
     return numbers_[2 * job.layer + static_cast<std::size_t>(job.name)][to_size(block)];
   }
   const SectionInfo& sample_section(const SideJob& job, std::int64_t block) const {
-    return reader_.section(number_of(job, block));
+    return section(number_of(job, block));
   }
 
   Result<void> read_sample(const SideJob& job, std::vector<AlignedBytes>& blocks) const {
     blocks.resize(job.sample.size());
     return parallel_try(blocks.size(), options_.n_threads, [&](std::size_t i) {
-      return reader_.read(number_of(job, job.sample[i]), blocks[i]);
+      return source_.read(number_of(job, job.sample[i]), blocks[i]);
     });
   }
 
@@ -182,14 +183,14 @@ class FileConversion {
 
   Result<SharedBytes> carry_over(std::size_t i) const {
     AlignedBytes raw;
-    TQC_TRY(reader_.read(i, raw));
+    TQC_TRY(source_.read(i, raw));
     return SharedBytes(std::move(raw));
   }
 
   Result<SharedBytes> pack(std::size_t i) {
     const auto raw = buffers_.borrow([] { return std::make_unique<AlignedBytes>(); });
-    TQC_TRY(reader_.read(i, *raw));
-    const SectionInfo& section = reader_.section(i);
+    TQC_TRY(source_.read(i, *raw));
+    const SectionInfo& section = this->section(i);
     const auto layer = to_size(section.layer);
     const cache::TurboSide& side = turbo_of(layer, section.side);
     // One thread: other sections keep the others busy.
@@ -202,13 +203,26 @@ class FileConversion {
     return in_context(where, std::move(packed).error());
   }
 
-  const SectionReader& reader_;
+  const SectionSource& source_;
   const cache::ConvertOptions& options_;
   cache::Cache target_;
   std::vector<SideJob> jobs_;
   std::vector<std::vector<std::size_t>> numbers_;  // [2 n_layers][token block]
   Pool<AlignedBytes> buffers_;
 };
+
+Result<void> convert_into(AtomicFile file, const SectionSource& source,
+                          const cache::ConvertOptions& options, const WriteOptions& write,
+                          const Progress& progress) {
+  TQC_TRY(check_largest(source.manifest(), ReadOptions{}.max_payload_bytes));
+  Conversion conversion(source, options);
+  TQC_TRY(conversion.plan());
+  ByteCounter counter(progress, conversion.total_bytes());
+  TQC_TRY(conversion.fix_sides(counter));
+  WriteOptions on_all_threads = write;
+  on_all_threads.n_threads = options.n_threads;
+  return write_container_file(conversion.content(counter), std::move(file), on_all_threads);
+}
 
 }  // namespace
 
@@ -218,14 +232,15 @@ Result<void> convert_file(const ByteSource& source, const std::filesystem::path&
   TQC_TRY(Compressor::make(write.zstd_level));  // a bad level is told before the work
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, write.overwrite));
   TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(source, first_tokens));
-  TQC_TRY(check_largest(reader.info(), ReadOptions{}.max_payload_bytes));
-  FileConversion conversion(reader, options);
-  TQC_TRY(conversion.plan());
-  ByteCounter counter(progress, conversion.total_bytes());
-  TQC_TRY(conversion.fix_sides(counter));
-  WriteOptions on_all_threads = write;
-  on_all_threads.n_threads = options.n_threads;
-  return write_container_file(conversion.content(counter), std::move(file), on_all_threads);
+  return convert_into(std::move(file), reader, options, write, progress);
+}
+
+Result<void> convert_sections(const SectionSource& source, const std::filesystem::path& path,
+                              const cache::ConvertOptions& options, const WriteOptions& write,
+                              const Progress& progress) {
+  TQC_TRY(Compressor::make(write.zstd_level));
+  TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, write.overwrite));
+  return convert_into(std::move(file), source, options, write, progress);
 }
 
 }  // namespace tqcache::format

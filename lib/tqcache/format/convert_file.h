@@ -13,6 +13,7 @@
 #include "tqcache/base/result.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/format/cache_file.h"
+#include "tqcache/format/section_source.h"
 
 namespace tqcache::format {
 
@@ -35,5 +36,13 @@ Result<void> convert_file(const ByteSource& source, const std::filesystem::path&
                           const cache::ConvertOptions& options, const WriteOptions& write,
                           const Progress& progress = {},
                           std::optional<std::int64_t> first_tokens = {});
+
+// The same for a cache from anywhere, section by section. With plans that leave every side dense it
+// writes the cache as it is.
+//
+// Errors: those of the source in the place of read_cache()'s.
+Result<void> convert_sections(const SectionSource& source, const std::filesystem::path& path,
+                              const cache::ConvertOptions& options, const WriteOptions& write,
+                              const Progress& progress = {});
 
 }  // namespace tqcache::format

@@ -8,24 +8,13 @@
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/shared_bytes.h"
 #include "tqcache/cache/truncate.h"
-#include "tqcache/format/section_bytes.h"
 #include "tqcache/format/section_plan.h"
+#include "tqcache/format/unpack_section.h"
 
 namespace tqcache::format {
 namespace {
 
 std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-// Every side with what decoding takes, and without a token block.
-Result<cache::Cache> make_sides(const Manifest& manifest) {
-  Manifest empty;
-  empty.identity = manifest.identity;
-  empty.layers = manifest.layers;
-  TQC_TRY_ASSIGN(cache::Cache sides, make_empty_cache(empty));
-  sides.tokens = manifest.tokens;
-  sides.hidden_tokens = manifest.hidden_tokens;
-  return sides;
-}
 
 void cut_tokens(Manifest& manifest, std::int64_t n_tokens) {
   manifest.tokens.resize(to_size(n_tokens));
@@ -53,31 +42,12 @@ AlignedBytes cut_dense(AlignedBytes raw, cache::HeadShape shape, Dtype dtype, st
   return raw;
 }
 
-// The first tokens of a packed block, decoded to [n_kv_heads, n_kept, head_dim] of the dtype of the
-// side's tail. `side` is without any block.
-AlignedBytes unpack_first(cache::Side side, cache::HeadShape shape, std::int64_t block,
-                          SharedBytes packed, std::int64_t n_kept) {
-  auto& turbo = std::get<cache::TurboSide>(side);
-  turbo.packed.resize(to_size(block) + 1);
-  turbo.packed.back().bytes = std::move(packed);
-
-  AlignedFloats values(to_size(cache::kTokenBlock * shape.head_dim));
-  const auto kept = std::span(values).first(to_size(n_kept * shape.head_dim));
-  const std::size_t kept_bytes = kept.size() * dtype_size(turbo.tail.dtype);
-  AlignedBytes dense(to_size(shape.n_kv_heads) * kept_bytes);
-  for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
-    cache::read_block(side, shape, (block + 1) * cache::kTokenBlock, block, head, values);
-    store_f32(turbo.tail.dtype, kept, dense.data() + to_size(head) * kept_bytes);
-  }
-  return dense;
-}
-
 }  // namespace
 
 Result<TokenCut> TokenCut::make(Manifest& manifest, std::int64_t n_tokens) {
   TokenCut cut;
   if (n_tokens == manifest.n_tokens()) return cut;
-  TQC_TRY_ASSIGN(cut.sides_, make_sides(manifest));
+  TQC_TRY_ASSIGN(cut.sides_, make_decoders(manifest));
   TQC_TRY(cache::check_truncate(cut.sides_, n_tokens));
 
   cut_tokens(manifest, n_tokens);
@@ -94,11 +64,9 @@ Result<TokenCut> TokenCut::make(Manifest& manifest, std::int64_t n_tokens) {
 
 AlignedBytes TokenCut::cut(std::size_t section, AlignedBytes raw) const {
   const SectionInfo& info = in_file(section);
+  if (info.packed) return unpack_section(sides_, info, SharedBytes(std::move(raw)), n_kept_);
   const auto& layer = std::get<cache::AttentionLayer>(sides_.layers[to_size(info.layer)]);
   const cache::Side& side = info.side == SideName::kKeys ? layer.k : layer.v;
-  if (info.packed) {
-    return unpack_first(side, layer.shape, info.block, SharedBytes(std::move(raw)), n_kept_);
-  }
   return cut_dense(std::move(raw), layer.shape, cache::dense_dtype(side), n_kept_);
 }
 

@@ -42,18 +42,21 @@ Error bad_magic(SlotView bytes) {
 }
 
 // Requires: bytes hold the magic.
-Result<HeaderSlot> parse_fields(SlotView bytes) {
-  ByteReader in(bytes);
+HeaderSlot parse_fields(SlotView bytes) {
+  std::size_t at = kMagic.size();
+  const auto take = [&]<class T>(T& field) {
+    field = number_at<T>(bytes, at);
+    at += sizeof(T);
+  };
   HeaderSlot slot;
-  TQC_TRY(in.take(kMagic.size()));
-  TQC_TRY_ASSIGN(slot.version, in.read<std::uint32_t>());
-  TQC_TRY_ASSIGN(slot.generation, in.read<std::uint32_t>());
-  TQC_TRY_ASSIGN(slot.required_features, in.read<std::uint32_t>());
-  TQC_TRY_ASSIGN(slot.optional_features, in.read<std::uint32_t>());
-  TQC_TRY_ASSIGN(slot.manifest_offset, in.read<std::uint64_t>());
-  TQC_TRY_ASSIGN(slot.file_bytes, in.read<std::uint64_t>());
-  TQC_TRY_ASSIGN(const ByteView checksum, in.take(sizeof(ChecksumBytes)));
-  slot.manifest_checksum = checksum_from_bytes(checksum.first<sizeof(ChecksumBytes)>());
+  take(slot.version);
+  take(slot.generation);
+  take(slot.required_features);
+  take(slot.optional_features);
+  take(slot.manifest_offset);
+  take(slot.file_bytes);
+  slot.manifest_checksum =
+      checksum_from_bytes(ByteView(bytes).subspan(at).first<sizeof(ChecksumBytes)>());
   return slot;
 }
 
@@ -61,10 +64,9 @@ Result<HeaderSlot> parse_fields(SlotView bytes) {
 // last 8 bytes stand where they are in every version to come.
 Result<HeaderSlot> parse_slot(SlotView bytes, std::size_t index) {
   if (!begins_with(bytes, kMagic)) return bad_magic(bytes);
-  ByteReader checksum(bytes.subspan(kSlotChecksumOffset));
-  TQC_TRY_ASSIGN(const auto stored, checksum.read<std::uint64_t>());
+  const auto stored = number_at<std::uint64_t>(bytes, kSlotChecksumOffset);
   if (stored != xxh3_64(bytes.first(kSlotChecksumOffset))) return corrupt("checksum mismatch");
-  TQC_TRY_ASSIGN(const HeaderSlot slot, parse_fields(bytes));
+  const HeaderSlot slot = parse_fields(bytes);
   // Only slot 0 holds odd generations, so that no slot passes for the other.
   if (slot_index(slot.generation) != index || slot.generation == 0) {
     return corrupt("generation " + std::to_string(slot.generation) + " stands in the wrong slot");

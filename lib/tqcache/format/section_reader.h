@@ -15,7 +15,7 @@
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/compression.h"
 #include "tqcache/format/first_tokens.h"
-#include "tqcache/format/manifest.h"
+#include "tqcache/format/section_source.h"
 
 namespace tqcache::format {
 
@@ -45,7 +45,7 @@ Result<void> check_largest(const Manifest& manifest, std::uint64_t max_bytes);
 
 // A file whose header and manifest have been checked, once, and whose sections can be had one by
 // one. Threads: any number may read.
-class SectionReader {
+class SectionReader : public SectionSource {
  public:
   // `source` must outlive this. With `first_tokens` all is as if the file held no more tokens than
   // that, and nothing is read that belongs to the others alone.
@@ -57,8 +57,9 @@ class SectionReader {
   const CacheFileInfo& info() const { return info_; }
   const SectionInfo& section(std::size_t index) const { return info_.sections[index]; }
 
+  const Manifest& manifest() const override { return info_; }
   // As read_section, and the padding behind it has to be zero. Errors name the section's place.
-  Result<void> read(std::size_t index, AlignedBytes& raw) const;
+  Result<void> read(std::size_t index, AlignedBytes& raw) const override;
 
   // Checks a section that is used where it stands in the file, `stored`: its checksum, if
   // `checksum` says so, and the padding behind it. Errors: as read.

@@ -1,0 +1,143 @@
+// A cache from anywhere, section by section: unpacked, and written again.
+
+#include "tqcache/format/dense_sections.h"
+
+#include <gtest/gtest.h>
+
+#include "file_fixture.h"
+#include "support/temp_dir.h"
+#include "tqcache/base/dtype.h"
+#include "tqcache/cache/convert.h"
+#include "tqcache/format/convert_file.h"
+#include "tqcache/format/section_reader.h"
+
+namespace tqcache::test {
+namespace {
+
+using format::DenseSections;
+using format::SectionReader;
+
+// 600 tokens, so that two token blocks are full and one is not.
+cache::Cache mixed_cache() {
+  return CacheBuilder(600)
+      .preset({2, 64}, "turbo4")
+      .preset({1, 128}, "turbo2.5")
+      .arrays()
+      .dense({1, 32}, Dtype::kF32)
+      .preset({2, 64}, "prod3")
+      .build();
+}
+
+cache::ConvertOptions all_dense() {
+  cache::ConvertOptions options{.n_threads = 2};
+  options.keys.dense = options.values.dense = true;
+  return options;
+}
+
+// Writes what a source holds, and reads it.
+cache::Cache passed_on(const format::SectionSource& source, const cache::ConvertOptions& options) {
+  const TempDir dir;
+  must(format::convert_sections(source, dir / "a.tqkv", options, {}));
+  return load(read_all(dir / "a.tqkv")).value();
+}
+
+// The values of a side, [n_kv_heads, n_tokens, head_dim], as they are after rounding to its dtype.
+std::vector<float> values_of(const cache::Side& side, cache::HeadShape shape,
+                             std::int64_t n_tokens) {
+  std::vector<float> values;
+  for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
+    for (std::int64_t block = 0; block < cache::block_count(n_tokens); ++block) {
+      const std::int64_t n = cache::tokens_in_block(n_tokens, block);
+      std::vector<float> part(static_cast<std::size_t>(n * shape.head_dim));
+      cache::read_block(side, shape, n_tokens, block, head, part);
+      std::vector<std::byte> rounded(part.size() * dtype_size(cache::dense_dtype(side)));
+      store_f32(cache::dense_dtype(side), part, rounded.data());
+      load_f32(cache::dense_dtype(side), rounded.data(), part);
+      values.insert(values.end(), part.begin(), part.end());
+    }
+  }
+  return values;
+}
+
+TEST(SectionSource, OfAFileIsPassedOnAsItIs) {
+  const cache::Cache cache = mixed_cache();
+  const auto file = memory_source(file_of(cache));
+  const SectionReader reader = must(SectionReader::open(*file));
+  const cache::Cache once = passed_on(must(DenseSections::make(reader)), all_dense());
+  const auto again = memory_source(file_of(once));
+  EXPECT_EQ(difference(passed_on(must(SectionReader::open(*again)), all_dense()), once), "");
+}
+
+TEST(DenseSections, HaveTheValuesOfWhatIsPacked) {
+  const cache::Cache cache = mixed_cache();
+  const auto file = memory_source(file_of(cache));
+  const SectionReader reader = must(SectionReader::open(*file));
+  const cache::Cache dense = passed_on(must(DenseSections::make(reader)), all_dense());
+  ASSERT_EQ(dense.layers.size(), cache.layers.size());
+  EXPECT_EQ(dense.tokens, cache.tokens);
+  for (std::size_t i = 0; i < cache.layers.size(); ++i) {
+    const auto* packed = std::get_if<cache::AttentionLayer>(&cache.layers[i]);
+    if (packed == nullptr) continue;
+    const auto& plain = std::get<cache::AttentionLayer>(dense.layers[i]);
+    EXPECT_TRUE(std::holds_alternative<cache::DenseSide>(plain.k)) << i;
+    EXPECT_TRUE(std::holds_alternative<cache::DenseSide>(plain.v)) << i;
+    EXPECT_EQ(values_of(plain.k, plain.shape, 600), values_of(packed->k, packed->shape, 600)) << i;
+    EXPECT_EQ(values_of(plain.v, plain.shape, 600), values_of(packed->v, packed->shape, 600)) << i;
+  }
+}
+
+TEST(DenseSections, CanBePackedAgain) {
+  const auto file = memory_source(file_of(mixed_cache()));
+  const SectionReader reader = must(SectionReader::open(*file));
+  const DenseSections dense = must(DenseSections::make(reader));
+  const cache::Cache unpacked = passed_on(dense, all_dense());
+  cache::ConvertOptions options{.n_threads = 2};
+  EXPECT_EQ(difference(passed_on(dense, options), must(cache::convert(unpacked, options))), "");
+}
+
+// Says what it is told to say.
+struct SaidSections : format::SectionSource {
+  explicit SaidSections(Manifest said) : said_(std::move(said)) {}
+  const Manifest& manifest() const override { return said_; }
+  Result<void> read(std::size_t, AlignedBytes&) const override {
+    return Error{ErrorCode::kCorrupt, "nothing to read"};
+  }
+  Manifest said_;
+};
+
+TEST(DenseSections, RefuseACodecThatIsNone) {
+  Manifest manifest = info_of(file_of(mixed_cache()));
+  manifest.layers[0].k.parts[0].quantizer.bits = 9;
+  const SaidSections source(manifest);
+  EXPECT_FALSE(DenseSections::make(source).ok());
+  const TempDir dir;
+  EXPECT_FALSE(format::convert_sections(source, dir / "a.tqkv", all_dense(), {}).ok());
+  EXPECT_FALSE(std::filesystem::exists(dir / "a.tqkv"));
+}
+
+TEST(SectionSource, IsNotAskedForWhatCannotBeWritten) {
+  const SaidSections source(info_of(small_file()));
+  const TempDir dir;
+  expect_error(format::convert_sections(source, dir / "a.tqkv", all_dense(), {.zstd_level = 99}),
+               ErrorCode::kInvalidArgument, "99");
+  write_all(dir / "a.tqkv", Bytes(1));
+  expect_error(format::convert_sections(source, dir / "a.tqkv", all_dense(), {}),
+               ErrorCode::kInvalidArgument, "");
+  expect_error(format::convert_sections(source, dir / "b.tqkv", all_dense(), {}),
+               ErrorCode::kCorrupt, "nothing to read");
+  EXPECT_FALSE(std::filesystem::exists(dir / "b.tqkv"));
+}
+
+TEST(DenseSections, HandErrorsOfTheirSourceOn) {
+  Bytes bytes = file_of(mixed_cache(), Compression::kNone);
+  const auto info = must(format::read_cache_info(*memory_source(bytes)));
+  bytes[info.sections[0].file_offset] ^= std::byte{1};
+  const auto file = memory_source(bytes);
+  const SectionReader reader = must(SectionReader::open(*file));
+  const DenseSections dense = must(DenseSections::make(reader));
+  AlignedBytes raw;
+  expect_error(dense.read(0, raw), ErrorCode::kCorrupt, "section 0 (layer 0 k, block 0)");
+}
+
+}  // namespace
+}  // namespace tqcache::test
