@@ -260,11 +260,9 @@ Result<ExpectedLayer> expected_quantized(const V1Entry& entry) {
   const State state(entry.state);
   TQC_TRY_ASSIGN(const auto numbers, read_numbers(entry.meta_state));
   TQC_TRY_ASSIGN(const V1Tensor* scales, state.named("keys.scales"));
-  if (numbers.size() != 3 || scales->shape.size() != 4) {
-    return Error{ErrorCode::kCorrupt, "no QuantizedKVCache"};
-  }
-  const auto head_dim = static_cast<std::int64_t>(scales->shape[3]) * numbers[1];
-  ExpectedLayer layer{{static_cast<std::int64_t>(scales->shape[1]), head_dim}, numbers[0], {}, {}};
+  if (numbers.size() != 3) return Error{ErrorCode::kCorrupt, "no QuantizedKVCache"};
+  TQC_TRY_ASSIGN(const Grid groups, grid_of(*scales));
+  ExpectedLayer layer{{groups.n_kv_heads, groups.width * numbers[1]}, numbers[0], {}, {}};
   if (layer.n_tokens == 0) return layer;
   const int bits = static_cast<int>(numbers[2]);
   TQC_TRY_ASSIGN(layer.k,
