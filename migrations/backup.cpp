@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -73,8 +74,8 @@ int retry_interrupted(Call call) {
 
 Result<void> flush_folder_of(const fs::path& path) {
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  const int fd = retry_interrupted(
-      [&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+  const int fd =
+      retry_interrupted([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   if (fd < 0) return system_failure("folder", errno);
   const int error_number = retry_interrupted([&] { return ::fsync(fd); }) == 0 ? 0 : errno;
   ::close(fd);
@@ -92,10 +93,9 @@ Result<void> check_backup(const fs::path& path, const ByteSource& old) {
   std::error_code absent;
   if (!fs::exists(fs::symlink_status(backup, absent))) return {};
   if (fs::equivalent(path, backup, absent)) return {};
-  if (const auto there = open_file(backup)) {
-    TQC_TRY_ASSIGN(const bool same, same_bytes(old, **there));
-    if (same) return {};
-  }
+  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> there, open_file(backup));
+  TQC_TRY_ASSIGN(const bool same, same_bytes(old, *there));
+  if (same) return {};
   std::string message = backup.string();
   return Error{ErrorCode::kInvalidArgument, message.append(": another file stands there")};
 }

@@ -196,11 +196,10 @@ Result<ExpectedPart> expected_part(const State& state, const TurboMeta& meta,
 }
 
 // The channels whose mask is (or is not) set, ascending.
-Result<std::vector<std::size_t>> masked_channels(const State& state, bool loud) {
-  TQC_TRY_ASSIGN(const V1Tensor* mask, state.require("outlier_mask"));
+std::vector<std::size_t> masked_channels(const V1Tensor& mask, bool loud) {
   std::vector<std::size_t> channels;
-  for (std::size_t i = 0; i < mask->data.size(); ++i) {
-    if ((mask->data[i] != std::byte{0}) == loud) channels.push_back(i);
+  for (std::size_t i = 0; i < mask.data.size(); ++i) {
+    if ((mask.data[i] != std::byte{0}) == loud) channels.push_back(i);
   }
   return channels;
 }
@@ -208,20 +207,21 @@ Result<std::vector<std::size_t>> masked_channels(const State& state, bool loud) 
 Result<ExpectedRow> turbo_rows(const State& state, const TurboMeta& meta, CodecPool& maps) {
   std::vector<ExpectedPart> parts;
   if (meta.mixed) {
-    TQC_TRY_ASSIGN(auto loud, masked_channels(state, true));
-    TQC_TRY_ASSIGN(auto regular, masked_channels(state, false));
+    TQC_TRY_ASSIGN(const V1Tensor* mask, state.require("outlier_mask"));
     TQC_TRY_ASSIGN(ExpectedPart out,
-                   expected_part(state, meta, "out", std::move(loud),
+                   expected_part(state, meta, "out", masked_channels(*mask, true),
                                  meta.code_bits(meta.mixed->outlier_high_bits), maps));
-    TQC_TRY_ASSIGN(ExpectedPart reg, expected_part(state, meta, "reg", std::move(regular),
-                                                   meta.code_bits(meta.mixed->regular_bits), maps));
-    parts = {std::move(out), std::move(reg)};
+    TQC_TRY_ASSIGN(ExpectedPart reg,
+                   expected_part(state, meta, "reg", masked_channels(*mask, false),
+                                 meta.code_bits(meta.mixed->regular_bits), maps));
+    parts.push_back(std::move(out));
+    parts.push_back(std::move(reg));
   } else {
     std::vector<std::size_t> all(to_size(meta.head_dim));
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
     TQC_TRY_ASSIGN(ExpectedPart reg,
                    expected_part(state, meta, "reg", std::move(all), meta.bits_mse, maps));
-    parts = {std::move(reg)};
+    parts.push_back(std::move(reg));
   }
   return ExpectedRow([parts](std::int64_t head, std::int64_t token, std::span<float> x) {
     std::ranges::fill(x, 0.0f);

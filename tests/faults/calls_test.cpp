@@ -5,9 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <functional>
 #include <optional>
 
 #include "failing_calls.h"
+#include "migrations/migrate_file.h"
+#include "migrations/v1_file.h"
+#include "migrations/v1_to_v2.h"
 #include "operations.h"
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
@@ -34,6 +38,14 @@ std::vector<Case> cases() {
   }
   all.push_back({"save_new_without_renameat2", operation("save_new"), "renameat2", EINVAL});
   all.push_back({"migrate_without_links", operation("migrate"), "link", EPERM});
+  Operation over_backup = operation("migrate");
+  over_backup.before = [] {
+    auto files = operation("migrate").before();
+    const Bytes old = files.at(std::string(kTarget));
+    files[std::string(kTarget) + ".v1.bak"] = old;
+    return files;
+  };
+  all.push_back({"migrate_over_backup", over_backup});
   return all;
 }
 
@@ -65,6 +77,11 @@ bool Calls::fail_at(std::int64_t number, int error, bool for_good) {
     EXPECT_EQ(refusal->code, ErrorCode::kIo) << place << ": " << refusal->message;
     EXPECT_FALSE(refusal->message.empty()) << place;
   }
+  const Operation& again = tqcache::faults::operation(operation.again);
+  if (Result<void> result = again.run(folder.path()); !result) {
+    ADD_FAILURE() << place << ", and again: " << result.error().message;
+  }
+  EXPECT_EQ(again.state(folder.path()), "new") << place << ", and again";
   return true;
 }
 
@@ -77,22 +94,16 @@ TEST_P(Calls, ThatFailLeaveTheOldFileOrTheNewOne) {
   }
 }
 
-// A conversion from file to file: there is no new file, or all of it.
-TEST(Conversion, LeavesNothingOrTheWholeFileWhenACallFails) {
-  const TempDir folder;
-  const cache::Cache cache = test::CacheBuilder(300).dense({1, 32}).arrays().build();
-  test::must(format::write_cache_file(cache, folder / "in.tqkv", {}));
-  const cache::Cache expected = test::must(cache::convert(cache, {.n_threads = 1}));
-  const auto convert = [&]() -> Result<void> {
-    TQC_TRY_ASSIGN(const auto source, open_file(folder / "in.tqkv"));
-    return format::convert_file(*source, folder / "out.tqkv", {.n_threads = 1}, {.n_threads = 1});
-  };
+// Runs `make`, which writes out.tqkv, with each of its calls failing in turn: there is no new file,
+// or all of it, with what is expected.
+void expect_nothing_or_all(const TempDir& folder, const cache::Cache& expected,
+                           const std::function<Result<void>()>& make) {
   std::int64_t number = 0;
   for (bool came = true; came;) {
     Result<void> done;
     {
       const FailingCalls failing({++number, EIO});
-      done = convert();
+      done = make();
       came = failing.came();
     }
     EXPECT_TRUE(done.ok() || done.error().code == ErrorCode::kIo) << number;
@@ -104,6 +115,32 @@ TEST(Conversion, LeavesNothingOrTheWholeFileWhenACallFails) {
     std::filesystem::remove(folder / "out.tqkv");
   }
   EXPECT_GT(number, 10);
+}
+
+TEST(Conversion, LeavesNothingOrTheWholeFileWhenACallFails) {
+  const TempDir folder;
+  const cache::Cache cache = test::CacheBuilder(300).dense({1, 32}).arrays().build();
+  test::must(format::write_cache_file(cache, folder / "in.tqkv", {}));
+  const cache::Cache expected = test::must(cache::convert(cache, {.n_threads = 1}));
+  expect_nothing_or_all(folder, expected, [&]() -> Result<void> {
+    TQC_TRY_ASSIGN(const auto source, open_file(folder / "in.tqkv"));
+    return format::convert_file(*source, folder / "out.tqkv", {.n_threads = 1}, {.n_threads = 1});
+  });
+}
+
+TEST(MigrationBeside, LeavesNothingOrTheWholeFileWhenACallFails) {
+  const TempDir folder;
+  const Bytes old = operation("migrate").before().at(std::string(kTarget));
+  test::write_all(folder / "in.tqkv", old);
+  const auto file = test::must(migrations::read_v1(*memory_source(old)));
+  const cache::Cache expected = test::must(migrations::v1_to_v2(file)).cache;
+  expect_nothing_or_all(folder, expected, [&]() -> Result<void> {
+    migrations::MigrateOptions options;
+    options.write.n_threads = 1;
+    TQC_TRY(migrations::migrate_file(folder / "in.tqkv", folder / "out.tqkv", options));
+    return {};
+  });
+  EXPECT_EQ(test::read_all(folder / "in.tqkv"), old);
 }
 
 INSTANTIATE_TEST_SUITE_P(Operations, Calls, testing::ValuesIn(cases()),

@@ -96,7 +96,14 @@ TEST_F(Mismatch, OfTheLayers) {
   expect_mismatch(other, "layer 0: tqcache.arrays.v1 where the file has tqcache.attention.v1");
   expect_mismatch(make({.head_dim = 5}), "layer 0: another shape");
   expect_mismatch(make({.dtype = Dtype::kBF16}), "layer 0: k: another dtype");
+  other = cache_;
+  attention(other, 0).v =
+      std::get<cache::AttentionLayer>(make({.dtype = Dtype::kBF16}).layers[0]).v;
+  expect_mismatch(other, "layer 0: v: another dtype");
   expect_mismatch(make({.window = 400}), "layer 4: another window");
+  other = cache_;
+  arrays(other, 4).window->keep = 1;
+  expect_mismatch(other, "layer 4: another window");
 }
 
 TEST_F(Mismatch, OfTheArrays) {

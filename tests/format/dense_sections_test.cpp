@@ -17,17 +17,6 @@ namespace {
 using format::DenseSections;
 using format::SectionReader;
 
-// 600 tokens, so that two token blocks are full and one is not.
-cache::Cache mixed_cache() {
-  return CacheBuilder(600)
-      .preset({2, 64}, "turbo4")
-      .preset({1, 128}, "turbo2.5")
-      .arrays()
-      .dense({1, 32}, Dtype::kF32)
-      .preset({2, 64}, "prod3")
-      .build();
-}
-
 cache::ConvertOptions all_dense() {
   cache::ConvertOptions options{.n_threads = 2};
   options.keys.dense = options.values.dense = true;
@@ -60,7 +49,7 @@ std::vector<float> values_of(const cache::Side& side, cache::HeadShape shape,
 }
 
 TEST(SectionSource, OfAFileIsPassedOnAsItIs) {
-  const cache::Cache cache = mixed_cache();
+  const cache::Cache cache = preset_cache();
   const auto file = memory_source(file_of(cache));
   const SectionReader reader = must(SectionReader::open(*file));
   const cache::Cache once = passed_on(must(DenseSections::make(reader)), all_dense());
@@ -69,7 +58,7 @@ TEST(SectionSource, OfAFileIsPassedOnAsItIs) {
 }
 
 TEST(DenseSections, HaveTheValuesOfWhatIsPacked) {
-  const cache::Cache cache = mixed_cache();
+  const cache::Cache cache = preset_cache();
   const auto file = memory_source(file_of(cache));
   const SectionReader reader = must(SectionReader::open(*file));
   const cache::Cache dense = passed_on(must(DenseSections::make(reader)), all_dense());
@@ -87,7 +76,7 @@ TEST(DenseSections, HaveTheValuesOfWhatIsPacked) {
 }
 
 TEST(DenseSections, CanBePackedAgain) {
-  const auto file = memory_source(file_of(mixed_cache()));
+  const auto file = memory_source(file_of(preset_cache()));
   const SectionReader reader = must(SectionReader::open(*file));
   const DenseSections dense = must(DenseSections::make(reader));
   const cache::Cache unpacked = passed_on(dense, all_dense());
@@ -106,7 +95,7 @@ struct SaidSections : format::SectionSource {
 };
 
 TEST(DenseSections, RefuseACodecThatIsNone) {
-  Manifest manifest = info_of(file_of(mixed_cache()));
+  Manifest manifest = info_of(file_of(preset_cache()));
   manifest.layers[0].k.parts[0].quantizer.bits = 9;
   const SaidSections source(manifest);
   EXPECT_FALSE(DenseSections::make(source).ok());
@@ -129,7 +118,7 @@ TEST(SectionSource, IsNotAskedForWhatCannotBeWritten) {
 }
 
 TEST(DenseSections, HandErrorsOfTheirSourceOn) {
-  Bytes bytes = file_of(mixed_cache(), Compression::kNone);
+  Bytes bytes = file_of(preset_cache(), Compression::kNone);
   const auto info = must(format::read_cache_info(*memory_source(bytes)));
   bytes[info.sections[0].file_offset] ^= std::byte{1};
   const auto file = memory_source(bytes);

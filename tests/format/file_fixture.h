@@ -64,6 +64,19 @@ inline Bytes mixed_file(Compression compression = Compression::kNone) {
                  compression);
 }
 
+// A layer for each kind of preset, arrays and a dense layer; 600 tokens, so that two token blocks
+// are full and one is not.
+inline cache::Cache preset_cache() {
+  return CacheBuilder(600)
+      .preset({2, 64}, "turbo4")
+      .preset({1, 128}, "turbo2.5")
+      .arrays()
+      .dense({1, 32}, Dtype::kF32)
+      .preset({2, 64}, "prod3")
+      .preset({2, 64}, "affine4")
+      .build();
+}
+
 // One layer of 300 tokens for every mode of the codec, and one with sink tokens; all centred.
 inline Bytes modes_file() {
   CacheBuilder builder(300);
@@ -90,9 +103,7 @@ void patch(Bytes& file, std::size_t offset, T value) {
 
 template <class T>
 T value_at(const Bytes& file, std::size_t offset) {
-  T value;
-  std::memcpy(&value, file.data() + offset, sizeof(T));
-  return value;
+  return number_at<T>(file, offset);
 }
 
 // Offsets of the fields of a header slot (docs/format.md §3).

@@ -49,6 +49,15 @@ namespace manifest_id {
 constexpr std::size_t kWriter = 0, kIdentity = 1, kTokens = 2, kLayers = 3, kSections = 4,
                       kContentName = 5, kGaps = 6, kHidden = 7;
 }
+namespace identity_id {
+constexpr std::size_t kRope = 2;
+}
+namespace rope_id {
+constexpr std::size_t kFactors = 3;
+}
+namespace array_id {
+constexpr std::size_t kShape = 2;
+}
 namespace hidden_id {
 constexpr std::size_t kTokens = 0, kHashes = 1;
 }
@@ -293,6 +302,67 @@ TEST(ManifestFlatBuffer, RefusesMoreTablesThanTheLimitThoughAllAreOne) {
 
 Bytes centred_layer() {
   return file_of(CacheBuilder(3).center(cache::Centring::kPostRope).turbo({1, 32}, 4, 4).build());
+}
+
+// Appends a vector of `count` zeros of `size` bytes, or a text of as many, and gives its place.
+std::size_t append_list(Bytes& file, std::uint32_t count, std::size_t size) {
+  const std::size_t at = (file.size() + 7) / 8 * 8;
+  file.resize(at + 4 + count * size + 1);
+  patch(file, at, count);
+  return at;
+}
+
+TEST(ManifestFlatBuffer, RefusesALayoutOfTooManyBytes) {
+  Bytes file = centred_layer();
+  const std::size_t text = append_list(file, 1025, 1);
+  Table::root(file)
+      .element(manifest_id::kLayers, 0)
+      .table(layer_id::kK)
+      .table(side_id::kCodec)
+      .point(codec_id::kLayout, text);
+  reseal(file);
+  expect_refused(file, ErrorCode::kTooLarge, "layer 0: k: 1025 bytes of text");
+}
+
+TEST(ManifestFlatBuffer, RefusesNamesInAPartOfTooManyBytes) {
+  for (const std::size_t id : {part_id::kRotation, part_id::kScale}) {
+    Bytes file = centred_layer();
+    const std::size_t text = append_list(file, 1025, 1);
+    Table::root(file)
+        .element(manifest_id::kLayers, 0)
+        .table(layer_id::kK)
+        .table(side_id::kCodec)
+        .element(codec_id::kParts, 0)
+        .point(id, text);
+    reseal(file);
+    expect_refused(file, ErrorCode::kTooLarge, "1025 bytes of text");
+  }
+}
+
+TEST(ManifestFlatBuffer, RefusesListsOfRopeFactorsThatAreNone) {
+  cache::Cache cache = CacheBuilder(3).dense({2, 4}).build();
+  cache.identity.rope = {cache::RopeStyle::kHalfSplit, 4, 1e4, {1.0f, 2.0f}};
+  for (const std::uint32_t count : {0u, 513u}) {
+    Bytes file = file_of(cache);
+    const std::size_t list = append_list(file, count, sizeof(float));
+    Table::root(file)
+        .table(manifest_id::kIdentity)
+        .table(identity_id::kRope)
+        .point(rope_id::kFactors, list);
+    reseal(file);
+    expect_refused(file, count == 0 ? ErrorCode::kCorrupt : ErrorCode::kTooLarge,
+                   count == 0 ? "rope factors, but none" : "513 rope factors");
+  }
+}
+
+// A shape of one number, which stands at an odd multiple of 4.
+TEST(ManifestFlatBuffer, RefusesAShapeThatIsNotAligned) {
+  expect_poked(ErrorCode::kCorrupt, "shape: not aligned", [](Bytes& file, Table root) {
+    const std::size_t list = append_list(file, 1, 16);
+    root.element(manifest_id::kLayers, 1)
+        .element(layer_id::kArrays, 0)
+        .point(array_id::kShape, list);
+  });
 }
 
 Table layer_of(Bytes& file) { return Table::root(file).element(manifest_id::kLayers, 0); }

@@ -13,18 +13,6 @@
 namespace tqcache::test {
 namespace {
 
-// Every kind of layer; 600 tokens, so that two token blocks are full and one is not.
-cache::Cache mixed_cache() {
-  return CacheBuilder(600)
-      .preset({2, 64}, "turbo4")
-      .preset({1, 128}, "turbo2.5")
-      .arrays()
-      .dense({1, 32}, Dtype::kF32)
-      .preset({2, 64}, "prod3")
-      .preset({2, 64}, "affine4")
-      .build();
-}
-
 // Whether an address lies in a mapping of the file.
 bool is_in_mapping_of(const std::byte* address, const std::filesystem::path& path) {
   std::ifstream maps("/proc/self/maps");
@@ -67,7 +55,7 @@ class MappedCache : public testing::Test {
 };
 
 TEST_F(MappedCache, IsTheCacheThatReadingGives) {
-  const cache::Cache cache = mixed_cache();
+  const cache::Cache cache = preset_cache();
   for (const Compression compression : {Compression::kNone, Compression::kZstd}) {
     for (const bool verify : {true, false}) {
       for (const unsigned n_threads : {1u, 0u}) {
@@ -81,7 +69,7 @@ TEST_F(MappedCache, IsTheCacheThatReadingGives) {
 }
 
 TEST_F(MappedCache, LeavesStoredPackedBlocksInTheFile) {
-  write(file_of(mixed_cache(), Compression::kNone));
+  write(file_of(preset_cache(), Compression::kNone));
   const cache::Cache mapped = must(map());
   const std::vector<ByteView> blocks = packed_blocks(mapped);
   ASSERT_EQ(blocks.size(), 16u);
@@ -91,6 +79,38 @@ TEST_F(MappedCache, LeavesStoredPackedBlocksInTheFile) {
   }
   const auto& dense = std::get<cache::AttentionLayer>(mapped.layers[3]);
   EXPECT_FALSE(is_in_mapping_of(cache::dense_block(dense.k, 0).data(), path_));
+}
+
+// Whatever is wrong with a file, mapping it says the same as reading it.
+TEST_F(MappedCache, IsRefusedAsReadingRefusesIt) {
+  const Bytes good = file_of(CacheBuilder(300).turbo({1, 64}, 4, 4).build());
+  const auto same = [&](const Bytes& file) {
+    write(file);
+    const auto read = load(file);
+    const auto mapped = map();
+    ASSERT_FALSE(read.ok());
+    ASSERT_FALSE(mapped.ok());
+    EXPECT_EQ(mapped.error().code, read.error().code);
+    EXPECT_THAT(mapped.error().message, testing::HasSubstr(read.error().message));
+  };
+  for (const std::size_t size : {std::size_t{0}, std::size_t{100}, good.size() - 1}) {
+    same(Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size)));
+  }
+  for (const std::size_t at : {std::size_t{0}, std::size_t{200}, good.size() - 1}) {
+    Bytes damaged = good;
+    damaged[at] ^= std::byte{1};
+    same(damaged);
+  }
+  Bytes newer = good;
+  patch(newer, kVersionAt, std::uint32_t{3});
+  reseal_slot(newer);
+  same(newer);
+}
+
+TEST_F(MappedCache, IsRefusedWhenThereIsNoFile) {
+  const auto mapped = map();
+  ASSERT_FALSE(mapped.ok());
+  EXPECT_EQ(mapped.error().code, ErrorCode::kNotFound);
 }
 
 TEST_F(MappedCache, CopiesWhatHasToBeDecompressed) {
@@ -108,7 +128,7 @@ TEST_F(MappedCache, CopiesWhatHasToBeDecompressed) {
 }
 
 TEST_F(MappedCache, OutlivesTheFilesNameAndOtherCopies) {
-  const cache::Cache cache = mixed_cache();
+  const cache::Cache cache = preset_cache();
   write(file_of(cache));
   cache::Cache copy;
   {
@@ -123,7 +143,7 @@ TEST_F(MappedCache, OutlivesTheFilesNameAndOtherCopies) {
 }
 
 TEST_F(MappedCache, CanBeWrittenOverItsOwnFile) {
-  const cache::Cache cache = mixed_cache();
+  const cache::Cache cache = preset_cache();
   write(file_of(cache));
   must(format::write_cache_file(must(map()), path_, {.overwrite = Overwrite::kAllow}));
   EXPECT_EQ(difference(cache, must(load(read_all(path_)))), "");
@@ -145,7 +165,7 @@ TEST_F(MappedCache, GrowsInMemoryAlone) {
 }
 
 TEST_F(MappedCache, HoldsEverySectionAgainstItsChecksum) {
-  const Bytes file = file_of(mixed_cache(), Compression::kNone);
+  const Bytes file = file_of(preset_cache(), Compression::kNone);
   const std::vector<SectionInfo> sections = info_of(file).sections;
   for (std::size_t i = 0; i < sections.size(); ++i) {
     Bytes damaged = file;
@@ -173,7 +193,7 @@ TEST_F(MappedCache, RefusesAFileThatIsCutAnywhere) {
 
 TEST_F(MappedCache, RefusesWhatReadingRefuses) {
   expect_error(dropped(map()), ErrorCode::kNotFound, "");
-  Bytes file = file_of(mixed_cache());
+  Bytes file = file_of(preset_cache());
   patch(file, kVersionAt, std::uint32_t{3});
   reseal_slot(file);
   write(file);
@@ -181,14 +201,14 @@ TEST_F(MappedCache, RefusesWhatReadingRefuses) {
 }
 
 TEST_F(MappedCache, IsHeldToTheSameLimits) {
-  write(file_of(mixed_cache()));
+  write(file_of(preset_cache()));
   expect_error(dropped(map({.max_payload_bytes = 1000})), ErrorCode::kTooLarge, "1000 are allowed");
   expect_error(dropped(format::map_cache(dir_ / "missing")), ErrorCode::kNotFound, "no such file");
   expect_error(dropped(format::map_cache(dir_.path())), ErrorCode::kIo, "is a folder");
 }
 
 TEST_F(MappedCache, TellsItsProgressAndStopsWhenAsked) {
-  const Bytes file = file_of(mixed_cache());
+  const Bytes file = file_of(preset_cache());
   write(file);
   std::uint64_t last = 0, whole = 0;
   must(format::map_cache(path_, {}, [&](std::uint64_t done, std::uint64_t total) {

@@ -184,7 +184,7 @@ def content_name(manifest, sections):
     parts = [sized(b"tqcache content name v1"), sized(identity.text(0)), sized(identity.text(1))]
     has_factors = rope.where(3) is not None
     parts += [u64(rope.scalar(0, "B") + 256 * has_factors), u64(rope.scalar(1, "I"))]
-    parts += [struct.pack("<d", rope.scalar(2, "d"))]
+    parts += [struct.pack("<d", rope.scalar(2, "d") or 0.0)]
     if has_factors:
         parts.append(sized(rope.vector(3, 4)[0]))
     parts += [sized(identity.fixed(3, 32)), sized(identity.fixed(4, 32))]

@@ -276,6 +276,17 @@ TEST(CacheFile, HasOneContentNameHoweverItIsCompressedAndWhoeverWroteIt) {
   EXPECT_EQ(name(must(format::write_cache_bytes(cache, {.writer = "another"}))), stored);
 }
 
+// Found by fuzz_manifest: a manifest does not tell -0 from 0, so their content has one name.
+TEST(CacheFile, HasOneContentNameForBothZerosOfARope) {
+  cache::Cache cache = CacheBuilder(3).dense({1, 4}).build();
+  cache.identity.rope = {cache::RopeStyle::kNone, 0, 0.0};
+  const Bytes plus = file_of(cache);
+  cache.identity.rope.base = -0.0;
+  const Bytes minus = file_of(cache);
+  EXPECT_EQ(info_of(minus).content_name, info_of(plus).content_name);
+  EXPECT_EQ(difference(must(load(minus)), cache), "");
+}
+
 TEST(CacheFile, HasAnotherContentNameForAnyOtherContent) {
   const auto name = [](const cache::Cache& cache) {
     return to_hex(info_of(file_of(cache)).content_name);

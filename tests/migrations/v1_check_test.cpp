@@ -140,6 +140,48 @@ TEST(CheckMigrated, NoticesWhatGoesForTheWholeCache) {
                  [](Cache& c) { std::swap(c.layers[5], c.layers[3]); });
 }
 
+TEST(CheckMigrated, NoticesEachFactOfTheModel) {
+  const auto noticed = [](const std::function<void(cache::Identity&)>& change) {
+    expect_noticed("identity", [&](Cache& c) { change(c.identity); });
+  };
+  noticed([](auto& identity) { identity.architecture += "!"; });
+  noticed([](auto& identity) { identity.rope.base += 1; });
+  noticed([](auto& identity) { identity.weights_fingerprint[0] ^= std::byte{1}; });
+  noticed([](auto& identity) { identity.tokenizer_fingerprint[31] ^= std::byte{1}; });
+  noticed([](auto& identity) { identity.adapter_fingerprint = Sha256{}; });
+  noticed([](auto& identity) { identity.source_format += "!"; });
+}
+
+TEST(CheckMigrated, NoticesTokensWhereNoneWereKnown) {
+  const V1File file = V1Builder(3).dense({1, 8}, V1Dtype::kF16).build();
+  auto migration = must(v1_to_v2(file));
+  ASSERT_TRUE(migration.cache.hidden_tokens);
+  migration.cache.hidden_tokens->emplace_back();
+  EXPECT_FALSE(check_migrated(file, migration.cache, 1).ok());
+  migration.cache.hidden_tokens.reset();
+  EXPECT_FALSE(check_migrated(file, migration.cache, 1).ok());
+}
+
+TEST(CheckMigrated, NoticesAnotherFormOfArrays) {
+  const auto arrays = [](Cache& c, std::size_t layer) -> cache::ArraysLayer& {
+    return std::get<cache::ArraysLayer>(c.layers.at(layer));
+  };
+  expect_noticed("layer 5: arrays", [&](Cache& c) { arrays(c, 5).arrays[0].name += "!"; });
+  expect_noticed("layer 5: arrays", [&](Cache& c) { arrays(c, 5).arrays[0].shape.push_back(1); });
+  expect_noticed("layer 5: arrays", [&](Cache& c) {
+    Dtype& dtype = arrays(c, 5).arrays[0].dtype;
+    dtype = dtype == Dtype::kF32 ? Dtype::kF16 : Dtype::kF32;
+  });
+  expect_noticed("layer 5: no arrays", [&](Cache& c) { arrays(c, 5).window = cache::Window{}; });
+  expect_noticed("layer 5: no arrays", [](Cache& c) { c.layers[5] = c.layers[3]; });
+  expect_noticed("layer 4: no rotating", [&](Cache& c) { arrays(c, 4).window.reset(); });
+  expect_noticed("layer 4: no rotating", [&](Cache& c) { arrays(c, 4).arrays.pop_back(); });
+  expect_noticed("not carried over", [&](Cache& c) { arrays(c, 4).arrays[0].name += "!"; });
+  expect_noticed("not carried over", [&](Cache& c) { arrays(c, 4).arrays[1].shape[1] += 1; });
+  expect_noticed("not carried over",
+                 [&](Cache& c) { arrays(c, 4).arrays[1].dtype = Dtype::kBF16; });
+}
+
 // -0 where the definition gives 0 is no difference, and neither is what f32 does below 2^-126.
 TEST(CheckMigrated, TakesVectorsWithoutLength) {
   for (const float length : {0.0f, 1e-40f, 0x1p-24f}) {
@@ -186,6 +228,39 @@ TEST(CheckMigrated, GivesAnErrorForFilesThatLackSomething) {
     other.entries[layer].class_path = "x";
     EXPECT_FALSE(check_migrated(other, migration.cache, 1).ok());
   }
+}
+
+TEST(CheckMigrated, GivesAnErrorForFilesThatSayNothingOfTheirGroups) {
+  const V1File file = V1Builder(3).quantized({1, 32}, {.bits = 2, .group_size = 32}).build();
+  const auto migration = must(v1_to_v2(file));
+  for (const char* meta : {"{", "[]", "[1]", "[3, 32, 2, 1]"}) {
+    V1File other = file;
+    other.entries[0].meta_state = meta;
+    EXPECT_FALSE(check_migrated(other, migration.cache, 1).ok()) << meta;
+  }
+  V1File flat = file;
+  for (migrations::V1Tensor& tensor : flat.entries[0].state) tensor.shape.resize(1);
+  EXPECT_FALSE(check_migrated(flat, migration.cache, 1).ok());
+}
+
+TEST(CheckMigrated, GivesAnErrorForFactsThatAreNone) {
+  V1File file = some_file();
+  const auto migration = must(v1_to_v2(file));
+  for (auto& [key, value] : file.metadata) {
+    if (key == "rope") value = "[";
+  }
+  EXPECT_FALSE(check_migrated(file, migration.cache, 1).ok());
+}
+
+TEST(CheckMigrated, GivesAnErrorForARingOfAnotherForm) {
+  const V1File file = some_file();
+  const auto migration = must(v1_to_v2(file));
+  V1File flat = file;
+  for (migrations::V1Tensor& tensor : flat.entries[4].state) tensor.shape.resize(1);
+  EXPECT_FALSE(check_migrated(flat, migration.cache, 1).ok());
+  V1File later = file;  // other layers have another number of tokens
+  later.entries[4].meta_state = R"(["2", "16", "301", "5"])";
+  EXPECT_FALSE(check_migrated(later, migration.cache, 1).ok());
 }
 
 TEST(CheckMigrated, KnowsHiddenTokensByTheirHashes) {

@@ -67,6 +67,10 @@ TEST(V1Facts, MakeAnOriginOnlyTogether) {
   EXPECT_EQ(migration.cache.identity.architecture, "");
   EXPECT_EQ(migration.cache.identity.weights_fingerprint, Sha256{});
   EXPECT_THAT(migration.notes, ElementsAre("architecture or fingerprints missing; origin unknown"));
+  for (const char* fingerprint : {"weights_fingerprint", "tokenizer_fingerprint"}) {
+    const auto alone = must(v1_to_v2(layers().fact(fingerprint, std::string(64, '1')).build()));
+    EXPECT_EQ(alone.notes, migration.notes) << fingerprint;
+  }
 }
 
 TEST(V1Facts, HaveARope) {
@@ -84,6 +88,8 @@ TEST(V1Facts, HaveARope) {
                  "n_dims 1025");
   expect_refused("rope", R"({"style": "none", "n_dims": 8, "base": -1})", ErrorCode::kCorrupt,
                  "base");
+  expect_refused("rope", R"({"style": "none", "n_dims": 8, "base": 1e999})", ErrorCode::kCorrupt,
+                 "");
   expect_refused("rope", R"({"style": "none", "n_dims": 8})", ErrorCode::kCorrupt, "base");
   expect_refused("rope", R"({"style": "none", "n_dims": 8, "base": 1, "factors": []})",
                  ErrorCode::kUnsupported, "not known");
@@ -94,6 +100,8 @@ TEST(V1Facts, HaveFingerprintsOf64Digits) {
   expect_refused("weights_fingerprint", std::string(63, '1'), ErrorCode::kCorrupt, "63 characters");
   expect_refused("weights_fingerprint", std::string(64, 'g'), ErrorCode::kCorrupt, "hexadecimal");
   expect_refused("tokenizer_fingerprint", std::string(62, '1') + "+1", ErrorCode::kCorrupt,
+                 "hexadecimal");
+  expect_refused("tokenizer_fingerprint", std::string(63, '1') + "g", ErrorCode::kCorrupt,
                  "hexadecimal");
 }
 
@@ -107,7 +115,7 @@ TEST(V1Tokens, AreAnArrayOfIds) {
     return must(v1_to_v2(layers().fact("tokens", value).build())).cache.tokens;
   };
   EXPECT_THAT(tokens("[1,2,3]"), ElementsAre(1, 2, 3));
-  EXPECT_THAT(tokens(" [ 0 ,\n2147483647\t, 3 ] "), ElementsAre(0, 2147483647, 3));
+  EXPECT_THAT(tokens("\r [ 0 ,\n2147483647\t, 3 ] "), ElementsAre(0, 2147483647, 3));
   for (const char* value :
        {"", "[", "[1", "[1,", "[1,2,3", "[1,2,3]]", "[1,2,,3]", "[1,2,3,]", "[-1,2,3]", "[-0,2,3]",
         "[2147483648,2,3]", "[1.5,2,3]", "[\"1\",2,3]", "1,2,3", "[1 2 3]", "{}", "[1,2,3]x"}) {

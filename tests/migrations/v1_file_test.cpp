@@ -316,6 +316,41 @@ TEST(V1File, HasLimits) {
           [](V1File& file) { file.metadata[0].first = std::string(257, 'x'); });
 }
 
+TEST(V1File, HasTheSameLimitsForItsExtraState) {
+  V1File file = file_of(words(3));
+  file.entries[0].extra_state = {words(3)};
+  EXPECT_TRUE(read(write_v1(file)).ok());
+  V1File other = file;
+  other.entries[0].extra_state[0].shape = {3, 1, 1, 1, 1, 1, 1, 1, 1};
+  expect_refused(write_v1(other), ErrorCode::kTooLarge,
+                 "layer 0: extra_state: tensor \"a\": 9 dimensions");
+  // Two values of a boolean are seen only when its values are read.
+  other = file;
+  other.entries[0].extra_state[0] = {"a", V1Dtype::kBool, {3}, AlignedBytes(3, std::byte{2})};
+  expect_refused(write_v1(other), ErrorCode::kCorrupt, "layer 0: extra_state: tensor \"a\"");
+}
+
+TEST(V1File, LimitsItsSizeBeforeAnythingIsRead) {
+  class Endless : public ByteSource {
+   public:
+    std::uint64_t size() const override { return (std::uint64_t{1} << 31) + 1; }
+    Result<void> read_at(std::uint64_t, std::span<std::byte>) const override {
+      ADD_FAILURE() << "read";
+      return Error{ErrorCode::kIo, "read"};
+    }
+  };
+  const auto file = read_v1(Endless());
+  ASSERT_FALSE(file.ok());
+  EXPECT_EQ(file.error().code, ErrorCode::kTooLarge);
+}
+
+TEST(V1File, LimitsAllFactsTogether) {
+  V1File file;
+  file.metadata = {{"a", std::string(migrations::kMaxFactBytes / 2, ' ')},
+                   {"b", std::string(migrations::kMaxFactBytes / 2 + 1, ' ')}};
+  expect_refused(write_v1(file), ErrorCode::kTooLarge, "beyond those of all facts");
+}
+
 TEST(V1File, TakesWhatIsJustWithinThem) {
   V1File file = file_of(words(3));
   file.entries[0].class_path = std::string(1024, 'x');

@@ -136,9 +136,7 @@ TEST(V1Meta, IsRefusedWhenItIsNoObject) {
 }
 
 TEST(V1Meta, DoesNotNestDeep) {
-  const auto nested = [](std::size_t depth) {
-    return std::string(depth, '[').append(depth, ']');
-  };
+  const auto nested = [](std::size_t depth) { return std::string(depth, '[').append(depth, ']'); };
   for (const std::size_t depth : {17u, 60000u}) {
     const auto refused = read_turbo_meta(nested(depth));
     ASSERT_FALSE(refused.ok());
@@ -169,12 +167,20 @@ TEST(V1Numbers, AreNumbersOrTexts) {
 
 TEST(V1Numbers, AreNothingElse) {
   for (const char* text : {"{}", "1", "[-1]", "[1.5]", "[\"\"]", "[\" 1\"]", "[\"1x\"]", "[null]",
-                           "[16777217]", "[\"99999999999\"]", "\"x\"", "[\"-1\"]", "[[1]]"}) {
+                           "[16777217]", "[\"99999999999\"]", "\"x\"", "[18446744073709551615]",
+                           "[9223372036854775808]", "[true]", "[\"-1\"]", "[[1]]"}) {
     const auto numbers = read_numbers(text);
     ASSERT_FALSE(numbers.ok()) << text;
     EXPECT_EQ(numbers.error().code, ErrorCode::kCorrupt);
     EXPECT_THAT(numbers.error().message, HasSubstr("meta_state: "));
   }
+}
+
+TEST(V1Meta, MayHaveFieldsThatNobodyKnows) {
+  json meta = good();
+  meta["note"] = nullptr;
+  meta["large"] = ~std::uint64_t{0};
+  EXPECT_TRUE(read_turbo_meta(meta.dump()).ok());
 }
 
 TEST(V1Calibration, IsOverUnlessTheFileSaysOtherwise) {

@@ -215,6 +215,14 @@ TEST(CalibratingLayer, IsPackedWhenTheNextTokenComes) {
   EXPECT_TRUE(std::get<TurboSide>(layer.k).outliers.is_fixed());
 }
 
+TEST(CalibratingLayer, StaysDenseWithSignsOfResiduals) {
+  const V1File file =
+      turbo_file(100, {2, 64}, {.prod = true, .mixed = V1Mixed{16, 3, 2}, .calibrating = true});
+  const Migration migration = migrated(file);
+  EXPECT_TRUE(std::holds_alternative<DenseSide>(only_layer(migration).k));
+  EXPECT_THAT(migration.notes, ElementsAre(HasSubstr("mixed precision with signs of residuals")));
+}
+
 TEST(CalibratingLayer, StaysDenseWhereVersion2HasNoSuchParts) {
   const V1File file =
       turbo_file(100, {1, 24},
@@ -336,6 +344,10 @@ TEST(CalibratingLayer, IsRefusedWhenItContradictsItself) {
   });
   refused(calibrating, "\"calibration_values\": missing",
           [](V1Entry& e) { e.extra_state.pop_back(); });
+  refused(calibrating, "not one of this class", [](V1Entry& e) {
+    e.extra_state.push_back(e.extra_state[0]);
+    e.extra_state.back().name = "another";
+  });
   refused(calibrating, "unlike meta_state", [](V1Entry& e) {
     for (auto& tensor : e.extra_state) tensor.shape = {1, 1, 5, 64};
   });

@@ -37,7 +37,8 @@ void add_identity(Serialization& out, const cache::Identity& identity) {
   const std::uint64_t with_factors = rope.factors.empty() ? 0 : 256;
   out.number(static_cast<std::uint64_t>(rope.style) + with_factors);
   out.number(rope.n_dims);
-  out.number(std::bit_cast<std::uint64_t>(rope.base));
+  // 0 and -0 are equal, and the manifest keeps neither: they have one name.
+  out.number(std::bit_cast<std::uint64_t>(rope.base == 0 ? 0.0 : rope.base));
   if (with_factors != 0) out.bytes(object_bytes(rope.factors));
   out.bytes(identity.weights_fingerprint);
   out.bytes(identity.tokenizer_fingerprint);
