@@ -16,6 +16,8 @@ if(TARGET tqcache_cli)
   set_target_properties(tqcache_cli PROPERTIES
     INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   install(TARGETS tqcache_cli)
+  # What transformers writes and reads caches with, from Python.
+  install(PROGRAMS ${PROJECT_SOURCE_DIR}/tools/tqcache_hf.py DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
 get_target_property(library_type tqcache TYPE)

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <system_error>
 
+#include "foreign_input.h"
 #include "interrupt.h"
 #include "migrations/v1_file.h"
 #include "progress.h"
@@ -40,6 +41,13 @@ void warn_of_lost_state(const std::string& name, const ByteSource& source) {
 
 }  // namespace
 
+Result<void> refuse_foreign(const ByteSource& source) {
+  TQC_TRY_ASSIGN(const std::optional<ForeignKind> kind, foreign_kind(source));
+  if (!kind) return {};
+  return Error{ErrorCode::kUnsupported,
+               fmt::format("a {}: tqcache convert makes a .tqkv file of it", name_of(*kind))};
+}
+
 std::string display_name(const std::string& path, std::string_view dash_means) {
   return path == "-" ? std::string(dash_means) : path;
 }
@@ -72,9 +80,14 @@ Outcome<std::unique_ptr<ByteSource>> open_source(const std::string& path) {
 }
 
 Outcome<CacheInput> open_cache(const std::string& path, unsigned n_threads) {
-  CacheInput input;
-  input.name = display_name(path, "standard input");
-  TQC_TRY_ASSIGN(input.source, open_source(path));
+  TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(path));
+  return cache_input(display_name(path, "standard input"), std::move(source), n_threads);
+}
+
+Outcome<CacheInput> cache_input(std::string name, std::unique_ptr<ByteSource> source,
+                                unsigned n_threads) {
+  CacheInput input{std::move(name), 0, std::move(source), {}};
+  TQC_TRY(in_file(input.name, refuse_foreign(*input.source)));
   input.file_bytes = input.source->size();
   if (migrations::looks_like_v1(*input.source)) {
     TQC_TRY_ASSIGN(V1Input old, read_v1_input(*input.source, input.name, n_threads));
@@ -98,6 +111,7 @@ Outcome<cache::Cache> map_cache(const Console& console, const std::string& path,
   {
     TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_source(path));
     if (migrations::looks_like_v1(*source)) return load_cache(console, path, options);
+    TQC_TRY(in_file(path, refuse_foreign(*source)));
     warn_of_lost_state(path, *source);
   }
   ProgressBar bar(console, "checking", Unit::kBytes);

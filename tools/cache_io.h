@@ -26,6 +26,9 @@ Result<Bytes> read_stdin(std::uint64_t max_bytes);
 // A file to read by position, whatever it is; standard input is read whole first.
 Outcome<std::unique_ptr<ByteSource>> open_source(const std::string& path);
 
+// Errors: kUnsupported for a cache of another program: it points at the verb that reads it.
+Result<void> refuse_foreign(const ByteSource& source);
+
 // A cache file of any version.
 struct CacheInput {
   std::string name;                    // for messages
@@ -35,7 +38,11 @@ struct CacheInput {
 };
 
 // Opens a cache file, with a warning if it is of an older version or if a newer state may be lost.
+// Errors: kUnsupported for a file of another program, which `tqcache convert` reads.
 Outcome<CacheInput> open_cache(const std::string& path, unsigned n_threads);
+// The same of a file that is open.
+Outcome<CacheInput> cache_input(std::string name, std::unique_ptr<ByteSource> source,
+                                unsigned n_threads);
 
 Outcome<cache::Cache> load_cache(const Console& console, const std::string& path,
                                  const format::ReadOptions& options);

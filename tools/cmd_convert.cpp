@@ -1,19 +1,27 @@
-// tools/cmd_convert.cpp: packs the dense sides of a cache into turbo form.
+// tools/cmd_convert.cpp: packs the dense sides of a cache into turbo form, and carries caches from
+// one program to another.
 
 #include <fmt/format.h>
 
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "cache_io.h"
 #include "cli.h"
 #include "codec_flags.h"
+#include "export_target.h"
 #include "file_stats.h"
+#include "foreign_input.h"
+#include "model_facts.h"
 #include "progress.h"
 #include "text.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/format/convert_file.h"
+#include "tqcache/format/load_sections.h"
+#include "tqcache/format/section_reader.h"
 
 namespace tqcache::cli {
 namespace {
@@ -22,6 +30,12 @@ constexpr const char* kNotes =
     R"(Only full blocks of 256 tokens are packed; the tokens after them stay dense
 until their block is full, so a conversation can go on without packing twice.
 The work goes block by block: memory does not grow with the cache.
+
+What IN is shows its content: a .tqkv file, or a cache of mlx-lm, llama.cpp,
+transformers (tools/tqcache_hf.py), NumPy or TurboMLX. Such files do not say whose
+they are: --model does, and computes some tokens again (--probe) to see that it is
+so, exit code 22 if not. --ids gives the token ids where the file has none; a cache
+without them cannot be gone on from. docs/interop.md tells what gets lost.
 
 )";
 
@@ -35,6 +49,10 @@ constexpr const char* kExamples =
   tqcache convert book.kv book.tqkv --mode mixed --outlier-channels 32
   tqcache convert book.kv chapter.tqkv --tokens 4096
   tqcache convert - - < book.kv > book.tqkv
+  tqcache convert mlx.safetensors book.tqkv -m hf-folder --ids book.json
+  tqcache convert slot.bin book.tqkv -m model.gguf --bits 16
+  tqcache convert book.tqkv book.safetensors --to mlx-lm
+  tqcache convert book.tqkv book.ggsn --to llama-session -m model.gguf
 )";
 
 std::string footer() {
@@ -50,10 +68,15 @@ struct ConvertFlags {
   std::string output;
   CodecFlags codec;
   CompressionFlags compression;
+  ForeignFlags foreign;
+  ExportFlags target;
   std::optional<std::int64_t> first_tokens;
   bool no_tokens = false;
   unsigned n_threads = 0;
   bool force = false;
+  // Those that say how a .tqkv file is made, and those that say how another one is.
+  std::vector<const CLI::Option*> of_own;
+  std::vector<const CLI::Option*> of_foreign;
 };
 
 struct Sizes {
@@ -67,7 +90,28 @@ struct Sizes {
   }
 };
 
-Outcome<Done> tell(const Console& console, const ConvertFlags& flags, const Sizes& sizes) {
+// What is done, once the flags are understood.
+struct Job {
+  const ConvertFlags& flags;
+  Target target = Target::kTqkv;
+  cache::ConvertOptions options;
+  format::WriteOptions write;
+  ModelFacts model;
+
+  bool to_stdout() const { return flags.output == "-"; }
+  Overwrite overwrite() const { return flags.force ? Overwrite::kAllow : Overwrite::kRefuse; }
+};
+
+// What has to be said of the result, beside its size.
+struct Remarks {
+  std::string from;  // what the input was
+  std::vector<std::string> notes;
+  std::vector<std::string> losses;
+};
+
+Outcome<Done> tell(const Console& console, const Job& job, const Sizes& sizes,
+                   const Remarks& remarks) {
+  const ConvertFlags& flags = job.flags;
   const std::optional<double> bits = bits_per_value(sizes.after, sizes.n_values);
   // Sizes of a whole and of a part are not to be compared.
   const std::string change =
@@ -75,22 +119,29 @@ Outcome<Done> tell(const Console& console, const ConvertFlags& flags, const Size
           ? fmt::format("the first {} tokens, {} bytes", sizes.n_tokens, grouped(sizes.after))
           : fmt::format("{} -> {} bytes, {:.2f} times smaller", grouped(sizes.before),
                         grouped(sizes.after), sizes.ratio());
-  note(console, fmt::format("{}: {}{}", display_name(flags.output, "standard output"), change,
+  const std::string output = display_name(flags.output, "standard output");
+  note(console, fmt::format("{}: {}{}", output, change,
                             bits ? fmt::format(", {:.3f} bits a value", *bits) : ""));
+  for (const std::string& each : remarks.notes) note(console, fmt::format("note: {}", each));
+  for (const std::string& each : remarks.losses) note(console, fmt::format("lost: {}", each));
   if (!console.json) return Done{};
   Json object;
   object["schema"] = 1;
   object["file"] = flags.output;
+  object["from"] = remarks.from;
+  object["to"] = name_of(job.target);
   object["n_tokens"] = sizes.n_tokens;
   object["bytes_before"] = sizes.before;
   object["bytes_after"] = sizes.after;
   object["ratio"] = sizes.ratio();
   object["bits_per_value"] = bits ? Json(*bits) : Json(nullptr);
+  object["notes"] = remarks.notes;
+  object["losses"] = remarks.losses;
   return print_json(object);
 }
 
 // Says so when keys cannot be centred before RoPE, as was asked for.
-void tell_fallback(const Console& console, const format::CacheFileInfo& info,
+void tell_fallback(const Console& console, const format::Manifest& info,
                    const cache::SidePlan& keys) {
   if (keys.dense || keys.center != cache::Centring::kPreRope) return;
   for (const format::LayerInfo& layer : info.layers) {
@@ -104,82 +155,200 @@ void tell_fallback(const Console& console, const format::CacheFileInfo& info,
 }
 
 // Standard output takes nothing back, so the file has to be whole before the first byte goes there.
-Outcome<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput& input,
-                                         const ConvertFlags& flags,
-                                         const cache::ConvertOptions& options,
-                                         const format::WriteOptions& write) {
-  format::ReadOptions read;
-  read.n_threads = options.n_threads;
-  read.first_tokens = flags.first_tokens;
-  ProgressBar reading(console, "reading", Unit::kBytes);
-  TQC_TRY_ASSIGN(cache::Cache cache,
-                 in_file(input.name, format::read_cache(*input.source, read, reading.callback())));
+Outcome<std::uint64_t> pack_to_stdout(const Console& console, const std::string& name,
+                                      cache::Cache cache, const Job& job) {
   ProgressBar packing(console, "packing", Unit::kVectors);
-  TQC_TRY_ASSIGN(
-      cache, in_file(input.name, cache::convert(std::move(cache), options, packing.callback())));
-  return save_cache(console, cache, "-", write);
+  TQC_TRY_ASSIGN(cache,
+                 in_file(name, cache::convert(std::move(cache), job.options, packing.callback())));
+  return save_cache(console, cache, "-", job.write);
 }
 
 // A source that remembers whether it could not be read: then the input is to blame for an error,
 // and otherwise the output.
 class WatchedSource : public ByteSource {
  public:
-  explicit WatchedSource(const ByteSource& source) : source_(source) {}
-  std::uint64_t size() const override { return source_.size(); }
+  explicit WatchedSource(std::shared_ptr<const ByteSource> source) : source_(std::move(source)) {}
+  std::uint64_t size() const override { return source_->size(); }
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const override {
-    Result<void> read = source_.read_at(offset, out);
+    Result<void> read = source_->read_at(offset, out);
     if (!read) failed_ = true;
     return read;
   }
-  bool failed() const { return failed_; }
+  // The file that is to blame for an error of the work from `input` to `output`.
+  const std::string& to_blame(const Error& error, const std::string& input,
+                              const std::string& output) const {
+    if (error.code == ErrorCode::kBusy) return output;  // another process is writing there
+    return error.code == ErrorCode::kIo && !failed_ ? output : input;
+  }
 
  private:
-  const ByteSource& source_;
+  std::shared_ptr<const ByteSource> source_;
   mutable std::atomic<bool> failed_ = false;
 };
 
-// Whether the output is to blame, and not the input.
-bool is_of_output(const Error& error, const WatchedSource& watched) {
-  if (error.code == ErrorCode::kBusy) return true;  // another process is writing there
-  return error.code == ErrorCode::kIo && !watched.failed();
+Outcome<std::uint64_t> written(const std::string& name, const Job& job,
+                               const WatchedSource& watched, Result<void> done) {
+  const std::string& output = job.flags.output;
+  const std::string& blamed = done ? output : watched.to_blame(done.error(), name, output);
+  TQC_TRY(in_file(blamed, std::move(done)));
+  return size_on_disk(output);
 }
 
-Outcome<std::uint64_t> convert_to_file(const Console& console, const CacheInput& input,
-                                       const ConvertFlags& flags,
-                                       const cache::ConvertOptions& options,
-                                       const format::WriteOptions& write) {
-  {
+Result<void> write_other(const Console& console, const format::SectionSource& cache,
+                         const Job& job) {
+  ProgressBar bar(console, "converting", Unit::kBytes);
+  return write_target(job.target, cache, job.flags.output, job.flags.target,
+                      job.flags.foreign.rotation, job.model, job.overwrite(), bar.callback());
+}
+
+// --- from a file of our own
+
+Outcome<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput& input,
+                                         const Job& job) {
+  format::ReadOptions read;
+  read.n_threads = job.options.n_threads;
+  read.first_tokens = job.flags.first_tokens;
+  ProgressBar reading(console, "reading", Unit::kBytes);
+  TQC_TRY_ASSIGN(cache::Cache cache,
+                 in_file(input.name, format::read_cache(*input.source, read, reading.callback())));
+  return pack_to_stdout(console, input.name, std::move(cache), job);
+}
+
+Result<void> convert_to_file(const Console& console, const WatchedSource& source, const Job& job) {
+  if (job.target == Target::kTqkv) {
     ProgressBar bar(console, "converting", Unit::kBytes);
-    const WatchedSource watched(*input.source);
-    auto done = format::convert_file(watched, flags.output, options, write, bar.callback(),
-                                     flags.first_tokens);
-    const bool is_output = !done && is_of_output(done.error(), watched);
-    TQC_TRY(in_file(is_output ? flags.output : input.name, std::move(done)));
+    return format::convert_file(source, job.flags.output, job.options, job.write, bar.callback(),
+                                job.flags.first_tokens);
   }
-  return size_on_disk(flags.output);
+  TQC_TRY_ASSIGN(const auto reader, format::SectionReader::open(source, job.flags.first_tokens));
+  return write_other(console, reader, job);
+}
+
+Outcome<ExitCode> convert_own(const Console& console, CacheInput input, const Job& job) {
+  TQC_TRY_ASSIGN(const format::CacheFileInfo info,
+                 in_file(input.name, format::read_cache_info(*input.source)));
+  const std::int64_t n_tokens = job.flags.first_tokens.value_or(info.n_tokens());
+  Sizes sizes{input.file_bytes, 0, n_tokens, value_count(info, n_tokens)};
+  if (job.to_stdout()) {
+    TQC_TRY_ASSIGN(sizes.after, convert_to_stdout(console, input, job));
+  } else {
+    const WatchedSource watched(std::move(input.source));
+    TQC_TRY_ASSIGN(sizes.after,
+                   written(input.name, job, watched, convert_to_file(console, watched, job)));
+  }
+  if (job.target == Target::kTqkv) tell_fallback(console, info, job.options.keys);
+  TQC_TRY(tell(console, job, sizes,
+               {std::string(name_of(Target::kTqkv)), {}, losses_of(job.target, info)}));
+  return ExitCode::kDone;
+}
+
+// --- from a file of another program
+
+Outcome<std::uint64_t> convert_sections(const Console& console, const std::string& name,
+                                        const format::SectionSource& sections,
+                                        const WatchedSource& watched, const Job& job) {
+  if (job.to_stdout()) {
+    ProgressBar reading(console, "reading", Unit::kBytes);
+    TQC_TRY_ASSIGN(
+        cache::Cache cache,
+        in_file(name, format::load_sections(sections, format::ReadOptions{}.max_payload_bytes,
+                                            reading.callback())));
+    return pack_to_stdout(console, name, std::move(cache), job);
+  }
+  if (job.target != Target::kTqkv) {
+    return written(name, job, watched, write_other(console, sections, job));
+  }
+  ProgressBar bar(console, "converting", Unit::kBytes);
+  return written(
+      name, job, watched,
+      format::convert_sections(sections, job.flags.output, job.options, job.write, bar.callback()));
+}
+
+Outcome<ExitCode> convert_foreign(const Console& console, const std::string& name,
+                                  std::unique_ptr<ByteSource> source, ForeignKind kind,
+                                  const Job& job) {
+  const auto watched = std::make_shared<WatchedSource>(std::move(source));
+  TQC_TRY_ASSIGN(ForeignInput input,
+                 open_foreign(console, name, watched, kind, job.flags.foreign, job.model,
+                              job.flags.first_tokens, job.flags.n_threads));
+  Remarks remarks{std::string(name_of(kind)), std::move(input.notes),
+                  std::move(input.cache.losses)};
+  if (job.model.not_run) {
+    remarks.notes.push_back(
+        fmt::format("{}: {}; the cache is of unknown origin, and no token of "
+                    "it was computed again",
+                    job.flags.foreign.model, job.model.not_run->message));
+  }
+  TQC_TRY_ASSIGN(const auto sections, in_file(name, interop::sections_of(std::move(input.cache))));
+  const format::Manifest& manifest = sections->manifest();
+  Sizes sizes{input.file_bytes, 0, manifest.n_tokens(), value_count(manifest, manifest.n_tokens())};
+  TQC_TRY_ASSIGN(sizes.after, convert_sections(console, name, *sections, *watched, job));
+  if (job.target == Target::kTqkv) tell_fallback(console, manifest, job.options.keys);
+  for (std::string& each : losses_of(job.target, manifest)) {
+    remarks.losses.push_back(std::move(each));
+  }
+  TQC_TRY(tell(console, job, sizes, remarks));
+  return ExitCode::kDone;
+}
+
+// --- flags that do not go together
+
+// The first of them that was given, or empty.
+std::string first_given(const std::vector<const CLI::Option*>& options) {
+  for (const CLI::Option* option : options) {
+    if (option->count() > 0) return option->get_name();
+  }
+  return {};
+}
+
+Result<void> check_flags(const ConvertFlags& flags, Target target, bool is_foreign, bool json) {
+  const bool to_stdout = flags.output == "-";
+  if (json && to_stdout) {
+    return usage_error("--json: standard output is taken by the cache");
+  }
+  const bool is_llama = target == Target::kLlamaSession || target == Target::kLlamaSequence;
+  if (target != Target::kTqkv) {
+    const std::string to = fmt::format("a {}", name_of(target));
+    if (to_stdout) return usage_error(to + " is not written to standard output");
+    if (const std::string flag = first_given(flags.of_own); !flag.empty()) {
+      return usage_error(fmt::format("{} does not go with {}: it is for .tqkv files", flag, to));
+    }
+  }
+  if (!is_foreign && !is_llama) {
+    if (const std::string flag = first_given(flags.of_foreign); !flag.empty()) {
+      return usage_error(flag + " is for files of other programs");
+    }
+  }
+  return {};
 }
 
 Outcome<ExitCode> run(const Console& console, const ConvertFlags& flags) {
-  TQC_TRY_ASSIGN(cache::ConvertOptions options, convert_options(flags.codec));
-  options.n_threads = flags.n_threads;
-  TQC_TRY_ASSIGN(format::WriteOptions write,
-                 write_options(flags.compression, flags.n_threads, flags.force));
-  write.hide_tokens = flags.no_tokens;
-  const bool to_stdout = flags.output == "-";
-  if (console.json && to_stdout) {
-    return usage_error("--json: standard output is taken by the cache");
-  }
+  TQC_TRY_ASSIGN(const Target target, target_of(flags.target, flags.output));
+  Job job{flags, target, {}, {}, {}};
+  TQC_TRY_ASSIGN(job.options, convert_options(flags.codec));
+  job.options.n_threads = flags.n_threads;
+  TQC_TRY_ASSIGN(job.write, write_options(flags.compression, flags.n_threads, flags.force));
+  job.write.hide_tokens = flags.no_tokens;
+  TQC_TRY(check_flags(flags, target, true, console.json));
   TQC_TRY(check_output(flags.output, flags.force));
-  TQC_TRY_ASSIGN(const CacheInput input, open_cache(flags.input, flags.n_threads));
-  TQC_TRY_ASSIGN(const format::CacheFileInfo info,
-                 in_file(input.name, format::read_cache_info(*input.source)));
-  const std::int64_t n_tokens = flags.first_tokens.value_or(info.n_tokens());
-  Sizes sizes{input.file_bytes, 0, n_tokens, value_count(info, n_tokens)};
-  TQC_TRY_ASSIGN(sizes.after, to_stdout ? convert_to_stdout(console, input, flags, options, write)
-                                        : convert_to_file(console, input, flags, options, write));
-  tell_fallback(console, info, options.keys);
-  TQC_TRY(tell(console, flags, sizes));
-  return ExitCode::kDone;
+  const std::string name = display_name(flags.input, "standard input");
+  TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(flags.input));
+  TQC_TRY_ASSIGN(const std::optional<ForeignKind> kind, in_file(name, foreign_kind(*source)));
+  TQC_TRY(check_flags(flags, target, kind.has_value(), console.json));
+  TQC_TRY_ASSIGN(job.model, load_model_facts(flags.foreign.model));
+  if (kind) return convert_foreign(console, name, std::move(source), *kind, job);
+  TQC_TRY_ASSIGN(CacheInput input, cache_input(name, std::move(source), flags.n_threads));
+  return convert_own(console, std::move(input), job);
+}
+
+// The options that `add` adds.
+template <class Add>
+std::vector<const CLI::Option*> options_of(CLI::App& app, Add add) {
+  const std::vector<const CLI::Option*> before = std::as_const(app).get_options();
+  add();
+  std::vector<const CLI::Option*> after = std::as_const(app).get_options();
+  after.erase(after.begin(), after.begin() + std::ssize(before));
+  return after;
 }
 
 }  // namespace
@@ -194,10 +363,14 @@ Action define_convert(CLI::App& app) {
       ->type_name("")
       ->check(file_name())
       ->required();
-  add_codec_flags(app, flags->codec);
+  flags->of_own = options_of(app, [&] {
+    add_codec_flags(app, flags->codec);
+    add_no_tokens_flag(app, flags->no_tokens);
+    add_compression_flags(app, flags->compression, "zstd");
+  });
   add_first_tokens_flag(app, flags->first_tokens);
-  add_no_tokens_flag(app, flags->no_tokens);
-  add_compression_flags(app, flags->compression, "zstd");
+  flags->of_foreign = options_of(app, [&] { add_foreign_flags(app, flags->foreign); });
+  add_export_flags(app, flags->target);
   add_threads_flag(app, flags->n_threads);
   add_force_flag(app, flags->force);
   app.footer(footer());

@@ -176,6 +176,7 @@ Outcome<Done> check_file(const Console& console, const VerifyFlags& flags, const
 Outcome<ExitCode> run(const Console& console, const VerifyFlags& flags) {
   const std::string name = display_name(flags.file, "standard input");
   TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(flags.file));
+  TQC_TRY(in_file(name, refuse_foreign(*source)));
   Findings findings;
   TQC_TRY(check_file(console, flags, name, source, findings));
   const std::vector<std::string>& damage = findings.file.damage;

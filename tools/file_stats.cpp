@@ -28,7 +28,7 @@ std::uint64_t& part_of(const format::SectionInfo& section, PartBytes& parts) {
 
 }  // namespace
 
-std::uint64_t value_count(const format::CacheFileInfo& info, std::int64_t n_tokens) {
+std::uint64_t value_count(const format::Manifest& info, std::int64_t n_tokens) {
   std::int64_t n_values = 0;
   for (const format::LayerInfo& layer : info.layers) {
     n_values += 2 * layer.shape.n_kv_heads * layer.shape.head_dim * tokens_in(layer, n_tokens);

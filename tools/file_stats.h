@@ -11,7 +11,7 @@ namespace tqcache::cli {
 
 // Keys and values of the first `n_tokens` tokens in all layers with attention, as single numbers:
 // of a rotating layer those that its window holds.
-std::uint64_t value_count(const format::CacheFileInfo& info, std::int64_t n_tokens);
+std::uint64_t value_count(const format::Manifest& info, std::int64_t n_tokens);
 
 // Bits of the whole file for each key and value; nothing when there is none.
 std::optional<double> bits_per_value(std::uint64_t file_bytes, std::uint64_t n_values);

@@ -145,7 +145,7 @@ void add_v2(const format::CacheFileInfo& info, Json& json) {
   json["damage"] = info.damage;
 }
 
-void add_cache(const format::CacheFileInfo& info, std::uint64_t file_bytes, Json& json) {
+void add_cache(const format::Manifest& info, std::uint64_t file_bytes, Json& json) {
   const std::uint64_t n_values = value_count(info, info.n_tokens());
   const std::optional<double> bits = bits_per_value(file_bytes, n_values);
   json["identity"] =
@@ -184,6 +184,23 @@ Json info_json(const InfoView& view) {
   }
   if (view.text) json["text"] = *view.text;
   if (view.show_prompt && !view.text) json["token_ids"] = info.tokens;
+  return json;
+}
+
+Json info_json(const ForeignView& view) {
+  Json json;
+  json["schema"] = 1;
+  json["file"] = view.name;
+  json["version"] = nullptr;  // not one of ours
+  json["kind"] = view.kind;
+  json["facts"] = Json::array();
+  for (const auto& [label, value] : view.facts) {
+    json["facts"].push_back({{"key", label}, {"value", value}});
+  }
+  if (view.manifest != nullptr) add_cache(*view.manifest, view.file_bytes, json);
+  json["bytes"] = {{"file", view.file_bytes}};
+  json["notes"] = view.notes;
+  json["losses"] = view.losses;
   return json;
 }
 

@@ -7,5 +7,6 @@
 namespace tqcache::cli {
 
 Json info_json(const InfoView& view);
+Json info_json(const ForeignView& view);
 
 }  // namespace tqcache::cli

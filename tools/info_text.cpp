@@ -98,7 +98,7 @@ std::string layer_text(const LayerGroup& group) {
   return line("layers " + range_text(first, last), state_text(*group.layer));
 }
 
-std::string tokens_text(const format::CacheFileInfo& info) {
+std::string tokens_text(const format::Manifest& info) {
   const std::string count = grouped(info.tokens.size());
   if (!info.hidden_tokens) return line("tokens", count);
   if (info.hidden_tokens->empty()) return line("tokens", count + ", nobody knows which");
@@ -168,6 +168,23 @@ std::string info_text(const InfoView& view) {
     if (view.sections) text += sections_text(info);
   }
   if (view.show_prompt) text += prompt_text(view);
+  return text;
+}
+
+std::string info_text(const ForeignView& view) {
+  std::string text = line("file", view.name) + line("format", view.kind);
+  for (const auto& [label, value] : view.facts) text += line(label, value);
+  text += line("bytes", grouped(view.file_bytes));
+  if (const format::Manifest* cache = view.manifest) {
+    text += tokens_text(*cache);
+    for (const LayerGroup& group : group_layers(cache->layers)) text += layer_text(group);
+    const std::uint64_t n_values = value_count(*cache, cache->n_tokens());
+    if (const auto bits = bits_per_value(view.file_bytes, n_values)) {
+      text += line("bits a value", fmt::format("{:.3f}, everything in the file counted", *bits));
+    }
+  }
+  for (const std::string& each : view.notes) text += line("note", each);
+  for (const std::string& each : view.losses) text += line("lost in convert", each);
   return text;
 }
 

@@ -8,5 +8,6 @@
 namespace tqcache::cli {
 
 std::string info_text(const InfoView& view);
+std::string info_text(const ForeignView& view);
 
 }  // namespace tqcache::cli

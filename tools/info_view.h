@@ -3,6 +3,8 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cache_io.h"
@@ -16,6 +18,17 @@ struct InfoView {
   bool sections = false;
   bool show_prompt = false;
   std::optional<std::string> text;  // the prompt, when a model was there to decode it
+};
+
+// The same of another program's file.
+struct ForeignView {
+  std::string name;
+  std::string_view kind;  // "mlx-lm prompt cache"
+  std::uint64_t file_bytes = 0;
+  std::vector<std::pair<std::string, std::string>> facts;
+  const format::Manifest* manifest = nullptr;  // none: the file does not describe itself
+  std::vector<std::string> notes;
+  std::vector<std::string> losses;  // of making a .tqkv file of it
 };
 
 // Neighbouring layers that are alike.

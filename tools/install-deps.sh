@@ -13,7 +13,7 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build pkg-config
   libzstd-dev libxxhash-dev libssl-dev libpcre2-dev libutf8proc-dev libopenblas-dev libtbb-dev
-  libflatbuffers-dev flatbuffers-compiler nlohmann-json3-dev libcli11-dev libfmt-dev libedit-dev
+  libzip-dev zlib1g-dev libflatbuffers-dev flatbuffers-compiler nlohmann-json3-dev libcli11-dev libfmt-dev libedit-dev
 )
 for group in "$@"; do
   case $group in

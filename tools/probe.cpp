@@ -13,6 +13,10 @@ namespace tqcache::cli {
 namespace {
 
 constexpr double kDenseLimit = 0.01;
+// Of caches that other programs computed, in bf16 and with sums in another order.
+constexpr double kForeignLimit = 0.05;
+// Of those that kept them in as little as 4 bits.
+constexpr double kForeignQuantizedLimit = 0.35;
 constexpr double kPackedLimit =
     3.3;  // twice the bound sqrt(sqrt(3) pi / 2) 2^-b of arXiv 2504.19874
 
@@ -88,16 +92,22 @@ bool last_block_is_dense(const cache::Side& side, std::int64_t n_tokens) {
   return cache::packed_block_count(side) < cache::block_count(n_tokens);
 }
 
+double dense_limit(const cache::Identity& identity) {
+  if (identity.source_format == "tqcache") return kDenseLimit;
+  return identity.source_format.ends_with(")") ? kForeignQuantizedLimit : kForeignLimit;
+}
+
 // Layers with their limits, not compared yet.
 std::vector<ProbeLayer> layer_limits(const cache::Cache& cache) {
+  const double dense = dense_limit(cache.identity);
   const std::optional<int> bits = fewest_bits(cache);
-  const double packed = std::min(1.0, kDenseLimit + (bits ? std::ldexp(kPackedLimit, -*bits) : 0));
+  const double packed = std::min(1.0, dense + (bits ? std::ldexp(kPackedLimit, -*bits) : 0));
   std::vector<ProbeLayer> layers;
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     const auto* layer = std::get_if<cache::AttentionLayer>(&cache.layers[i]);
     if (layer == nullptr) continue;
     const auto limit = [&](const cache::Side& side) {
-      return i == 0 && last_block_is_dense(side, cache.n_tokens()) ? kDenseLimit : packed;
+      return i == 0 && last_block_is_dense(side, cache.n_tokens()) ? dense : packed;
     };
     layers.push_back({static_cast<std::int64_t>(i), 0, 0, limit(layer->k), limit(layer->v)});
   }

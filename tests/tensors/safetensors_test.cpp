@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/failing_source.h"
 #include "tensors/refusal.h"
 #include "tensors/safetensors_builder.h"
 
@@ -116,7 +117,7 @@ TEST(SafetensorsReader, RefusesHeaderBeyondEndOfFile) {
   Bytes file = safetensors_file("{}", 0);
   file[0] = std::byte{3};
   test::expect_refused(read_safetensors, file, ErrorCode::kTruncated,
-                       "byte 8: 3 bytes wanted, 2 left");
+                       "header: 3 bytes, of which 2 are there");
 }
 
 TEST(SafetensorsReader, RefusesHeaderAbove100MB) {
@@ -329,6 +330,126 @@ TEST(SafetensorsReader, RefusesBytesThatBelongToNoTensor) {
   expect_refused('{' + tensor_entry("t", "U8", "4", 0, 4) + '}', 6, ErrorCode::kCorrupt,
                  "data: bytes 4 to 6 have no tensor");
   expect_refused("{}", 2, ErrorCode::kCorrupt, "data: bytes 0 to 2 have no tensor");
+}
+
+// --- the index
+
+// Reads by position what the reader takes from memory: both must say the same.
+void expect_same(const Bytes& file) {
+  const auto read = read_safetensors(file);
+  const auto index = index_safetensors(*memory_source(file));
+  ASSERT_EQ(read.ok(), index.ok());
+  if (!read) {
+    EXPECT_EQ(index.error().code, read.error().code);
+    if (file.size() < 8) return;  // each says in its own way that there is no length
+    EXPECT_EQ(index.error().message, read.error().message);
+    return;
+  }
+  EXPECT_EQ(index->metadata, read->metadata);
+  ASSERT_EQ(index->tensors.size(), read->tensors.size());
+  for (const auto& [name, view] : read->tensors) {
+    const TensorPlace& place = index->tensors.at(name);
+    EXPECT_EQ(place.type, view.type) << name;
+    EXPECT_EQ(place.type_name, view.type_name) << name;
+    EXPECT_EQ(place.shape, view.shape) << name;
+    EXPECT_EQ(place.bytes, view.bytes.size()) << name;
+    EXPECT_EQ(file.data() + place.offset, view.bytes.data()) << name;
+  }
+}
+
+TEST(SafetensorsIndex, SaysWhatTheReaderSays) {
+  expect_same(test::small_safetensors());
+  expect_same(safetensors_file("{}", 0));
+  expect_same(safetensors_file('{' + tensor_entry("scalar", "F32", "", 0, 4) + ',' +
+                                   tensor_entry("empty", "F32", "0", 4, 4) + ',' +
+                                   tensor_entry("rest", "U8", "2", 4, 6) + '}',
+                               6));
+}
+
+TEST(SafetensorsIndex, RefusesWhatTheReaderRefuses) {
+  expect_same(safetensors_file("{", 0));
+  expect_same(safetensors_file("[]", 0));
+  expect_same(safetensors_file("{}", 2));
+  expect_same(safetensors_file('{' + tensor_entry("t", "F128", "1", 0, 4) + '}', 4));
+  expect_same(safetensors_file('{' + tensor_entry("t", "F32", "2", 0, 8) + '}', 7));
+  expect_same(safetensors_file('{' + tensor_entry("t", "F32", "2", 0, 4) + '}', 4));
+  ByteWriter out;
+  out.write<std::uint64_t>(100'000'001);
+  expect_same(out.bytes());
+}
+
+TEST(SafetensorsIndex, RefusesEveryPrefix) {
+  const Bytes file = test::small_safetensors();
+  for (std::size_t size = 0; size < file.size(); ++size) {
+    Bytes prefix(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size));
+    expect_same(prefix);
+    EXPECT_FALSE(index_safetensors(*memory_source(std::move(prefix))).ok()) << size << " bytes";
+  }
+}
+
+TEST(SafetensorsIndex, SaysTheSameOfEveryFlippedBit) {
+  const Bytes file = test::small_safetensors();
+  for (std::size_t bit = 0; bit < 8 * file.size(); ++bit) {
+    Bytes flipped = file;
+    flipped[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    expect_same(flipped);
+  }
+}
+
+TEST(SafetensorsIndex, ReadsNoTensor) {
+  const std::size_t n_reads =
+      test::fail_every_read(test::small_safetensors(), [](const ByteSource& source) {
+        const auto index = index_safetensors(source);
+        if (index) return;
+        EXPECT_EQ(index.error().code, ErrorCode::kIo);
+      });
+  EXPECT_EQ(n_reads, 2u);  // the length and the header
+}
+
+// --- headers
+
+TEST(SafetensorsHeader, IsReadBack) {
+  const std::vector<NewTensor> tensors = {{"b", "BF16", {2, 3}},
+                                          {"a", "F32", {2}},
+                                          {"scalar", "I32", {}},
+                                          {"empty", "F32", {0}},
+                                          {"last", "U8", {3}}};
+  const std::map<std::string, std::string> metadata = {{"k", "v \"quoted\"\n"}, {"0.0", ""}};
+  Bytes file = make_safetensors_header(tensors, metadata);
+  const std::size_t header = file.size();
+  EXPECT_EQ(header % 8, 0u);
+  file.resize(header + 12 + 8 + 4 + 0 + 3);
+  const auto read = read_safetensors(file);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->metadata, metadata);
+  ASSERT_EQ(read->tensors.size(), tensors.size());
+  const std::byte* at = file.data() + header;
+  for (const NewTensor& tensor : tensors) {
+    const TensorView& view = read->tensors.at(tensor.name);
+    EXPECT_EQ(view.type_name, tensor.type_name);
+    EXPECT_EQ(view.shape, tensor.shape);
+    EXPECT_EQ(view.bytes.data(), at) << tensor.name;
+    at += view.bytes.size();
+  }
+}
+
+TEST(SafetensorsHeader, IsWrittenInTheOrderGiven) {
+  const Bytes header = make_safetensors_header({{"b", "U8", {2}}, {"a", "F16", {1, 4}}}, {});
+  const std::string text(reinterpret_cast<const char*>(header.data()) + 8, header.size() - 8);
+  EXPECT_TRUE(text.starts_with(R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
+                               R"("a":{"dtype":"F16","shape":[1,4],"data_offsets":[2,10]}})"))
+      << text;
+}
+
+TEST(SafetensorsHeader, IsWrittenWithoutTensors) {
+  EXPECT_TRUE(read_safetensors(make_safetensors_header({}, {})).ok());
+  EXPECT_EQ(read_safetensors(make_safetensors_header({}, {{"k", "v"}}))->metadata.at("k"), "v");
+}
+
+TEST(SafetensorsHeader, ReplacesWhatIsNoUtf8) {
+  const auto read = read_safetensors(make_safetensors_header({}, {{"k", "a\xff"}}));
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->metadata.at("k"), "a\xef\xbf\xbd");
 }
 
 }  // namespace

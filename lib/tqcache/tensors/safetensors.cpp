@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cstdint>
+#include <cstring>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -17,6 +20,7 @@ namespace {
 
 // MAX_HEADER_SIZE of the reference reader.
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+constexpr std::size_t kLengthBytes = 8;
 
 using enum TensorType;
 
@@ -65,12 +69,14 @@ Result<std::uint64_t> tensor_bytes(const Dtype& dtype, const std::vector<std::ui
   return *bits / 8;
 }
 
-Result<TensorView> make_view(const SafetensorsEntry& entry, ByteView data) {
+// `data_offset` and `data_size`: where the data stands in the file.
+Result<TensorPlace> make_place(const SafetensorsEntry& entry, std::uint64_t data_offset,
+                               std::uint64_t data_size) {
   const auto dtype = std::ranges::find(kDtypes, entry.dtype, &Dtype::name);
   if (dtype == kDtypes.end()) {
     return Error{ErrorCode::kUnsupported, "dtype " + printable_name(entry.dtype) + " is unknown"};
   }
-  if (entry.end > data.size()) {
+  if (entry.end > data_size) {
     return Error{ErrorCode::kTruncated,
                  range_text(entry.begin, entry.end) + " lie beyond the end of the data"};
   }
@@ -80,9 +86,7 @@ Result<TensorView> make_view(const SafetensorsEntry& entry, ByteView data) {
                                           " where its shape needs " + std::to_string(n_bytes) +
                                           " bytes"};
   }
-  const ByteView bytes =
-      data.subspan(static_cast<std::size_t>(entry.begin), static_cast<std::size_t>(n_bytes));
-  return TensorView{dtype->type, entry.dtype, entry.shape, bytes};
+  return TensorPlace{dtype->type, entry.dtype, entry.shape, data_offset + entry.begin, n_bytes};
 }
 
 // Overlap would let a small file name many large tensors, and holes would let it hide bytes.
@@ -109,32 +113,90 @@ Result<void> check_coverage(const std::map<std::string, SafetensorsEntry>& entri
   return Error{ErrorCode::kCorrupt, "data: " + range_text(covered, data_size) + " have no tensor"};
 }
 
-Result<std::string_view> read_header_text(ByteReader& in) {
+// The length of the header that a file of `file_size` bytes begins with.
+Result<std::size_t> header_size(ByteView first_bytes, std::uint64_t file_size) {
+  ByteReader in(first_bytes);
   TQC_TRY_ASSIGN(const auto size, in.read<std::uint64_t>());
   if (size > kMaxHeaderBytes) {
     return Error{ErrorCode::kTooLarge, "header: " + std::to_string(size) + " bytes, at most " +
                                            std::to_string(kMaxHeaderBytes) + " are read"};
   }
-  TQC_TRY_ASSIGN(const ByteView bytes, in.take(size));
-  return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (size > file_size - kLengthBytes) {
+    return Error{ErrorCode::kTruncated, "header: " + std::to_string(size) + " bytes, of which " +
+                                            std::to_string(file_size - kLengthBytes) +
+                                            " are there"};
+  }
+  return static_cast<std::size_t>(size);
+}
+
+Result<SafetensorsIndex> make_index(std::string_view header_text, std::uint64_t file_size) {
+  TQC_TRY_ASSIGN(SafetensorsHeader header, parse_safetensors_header(header_text));
+  const std::uint64_t data_offset = kLengthBytes + header_text.size();
+  const std::uint64_t data_size = file_size - data_offset;
+  SafetensorsIndex index;
+  for (const auto& [name, entry] : header.tensors) {
+    auto place = make_place(entry, data_offset, data_size);
+    if (!place) return in_context("tensor " + printable_name(name), std::move(place).error());
+    index.tensors.emplace(name, std::move(place).value());
+  }
+  TQC_TRY(check_coverage(header.tensors, data_size));
+  index.metadata = std::move(header.metadata);
+  return index;
+}
+
+std::string_view text_of(ByteView bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 }  // namespace
 
 Result<Safetensors> read_safetensors(ByteView file) {
-  ByteReader in(file);
-  TQC_TRY_ASSIGN(const std::string_view header_text, read_header_text(in));
-  TQC_TRY_ASSIGN(SafetensorsHeader header, parse_safetensors_header(header_text));
-  TQC_TRY_ASSIGN(const ByteView data, in.take(in.remaining()));
+  TQC_TRY_ASSIGN(const std::size_t size, header_size(file, file.size()));
+  TQC_TRY_ASSIGN(SafetensorsIndex index,
+                 make_index(text_of(file.subspan(kLengthBytes, size)), file.size()));
   Safetensors result;
-  for (const auto& [name, entry] : header.tensors) {
-    auto view = make_view(entry, data);
-    if (!view) return in_context("tensor " + printable_name(name), std::move(view).error());
-    result.tensors.emplace(name, std::move(view).value());
+  for (auto& [name, place] : index.tensors) {
+    const ByteView bytes =
+        file.subspan(static_cast<std::size_t>(place.offset), static_cast<std::size_t>(place.bytes));
+    result.tensors.emplace(
+        name, TensorView{place.type, std::move(place.type_name), std::move(place.shape), bytes});
   }
-  TQC_TRY(check_coverage(header.tensors, data.size()));
-  result.metadata = std::move(header.metadata);
+  result.metadata = std::move(index.metadata);
   return result;
+}
+
+Result<SafetensorsIndex> index_safetensors(const ByteSource& file) {
+  const std::uint64_t file_size = file.size();
+  std::array<std::byte, kLengthBytes> length{};
+  if (file_size < length.size()) return Error{ErrorCode::kTruncated, "header: no length"};
+  TQC_TRY(file.read_at(0, length));
+  TQC_TRY_ASSIGN(const std::size_t size, header_size(length, file_size));
+  Bytes header(size);
+  TQC_TRY(file.read_at(kLengthBytes, header));
+  return make_index(text_of(header), file_size);
+}
+
+Bytes make_safetensors_header(const std::vector<NewTensor>& tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  auto header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::uint64_t offset = 0;
+  for (const NewTensor& tensor : tensors) {
+    const auto dtype = std::ranges::find(kDtypes, tensor.type_name, &Dtype::name);
+    assert(dtype != kDtypes.end());
+    const std::uint64_t end = offset + tensor_bytes(*dtype, tensor.shape).value();
+    header[tensor.name] = {
+        {"dtype", tensor.type_name}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  // What is no UTF-8 is replaced: a text may come from anywhere, and JSON cannot hold it.
+  std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
+  const std::uint64_t length = text.size();
+  Bytes out(kLengthBytes + text.size());
+  std::memcpy(out.data(), &length, kLengthBytes);
+  std::memcpy(out.data() + kLengthBytes, text.data(), text.size());
+  return out;
 }
 
 }  // namespace tqcache::tensors

@@ -1,0 +1,164 @@
+#include "tqcache/interop/foreign_cache.h"
+
+#include <string>
+
+#include "tqcache/format/describe.h"
+#include "tqcache/format/manifest_rules.h"
+#include "tqcache/format/section_bytes.h"
+#include "tqcache/format/section_plan.h"
+#include "tqcache/format/type_names.h"
+
+namespace tqcache::interop {
+namespace {
+
+using format::LayerInfo;
+using format::Manifest;
+using format::SectionInfo;
+using format::SectionKey;
+using format::SideInfo;
+using format::SideName;
+
+SideInfo info_of(const ForeignSide& side) {
+  SideInfo info;
+  info.cache_type_id = format::kDenseType;
+  info.dense_dtype = side.dtype;
+  return info;
+}
+
+LayerInfo info_of(const ForeignAttention& layer) {
+  LayerInfo info;
+  info.cache_type_id = format::kAttentionType;
+  info.shape = layer.shape;
+  info.k = info_of(layer.k);
+  info.v = info_of(layer.v);
+  return info;
+}
+
+LayerInfo info_of(const ForeignArrays& layer) {
+  LayerInfo info;
+  info.cache_type_id = layer.window ? format::kRotatingType : format::kArraysType;
+  for (const ForeignArray& array : layer.arrays) {
+    info.arrays.push_back({array.name, array.dtype, array.shape});
+  }
+  if (layer.window) {
+    info.shape = layer.window->shape;
+    info.window = layer.window->size;
+    info.keep = layer.window->keep;
+  }
+  return info;
+}
+
+Result<void> set_tokens(const ForeignCache& cache, Manifest& manifest) {
+  if (cache.n_tokens < 0 || cache.n_tokens > cache::kMaxTokens) {
+    return Error{ErrorCode::kTooLarge, std::to_string(cache.n_tokens) + " tokens"};
+  }
+  if (!cache.tokens) {
+    manifest.tokens.assign(static_cast<std::size_t>(cache.n_tokens), cache::kUnknownToken);
+    manifest.hidden_tokens.emplace();
+    return {};
+  }
+  if (std::ssize(*cache.tokens) != cache.n_tokens) {
+    return Error{ErrorCode::kCorrupt, std::to_string(cache.tokens->size()) + " token ids for " +
+                                          std::to_string(cache.n_tokens) + " tokens"};
+  }
+  manifest.tokens = *cache.tokens;
+  return {};
+}
+
+SectionInfo describe_section(const std::vector<LayerInfo>& layers, const SectionKey& key,
+                             std::int64_t n_tokens) {
+  SectionInfo section;
+  section.layer = key.layer;
+  section.side = key.side;
+  section.block = key.block;
+  section.raw_bytes =
+      format::raw_bytes(layers[static_cast<std::size_t>(key.layer)], key, false, n_tokens);
+  return section;
+}
+
+Result<Manifest> describe_foreign(const ForeignCache& cache) {
+  Manifest manifest;
+  manifest.identity = cache.identity;
+  TQC_TRY(set_tokens(cache, manifest));
+  for (const ForeignLayer& layer : cache.layers) {
+    manifest.layers.push_back(std::visit([](const auto& each) { return info_of(each); }, layer));
+  }
+  TQC_TRY(format::check_contents(manifest));
+  for (const SectionKey& key : format::plan_sections(manifest.layers, manifest.n_tokens())) {
+    manifest.sections.push_back(describe_section(manifest.layers, key, manifest.n_tokens()));
+  }
+  return manifest;
+}
+
+// "layer 3 k": in other programs' files there are no sections to name.
+std::string place_of(const SectionInfo& section) {
+  std::string place = "layer " + std::to_string(section.layer);
+  if (section.side == SideName::kArray) return place + " array " + std::to_string(section.block);
+  return place + (section.side == SideName::kKeys ? " k" : " v");
+}
+
+class ForeignSections : public format::SectionSource {
+ public:
+  ForeignSections(ForeignCache cache, Manifest manifest)
+      : cache_(std::move(cache)), manifest_(std::move(manifest)) {}
+
+  const Manifest& manifest() const override { return manifest_; }
+
+  Result<void> read(std::size_t index, AlignedBytes& raw) const override {
+    const SectionInfo& section = manifest_.sections[index];
+    raw.resize(section.raw_bytes);
+    auto done = read_into(section, raw);
+    if (!done) return in_context(place_of(section), std::move(done).error());
+    return {};
+  }
+
+ private:
+  Result<void> read_into(const SectionInfo& section, std::span<std::byte> raw) const {
+    const ForeignLayer& layer = cache_.layers[static_cast<std::size_t>(section.layer)];
+    if (const auto* arrays = std::get_if<ForeignArrays>(&layer)) {
+      return arrays->arrays[static_cast<std::size_t>(section.block)].read(raw);
+    }
+    const auto& attention = std::get<ForeignAttention>(layer);
+    const ForeignSide& side = section.side == SideName::kKeys ? attention.k : attention.v;
+    return side.read(section.block * cache::kTokenBlock,
+                     cache::tokens_in_block(manifest_.n_tokens(), section.block), raw);
+  }
+
+  ForeignCache cache_;
+  Manifest manifest_;
+};
+
+// A cache in memory.
+class MemorySections : public format::SectionSource {
+ public:
+  explicit MemorySections(std::shared_ptr<const cache::Cache> cache)
+      : cache_(std::move(cache)), manifest_(format::describe(*cache_, {})) {}
+
+  const Manifest& manifest() const override { return manifest_; }
+
+  Result<void> read(std::size_t index, AlignedBytes& raw) const override {
+    AlignedBytes scratch;
+    const ByteView bytes = format::section_bytes(*cache_, manifest_.sections[index], scratch);
+    raw.assign(bytes.begin(), bytes.end());
+    return {};
+  }
+
+ private:
+  std::shared_ptr<const cache::Cache> cache_;
+  Manifest manifest_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<format::SectionSource>> sections_of(ForeignCache cache) {
+  TQC_TRY_ASSIGN(Manifest manifest, describe_foreign(cache));
+  std::unique_ptr<format::SectionSource> sections =
+      std::make_unique<ForeignSections>(std::move(cache), std::move(manifest));
+  return sections;
+}
+
+std::unique_ptr<format::SectionSource> sections_of(std::shared_ptr<const cache::Cache> cache) {
+  return std::make_unique<MemorySections>(std::move(cache));
+}
+
+}  // namespace tqcache::interop

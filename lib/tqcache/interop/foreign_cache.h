@@ -1,0 +1,88 @@
+#pragma once
+// interop/foreign_cache.h: a cache in another program's file, as that file describes it: which
+// layers there are, and how to read the head vectors of some tokens.
+//
+// Importers fill one of these; sections_of() makes of it what convert and the exporters take. No
+// values are read before they are asked for, so memory does not grow with the file.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "tqcache/base/dtype.h"
+#include "tqcache/base/result.h"
+#include "tqcache/cache/cache.h"
+#include "tqcache/format/section_source.h"
+
+namespace tqcache::interop {
+
+// Fills `out` with the head vectors of tokens [first, first + n): [n_kv_heads, n, head_dim] of the
+// side's dtype, keys after RoPE and in half-split order (cache/layer.h).
+//
+// Requires: n is 1 to 256, and the range lies within one token block.
+// Threads:  may be called from several at once.
+// Errors:   those of what is read; without the place.
+using ReadRows =
+    std::function<Result<void>(std::int64_t first, std::int64_t n, std::span<std::byte> out)>;
+
+struct ForeignSide {
+  Dtype dtype = Dtype::kF16;
+  ReadRows read;
+};
+
+struct ForeignAttention {
+  cache::HeadShape shape;
+  ForeignSide k, v;
+};
+
+// Fills `out` with all of an array's bytes. Threads and errors as ReadRows.
+using ReadArray = std::function<Result<void>(std::span<std::byte> out)>;
+
+struct ForeignArray {
+  std::string name;
+  Dtype dtype = Dtype::kF32;
+  std::vector<std::uint64_t> shape;  // outermost first
+  ReadArray read;
+};
+
+// As cache::ArraysLayer: with a window its arrays are "keys" and "values", of the shape of
+// cache::window_array_shape(), in the order of positions.
+struct ForeignArrays {
+  std::vector<ForeignArray> arrays;
+  std::optional<cache::Window> window = {};
+};
+
+using ForeignLayer = std::variant<ForeignAttention, ForeignArrays>;
+
+struct ForeignCache {
+  // Only what the file says. A caller who has the model puts its identity here, but for
+  // source_format.
+  cache::Identity identity;
+  std::int64_t n_tokens = 0;
+  std::optional<std::vector<std::int32_t>> tokens;  // n_tokens ids; empty: the file has none
+  std::vector<ForeignLayer> layers;
+  // The file has keys or values in a quantized form: they are only near what the model computed.
+  bool is_quantized = false;
+
+  // For people. What the file says of itself ("mlx-lm", "0.32.0 or later"), in the order to be
+  // shown; and what it has that a cache of ours does not keep, one sentence each.
+  std::vector<std::pair<std::string, std::string>> facts;
+  std::vector<std::string> losses;
+};
+
+// The same, section by section. Tokens that are not known become hidden ones without hashes.
+//
+// Errors: those of format::check_contents(), cache::validate_tokens(); kCorrupt when the number of
+//         tokens and of ids differ.
+Result<std::unique_ptr<format::SectionSource>> sections_of(ForeignCache cache);
+
+// What is in memory, section by section. Requires: cache::validate(cache).
+std::unique_ptr<format::SectionSource> sections_of(std::shared_ptr<const cache::Cache> cache);
+
+}  // namespace tqcache::interop

@@ -1,0 +1,53 @@
+#pragma once
+// interop/turbomlx_layers.h: the layers of a prompt cache of TurboMLX, class by class. Safe for
+// untrusted input.
+//
+// Spec: docs/interop.md, "TurboMLX".
+
+#include <cstdint>
+#include <optional>
+
+#include "tqcache/base/result.h"
+#include "tqcache/interop/foreign_cache.h"
+#include "tqcache/interop/turbomlx_artifacts.h"
+#include "tqcache/interop/turbomlx_file.h"
+#include "tqcache/interop/turbomlx_meta.h"
+#include "tqcache/interop/turbomlx_rows.h"
+
+namespace tqcache::interop {
+
+struct TurboMlxLayer {
+  ForeignLayer layer;
+  std::optional<std::int64_t> n_tokens;  // nothing: the layer does not say
+  std::optional<TurboMlxMeta> meta;      // of a TurboQuantKVCache
+  bool is_calibrating = false;           // all of it is dense still
+};
+
+// TurboQuantKVCache.
+//
+// Errors of all: kCorrupt, kTooLarge, kUnsupported.
+Result<TurboMlxLayer> turbomlx_turbo_layer(const TurboMlxSource& file, const ValueTree& tree,
+                                           const TurboMlxEntry& entry,
+                                           TurboMlxArtifacts& artifacts);
+
+// Classes of mlx-lm.
+Result<TurboMlxLayer> turbomlx_dense_layer(const TurboMlxSource& file, const ValueTree& tree,
+                                           const TurboMlxEntry& entry);
+Result<TurboMlxLayer> turbomlx_quantized_layer(const TurboMlxSource& file, const ValueTree& tree,
+                                               const TurboMlxEntry& entry);
+Result<TurboMlxLayer> turbomlx_rotating_layer(const TurboMlxSource& file, const ValueTree& tree,
+                                              const TurboMlxEntry& entry);
+Result<TurboMlxLayer> turbomlx_arrays_layer(const TurboMlxSource& file, const ValueTree& tree,
+                                            const TurboMlxEntry& entry);
+
+// A side in groups: a sequence of codes, scales and biases.
+struct TurboMlxGroupForm {
+  std::int64_t bits = 0;
+  std::int64_t group_size = 0;
+};
+Result<ForeignSide> turbomlx_affine_side(const TurboMlxSource& file, const ValueTree& tree,
+                                         const Value& groups, std::string_view name,
+                                         TurboMlxGroupForm form, cache::HeadShape shape,
+                                         std::int64_t n_tokens);
+
+}  // namespace tqcache::interop

@@ -1,0 +1,69 @@
+#pragma once
+// tensors/zip_archive.h: the members of a zip file, read by position (libzip). Safe for untrusted
+// input.
+//
+// Source: PKWARE APPNOTE.TXT 6.3.10; libzip.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tqcache/base/bytes.h"
+#include "tqcache/base/file.h"
+#include "tqcache/base/result.h"
+
+namespace tqcache::tensors {
+
+struct ZipLimits {
+  std::size_t max_members = 65'536;
+  std::uint64_t max_directory_bytes = std::uint64_t{64} << 20;  // read to find all members
+  std::uint64_t max_inflated_bytes = std::uint64_t{4} << 30;    // of all compressed members
+};
+
+struct ZipMember {
+  std::string name;
+  std::uint64_t bytes = 0;
+  bool is_stored = false;  // otherwise deflated
+};
+
+// Whether a file begins as zip files do.
+// Errors: kIo.
+Result<bool> begins_as_zip(const ByteSource& file);
+
+// Threads: may be read from several at once; one waits for the other.
+class ZipArchive {
+ public:
+  // Errors: kCorrupt (no zip file, a name twice, a size that cannot be), kTruncated, kTooLarge,
+  // kIo;
+  //         kUnsupported (encrypted, or compressed in other ways than deflate).
+  static Result<std::unique_ptr<ZipArchive>> open(std::shared_ptr<const ByteSource> file,
+                                                  const ZipLimits& limits = {});
+  ~ZipArchive();
+  ZipArchive(const ZipArchive&) = delete;
+  ZipArchive& operator=(const ZipArchive&) = delete;
+
+  // In the order of the directory; names differ.
+  const std::vector<ZipMember>& members() const;
+
+  // Fills `out` from byte `offset` of a member on. Stored members are read from the file, and their
+  // checksum is not looked at. Others are inflated whole and checked at the first call, and kept.
+  // Errors: kTruncated, kCorrupt (also a checksum), kIo.
+  Result<void> read_at(std::size_t member, std::uint64_t offset, std::span<std::byte> out) const;
+
+  // The last out.size() bytes of a member, by reading all of it; its checksum is looked at.
+  // Errors: as read_at().
+  Result<void> read_end(std::size_t member, std::span<std::byte> out) const;
+
+  // The first bytes of a member, `max_bytes` or all that there are, without a checksum.
+  Result<Bytes> read_start(std::size_t member, std::size_t max_bytes) const;
+
+ private:
+  struct State;
+  explicit ZipArchive(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tqcache::tensors

@@ -1,0 +1,51 @@
+#pragma once
+// tensors/zip_writer.h: writes zip files whose members are stored as they are, whole or not at all.
+//
+// The same members give the same bytes: every member is of the first day that zip files know.
+//
+// Source: PKWARE APPNOTE.TXT 6.3.10, sections 4.3 and 4.5.3.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tqcache/base/bytes.h"
+#include "tqcache/base/file.h"
+#include "tqcache/base/result.h"
+
+namespace tqcache::tensors {
+
+class ZipWriter {
+ public:
+  // Numbers of 32 bits are written as zip64 has them from `zip64_from` on.
+  explicit ZipWriter(AtomicFile file, std::uint64_t zip64_from = 0xffffffff);
+
+  // Adds a member that holds the parts one after another.
+  // Requires: the name is ASCII, of at most 65535 bytes, and of no other member.
+  // Errors:   those of AtomicFile.
+  Result<void> add(std::string_view name, std::span<const ByteView> parts);
+
+  // Writes the directory, and commits. Nothing can be added after it.
+  Result<void> finish();
+
+ private:
+  struct Member {
+    std::string name;
+    std::uint32_t crc = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t offset = 0;  // of its local header
+  };
+
+  bool is_large(std::uint64_t number) const { return number >= zip64_from_; }
+  Bytes local_header(const Member& member) const;
+  void add_central_header(const Member& member, ByteWriter& out) const;
+  void add_end(std::uint64_t begin, ByteWriter& out) const;
+
+  AtomicFile file_;
+  std::uint64_t zip64_from_;
+  std::vector<Member> members_;
+};
+
+}  // namespace tqcache::tensors

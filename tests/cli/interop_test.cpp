@@ -1,0 +1,335 @@
+// Caches of other programs at the command line: in and out, known by their content, and refused
+// when they are not of the model that is given.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+
+#include "cli/demo.h"
+#include "support/cache_builder.h"
+#include "tqcache/format/cache_file.h"
+#include "tqcache/interop/foreign_cache.h"
+#include "tqcache/interop/hf.h"
+#include "tqcache/model/decoder.h"
+
+namespace tqcache::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr int kTokens = 300;
+
+const std::string kFixtures = TQCACHE_TEST_DATA "/llama.cpp/";
+
+std::string write_ids(const TempDir& dir, const std::vector<std::int32_t>& ids) {
+  const std::string path = (dir / "ids.json").string();
+  write_all(path, std::string_view(json(ids).dump()));
+  return path;
+}
+
+// No key and no value differs.
+void expect_same_values(const std::string& a, const std::string& b) {
+  const json diff = json::parse(must({"diff", a, b, "--json"}).out);
+  EXPECT_EQ(diff["k"]["max_abs"], 0);
+  EXPECT_EQ(diff["v"]["max_abs"], 0);
+}
+
+struct Program {
+  std::string to;    // of --to
+  std::string kind;  // as info names it
+  bool has_tokens = false;
+  bool needs_model = false;
+};
+
+std::ostream& operator<<(std::ostream& out, const Program& program) { return out << program.to; }
+
+class Programs : public testing::TestWithParam<Program> {
+ protected:
+  std::string file_of(const std::string& cache) const {
+    const std::string path = (dir_ / "other.bin").string();
+    std::vector<std::string> args = {"convert", cache, path, "--to", GetParam().to};
+    if (GetParam().needs_model) args.insert(args.end(), {"-m", kModel});
+    must(args);
+    return path;
+  }
+  // A dense .tqkv file of another program's.
+  std::string cache_of(const std::string& file, const std::vector<std::int32_t>& ids) const {
+    const std::string path = (dir_ / "back.tqkv").string();
+    std::vector<std::string> args = {"convert", file, path, "-m", kModel, "--bits", "16"};
+    if (!GetParam().has_tokens) args.insert(args.end(), {"--ids", write_ids(dir_, ids)});
+    must(args);
+    return path;
+  }
+  TempDir dir_;
+};
+
+TEST_P(Programs, GiveBackWhatTheyWereGiven) {
+  const std::string dense = prefill_book(dir_, kTokens);
+  const std::string back = cache_of(file_of(dense), tokens_of(dense));
+  expect_same_values(dense, back);
+  EXPECT_EQ(tokens_of(back), tokens_of(dense));
+  EXPECT_EQ(info_of(back)["identity"]["weights_fingerprint"],
+            info_of(dense)["identity"]["weights_fingerprint"]);
+  must({"verify", back, "-m", kModel});
+  EXPECT_EQ(generate_ids({"--cache", back, "-n", "4"}),
+            generate_ids({"--cache", dense, "-n", "4"}));
+}
+
+TEST_P(Programs, AreNamedByInfo) {
+  const std::string file = file_of(prefill_book(dir_, kTokens));
+  std::vector<std::string> flags;
+  if (GetParam().needs_model) flags = {"-m", kModel};
+  const json info = info_of(file, flags);
+  EXPECT_EQ(info["kind"], GetParam().kind);
+  EXPECT_EQ(info["n_tokens"], kTokens);
+  EXPECT_EQ(info["layers"].size(), 1u);
+  flags.insert(flags.begin(), {"info", file});
+  EXPECT_THAT(must(flags).out, HasSubstr(GetParam().kind));
+}
+
+TEST_P(Programs, GetWhatPackedTokensDecodeTo) {
+  const std::string turbo = pack(prefill_book(dir_, kTokens));
+  const std::string back = cache_of(file_of(turbo), tokens_of(turbo));
+  const json diff = json::parse(must({"diff", turbo, back, "--json"}).out);
+  EXPECT_LT(diff["k"]["relative_mse"], 1e-6);  // rounded to f16
+  EXPECT_LT(diff["v"]["relative_mse"], 1e-6);
+}
+
+TEST_P(Programs, MayBeCutToTheirFirstTokens) {
+  const std::string dense = prefill_book(dir_, kTokens);
+  const std::vector<std::int32_t> ids = tokens_of(dense);
+  const std::string part = (dir_ / "part.tqkv").string();
+  std::vector<std::string> args = {"convert", file_of(dense), part,       "-m", kModel,
+                                   "--bits",  "16",           "--tokens", "100"};
+  if (!GetParam().has_tokens) args.insert(args.end(), {"--ids", write_ids(dir_, ids)});
+  must(args);
+  EXPECT_EQ(tokens_of(part), std::vector<std::int32_t>(ids.begin(), ids.begin() + 100));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Programs,
+    testing::Values(Program{"mlx-lm", "mlx-lm prompt cache", false, false},
+                    Program{"hf", "Hugging Face cache (tqcache-hf-1)", true, false},
+                    Program{"npz", "NumPy cache (tqcache-npz-1)", true, false},
+                    Program{"llama-session", "llama.cpp state file", true, true},
+                    Program{"llama-seq", "llama.cpp state file", true, true}),
+    [](const auto& each) {
+      std::string name = each.param.to;
+      std::ranges::replace(name, '-', '_');
+      return name;
+    });
+
+// --- files that llama.cpp itself wrote
+
+class LlamaFixture : public testing::TestWithParam<std::string> {
+ protected:
+  std::string path() const { return kFixtures + GetParam(); }
+  json expected() const {
+    std::ifstream file(kFixtures + GetParam().substr(0, GetParam().rfind('.')) + ".json");
+    return json::parse(file);
+  }
+  TempDir dir_;
+};
+
+TEST_P(LlamaFixture, IsGoneOnFromAsLlamaCppGoesOn) {
+  const std::string cache = (dir_ / "a.tqkv").string();
+  must({"convert", path(), cache, "-m", kOtherModel, "--bits", "16"});
+  const json told = expected();
+  EXPECT_EQ(tokens_of(cache), told["saved_tokens"].get<std::vector<std::int32_t>>());
+  const json answer =
+      json::parse(must({"generate", "-m", kOtherModel, "--json", "--cache", cache, "--ids",
+                        std::to_string(told["next_token_fed_at_pos_511"].get<int>()), "-n", "33"})
+                      .out);
+  EXPECT_EQ(answer["token_ids"], told["greedy_33"]);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LlamaFixture, testing::Values("alice_f16.ggsn", "alice_f16.ggsq"),
+                         [](const auto& each) {
+                           std::string name = each.param;
+                           std::ranges::replace(name, '.', '_');
+                           return name;
+                         });
+
+// llama.cpp goes on with keys, values and queries rounded to q8_0, which this decoder does not: so
+// each of its tokens is looked at after those before it, and may be second by less than rounding.
+TEST(LlamaQuantizedFixture, IsGoneOnFromAsLlamaCppGoesOn) {
+  const TempDir dir;
+  const std::string path = (dir / "a.tqkv").string();
+  must({"convert", kFixtures + "alice_q8_0.ggsn", path, "-m", kOtherModel, "--bits", "16"});
+  std::ifstream file(kFixtures + "alice_q8_0.json");
+  const json told = json::parse(file);
+  const std::vector<std::int32_t> answer = told["greedy_33"];
+  std::vector<std::int32_t> ids = {told["next_token_fed_at_pos_511"]};
+  ids.insert(ids.end(), answer.begin(), answer.end() - 1);
+
+  const auto model = must(model::load_model(kOtherModel));
+  cache::Cache cache = must(format::read_cache(*must(open_file(path))));
+  model::Decoder decoder(*model, 2);
+  int n_first = 0;
+  const auto look = [&](std::int64_t first, std::int64_t n, std::span<const float> logits) {
+    const std::size_t n_words = logits.size() / static_cast<std::size_t>(n);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
+      const auto row = logits.subspan(i * n_words, n_words);
+      const auto token = answer[static_cast<std::size_t>(first) + i];
+      const float behind = std::ranges::max(row) - row[static_cast<std::size_t>(token)];
+      EXPECT_LT(behind, 0.02) << "token " << static_cast<std::size_t>(first) + i;
+      n_first += behind == 0 ? 1 : 0;
+    }
+  };
+  must(decoder.prefill_all_logits(cache, ids, look));
+  EXPECT_GE(n_first, 30);
+}
+
+TEST(LlamaRotation, IsDecidedByTheModelAndTold) {
+  const TempDir dir;
+  const std::string file = kFixtures + "alice_q8_0.ggsn";
+  const auto convert = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> args = {"convert", file, (dir / "a.tqkv").string(), "-f"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    return tqcache(args);
+  };
+  const Output decided = convert({"-m", kOtherModel});
+  EXPECT_EQ(decided.exit_code, 0) << decided.err;
+  EXPECT_THAT(decided.err, HasSubstr("are Hadamard-rotated"));
+  EXPECT_EQ(convert({"-m", kOtherModel, "--llama-rotation", "on"}).exit_code, 0);
+
+  std::filesystem::remove(dir / "a.tqkv");
+  const Output wrong = convert({"-m", kOtherModel, "--llama-rotation", "off"});
+  EXPECT_EQ(wrong.exit_code, 22) << wrong.err;
+  EXPECT_FALSE(std::filesystem::exists(dir / "a.tqkv"));
+}
+
+TEST(LlamaFiles, NeedTheirModel) {
+  const TempDir dir;
+  const Output refused =
+      tqcache({"convert", kFixtures + "alice_f16.ggsn", (dir / "a.tqkv").string()});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--model"));
+  const json info = info_of(kFixtures + "alice_f16.ggsn");
+  EXPECT_EQ(info["kind"], "llama.cpp state file");
+  EXPECT_FALSE(info.contains("n_tokens"));
+}
+
+// From one program to the next and back, every key and value is what it was.
+TEST(Chain, FromLlamaCppToMlxLmAndBackChangesNoByte) {
+  const TempDir dir;
+  const std::string original = kFixtures + "alice_f16.ggsn";
+  const auto path = [&](const char* name) { return (dir / name).string(); };
+  must({"convert", original, path("a.tqkv"), "-m", kOtherModel, "--bits", "16"});
+  const std::string ids = write_ids(dir, tokens_of(path("a.tqkv")));
+  must({"convert", path("a.tqkv"), path("b.safetensors"), "--to", "mlx-lm"});
+  must({"convert", path("b.safetensors"), path("c.tqkv"), "-m", kOtherModel, "--ids", ids, "--bits",
+        "16"});
+  must({"convert", path("c.tqkv"), path("d.ggsn"), "-m", kOtherModel, "--llama-version", "9"});
+  EXPECT_EQ(read_all(path("d.ggsn")), read_all(original));
+}
+
+// --- refusals
+
+// As many layers and heads as the demo model has, and random values in them.
+std::string strange_cache(const TempDir& dir) {
+  CacheBuilder builder(40);
+  for (int i = 0; i < 8; ++i) builder.dense({2, 128});
+  cache::Cache made = builder.build();
+  std::iota(made.tokens.begin(), made.tokens.end(), 100);
+  const auto cache = std::make_shared<const cache::Cache>(std::move(made));
+  const std::string path = (dir / "strange.safetensors").string();
+  must(interop::export_hf(*interop::sections_of(cache), path, Overwrite::kAllow));
+  return path;
+}
+
+TEST(Probe, RefusesACacheThatTheModelDoesNotCompute) {
+  const TempDir dir;
+  const std::string out = (dir / "a.tqkv").string();
+  const Output refused = tqcache({"convert", strange_cache(dir), out, "-m", kModel});
+  EXPECT_EQ(refused.exit_code, 22) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("computed again"));
+  EXPECT_FALSE(std::filesystem::exists(out));
+  EXPECT_EQ(tqcache({"convert", strange_cache(dir), out, "-m", kModel, "--probe", "0"}).exit_code,
+            0);
+}
+
+TEST(OtherPrograms, AreReadByConvertAlone) {
+  const TempDir dir;
+  const std::string file = strange_cache(dir);
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"verify", file},
+                                             {"diff", file, file},
+                                             {"generate", "-m", kModel, "-c", file, "-n", "1"}}) {
+    const Output refused = tqcache(args);
+    EXPECT_EQ(refused.exit_code, 21) << args[0] << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("tqcache convert")) << args[0];
+  }
+}
+
+TEST(Pickles, AreRefusedWithAWayOut) {
+  const TempDir dir;
+  const std::string path = (dir / "cache.pkl").string();
+  write_all(path, std::string_view("\x80\x02"
+                                   "cos\nsystem\n."));
+  const Output refused = tqcache({"info", path});
+  EXPECT_EQ(refused.exit_code, 21) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("os.system"));
+  EXPECT_THAT(refused.err, HasSubstr("tools/tqcache_hf.py"));
+}
+
+class ConvertFlagsOfOthers : public testing::Test {
+ protected:
+  void expect_usage(const std::vector<std::string>& flags, const std::string& message) {
+    std::vector<std::string> args = {"convert"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    const Output refused = tqcache(args);
+    EXPECT_EQ(refused.exit_code, 2) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr(message));
+  }
+  TempDir dir_;
+  std::string in_ = prefill_book(dir_, 20);
+  std::string out_ = (dir_ / "out").string();
+};
+
+TEST_F(ConvertFlagsOfOthers, AreRefusedWhereTheySayNothing) {
+  expect_usage({in_, out_, "--to", "mlx-lm", "--bits", "4"}, "--bits does not go with");
+  expect_usage({in_, out_, "--to", "hf", "--no-tokens"}, "--no-tokens does not go with");
+  expect_usage({in_, "-", "--to", "npz"}, "not written to standard output");
+  expect_usage({in_, out_ + ".safetensors"}, "--to mlx-lm or --to hf");
+  expect_usage({in_, out_, "--to", "pickle"}, "--to");
+  expect_usage({in_, out_, "--to", "mlx-lm", "--mlx-lm-version", "new"}, "--mlx-lm-version");
+  expect_usage({in_, out_, "-m", kModel}, "for files of other programs");
+  expect_usage({in_, out_, "--to", "llama-seq"}, "--model");
+  EXPECT_FALSE(std::filesystem::exists(out_));
+}
+
+TEST_F(ConvertFlagsOfOthers, NameTokensThatAreThoseOfTheCache) {
+  must({"convert", in_, out_, "--to", "mlx-lm"});
+  const std::string back = (dir_ / "back.tqkv").string();
+  const auto with_ids = [&](std::string_view text) {
+    write_all(dir_ / "ids.json", text);
+    return tqcache({"convert", out_, back, "--ids", (dir_ / "ids.json").string()});
+  };
+  EXPECT_EQ(with_ids("[1, 2]").exit_code, 2);
+  for (const char* text : {"", "{}", "[1, -2]", "[1.5]", "[[1]]", "[1", "[1] 2", "[2147483648]",
+                           "{\"ids\": [1]}", "[null]"}) {
+    const Output refused = with_ids(text);
+    EXPECT_EQ(refused.exit_code, 20) << text << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("ids.json")) << text;
+  }
+  EXPECT_FALSE(std::filesystem::exists(back));
+}
+
+TEST_F(ConvertFlagsOfOthers, LeaveUnknownTokensUnknown) {
+  must({"convert", in_, out_, "--to", "mlx-lm"});
+  const std::string back = (dir_ / "back.tqkv").string();
+  const Output done = tqcache({"convert", out_, back, "-m", kModel, "--bits", "16"});
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("--ids"));
+  EXPECT_EQ(info_of(back)["token_hashes"], 0);
+  expect_same_values(in_, back);
+}
+
+}  // namespace
+}  // namespace tqcache::test

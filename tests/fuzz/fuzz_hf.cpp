@@ -1,0 +1,37 @@
+// Any bytes as a cache of transformers: what is taken for one can be read, and is valid.
+
+#include <memory>
+
+#include "fuzz/fuzz.h"
+#include "interop/foreign_cache_reading.h"
+#include "tqcache/base/file.h"
+#include "tqcache/interop/hf.h"
+
+namespace tqcache {
+namespace {
+
+using fuzz::must;
+using fuzz::require;
+
+constexpr std::int64_t kMaxTokens = 65'536;  // more takes time and shows nothing new
+
+void run(ByteView bytes) {
+  const std::shared_ptr<const ByteSource> file = memory_source(Bytes(bytes.begin(), bytes.end()));
+  auto foreign = interop::import_hf(file);
+  if (!foreign) {
+    require(!foreign.error().message.empty(), "an error has a message");
+    return;
+  }
+  if (foreign->n_tokens > kMaxTokens) return;
+  const auto sections = interop::sections_of(std::move(foreign).value());
+  if (!sections) return;
+  must(test::read_sections(**sections), "what was taken for a cache is one");
+}
+
+}  // namespace
+}  // namespace tqcache
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  tqcache::run(tqcache::fuzz::view_of(data, size));
+  return 0;
+}

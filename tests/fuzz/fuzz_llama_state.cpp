@@ -1,0 +1,54 @@
+// Any bytes as a state file of llama.cpp, of one of a few small models: what is read of it is a
+// cache, and all of it can be had. The first byte takes the model and the options.
+
+#include <memory>
+#include <utility>
+
+#include "fuzz/fuzz.h"
+#include "interop/foreign_cache_reading.h"
+#include "interop/llama_models.h"
+#include "tqcache/base/file.h"
+#include "tqcache/interop/llama_state.h"
+
+namespace tqcache {
+namespace {
+
+using fuzz::must;
+using fuzz::require;
+using interop::import_llama_state;
+using interop::LlamaImport;
+using interop::LlamaRotation;
+
+std::shared_ptr<const ByteSource> source_of(ByteView bytes) {
+  return memory_source(Bytes(bytes.begin(), bytes.end()));
+}
+
+void run(ByteView bytes) {
+  static const auto models = test::models_to_fuzz();
+  fuzz::Input input(bytes);
+  const auto choice = input.take<std::uint8_t>();
+  const interop::LlamaGeometry& model = models[choice % 8 % models.size()];
+  LlamaImport options;
+  if ((choice & 8) != 0) options.rotation = LlamaRotation::kOn;
+  if ((choice & 16) != 0) options.turbo_layout = "turbo2,turbo3,turbo4";
+  const ByteView file = input.rest();
+  auto imported = import_llama_state(source_of(file), model, options);
+  if (!imported) return require(!imported.error().message.empty(), "an error has a message");
+  require(!import_llama_state(source_of(file.first(file.size() - 1)), model, options).ok(),
+          "a state ends where the file does");
+  const std::int64_t n_tokens = imported->cache.n_tokens;
+  const auto sections =
+      must(interop::sections_of(std::move(imported->cache)), "what is imported can be described");
+  const auto cache = test::read_sections(*sections);
+  // Only a row of a fork can turn out wrong once it is decoded.
+  if (!cache) return require(cache.error().code == ErrorCode::kUnsupported, "and be read");
+  require(cache->n_tokens() == n_tokens, "and has the tokens that it said");
+}
+
+}  // namespace
+}  // namespace tqcache
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  tqcache::run(tqcache::fuzz::view_of(data, size));
+  return 0;
+}

@@ -1,0 +1,144 @@
+// A cache in another program's file, section by section.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "support/cache_builder.h"
+#include "tqcache/cache/token_hashes.h"
+#include "tqcache/format/cache_file.h"
+#include "tqcache/format/load_sections.h"
+#include "tqcache/interop/foreign_cache.h"
+
+namespace tqcache::test {
+namespace {
+
+using interop::ForeignArrays;
+using interop::ForeignAttention;
+using interop::ForeignCache;
+using interop::sections_of;
+using testing::HasSubstr;
+
+constexpr std::uint64_t kEnough = 1 << 24;
+
+// Bytes that tell where they come from.
+interop::ReadRows rows_of(std::uint8_t name, std::size_t row_bytes, std::int64_t n_kv_heads) {
+  return [=](std::int64_t first, std::int64_t n, std::span<std::byte> out) -> Result<void> {
+    EXPECT_EQ(out.size(), row_bytes * static_cast<std::size_t>(n * n_kv_heads));
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const auto token =
+          static_cast<std::size_t>(first) + i / row_bytes % static_cast<std::size_t>(n);
+      out[i] = static_cast<std::byte>(i % 2 == 0 ? name : token % 64);
+    }
+    return {};
+  };
+}
+
+ForeignCache two_layers(std::int64_t n_tokens) {
+  ForeignCache cache;
+  cache.n_tokens = n_tokens;
+  cache.identity.source_format = "test";
+  cache.layers.push_back(
+      ForeignAttention{{2, 4}, {Dtype::kF16, rows_of(1, 8, 2)}, {Dtype::kBF16, rows_of(2, 8, 2)}});
+  cache.layers.push_back(ForeignArrays{{{"state", Dtype::kF32, {3}, [](std::span<std::byte> out) {
+                                           std::memset(out.data(), 0, out.size());
+                                           return Result<void>();
+                                         }}}});
+  return cache;
+}
+
+cache::Cache loaded(ForeignCache foreign) {
+  const auto sections = must(sections_of(std::move(foreign)));
+  return must(format::load_sections(*sections, kEnough));
+}
+
+TEST(ForeignCache, IsACacheWithItsValuesWhereTheyBelong) {
+  const cache::Cache cache = loaded(two_layers(300));
+  EXPECT_EQ(cache.n_tokens(), 300);
+  ASSERT_TRUE(cache.hidden_tokens);
+  EXPECT_TRUE(cache.hidden_tokens->empty());
+  const auto& layer = std::get<cache::AttentionLayer>(cache.layers[0]);
+  EXPECT_EQ(cache::dense_dtype(layer.k), Dtype::kF16);
+  EXPECT_EQ(cache::dense_dtype(layer.v), Dtype::kBF16);
+  for (const auto& [side, name] : {std::pair(&layer.k, 1), std::pair(&layer.v, 2)}) {
+    std::vector<float> rows(44 * 4);
+    cache::read_block(*side, layer.shape, 300, 1, 1, rows);
+    std::vector<std::byte> bytes(rows.size() * 2);
+    store_f32(cache::dense_dtype(*side), rows, bytes.data());
+    EXPECT_EQ(bytes[0], std::byte(name));
+    EXPECT_EQ(bytes[8 * 43 + 1], std::byte(299 % 64));
+  }
+  const auto& arrays = std::get<cache::ArraysLayer>(cache.layers[1]);
+  EXPECT_EQ(arrays.arrays[0].data.size(), 12u);
+}
+
+TEST(ForeignCache, HasItsTokensWhenTheyAreKnown) {
+  ForeignCache foreign = two_layers(3);
+  foreign.tokens = {{7, 8, 9}};
+  const cache::Cache cache = loaded(std::move(foreign));
+  EXPECT_EQ(cache.tokens, (std::vector<std::int32_t>{7, 8, 9}));
+  EXPECT_FALSE(cache.hidden_tokens);
+}
+
+TEST(ForeignCache, IsRefusedWhenItContradictsItself) {
+  const auto refused = [](ErrorCode code, const std::string& message, auto change) {
+    ForeignCache foreign = two_layers(3);
+    change(foreign);
+    const auto sections = sections_of(std::move(foreign));
+    ASSERT_FALSE(sections.ok()) << message;
+    EXPECT_EQ(sections.error().code, code) << sections.error().message;
+    EXPECT_THAT(sections.error().message, HasSubstr(message));
+  };
+  refused(ErrorCode::kCorrupt, "2 token ids for 3 tokens", [](auto& c) { c.tokens = {{1, 2}}; });
+  refused(ErrorCode::kCorrupt, "token", [](auto& c) { c.tokens = {{1, 2, -3}}; });
+  refused(ErrorCode::kTooLarge, "16777217 tokens", [](auto& c) { c.n_tokens = 16777217; });
+  refused(ErrorCode::kTooLarge, "-1 tokens", [](auto& c) { c.n_tokens = -1; });
+  refused(ErrorCode::kCorrupt, "layer 0",
+          [](auto& c) { std::get<ForeignAttention>(c.layers[0]).shape.head_dim = 0; });
+  refused(ErrorCode::kTooLarge, "layer 1", [](auto& c) {
+    std::get<ForeignArrays>(c.layers[1]).arrays[0].shape = {std::uint64_t{1} << 60};
+  });
+  refused(ErrorCode::kTooLarge, "layers", [](auto& c) { c.layers.resize(1025, c.layers[1]); });
+}
+
+TEST(ForeignCache, TellsWhereItCouldNotBeRead) {
+  ForeignCache foreign = two_layers(3);
+  std::get<ForeignAttention>(foreign.layers[0]).v.read = [](std::int64_t, std::int64_t,
+                                                            std::span<std::byte>) -> Result<void> {
+    return Error{ErrorCode::kTruncated, "cut"};
+  };
+  const auto sections = must(sections_of(std::move(foreign)));
+  const auto cache = format::load_sections(*sections, kEnough);
+  ASSERT_FALSE(cache.ok());
+  EXPECT_EQ(cache.error().code, ErrorCode::kTruncated);
+  EXPECT_EQ(cache.error().message, "layer 0 v: cut");
+}
+
+TEST(MemorySections, AreTheCache) {
+  const auto cache = std::make_shared<const cache::Cache>(CacheBuilder(300)
+                                                              .turbo({1, 32}, 4, 3)
+                                                              .dense({2, 4})
+                                                              .arrays()
+                                                              .rotating({{1, 4}, 8, 1})
+                                                              .build());
+  const auto sections = sections_of(cache);
+  EXPECT_EQ(difference(must(format::load_sections(*sections, kEnough)), *cache), "");
+}
+
+TEST(LoadSections, KeepsToTheMemoryThatIsAllowedAndStopsWhenAsked) {
+  const auto cache = std::make_shared<const cache::Cache>(CacheBuilder(300).dense({2, 4}).build());
+  const auto sections = sections_of(cache);
+  const auto too_large = format::load_sections(*sections, 1000);
+  ASSERT_FALSE(too_large.ok());
+  EXPECT_EQ(too_large.error().code, ErrorCode::kTooLarge);
+  int n_calls = 0;
+  const auto stopped = format::load_sections(
+      *sections, kEnough, [&](std::uint64_t, std::uint64_t) { return ++n_calls < 2; });
+  ASSERT_FALSE(stopped.ok());
+  EXPECT_EQ(stopped.error().code, ErrorCode::kInterrupted);
+  EXPECT_EQ(n_calls, 2);
+}
+
+}  // namespace
+}  // namespace tqcache::test

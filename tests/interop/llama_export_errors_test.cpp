@@ -1,0 +1,182 @@
+// What cannot be written as a state file of llama.cpp, and that then nothing is.
+
+#include <gtest/gtest.h>
+
+#include "llama_export_fixture.h"
+
+namespace tqcache::test {
+namespace {
+
+using interop::LlamaLayerKind;
+
+void expect_refused(const cache::Cache& cache, const LlamaGeometry& model,
+                    const LlamaExport& options, ErrorCode code, const std::string& part) {
+  const TempDir dir;
+  const auto done = interop::export_llama_state(*sections_of(cache), model, dir / "a", options);
+  ASSERT_FALSE(done.ok()) << part;
+  EXPECT_EQ(done.error().code, code) << done.error().message;
+  EXPECT_NE(done.error().message.find(part), std::string::npos) << done.error().message;
+  EXPECT_EQ(dir.entry_count(), 0u);
+}
+
+cache::Cache small_cache() { return CacheBuilder(3).dense({2, 64}).dense({2, 64}).build(); }
+
+void expect_invalid(const LlamaExport& options, const std::string& part) {
+  const cache::Cache cache = small_cache();
+  expect_refused(cache, geometry_of(cache), options, ErrorCode::kInvalidArgument, part);
+}
+
+TEST(LlamaExport, RefusesOtherVersions) {
+  for (const std::uint32_t version : {0u, 2u, 8u, 12u}) {
+    expect_invalid({.version = version}, "session files of version " + std::to_string(version));
+  }
+  for (const std::uint32_t version : {0u, 1u, 5u, 9u}) {
+    expect_invalid({.kind = LlamaFile::kSequence, .version = version},
+                   "sequence files of version " + std::to_string(version));
+  }
+}
+
+TEST(LlamaExport, RefusesOtherRowTypes) {
+  expect_invalid({.k_type = "turbo3"}, "row type \"turbo3\"");
+  expect_invalid({.v_type = "F16\n"}, "row type \"F16?\"");
+}
+
+TEST(LlamaExport, RefusesOptionsThatLlamaCppDoesNotHave) {
+  expect_invalid({.v_type = "q8_0", .flash_attention = false}, "without flash attention");
+  expect_invalid({.server_tokens = true}, "a session file with the tokens of llama-server");
+  expect_invalid({.next_token = -1}, "next token -1");
+}
+
+TEST(LlamaExport, RefusesBlocksThatDoNotDivideAHead) {
+  const cache::Cache cache = CacheBuilder(3).dense({2, 80}).build();
+  EXPECT_FALSE(exported(cache, geometry_of(cache)).empty());
+  const std::string part = "layer 0: q4_0 has blocks of 32 values, which do not divide";
+  expect_refused(cache, geometry_of(cache), {.k_type = "q4_0"}, ErrorCode::kInvalidArgument, part);
+  expect_refused(cache, geometry_of(cache), {.v_type = "q4_0"}, ErrorCode::kInvalidArgument, part);
+}
+
+TEST(LlamaExport, RefusesHiddenTokens) {
+  const cache::Cache cache = CacheBuilder(3).dense({2, 64}).hide_tokens().build();
+  expect_refused(cache, geometry_of(cache), {}, ErrorCode::kInvalidArgument, "hides its tokens");
+}
+
+TEST(LlamaExport, RefusesAnotherModel) {
+  const cache::Cache cache = small_cache();
+  LlamaGeometry model = geometry_of(cache);
+  model.architecture = "llama";
+  expect_refused(cache, model, {}, ErrorCode::kMismatch, "architecture \"qwen3\" for a model of");
+  model = geometry_of(cache);
+  model.layers.pop_back();
+  expect_refused(cache, model, {}, ErrorCode::kMismatch, "2 layers, the model has 1");
+  for (auto number : {&interop::LlamaLayer::n_kv_heads, &interop::LlamaLayer::k_head_dim,
+                      &interop::LlamaLayer::v_head_dim}) {
+    model = geometry_of(cache);
+    model.layers[1].*number = 32;
+    expect_refused(cache, model, {}, ErrorCode::kMismatch, "layer 1: 2 kv heads of 64, the model");
+  }
+}
+
+TEST(LlamaExport, TakesACacheOfUnknownOrigin) {
+  cache::Cache cache = small_cache();
+  const LlamaGeometry model = geometry_of(cache);
+  cache.identity.architecture.clear();
+  const Bytes bytes = exported(cache, model);
+  EXPECT_EQ(take_apart(bytes).architecture, "qwen3");
+}
+
+TEST(LlamaExport, RefusesLayersOtherThanFullAttention) {
+  const cache::Cache cache = small_cache();
+  LlamaGeometry model = geometry_of(cache);
+  model.layers[1].kind = LlamaLayerKind::kRecurrent;
+  expect_refused(cache, model, {}, ErrorCode::kUnsupported, "layer 1: recurrent state");
+  model.layers[1].kind = LlamaLayerKind::kSlidingWindow;
+  expect_refused(cache, model, {}, ErrorCode::kUnsupported, "layer 1: a sliding window");
+  const LlamaGeometry plain = geometry_of(cache);
+  expect_refused(CacheBuilder(3).dense({2, 64}).rotating({{2, 64}, 8, 0}).build(), plain, {},
+                 ErrorCode::kUnsupported, "layer 1: a sliding window");
+  expect_refused(CacheBuilder(3).dense({2, 64}).arrays().build(), plain, {}, ErrorCode::kMismatch,
+                 "layer 1: no attention layer");
+}
+
+TEST(LlamaExport, DoesNotReplaceAFileUnlessToldTo) {
+  const cache::Cache cache = small_cache();
+  const TempDir dir;
+  write_all(dir / "a", "mine");
+  const auto refused =
+      interop::export_llama_state(*sections_of(cache), geometry_of(cache), dir / "a", {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(read_all(dir / "a").size(), 4u);
+  must(interop::export_llama_state(*sections_of(cache), geometry_of(cache), dir / "a",
+                                   {.overwrite = Overwrite::kAllow}));
+  EXPECT_TRUE(read_all(dir / "a") == exported(cache, geometry_of(cache)));
+}
+
+TEST(LlamaExport, LeavesNothingWhenItIsStopped) {
+  const cache::Cache cache = small_cache();
+  for (int stop = 1; stop <= 4; ++stop) {
+    const TempDir dir;
+    int calls = 0;
+    const auto done = interop::export_llama_state(
+        *sections_of(cache), geometry_of(cache), dir / "a", {.flash_attention = stop % 2 == 0},
+        [&](std::uint64_t, std::uint64_t) { return ++calls < stop; });
+    ASSERT_FALSE(done.ok());
+    EXPECT_EQ(done.error().code, ErrorCode::kInterrupted);
+    EXPECT_EQ(dir.entry_count(), 0u);
+  }
+}
+
+// Fails from one section on.
+struct FailingSections : format::SectionSource {
+  FailingSections(const format::SectionSource& sections, std::size_t failing)
+      : sections_(sections), failing_(failing) {}
+  const format::Manifest& manifest() const override { return sections_.manifest(); }
+  Result<void> read(std::size_t section, AlignedBytes& raw) const override {
+    if (section == failing_) return Error{ErrorCode::kIo, "the disk went bad"};
+    return sections_.read(section, raw);
+  }
+  const format::SectionSource& sections_;
+  std::size_t failing_;
+};
+
+TEST(LlamaExport, HandsErrorsOfItsSourceOn) {
+  const cache::Cache cache = small_cache();
+  const auto sections = sections_of(cache);
+  for (std::size_t failing = 0; failing < 4; ++failing) {
+    for (const bool flash_attention : {true, false}) {
+      const TempDir dir;
+      const auto done =
+          interop::export_llama_state(FailingSections(*sections, failing), geometry_of(cache),
+                                      dir / "a", {.flash_attention = flash_attention});
+      ASSERT_FALSE(done.ok());
+      EXPECT_EQ(done.error().code, ErrorCode::kIo);
+      EXPECT_EQ(dir.entry_count(), 0u);
+    }
+  }
+}
+
+TEST(LlamaExport, RefusesACodecThatIsNone) {
+  const cache::Cache cache = CacheBuilder(300).turbo({2, 64}, 4, 3).build();
+  struct Said : format::SectionSource {
+    explicit Said(format::Manifest manifest) : said(std::move(manifest)) {}
+    const format::Manifest& manifest() const override { return said; }
+    Result<void> read(std::size_t, AlignedBytes&) const override { return {}; }
+    format::Manifest said;
+  };
+  Said said(sections_of(cache)->manifest());
+  said.said.layers[0].k.parts[0].quantizer.bits = 9;
+  const TempDir dir;
+  EXPECT_FALSE(interop::export_llama_state(said, geometry_of(cache), dir / "a", {}).ok());
+  EXPECT_EQ(dir.entry_count(), 0u);
+}
+
+TEST(LlamaExport, TellsOfADiskThatIsFull) {
+  const cache::Cache cache = CacheBuilder(600).dense({2, 64}).build();
+  const auto done = interop::export_llama_state(*sections_of(cache), geometry_of(cache),
+                                                "/dev/full", {.overwrite = Overwrite::kAllow});
+  ASSERT_FALSE(done.ok());
+  EXPECT_EQ(done.error().code, ErrorCode::kIo);
+}
+
+}  // namespace
+}  // namespace tqcache::test

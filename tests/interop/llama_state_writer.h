@@ -1,0 +1,52 @@
+#pragma once
+// tests/interop/llama_state_writer.h: state files of llama.cpp in every layout they have had, also
+// such as llama.cpp itself would not write. Values follow from their place.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tqcache/base/bytes.h"
+#include "tqcache/interop/llama_geometry.h"
+#include "tqcache/interop/llama_profile.h"
+#include "tqcache/interop/llama_rows.h"
+#include "tqcache/interop/llama_state.h"
+
+namespace tqcache::test {
+
+struct StateSpec {
+  interop::LlamaFile kind = interop::LlamaFile::kSession;
+  std::uint32_t version = 9;
+  std::vector<std::int32_t> tokens;
+  bool wrapped = false;      // the tokens, as llama-server does
+  std::int32_t n_media = 0;  // in the wrapper
+  std::string architecture = "test";
+  interop::LlamaProfile profile;
+  std::uint32_t n_streams = 1;                 // of which the last one is filled
+  std::vector<std::int32_t> ids = {0};         // sequences that each cell names
+  std::vector<std::int32_t> positions;         // of the cells
+  std::vector<std::int32_t> window_positions;  // of those of window layers, where they are apart
+  std::vector<std::int32_t> recurrent_positions;
+  bool transposed = false;
+  std::string k_type = "f16", v_type = "f16";
+  bool rotated = false;  // keys and values that are quantized
+};
+
+// n tokens in order, and what else belongs to them.
+StateSpec plain_spec(const interop::LlamaGeometry& model, std::int64_t n);
+
+// The value at a place, before it is rounded to a type: [-1, 1), in half-split order.
+float state_value(std::size_t layer, bool is_key, std::int64_t position, std::int64_t component);
+
+// The run of components that a layer's rows are rotated in; 0: they are not.
+std::int64_t state_rotation(const interop::LlamaGeometry& model, const StateSpec& spec,
+                            std::size_t layer, bool is_key);
+
+// A row of a cell as the file has it: in its type, in llama.cpp's order, rotated.
+Bytes state_row(const interop::LlamaGeometry& model, const StateSpec& spec, std::size_t layer,
+                bool is_key, std::int64_t position);
+
+Bytes write_state(const interop::LlamaGeometry& model, const StateSpec& spec);
+
+}  // namespace tqcache::test
