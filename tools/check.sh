@@ -2,12 +2,14 @@
 # Builds tqcache and runs its tests, installing first what is missing. The last lines are ctest's
 # own summary.
 #
-# usage: tools/check.sh [--clang] [--neon] [--asan] [--jobs N]
+# usage: tools/check.sh [--clang] [--neon] [--asan] [--interop] [--jobs N]
 #        tools/check.sh --fuzz [--fuzz-seconds N] [--fuzz-runs N] [--fuzz-target NAME]... [--jobs N]
 #        tools/check.sh --coverage [--jobs N]
 #   --clang   first compile everything with clang 14 as well, warnings as errors
 #   --neon    then compile the codec for 64-bit ARM, and run its tests under qemu
 #   --asan    then run the tests under AddressSanitizer and UndefinedBehaviorSanitizer as well
+#   --interop with the tests run those with real mlx-lm, transformers and llama.cpp as well, which
+#             are installed in build/peers (docs/interop.md); those of what cannot be had do not run
 #   --jobs N  processes at a time (default: all processors)
 # With CI=true in the environment warnings are errors in every step.
 #
@@ -23,6 +25,7 @@ cd "$(dirname "$0")/.."
 with_clang=false
 with_neon=false
 with_asan=false
+with_interop=false
 with_fuzz=false
 with_coverage=false
 fuzz_limit=-max_total_time=60
@@ -45,6 +48,7 @@ while [ $# -gt 0 ]; do
     --clang) with_clang=true ;;
     --neon) with_neon=true ;;
     --asan) with_asan=true ;;
+    --interop) with_interop=true ;;
     --fuzz) with_fuzz=true ;;
     --coverage) with_coverage=true ;;
     --jobs) want_number "$@"; jobs=$2; shift ;;
@@ -67,13 +71,14 @@ quiet=()
 
 step() { echo "== $*"; }
 
-# configure_and_build PRESET WERROR
+# configure_and_build PRESET WERROR [CMAKE OPTION]...
 configure_and_build() {
-  local began=$SECONDS
-  step "$1: build"
-  cmake --preset "$1" -DTQCACHE_WERROR="$2" > /dev/null
-  cmake --build --preset "$1" --parallel "$jobs" -- "${quiet[@]}"
-  step "$1: built in $((SECONDS - began)) s"
+  local began=$SECONDS preset=$1 warnings=$2
+  shift 2
+  step "$preset: build"
+  cmake --preset "$preset" -DTQCACHE_WERROR="$warnings" "$@" > /dev/null
+  cmake --build --preset "$preset" --parallel "$jobs" -- "${quiet[@]}"
+  step "$preset: built in $((SECONDS - began)) s"
 }
 
 run_tests() {
@@ -164,6 +169,7 @@ check_coverage() {
 groups=(test)
 ! $with_clang || groups+=(clang)
 ! $with_neon || groups+=(neon)
+! $with_interop || groups+=(interop)
 ! $with_fuzz || groups+=(fuzz)
 ! $with_coverage || groups+=(coverage)
 tools/install-deps.sh "${groups[@]}"
@@ -181,5 +187,12 @@ if $with_asan; then
   configure_and_build asan "$werror"
   run_tests asan
 fi
-configure_and_build dev "$werror"
+peers=
+if $with_interop; then
+  step "interop: peers"
+  peers=$PWD/build/peers
+  tests/interop/peers/setup.sh "$peers"
+fi
+# Empty when not asked for, so that a build folder forgets what an earlier run asked for.
+configure_and_build dev "$werror" -DTQCACHE_PEERS="$peers"
 run_tests dev

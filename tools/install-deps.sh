@@ -2,12 +2,13 @@
 # Installs the Debian packages that tqcache needs and that are not there yet. Does nothing, and
 # needs no rights, when all are there.
 #
-# usage: tools/install-deps.sh [test] [clang] [neon] [fuzz] [coverage]
+# usage: tools/install-deps.sh [test] [clang] [neon] [fuzz] [coverage] [interop]
 #   test      also what the tests need
 #   clang     also clang 14
 #   neon      also a compiler for 64-bit ARM, an emulator, and googletest's sources
 #   fuzz      also clang 14, libFuzzer, and what gives its reports names and lines
 #   coverage  also gcovr
+#   interop   also what a Python environment is made with
 set -euo pipefail
 
 packages=(
@@ -23,6 +24,7 @@ for group in "$@"; do
     clang) packages+=(clang-14) ;;
     neon) packages+=(g++-aarch64-linux-gnu qemu-user googletest) ;;
     fuzz) packages+=(clang-14 libclang-rt-14-dev llvm-14) ;;
+    interop) packages+=(python3 python3-venv) ;;
     coverage) packages+=(gcovr) ;;
     *) echo "tools/install-deps.sh: unknown group: $group" >&2; exit 2 ;;
   esac

@@ -15,8 +15,8 @@ namespace {
 constexpr double kDenseLimit = 0.01;
 // Of caches that other programs computed, in bf16 and with sums in another order.
 constexpr double kForeignLimit = 0.05;
-// Of those that kept them in as little as 4 bits.
-constexpr double kForeignQuantizedLimit = 0.35;
+// Of those that kept them in as little as 2 bits: half of what unrelated values differ by.
+constexpr double kForeignQuantizedLimit = 0.7;
 constexpr double kPackedLimit =
     3.3;  // twice the bound sqrt(sqrt(3) pi / 2) 2^-b of arXiv 2504.19874
 

@@ -37,13 +37,13 @@ struct ProbeReport {
 // Probes the last `n_last` tokens, or as many of them as stand in the last token block.
 //
 // Errors of 0.01 are expected while everything is dense (rounding to f16 or bf16 and the order of
-// sums); 0.05 in caches that another program computed, and 0.35 where it had them quantized, which
-// Identity::source_format tells: "mlx-lm", "mlx-lm (4 bits)". With a packed side of b bits it is 3.3 * 2^-b more, at most 1: both the values compared
-// and those that attention reads carry the codec's error. (Measured: 1.8 * 2^-b; values that
-// have nothing to do with each other differ by 1.4.) Dense values of layer 0 depend on the
-// token alone, so there no codec counts.
-// Requires: the cache passed cache::check_identity with this model.
-// Errors:   kInvalidArgument (an empty cache), those of the decoder.
+// sums); 0.05 in caches that another program computed, and 0.7 where it had them quantized, which
+// Identity::source_format tells: "mlx-lm", "mlx-lm (quantized)". With a packed side of b bits it
+// is 3.3 * 2^-b more, at most 1: both the values compared and those that attention reads carry the
+// codec's error. (Measured: 1.8 * 2^-b; values that have nothing to do with each other differ
+// by 1.4.) Dense values of layer 0 depend on the token alone, so there no codec counts. Requires:
+// the cache passed cache::check_identity with this model. Errors:   kInvalidArgument (an empty
+// cache), those of the decoder.
 Result<ProbeReport> probe(cache::Cache cache, const model::Model& model, std::int64_t n_last,
                           unsigned n_threads, const Progress& progress);
 

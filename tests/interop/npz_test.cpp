@@ -246,7 +246,7 @@ TEST(Npz, IsToldFromOtherFiles) {
   other.description = R"({"format":"something else"})";
   EXPECT_FALSE(test::must(is_npz_cache(*source_of(other.bytes()))));
   Bytes cut = File().bytes();
-  cut.resize(cut.size() - 1);
+  cut.pop_back();
   EXPECT_EQ(is_npz_cache(*source_of(cut)).error().code, ErrorCode::kCorrupt);
 }
 

@@ -166,6 +166,8 @@ Result<ForeignCache> import_mlx_lm(std::shared_ptr<const ByteSource> file,
   TQC_TRY_ASSIGN(result.n_tokens, count_tokens(opened, caches, options));
   TQC_TRY(check_named_pairs(opened, caches, result.n_tokens));
   tell(opened, caches, result);
+  result.is_quantized = std::ranges::any_of(
+      caches, [](const MlxCache& cache) { return cache.class_name == "QuantizedKVCache"; });
   TQC_TRY(check_batch(opened, caches, options.row, result.losses));
   TQC_TRY(add_layers(opened, caches, options.row, result));
   remove_repeated(result.losses);

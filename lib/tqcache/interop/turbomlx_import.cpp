@@ -83,6 +83,7 @@ class Report {
     if (!keys_.empty()) cache.facts.emplace_back("keys", tally(keys_));
     if (!values_.empty()) cache.facts.emplace_back("values", tally(values_));
     put_losses(cache.losses);
+    cache.is_quantized = has_codes_ || has_groups_;
   }
 
  private:
