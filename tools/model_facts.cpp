@@ -38,12 +38,12 @@ Outcome<ModelFacts> load_model_facts(const std::string& path) {
     facts.geometry = geometry_of(facts.model->config);
     return facts;
   }
-  std::error_code absent;
-  if (model.error().code != ErrorCode::kUnsupported ||
-      std::filesystem::is_directory(path, absent)) {
+  if (model.error().code != ErrorCode::kUnsupported) {
     return Failure{std::move(model).error(), path, false};
   }
   facts.not_run = std::move(model).error();
+  std::error_code absent;
+  if (std::filesystem::is_directory(path, absent)) return facts;
   TQC_TRY_ASSIGN(facts.geometry, in_file(path, geometry_of_file(path)));
   return facts;
 }

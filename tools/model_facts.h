@@ -20,7 +20,7 @@ struct ModelFacts {
 };
 
 // `path` may be empty: nothing is known then.
-// Errors: those of loading, but for kUnsupported of a GGUF file: see ModelFacts::not_run.
+// Errors: those of loading, but for kUnsupported: see ModelFacts::not_run.
 Outcome<ModelFacts> load_model_facts(const std::string& path);
 
 }  // namespace tqcache::cli

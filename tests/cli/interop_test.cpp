@@ -204,6 +204,27 @@ TEST(LlamaRotation, IsDecidedByTheModelAndTold) {
   EXPECT_FALSE(std::filesystem::exists(dir / "a.tqkv"));
 }
 
+// A model that this project does not run says nothing of a cache, and stops nobody from keeping it.
+TEST(ModelsThatAreNotRun, LeaveTheOriginUnknown) {
+  const TempDir dir;
+  const std::string dense = prefill_book(dir, 20);
+  const std::string folder = (dir / "model").string();
+  std::filesystem::copy(kOtherModel, folder);
+  json config = json::parse(std::ifstream(folder + "/config.json"));
+  config["model_type"] = "another";
+  config["architectures"] = {"AnotherForCausalLM"};
+  write_all(folder + "/config.json", std::string_view(config.dump()));
+
+  must({"convert", dense, (dir / "a.safetensors").string(), "--to", "hf"});
+  const std::string back = (dir / "back.tqkv").string();
+  const Output done =
+      tqcache({"convert", (dir / "a.safetensors").string(), back, "-m", folder, "--bits", "16"});
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("unknown origin"));
+  expect_same_values(dense, back);
+  EXPECT_EQ(tqcache({"generate", "-m", kModel, "-c", back, "-n", "1"}).exit_code, 22);
+}
+
 TEST(LlamaFiles, NeedTheirModel) {
   const TempDir dir;
   const Output refused =
