@@ -156,7 +156,7 @@ check_coverage() {
   find build/coverage -name '*.gcda' -delete
   step "coverage: tests"
   ctest --preset coverage --parallel "$jobs" --quiet \
-    --tests-regex '^(tensors|interop|format|golden|golden_v1|migrations|calls)_test\.|^cli_test\.(Migrate|Append|Compact)|^fuzz_replay\.'
+    --tests-regex '^(tensors|format|golden|golden_v1|migrations|calls)_test\.|^interop_test\.(Npy|Npz|Zip)|^cli_test\.(Migrate|Append|Compact)|^fuzz_replay\.'
   step "coverage: branches"
   gcovr --root . --object-directory build/coverage --exclude-directories '.*CompilerId.*' \
     --exclude-throw-branches --exclude-unreachable-branches \
