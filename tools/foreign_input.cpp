@@ -123,7 +123,7 @@ Outcome<interop::LlamaImported> decide_rotation(const Console& console, const st
   };
   TQC_TRY_ASSIGN(interop::LlamaImported off,
                  in_file(name, import_llama(file, flags, model, LlamaRotation::kOff)));
-  if (!off.is_quantized || off.rotation_is_stated) return off;
+  if (!off.may_be_rotated || off.rotation_is_stated) return off;
   if (!model.model) {
     return refuse(
         "quantized rows, which may be Hadamard-rotated: the model cannot be run to find out "
@@ -168,7 +168,6 @@ Outcome<ForeignCache> open_llama(const Console& console, const std::string& name
         "the file names one token more than it has state of, {}: it is the next to be given",
         *read.next_token));
   }
-  read.cache.is_quantized = read.is_quantized;
   return std::move(read.cache);
 }
 

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "fuzz/fuzz.h"
+#include "fuzz/safetensors_changes.h"
 #include "interop/foreign_cache_reading.h"
 #include "tqcache/base/file.h"
 #include "tqcache/interop/hf.h"
@@ -34,4 +35,9 @@ void run(ByteView bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   tqcache::run(tqcache::fuzz::view_of(data, size));
   return 0;
+}
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
+                                               std::size_t max_size, unsigned seed) {
+  return tqcache::fuzz::mutate_safetensors(data, size, max_size, seed);
 }

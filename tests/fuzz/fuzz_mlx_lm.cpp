@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "fuzz/fuzz.h"
-#include "fuzz/mutate.h"
+#include "fuzz/safetensors_changes.h"
 #include "tqcache/base/file.h"
 #include "tqcache/interop/mlx_lm.h"
 
@@ -12,7 +12,6 @@ namespace {
 
 using fuzz::require;
 
-constexpr std::size_t kLengthBytes = 8;
 constexpr std::int64_t kMaxTokens = 4096;            // a file can claim many without holding them
 constexpr std::uint64_t kMaxSectionBytes = 1 << 24;  // groups of two bits grow sixteenfold
 
@@ -36,12 +35,6 @@ void run(ByteView bytes) {
   }
 }
 
-std::uint64_t header_bytes(ByteView file) {
-  std::uint64_t length = 0;
-  if (file.size() >= kLengthBytes) std::memcpy(&length, file.data(), kLengthBytes);
-  return length;
-}
-
 }  // namespace
 }  // namespace tqcache
 
@@ -50,26 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   return 0;
 }
 
-// Mutates the header or the data, and as a rule makes the length of the header right again.
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
                                                std::size_t max_size, unsigned seed) {
-  using namespace tqcache;
-  fuzz::Chance chance(seed);
-  if (chance.one_in(8) || size < kLengthBytes || max_size <= kLengthBytes) {
-    return LLVMFuzzerMutate(data, size, max_size);
-  }
-  const ByteView view = fuzz::view_of(data, size);
-  Bytes file(view.begin(), view.end());
-  const std::size_t old_size = file.size();
-  const std::size_t end = kLengthBytes + static_cast<std::size_t>(std::min<std::uint64_t>(
-                                             header_bytes(view), old_size - kLengthBytes));
-  const std::size_t room = std::min<std::size_t>(max_size - std::min(max_size, old_size), 64);
-  if (chance.one_in(4)) {
-    fuzz::change_bytes(file, end, old_size, 0);
-    return fuzz::give_back(file, data, size, max_size);
-  }
-  fuzz::change_bytes(file, kLengthBytes, end, room);
-  const std::uint64_t length = end - kLengthBytes + file.size() - old_size;
-  if (!chance.one_in(16)) std::memcpy(file.data(), &length, sizeof length);
-  return fuzz::give_back(file, data, size, max_size);
+  return tqcache::fuzz::mutate_safetensors(data, size, max_size, seed);
 }

@@ -85,7 +85,8 @@ TEST(LlamaImport, KeepsDenseTypes) {
       expect_imported(plain_model(), spec);
       const auto imported = import_spec(plain_model(), spec);
       ASSERT_TRUE(imported);
-      EXPECT_FALSE(imported->is_quantized);
+      EXPECT_FALSE(imported->may_be_rotated);
+      EXPECT_FALSE(imported->cache.is_quantized);
       const auto& layer = std::get<interop::ForeignAttention>(imported->cache.layers[0]);
       EXPECT_EQ(layer.k.dtype, dtype_from_name(type));
       EXPECT_EQ(layer.v.dtype, dtype_from_name(type));
@@ -122,7 +123,8 @@ TEST(LlamaImport, DecodesQuantizedRows) {
     expect_imported(plain_model(), spec);
     const auto imported = import_spec(plain_model(), spec);
     ASSERT_TRUE(imported);
-    EXPECT_TRUE(imported->is_quantized);
+    EXPECT_TRUE(imported->may_be_rotated);
+    EXPECT_TRUE(imported->cache.is_quantized);
     EXPECT_EQ(std::get<interop::ForeignAttention>(imported->cache.layers[0]).k.dtype, Dtype::kF32);
   }
 }

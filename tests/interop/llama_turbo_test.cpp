@@ -188,7 +188,8 @@ TEST(LlamaImport, ReadsRowsOfTheTurboQuantFork) {
     auto imported =
         import_bytes(out.bytes(), model, {.rotation = LlamaRotation::kOn, .turbo_layout = names});
     ASSERT_TRUE(imported) << imported.error().message;
-    EXPECT_FALSE(imported->is_quantized);
+    EXPECT_FALSE(imported->may_be_rotated);
+    EXPECT_TRUE(imported->cache.is_quantized);
     const auto cache = read_foreign(std::move(imported->cache));
     ASSERT_TRUE(cache) << cache.error().message;
     const auto& layer = std::get<cache::AttentionLayer>(cache->layers[0]);

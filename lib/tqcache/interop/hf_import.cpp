@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tqcache/cache/cache.h"
+#include "tqcache/interop/float_dtype.h"
 #include "tqcache/interop/head_rows.h"
 #include "tqcache/interop/hf.h"
 #include "tqcache/interop/hf_schema.h"
@@ -98,16 +99,8 @@ Result<std::vector<std::int64_t>> read_windows(const SafetensorsIndex& index,
 }
 
 Result<Dtype> dtype_of(const TensorPlace& place) {
-  switch (place.type) {
-    case TensorType::kF32:
-      return Dtype::kF32;
-    case TensorType::kF16:
-      return Dtype::kF16;
-    case TensorType::kBF16:
-      return Dtype::kBF16;
-    default:
-      return unsupported("values of type " + place.type_name);
-  }
+  if (const auto dtype = float_dtype(place.type)) return *dtype;
+  return unsupported("values of type " + place.type_name);
 }
 
 // Takes the tensors of a file one after another, and knows which ones nobody wanted.

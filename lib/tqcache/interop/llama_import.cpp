@@ -170,8 +170,10 @@ class Import {
   // Rows of the fork's types have a rotation of their own.
   std::int64_t rotation_of(const LlamaSide& side, bool is_key) {
     const LlamaRowType* plain = side.rows.format.plain;
-    if (plain == nullptr || plain->dense) return 0;
-    imported_.is_quantized = true;
+    if (plain != nullptr && plain->dense) return 0;
+    imported_.cache.is_quantized = true;
+    if (plain == nullptr) return 0;
+    imported_.may_be_rotated = true;
     if (side.rows.rotation) return *side.rows.rotation;
     if (options_.rotation == LlamaRotation::kOff) return 0;
     const std::int64_t head_dim = side.shape.head_dim;

@@ -49,7 +49,9 @@ struct LlamaImport {
 // What an import found out about the file, beside the cache.
 struct LlamaImported {
   ForeignCache cache;
-  bool is_quantized = false;  // some side is; only then the rotation matters
+  // Some rows are of a quantized type of ggml: only then the rotation matters. (Those of the fork's
+  // types have one of their own.)
+  bool may_be_rotated = false;
   // The file says itself whether its rows are rotated; LlamaImport::rotation did not count.
   bool rotation_is_stated = false;
   // The file holds one token more than its cells: the one that llama.cpp was to take next.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tqcache/cache/cache.h"
+#include "tqcache/interop/float_dtype.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
@@ -183,9 +184,7 @@ Result<MlxGrid> state_grid(MlxFile& file, const std::string& name, std::int64_t 
 }
 
 Result<Dtype> float_dtype(tensors::TensorType type, std::string_view type_name) {
-  if (type == kF32) return Dtype::kF32;
-  if (type == kF16) return Dtype::kF16;
-  if (type == kBF16) return Dtype::kBF16;
+  if (const auto dtype = float_dtype(type)) return *dtype;
   return Error{ErrorCode::kUnsupported, "values of dtype " + printable_name(type_name)};
 }
 

@@ -5,6 +5,7 @@
 
 #include "tqcache/base/shape.h"
 #include "tqcache/cache/cache.h"
+#include "tqcache/interop/float_dtype.h"
 
 namespace tqcache::interop {
 namespace {
@@ -40,16 +41,8 @@ Result<const ArrayValue*> require_array(const Value& value, std::string_view nam
 }
 
 Result<Dtype> dense_dtype_of(const ArrayValue& array, std::string_view name) {
-  switch (array.type) {
-    case TensorType::kF32:
-      return Dtype::kF32;
-    case TensorType::kF16:
-      return Dtype::kF16;
-    case TensorType::kBF16:
-      return Dtype::kBF16;
-    default:
-      return Error{ErrorCode::kUnsupported, named(name, array) + ": not f32, f16 or bf16"};
-  }
+  if (const auto dtype = float_dtype(array.type)) return *dtype;
+  return Error{ErrorCode::kUnsupported, named(name, array) + ": not f32, f16 or bf16"};
 }
 
 Result<TurboMlxGrid> turbomlx_grid_of(const ArrayValue& array, std::string_view name) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tqcache/cache/cache.h"
+#include "tqcache/interop/mlx_lm_ring.h"
 #include "tqcache/interop/turbomlx_arrays.h"
 #include "tqcache/interop/turbomlx_layers.h"
 
@@ -80,48 +81,18 @@ Result<std::vector<std::int64_t>> numbers_of(const ValueTree& tree, const Value&
 
 // --- the ring of a RotatingKVCache
 
-struct Ring {
-  std::int64_t keep = 0;
-  std::int64_t max_size = 0;
-  std::int64_t offset = 0;
-  std::int64_t next = 0;  // "_idx": the row that would be written next
-};
-
-// Rows in the order of their positions: the first `keep` stay, and the others go round.
-// Source: mlx-lm, RotatingKVCache._temporal_order().
-Result<std::vector<std::int64_t>> rows_in_order(const Ring& ring, std::int64_t n_rows) {
+// Rows in the order of positions. mlx-lm takes an _idx behind the last row for the last one;
+// TurboMLX writes no such file.
+Result<std::vector<std::int64_t>> window_rows(const MlxRing& ring, std::int64_t n_rows) {
+  if (ring.next > n_rows) {
+    return corrupt("meta_state: _idx " + std::to_string(ring.next) + " in a ring of " +
+                   std::to_string(n_rows));
+  }
+  TQC_TRY_ASSIGN(const RowRuns runs, ring_rows(ring, n_rows));
   std::vector<std::int64_t> rows;
-  const auto add = [&](std::int64_t first, std::int64_t end) {
-    for (std::int64_t row = first; row < end; ++row) rows.push_back(row);
-  };
-  const bool is_full = n_rows <= ring.offset;
-  if (ring.next == n_rows && is_full) {
-    add(0, n_rows);
-  } else if (ring.next < n_rows && is_full && ring.next >= ring.keep) {
-    add(0, ring.keep);
-    add(ring.next, n_rows);
-    add(ring.keep, ring.next);
-  } else if (ring.next == ring.offset && ring.next < n_rows) {
-    add(0, ring.next);  // the rest was never written
-  } else {
-    return corrupt("meta_state: _idx " + std::to_string(ring.next) + " and offset " +
-                   std::to_string(ring.offset) + " in a ring of " + std::to_string(n_rows));
+  for (const RowRun& run : runs) {
+    for (std::int64_t i = 0; i < run.count; ++i) rows.push_back(run.first + i);
   }
-  return rows;
-}
-
-// The rows of a window: those that stay, and the newest. A ring may have more, which no query
-// looks at any more.
-Result<std::vector<std::int64_t>> window_rows(const Ring& ring, std::int64_t n_rows) {
-  TQC_TRY_ASSIGN(std::vector<std::int64_t> rows, rows_in_order(ring, n_rows));
-  const std::int64_t wanted = std::min(ring.max_size, ring.offset);
-  const std::int64_t spare = std::ssize(rows) - wanted;
-  if (spare < 0) {
-    return corrupt(std::to_string(rows.size()) + " tokens where " + std::to_string(wanted) +
-                   " belong");
-  }
-  const auto first = rows.begin() + std::min(ring.keep, wanted);
-  rows.erase(first, first + spare);
   return rows;
 }
 
@@ -247,7 +218,7 @@ Result<TurboMlxLayer> turbomlx_rotating_layer(const TurboMlxSource& file, const 
   TQC_TRY_ASSIGN(const DensePair pair, dense_pair(tree, entry));
   TQC_TRY_ASSIGN(const auto numbers,
                  numbers_of(tree, tree.at(entry.meta_state), 4, "keep, max_size, offset and _idx"));
-  const Ring ring{numbers[0], numbers[1], numbers[2], numbers[3]};
+  const MlxRing ring{numbers[0], numbers[1], numbers[2], numbers[3]};
   const cache::Window window{pair.shape, ring.max_size, ring.keep};
   TQC_TRY(cache::validate_window(window));
   TQC_TRY_ASSIGN(const auto rows, window_rows(ring, pair.n_tokens));

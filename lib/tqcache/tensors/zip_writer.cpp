@@ -31,14 +31,10 @@ std::uint32_t crc_of(std::span<const ByteView> parts) {
 
 }  // namespace
 
-ZipWriter::ZipWriter(AtomicFile file, std::uint64_t zip64_from)
-    : file_(std::move(file)), zip64_from_(zip64_from) {}
-
-Bytes ZipWriter::local_header(const Member& member) const {
-  const bool is_zip64 = is_large(member.bytes);
+// What both headers of a member have, one after another. `extra_bytes`: of zip64.
+void ZipWriter::write_shared(const Member& member, bool is_zip64, std::uint16_t extra_bytes,
+                             ByteWriter& out) {
   const std::uint32_t bytes = is_zip64 ? kIn64Bits : low32(member.bytes);
-  ByteWriter out;
-  out.write(std::uint32_t{0x04034b50});
   out.write(is_zip64 ? kVersionZip64 : kVersion);
   out.write(std::uint16_t{0});  // flags
   out.write(std::uint16_t{0});  // stored
@@ -48,7 +44,17 @@ Bytes ZipWriter::local_header(const Member& member) const {
   out.write(bytes);
   out.write(bytes);
   out.write(low16(member.name.size()));
-  out.write(static_cast<std::uint16_t>(is_zip64 ? 20 : 0));
+  out.write(static_cast<std::uint16_t>(is_zip64 ? extra_bytes : 0));
+}
+
+ZipWriter::ZipWriter(AtomicFile file, std::uint64_t zip64_from)
+    : file_(std::move(file)), zip64_from_(zip64_from) {}
+
+Bytes ZipWriter::local_header(const Member& member) const {
+  const bool is_zip64 = is_large(member.bytes);
+  ByteWriter out;
+  out.write(std::uint32_t{0x04034b50});
+  write_shared(member, is_zip64, 20, out);
   out.append(as_bytes(member.name));
   if (is_zip64) {
     out.write(kZip64Extra);
@@ -70,20 +76,10 @@ Result<void> ZipWriter::add(std::string_view name, std::span<const ByteView> par
 
 void ZipWriter::add_central_header(const Member& member, ByteWriter& out) const {
   const bool is_zip64 = is_large(member.bytes) || is_large(member.offset);
-  const std::uint32_t bytes = is_zip64 ? kIn64Bits : low32(member.bytes);
   const std::uint16_t version = is_zip64 ? kVersionZip64 : kVersion;
   out.write(std::uint32_t{0x02014b50});
   out.write(static_cast<std::uint16_t>(kMadeByUnix | version));
-  out.write(version);
-  out.write(std::uint16_t{0});  // flags
-  out.write(std::uint16_t{0});  // stored
-  out.write(std::uint16_t{0});  // midnight
-  out.write(kFirstDay);
-  out.write(member.crc);
-  out.write(bytes);
-  out.write(bytes);
-  out.write(low16(member.name.size()));
-  out.write(static_cast<std::uint16_t>(is_zip64 ? 28 : 0));
+  write_shared(member, is_zip64, 28, out);
   out.write(std::uint16_t{0});  // comment
   out.write(std::uint16_t{0});  // disk
   out.write(std::uint16_t{0});  // internal attributes

@@ -40,6 +40,8 @@ class ZipWriter {
 
   bool is_large(std::uint64_t number) const { return number >= zip64_from_; }
   Bytes local_header(const Member& member) const;
+  static void write_shared(const Member& member, bool is_zip64, std::uint16_t extra_bytes,
+                           ByteWriter& out);
   void add_central_header(const Member& member, ByteWriter& out) const;
   void add_end(std::uint64_t begin, ByteWriter& out) const;
 
