@@ -15,6 +15,7 @@
 #include "export_target.h"
 #include "file_stats.h"
 #include "foreign_input.h"
+#include "migrations/migrate_file.h"
 #include "model_facts.h"
 #include "progress.h"
 #include "text.h"
@@ -334,7 +335,9 @@ Outcome<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   const std::string name = display_name(flags.input, "standard input");
   TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(flags.input));
   TQC_TRY_ASSIGN(const std::optional<ForeignKind> kind, in_file(name, foreign_kind(*source)));
-  TQC_TRY(check_flags(flags, target, kind.has_value(), console.json));
+  // What is no cache at all is refused as such, and not for its flags.
+  const bool is_own = migrations::is_cache_of_any_version(*source);
+  TQC_TRY(check_flags(flags, target, !is_own, console.json));
   TQC_TRY_ASSIGN(job.model, load_model_facts(flags.foreign.model));
   if (kind) return convert_foreign(console, name, std::move(source), *kind, job);
   TQC_TRY_ASSIGN(CacheInput input, cache_input(name, std::move(source), flags.n_threads));

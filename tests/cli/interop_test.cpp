@@ -299,6 +299,17 @@ TEST(Pickles, AreRefusedWithAWayOut) {
   EXPECT_THAT(refused.err, HasSubstr("tools/tqcache_hf.py"));
 }
 
+TEST(NoCache, IsRefusedAsSuchWhateverTheFlags) {
+  const TempDir dir;
+  for (const std::string_view text : {"", "{\"a\": 1}"}) {
+    write_all(dir / "in", text);
+    const Output refused =
+        tqcache({"convert", (dir / "in").string(), (dir / "out").string(), "-m", kModel});
+    EXPECT_EQ(refused.exit_code, 20) << text;
+    EXPECT_THAT(refused.err, HasSubstr("not a .tqkv file")) << text;
+  }
+}
+
 class ConvertFlagsOfOthers : public testing::Test {
  protected:
   void expect_usage(const std::vector<std::string>& flags, const std::string& message) {
