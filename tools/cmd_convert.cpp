@@ -265,12 +265,41 @@ Outcome<std::uint64_t> convert_sections(const Console& console, const std::strin
       format::convert_sections(sections, job.flags.output, job.options, job.write, bar.callback()));
 }
 
+// Codes of another program are kept by a .tqkv file, unless these sides shall be dense there. Files
+// of other programs get values that were rounded once less.
+ForeignFlags foreign_flags(const Job& job) {
+  ForeignFlags flags = job.flags.foreign;
+  const bool is_ours = job.target == Target::kTqkv;
+  flags.decode_keys = !is_ours || (!job.options.keys.keep_packed && job.options.keys.dense);
+  flags.decode_values = !is_ours || (!job.options.values.keep_packed && job.options.values.dense);
+  return flags;
+}
+
+// Whoever asks for bits is not given others.
+Result<void> check_kept_codes(const format::Manifest& manifest, const Job& job) {
+  const auto check = [](std::size_t layer, const format::SideInfo& side, const char* what,
+                        const cache::SidePlan& plan) -> Result<void> {
+    if (!is_turbo(side) || plan.keep_packed) return {};
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("layer {} {}: is packed already, in codes that are kept if no flag "
+                             "asks for others; --{}-bits 16 decodes them",
+                             layer, what[0], what)};
+  };
+  for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
+    if (!is_attention(manifest.layers[i])) continue;
+    TQC_TRY(check(i, manifest.layers[i].k, "key", job.options.keys));
+    TQC_TRY(check(i, manifest.layers[i].v, "value", job.options.values));
+  }
+  return {};
+}
+
 Outcome<ExitCode> convert_foreign(const Console& console, const std::string& name,
-                                  std::unique_ptr<ByteSource> source, ForeignKind kind,
-                                  const Job& job) {
+                                  std::unique_ptr<ByteSource> source, ForeignKind kind, Job& job) {
   const auto watched = std::make_shared<WatchedSource>(std::move(source));
+  job.options.keys.keep_packed = !are_for_keys(job.flags.codec);
+  job.options.values.keep_packed = !are_for_values(job.flags.codec);
   TQC_TRY_ASSIGN(ForeignInput input,
-                 open_foreign(console, name, watched, kind, job.flags.foreign, job.model,
+                 open_foreign(console, name, watched, kind, foreign_flags(job), job.model,
                               job.flags.first_tokens, job.flags.n_threads));
   Remarks remarks{std::string(name_of(kind)), std::move(input.notes),
                   std::move(input.cache.losses)};
@@ -282,6 +311,7 @@ Outcome<ExitCode> convert_foreign(const Console& console, const std::string& nam
   }
   TQC_TRY_ASSIGN(const auto sections, in_file(name, interop::sections_of(std::move(input.cache))));
   const format::Manifest& manifest = sections->manifest();
+  TQC_TRY(in_file(name, check_kept_codes(manifest, job)));
   Sizes sizes{input.file_bytes, 0, manifest.n_tokens(), value_count(manifest, manifest.n_tokens())};
   TQC_TRY_ASSIGN(sizes.after, convert_sections(console, name, *sections, *watched, job));
   if (job.target == Target::kTqkv) tell_fallback(console, manifest, job.options.keys);

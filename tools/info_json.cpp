@@ -33,6 +33,9 @@ Json part_json(const codec::PartSpec& part) {
   json["size"] = spec.head_dim;
   json["bits"] = spec.bits;
   json["rotation"] = name_of(format::kRotationNames, spec.rotation);
+  if (spec.rotation == codec::RotationKind::kMatrix) {
+    json["matrix_sha256"] = to_hex(spec.matrix.digest());
+  }
   json["rounds"] = spec.rounds;
   json["seed"] = fmt::format("{:016x}", spec.seed);
   json["scale"] = name_of(format::kScaleNames, spec.scale);

@@ -18,6 +18,7 @@ struct SidePlan {
   Centring center = Centring::kPreRope;  // key_centring() and value_centring() say what each gets
   OutlierPolicy outlier_policy = OutlierPolicy::kCalibrationVariance;
   std::int64_t n_sinks = 0;  // first tokens that stay dense, 0 to kTokenBlock
+  bool keep_packed = false;  // a side that is turbo already stays so, in whatever form it is
 
   bool operator==(const SidePlan&) const = default;
 };
@@ -36,7 +37,7 @@ struct ConvertOptions {
 };
 
 // What convert() makes of each layer: [n_layers, 2], keys before values. Sides that stay dense and
-// arrays layers have dense plans. In the others all is settled: head_dim, how many channels are
+// arrays layers have dense plans, and so have turbo sides that are kept as they are. In the others all is settled: head_dim, how many channels are
 // loud, and the centring that the side really gets.
 //
 // Looks at what sides are and not at their values: a cache without its token blocks will do.

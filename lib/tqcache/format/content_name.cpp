@@ -57,6 +57,9 @@ void add_part(Serialization& out, const codec::PartSpec& part) {
   out.number(std::uint64_t{part.of_residual});
   out.number(std::uint64_t{part.has_bias});
   out.bytes(object_bytes(part.centroids));
+  // By its digest, which is at hand: many sides may share one of megabytes. The rotation's name
+  // tells whether it is there.
+  if (part.quantizer.rotation == codec::RotationKind::kMatrix) out.fixed(part.quantizer.matrix.digest());
 }
 
 void add_side(Serialization& out, const SideInfo& side) {
