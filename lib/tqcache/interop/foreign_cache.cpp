@@ -113,6 +113,14 @@ Result<Manifest> describe_foreign(const ForeignCache& cache) {
   return manifest;
 }
 
+// With packed sides, if a file may have their codecs.
+Result<Manifest> describe_within_limits(ForeignCache& cache) {
+  Result<Manifest> packed = describe_foreign(cache);
+  if (packed || packed.error().code != ErrorCode::kTooLarge) return packed;
+  if (!make_dense(cache.layers)) return packed;
+  return describe_foreign(cache);
+}
+
 // "layer 3 k": in other programs' files there are no sections to name.
 std::string place_of(const SectionInfo& section) {
   std::string place = "layer " + std::to_string(section.layer);
@@ -175,10 +183,7 @@ class MemorySections : public format::SectionSource {
 }  // namespace
 
 Result<std::unique_ptr<format::SectionSource>> sections_of(ForeignCache cache) {
-  auto described = describe_foreign(cache);
-  const bool is_too_large = !described && described.error().code == ErrorCode::kTooLarge;
-  if (is_too_large && make_dense(cache.layers)) described = describe_foreign(cache);
-  TQC_TRY_ASSIGN(Manifest manifest, std::move(described));
+  TQC_TRY_ASSIGN(Manifest manifest, describe_within_limits(cache));
   std::unique_ptr<format::SectionSource> sections =
       std::make_unique<ForeignSections>(std::move(cache), std::move(manifest));
   return sections;
