@@ -36,7 +36,8 @@ What IN is shows its content: a .tqkv file, or a cache of mlx-lm, llama.cpp,
 transformers (tools/tqcache_hf.py), NumPy or TurboMLX. Such files do not say whose
 they are: --model does, and computes some tokens again (--probe) to see that it is
 so, exit code 22 if not. --ids gives the token ids where the file has none; a cache
-without them cannot be gone on from. docs/interop.md tells what gets lost.
+without them cannot be gone on from. docs/interop.md tells what gets lost. Codes of TurboMLX are
+kept, but for sides that flags want dense (--bits 16).
 
 )";
 
@@ -146,7 +147,7 @@ void tell_fallback(const Console& console, const format::Manifest& info,
                    const cache::SidePlan& keys) {
   if (keys.dense || keys.center != cache::Centring::kPreRope) return;
   for (const format::LayerInfo& layer : info.layers) {
-    if (!is_attention(layer)) continue;
+    if (!is_attention(layer) || is_turbo(layer.k)) continue;
     const auto got = cache::key_centring(keys.center, info.identity.rope, layer.shape.head_dim);
     if (got == keys.center) continue;
     note(console,

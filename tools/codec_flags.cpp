@@ -361,7 +361,7 @@ void add_codec_flags(CLI::App& app, CodecFlags& flags) {
 }
 
 Result<cache::ConvertOptions> convert_options(const CodecFlags& flags) {
-  TQC_TRY_ASSIGN(cache::ConvertOptions options, 
+  TQC_TRY_ASSIGN(cache::ConvertOptions options,
                  cache::preset(flags.preset.value_or(std::string(cache::kDefaultPreset))));
   TQC_TRY(apply(SideChoices(flags.both, flags.keys, "key-"), options.keys));
   TQC_TRY(apply(SideChoices(flags.both, flags.values, "value-"), options.values));

@@ -38,7 +38,7 @@ struct SideFlags {
 
 struct CodecFlags {
   std::optional<std::string> preset;  // absent: cache::kDefaultPreset
-  std::string boundary_layers;  // "N" or "N:BITS"; empty: none
+  std::string boundary_layers;        // "N" or "N:BITS"; empty: none
   SideFlags both;
   SideFlags keys;
   SideFlags values;

@@ -388,7 +388,7 @@ TEST_F(TurboMlx, CodesAreKeptIfNobodyAsksForOthers) {
   const json k = info_of(target())["layers"][0]["k"];
   EXPECT_EQ(k["cache_type_id"], "tqcache.turbo_mse.v1");
   EXPECT_EQ(k["parts"][0]["rotation"], "matrix.v1");
-  EXPECT_EQ(k["parts"][0]["matrix_sha256"].get<std::string>().size(), 64u);
+  EXPECT_EQ(k["parts"][0]["matrix_xxh3_128"].get<std::string>().size(), 32u);
   EXPECT_THAT(must({"info", target()}).out,
               HasSubstr("turbo 4 bits, rotation by value, scale raw, centring none"));
   EXPECT_EQ(info_of(file())["layers"][0]["k"], k);  // as the file before

@@ -28,8 +28,8 @@ TEST(MapMatrix, HasNoValuesByDefault) {
 
 TEST(MapMatrix, RefusesValuesThatAreNotFiniteOrTooLarge) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), kInfinity, -kInfinity, 16.001f,
-                          -16.001f}) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), kInfinity, -kInfinity, 16.001f, -16.001f}) {
     const auto matrix = MapMatrix::make({1, 2, bad, 3});
     ASSERT_FALSE(matrix.ok()) << bad;
     EXPECT_EQ(matrix.error().code, ErrorCode::kCorrupt);
@@ -43,7 +43,7 @@ TEST(MapMatrix, IsEqualToWhatHasTheSameBits) {
   EXPECT_EQ(matrix_of(zero), matrix_of(zero));
   EXPECT_NE(matrix_of(zero), matrix_of(minus));
   EXPECT_NE(matrix_of(zero), MapMatrix());
-  EXPECT_EQ(matrix_of(zero).digest(), sha256(std::as_bytes(std::span(zero))));
+  EXPECT_NE(matrix_of(zero), matrix_of({&zero[0], 1}));
 }
 
 TEST(MapMatrix, SharesItsValuesWithCopies) {
@@ -113,8 +113,8 @@ void expect_same_bytes(CodecSpec spec, BlockOrder order) {
 TEST(MapMatrix, CodesAsTheSameMatrixFromASeedDoes) {
   for (const BlockOrder order : {BlockOrder::kKeys, BlockOrder::kValues}) {
     for (const int head_dim : {32, 80, 128}) {
-      expect_same_bytes(
-          {.head_dim = head_dim, .bits = 3, .rotation = RotationKind::kDenseQr}, order);
+      expect_same_bytes({.head_dim = head_dim, .bits = 3, .rotation = RotationKind::kDenseQr},
+                        order);
       expect_same_bytes({.head_dim = head_dim,
                          .mode = Mode::kProd,
                          .bits = 3,

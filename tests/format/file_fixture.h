@@ -116,7 +116,8 @@ inline cache::Cache pack_dense(cache::Cache cache, const std::vector<codec::Part
     cache::TurboSide turbo{
         .codec = must(codec::HeadCodec::make(static_cast<int>(shape.head_dim), parts, order)),
         .packed = {},
-        .tail = {dense.dtype, {}}};
+        .tail = {dense.dtype, {}},
+        .outliers = {0, static_cast<std::size_t>(shape.head_dim), {}}};
     for (std::size_t i = 0; i < dense.blocks.size(); ++i) {
       const auto block = static_cast<std::int64_t>(i);
       if (cache::tokens_in_block(cache.n_tokens(), block) < cache::kTokenBlock) {

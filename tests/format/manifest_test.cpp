@@ -253,9 +253,8 @@ TEST(Manifest, RefusesAMatrixThatDoesNotFit) {
   expect_matrix("part 1: matrix: 4 values where 1024 belong", [](auto& parts) {
     parts[1].quantizer.matrix = must(codec::MapMatrix::make({1, 0, 0, 1}));
   });
-  expect_matrix("part 0: matrix: 1024 values where 0 belong", [](auto& parts) {
-    parts[0].quantizer.rotation = codec::RotationKind::kDenseQr;
-  });
+  expect_matrix("part 0: matrix: 1024 values where 0 belong",
+                [](auto& parts) { parts[0].quantizer.rotation = codec::RotationKind::kDenseQr; });
 }
 
 // Values that no writer of ours would take.

@@ -61,9 +61,8 @@ class TurboMlxBuilder {
     }
     state.push_back(layer.values ? add_groups(layer.shape, *layer.values, "values")
                                  : add_dense(layer.shape, "values"));
-    push_entry("turbomlx.mlx_runtime.cache.TurboQuantKVCache",
-               "turbomlx.cache.turboquant_kv.v1", tuple(std::move(state)),
-               tuple(Json::array({meta_of(layer).dump()})));
+    push_entry("turbomlx.mlx_runtime.cache.TurboQuantKVCache", "turbomlx.cache.turboquant_kv.v1",
+               tuple(std::move(state)), tuple(Json::array({meta_of(layer).dump()})));
     return *this;
   }
 
@@ -177,8 +176,8 @@ class TurboMlxBuilder {
                      Json& state) {
     const std::int64_t heads = layer.shape.n_kv_heads;
     const auto rows = [&](const char* what, int code_bits) {
-      const auto width = static_cast<std::int64_t>(
-          codec::packed_size(static_cast<std::size_t>(dim), code_bits));
+      const auto width =
+          static_cast<std::int64_t>(codec::packed_size(static_cast<std::size_t>(dim), code_bits));
       return add(name + what, "U8", {1, heads, n_tokens_, width},
                  random_bytes(heads * n_tokens_ * width));
     };
@@ -224,7 +223,9 @@ class TurboMlxBuilder {
     const std::vector<std::int64_t> grid = {1, shape.n_kv_heads, n_tokens_, n_groups};
     const char* const type = type_of(groups.dtype);
     // Steps of either sign, as mlx has them; a bias on the far side of the values.
-    const auto scale = [&] { return 0.05f * (random_.uniform() + (random_.below(2) ? 2.0f : -2.0f)); };
+    const auto scale = [&] {
+      return 0.05f * (random_.uniform() + (random_.below(2) ? 2.0f : -2.0f));
+    };
     Json codes = add(name + ".codes", "U32", {1, shape.n_kv_heads, n_tokens_, words},
                      random_bytes(rows * words * 4));
     Json scales = add(name + ".scales", type, grid, floats(groups.dtype, rows * n_groups, scale));

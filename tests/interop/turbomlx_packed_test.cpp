@@ -140,11 +140,10 @@ std::vector<float> bounds(const cache::TurboSide& side, cache::HeadShape shape,
       for (std::size_t i = 0; i < dim; ++i) length += double{theirs[at + i]} * theirs[at + i];
       for (std::size_t i = 0; i < dim; ++i) {
         const double x = theirs[at + i];
-        const double first =
-            is_prod ? base[to_size(token % cache::kTokenBlock) * dim + i] : x;
+        const double first = is_prod ? base[to_size(token % cache::kTokenBlock) * dim + i] : x;
         const double rounded = kHalf * (std::abs(first) * 1.001 + std::abs(x - first));
-        result[at + i] = static_cast<float>(
-            rounded + 4 * kSingle * static_cast<double>(dim) * std::sqrt(length));
+        result[at + i] = static_cast<float>(rounded + 4 * kSingle * static_cast<double>(dim) *
+                                                          std::sqrt(length));
       }
     }
   }
@@ -211,8 +210,9 @@ TEST(TurboMlxPacked, SaysWhatIsRounded) {
 
 TEST(TurboMlxPacked, NamesTheModeAndHasTheMapByValue) {
   TurboMlxBuilder builder(kTokens);
-  builder.turbo({.bits = 4}).turbo({.bits = 3, .is_prod = true}).turbo(
-      {.mixed = BuiltMixed{16, 3, 2}, .values = BuiltGroups{2, 64, Dtype::kBF16}});
+  builder.turbo({.bits = 4})
+      .turbo({.bits = 3, .is_prod = true})
+      .turbo({.mixed = BuiltMixed{16, 3, 2}, .values = BuiltGroups{2, 64, Dtype::kBF16}});
   const auto sections = must(sections_of(import_built(builder)));
   const auto& layers = sections->manifest().layers;
   EXPECT_EQ(layers[0].k.cache_type_id, "tqcache.turbo_mse.v1");
@@ -355,12 +355,14 @@ TEST(TurboMlxMisfits, WhoeverWantsNoCodesGetsNone) {
   TurboMlxBuilder builder(300);
   builder.turbo({.values = BuiltGroups{}});
   const auto source = test::as_source(builder.file());
-  const ForeignCache keys = must(import_turbomlx(source, {.artifacts = {}, .keep_value_codes = false}));
+  const ForeignCache keys =
+      must(import_turbomlx(source, {.artifacts = {}, .keep_value_codes = false}));
   EXPECT_TRUE(attention(keys).k.packed);
   EXPECT_FALSE(attention(keys).v.packed);
   EXPECT_THAT(keys.losses,
               Contains("Keys and values in groups are decoded to f32 (1 x as asked for)."));
-  const ForeignCache values = must(import_turbomlx(source, {.artifacts = {}, .keep_key_codes = false}));
+  const ForeignCache values =
+      must(import_turbomlx(source, {.artifacts = {}, .keep_key_codes = false}));
   EXPECT_FALSE(attention(values).k.packed);
   EXPECT_TRUE(attention(values).v.packed);
 }
@@ -389,7 +391,8 @@ class Converted : public ::testing::Test {
     options.keys.dense = options.values.dense = true;
     options.keys.keep_packed = options.values.keep_packed = true;
     const auto path = dir_ / "a.tqkv";
-    must(format::convert_sections(*must(sections_of(import_built(builder))), path, options, {}));
+    must(format::convert_sections(*must(sections_of(import_built(builder))), path, options,
+                                  {.compression = format::Compression::kNone}));
     return path;
   }
 
@@ -444,7 +447,6 @@ TEST_F(Converted, IsReadAlikeByTheOtherProgram) {
     const auto& layer = std::get<cache::AttentionLayer>(cache.layers[i / 2]);
     const auto& row = told["sections"][i];
     EXPECT_EQ(row["form"] == 1, i != 3 && i != 5) << i;  // but for dense values
-    if (!row.contains("values")) continue;  // compressed, and the other program cannot
     EXPECT_EQ(row["values"].get<std::vector<float>>(),
               decoded(i % 2 == 0 ? layer.k : layer.v, layer.shape, 256))
         << i;
@@ -455,7 +457,10 @@ TEST_F(Converted, IsReadAlikeByTheOtherProgram) {
 TEST_F(Converted, GrowsWithTheSameParts) {
   cache::Cache cache = must(test::read_foreign(import_built(every_kind(300))));
   test::Random random(4);
-  const std::vector<double> most = {0.13, 0.75, 0.35, 0.35};  // of the length: 4, 3, 2.25, 2 bits
+  // Parts of the length. 4 bits leave .0093 of the energy (docs/codec.md §7), prod of 3 bits .18,
+  // and a quarter at 3 bits beside 2 bits .095; groups of 2 bits no more than a uniform error of a
+  // fourth of the range, which is 6: all with a fifth on top.
+  const std::vector<double> most = {0.116, 0.51, 0.37, 0.52};
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     auto& layer = std::get<cache::AttentionLayer>(cache.layers[i]);
     const auto width = to_size(layer.shape.n_kv_heads * layer.shape.head_dim);

@@ -74,8 +74,8 @@ ReadNumbers products_of(const TurboMlxRows& a, const TurboMlxRows& b) {
 ReadNumbers group_numbers(const TurboMlxRows& rows, Dtype dtype, std::size_t group,
                           std::size_t n_groups, float factor) {
   return [=](const ByteSource& file, std::size_t head, std::int64_t block) -> Result<Floats> {
-    TQC_TRY_ASSIGN(const Floats all, turbomlx_row_floats(file, rows, dtype, head,
-                                                         block * kTokenBlock, kTokenBlock));
+    TQC_TRY_ASSIGN(const Floats all,
+                   turbomlx_row_floats(file, rows, dtype, head, block * kTokenBlock, kTokenBlock));
     Floats own;
     for (std::size_t i = group; i < all.size(); i += n_groups) own.push_back(all[i] * factor);
     return own;
@@ -265,8 +265,7 @@ CodedPart base_part(const TurboMlxPart& part, int first) {
 }
 
 CodedPart residual_part(const TurboMlxPart& part, int first) {
-  const double factor =
-      std::sqrt(std::numbers::pi / 2) / static_cast<double>(part.channels.size());
+  const double factor = std::sqrt(std::numbers::pi / 2) / static_cast<double>(part.channels.size());
   const auto centroid = static_cast<float>(factor);
   CodedPart residual;
   residual.spec = spec_of(static_cast<int>(part.channels.size()), 1, *part.sketch->map);
@@ -279,8 +278,8 @@ CodedPart residual_part(const TurboMlxPart& part, int first) {
 
 void add(CodedPart part, const TurboMlxRows& codes, CodedSide& side) {
   part.rows = side.rows.size();
-  side.rows.push_back({codes, part.spec.quantizer.bits,
-                       static_cast<std::size_t>(part.spec.quantizer.head_dim)});
+  side.rows.push_back(
+      {codes, part.spec.quantizer.bits, static_cast<std::size_t>(part.spec.quantizer.head_dim)});
   side.parts.push_back(std::move(part));
 }
 
