@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -266,6 +268,15 @@ Outcome<std::uint64_t> convert_sections(const Console& console, const std::strin
       format::convert_sections(sections, job.flags.output, job.options, job.write, bar.callback()));
 }
 
+// Whether a flag says how keys, or values, shall be packed; `group` is that of the flags for this
+// side alone.
+bool is_asked(const std::vector<const CLI::Option*>& options, std::string_view group) {
+  return std::ranges::any_of(options, [&](const CLI::Option* option) {
+    const bool counts = option->get_group() == "Codec" || option->get_group() == group;
+    return counts && option->count() > 0;
+  });
+}
+
 // Codes of another program are kept by a .tqkv file, unless these sides shall be dense there. Files
 // of other programs get values that were rounded once less.
 ForeignFlags foreign_flags(const Job& job) {
@@ -297,8 +308,8 @@ Result<void> check_kept_codes(const format::Manifest& manifest, const Job& job) 
 Outcome<ExitCode> convert_foreign(const Console& console, const std::string& name,
                                   std::unique_ptr<ByteSource> source, ForeignKind kind, Job& job) {
   const auto watched = std::make_shared<WatchedSource>(std::move(source));
-  job.options.keys.keep_packed = !are_for_keys(job.flags.codec);
-  job.options.values.keep_packed = !are_for_values(job.flags.codec);
+  job.options.keys.keep_packed = !is_asked(job.flags.of_own, "Keys alone");
+  job.options.values.keep_packed = !is_asked(job.flags.of_own, "Values alone");
   TQC_TRY_ASSIGN(ForeignInput input,
                  open_foreign(console, name, watched, kind, foreign_flags(job), job.model,
                               job.flags.first_tokens, job.flags.n_threads));
