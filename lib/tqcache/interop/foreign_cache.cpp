@@ -35,8 +35,12 @@ Result<LayerInfo> info_of(const ForeignAttention& layer) {
   LayerInfo info;
   info.cache_type_id = format::kAttentionType;
   info.shape = layer.shape;
-  TQC_TRY_ASSIGN(info.k, info_of(layer.k, layer.shape));
-  TQC_TRY_ASSIGN(info.v, info_of(layer.v, layer.shape));
+  auto k = info_of(layer.k, layer.shape);
+  if (!k) return in_context("k", std::move(k).error());
+  auto v = info_of(layer.v, layer.shape);
+  if (!v) return in_context("v", std::move(v).error());
+  info.k = std::move(k).value();
+  info.v = std::move(v).value();
   return info;
 }
 
@@ -102,9 +106,11 @@ Result<Manifest> describe_foreign(const ForeignCache& cache) {
   manifest.identity = cache.identity;
   TQC_TRY(set_tokens(cache, manifest));
   for (const ForeignLayer& layer : cache.layers) {
-    TQC_TRY_ASSIGN(LayerInfo info,
-                   std::visit([](const auto& each) { return info_of(each); }, layer));
-    manifest.layers.push_back(std::move(info));
+    auto info = std::visit([](const auto& each) { return info_of(each); }, layer);
+    if (!info) {
+      return in_context("layer " + std::to_string(manifest.layers.size()), std::move(info).error());
+    }
+    manifest.layers.push_back(std::move(info).value());
   }
   TQC_TRY(format::check_contents(manifest));
   for (const SectionKey& key : format::plan_sections(manifest.layers, manifest.n_tokens())) {
