@@ -37,8 +37,8 @@ struct ConvertOptions {
 };
 
 // What convert() makes of each layer: [n_layers, 2], keys before values. Sides that stay dense and
-// arrays layers have dense plans, and so have turbo sides that are kept as they are. In the others
-// all is settled: head_dim, how many channels are loud, and the centring that the side really gets.
+// arrays layers have dense plans. In the others all is settled: head_dim, how many channels are
+// loud, and the centring that the side really gets.
 //
 // Looks at what sides are and not at their values: a cache without its token blocks will do.
 // Errors: kInvalidArgument (bits, sinks or boundary layers out of range; a side that is turbo
