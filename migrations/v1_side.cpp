@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tqcache/base/half.h"
+#include "tqcache/cache/coded_block.h"
 #include "tqcache/codec/packing.h"
 
 namespace tqcache::migrations {
@@ -170,37 +171,32 @@ std::optional<std::string> misfit(const CodedSide& in) {
   return std::nullopt;
 }
 
-// Writes token blocks: codes and scales of one kv head after another, as TurboBlock has them.
+// Reads token blocks of the old file, and writes them as TurboBlock has them.
 class BlockPacker {
  public:
-  BlockPacker(const CodedSide& in, const cache::TurboSide& side) : in_(in), codec_(side.codec) {}
+  BlockPacker(const CodedSide& in, codec::BlockOrder order)
+      : in_(in), layout_(in.shape, specs_of(in), order) {}
 
-  AlignedBytes pack(std::int64_t block, std::size_t block_bytes) const {
-    AlignedBytes bytes(block_bytes);
-    const std::span<std::byte> all(bytes);
-    const std::size_t row_bytes = to_size(kTokenBlock) * sizeof(std::uint16_t);
-    const std::size_t scale_bytes = codec_.n_scale_rows() * row_bytes;
-    const std::size_t n_heads = to_size(in_.shape.n_kv_heads);
-    for (std::size_t head = 0; head < n_heads; ++head) {
+  std::size_t bytes() const { return layout_.bytes(); }
+
+  AlignedBytes pack(std::int64_t block) const {
+    AlignedBytes bytes(layout_.bytes());
+    for (std::size_t head = 0; head < to_size(in_.shape.n_kv_heads); ++head) {
       const std::size_t first_row = head * to_size(in_.n_tokens) + to_size(block * kTokenBlock);
-      pack_codes(first_row, all.subspan(head * codec_.code_bytes(), codec_.code_bytes()));
-      const std::size_t scales_at = n_heads * codec_.code_bytes() + head * scale_bytes;
-      pack_scales(first_row, all.subspan(scales_at, scale_bytes));
+      pack_codes(head, first_row, bytes);
+      pack_scales(head, first_row, bytes);
     }
     return bytes;
   }
 
  private:
-  void pack_codes(std::size_t first_row, std::span<std::byte> out) const {
+  void pack_codes(std::size_t head, std::size_t first_row, std::span<std::byte> out) const {
     std::vector<std::vector<std::uint8_t>> rows;
     for (const CodeRows& each : in_.rows) rows.push_back(unpacked(each, first_row));
-    std::size_t at = 0;
     for (std::size_t i = 0; i < in_.parts.size(); ++i) {
       const CodedPart& part = in_.parts[i];
-      const codec::BlockShape& shape = codec_.part(i).shape();
-      codec::pack_block(shape, columns(rows[part.rows], part.first_code, shape.dim()),
-                        out.subspan(at, shape.block_bytes()));
-      at += shape.block_bytes();
+      layout_.put_codes(head, i, {rows[part.rows], in_.rows[part.rows].n_codes, part.first_code},
+                        out);
     }
   }
 
@@ -215,36 +211,27 @@ class BlockPacker {
     return codes;
   }
 
-  // Some columns of these: [256, count].
-  static std::vector<std::uint8_t> columns(const std::vector<std::uint8_t>& codes,
-                                           std::size_t first, std::size_t count) {
-    const std::size_t n_codes = codes.size() / to_size(kTokenBlock);
-    if (count == n_codes) return codes;
-    std::vector<std::uint8_t> result(to_size(kTokenBlock) * count);
-    for (std::size_t token = 0; token < to_size(kTokenBlock); ++token) {
-      std::copy_n(codes.data() + token * n_codes + first, count, result.data() + token * count);
+  void pack_scales(std::size_t head, std::size_t first_row, std::span<std::byte> out) const {
+    for (std::size_t i = 0; i < in_.parts.size(); ++i) {
+      const CodedPart& part = in_.parts[i];
+      layout_.put_scales(head, i, halves(part.scales, first_row, part.factor), out);
+      if (part.spec.has_bias) {
+        layout_.put_biases(head, i, halves(part.biases, first_row, 1), out);
+      }
     }
-    return result;
   }
 
-  // A row for each part, then one for each bias.
-  void pack_scales(std::size_t first_row, std::span<std::byte> out) const {
-    std::size_t at = 0;
-    const auto put = [&](const std::vector<float>& values, float factor) {
-      for (std::size_t token = 0; token < to_size(kTokenBlock); ++token) {
-        const std::uint16_t half = f32_to_f16(values[first_row + token] * factor);
-        std::memcpy(out.data() + at, &half, sizeof half);
-        at += sizeof half;
-      }
-    };
-    for (const CodedPart& part : in_.parts) put(part.scales, part.factor);
-    for (const CodedPart& part : in_.parts) {
-      if (part.spec.has_bias) put(part.biases, 1);
+  static std::vector<std::uint16_t> halves(const std::vector<float>& values, std::size_t first_row,
+                                           float factor) {
+    std::vector<std::uint16_t> row(to_size(kTokenBlock));
+    for (std::size_t token = 0; token < row.size(); ++token) {
+      row[token] = f32_to_f16(values[first_row + token] * factor);
     }
+    return row;
   }
 
   const CodedSide& in_;
-  codec::HeadCodec codec_;
+  cache::CodedBlock layout_;
 };
 
 Result<cache::Outliers> outliers_of(const CodedSide& in, const codec::HeadCodec& codec) {
@@ -266,11 +253,10 @@ Result<cache::TurboSide> packed_side(const CodedSide& in, codec::BlockOrder orde
                         .packed = {},
                         .tail = std::move(tail),
                         .outliers = std::move(outliers)};
-  const BlockPacker packer(in, side);
+  const BlockPacker packer(in, order);
   for (std::int64_t block = 0; block < n_packed; ++block) {
-    const std::size_t bytes = cache::packed_block_bytes(side, in.shape, block);
-    TQC_TRY(context.take(bytes));
-    side.packed.push_back({SharedBytes(packer.pack(block, bytes))});
+    TQC_TRY(context.take(packer.bytes()));
+    side.packed.push_back({SharedBytes(packer.pack(block))});
   }
   return side;
 }

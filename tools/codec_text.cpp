@@ -15,13 +15,17 @@ int channels_of(const format::SideInfo& side) {
   return channels;
 }
 
+const char* residual_word(codec::RotationKind rotation) {
+  if (rotation == codec::RotationKind::kGaussian) return "gaussian";
+  return rotation == codec::RotationKind::kMatrix ? "given" : "orthogonal";
+}
+
 std::string mode_text(const format::SideInfo& side) {
   const codec::PartSpec& first = side.parts.front();
   const codec::PartSpec& last = side.parts.back();
   if (last.of_residual) {
-    const bool gaussian = last.quantizer.rotation == codec::RotationKind::kGaussian;
     return fmt::format("prod {} bits, {} residual", first.quantizer.bits + last.quantizer.bits,
-                       gaussian ? "gaussian" : "orthogonal");
+                       residual_word(last.quantizer.rotation));
   }
   if (first.has_bias) {
     return fmt::format("affine {} bits, groups of {}", first.quantizer.bits,
@@ -39,6 +43,7 @@ std::string turn_text(const codec::PartSpec& part) {
   const codec::QuantizerSpec& spec = part.quantizer;
   std::string text;
   if (spec.rotation == codec::RotationKind::kDenseQr) text += ", dense rotation";
+  if (spec.rotation == codec::RotationKind::kMatrix) text += ", rotation by value";
   if (spec.rounds > 1) text += fmt::format(", {} rounds", spec.rounds);
   if (spec.scale == codec::ScaleRule::kNorm) text += ", scale norm";
   if (spec.scale == codec::ScaleRule::kRaw) text += ", scale raw";

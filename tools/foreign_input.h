@@ -35,6 +35,9 @@ struct ForeignFlags {
   std::string turbo_layout;       // of the TurboQuant fork's rows
   std::string artifacts;          // of TurboMLX
   std::int64_t n_probe = 16;      // tokens to compute again; 0: none
+  // Set by the program: codes that could be kept are decoded.
+  bool decode_keys = false;
+  bool decode_values = false;
 };
 void add_foreign_flags(CLI::App& app, ForeignFlags& flags);
 // Those of them that do not need a model's weights.

@@ -408,7 +408,7 @@ TEST(Quantizer, EncodesTheSameEverywhere) {
 // The same of the other maps and scale rules, and of head_dims that only they or larger caches
 // have.
 TEST(Quantizer, EncodesTheSameEverywhereInEveryKind) {
-  constexpr QuantizerSpec kSpecs[] = {
+  const QuantizerSpec kSpecs[] = {
       {.head_dim = 8, .bits = 4},
       {.head_dim = 128, .bits = 2, .rounds = 2},
       {.head_dim = 96, .bits = 3, .rounds = 3, .scale = ScaleRule::kNorm},

@@ -11,7 +11,7 @@ import math
 BLOCK = 256
 
 Part = collections.namedtuple(
-    "Part", "first size bits rotation rounds seed of_residual has_bias centroids"
+    "Part", "first size bits rotation rounds seed of_residual has_bias centroids matrix"
 )
 
 
@@ -169,15 +169,19 @@ def orthogonal(columns):
             other[:] = [y - x * share for x, y in zip(column, other)]
 
 
-def matrix_back(dim, rotation, seed):
-    """The function y -> M^T y."""
+def drawn_rows(dim, rotation, seed):
+    """The rows of a matrix that is made from a seed."""
     drawn = normal_numbers(seed)
     rows = [[next(drawn) for _ in range(dim)] for _ in range(dim)]
     if rotation == "dense_qr.v1":
         columns = [list(column) for column in zip(*rows)]
         orthogonal(columns)
         rows = zip(*columns)
-    rows = [f32(row) for row in rows]
+    return [f32(row) for row in rows]
+
+
+def matrix_back(dim, rows):
+    """The function y -> M^T y."""
 
     def back(y):
         x = [0.0] * dim
@@ -193,7 +197,13 @@ def map_back(part):
         return hadamard_back(part.size, part.rounds, part.seed)
     if part.rotation == "none.v1":
         return lambda y: y
-    return matrix_back(part.size, part.rotation, part.seed)
+    if part.rotation == "matrix.v1":
+        values = part.matrix
+        rows = [values[i : i + part.size] for i in range(0, part.size**2, part.size)]
+        if len(values) != part.size**2:
+            raise ValueError("a matrix of another size than its part")
+        return matrix_back(part.size, rows)
+    return matrix_back(part.size, drawn_rows(part.size, part.rotation, part.seed))
 
 
 # --- decoding: codec.md 4

@@ -142,7 +142,10 @@ def name_part(part):
     name = u64(part.scalar(0, "I")) + u64(part.scalar(1, "I")) + u64(part.scalar(2, "B"))
     name += sized(part.text(3)) + u64(part.scalar(4, "B")) + u64(part.scalar(5, "Q"))
     name += sized(part.text(6)) + u64(part.scalar(7, "B")) + u64(part.scalar(8, "B"))
-    return name + sized(part.vector(9, 4)[0])
+    name += sized(part.vector(9, 4)[0])
+    if part.text(3) == b"matrix.v1":
+        name += hashlib.sha256(part.vector(10, 4)[0]).digest()
+    return name
 
 
 def name_side(side):
@@ -283,6 +286,7 @@ def part_of(table):
         of_residual=table.scalar(7, "B") == 1,
         has_bias=table.scalar(8, "B") == 1,
         centroids=table.numbers(9, "f"),
+        matrix=table.numbers(10, "f") if table.where(10) else None,
     )
 
 

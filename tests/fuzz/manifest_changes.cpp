@@ -111,6 +111,17 @@ void change_tokens(Chance& chance, Manifest& manifest) {
   }
 }
 
+// Another map; a matrix of the right size, or none where one belongs.
+void change_map(Chance& chance, codec::QuantizerSpec& quantizer) {
+  change_enum(chance, quantizer.rotation, 5);
+  quantizer.matrix = {};
+  if (chance.one_in(4)) return;
+  const auto dim = static_cast<std::size_t>(std::clamp(quantizer.head_dim, 0, 64));
+  AlignedFloats values(dim * dim, 0.0f);
+  for (std::size_t i = 0; i < dim; ++i) values[i * dim + chance.below(dim)] = 1.0f;
+  if (auto matrix = codec::MapMatrix::make(std::move(values))) quantizer.matrix = *matrix;
+}
+
 void change_part(Chance& chance, codec::PartSpec& part) {
   codec::QuantizerSpec& quantizer = part.quantizer;
   switch (chance.below(9)) {
@@ -129,7 +140,7 @@ void change_part(Chance& chance, codec::PartSpec& part) {
     case 3:
       return change_number(chance, quantizer.seed);
     case 4:
-      return change_enum(chance, quantizer.rotation, 4);
+      return change_map(chance, quantizer);
     case 5:
       quantizer.rounds = static_cast<int>(chance.below(5));
       return;

@@ -131,6 +131,7 @@ Result<void> check_form(const Side& side, const SidePlan& plan,
 
 Result<SidePlan> plan_side(const Side& side, const SidePlan& wanted, BlockOrder order,
                            std::int64_t head_dim, const Rope& rope, PartsOfSpecs& specs) {
+  if (wanted.keep_packed && std::holds_alternative<TurboSide>(side)) return dense_plan();
   if (wanted.dense) {
     TQC_TRY(check_form(side, wanted, {}));
     return dense_plan();

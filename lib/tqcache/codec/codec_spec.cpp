@@ -20,15 +20,25 @@ Result<void> check_kind(const char* name, Kind kind, Kind last) {
                std::string(name) + " " + std::to_string(static_cast<int>(kind)) + ": not known"};
 }
 
+Result<void> check_matrix(const QuantizerSpec& spec) {
+  const std::size_t dim = static_cast<std::size_t>(spec.head_dim);
+  const std::size_t expected = spec.rotation == RotationKind::kMatrix ? dim * dim : 0;
+  const std::size_t count = spec.matrix.values().size();
+  if (count == expected) return {};
+  return Error{ErrorCode::kCorrupt, "matrix: " + std::to_string(count) + " values where " +
+                                        std::to_string(expected) + " belong"};
+}
+
 }  // namespace
 
 Result<void> validate(const QuantizerSpec& spec) {
   TQC_TRY(check_range("head_dim", spec.head_dim, kMinPartDim, kMaxHeadDim));
   TQC_TRY(check_range("bits", spec.bits, kMinBits, kMaxBits));
-  TQC_TRY(check_kind("rotation", spec.rotation, RotationKind::kNone));
+  TQC_TRY(check_kind("rotation", spec.rotation, RotationKind::kMatrix));
   TQC_TRY(check_kind("scale rule", spec.scale, ScaleRule::kPeak));
   const int max_rounds = spec.rotation == RotationKind::kHadamard ? kMaxRounds : 1;
-  return check_range("rounds", spec.rounds, 1, max_rounds);
+  TQC_TRY(check_range("rounds", spec.rounds, 1, max_rounds));
+  return check_matrix(spec);
 }
 
 std::string_view mode_word(Mode mode) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "tqcache/base/result.h"
+#include "tqcache/codec/map_matrix.h"
 
 namespace tqcache::codec {
 
@@ -39,7 +40,8 @@ enum class RotationKind : std::uint8_t {
   kHadamard,  // `rounds` rounds of random signs and a Hartley and Hadamard transform
   kDenseQr,   // the orthogonal factor of a Gaussian matrix: the paper's, at d^2 a vector
   kGaussian,  // independent normal entries: the paper's S of the QJL residual; not orthogonal
-  kNone       // the identity
+  kNone,      // the identity
+  kMatrix     // any matrix, by value: what other programs have; nobody asks for it
 };
 
 // What is kept beside the codes of x, y being x after the map and c its centroids:
@@ -58,11 +60,13 @@ struct QuantizerSpec {
   RotationKind rotation = RotationKind::kHadamard;
   int rounds = 1;  // of kHadamard, 1 to 3; otherwise 1
   ScaleRule scale = ScaleRule::kUnbiased;
+  MapMatrix matrix = {};  // of kMatrix: [head_dim, head_dim]; otherwise none
 
   bool operator==(const QuantizerSpec&) const = default;
 };
 
-// Errors: kUnsupported when a number is out of range, or a kind is not known.
+// Errors: kUnsupported when a number is out of range, or a kind is not known; kCorrupt when the
+//         matrix is of another size, or none belongs there.
 Result<void> validate(const QuantizerSpec& spec);
 
 struct PartSpec {

@@ -137,7 +137,7 @@ std::shared_ptr<const AlignedFloats> make_matrix(const QuantizerSpec& spec) {
   if (spec.rotation == RotationKind::kGaussian) {
     return std::make_shared<const AlignedFloats>(gaussian_matrix(n, spec.seed));
   }
-  return nullptr;
+  return spec.matrix.shared();
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 //   kDenseQr   the orthogonal factor of a Gaussian matrix, as a matrix
 //   kGaussian  a Gaussian matrix; "unrotate" is its transpose, not its inverse
 //   kNone      the identity
+//   kMatrix    any matrix, as given; "unrotate" is its transpose
 //
 // Spec: docs/codec.md §2. Source: arXiv 2504.19874 takes a dense random rotation; the Hartley
 // factor is ours, and keeps head_dim 80, 96, 112, 192 or 576 without padding.
@@ -28,7 +29,7 @@ namespace tqcache::codec {
 // A value: copies share the same immutable tables.
 class Rotation {
  public:
-  // Uses head_dim, rotation, rounds and seed. Requires: validate(spec).
+  // Uses head_dim, rotation, rounds, seed and matrix. Requires: validate(spec).
   explicit Rotation(const QuantizerSpec& spec);
 
   std::size_t head_dim() const { return head_dim_; }
@@ -41,13 +42,14 @@ class Rotation {
   std::size_t part_size() const { return part_size_; }
   float factor() const { return factor_; }  // 1 / sqrt(head_dim)
 
-  // Of kDenseQr and kGaussian: [head_dim, head_dim], row i gives component i. Otherwise empty.
+  // Of kDenseQr, kGaussian and kMatrix: [head_dim, head_dim], row i gives component i. Otherwise
+  // empty.
   std::span<const float> matrix() const;
 
   // y = R x and x = R^T y.
   //
   // Shapes:  x, y [head_dim]; may be the same memory, but must not overlap otherwise.
-  // Units:   none. |y| = |x| up to rounding, but for kGaussian.
+  // Units:   none. |y| = |x| up to rounding, but for kGaussian and kMatrix.
   // Threads: any number at once.
   // Bytes:   identical on every CPU; the order of operations is part of the format.
   void rotate(std::span<const float> x, std::span<float> y) const;

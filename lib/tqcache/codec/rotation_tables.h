@@ -49,7 +49,7 @@ struct RotationTables {
   // -1.
   std::vector<std::uint32_t, AlignedAllocator<std::uint32_t>> sign_bits;
 
-  // Of kDenseQr and kGaussian: [head_dim, head_dim].
+  // Of kDenseQr, kGaussian and kMatrix: [head_dim, head_dim].
   const float* matrix;
 
   // The boundaries as a search tree: the children of node n are 2n + 1 (for a component not above

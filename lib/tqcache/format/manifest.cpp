@@ -21,6 +21,8 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
+bool same_bits(const codec::MapMatrix& a, const codec::MapMatrix& b) { return a == b; }
+
 bool same_bits(const codec::PartSpec& a, const codec::PartSpec& b) {
   return a.first == b.first && a.quantizer == b.quantizer && a.of_residual == b.of_residual &&
          a.has_bias == b.has_bias && same_bits(a.centroids, b.centroids);

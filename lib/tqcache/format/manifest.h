@@ -94,6 +94,7 @@ const SideInfo& side_of(const LayerInfo& layer, SideName side);
 
 // Equal as the bytes of a file are, in which 0 and -0 differ.
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
+bool same_bits(const codec::MapMatrix& a, const codec::MapMatrix& b);
 bool same_bits(const codec::PartSpec& a, const codec::PartSpec& b);
 bool same_bits(const std::vector<codec::PartSpec>& a, const std::vector<codec::PartSpec>& b);
 

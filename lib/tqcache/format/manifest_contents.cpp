@@ -218,8 +218,9 @@ class CodecCosts {
  private:
   static std::size_t matrix_values(const codec::PartSpec& part) {
     const codec::RotationKind kind = part.quantizer.rotation;
-    const bool has_matrix =
-        kind == codec::RotationKind::kDenseQr || kind == codec::RotationKind::kGaussian;
+    const bool has_matrix = kind == codec::RotationKind::kDenseQr ||
+                            kind == codec::RotationKind::kGaussian ||
+                            kind == codec::RotationKind::kMatrix;
     const auto size = static_cast<std::size_t>(part.quantizer.head_dim);
     return has_matrix ? size * size : 0;
   }

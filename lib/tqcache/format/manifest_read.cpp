@@ -10,6 +10,7 @@
 #include <array>
 #include <cassert>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -96,6 +97,9 @@ Result<cache::Identity> read_identity(const fb::Identity& in) {
 struct Budget {
   std::uint64_t mean_values = kMaxMeanValues;
   std::uint64_t ordered_channels = kMaxOrderedChannels;
+  std::uint64_t matrix_values = kMaxMatrixValues;
+  // Matrices that were read, by where they stand: parts that share one in the file do in memory.
+  std::map<const flatbuffers::Vector<float>*, codec::MapMatrix> matrices = {};
 };
 
 Result<std::vector<float>> read_mean(const flatbuffers::Vector<float>& mean, Budget& budget) {
@@ -117,6 +121,19 @@ Result<std::vector<std::uint16_t>> read_outliers(const flatbuffers::Vector<std::
   return to_vector(outliers);
 }
 
+Result<codec::MapMatrix> read_matrix(const flatbuffers::Vector<float>& in, Budget& budget) {
+  if (const auto known = budget.matrices.find(&in); known != budget.matrices.end()) {
+    return known->second;
+  }
+  if (in.size() == 0) return corrupt("a matrix of no values");
+  TQC_TRY(check_count(in.size(), budget.matrix_values, "values of a matrix, beyond those of all"));
+  budget.matrix_values -= in.size();
+  TQC_TRY_ASSIGN(codec::MapMatrix matrix,
+                 codec::MapMatrix::make(AlignedFloats(in.begin(), in.end())));
+  budget.matrices.emplace(&in, matrix);
+  return matrix;
+}
+
 template <class Kind, std::size_t n>
 Result<Kind> read_kind(const std::array<KindName<Kind>, n>& table, std::string_view what,
                        const flatbuffers::String& name) {
@@ -129,7 +146,7 @@ Result<bool> read_yes_no(fb::YesNo value, std::string_view what) {
   return checked == fb::YesNo::yes;
 }
 
-Result<codec::PartSpec> read_part(const fb::Part& in) {
+Result<codec::PartSpec> read_part(const fb::Part& in, Budget& budget) {
   codec::PartSpec part;
   TQC_TRY(check_count(in.first(), cache::kMaxHeadDim, "channels before a part"));
   TQC_TRY(check_count(in.size(), cache::kMaxHeadDim, "channels of a part"));
@@ -144,17 +161,20 @@ Result<codec::PartSpec> read_part(const fb::Part& in) {
   TQC_TRY_ASSIGN(part.has_bias, read_yes_no(in.has_bias(), "value of has_bias"));
   TQC_TRY(check_count(in.centroids()->size(), kMaxCentroids, "centroids"));
   part.centroids = to_vector(*in.centroids());
+  if (in.matrix() != nullptr) {
+    TQC_TRY_ASSIGN(part.quantizer.matrix, read_matrix(*in.matrix(), budget));
+  }
   return part;
 }
 
-Result<std::vector<codec::PartSpec>> read_codec(const fb::Codec& in) {
+Result<std::vector<codec::PartSpec>> read_codec(const fb::Codec& in, Budget& budget) {
   TQC_TRY_ASSIGN(const std::string layout, read_text(*in.layout()));
   if (layout != kLayoutName) return unknown_name("layout", layout);
   if (in.parts()->size() == 0) return corrupt("a codec without parts");
   TQC_TRY(check_count(in.parts()->size(), codec::kMaxParts, "parts of a codec"));
   std::vector<codec::PartSpec> parts;
   for (const fb::Part* each : *in.parts()) {
-    auto part = read_part(*each);
+    auto part = read_part(*each, budget);
     if (!part) return in_context("part " + std::to_string(parts.size()), std::move(part).error());
     parts.push_back(std::move(part).value());
   }
@@ -164,7 +184,7 @@ Result<std::vector<codec::PartSpec>> read_codec(const fb::Codec& in) {
 // What stands beside a codec and nowhere else. `n_channels` counts those of all kv heads.
 Result<void> read_turbo_fields(const fb::Side& in, std::uint64_t n_channels, Budget& budget,
                                SideInfo& side) {
-  TQC_TRY_ASSIGN(side.parts, read_codec(*in.codec()));
+  TQC_TRY_ASSIGN(side.parts, read_codec(*in.codec(), budget));
   if (in.centring() == nullptr) return corrupt("a codec without centring");
   TQC_TRY_ASSIGN(side.centring, read_kind(kCentringNames, "centring", *in.centring()));
   if (in.mean() != nullptr) {

@@ -78,7 +78,8 @@ class Written {
 };
 
 // The sides of layers. What many of them have alike is written once: texts, codecs, and in those
-// parts and codebooks. Most files have one codec, and parts of mode affine differ in `first` alone.
+// parts, codebooks and matrices. Most files have one codec, and parts of mode affine differ in
+// `first` alone.
 class SideWriter {
  public:
   // Requires: what make() is given outlives this.
@@ -119,7 +120,16 @@ class SideWriter {
     return fb::CreatePart(
         out_, static_cast<std::uint32_t>(part.first), static_cast<std::uint32_t>(spec.head_dim),
         static_cast<std::uint8_t>(spec.bits), rotation, static_cast<std::uint8_t>(spec.rounds),
-        spec.seed, scale, to_yes_no(part.of_residual), to_yes_no(part.has_bias), centroids);
+        spec.seed, scale, to_yes_no(part.of_residual), to_yes_no(part.has_bias), centroids,
+        make_matrix(spec.matrix));
+  }
+
+  // Absent when there is none.
+  Offset<flatbuffers::Vector<float>> make_matrix(const codec::MapMatrix& matrix) {
+    const std::span<const float> values = matrix.values();
+    if (values.empty()) return {};
+    return matrices_.get(
+        matrix, [&](const auto&) { return out_.CreateVector(values.data(), values.size()); });
   }
 
   static fb::YesNo to_yes_no(bool value) { return value ? fb::YesNo::yes : fb::YesNo::no; }
@@ -128,6 +138,7 @@ class SideWriter {
   Written<std::vector<codec::PartSpec>, fb::Codec> codecs_;
   Written<codec::PartSpec, fb::Part> parts_;
   Written<std::vector<float>, flatbuffers::Vector<float>> codebooks_;
+  Written<codec::MapMatrix, flatbuffers::Vector<float>> matrices_;
 };
 
 Offset<fb::Array> make_array(Builder& out, const ArrayInfo& array) {

@@ -40,11 +40,12 @@ inline constexpr std::array<KindName<codec::Mode>, 4> kTurboTypes = {{
     {codec::Mode::kAffine, "tqcache.affine.v1"},
 }};
 
-inline constexpr std::array<KindName<codec::RotationKind>, 4> kRotationNames = {{
+inline constexpr std::array<KindName<codec::RotationKind>, 5> kRotationNames = {{
     {codec::RotationKind::kHadamard, "hartley_hadamard.v1"},
     {codec::RotationKind::kDenseQr, "dense_qr.v1"},
     {codec::RotationKind::kGaussian, "gaussian.v1"},
     {codec::RotationKind::kNone, "none.v1"},
+    {codec::RotationKind::kMatrix, "matrix.v1"},
 }};
 
 inline constexpr std::array<KindName<codec::ScaleRule>, 4> kScaleNames = {{

@@ -18,23 +18,33 @@ using format::SectionKey;
 using format::SideInfo;
 using format::SideName;
 
-SideInfo info_of(const ForeignSide& side) {
+Result<SideInfo> info_of(const ForeignSide& side, cache::HeadShape shape) {
   SideInfo info;
   info.cache_type_id = format::kDenseType;
   info.dense_dtype = side.dtype;
+  if (!side.packed) return info;
+  TQC_TRY_ASSIGN(const codec::Mode mode,
+                 codec::mode_of(static_cast<int>(shape.head_dim), side.packed->parts));
+  info.cache_type_id = format::name_of(format::kTurboTypes, mode);
+  info.parts = side.packed->parts;
+  info.outliers = side.packed->outliers;
   return info;
 }
 
-LayerInfo info_of(const ForeignAttention& layer) {
+Result<LayerInfo> info_of(const ForeignAttention& layer) {
   LayerInfo info;
   info.cache_type_id = format::kAttentionType;
   info.shape = layer.shape;
-  info.k = info_of(layer.k);
-  info.v = info_of(layer.v);
+  auto k = info_of(layer.k, layer.shape);
+  if (!k) return in_context("k", std::move(k).error());
+  auto v = info_of(layer.v, layer.shape);
+  if (!v) return in_context("v", std::move(v).error());
+  info.k = std::move(k).value();
+  info.v = std::move(v).value();
   return info;
 }
 
-LayerInfo info_of(const ForeignArrays& layer) {
+Result<LayerInfo> info_of(const ForeignArrays& layer) {
   LayerInfo info;
   info.cache_type_id = layer.window ? format::kRotatingType : format::kArraysType;
   for (const ForeignArray& array : layer.arrays) {
@@ -71,9 +81,24 @@ SectionInfo describe_section(const std::vector<LayerInfo>& layers, const Section
   section.layer = key.layer;
   section.side = key.side;
   section.block = key.block;
-  section.raw_bytes =
-      format::raw_bytes(layers[static_cast<std::size_t>(key.layer)], key, false, n_tokens);
+  const LayerInfo& layer = layers[static_cast<std::size_t>(key.layer)];
+  section.packed = key.side != SideName::kArray && is_turbo(side_of(layer, key.side)) &&
+                   cache::tokens_in_block(n_tokens, key.block) == cache::kTokenBlock;
+  section.raw_bytes = format::raw_bytes(layer, key, section.packed, n_tokens);
   return section;
+}
+
+// Drops packed forms. Whether there were any.
+bool make_dense(std::vector<ForeignLayer>& layers) {
+  bool is_changed = false;
+  for (ForeignLayer& layer : layers) {
+    auto* const attention = std::get_if<ForeignAttention>(&layer);
+    if (attention == nullptr) continue;
+    is_changed = is_changed || attention->k.packed || attention->v.packed;
+    attention->k.packed.reset();
+    attention->v.packed.reset();
+  }
+  return is_changed;
 }
 
 Result<Manifest> describe_foreign(const ForeignCache& cache) {
@@ -81,13 +106,25 @@ Result<Manifest> describe_foreign(const ForeignCache& cache) {
   manifest.identity = cache.identity;
   TQC_TRY(set_tokens(cache, manifest));
   for (const ForeignLayer& layer : cache.layers) {
-    manifest.layers.push_back(std::visit([](const auto& each) { return info_of(each); }, layer));
+    auto info = std::visit([](const auto& each) { return info_of(each); }, layer);
+    if (!info) {
+      return in_context("layer " + std::to_string(manifest.layers.size()), std::move(info).error());
+    }
+    manifest.layers.push_back(std::move(info).value());
   }
   TQC_TRY(format::check_contents(manifest));
   for (const SectionKey& key : format::plan_sections(manifest.layers, manifest.n_tokens())) {
     manifest.sections.push_back(describe_section(manifest.layers, key, manifest.n_tokens()));
   }
   return manifest;
+}
+
+// With packed sides, if a file may have their codecs.
+Result<Manifest> describe_within_limits(ForeignCache& cache) {
+  Result<Manifest> packed = describe_foreign(cache);
+  if (packed || packed.error().code != ErrorCode::kTooLarge) return packed;
+  if (!make_dense(cache.layers)) return packed;
+  return describe_foreign(cache);
 }
 
 // "layer 3 k": in other programs' files there are no sections to name.
@@ -120,6 +157,7 @@ class ForeignSections : public format::SectionSource {
     }
     const auto& attention = std::get<ForeignAttention>(layer);
     const ForeignSide& side = section.side == SideName::kKeys ? attention.k : attention.v;
+    if (section.packed) return side.packed->read(section.block, raw);
     return side.read(section.block * cache::kTokenBlock,
                      cache::tokens_in_block(manifest_.n_tokens(), section.block), raw);
   }
@@ -151,7 +189,7 @@ class MemorySections : public format::SectionSource {
 }  // namespace
 
 Result<std::unique_ptr<format::SectionSource>> sections_of(ForeignCache cache) {
-  TQC_TRY_ASSIGN(Manifest manifest, describe_foreign(cache));
+  TQC_TRY_ASSIGN(Manifest manifest, describe_within_limits(cache));
   std::unique_ptr<format::SectionSource> sections =
       std::make_unique<ForeignSections>(std::move(cache), std::move(manifest));
   return sections;

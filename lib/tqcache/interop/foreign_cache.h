@@ -2,8 +2,8 @@
 // interop/foreign_cache.h: a cache in another program's file, as that file describes it: which
 // layers there are, and how to read the head vectors of some tokens.
 //
-// Importers fill one of these; sections_of() makes of it what convert and the exporters take. No
-// values are read before they are asked for, so memory does not grow with the file.
+// Importers fill one of these; sections_of() makes of it what convert and the exporters take. Keys
+// and values are not read before they are asked for, so memory does not grow with the file.
 
 #include <cstdint>
 #include <functional>
@@ -18,6 +18,7 @@
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
+#include "tqcache/codec/codec_spec.h"
 #include "tqcache/format/section_source.h"
 
 namespace tqcache::interop {
@@ -31,9 +32,21 @@ namespace tqcache::interop {
 using ReadRows =
     std::function<Result<void>(std::int64_t first, std::int64_t n, std::span<std::byte> out)>;
 
+// Fills `out` with a packed token block (docs/format.md §6.2), a full one. Threads and errors as
+// ReadRows.
+using ReadBlock = std::function<Result<void>(std::int64_t block, std::span<std::byte> out)>;
+
+// The form in which our codec has a side's codes as they are. Without centring or sink tokens.
+struct ForeignPacked {
+  std::vector<codec::PartSpec> parts;
+  std::vector<std::uint16_t> outliers;  // of mode mixed: [n_kv_heads, n], as format::SideInfo's
+  ReadBlock read;
+};
+
 struct ForeignSide {
   Dtype dtype = Dtype::kF16;
-  ReadRows read;
+  ReadRows read;  // of any tokens, decoded
+  std::optional<ForeignPacked> packed = {};
 };
 
 struct ForeignAttention {
@@ -76,10 +89,12 @@ struct ForeignCache {
   std::vector<std::string> losses;
 };
 
-// The same, section by section. Tokens that are not known become hidden ones without hashes.
+// The same, section by section. Tokens that are not known become hidden ones without hashes. Of a
+// side that has a packed form the full token blocks are packed, and the tokens after them dense; if
+// the codecs of all sides are more than a file may have, every side is dense.
 //
-// Errors: those of format::check_contents(), cache::validate_tokens(); kCorrupt when the number of
-//         tokens and of ids differ.
+// Errors: those of format::check_contents(), cache::validate_tokens(), of packed forms those of
+//         codec::mode_of(); kCorrupt when the number of tokens and of ids differ.
 Result<std::unique_ptr<format::SectionSource>> sections_of(ForeignCache cache);
 
 // What is in memory, section by section. Requires: cache::validate(cache).

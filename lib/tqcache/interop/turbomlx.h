@@ -27,9 +27,13 @@ struct TurboMlxImport {
   // Folder with the artifacts that TurboMLX keeps (codebooks/, rotations/, qjl/*.npz): what is
   // there is taken, and all else is computed again. Empty: all is.
   std::filesystem::path artifacts;
+  // Otherwise codes are decoded, even where our codec has them.
+  bool keep_key_codes = true;
+  bool keep_value_codes = true;
 };
 
-// Codes are decoded as TurboMLX decodes them, to f32, when they are asked for.
+// Codes are kept, in packed token blocks of ours, where our codec has such; otherwise they are
+// decoded as TurboMLX decodes them, to f32, when they are asked for.
 //
 // Memory: what the file says beside its arrays, which stay in it; codebooks and maps of the
 //         quantizers.

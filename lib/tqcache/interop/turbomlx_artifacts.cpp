@@ -21,7 +21,7 @@ constexpr std::size_t kMaxOfEach = 16;
 TurboMlxMatrix empty_matrix(std::size_t dim) {
   constexpr std::size_t kLanes = TurboMlxMatrix::kLanes;
   const std::size_t stride = (dim + kLanes - 1) / kLanes * kLanes;
-  return {dim, stride, AlignedFloats(dim * stride, 0.0f)};
+  return {.dim = dim, .stride = stride, .values = AlignedFloats(dim * stride, 0.0f)};
 }
 
 std::vector<double> draw_normal(std::size_t dim, std::uint64_t seed) {
@@ -40,6 +40,19 @@ TurboMlxMatrix rounded(const std::vector<T>& values, std::size_t dim) {
     }
   }
   return matrix;
+}
+
+// Without what pads the rows.
+std::optional<codec::MapMatrix> map_of(const TurboMlxMatrix& matrix) {
+  AlignedFloats values;
+  values.reserve(matrix.dim * matrix.dim);
+  for (std::size_t i = 0; i < matrix.dim; ++i) {
+    const auto row = matrix.values.begin() + static_cast<std::ptrdiff_t>(i * matrix.stride);
+    values.insert(values.end(), row, row + static_cast<std::ptrdiff_t>(matrix.dim));
+  }
+  auto map = codec::MapMatrix::make(std::move(values));
+  if (!map) return std::nullopt;
+  return *std::move(map);
 }
 
 // Sylvester's matrix has -1 where i and j share an odd number of bits.
@@ -106,6 +119,7 @@ Result<std::shared_ptr<const TurboMlxMatrix>> TurboMlxArtifacts::matrix(TurboMlx
   if (const auto found = matrices_.find(key); found != matrices_.end()) return found->second;
   if (matrices_.size() == kMaxOfEach) return Error{ErrorCode::kTooLarge, "too many rotations"};
   TQC_TRY_ASSIGN(TurboMlxMatrix matrix, load_or_make(key));
+  matrix.map = map_of(matrix);
   auto made = std::make_shared<const TurboMlxMatrix>(std::move(matrix));
   matrices_.emplace(key, made);
   return made;

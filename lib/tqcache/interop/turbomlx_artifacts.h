@@ -10,11 +10,13 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/result.h"
+#include "tqcache/codec/map_matrix.h"
 
 namespace tqcache::interop {
 
@@ -30,6 +32,8 @@ struct TurboMlxMatrix {
   std::size_t dim = 0;
   std::size_t stride = 0;
   AlignedFloats values;  // [dim, stride]
+  // The same for a part of our codec, by TurboMlxArtifacts; nothing: values that it does not take.
+  std::optional<codec::MapMatrix> map = {};
 };
 
 // Requires: `dim` from 2 to 1024; of kWht a power of two.

@@ -61,16 +61,11 @@ class Report {
  public:
   void add(const TurboMlxEntry& entry, const TurboMlxLayer& layer) {
     ++classes_[entry.class_name];
-    if (entry.class_name == "QuantizedKVCache") has_groups_ = true;
+    for (const TurboMlxCoding& coding : layer.codings) add(coding);
     if (!layer.meta) return;
     ++keys_[describe_keys(*layer.meta)];
     ++values_[describe_values(*layer.meta)];
-    if (layer.is_calibrating) {
-      ++n_calibrating_;
-    } else {
-      has_codes_ = true;
-      has_groups_ = has_groups_ || layer.meta->has_affine_values;
-    }
+    if (layer.is_calibrating) ++n_calibrating_;
   }
 
   void put(const TurboMlxContents& contents, ForeignCache& cache) const {
@@ -82,16 +77,39 @@ class Report {
     cache.facts.emplace_back("classes", tally(classes_));
     if (!keys_.empty()) cache.facts.emplace_back("keys", tally(keys_));
     if (!values_.empty()) cache.facts.emplace_back("values", tally(values_));
-    put_losses(cache.losses);
-    cache.is_quantized = has_codes_ || has_groups_;
+    put_losses(cache.n_tokens, cache.losses);
+    cache.is_quantized = has_kept_ || !decoded_keys_.empty() || !decoded_groups_.empty();
   }
 
  private:
-  void put_losses(std::vector<std::string>& losses) const {
-    if (has_codes_) {
-      losses.push_back("The codes, lengths and signs of TurboQuant keys are decoded to f32.");
+  void add(const TurboMlxCoding& coding) {
+    if (!coding.misfit.empty()) {
+      ++(coding.are_groups ? decoded_groups_ : decoded_keys_)[coding.misfit];
+      return;
     }
-    if (has_groups_) losses.push_back("Keys and values in groups are decoded to f32.");
+    has_kept_ = true;
+    if (coding.is_rounded) (coding.are_groups ? has_rounded_groups_ : has_rounded_keys_) = true;
+  }
+
+  void put_losses(std::int64_t n_tokens, std::vector<std::string>& losses) const {
+    if (has_rounded_keys_) {
+      losses.push_back("The lengths of TurboQuant keys are rounded to f16; their codes are kept.");
+    }
+    if (has_rounded_groups_) {
+      losses.push_back("The scales and biases of groups are rounded to f16; codes are kept.");
+    }
+    if (const std::int64_t n = n_tokens % cache::kTokenBlock; has_kept_ && n > 0) {
+      losses.push_back("The codes of the last " + std::to_string(n) +
+                       " tokens, which fill no block, are decoded to f32.");
+    }
+    if (!decoded_keys_.empty()) {
+      losses.push_back("The codes, lengths and signs of TurboQuant keys are decoded to f32 (" +
+                       tally(decoded_keys_) + ").");
+    }
+    if (!decoded_groups_.empty()) {
+      losses.push_back("Keys and values in groups are decoded to f32 (" + tally(decoded_groups_) +
+                       ").");
+    }
     if (!keys_.empty()) {
       losses.push_back("The settings of TurboQuant caches are not kept.");
     }
@@ -103,7 +121,8 @@ class Report {
 
   std::map<std::string, int> classes_, keys_, values_;
   int n_calibrating_ = 0;
-  bool has_codes_ = false, has_groups_ = false;
+  std::map<std::string, int> decoded_keys_, decoded_groups_;  // by reason
+  bool has_kept_ = false, has_rounded_keys_ = false, has_rounded_groups_ = false;
 };
 
 // All layers have seen as many tokens.
@@ -113,6 +132,18 @@ Result<void> agree(std::optional<std::int64_t> layer, std::optional<std::int64_t
   if (*all == *layer) return {};
   return corrupt(std::to_string(*layer) + " tokens where other layers have " +
                  std::to_string(*all));
+}
+
+// Packed forms that are not wanted.
+void drop_codes(const TurboMlxImport& options, TurboMlxLayer& layer) {
+  auto* const attention = std::get_if<ForeignAttention>(&layer.layer);
+  if (attention == nullptr) return;
+  if (!options.keep_key_codes) attention->k.packed.reset();
+  if (!options.keep_value_codes) attention->v.packed.reset();
+  for (TurboMlxCoding& coding : layer.codings) {
+    const bool is_kept = coding.are_keys ? options.keep_key_codes : options.keep_value_codes;
+    if (!is_kept) coding.misfit = "as asked for";
+  }
 }
 
 Result<void> check_folder(const std::filesystem::path& folder) {
@@ -140,6 +171,7 @@ Result<ForeignCache> import_turbomlx(std::shared_ptr<const ByteSource> file,
     if (auto agreed = agree(layer->n_tokens, n_tokens); !agreed) {
       return in_context(place, std::move(agreed).error());
     }
+    drop_codes(options, *layer);
     report.add(entry, *layer);
     cache.layers.push_back(std::move(layer->layer));
   }

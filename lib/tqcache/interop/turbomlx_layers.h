@@ -6,8 +6,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "tqcache/base/result.h"
+#include "tqcache/codec/block_layout.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/turbomlx_artifacts.h"
 #include "tqcache/interop/turbomlx_file.h"
@@ -16,11 +20,25 @@
 
 namespace tqcache::interop {
 
+// What becomes of the codes of a side.
+struct TurboMlxCoding {
+  bool are_keys = true;
+  bool are_groups = false;  // otherwise those of TurboQuant keys
+  bool is_rounded = false;  // kept, but f16 does not hold all that belongs to them
+  std::string misfit = {};  // why they are decoded; empty: they are kept
+};
+
+struct TurboMlxSide {
+  ForeignSide side;
+  std::optional<TurboMlxCoding> coding;  // nothing: a dense side
+};
+
 struct TurboMlxLayer {
   ForeignLayer layer;
   std::optional<std::int64_t> n_tokens;  // nothing: the layer does not say
   std::optional<TurboMlxMeta> meta;      // of a TurboQuantKVCache
   bool is_calibrating = false;           // all of it is dense still
+  std::vector<TurboMlxCoding> codings;   // of its sides that are coded
 };
 
 // TurboQuantKVCache.
@@ -45,9 +63,9 @@ struct TurboMlxGroupForm {
   std::int64_t bits = 0;
   std::int64_t group_size = 0;
 };
-Result<ForeignSide> turbomlx_affine_side(const TurboMlxSource& file, const ValueTree& tree,
-                                         const Value& groups, std::string_view name,
-                                         TurboMlxGroupForm form, cache::HeadShape shape,
-                                         std::int64_t n_tokens);
+Result<TurboMlxSide> turbomlx_affine_side(const TurboMlxSource& file, const ValueTree& tree,
+                                          const Value& groups, std::string_view name,
+                                          TurboMlxGroupForm form, cache::HeadShape shape,
+                                          std::int64_t n_tokens, codec::BlockOrder order);
 
 }  // namespace tqcache::interop

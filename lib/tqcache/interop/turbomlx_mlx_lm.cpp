@@ -11,6 +11,7 @@
 #include "tqcache/interop/mlx_lm_ring.h"
 #include "tqcache/interop/turbomlx_arrays.h"
 #include "tqcache/interop/turbomlx_layers.h"
+#include "tqcache/interop/turbomlx_packed.h"
 
 namespace tqcache::interop {
 namespace {
@@ -149,10 +150,10 @@ Result<TensorType> scale_type(const Value& scales, std::string_view name) {
 
 }  // namespace
 
-Result<ForeignSide> turbomlx_affine_side(const TurboMlxSource& file, const ValueTree& tree,
-                                         const Value& groups, std::string_view name,
-                                         TurboMlxGroupForm form, cache::HeadShape shape,
-                                         std::int64_t n_tokens) {
+Result<TurboMlxSide> turbomlx_affine_side(const TurboMlxSource& file, const ValueTree& tree,
+                                          const Value& groups, std::string_view name,
+                                          TurboMlxGroupForm form, cache::HeadShape shape,
+                                          std::int64_t n_tokens, codec::BlockOrder order) {
   if (!is_sequence(groups) || groups.items.size() != 3) {
     return corrupt(std::string(name) + ": not codes, scales and biases");
   }
@@ -174,7 +175,12 @@ Result<ForeignSide> turbomlx_affine_side(const TurboMlxSource& file, const Value
   TQC_TRY_ASSIGN(result.codes, rows(0, TensorType::kU32, shape.head_dim * form.bits / kWordBits));
   TQC_TRY_ASSIGN(result.scales, rows(1, type, n_groups));
   TQC_TRY_ASSIGN(result.biases, rows(2, type, n_groups));
-  return ForeignSide{Dtype::kF32, turbomlx_affine_rows(file, shape, result)};
+  TQC_TRY_ASSIGN(TurboMlxPacking packing,
+                 pack_turbomlx_groups(file, shape, n_tokens, result, order));
+  return TurboMlxSide{
+      {Dtype::kF32, turbomlx_affine_rows(file, shape, result), std::move(packing.form)},
+      TurboMlxCoding{order == codec::BlockOrder::kKeys, true, packing.is_rounded,
+                     std::move(packing.misfit)}};
 }
 
 Result<TurboMlxLayer> turbomlx_dense_layer(const TurboMlxSource& file, const ValueTree& tree,
@@ -202,14 +208,15 @@ Result<TurboMlxLayer> turbomlx_quantized_layer(const TurboMlxSource& file, const
   TQC_TRY_ASSIGN(const TurboMlxGrid grid, turbomlx_grid_of(*scales, "keys"));
   const cache::HeadShape shape{grid.n_kv_heads, grid.width * form.group_size};
   TQC_TRY(cache::validate_shape(shape));
-  ForeignAttention layer{.shape = shape, .k = {}, .v = {}};
-  TQC_TRY_ASSIGN(layer.k,
-                 turbomlx_affine_side(file, tree, *values.first, "keys", form, shape, numbers[0]));
-  TQC_TRY_ASSIGN(
-      layer.v, turbomlx_affine_side(file, tree, *values.second, "values", form, shape, numbers[0]));
+  const auto side = [&](const Value& groups, const char* name, codec::BlockOrder order) {
+    return turbomlx_affine_side(file, tree, groups, name, form, shape, numbers[0], order);
+  };
+  TQC_TRY_ASSIGN(TurboMlxSide k, side(*values.first, "keys", codec::BlockOrder::kKeys));
+  TQC_TRY_ASSIGN(TurboMlxSide v, side(*values.second, "values", codec::BlockOrder::kValues));
   TurboMlxLayer result;
-  result.layer = std::move(layer);
+  result.layer = ForeignAttention{shape, std::move(k.side), std::move(v.side)};
   result.n_tokens = numbers[0];
+  result.codings = {*std::move(k.coding), *std::move(v.coding)};
   return result;
 }
 

@@ -27,21 +27,6 @@ Result<void> read_rows(const ByteSource& file, const TurboMlxRows& rows, std::si
   return read_run(file, rows.bytes, row * rows.row_bytes, out);
 }
 
-Result<Bytes> rows_of(const ByteSource& file, const TurboMlxRows& rows, std::size_t head,
-                      std::int64_t first, std::int64_t n) {
-  Bytes bytes(to_size(n) * rows.row_bytes);
-  TQC_TRY(read_rows(file, rows, head, first, bytes));
-  return bytes;
-}
-
-Result<std::vector<float>> floats_of(const ByteSource& file, const TurboMlxRows& rows, Dtype dtype,
-                                     std::size_t head, std::int64_t first, std::int64_t n) {
-  TQC_TRY_ASSIGN(const Bytes bytes, rows_of(file, rows, head, first, n));
-  std::vector<float> values(bytes.size() / dtype_size(dtype));
-  load_f32(dtype, bytes.data(), values);
-  return values;
-}
-
 // Y = X M, X and Y [n, stride]. Each sum goes through M's rows in their order, whatever the lanes.
 void multiply(const std::vector<float>& x, const TurboMlxMatrix& m, std::vector<float>& y) {
   constexpr std::size_t kLanes = TurboMlxMatrix::kLanes;
@@ -82,7 +67,7 @@ class PartDecoder {
  private:
   Result<std::vector<float>> lengths_of(const TurboMlxRows& rows, std::size_t head,
                                         std::int64_t first, std::int64_t n) const {
-    TQC_TRY_ASSIGN(auto lengths, floats_of(file_, rows, Dtype::kF32, head, first, n));
+    TQC_TRY_ASSIGN(auto lengths, turbomlx_row_floats(file_, rows, Dtype::kF32, head, first, n));
     for (std::size_t t = 0; t < lengths.size(); ++t) {
       if (lengths[t] >= 0 && std::isfinite(lengths[t])) continue;
       return corrupt(vector_name(head, first + static_cast<std::int64_t>(t)) +
@@ -95,7 +80,7 @@ class PartDecoder {
   Result<std::vector<float>> mapped(const TurboMlxRows& rows, int bits,
                                     std::span<const float> values, const TurboMlxMatrix& map,
                                     std::size_t head, std::int64_t first, std::int64_t n) const {
-    TQC_TRY_ASSIGN(const Bytes packed, rows_of(file_, rows, head, first, n));
+    TQC_TRY_ASSIGN(const Bytes packed, turbomlx_row_bytes(file_, rows, head, first, n));
     std::vector<float> x(to_size(n) * map.stride, 0.0f);
     std::vector<std::uint8_t> codes(map.dim);
     for (std::size_t t = 0; t < to_size(n); ++t) {
@@ -152,9 +137,11 @@ Result<void> each_head(cache::HeadShape shape, std::int64_t first, std::int64_t 
 Result<void> read_groups(const ByteSource& file, const TurboMlxGroups& groups, std::size_t head,
                          std::int64_t first, std::int64_t n, std::size_t head_dim,
                          std::span<float> values) {
-  TQC_TRY_ASSIGN(const Bytes packed, rows_of(file, groups.codes, head, first, n));
-  TQC_TRY_ASSIGN(const auto scales, floats_of(file, groups.scales, groups.dtype, head, first, n));
-  TQC_TRY_ASSIGN(const auto biases, floats_of(file, groups.biases, groups.dtype, head, first, n));
+  TQC_TRY_ASSIGN(const Bytes packed, turbomlx_row_bytes(file, groups.codes, head, first, n));
+  TQC_TRY_ASSIGN(const auto scales,
+                 turbomlx_row_floats(file, groups.scales, groups.dtype, head, first, n));
+  TQC_TRY_ASSIGN(const auto biases,
+                 turbomlx_row_floats(file, groups.biases, groups.dtype, head, first, n));
   // Little-endian words one after another are one stream of bits.
   std::vector<std::uint8_t> codes(head_dim);
   for (std::size_t t = 0; t < to_size(n); ++t) {
@@ -170,6 +157,22 @@ Result<void> read_groups(const ByteSource& file, const TurboMlxGroups& groups, s
 }
 
 }  // namespace
+
+Result<Bytes> turbomlx_row_bytes(const ByteSource& file, const TurboMlxRows& rows, std::size_t head,
+                                 std::int64_t first, std::int64_t n) {
+  Bytes bytes(to_size(n) * rows.row_bytes);
+  TQC_TRY(read_rows(file, rows, head, first, bytes));
+  return bytes;
+}
+
+Result<std::vector<float>> turbomlx_row_floats(const ByteSource& file, const TurboMlxRows& rows,
+                                               Dtype dtype, std::size_t head, std::int64_t first,
+                                               std::int64_t n) {
+  TQC_TRY_ASSIGN(const Bytes bytes, turbomlx_row_bytes(file, rows, head, first, n));
+  std::vector<float> values(bytes.size() / dtype_size(dtype));
+  load_f32(dtype, bytes.data(), values);
+  return values;
+}
 
 ReadRows turbomlx_key_rows(TurboMlxSource file, cache::HeadShape shape,
                            std::vector<TurboMlxPart> parts) {

@@ -28,6 +28,13 @@ struct TurboMlxRows {
   std::size_t row_bytes = 0;
 };
 
+// The rows of n tokens of one kv head, as they are and as f32. Errors: those of the file.
+Result<Bytes> turbomlx_row_bytes(const ByteSource& file, const TurboMlxRows& rows, std::size_t head,
+                                 std::int64_t first, std::int64_t n);
+Result<std::vector<float>> turbomlx_row_floats(const ByteSource& file, const TurboMlxRows& rows,
+                                               Dtype dtype, std::size_t head, std::int64_t first,
+                                               std::int64_t n);
+
 // One quantizer of some channels.
 struct TurboMlxPart {
   std::vector<std::uint16_t> channels;  // ascending

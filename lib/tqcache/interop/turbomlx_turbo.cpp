@@ -8,6 +8,7 @@
 #include "tqcache/codec/packing.h"
 #include "tqcache/interop/turbomlx_arrays.h"
 #include "tqcache/interop/turbomlx_layers.h"
+#include "tqcache/interop/turbomlx_packed.h"
 
 namespace tqcache::interop {
 namespace {
@@ -150,8 +151,8 @@ Result<std::vector<Quantizer>> quantizers_of(const TurboMlxSource& file, const T
 }
 
 // All shapes are checked before anything is computed.
-Result<ForeignSide> keys(const TurboMlxSource& file, const TurboState& state,
-                         const TurboMlxMeta& meta, TurboMlxArtifacts& artifacts) {
+Result<TurboMlxSide> keys(const TurboMlxSource& file, const TurboState& state,
+                          const TurboMlxMeta& meta, TurboMlxArtifacts& artifacts) {
   TQC_TRY_ASSIGN(std::vector<Quantizer> quantizers, quantizers_of(file, state, meta));
   std::vector<TurboMlxPart> parts;
   for (Quantizer& quantizer : quantizers) {
@@ -159,7 +160,10 @@ Result<ForeignSide> keys(const TurboMlxSource& file, const TurboState& state,
     parts.push_back(std::move(part));
   }
   for (TurboMlxPart& part : parts) TQC_TRY(add_maps(meta, artifacts, part));
-  return ForeignSide{Dtype::kF32, turbomlx_key_rows(file, meta.shape, std::move(parts))};
+  TQC_TRY_ASSIGN(TurboMlxPacking packing, pack_turbomlx_keys(file, meta.shape, meta.offset, parts));
+  return TurboMlxSide{
+      {Dtype::kF32, turbomlx_key_rows(file, meta.shape, std::move(parts)), std::move(packing.form)},
+      TurboMlxCoding{true, false, packing.is_rounded, std::move(packing.misfit)}};
 }
 
 // --- values, and all that is dense
@@ -178,12 +182,16 @@ Result<ForeignSide> dense_side(const TurboMlxSource& file, const Value& value,
   return ForeignSide{dense.dtype, turbomlx_dense_rows(file, meta.shape, dense.rows)};
 }
 
-Result<ForeignSide> values(const TurboMlxSource& file, const ValueTree& tree,
-                           const TurboState& state, const TurboMlxMeta& meta) {
+Result<TurboMlxSide> values(const TurboMlxSource& file, const ValueTree& tree,
+                            const TurboState& state, const TurboMlxMeta& meta) {
   const std::string_view name = kSlotNames[kValues];
-  if (!meta.has_affine_values) return dense_side(file, state.at(kValues), name, meta);
+  if (!meta.has_affine_values) {
+    TQC_TRY_ASSIGN(ForeignSide dense, dense_side(file, state.at(kValues), name, meta));
+    return TurboMlxSide{std::move(dense), std::nullopt};
+  }
   return turbomlx_affine_side(file, tree, state.at(kValues), name,
-                              {meta.value_bits, meta.value_group_size}, meta.shape, meta.offset);
+                              {meta.value_bits, meta.value_group_size}, meta.shape, meta.offset,
+                              codec::BlockOrder::kValues);
 }
 
 // --- calibration
@@ -243,13 +251,16 @@ Result<ForeignAttention> empty_layer(const TurboState& state, const TurboMlxMeta
   return ForeignAttention{meta.shape, none, none};
 }
 
-Result<ForeignAttention> coded(const TurboMlxSource& file, const ValueTree& tree,
-                               const TurboState& state, const TurboMlxMeta& meta,
-                               TurboMlxArtifacts& artifacts) {
-  ForeignAttention layer{.shape = meta.shape, .k = {}, .v = {}};
-  TQC_TRY_ASSIGN(layer.v, values(file, tree, state, meta));
-  TQC_TRY_ASSIGN(layer.k, keys(file, state, meta, artifacts));
-  return layer;
+Result<void> read_coded(const TurboMlxSource& file, const ValueTree& tree, const TurboState& state,
+                        const TurboMlxMeta& meta, TurboMlxArtifacts& artifacts,
+                        TurboMlxLayer& result) {
+  TQC_TRY_ASSIGN(TurboMlxSide v, values(file, tree, state, meta));
+  TQC_TRY_ASSIGN(TurboMlxSide k, keys(file, state, meta, artifacts));
+  for (TurboMlxSide* side : {&k, &v}) {
+    if (side->coding) result.codings.push_back(*std::move(side->coding));
+  }
+  result.layer = ForeignAttention{meta.shape, std::move(k.side), std::move(v.side)};
+  return {};
 }
 
 }  // namespace
@@ -270,7 +281,7 @@ Result<TurboMlxLayer> turbomlx_turbo_layer(const TurboMlxSource& file, const Val
   } else if (meta.offset == 0) {
     TQC_TRY_ASSIGN(result.layer, empty_layer(state, meta));
   } else {
-    TQC_TRY_ASSIGN(result.layer, coded(file, tree, state, meta, artifacts));
+    TQC_TRY(read_coded(file, tree, state, meta, artifacts, result));
   }
   return result;
 }
