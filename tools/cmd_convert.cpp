@@ -21,6 +21,7 @@
 #include "model_facts.h"
 #include "progress.h"
 #include "text.h"
+#include "tier.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/format/convert_file.h"
 #include "tqcache/format/load_sections.h"
@@ -47,10 +48,12 @@ constexpr const char* kExamples =
     R"(Examples:
   tqcache convert book.kv book.tqkv
   tqcache convert book.kv book.tqkv --preset k8v4
+  tqcache convert book.kv book.tqkv --quality high     or balanced, small
   tqcache convert book.kv book.tqkv --key-bits 4 --value-bits 3
   tqcache convert book.kv book.tqkv --key-bits 16      keys stay dense
   tqcache convert book.kv book.tqkv --boundary-layers 2 --sink-tokens 4
   tqcache convert book.kv book.tqkv --mode mixed --outlier-channels 32
+  tqcache convert book.kv book.tqkv --tier lossless
   tqcache convert book.kv chapter.tqkv --tokens 4096
   tqcache convert - - < book.kv > book.tqkv
   tqcache convert mlx.safetensors book.tqkv -m hf-folder --ids book.json
@@ -70,6 +73,7 @@ std::string footer() {
 struct ConvertFlags {
   std::string input;
   std::string output;
+  TierFlags tier;
   CodecFlags codec;
   CompressionFlags compression;
   ForeignFlags foreign;
@@ -80,6 +84,7 @@ struct ConvertFlags {
   bool force = false;
   // Those that say how a .tqkv file is made, and those that say how another one is.
   std::vector<const CLI::Option*> of_own;
+  std::vector<const CLI::Option*> of_codec;  // among them, those that say how sides are packed
   std::vector<const CLI::Option*> of_foreign;
 };
 
@@ -146,8 +151,9 @@ Outcome<Done> tell(const Console& console, const Job& job, const Sizes& sizes,
 
 // Says so when keys cannot be centred before RoPE, as was asked for.
 void tell_fallback(const Console& console, const format::Manifest& info,
-                   const cache::SidePlan& keys) {
-  if (keys.dense || keys.center != cache::Centring::kPreRope) return;
+                   const cache::ConvertOptions& options) {
+  const cache::SidePlan& keys = options.keys;
+  if (options.keep_all || keys.dense || keys.center != cache::Centring::kPreRope) return;
   for (const format::LayerInfo& layer : info.layers) {
     if (!is_attention(layer) || is_turbo(layer.k)) continue;
     const auto got = cache::key_centring(keys.center, info.identity.rope, layer.shape.head_dim);
@@ -240,7 +246,7 @@ Outcome<ExitCode> convert_own(const Console& console, CacheInput input, const Jo
     TQC_TRY_ASSIGN(sizes.after,
                    written(input.name, job, watched, convert_to_file(console, watched, job)));
   }
-  if (job.target == Target::kTqkv) tell_fallback(console, info, job.options.keys);
+  if (job.target == Target::kTqkv) tell_fallback(console, info, job.options);
   TQC_TRY(tell(console, job, sizes,
                {std::string(name_of(Target::kTqkv)), {}, losses_of(job.target, info)}));
   return ExitCode::kDone;
@@ -326,7 +332,7 @@ Outcome<ExitCode> convert_foreign(const Console& console, const std::string& nam
   TQC_TRY(in_file(name, check_kept_codes(manifest, job)));
   Sizes sizes{input.file_bytes, 0, manifest.n_tokens(), value_count(manifest, manifest.n_tokens())};
   TQC_TRY_ASSIGN(sizes.after, convert_sections(console, name, *sections, *watched, job));
-  if (job.target == Target::kTqkv) tell_fallback(console, manifest, job.options.keys);
+  if (job.target == Target::kTqkv) tell_fallback(console, manifest, job.options);
   for (std::string& each : losses_of(job.target, manifest)) {
     remarks.losses.push_back(std::move(each));
   }
@@ -335,14 +341,6 @@ Outcome<ExitCode> convert_foreign(const Console& console, const std::string& nam
 }
 
 // --- flags that do not go together
-
-// The first of them that was given, or empty.
-std::string first_given(const std::vector<const CLI::Option*>& options) {
-  for (const CLI::Option* option : options) {
-    if (option->count() > 0) return option->get_name();
-  }
-  return {};
-}
 
 Result<void> check_flags(const ConvertFlags& flags, Target target, bool is_foreign, bool json) {
   const bool to_stdout = flags.output == "-";
@@ -370,7 +368,9 @@ Outcome<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   Job job{flags, target, {}, {}, {}};
   TQC_TRY_ASSIGN(job.options, convert_options(flags.codec));
   job.options.n_threads = flags.n_threads;
-  TQC_TRY_ASSIGN(job.write, write_options(flags.compression, flags.n_threads, flags.force));
+  CompressionFlags compression = flags.compression;
+  TQC_TRY(apply_tier(flags.tier, flags.of_codec, job.options, compression));
+  TQC_TRY_ASSIGN(job.write, write_options(compression, flags.n_threads, flags.force));
   job.write.hide_tokens = flags.no_tokens;
   TQC_TRY(check_flags(flags, target, true, console.json));
   TQC_TRY(check_output(flags.output, flags.force));
@@ -409,7 +409,8 @@ Action define_convert(CLI::App& app) {
       ->check(file_name())
       ->required();
   flags->of_own = options_of(app, [&] {
-    add_codec_flags(app, flags->codec);
+    add_tier_flag(app, flags->tier);
+    flags->of_codec = options_of(app, [&] { add_codec_flags(app, flags->codec); });
     add_no_tokens_flag(app, flags->no_tokens);
     add_compression_flags(app, flags->compression, "zstd");
   });

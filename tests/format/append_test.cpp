@@ -87,6 +87,7 @@ const std::vector<Way>& ways() {
       {"OneAppender", Style::kOneAppender, Compression::kNone},
       {"OpenedAnewZstd", Style::kOpenedAnew, Compression::kZstd},
       {"ReadAnew", Style::kReadAnew, Compression::kNone},
+      {"ReadAnewPlanes", Style::kReadAnew, Compression::kPlanes},
   };
   return kWays;
 }
