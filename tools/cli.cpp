@@ -200,7 +200,8 @@ void add_compression_flags(CLI::App& app, CompressionFlags& flags, const std::st
            flags.method = word;
            flags.is_given = true;
          },
-         "zstd or none, for the file's sections")
+         "zstd, planes or none, for the file's sections: planes takes dense values apart, so that "
+         "their exponents become small, and is zstd for packed ones")
       ->type_name("METHOD")
       ->default_str(method);
   app.add_option("--level", flags.level, "Level of zstd, 1 to 19")
@@ -210,15 +211,19 @@ void add_compression_flags(CLI::App& app, CompressionFlags& flags, const std::st
 
 Result<format::WriteOptions> write_options(const CompressionFlags& flags, unsigned n_threads,
                                            bool force) {
-  if (flags.method != "zstd" && flags.method != "none") {
-    return usage_error(fmt::format("--compress: {} is neither zstd nor none", flags.method));
+  static const std::map<std::string, format::Compression> kMethods = {
+      {"none", format::Compression::kNone},
+      {"zstd", format::Compression::kZstd},
+      {"planes", format::Compression::kPlanes}};
+  const auto method = kMethods.find(flags.method);
+  if (method == kMethods.end()) {
+    return usage_error(fmt::format("--compress: {} is not zstd, planes or none", flags.method));
   }
   if (flags.level < 1 || flags.level > 19) {
     return usage_error(fmt::format("--level: {} is not 1 to 19", flags.level));
   }
   format::WriteOptions options;
-  options.compression =
-      flags.method == "zstd" ? format::Compression::kZstd : format::Compression::kNone;
+  options.compression = method->second;
   options.zstd_level = flags.level;
   options.n_threads = n_threads;
   options.overwrite = force ? Overwrite::kAllow : Overwrite::kRefuse;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,8 @@ struct Verb {
   std::string_view summary;
   Action (*define)(CLI::App& app);
   bool has_json = true;  // whether the result can be a JSON object
+  // Of a word that only groups others: these, each named by both words. It has no flags of its own.
+  std::span<const Verb> (*verbs)() = nullptr;
 };
 
 // Each stands in its own cmd_*.cpp.
@@ -69,7 +72,7 @@ void add_force_flag(CLI::App& app, bool& force);
 void add_sampling_flags(CLI::App& app, model::SamplerOptions& sampling);
 
 struct CompressionFlags {
-  std::string method;  // "zstd", "none"
+  std::string method;  // "zstd", "planes", "none"
   bool is_given = false;
   int level = 1;  // of zstd
 };

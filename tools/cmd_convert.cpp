@@ -19,6 +19,7 @@
 #include "model_facts.h"
 #include "progress.h"
 #include "text.h"
+#include "tier.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/format/convert_file.h"
 #include "tqcache/format/load_sections.h"
@@ -48,6 +49,7 @@ constexpr const char* kExamples =
   tqcache convert book.kv book.tqkv --key-bits 16      keys stay dense
   tqcache convert book.kv book.tqkv --boundary-layers 2 --sink-tokens 4
   tqcache convert book.kv book.tqkv --mode mixed --outlier-channels 32
+  tqcache convert book.kv book.tqkv --tier lossless
   tqcache convert book.kv chapter.tqkv --tokens 4096
   tqcache convert - - < book.kv > book.tqkv
   tqcache convert mlx.safetensors book.tqkv -m hf-folder --ids book.json
@@ -67,6 +69,7 @@ std::string footer() {
 struct ConvertFlags {
   std::string input;
   std::string output;
+  TierFlags tier;
   CodecFlags codec;
   CompressionFlags compression;
   ForeignFlags foreign;
@@ -77,6 +80,7 @@ struct ConvertFlags {
   bool force = false;
   // Those that say how a .tqkv file is made, and those that say how another one is.
   std::vector<const CLI::Option*> of_own;
+  std::vector<const CLI::Option*> of_codec;  // among them, those that say how sides are packed
   std::vector<const CLI::Option*> of_foreign;
 };
 
@@ -324,14 +328,6 @@ Outcome<ExitCode> convert_foreign(const Console& console, const std::string& nam
 
 // --- flags that do not go together
 
-// The first of them that was given, or empty.
-std::string first_given(const std::vector<const CLI::Option*>& options) {
-  for (const CLI::Option* option : options) {
-    if (option->count() > 0) return option->get_name();
-  }
-  return {};
-}
-
 Result<void> check_flags(const ConvertFlags& flags, Target target, bool is_foreign, bool json) {
   const bool to_stdout = flags.output == "-";
   if (json && to_stdout) {
@@ -358,7 +354,9 @@ Outcome<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   Job job{flags, target, {}, {}, {}};
   TQC_TRY_ASSIGN(job.options, convert_options(flags.codec));
   job.options.n_threads = flags.n_threads;
-  TQC_TRY_ASSIGN(job.write, write_options(flags.compression, flags.n_threads, flags.force));
+  CompressionFlags compression = flags.compression;
+  TQC_TRY(apply_tier(flags.tier, flags.of_codec, job.options, compression));
+  TQC_TRY_ASSIGN(job.write, write_options(compression, flags.n_threads, flags.force));
   job.write.hide_tokens = flags.no_tokens;
   TQC_TRY(check_flags(flags, target, true, console.json));
   TQC_TRY(check_output(flags.output, flags.force));
@@ -397,7 +395,8 @@ Action define_convert(CLI::App& app) {
       ->check(file_name())
       ->required();
   flags->of_own = options_of(app, [&] {
-    add_codec_flags(app, flags->codec);
+    add_tier_flag(app, flags->tier);
+    flags->of_codec = options_of(app, [&] { add_codec_flags(app, flags->codec); });
     add_no_tokens_flag(app, flags->no_tokens);
     add_compression_flags(app, flags->compression, "zstd");
   });

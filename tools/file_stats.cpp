@@ -41,6 +41,11 @@ std::optional<double> bits_per_value(std::uint64_t file_bytes, std::uint64_t n_v
   return static_cast<double>(file_bytes) * 8 / static_cast<double>(n_values);
 }
 
+std::size_t compressed_count(const format::CacheFileInfo& info, format::Compression compression) {
+  return static_cast<std::size_t>(
+      std::ranges::count(info.sections, compression, &format::SectionInfo::compression));
+}
+
 PartBytes bytes_by_part(const format::CacheFileInfo& info) {
   PartBytes parts;
   std::uint64_t listed = info.manifest_bytes + info.gap_bytes;

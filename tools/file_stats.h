@@ -1,6 +1,8 @@
 #pragma once
 // tools/file_stats.h: how many bytes of a cache file go where.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -15,6 +17,12 @@ std::uint64_t value_count(const format::Manifest& info, std::int64_t n_tokens);
 
 // Bits of the whole file for each key and value; nothing when there is none.
 std::optional<double> bits_per_value(std::uint64_t file_bytes, std::uint64_t n_values);
+
+inline constexpr std::array kCompressions = {format::Compression::kNone, format::Compression::kZstd,
+                                             format::Compression::kPlanes};
+
+// How many sections are compressed in that way.
+std::size_t compressed_count(const format::CacheFileInfo& info, format::Compression compression);
 
 struct PartBytes {
   std::uint64_t key_packed = 0;

@@ -2,23 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "migrations/v1_file.h"
 #include "progress.h"
 #include "text.h"
 #include "v1_input.h"
 
 namespace tqcache::cli {
-namespace {
-
-bool has_compressed_section(const format::CacheFileInfo& info) {
-  return std::ranges::any_of(info.sections, [](const format::SectionInfo& section) {
-    return section.compression != format::Compression::kNone;
-  });
-}
-
-}  // namespace
 
 Outcome<GrowingFile> GrowingFile::open(const std::string& path) {
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, in_file(path, open_file(path)));
@@ -41,9 +30,7 @@ Outcome<format::AppendReport> GrowingFile::append(const Console& console, const 
                                                   const CompressionFlags& flags,
                                                   unsigned n_threads) {
   TQC_TRY_ASSIGN(format::WriteOptions options, write_options(flags, n_threads, false));
-  if (!flags.is_given && !has_compressed_section(appender_.info())) {
-    options.compression = format::Compression::kNone;
-  }
+  if (!flags.is_given) options.compression = format::compression_of(appender_.info());
   ProgressBar bar(console, "writing", Unit::kBytes);
   return in_file(path_, appender_.append(cache, options, bar.callback()));
 }

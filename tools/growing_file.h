@@ -21,7 +21,7 @@ class GrowingFile {
 
   Outcome<cache::Cache> read(const Console& console, unsigned n_threads);
 
-  // Unless told otherwise, new sections are compressed if old ones are: a file that is stored, to
+  // Unless told otherwise, new sections are compressed as old ones are: a file that is stored, to
   // be mapped, stays so. Errors: those of format::CacheAppender::append(); kInvalidArgument
   // (flags).
   Outcome<format::AppendReport> append(const Console& console, const cache::Cache& cache,

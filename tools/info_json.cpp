@@ -110,13 +110,22 @@ Json bytes_json(const format::CacheFileInfo& info) {
   return json;
 }
 
+// How many sections are compressed in which way.
+Json compression_json(const format::CacheFileInfo& info) {
+  Json json;
+  for (const auto kind : kCompressions) {
+    json[compression_word(kind)] = compressed_count(info, kind);
+  }
+  return json;
+}
+
 Json section_json(const format::SectionInfo& section) {
   Json json;
   json["layer"] = section.layer;
   json["side"] = side_word(section.side);
   json["block"] = section.block;
   json["packed"] = section.packed;
-  json["compression"] = section.compression == format::Compression::kZstd ? "zstd" : "none";
+  json["compression"] = compression_word(section.compression);
   json["file_offset"] = section.file_offset;
   json["stored_bytes"] = section.stored_bytes;
   json["raw_bytes"] = section.raw_bytes;
@@ -183,6 +192,7 @@ Json info_json(const InfoView& view) {
     add_cache(info, info.file_bytes, json);
     json["bytes"] = bytes_json(info);
     json["n_sections"] = info.sections.size();
+    json["compression"] = compression_json(info);
     if (view.sections) json["sections"] = sections_json(info.sections);
   }
   if (view.text) json["text"] = *view.text;

@@ -121,22 +121,31 @@ std::string bytes_text(const format::CacheFileInfo& info) {
          part_text("behind it", info.trailing_bytes);
 }
 
+// "320 zstd, 16 none"
+std::string compression_text(const format::CacheFileInfo& info) {
+  std::vector<std::string> parts;
+  for (const auto kind : kCompressions) {
+    const auto n = compressed_count(info, kind);
+    if (n > 0) parts.push_back(fmt::format("{} {}", n, compression_word(kind)));
+  }
+  return parts.empty() ? "" : line("compression", fmt::format("{}", fmt::join(parts, ", ")));
+}
+
 std::string checksums_text(const format::CacheFileInfo& info) {
   return line("checksums", fmt::format("{} sections, XXH3-128 and SHA-256 each (--sections)",
                                        info.sections.size()));
 }
 
 std::string section_text(const format::SectionInfo& section) {
-  return fmt::format("  {:>5} {:<5} {:>5} {:<6} {:<4} {:>13} {:>11} {:>11} {}\n", section.layer,
+  return fmt::format("  {:>5} {:<5} {:>5} {:<6} {:<6} {:>13} {:>11} {:>11} {}\n", section.layer,
                      side_word(section.side), section.block, section.packed ? "packed" : "dense",
-                     section.compression == format::Compression::kZstd ? "zstd" : "none",
-                     section.file_offset, section.stored_bytes, section.raw_bytes,
-                     to_hex(section.checksum));
+                     compression_word(section.compression), section.file_offset,
+                     section.stored_bytes, section.raw_bytes, to_hex(section.checksum));
 }
 
 std::string sections_text(const format::CacheFileInfo& info) {
   std::string text =
-      fmt::format("  {:>5} {:<5} {:>5} {:<6} {:<4} {:>13} {:>11} {:>11} {}\n", "layer", "side",
+      fmt::format("  {:>5} {:<5} {:>5} {:<6} {:<6} {:>13} {:>11} {:>11} {}\n", "layer", "side",
                   "block", "kind", "comp", "offset", "stored", "raw", "xxh3-128");
   for (const format::SectionInfo& section : info.sections) text += section_text(section);
   return text;
@@ -164,7 +173,7 @@ std::string info_text(const InfoView& view) {
   if (v1) {
     text += line("bytes", grouped(file_bytes));
   } else {
-    text += bytes_text(info) + checksums_text(info);
+    text += bytes_text(info) + compression_text(info) + checksums_text(info);
     if (view.sections) text += sections_text(info);
   }
   if (view.show_prompt) text += prompt_text(view);

@@ -49,6 +49,18 @@ std::string_view rope_word(cache::RopeStyle style) {
   return "unknown";
 }
 
+std::string_view compression_word(format::Compression compression) {
+  switch (compression) {
+    case format::Compression::kNone:
+      return "none";
+    case format::Compression::kZstd:
+      return "zstd";
+    case format::Compression::kPlanes:
+      return "planes";
+  }
+  return "unknown";
+}
+
 std::string_view side_word(format::SideName side) {
   switch (side) {
     case format::SideName::kKeys:

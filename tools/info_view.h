@@ -45,6 +45,9 @@ bool is_of_known_origin(const cache::Identity& identity);
 // "half-split", "interleaved", "none"
 std::string_view rope_word(cache::RopeStyle style);
 
+// "none", "zstd", "planes"
+std::string_view compression_word(format::Compression compression);
+
 // "k", "v", "array"
 std::string_view side_word(format::SideName side);
 

@@ -168,7 +168,7 @@ void claim_in_each(const std::function<Numbers(Manifest&)>& numbers_of, const By
 }
 
 TEST(Bomb, InAnySizeUnderARightContentNameIsRefused) {
-  for (const Compression compression : {Compression::kNone, Compression::kZstd}) {
+  for (const Compression compression : kCompressions) {
     const Bytes file = small_file_of_all_kinds(compression);
     expect_harmless(read_unless_same(file),
                     [&](const Visit& visit) { claim_in_each(sizes_of, file, visit); });
@@ -187,8 +187,9 @@ TEST(Bomb, InAnyOtherNumberTakesLittleMemory) {
   expect_harmless(read, [&](const Visit& visit) { claim_in_each(free_numbers_of, file, visit); });
 }
 
-// One array of `bytes` in a zstd frame of a few.
-Bytes file_with_frame(std::uint64_t bytes, const Bytes& frame) {
+// One array of `bytes` of f16 in a zstd frame, or planes, of a few.
+Bytes file_with_frame(std::uint64_t bytes, const Bytes& frame,
+                      Compression compression = Compression::kZstd) {
   cache::Cache cache = CacheBuilder(0).build();
   cache::ArraysLayer layer;
   layer.arrays.push_back({"a", Dtype::kF16, {1}, AlignedBytes(2)});
@@ -199,7 +200,7 @@ Bytes file_with_frame(std::uint64_t bytes, const Bytes& frame) {
   SectionInfo& section = manifest.sections[0];
   section.raw_bytes = bytes;
   section.stored_bytes = frame.size();
-  section.compression = Compression::kZstd;
+  section.compression = compression;
   section.checksum = xxh3_128(frame);
   file.resize(section.file_offset);
   file.insert(file.end(), frame.begin(), frame.end());
@@ -255,6 +256,37 @@ TEST(ZstdBomb, IsNoneWhenTheFrameHoldsAsMuchAsItsBytesCan) {
   ASSERT_LT(file.size(), 2048u);
   const cache::Cache cache = must(load_view(file));
   EXPECT_EQ(std::get<cache::ArraysLayer>(cache.layers[0]).arrays[0].data.size(), bytes);
+}
+
+// Two planes of one frame each.
+Bytes planes_of(const Bytes& high, const Bytes& low) {
+  ByteWriter out;
+  out.write<std::uint64_t>(high.size());
+  out.write<std::uint64_t>(low.size());
+  out.append(high);
+  out.append(low);
+  return std::move(out).take();
+}
+
+TEST(PlanesBomb, ThatClaimMoreThanTheirBytesCanHoldAreRefused) {
+  const Bytes file = small_file();
+  for (const std::uint64_t claim : {std::uint64_t{1} << 30, std::uint64_t{1} << 40}) {
+    const Bytes frame = frame_of({.content = claim / 2}, 100);
+    const Bytes bomb = file_with_frame(claim, planes_of(frame, frame), Compression::kPlanes);
+    expect_harmless(read_unless_same(file), [&](const Visit& visit) { visit("planes", bomb); });
+    const format::ReadOptions any{.n_threads = 1,
+                                  .max_payload_bytes = std::numeric_limits<std::uint64_t>::max()};
+    expect_error(dropped(load(bomb, any)), ErrorCode::kCorrupt, "cannot hold");
+  }
+}
+
+TEST(PlanesBomb, AreNoneWhenTheFramesHoldAsMuchAsTheirBytesCan) {
+  constexpr std::size_t kBlocks = 20;
+  const std::uint64_t bytes = kBlocks * kBlockContent;
+  const Bytes frame = frame_of({.content = bytes}, kBlocks);
+  const Bytes file = file_with_frame(2 * bytes, planes_of(frame, frame), Compression::kPlanes);
+  const cache::Cache cache = must(load_view(file));
+  EXPECT_EQ(std::get<cache::ArraysLayer>(cache.layers[0]).arrays[0].data.size(), 2 * bytes);
 }
 
 TEST(ZstdBomb, ThatHoldsLessThanItClaimsIsRefused) {

@@ -4,13 +4,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/resource.h>
 
 #include <new>
 #include <optional>
 
 #include "append_fixture.h"
+#include "support/file_size_limit.h"
 #include "tqcache/cache/truncate.h"
 
 namespace tqcache::test {
@@ -88,6 +87,7 @@ const std::vector<Way>& ways() {
       {"OneAppender", Style::kOneAppender, Compression::kNone},
       {"OpenedAnewZstd", Style::kOpenedAnew, Compression::kZstd},
       {"ReadAnew", Style::kReadAnew, Compression::kNone},
+      {"ReadAnewPlanes", Style::kReadAnew, Compression::kPlanes},
   };
   return kWays;
 }
@@ -306,27 +306,6 @@ TEST(Append, LeavesTheFileAsItWasWhenAnExceptionPassesThrough) {
   EXPECT_EQ(file.bytes(), before);
   EXPECT_TRUE(appender.append(grown(cache, 2), {}).ok());
 }
-
-// Lets no file of this process grow beyond so many bytes.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(std::uint64_t bytes) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    rlimit limit = before_;
-    limit.rlim_cur = bytes;
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, handler_);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit before_{};
-  sighandler_t handler_ = ::signal(SIGXFSZ, SIG_IGN);
-};
 
 TEST(Append, LeavesTheFileAsItWasWhenThereIsNoRoom) {
   const cache::Cache cache = CacheBuilder(3).dense({1, 4}).build();

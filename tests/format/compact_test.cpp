@@ -113,13 +113,13 @@ TEST_P(Compact, KeepsWhatTheFileIs) {
   must(file.append(longer_, options()));
   must(compact_file(file.path(), {}));
   EXPECT_EQ(file.bytes(), must(format::write_cache_bytes(longer_, hidden)));
-  EXPECT_EQ(info_of(file.bytes()).required_features, format::kFeatureHiddenTokens);
+  const bool planes = GetParam() == Compression::kPlanes;
+  EXPECT_EQ(info_of(file.bytes()).required_features,
+            format::kFeatureHiddenTokens | (planes ? format::kFeaturePlanes : 0));
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, Compact, testing::Values(Compression::kNone, Compression::kZstd),
-                         [](const auto& test) {
-                           return test.param == Compression::kZstd ? "Zstd" : "Stored";
-                         });
+INSTANTIATE_TEST_SUITE_P(Of, Compact, testing::ValuesIn(kCompressions),
+                         [](const auto& test) { return name_of(test.param); });
 
 TEST(CompactedFile, CanBeAppendedTo) {
   cache::Cache cache = CacheBuilder(250).turbo({1, 32}, 4, 3).build();

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -30,6 +31,15 @@ using format::CacheFileInfo;
 using format::Compression;
 using format::Manifest;
 using format::SectionInfo;
+
+inline constexpr std::array kCompressions = {Compression::kNone, Compression::kZstd,
+                                             Compression::kPlanes};
+
+// For the names of tests.
+inline std::string name_of(Compression compression) {
+  if (compression == Compression::kNone) return "Stored";
+  return compression == Compression::kZstd ? "Zstd" : "Planes";
+}
 
 inline Bytes file_of(const cache::Cache& cache, Compression compression = Compression::kNone) {
   return must(format::write_cache_bytes(cache, {.compression = compression, .n_threads = 1}));
@@ -175,7 +185,7 @@ inline Bytes change_section(Bytes file, std::size_t index, bool also_sha256,
   return with_manifest(std::move(file), std::move(manifest));
 }
 
-// A file whose first section holds `stored` instead, as zstd or as it is.
+// A file whose first section holds `stored` instead, compressed in that way.
 inline Bytes replace_first_section(const Bytes& file, const Bytes& stored,
                                    Compression compression) {
   Manifest manifest = info_of(file);

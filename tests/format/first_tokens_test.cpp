@@ -81,6 +81,9 @@ TEST(FirstTokensOf, CompressedSectionsAreThoseOfTheWholeCacheCut) {
   ASSERT_EQ(info_of(file_of(cache, Compression::kZstd)).sections[0].compression,
             Compression::kZstd);
   expect_cut_alike(cache, Compression::kZstd);
+  ASSERT_EQ(info_of(file_of(cache, Compression::kPlanes)).sections[0].compression,
+            Compression::kPlanes);
+  expect_cut_alike(cache, Compression::kPlanes);
 }
 
 TEST(FirstTokensOf, SidesWithSinkTokensAreThoseOfTheWholeCacheCut) {

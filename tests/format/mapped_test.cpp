@@ -56,7 +56,7 @@ class MappedCache : public testing::Test {
 
 TEST_F(MappedCache, IsTheCacheThatReadingGives) {
   const cache::Cache cache = preset_cache();
-  for (const Compression compression : {Compression::kNone, Compression::kZstd}) {
+  for (const Compression compression : kCompressions) {
     for (const bool verify : {true, false}) {
       for (const unsigned n_threads : {1u, 0u}) {
         write(file_of(cache, compression));

@@ -119,10 +119,10 @@ INSTANTIATE_TEST_SUITE_P(
     CacheFile, RoundTrip,
     testing::Combine(testing::Range<std::size_t>(0, cases().size()),
                      testing::Values<std::int64_t>(0, 1, 255, 256, 257, 511, 512, 513),
-                     testing::Values(Compression::kNone, Compression::kZstd)),
+                     testing::ValuesIn(kCompressions)),
     [](const auto& test) {
       return cases()[std::get<0>(test.param)].name + std::to_string(std::get<1>(test.param)) +
-             (std::get<2>(test.param) == Compression::kZstd ? "Zstd" : "Stored");
+             name_of(std::get<2>(test.param));
     });
 
 TEST(CacheFile, KeepsTheWholeIdentity) {
@@ -142,14 +142,16 @@ TEST(CacheFile, KeepsArraysOfNoValueAndOfOneValue) {
   layer.arrays.push_back({"one", Dtype::kF32, {}, AlignedBytes(4, std::byte{9})});
   layer.arrays.push_back({"", Dtype::kBF16, {1, 1, 1, 1, 1, 1, 1, 2}, AlignedBytes(4)});
   cache.layers.emplace_back(layer);
-  const Bytes file = file_of(cache, Compression::kZstd);
-  EXPECT_EQ(difference(cache, must(load(file))), "");
-  EXPECT_THAT(damage_of(file), testing::IsEmpty());
+  for (const Compression compression : kCompressions) {
+    const Bytes file = file_of(cache, compression);
+    EXPECT_EQ(difference(cache, must(load(file))), "");
+    EXPECT_THAT(damage_of(file), testing::IsEmpty());
+  }
 }
 
 TEST(CacheFile, HasTheSameBytesForAnyNumberOfThreads) {
   const cache::Cache cache = CacheBuilder(700).dense({2, 32}).turbo({2, 64}, 4, 3).arrays().build();
-  for (const Compression compression : {Compression::kNone, Compression::kZstd}) {
+  for (const Compression compression : kCompressions) {
     const Bytes one =
         must(format::write_cache_bytes(cache, {.compression = compression, .n_threads = 1}));
     const Bytes four =
@@ -273,6 +275,7 @@ TEST(CacheFile, HasOneContentNameHoweverItIsCompressedAndWhoeverWroteIt) {
   const auto name = [](const Bytes& file) { return to_hex(info_of(file).content_name); };
   const std::string stored = name(file_of(cache, Compression::kNone));
   EXPECT_EQ(name(file_of(cache, Compression::kZstd)), stored);
+  EXPECT_EQ(name(file_of(cache, Compression::kPlanes)), stored);
   EXPECT_EQ(name(must(format::write_cache_bytes(cache, {.writer = "another"}))), stored);
 }
 

@@ -80,7 +80,7 @@ TEST(CacheFileWork, StopsWhenAskedAndLeavesNothingBehind) {
 TEST(CacheFileWork, GivesTheSameBytesForAnyWindowAndAnyNumberOfThreads) {
   cache::Cache cache = CacheBuilder(700).dense({2, 32}).turbo({2, 64}, 4, 3).arrays().build();
   cache.layers.emplace_back(large_cache().layers[0]);
-  for (const Compression compression : {Compression::kNone, Compression::kZstd}) {
+  for (const Compression compression : kCompressions) {
     const Bytes expected = file_of(cache, compression);
     for (const unsigned n_threads : {0u, 2u, 5u}) {
       for (const std::uint64_t window : {std::uint64_t{0}, kArrayBytes / 2, 10 * kArrayBytes}) {

@@ -33,7 +33,7 @@ std::function<void(std::span<std::byte>)> put(std::size_t at, auto value) {
 }
 
 TEST(Verify, TellsWhatItChecked) {
-  for (const Compression compression : {Compression::kNone, Compression::kZstd}) {
+  for (const Compression compression : kCompressions) {
     const Bytes file = mixed_file(compression);
     const auto report = must(format::verify_cache(*memory_source(file)));
     EXPECT_THAT(report.damage, IsEmpty());

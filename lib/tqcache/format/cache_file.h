@@ -22,9 +22,11 @@
 namespace tqcache::format {
 
 struct WriteOptions {
-  Compression compression = Compression::kZstd;  // a section that does not shrink is stored
-  int zstd_level = 1;                            // 1 to 19; packed codes gain nothing above 1
-  unsigned n_threads = 0;                        // 0: all processors
+  // A section that does not shrink is stored. kPlanes is for dense sections, whose values it takes
+  // apart; packed ones become zstd frames then.
+  Compression compression = Compression::kZstd;
+  int zstd_level = 1;      // 1 to 19; packed codes gain nothing above 1
+  unsigned n_threads = 0;  // 0: all processors
   // Sections are held in memory between being made and being written, but no more of them than
   // this, before compression, or a single one.
   std::uint64_t window_bytes = std::uint64_t{64} << 20;

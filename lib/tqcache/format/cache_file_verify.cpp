@@ -17,7 +17,7 @@ namespace {
 Result<void> check_section(const ByteSource& source, const Manifest& manifest,
                            const SectionInfo& section, const Decompressor& decompressor) {
   AlignedBytes raw;
-  TQC_TRY(read_section(source, section, decompressor, raw));
+  TQC_TRY(read_section(source, manifest, section, decompressor, raw));
   if (sha256(raw) != section.raw_sha256) {
     return Error{ErrorCode::kCorrupt, "SHA-256 of the content mismatch"};
   }

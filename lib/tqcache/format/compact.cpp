@@ -20,35 +20,33 @@ bool has_dead_bytes(const OpenContainer& container) {
 }
 
 // The content name stays the same only if the sections do, so these are looked at closely.
-Result<SharedBytes> carry_over(const ByteSource& source, const SectionInfo& section,
-                               const Decompressor& decompressor) {
+Result<SharedBytes> carry_over(const ByteSource& source, const Manifest& manifest,
+                               const SectionInfo& section, const Decompressor& decompressor) {
   AlignedBytes raw;
-  TQC_TRY(read_section(source, section, decompressor, raw));
+  TQC_TRY(read_section(source, manifest, section, decompressor, raw));
   if (sha256(raw) != section.raw_sha256) {
     return Error{ErrorCode::kCorrupt, "SHA-256 of the content mismatch"};
   }
   return SharedBytes(std::move(raw));
 }
 
-// Everything but what depends on where it stands. Views `source`.
+// Everything but what depends on where it stands. Views both.
 ContainerContent content_of(const ByteSource& source, const Manifest& manifest) {
   ContainerContent content{manifest, {}};
   content.manifest.gaps.clear();
-  content.make_section = [&source, sections = manifest.sections,
+  content.make_section = [&source, &manifest,
                           decompressor = std::make_shared<const Decompressor>()](
                              std::size_t i) -> Result<SharedBytes> {
-    auto raw = carry_over(source, sections[i], *decompressor);
-    if (!raw) return in_context(section_place(i, sections[i]), std::move(raw).error());
+    const SectionInfo& section = manifest.sections[i];
+    auto raw = carry_over(source, manifest, section, *decompressor);
+    if (!raw) return in_context(section_place(i, section), std::move(raw).error());
     return raw;
   };
   return content;
 }
 
 WriteOptions options_like(const Manifest& manifest, WriteOptions options) {
-  options.compression = Compression::kNone;
-  for (const SectionInfo& section : manifest.sections) {
-    if (section.compression == Compression::kZstd) options.compression = Compression::kZstd;
-  }
+  options.compression = compression_of(manifest);
   options.writer = manifest.writer;
   options.hide_tokens = false;  // those that are hidden stay so
   return options;

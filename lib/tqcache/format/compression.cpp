@@ -3,8 +3,6 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
-#include <cstddef>
-#include <cstdint>
 #include <new>
 #include <string>
 #include <utility>
@@ -16,6 +14,10 @@ namespace {
 
 constexpr int kMinLevel = 1;
 constexpr int kMaxLevel = 19;  // above it zstd wants windows that a reader may refuse
+
+// Of Compressor::for_planes(): only repetitions that are long, and found by few places to look.
+constexpr int kPlaneMinMatch = 7;
+constexpr int kPlaneHashLog = 6;
 
 // Of a frame, RFC 8878 §3.1.1. The densest one repeats a byte: a block of 4 bytes (header and byte)
 // makes 128 KiB, and the frame's own header takes more than one such block.
@@ -77,8 +79,17 @@ Result<void> check_frame_header(ByteView frame, std::uint64_t raw_size) {
 }  // namespace
 
 struct Compressor::State {
-  int level = 0;
+  int level = 1;
+  bool for_planes = false;
   Pool<ZSTD_CCtx, FreeContext> contexts;
+
+  void set(ZSTD_CCtx* context) const {
+    require(ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, level));
+    if (!for_planes) return;
+    require(ZSTD_CCtx_setParameter(context, ZSTD_c_strategy, ZSTD_fast));
+    require(ZSTD_CCtx_setParameter(context, ZSTD_c_minMatch, kPlaneMinMatch));
+    require(ZSTD_CCtx_setParameter(context, ZSTD_c_hashLog, kPlaneHashLog));
+  }
 };
 
 Compressor::Compressor(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -95,20 +106,24 @@ Result<Compressor> Compressor::make(int level) {
   return Compressor(std::move(state));
 }
 
-Result<bool> Compressor::compress(ByteView raw, Bytes& frame) const {
-  if (raw.empty()) return false;
-  const auto context = state_->contexts.borrow([] { return made(ZSTD_createCCtx()); });
-  require(ZSTD_CCtx_setParameter(context.get(), ZSTD_c_compressionLevel, state_->level));
+Compressor Compressor::for_planes() {
+  auto state = std::make_unique<State>();
+  state->for_planes = true;
+  return Compressor(std::move(state));
+}
 
-  frame.resize(raw.size() - 1);
-  const std::size_t size =
-      ZSTD_compress2(context.get(), frame.data(), frame.size(), raw.data(), raw.size());
-  if (ZSTD_getErrorCode(size) == ZSTD_error_dstSize_tooSmall) {
-    frame.clear();
-  } else {
-    frame.resize(require(size));
-  }
+bool Compressor::compress(ByteView raw, Bytes& frame) const {
+  frame.resize(raw.empty() ? 0 : raw.size() - 1);
+  frame.resize(compress_into(raw, frame));
   return !frame.empty();
+}
+
+std::size_t Compressor::compress_into(ByteView raw, std::span<std::byte> room) const {
+  const auto context = state_->contexts.borrow([] { return made(ZSTD_createCCtx()); });
+  state_->set(context.get());
+  const std::size_t size =
+      ZSTD_compress2(context.get(), room.data(), room.size(), raw.data(), raw.size());
+  return ZSTD_getErrorCode(size) == ZSTD_error_dstSize_tooSmall ? 0 : require(size);
 }
 
 struct Decompressor::State {

@@ -5,8 +5,10 @@
 // Threads: all functions may be called from several at once; each call borrows a zstd context of
 // its own and gives it back, so that a long job makes as many as it has threads.
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <optional>
+#include <span>
 
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/result.h"
@@ -17,11 +19,20 @@ class Compressor {
  public:
   // Errors: kInvalidArgument when the level is not 1 to 19.
   static Result<Compressor> make(int level);
+
+  // For bytes that repeat themselves one by one and not in a row, as those of exponents: nearly all
+  // it does is give frequent ones fewer bits. Looking for more would find chance repetitions, which
+  // take time and make such bytes larger.
+  static Compressor for_planes();
+
   Compressor(Compressor&&) noexcept;
   ~Compressor();
 
   // Fills `frame` with a frame of `raw`. False: it would not be smaller than `raw`.
-  Result<bool> compress(ByteView raw, Bytes& frame) const;
+  bool compress(ByteView raw, Bytes& frame) const;
+
+  // Gives the size of the frame that it wrote into `room`; 0: there is too little.
+  std::size_t compress_into(ByteView raw, std::span<std::byte> room) const;
 
  private:
   struct State;

@@ -30,8 +30,9 @@ inline constexpr std::uint64_t kSectionAlignment = 64;
 inline constexpr std::uint32_t kFeatureGrowing = 1u << 0;  // a slot that only announces an append
 inline constexpr std::uint32_t kFeatureGaps = 1u << 1;     // the manifest lists dead ranges
 inline constexpr std::uint32_t kFeatureHiddenTokens = 1u << 2;  // hashes instead of token ids
+inline constexpr std::uint32_t kFeaturePlanes = 1u << 3;        // sections of planes
 inline constexpr std::uint32_t kKnownRequiredFeatures =
-    kFeatureGrowing | kFeatureGaps | kFeatureHiddenTokens;
+    kFeatureGrowing | kFeatureGaps | kFeatureHiddenTokens | kFeaturePlanes;
 
 // Limits, besides those of cache/cache.h and codec/codec_spec.h.
 inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;

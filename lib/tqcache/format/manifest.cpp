@@ -16,6 +16,12 @@ const SideInfo& side_of(const LayerInfo& layer, SideName side) {
   return side == SideName::kKeys ? layer.k : layer.v;
 }
 
+Compression compression_of(const Manifest& manifest) {
+  Compression most = Compression::kNone;
+  for (const SectionInfo& section : manifest.sections) most = std::max(most, section.compression);
+  return most;
+}
+
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() &&
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);

@@ -19,7 +19,9 @@
 
 namespace tqcache::format {
 
-enum class Compression : std::uint8_t { kNone = 0, kZstd = 1 };
+// Of a section: as it is, one zstd frame, or planes of bytes (plane_section.h). Only dense sections
+// and arrays have planes.
+enum class Compression : std::uint8_t { kNone = 0, kZstd = 1, kPlanes = 2 };
 
 enum class SideName : std::uint8_t { kKeys = 0, kValues = 1, kArray = 2 };
 
@@ -91,6 +93,10 @@ inline bool is_turbo(const SideInfo& side) { return !side.parts.empty(); }
 
 // Requires: `side` is kKeys or kValues.
 const SideInfo& side_of(const LayerInfo& layer, SideName side);
+
+// How a file's sections were made smaller: planes if any has them (its packed ones are zstd frames
+// then), otherwise zstd if any is a frame.
+Compression compression_of(const Manifest& manifest);
 
 // Equal as the bytes of a file are, in which 0 and -0 differ.
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b);

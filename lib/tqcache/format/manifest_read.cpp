@@ -259,7 +259,7 @@ Result<SectionInfo> read_section(const fb::Section& in) {
   TQC_TRY_ASSIGN(const auto form, checked_enum(in.form(), fb::Form::packed, "form"));
   section.packed = form == fb::Form::packed;
   TQC_TRY_ASSIGN(section.compression,
-                 checked_enum(in.compression(), Compression::kZstd, "compression"));
+                 checked_enum(in.compression(), Compression::kPlanes, "compression"));
   section.file_offset = in.offset();
   section.stored_bytes = in.stored_size();
   section.raw_bytes = in.raw_size();

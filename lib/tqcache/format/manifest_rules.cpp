@@ -50,6 +50,9 @@ Result<void> check_sizes(const Manifest& manifest, const SectionInfo& section) {
                    std::to_string(expected));
   }
   const bool is_stored = section.compression == Compression::kNone;
+  if (section.packed && section.compression == Compression::kPlanes) {
+    return corrupt("planes, but packed");
+  }
   const bool fits = is_stored
                         ? section.stored_bytes == section.raw_bytes
                         : section.stored_bytes > 0 && section.stored_bytes < section.raw_bytes;
@@ -154,7 +157,8 @@ Result<void> check_sections(const Manifest& manifest, std::uint64_t manifest_off
 
 std::uint32_t required_features(const Manifest& manifest) {
   return (manifest.gaps.empty() ? 0 : kFeatureGaps) |
-         (manifest.hidden_tokens ? kFeatureHiddenTokens : 0);
+         (manifest.hidden_tokens ? kFeatureHiddenTokens : 0) |
+         (compression_of(manifest) == Compression::kPlanes ? kFeaturePlanes : 0);
 }
 
 std::uint64_t total_memory_bytes(const Manifest& manifest) {

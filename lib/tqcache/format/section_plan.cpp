@@ -49,6 +49,11 @@ std::vector<SectionKey> plan_sections(const std::vector<LayerInfo>& layers, std:
   return keys;
 }
 
+std::size_t number_bytes(const LayerInfo& layer, const SectionKey& key) {
+  if (key.side == SideName::kArray) return dtype_size(array_of(layer, key).dtype);
+  return dtype_size(side_of(layer, key.side).dense_dtype);
+}
+
 codec::BlockShape block_shape(const codec::PartSpec& part, SideName side) {
   return {part.quantizer.head_dim, part.quantizer.bits, order_of(side)};
 }

@@ -54,6 +54,9 @@ inline codec::BlockOrder order_of(SideName side) {
 // The shape of one part's block of codes of one kv head.
 codec::BlockShape block_shape(const codec::PartSpec& part, SideName side);
 
+// Bytes of a number of a section that is not packed: 2 or 4.
+std::size_t number_bytes(const LayerInfo& layer, const SectionKey& key);
+
 // Bytes of a section before compression.
 // Requires: the layer is within the limits (manifest_rules.h); a packed section is of a turbo side.
 std::uint64_t raw_bytes(const LayerInfo& layer, const SectionKey& key, bool packed,

@@ -8,6 +8,8 @@
 
 #include "tqcache/base/hash.h"
 #include "tqcache/format/container_format.h"
+#include "tqcache/format/plane_section.h"
+#include "tqcache/format/section_plan.h"
 
 namespace tqcache::format {
 
@@ -22,19 +24,27 @@ Result<void> check_stored(const SectionInfo& section, ByteView stored) {
   return Error{ErrorCode::kCorrupt, "checksum mismatch"};
 }
 
-Result<void> read_section(const ByteSource& source, const SectionInfo& section,
-                          const Decompressor& decompressor, AlignedBytes& raw) {
+Result<void> read_section(const ByteSource& source, const Manifest& manifest,
+                          const SectionInfo& section, const Decompressor& decompressor,
+                          AlignedBytes& raw) {
   const bool is_stored = section.compression == Compression::kNone;
-  AlignedBytes frame;
-  AlignedBytes& stored = is_stored ? raw : frame;
+  AlignedBytes compressed;
+  AlignedBytes& stored = is_stored ? raw : compressed;
   stored.resize(section.stored_bytes);
   TQC_TRY(source.read_at(section.file_offset, stored));
   TQC_TRY(check_stored(section, stored));
   if (is_stored) return {};
 
-  TQC_TRY(Decompressor::check_frame(frame, section.raw_bytes));
+  if (section.compression == Compression::kPlanes) {
+    const auto layer = static_cast<std::size_t>(section.layer);
+    const std::size_t width = number_bytes(manifest.layers[layer], key_of(section));
+    TQC_TRY(check_planes(stored, section.raw_bytes, width));
+    raw.resize(section.raw_bytes);
+    return decompress_planes(decompressor, stored, width, raw);
+  }
+  TQC_TRY(Decompressor::check_frame(stored, section.raw_bytes));
   raw.resize(section.raw_bytes);
-  return decompressor.decompress(frame, raw);
+  return decompressor.decompress(stored, raw);
 }
 
 Result<void> check_padding(const ByteSource& source, const Manifest& manifest, std::size_t index) {
@@ -83,7 +93,7 @@ Result<void> SectionReader::read(std::size_t index, AlignedBytes& raw) const {
 
 Result<void> SectionReader::read_whole(std::size_t index, const SectionInfo& section,
                                        AlignedBytes& raw) const {
-  Result<void> result = read_section(*source_, section, *decompressor_, raw);
+  Result<void> result = read_section(*source_, info_, section, *decompressor_, raw);
   if (result) result = check_padding(*source_, info_, index);
   if (!result) return in_context(section_place(index, section), std::move(result).error());
   return {};

@@ -22,13 +22,14 @@ namespace tqcache::format {
 std::uint64_t total_raw_bytes(const Manifest& manifest);
 
 // Reads the bytes of a section before compression into `raw`, which gets their size. Its memory is
-// used again if it has enough.
+// used again if it has enough. Of `manifest` only the layers count.
 //
 // Threads: may be called from several at once.
-// Errors:  kCorrupt (checksum, zstd frame), kTruncated (the file was cut meanwhile), kIo; without
-//          the section's place.
-Result<void> read_section(const ByteSource& source, const SectionInfo& section,
-                          const Decompressor& decompressor, AlignedBytes& raw);
+// Errors:  kCorrupt (checksum, zstd frame, planes), kTruncated (the file was cut meanwhile), kIo;
+//          without the section's place.
+Result<void> read_section(const ByteSource& source, const Manifest& manifest,
+                          const SectionInfo& section, const Decompressor& decompressor,
+                          AlignedBytes& raw);
 
 // Whether stored bytes have the checksum of the section table. Errors: kCorrupt.
 Result<void> check_stored(const SectionInfo& section, ByteView stored);

@@ -11,6 +11,8 @@
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest_rules.h"
+#include "tqcache/format/plane_section.h"
+#include "tqcache/format/section_plan.h"
 
 namespace tqcache::format {
 namespace {
@@ -18,19 +20,43 @@ namespace {
 // One section on its way into the file.
 struct PreparedSection {
   SharedBytes raw;
-  Bytes frame;  // empty: stored as it is
+  Bytes compressed;  // empty: stored as it is
 
-  ByteView stored() const { return frame.empty() ? raw.view() : ByteView(frame); }
+  ByteView stored() const { return compressed.empty() ? raw.view() : ByteView(compressed); }
+};
+
+// Makes sections smaller in the way that the options ask for.
+class SectionCompressor {
+ public:
+  SectionCompressor(Compression method, Compressor zstd)
+      : method_(method), zstd_(std::move(zstd)), planes_(Compressor::for_planes()) {}
+
+  // Gives how it was done. Not at all: it would not be smaller, and `out` is empty.
+  Compression compress(const LayerInfo& layer, const SectionInfo& section, ByteView raw,
+                       Bytes& out) const {
+    if (method_ == Compression::kNone) return Compression::kNone;
+    if (method_ == Compression::kPlanes && !section.packed) {
+      const std::size_t width = number_bytes(layer, key_of(section));
+      return compress_planes(planes_, raw, width, out) ? Compression::kPlanes : Compression::kNone;
+    }
+    return zstd_.compress(raw, out) ? Compression::kZstd : Compression::kNone;
+  }
+
+ private:
+  Compression method_;
+  Compressor zstd_;
+  Compressor planes_;
 };
 
 class SectionWriter {
  public:
-  // Without a compressor all sections are stored. What is given must outlive this.
+  // What is given must outlive this.
   SectionWriter(ContainerContent& content, const std::vector<std::size_t>& numbers,
-                const Compressor* compressor, FileEnd& end)
+                const SectionCompressor& compressor, FileEnd& end)
       : content_(content), numbers_(numbers), compressor_(compressor), end_(end) {}
 
   Result<void> write_all(const WriteOptions& options) {
+    copies_ = options.compression == Compression::kNone ? 1 : 2;
     slots_.resize(slot_count(options.n_threads));
     return run_in_order(
         {.count = numbers_.size(),
@@ -44,9 +70,7 @@ class SectionWriter {
  private:
   SectionInfo& section(std::size_t i) { return content_.manifest.sections[numbers_[i]]; }
 
-  std::uint64_t held_bytes(std::size_t i) {
-    return section(i).raw_bytes * (compressor_ != nullptr ? 2 : 1);
-  }
+  std::uint64_t held_bytes(std::size_t i) { return section(i).raw_bytes * copies_; }
 
   // Fills in the digests and the compression of a section.
   Result<void> prepare(std::size_t i, PreparedSection& prepared) {
@@ -54,11 +78,8 @@ class SectionWriter {
     TQC_TRY_ASSIGN(prepared.raw, content_.make_section(numbers_[i]));
     assert(prepared.raw.size() == info.raw_bytes);
     info.raw_sha256 = sha256(prepared.raw.view());
-    info.compression = Compression::kNone;
-    if (compressor_ != nullptr) {
-      TQC_TRY_ASSIGN(const bool shrank, compressor_->compress(prepared.raw.view(), prepared.frame));
-      if (shrank) info.compression = Compression::kZstd;
-    }
+    const LayerInfo& layer = content_.manifest.layers[static_cast<std::size_t>(info.layer)];
+    info.compression = compressor_.compress(layer, info, prepared.raw.view(), prepared.compressed);
     info.stored_bytes = prepared.stored().size();
     info.checksum = xxh3_128(prepared.stored());
     return {};
@@ -75,9 +96,10 @@ class SectionWriter {
 
   ContainerContent& content_;
   const std::vector<std::size_t>& numbers_;
-  const Compressor* compressor_;
+  const SectionCompressor& compressor_;
   FileEnd& end_;
   std::vector<PreparedSection> slots_;
+  std::uint64_t copies_ = 1;  // of a section that are held
 };
 
 }  // namespace
@@ -119,9 +141,9 @@ Result<void> prepare_manifest(Manifest& manifest, const WriteOptions& options) {
 
 Result<void> write_sections(ContainerContent& content, const std::vector<std::size_t>& numbers,
                             const WriteOptions& options, FileEnd& end) {
-  TQC_TRY_ASSIGN(const Compressor compressor, Compressor::make(options.zstd_level));
-  const bool compress = options.compression == Compression::kZstd;
-  return SectionWriter(content, numbers, compress ? &compressor : nullptr, end).write_all(options);
+  TQC_TRY_ASSIGN(Compressor zstd, Compressor::make(options.zstd_level));
+  const SectionCompressor compressor(options.compression, std::move(zstd));
+  return SectionWriter(content, numbers, compressor, end).write_all(options);
 }
 
 Result<HeaderSlot> write_manifest(Manifest& manifest, FileEnd& end) {

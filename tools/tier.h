@@ -1,0 +1,35 @@
+#pragma once
+// tools/tier.h: how much of a cache `tqcache convert` gives away for a smaller file.
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "cli.h"
+#include "tqcache/base/result.h"
+#include "tqcache/cache/convert.h"
+
+namespace tqcache::cli {
+
+enum class Tier {
+  kTurbo,     // packed, and used as it stands in the file
+  kLossless,  // every value as it was, bit for bit; the bytes alone get fewer
+};
+
+struct TierFlags {
+  Tier tier = Tier::kTurbo;
+};
+
+void add_tier_flag(CLI::App& app, TierFlags& flags);
+
+// Changes what the flags of codec and compression say to what the tier needs. `of_codec` are all
+// flags that say how sides are packed.
+//
+// Errors: kInvalidArgument when one of them was given with a tier that packs nothing.
+Result<void> apply_tier(const TierFlags& flags, const std::vector<const CLI::Option*>& of_codec,
+                        cache::ConvertOptions& options, CompressionFlags& compression);
+
+// The first of them that was given, or empty.
+std::string first_given(const std::vector<const CLI::Option*>& options);
+
+}  // namespace tqcache::cli
