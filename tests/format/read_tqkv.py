@@ -16,6 +16,7 @@ import struct
 import sys
 
 sys.dont_write_bytecode = True  # leaves the source folder as it is
+import decode_symbols
 import decode_turbo
 
 try:
@@ -141,7 +142,10 @@ def sized(data):
 def name_part(part):
     name = u64(part.scalar(0, "I")) + u64(part.scalar(1, "I")) + u64(part.scalar(2, "B"))
     name += sized(part.text(3)) + u64(part.scalar(4, "B")) + u64(part.scalar(5, "Q"))
-    name += sized(part.text(6)) + u64(part.scalar(7, "B")) + u64(part.scalar(8, "B"))
+    name += sized(part.text(6))
+    if part.text(6) == b"step.v1":
+        name += u64(part.scalar(11, "I"))  # the bits of an f32
+    name += u64(part.scalar(7, "B")) + u64(part.scalar(8, "B"))
     name += sized(part.vector(9, 4)[0])
     if part.text(3) == b"matrix.v1":
         name += hashlib.sha256(part.vector(10, 4)[0]).digest()
@@ -242,15 +246,51 @@ def check_window(layer, n_tokens):
     require(all(array.numbers(2, "Q") == shape for array in arrays), "shape of a window")
 
 
-def raw_bytes(file, section):
+def raw_blocks(frame):
+    """The content of a zstd frame that nothing was compressed in (RFC 8878, 3.1.1), or None."""
+    descriptor, at = frame[4], 5
+    at += 0 if descriptor & 0x20 else 1
+    at += [descriptor >> 5 & 1, 2, 4, 8][descriptor >> 6]
+    content, is_last = b"", False
+    while not is_last:
+        header = int.from_bytes(frame[at : at + 3], "little")
+        is_last, kind, size = header & 1, header >> 1 & 3, header >> 3
+        if kind != 0:
+            return None
+        content += frame[at + 3 : at + 3 + size]
+        at += 3 + size
+    return content
+
+
+def decompress(frame, size):
+    """None without zstandard."""
+    if zstandard is not None:
+        return zstandard.ZstdDecompressor().decompress(frame, size)
+    content = raw_blocks(frame)
+    if content is None:
+        not_checked.add("compressed sections (no module zstandard)")
+    return content
+
+
+def from_symbols(stored, layer, section):
+    heads, dim = layer.scalar(1, "I"), layer.scalar(2, "I")
+    side = layer.table(3 + section["side"])
+    n_sinks = side.scalar(6, "H") if section["block"] == 0 else 0
+    n_sink_bytes = heads * n_sinks * dim * DTYPE_BYTES[side.scalar(1, "B")]
+    is_keys = section["side"] == 0
+    return decode_symbols.raw_section(stored, decompress, heads, dim, is_keys, n_sink_bytes)
+
+
+def raw_bytes(file, layer, section):
     """The bytes of a section before compression, or None without zstandard."""
     stored = file[section["offset"] : section["offset"] + section["stored_size"]]
     check_xxh3_128(stored, section["checksum"], "section")
     if section["compression"] == 1:
-        if zstandard is None:
-            not_checked.add("compressed sections (no module zstandard)")
-            return None
-        stored = zstandard.ZstdDecompressor().decompress(stored, section["raw_size"])
+        stored = decompress(stored, section["raw_size"])
+    if section["compression"] == 3:
+        stored = from_symbols(stored, layer, section)
+    if stored is None:
+        return None
     require(len(stored) == section["raw_size"], "a section has the wrong size")
     require(hashlib.sha256(stored).digest() == section["raw_sha256"], "SHA-256 mismatch")
     return stored
@@ -362,8 +402,8 @@ def read(path):
     rows = []
     for section in sections:
         row = {key: section[key] for key in ("layer", "side", "block", "form")}
-        raw = raw_bytes(file, section)
         layer = layers[section["layer"]]
+        raw = raw_bytes(file, layer, section)
         if raw is not None and section["form"] == 0:
             row["values"] = dense_values(layer, section, len(tokens), raw)
         elif raw is not None:

@@ -2,6 +2,7 @@
 
 #include <cassert>
 #include <string>
+#include <string_view>
 
 #include "tqcache/codec/trellis_search.h"
 #include "tqcache/codec/trellis_walk.h"
@@ -13,10 +14,11 @@ constexpr std::uint8_t kLevels = 0x80;  // what turns a code into the byte of it
 
 }  // namespace
 
-TrellisSearch trellis_search(const Kernels& kernels) {
+TrellisSearch trellis_search([[maybe_unused]] const Kernels& kernels) {
 #ifdef TQCACHE_X86
-  if (&kernels == &avx512_kernels()) return search_trellis_avx512;
-  if (&kernels == &avx2_kernels()) return search_trellis_avx2;
+  const std::string_view name = kernels.name;  // tables may be copies
+  if (name == "avx512") return search_trellis_avx512;
+  if (name == "avx2") return search_trellis_avx2;
 #endif
   return search_trellis_scalar;
 }

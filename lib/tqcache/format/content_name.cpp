@@ -54,6 +54,10 @@ void add_part(Serialization& out, const codec::PartSpec& part) {
   out.number(part.quantizer.rounds);
   out.number(part.quantizer.seed);
   out.text(name_of(kScaleNames, part.quantizer.scale));
+  // The rule's name tells whether it is there.
+  if (part.quantizer.scale == codec::ScaleRule::kStep) {
+    out.number(std::uint64_t{std::bit_cast<std::uint32_t>(part.quantizer.step)});
+  }
   out.number(std::uint64_t{part.of_residual});
   out.number(std::uint64_t{part.has_bias});
   out.bytes(object_bytes(part.centroids));

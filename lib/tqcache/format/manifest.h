@@ -21,7 +21,7 @@ namespace tqcache::format {
 
 // Of a section: as it is, one zstd frame, or planes of bytes (plane_section.h). Only dense sections
 // and arrays have planes.
-enum class Compression : std::uint8_t { kNone = 0, kZstd = 1, kPlanes = 2 };
+enum class Compression : std::uint8_t { kNone = 0, kZstd = 1, kPlanes = 2, kSymbols = 3 };
 
 enum class SideName : std::uint8_t { kKeys = 0, kValues = 1, kArray = 2 };
 

@@ -156,6 +156,7 @@ Result<codec::PartSpec> read_part(const fb::Part& in, Budget& budget) {
   TQC_TRY_ASSIGN(part.quantizer.rotation, read_kind(kRotationNames, "rotation", *in.rotation()));
   part.quantizer.rounds = in.rounds();
   part.quantizer.seed = in.seed();
+  part.quantizer.step = in.step();
   TQC_TRY_ASSIGN(part.quantizer.scale, read_kind(kScaleNames, "scale", *in.scale()));
   TQC_TRY_ASSIGN(part.of_residual, read_yes_no(in.of_residual(), "value of of_residual"));
   TQC_TRY_ASSIGN(part.has_bias, read_yes_no(in.has_bias(), "value of has_bias"));
@@ -259,7 +260,7 @@ Result<SectionInfo> read_section(const fb::Section& in) {
   TQC_TRY_ASSIGN(const auto form, checked_enum(in.form(), fb::Form::packed, "form"));
   section.packed = form == fb::Form::packed;
   TQC_TRY_ASSIGN(section.compression,
-                 checked_enum(in.compression(), Compression::kPlanes, "compression"));
+                 checked_enum(in.compression(), Compression::kSymbols, "compression"));
   section.file_offset = in.offset();
   section.stored_bytes = in.stored_size();
   section.raw_bytes = in.raw_size();

@@ -120,7 +120,7 @@ class SideWriter {
         out_, static_cast<std::uint32_t>(part.first), static_cast<std::uint32_t>(spec.head_dim),
         static_cast<std::uint8_t>(spec.bits), rotation, static_cast<std::uint8_t>(spec.rounds),
         spec.seed, scale, to_yes_no(part.of_residual), to_yes_no(part.has_bias), centroids,
-        make_matrix(spec.matrix));
+        make_matrix(spec.matrix), spec.step);
   }
 
   // Absent when there is none.

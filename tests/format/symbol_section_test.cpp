@@ -1,0 +1,208 @@
+// One test a rule of docs/format.md §6.6: what may stand in a section of symbols.
+
+#include "tqcache/format/symbol_section.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "file_fixture.h"
+#include "tqcache/codec/block_layout.h"
+#include "tqcache/format/symbol_classes.h"
+
+namespace tqcache::test {
+namespace {
+
+cache::SidePlan archive_plan(float step, std::int64_t n_sinks = 0) {
+  cache::SidePlan plan;
+  plan.codec = {.mode = codec::Mode::kTrellis, .step = step};
+  plan.n_sinks = n_sinks;
+  return plan;
+}
+
+cache::Cache archive_cache(float step = 0.4f, std::int64_t n_sinks = 0,
+                           cache::HeadShape shape = {2, 40}) {
+  return CacheBuilder(513)
+      .sides(shape, Dtype::kF16, archive_plan(step, n_sinks), Dtype::kF16, archive_plan(step))
+      .build();
+}
+
+// The first section, of keys, as symbols one a byte, in a frame that nothing was compressed in.
+struct Stored {
+  Bytes densities;
+  Bytes content;
+
+  Bytes frame() const {
+    ByteWriter out;
+    out.write(std::uint32_t{0xfd2fb528});
+    out.write(std::uint8_t{0xa0});  // one segment, its size in four bytes
+    out.write(static_cast<std::uint32_t>(content.size()));
+    const auto header = static_cast<std::uint32_t>(content.size() << 3 | 1);
+    for (int i = 0; i < 3; ++i) out.write(static_cast<std::uint8_t>(header >> 8 * i));
+    out.append(content);
+    return std::move(out).take();
+  }
+  Bytes bytes() const {
+    ByteWriter out;
+    out.append(densities);
+    out.append(frame());
+    return std::move(out).take();
+  }
+};
+
+constexpr std::size_t kDim = 40;
+constexpr std::size_t kHeads = 2;
+constexpr std::size_t kTokens = 256;
+
+Stored stored_of(const Bytes& file) {
+  const CacheFileInfo info = info_of(file);
+  const SectionInfo& section = info.sections[0];
+  const auto shape = format::symbol_shape(info.layers[0], section);
+  const ByteView raw = ByteView(file).subspan(section.file_offset, section.raw_bytes);
+  Stored stored{Bytes(3, std::byte{1}), Bytes((kDim + 1) * kHeads * kTokens)};
+  for (std::size_t head = 0; head < kHeads; ++head) {
+    std::vector<std::uint8_t> codes(kTokens * kDim);
+    codec::unpack_block({kDim, 8, codec::BlockOrder::kKeys},
+                        raw.subspan(head * shape.layout.head_code_bytes,
+                                    shape.layout.head_code_bytes),
+                        codes);
+    for (std::size_t t = 0; t < kTokens; ++t) {
+      for (std::size_t i = 0; i < kDim; ++i) {
+        stored.content[(i * kHeads + head) * kTokens + t] =
+            static_cast<std::byte>(codes[t * kDim + i] / 2);
+      }
+      stored.content[(kDim * kHeads + head) * kTokens + t] =
+          raw[shape.layout.scales_at + 2 * (head * kTokens + t) + 1] << 1 |
+          raw[shape.layout.scales_at + 2 * (head * kTokens + t)] >> 7;
+    }
+  }
+  return stored;
+}
+
+Bytes with_first_section(const Bytes& file, const Bytes& stored) {
+  return replace_first_section(file, stored, Compression::kSymbols);
+}
+
+TEST(SymbolSection, GivesBackEveryByte) {
+  for (const std::int64_t n_sinks : {0, 4, 256}) {
+    for (const float step : {0.05f, 0.4f, 1.5f}) {
+      const cache::Cache cache = archive_cache(step, n_sinks);
+      const Bytes file = file_of(cache, Compression::kZstd);
+      EXPECT_EQ(difference(must(load(file)), cache), "") << n_sinks << ", " << step;
+      EXPECT_THAT(damage_of(file), testing::IsEmpty());
+      for (const SectionInfo& section : info_of(file).sections) {
+        EXPECT_EQ(section.compression == Compression::kSymbols, section.packed);
+      }
+    }
+  }
+}
+
+TEST(SymbolSection, IsSmallerThanTheCodesByZstd) {
+  const cache::Cache cache = archive_cache(0.4f, 0, {4, 128});
+  std::uint64_t bytes = 0;
+  std::uint64_t values = 0;
+  for (const SectionInfo& section : info_of(file_of(cache, Compression::kZstd)).sections) {
+    if (!section.packed) continue;
+    bytes += section.stored_bytes;
+    values += 4 * 128 * 256;
+  }
+  EXPECT_LT(8.0 * static_cast<double>(bytes) / static_cast<double>(values), 2.62);
+}
+
+TEST(SymbolSection, HasTheContentNameOfTheStoredOne) {
+  const cache::Cache cache = archive_cache();
+  EXPECT_EQ(info_of(file_of(cache, Compression::kZstd)).content_name,
+            info_of(file_of(cache)).content_name);
+}
+
+TEST(SymbolSection, IsReadWhoeverWroteIt) {
+  const Bytes file = file_of(archive_cache());
+  const Bytes changed = with_first_section(file, stored_of(file).bytes());
+  EXPECT_EQ(difference(must(load(changed)), must(load(file))), "");
+  EXPECT_THAT(damage_of(changed), testing::IsEmpty());
+}
+
+void expect_stored_refused(const Bytes& stored, std::string_view part) {
+  expect_refused(with_first_section(file_of(archive_cache()), stored), ErrorCode::kCorrupt, part);
+}
+
+TEST(SymbolSection, RefusesOtherDensities) {
+  for (const int density : {0, 3, 8, 255}) {
+    Stored stored = stored_of(file_of(archive_cache()));
+    stored.densities[1] = static_cast<std::byte>(density);
+    expect_stored_refused(stored.bytes(), "class 1: " + std::to_string(density) + " symbols a byte");
+  }
+}
+
+TEST(SymbolSection, RefusesAContentOfAnotherSize) {
+  Stored stored = stored_of(file_of(archive_cache()));
+  stored.content.pop_back();
+  expect_stored_refused(stored.bytes(), "does not say that it holds 20992 bytes");
+}
+
+TEST(SymbolSection, RefusesOneThatIsCutShort) {
+  expect_stored_refused(Bytes(2, std::byte{1}), "no room for the classes");
+  expect_stored_refused(Bytes(3, std::byte{1}), "no room for the classes");
+}
+
+TEST(SymbolSection, RefusesSymbolsThatAreNone) {
+  Stored stored = stored_of(file_of(archive_cache()));
+  stored.content[5] = std::byte{128};
+  expect_stored_refused(stored.bytes(), "head 0: a symbol above 127");
+}
+
+TEST(SymbolSection, RefusesScalesThatAreNotFinite) {
+  Stored stored = stored_of(file_of(archive_cache()));
+  stored.content.back() = std::byte{0xf8};
+  expect_stored_refused(stored.bytes(), "a scale that is not finite");
+}
+
+TEST(SymbolSection, IsForModeTrellisAlone) {
+  const Bytes file = file_of(CacheBuilder(256).turbo({2, 40}, 8, 8).build());
+  const Bytes changed = change_manifest(file, [](Manifest& manifest) {
+    manifest.sections[0].compression = Compression::kSymbols;
+  });
+  expect_refused(changed, ErrorCode::kCorrupt, "symbols, but not of mode trellis");
+}
+
+// Codes that are no path are kept as they are.
+TEST(SymbolSection, IsNotMadeOfOtherCodes) {
+  cache::Cache cache = archive_cache();
+  auto& side = std::get<cache::TurboSide>(std::get<0>(cache.layers[0]).k);
+  const ByteView packed = side.packed[0].bytes.view();
+  AlignedBytes bytes(packed.begin(), packed.end());
+  bytes[77] ^= std::byte{1};
+  side.packed[0].bytes = SharedBytes(std::move(bytes));
+  const Bytes file = file_of(cache, Compression::kZstd);
+  EXPECT_EQ(info_of(file).sections[0].compression, Compression::kZstd);
+  EXPECT_EQ(difference(must(load(file)), cache), "");
+}
+
+TEST(SymbolClasses, GiveBackWhatTheyHold) {
+  const std::vector<std::uint8_t> few = {62, 63, 64, 65, 64, 64, 63, 62};
+  const std::vector<std::uint8_t> some = {56, 71, 64, 63, 60, 66, 64, 65};
+  const std::vector<std::uint8_t> any = {0, 127, 3, 64, 90, 12, 1, 2};
+  const auto expect_back = [](unsigned density, const std::vector<std::uint8_t>& symbols) {
+    std::vector<std::uint8_t> packed(symbols.size() / density);
+    format::pack_symbols(density, symbols, packed);
+    std::vector<std::uint8_t> again(symbols.size());
+    format::unpack_symbols(density, packed, again);
+    EXPECT_EQ(again, symbols);
+  };
+  expect_back(4, few);
+  expect_back(2, some);
+  expect_back(1, any);
+}
+
+TEST(SymbolClasses, PackWhatIsFrequentAndFits) {
+  std::vector<std::uint8_t> symbols(64, 64);
+  EXPECT_EQ(format::choose_density(symbols), 4u);
+  symbols[3] = 66;
+  EXPECT_EQ(format::choose_density(symbols), 2u);
+  symbols[4] = 72;
+  EXPECT_EQ(format::choose_density(symbols), 1u);
+  for (std::size_t i = 0; i < symbols.size(); ++i) symbols[i] = static_cast<std::uint8_t>(60 + i % 8);
+  EXPECT_EQ(format::choose_density(symbols), 1u);
+}
+
+}  // namespace
+}  // namespace tqcache::test
