@@ -73,6 +73,7 @@ SidePlan settled(SidePlan plan, BlockOrder order, std::int64_t head_dim, const R
   if (plan.codec.mode == codec::Mode::kMixed && plan.codec.outlier_channels == 0) {
     plan.codec.outlier_channels = static_cast<int>(head_dim / 4);
   }
+  if (plan.fit_maps) plan.codec.rotation = codec::RotationKind::kNone;
   plan.center = order == BlockOrder::kKeys ? key_centring(plan.center, rope, head_dim)
                                            : value_centring(plan.center);
   return plan;
@@ -192,7 +193,7 @@ Result<TurboSide> SideMaker::make(const SidePlan& wanted, BlockOrder order, Head
   Outliers outliers{codec.outlier_channels(), static_cast<std::size_t>(shape.head_dim), {}};
   return TurboSide{std::move(codec),    {},
                    {tail_dtype, {}},    {plan.center, {}, turns ? table_ : nullptr},
-                   std::move(outliers), plan.n_sinks};
+                   std::move(outliers), {.are_wanted = plan.fit_maps}, plan.n_sinks};
 }
 
 }  // namespace tqcache::cache

@@ -134,7 +134,7 @@ std::vector<float> level_centroids() {
 }
 
 Result<std::vector<PartSpec>> trellis_parts(const CodecSpec& spec) {
-  if (!is_orthogonal_turn(spec.rotation)) {
+  if (!is_orthogonal_turn(spec.rotation) && spec.rotation != RotationKind::kNone) {
     return unsupported("mode trellis with a map that does not rotate");
   }
   PartSpec part = turned_part(spec, 0, 0, spec.head_dim, kMaxBits);
