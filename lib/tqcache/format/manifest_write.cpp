@@ -78,7 +78,8 @@ class Written {
 };
 
 // The sides of layers. What many of them have alike is written once: texts, codecs, and in those
-// parts, codebooks and matrices. Most files have one codec, and parts of mode affine differ in `first` alone.
+// parts, codebooks and matrices. Most files have one codec, and parts of mode affine differ in
+// `first` alone.
 class SideWriter {
  public:
   // Requires: what make() is given outlives this.
@@ -127,8 +128,8 @@ class SideWriter {
   Offset<flatbuffers::Vector<float>> make_matrix(const codec::MapMatrix& matrix) {
     const std::span<const float> values = matrix.values();
     if (values.empty()) return {};
-    return matrices_.get(matrix,
-                         [&](const auto&) { return out_.CreateVector(values.data(), values.size()); });
+    return matrices_.get(
+        matrix, [&](const auto&) { return out_.CreateVector(values.data(), values.size()); });
   }
 
   static fb::YesNo to_yes_no(bool value) { return value ? fb::YesNo::yes : fb::YesNo::no; }
