@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,7 +39,8 @@ What IN is shows its content: a .tqkv file, or a cache of mlx-lm, llama.cpp,
 transformers (tools/tqcache_hf.py), NumPy or TurboMLX. Such files do not say whose
 they are: --model does, and computes some tokens again (--probe) to see that it is
 so, exit code 22 if not. --ids gives the token ids where the file has none; a cache
-without them cannot be gone on from. docs/interop.md tells what gets lost.
+without them cannot be gone on from. docs/interop.md tells what gets lost. Codes of TurboMLX are
+kept, but for sides that flags want dense (--bits 16).
 
 )";
 
@@ -152,7 +155,7 @@ void tell_fallback(const Console& console, const format::Manifest& info,
                    const cache::SidePlan& keys) {
   if (keys.dense || keys.center != cache::Centring::kPreRope) return;
   for (const format::LayerInfo& layer : info.layers) {
-    if (!is_attention(layer)) continue;
+    if (!is_attention(layer) || is_turbo(layer.k)) continue;
     const auto got = cache::key_centring(keys.center, info.identity.rope, layer.shape.head_dim);
     if (got == keys.center) continue;
     note(console,
@@ -286,6 +289,15 @@ Outcome<std::uint64_t> convert_sections(const Console& console, const std::strin
       format::convert_sections(sections, job.flags.output, job.options, job.write, bar.callback()));
 }
 
+// Whether a flag says how keys, or values, shall be packed; `group` is that of the flags for this
+// side alone.
+bool is_asked(const std::vector<const CLI::Option*>& options, std::string_view group) {
+  return std::ranges::any_of(options, [&](const CLI::Option* option) {
+    const bool counts = option->get_group() == "Codec" || option->get_group() == group;
+    return counts && option->count() > 0;
+  });
+}
+
 // Codes of another program are kept by a .tqkv file, unless these sides shall be dense there. Files
 // of other programs get values that were rounded once less.
 ForeignFlags foreign_flags(const Job& job) {
@@ -317,8 +329,8 @@ Result<void> check_kept_codes(const format::Manifest& manifest, const Job& job) 
 Outcome<ExitCode> convert_foreign(const Console& console, const std::string& name,
                                   std::unique_ptr<ByteSource> source, ForeignKind kind, Job& job) {
   const auto watched = std::make_shared<WatchedSource>(std::move(source));
-  job.options.keys.keep_packed = !are_for_keys(job.flags.codec);
-  job.options.values.keep_packed = !are_for_values(job.flags.codec);
+  job.options.keys.keep_packed = !is_asked(job.flags.of_own, "Keys alone");
+  job.options.values.keep_packed = !is_asked(job.flags.of_own, "Values alone");
   TQC_TRY_ASSIGN(ForeignInput input,
                  open_foreign(console, name, watched, kind, foreign_flags(job), job.model,
                               job.flags.first_tokens, job.flags.n_threads));

@@ -365,7 +365,7 @@ void add_codec_flags(CLI::App& app, CodecFlags& flags) {
       ->type_name("NAME")
       ->check(CLI::IsMember(presets).description(""))
       ->group("Codec")
-      ->default_str(std::string(cache::kDefaultPreset));
+      ->capture_default_str();
   SideFlagAdder(app, "").add_all(flags.both);
   app.add_option("--boundary-layers", flags.boundary_layers,
                  "The first and last N layers get BITS bits, 8 unless told otherwise")
@@ -379,22 +379,11 @@ Result<cache::ConvertOptions> convert_options(const CodecFlags& flags) {
   TQC_TRY(check_whole(flags.both, ""));
   TQC_TRY(check_whole(flags.keys, "key-"));
   TQC_TRY(check_whole(flags.values, "value-"));
-  TQC_TRY_ASSIGN(cache::ConvertOptions options, 
-                 cache::preset(flags.preset.value_or(std::string(cache::kDefaultPreset))));
+  TQC_TRY_ASSIGN(cache::ConvertOptions options, cache::preset(flags.preset));
   TQC_TRY(apply(SideChoices(flags.both, flags.keys, "key-"), options.keys));
   TQC_TRY(apply(SideChoices(flags.both, flags.values, "value-"), options.values));
   TQC_TRY_ASSIGN(options.boundary, parse_boundary(flags.boundary_layers));
   return options;
-}
-
-bool are_for_keys(const CodecFlags& flags) {
-  return flags.preset || !flags.boundary_layers.empty() || flags.both != SideFlags{} ||
-         flags.keys != SideFlags{};
-}
-
-bool are_for_values(const CodecFlags& flags) {
-  return flags.preset || !flags.boundary_layers.empty() || flags.both != SideFlags{} ||
-         flags.values != SideFlags{};
 }
 
 }  // namespace tqcache::cli

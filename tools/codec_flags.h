@@ -33,12 +33,10 @@ struct SideFlags {
   std::optional<int> group_size;
   std::optional<std::int64_t> sink_tokens;
   std::optional<std::string> center;
-
-  bool operator==(const SideFlags&) const = default;
 };
 
 struct CodecFlags {
-  std::optional<std::string> preset;  // absent: cache::kDefaultPreset
+  std::string preset{cache::kDefaultPreset};
   std::string boundary_layers;  // "N" or "N:BITS"; empty: none
   SideFlags both;
   SideFlags keys;
@@ -49,9 +47,5 @@ void add_codec_flags(CLI::App& app, CodecFlags& flags);
 
 // Errors: kInvalidArgument, naming the flags that do not go together.
 Result<cache::ConvertOptions> convert_options(const CodecFlags& flags);
-
-// Whether any flag says how keys shall be kept, or values.
-bool are_for_keys(const CodecFlags& flags);
-bool are_for_values(const CodecFlags& flags);
 
 }  // namespace tqcache::cli

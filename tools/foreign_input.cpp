@@ -175,8 +175,8 @@ Outcome<ForeignCache> open_llama(const Console& console, const std::string& name
 Result<ForeignCache> import_turbomlx(const std::shared_ptr<const ByteSource>& file,
                                      const ForeignFlags& flags) {
   auto cache = interop::import_turbomlx(file, {.artifacts = flags.artifacts,
-                                                .keep_key_codes = !flags.decode_keys,
-                                                .keep_value_codes = !flags.decode_values});
+                                               .keep_key_codes = !flags.decode_keys,
+                                               .keep_value_codes = !flags.decode_values});
   if (cache || cache.error().code != ErrorCode::kUnsupported) return cache;
   const std::optional<std::string> pickle = interop::name_of_pickle(*file);
   if (!pickle) return cache;

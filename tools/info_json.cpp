@@ -5,6 +5,7 @@
 #include "codec_text.h"
 #include "file_stats.h"
 #include "tqcache/base/dtype.h"
+#include "tqcache/base/hash.h"
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::cli {
@@ -34,7 +35,7 @@ Json part_json(const codec::PartSpec& part) {
   json["bits"] = spec.bits;
   json["rotation"] = name_of(format::kRotationNames, spec.rotation);
   if (spec.rotation == codec::RotationKind::kMatrix) {
-    json["matrix_sha256"] = to_hex(spec.matrix.digest());
+    json["matrix_xxh3_128"] = to_hex(xxh3_128(std::as_bytes(spec.matrix.values())));
   }
   json["rounds"] = spec.rounds;
   json["seed"] = fmt::format("{:016x}", spec.seed);

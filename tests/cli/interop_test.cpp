@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "cli/demo.h"
+#include "interop/turbomlx_builder.h"
 #include "support/cache_builder.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/interop/foreign_cache.h"
@@ -361,6 +362,67 @@ TEST_F(ConvertFlagsOfOthers, LeaveUnknownTokensUnknown) {
   EXPECT_THAT(done.err, HasSubstr("--ids"));
   EXPECT_EQ(info_of(back)["token_hashes"], 0);
   expect_same_values(in_, back);
+}
+
+// --- TurboMLX, whose codes are kept
+
+class TurboMlx : public testing::Test {
+ protected:
+  // Packed keys and dense values, 300 tokens.
+  std::string file() const {
+    TurboMlxBuilder builder(300);
+    builder.turbo({.shape = {1, 64}, .bits = 4}).turbo({.shape = {1, 64}, .bits = 4});
+    const std::string path = (dir_ / "a.tqs3").string();
+    write_all(path, builder.file());
+    return path;
+  }
+  std::string target() const { return (dir_ / "a.tqkv").string(); }
+
+  TempDir dir_;
+};
+
+TEST_F(TurboMlx, CodesAreKeptIfNobodyAsksForOthers) {
+  const Output done = must({"convert", file(), target()});
+  EXPECT_THAT(done.err, HasSubstr("lost: The lengths of TurboQuant keys are rounded to f16"));
+  must({"verify", target()});
+  const json k = info_of(target())["layers"][0]["k"];
+  EXPECT_EQ(k["cache_type_id"], "tqcache.turbo_mse.v1");
+  EXPECT_EQ(k["parts"][0]["rotation"], "matrix.v1");
+  EXPECT_EQ(k["parts"][0]["matrix_xxh3_128"].get<std::string>().size(), 32u);
+  EXPECT_THAT(must({"info", target()}).out,
+              HasSubstr("turbo 4 bits, rotation by value, scale raw, centring none"));
+  EXPECT_EQ(info_of(file())["layers"][0]["k"], k);  // as the file before
+  // Values, which were dense, are packed as ever.
+  EXPECT_EQ(info_of(target())["layers"][0]["v"]["cache_type_id"], "tqcache.turbo_mse.v1");
+}
+
+TEST_F(TurboMlx, FlagsForValuesLeaveKeysAlone) {
+  must({"convert", file(), target(), "--value-bits", "16"});
+  EXPECT_EQ(info_of(target())["layers"][0]["k"]["parts"][0]["rotation"], "matrix.v1");
+  EXPECT_EQ(info_of(target())["layers"][0]["v"]["cache_type_id"], "tqcache.dense.v1");
+}
+
+TEST_F(TurboMlx, OtherBitsAreRefused) {
+  const std::vector<std::vector<std::string>> asked = {
+      {"--bits", "4"}, {"--key-bits", "3"}, {"--preset", "turbo4"}, {"--boundary-layers", "1"}};
+  for (std::vector<std::string> flags : asked) {
+    flags.insert(flags.begin(), {"convert", file(), target(), "--force"});
+    const Output refused = tqcache(flags);
+    EXPECT_NE(refused.exit_code, 0);
+    EXPECT_THAT(refused.err, HasSubstr("layer 0 k: is packed already, in codes that are kept if no "
+                                       "flag asks for others; --key-bits 16 decodes them"));
+  }
+}
+
+TEST_F(TurboMlx, SixteenBitsDecode) {
+  must({"convert", file(), target(), "--bits", "16"});
+  EXPECT_EQ(info_of(target())["layers"][0]["k"]["cache_type_id"], "tqcache.dense.v1");
+  // So do files of other programs: what they get was never rounded to f16.
+  const std::string mlx = (dir_ / "a.safetensors").string();
+  must({"convert", file(), mlx, "--to", "mlx-lm"});
+  const std::string back = (dir_ / "back.tqkv").string();
+  must({"convert", mlx, back, "--bits", "16"});
+  expect_same_values(target(), back);
 }
 
 }  // namespace

@@ -70,6 +70,12 @@ std::vector<Quantizer> all_kinds_of_quantizers() {
     }
     for (const int head_dim : {8, 24, 33, 64, 128}) add(head_dim, 4, RotationKind::kNone, 1, rule);
   }
+  for (const int head_dim : {8, 33, 96}) {
+    add(head_dim, 2, RotationKind::kMatrix, 1, ScaleRule::kRaw);
+    const std::vector<float> values =
+        GaussianSource(3).vector(static_cast<std::size_t>(head_dim * head_dim));
+    specs.back().matrix = MapMatrix::make({values.begin(), values.end()}).value();
+  }
   std::vector<Quantizer> quantizers;
   for (const QuantizerSpec& spec : specs) {
     quantizers.push_back(spec.rotation == RotationKind::kNone || spec.scale == ScaleRule::kPeak

@@ -19,6 +19,7 @@
 #include "support/cache_builder.h"
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/shape.h"
+#include "tqcache/codec/rotation.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
@@ -103,6 +104,57 @@ inline Bytes modes_file() {
   plan.codec = modes[0];
   plan.n_sinks = 4;
   return file_of(builder.sides({2, 64}, Dtype::kF16, plan, Dtype::kBF16, plan).build());
+}
+
+// The same parts with their matrices by value instead of seeds.
+inline std::vector<codec::PartSpec> by_value(std::vector<codec::PartSpec> parts) {
+  for (codec::PartSpec& part : parts) {
+    const codec::Rotation rotation(part.quantizer);
+    const std::span<const float> values = rotation.matrix();
+    part.quantizer.rotation = codec::RotationKind::kMatrix;
+    part.quantizer.matrix =
+        must(codec::MapMatrix::make(AlignedFloats(values.begin(), values.end())));
+    part.quantizer.seed = 0;
+  }
+  return parts;
+}
+
+// The dense sides of attention layers, packed by these parts.
+inline cache::Cache pack_dense(cache::Cache cache, const std::vector<codec::PartSpec>& parts) {
+  const auto pack = [&](cache::Side& side, cache::HeadShape shape, codec::BlockOrder order) {
+    auto& dense = std::get<cache::DenseSide>(side);
+    cache::TurboSide turbo{
+        .codec = must(codec::HeadCodec::make(static_cast<int>(shape.head_dim), parts, order)),
+        .packed = {},
+        .tail = {dense.dtype, {}},
+        .outliers = {0, static_cast<std::size_t>(shape.head_dim), {}}};
+    for (std::size_t i = 0; i < dense.blocks.size(); ++i) {
+      const auto block = static_cast<std::int64_t>(i);
+      if (cache::tokens_in_block(cache.n_tokens(), block) < cache::kTokenBlock) {
+        turbo.tail.blocks.push_back(dense.blocks[i]);
+        continue;
+      }
+      turbo.packed.push_back(
+          must(cache::pack_block(turbo, {shape, dense.dtype, block, dense.blocks[i]}, 1)));
+    }
+    side = std::move(turbo);
+  };
+  for (cache::Layer& layer : cache.layers) {
+    auto& attention = std::get<cache::AttentionLayer>(layer);
+    pack(attention.k, attention.shape, codec::BlockOrder::kKeys);
+    pack(attention.v, attention.shape, codec::BlockOrder::kValues);
+  }
+  return cache;
+}
+
+// Two layers, 300 tokens; both sides of each coded by two matrices that stand in the file.
+inline cache::Cache matrix_cache() {
+  const codec::CodecSpec spec{.head_dim = 32,
+                              .mode = codec::Mode::kProd,
+                              .bits = 3,
+                              .rotation = codec::RotationKind::kDenseQr};
+  return pack_dense(CacheBuilder(300).dense({1, 32}).dense({1, 32}).build(),
+                    by_value(must(codec::make_parts(spec))));
 }
 
 template <class T>

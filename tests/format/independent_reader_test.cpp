@@ -200,6 +200,10 @@ TEST_F(IndependentReader, DecodesEveryNumberOfBits) {
 
 TEST_F(IndependentReader, DecodesEveryMode) { expect_read_alike(modes_file()); }
 
+TEST_F(IndependentReader, DecodesMapsThatTheFileBringsAlong) {
+  expect_read_alike(file_of(matrix_cache()));
+}
+
 TEST_F(IndependentReader, ReadsTheGoldenFiles) {
   int n_files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(TQCACHE_GOLDEN_FILES)) {

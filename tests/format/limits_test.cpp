@@ -228,6 +228,28 @@ TEST(Limits, CountTheMatricesOfDifferentCodecs) {
   EXPECT_TRUE(info_of(with_manifest(empty, with_codecs(8, dense))).layers.size() == 8);
 }
 
+// Nine matrices of 4 MiB, each of which a manifest has room for.
+TEST(Limits, CountTheMatricesThatAFileBringsAlong) {
+  const Bytes empty = file_of(CacheBuilder(0).build());
+  const codec::CodecSpec dense{
+      .head_dim = 1024, .bits = 1, .rotation = codec::RotationKind::kDenseQr};
+  const auto with_matrices = [&](std::size_t n) {
+    Manifest manifest = with_codecs(n, dense);
+    for (std::size_t i = 0; i < n; ++i) {
+      AlignedFloats values(1024 * 1024, 0.0f);
+      values[i] = 1;
+      codec::QuantizerSpec& spec = manifest.layers[i].k.parts[0].quantizer;
+      spec.rotation = codec::RotationKind::kMatrix;
+      spec.matrix = must(codec::MapMatrix::make(std::move(values)));
+      manifest.layers[i].v.parts = manifest.layers[i].k.parts;
+    }
+    return with_manifest(empty, manifest);
+  };
+  EXPECT_EQ(info_of(with_matrices(8)).layers.size(), 8u);
+  expect_refused(with_matrices(9), ErrorCode::kTooLarge,
+                 "layer 8: k: part 0: 1048576 values of a matrix, beyond those of all");
+}
+
 TEST(Limits, RefuseAManifestTooLargeToWriteBeforeTheWork) {
   cache::Cache cache = CacheBuilder(0).arrays().build();
   cache.tokens.assign(format::kMaxManifestBytes / 4, 1);

@@ -242,6 +242,39 @@ TEST(Manifest, RefusesPartsThatFitNoMode) {
   expect_parts(kMixedLayer, "part", [](auto& p) { p[0] = p[1]; });
 }
 
+TEST(Manifest, RefusesAMatrixThatDoesNotFit) {
+  static const Bytes kFile = file_of(matrix_cache());
+  const auto expect_matrix = [](std::string_view refused, const auto& change) {
+    expect_refused(change_manifest(kFile, [&](Manifest& m) { change(m.layers[1].v.parts); }),
+                   ErrorCode::kCorrupt, "layer 1: v: " + std::string(refused));
+  };
+  expect_matrix("part 0: matrix: 0 values where 1024 belong",
+                [](auto& parts) { parts[0].quantizer.matrix = {}; });
+  expect_matrix("part 1: matrix: 4 values where 1024 belong", [](auto& parts) {
+    parts[1].quantizer.matrix = must(codec::MapMatrix::make({1, 0, 0, 1}));
+  });
+  expect_matrix("part 0: matrix: 1024 values where 0 belong",
+                [](auto& parts) { parts[0].quantizer.rotation = codec::RotationKind::kDenseQr; });
+}
+
+// Values that no writer of ours would take.
+TEST(Manifest, RefusesAMatrixWithValuesThatAreNone) {
+  const cache::Cache cache = matrix_cache();
+  const auto& side = std::get<cache::TurboSide>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
+  const std::span<const float> values = side.codec.parts()[0].quantizer.matrix.values();
+  const Bytes file = file_of(cache);
+  const auto found = std::search(file.begin(), file.end(), std::as_bytes(values).begin(),
+                                 std::as_bytes(values).end());
+  ASSERT_NE(found, file.end());
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity(), 16.5f}) {
+    Bytes changed = file;
+    patch(changed, static_cast<std::size_t>(found - file.begin()) + 7 * sizeof(float), bad);
+    reseal(changed);
+    expect_refused(changed, ErrorCode::kCorrupt,
+                   "layer 0: k: part 0: matrix: value 7 outside -16 to 16");
+  }
+}
+
 TEST(Manifest, RefusesACodecWithoutPartsOrWithTooMany) {
   expect_rule(ErrorCode::kTooLarge, "layer 1: k: 33 parts", [](Manifest& m) {
     auto& parts = m.layers[kTurboLayer].k.parts;

@@ -377,6 +377,9 @@ TEST(CacheFile, HasAnotherContentNameForAnyOtherCodec) {
   part.of_residual = true, add();
   part.has_bias = true, add();
   part.centroids[1] += 0.25f, add();
+  part.quantizer.rotation = codec::RotationKind::kMatrix, add();
+  part.quantizer.matrix = must(codec::MapMatrix::make({1, 0})), add();
+  part.quantizer.matrix = must(codec::MapMatrix::make({1, -0.0f})), add();
   side.parts.push_back(part), add();
   side.outliers[3] ^= 1, add();
   ++side.n_sinks, add();
@@ -384,6 +387,21 @@ TEST(CacheFile, HasAnotherContentNameForAnyOtherCodec) {
   side.cache_type_id = "tqcache.affine.v1", add();
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
+}
+
+TEST(CacheFile, BringsMapsAlongByValue) {
+  const cache::Cache cache = matrix_cache();
+  const cache::Cache again = must(load(file_of(cache)));
+  EXPECT_EQ(difference(cache, again), "");
+  const auto matrix = [&](std::size_t layer, bool keys) {
+    const auto& attention = std::get<cache::AttentionLayer>(again.layers[layer]);
+    const auto& side = std::get<cache::TurboSide>(keys ? attention.k : attention.v);
+    return side.codec.parts()[0].quantizer.matrix.values();
+  };
+  ASSERT_EQ(matrix(0, true).size(), 32u * 32u);
+  EXPECT_EQ(matrix(0, true).data(), matrix(1, false).data());  // all sides share one
+  // Two matrices of 4 KiB, each once.
+  EXPECT_LT(info_of(file_of(cache)).manifest_bytes, 2 * 4096 + 4096u);
 }
 
 TEST(CacheFile, IsToldByItsFirstBytes) {

@@ -102,6 +102,46 @@ TEST(ForeignCache, IsRefusedWhenItContradictsItself) {
   refused(ErrorCode::kTooLarge, "layers", [](auto& c) { c.layers.resize(1025, c.layers[1]); });
 }
 
+// Keys of mode mse, whose blocks are all of one byte.
+ForeignCache with_packed_keys(std::int64_t n_tokens) {
+  ForeignCache cache;
+  cache.n_tokens = n_tokens;
+  ForeignAttention layer{
+      {1, 32}, {Dtype::kF32, rows_of(1, 128, 1)}, {Dtype::kF16, rows_of(2, 64, 1)}};
+  layer.k.packed =
+      interop::ForeignPacked{must(codec::make_parts({.head_dim = 32, .bits = 2})),
+                             {},
+                             [](std::int64_t block, std::span<std::byte> out) -> Result<void> {
+                               std::memset(out.data(), static_cast<int>(block) + 1, out.size());
+                               return {};
+                             }};
+  cache.layers.emplace_back(std::move(layer));
+  return cache;
+}
+
+TEST(ForeignCache, PacksTheFullBlocksOfASideThatHasAPackedForm) {
+  for (const std::int64_t n_tokens : {0, 255, 256, 257, 512, 600}) {
+    const cache::Cache cache = loaded(with_packed_keys(n_tokens));
+    const auto& layer = std::get<cache::AttentionLayer>(cache.layers[0]);
+    const auto& k = std::get<cache::TurboSide>(layer.k);
+    ASSERT_EQ(std::ssize(k.packed), n_tokens / 256);
+    EXPECT_EQ(std::ssize(k.tail.blocks), n_tokens % 256 == 0 ? 0 : 1);
+    EXPECT_EQ(k.tail.dtype, Dtype::kF32);
+    for (std::size_t i = 0; i < k.packed.size(); ++i) {
+      EXPECT_EQ(k.packed[i].bytes.view()[100], std::byte(i + 1));
+    }
+    EXPECT_TRUE(std::holds_alternative<cache::DenseSide>(layer.v));
+  }
+}
+
+TEST(ForeignCache, RefusesPackedFormsThatOurCodecHasNot) {
+  ForeignCache foreign = with_packed_keys(256);
+  std::get<ForeignAttention>(foreign.layers[0]).k.packed->parts[0].first = 1;
+  const auto sections = sections_of(std::move(foreign));
+  ASSERT_FALSE(sections.ok());
+  EXPECT_THAT(sections.error().message, HasSubstr("layer 0: k: part 0"));
+}
+
 TEST(ForeignCache, TellsWhereItCouldNotBeRead) {
   ForeignCache foreign = two_layers(3);
   std::get<ForeignAttention>(foreign.layers[0]).v.read = [](std::int64_t, std::int64_t,

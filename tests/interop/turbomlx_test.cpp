@@ -115,8 +115,10 @@ TEST(TurboMlx, SaysWhatTheFileSaysOfItself) {
 
 TEST(TurboMlx, SaysWhatIsLost) {
   EXPECT_THAT(import_named("v3_hybrid").losses,
-              ElementsAre("The codes, lengths and signs of TurboQuant keys are decoded to f32.",
-                          "Keys and values in groups are decoded to f32.",
+              ElementsAre("The codes, lengths and signs of TurboQuant keys are decoded to f32 (1 x "
+                          "head_dim 16: outside 32 to 1024).",
+                          "Keys and values in groups are decoded to f32 (3 x head_dim 16: outside "
+                          "32 to 1024; 2 x part 0: a group of 16).",
                           "The settings of TurboQuant caches are not kept."));
   EXPECT_THAT(import_named("v3_calibrating").losses,
               ElementsAre("The settings of TurboQuant caches are not kept.",

@@ -193,7 +193,7 @@ Result<TurboSide> SideMaker::make(const SidePlan& wanted, BlockOrder order, Head
   Outliers outliers{codec.outlier_channels(), static_cast<std::size_t>(shape.head_dim), {}};
   return TurboSide{std::move(codec),    {},
                    {tail_dtype, {}},    {plan.center, {}, turns ? table_ : nullptr},
-                   std::move(outliers), {.are_wanted = plan.fit_maps}, plan.n_sinks};
+                   std::move(outliers), plan.n_sinks, {.are_wanted = plan.fit_maps}};
 }
 
 }  // namespace tqcache::cache

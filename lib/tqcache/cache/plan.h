@@ -39,7 +39,7 @@ struct ConvertOptions {
 };
 
 // What convert() makes of each layer: [n_layers, 2], keys before values. Sides that stay dense and
-// arrays layers have dense plans, and so have turbo sides that are kept as they are. In the others all is settled: head_dim, how many channels are
+// arrays layers have dense plans. In the others all is settled: head_dim, how many channels are
 // loud, and the centring that the side really gets.
 //
 // Looks at what sides are and not at their values: a cache without its token blocks will do.

@@ -48,8 +48,8 @@ struct TurboSide {
   DenseSide tail;                  // the tokens after them: at most one block
   Mean mean = {};                  // taken out of what is packed; the tail has it in
   Outliers outliers = {};          // of mode mixed: the channels that are coded apart
-  HeadMaps maps = {};              // that vectors go through before they are coded, or none
   std::int64_t n_sinks = 0;        // first tokens that stay dense, 0 to kTokenBlock; not centred
+  HeadMaps maps = {};              // that vectors go through before they are coded, or none
 };
 
 using Side = std::variant<DenseSide, TurboSide>;

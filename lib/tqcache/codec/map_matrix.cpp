@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -14,8 +15,8 @@ MapMatrix::MapMatrix(MapMatrix&&) noexcept = default;
 MapMatrix& MapMatrix::operator=(const MapMatrix&) = default;
 MapMatrix& MapMatrix::operator=(MapMatrix&&) noexcept = default;
 
-MapMatrix::MapMatrix(AlignedFloats values, const Sha256& digest)
-    : values_(std::make_shared<const AlignedFloats>(std::move(values))), digest_(digest) {}
+MapMatrix::MapMatrix(AlignedFloats values)
+    : values_(std::make_shared<const AlignedFloats>(std::move(values))) {}
 
 Result<MapMatrix> MapMatrix::make(AlignedFloats values) {
   if (values.empty()) return MapMatrix();
@@ -26,12 +27,18 @@ Result<MapMatrix> MapMatrix::make(AlignedFloats values) {
     return Error{ErrorCode::kCorrupt,
                  "matrix: value " + std::to_string(bad - values.begin()) + " outside -16 to 16"};
   }
-  const Sha256 digest = sha256(std::as_bytes(std::span(values)));
-  return MapMatrix(std::move(values), digest);
+  return MapMatrix(std::move(values));
 }
 
 std::span<const float> MapMatrix::values() const {
   return values_ ? std::span<const float>(*values_) : std::span<const float>();
+}
+
+bool MapMatrix::operator==(const MapMatrix& other) const {
+  if (values_ == other.values_) return true;
+  const std::span<const float> a = values(), b = other.values();
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
 }  // namespace tqcache::codec

@@ -8,7 +8,6 @@
 #include <span>
 
 #include "tqcache/base/aligned.h"
-#include "tqcache/base/hash.h"
 #include "tqcache/base/result.h"
 
 namespace tqcache::codec {
@@ -35,17 +34,13 @@ class MapMatrix {
   std::span<const float> values() const;
   const std::shared_ptr<const AlignedFloats>& shared() const { return values_; }
 
-  // Of the values' bytes; zeros if there are none.
-  const Sha256& digest() const { return digest_; }
-
-  // Of the same bits: 0 and -0 differ. Takes no time, however large they are.
-  bool operator==(const MapMatrix& other) const { return digest_ == other.digest_; }
+  // Of the same bits: 0 and -0 differ. Takes no time for copies of one.
+  bool operator==(const MapMatrix& other) const;
 
  private:
-  MapMatrix(AlignedFloats values, const Sha256& digest);
+  explicit MapMatrix(AlignedFloats values);
 
   std::shared_ptr<const AlignedFloats> values_;
-  Sha256 digest_{};
 };
 
 }  // namespace tqcache::codec

@@ -42,7 +42,8 @@ class Rotation {
   std::size_t part_size() const { return part_size_; }
   float factor() const { return factor_; }  // 1 / sqrt(head_dim)
 
-  // Of kDenseQr, kGaussian and kMatrix: [head_dim, head_dim], row i gives component i. Otherwise empty.
+  // Of kDenseQr, kGaussian and kMatrix: [head_dim, head_dim], row i gives component i. Otherwise
+  // empty.
   std::span<const float> matrix() const;
 
   // y = R x and x = R^T y.

@@ -27,8 +27,8 @@ constexpr std::size_t kMostTrialBlocks = 8;
 // What is asked for is met by the sample with so much to spare.
 constexpr double kMargin = 0.997;
 
-// A step of 1 takes about 1.3 bits a value. Four trials to an octave of steps, three octaves.
-constexpr std::size_t kTrials = 13;
+// Four trials to an octave of steps, two octaves.
+constexpr std::size_t kTrials = 9;
 // Where a file does not depend on the C library, neither do its steps: no exponentials here.
 constexpr std::array<double, 4> kQuarters = {1.0, 1.189207115002721, 1.4142135623730951,
                                              1.681792830507429};
@@ -65,6 +65,22 @@ float rounded(double step) {
   int exponent = 0;
   const double mantissa = std::frexp(step, &exponent);
   return static_cast<float>(std::ldexp(std::round(mantissa * 2048), exponent - 11));
+}
+
+// How keys, or values, go to their codes: turned as all are, or by maps made for them.
+constexpr std::size_t kTurns = 2;
+// One of the four ways to turn keys and values.
+struct Turns {
+  bool map_keys = false;
+  bool map_values = false;
+};
+constexpr std::array<Turns, 4> kAllTurns = {
+    {{false, false}, {false, true}, {true, false}, {true, true}}};
+
+cache::ConvertOptions with_maps(cache::ConvertOptions options, Turns turns) {
+  options.keys.fit_maps = turns.map_keys;
+  options.values.fit_maps = turns.map_values;
+  return options;
 }
 
 cache::ConvertOptions with_step(cache::ConvertOptions options, double step) {
@@ -112,21 +128,30 @@ class Trials {
     const std::vector<std::int64_t> blocks = cache::mean_blocks(n_tokens);
     if (blocks.empty()) return {};
     TQC_TRY(read(side, blocks));
-    TQC_TRY_ASSIGN(cache::TurboSide turbo, make_side(side, steps_.front()));
-    const std::vector<cache::FullBlock> sample = full_blocks(side, turbo.tail.dtype, blocks);
-    cache::fix_side(turbo, sample, side.plan.outlier_policy, n_threads_);
     const auto n_full = static_cast<double>(n_tokens / cache::kTokenBlock);
-    return code(side, turbo, sample, n_full);
+    for (const bool is_mapped : {false, true}) {
+      TQC_TRY_ASSIGN(cache::TurboSide turbo, make_side(side, steps_.front(), is_mapped));
+      const std::vector<cache::FullBlock> sample = full_blocks(side, turbo.tail.dtype, blocks);
+      cache::fix_side(turbo, sample, side.plan.outlier_policy, n_threads_);
+      TQC_TRY(code(side, turbo, sample, n_full, is_mapped));
+    }
+    return {};
   }
 
-  // Bytes that packed sections take with each step.
-  const std::array<double, kTrials>& bytes() const { return bytes_; }
+  // Bytes that packed sections and maps take with each step.
+  using Sizes = std::array<double, kTrials>;
+  Sizes bytes(Turns turns) const {
+    Sizes sum = of(SideName::kKeys, turns.map_keys);
+    const Sizes& values = of(SideName::kValues, turns.map_values);
+    for (std::size_t i = 0; i < kTrials; ++i) sum[i] += values[i];
+    return sum;
+  }
 
   // The step that makes them take so many bytes; nothing beyond the trials.
-  std::optional<double> step_for(double bytes) const {
+  std::optional<double> step_for(const Sizes& sizes, double bytes) const {
     for (std::size_t i = 1; i < kTrials; ++i) {
-      if (bytes_[i] > bytes || bytes_[i - 1] < bytes) continue;
-      const double part = (bytes_[i - 1] - bytes) / (bytes_[i - 1] - bytes_[i]);
+      if (sizes[i] > bytes || sizes[i - 1] < bytes) continue;
+      const double part = (sizes[i - 1] - bytes) / (sizes[i - 1] - sizes[i]);
       return steps_[i - 1] + part * (steps_[i] - steps_[i - 1]);
     }
     return std::nullopt;
@@ -140,8 +165,13 @@ class Trials {
     });
   }
 
-  Result<cache::TurboSide> make_side(const Candidate& side, double step) const {
+  const Sizes& of(SideName side, bool is_mapped) const {
+    return bytes_[static_cast<std::size_t>(side)][is_mapped ? 1 : 0];
+  }
+
+  Result<cache::TurboSide> make_side(const Candidate& side, double step, bool is_mapped) const {
     cache::SidePlan plan = side.plan;
+    plan.fit_maps = is_mapped;
     plan.codec.step = static_cast<float>(step);
     const LayerInfo& layer = source_.manifest().layers[side.layer];
     return cache::SideMaker(rope_).make(plan, order_of(side.name), side.shape,
@@ -159,22 +189,34 @@ class Trials {
 
   // Every n-th block of the sample with every step.
   Result<void> code(const Candidate& side, cache::TurboSide& fixed,
-                    const std::vector<cache::FullBlock>& sample, double n_full) {
+                    const std::vector<cache::FullBlock>& sample, double n_full, bool is_mapped) {
     const std::size_t every = (sample.size() + kMostTrialBlocks - 1) / kMostTrialBlocks;
     const std::size_t n_blocks = (sample.size() + every - 1) / every;
     std::vector<double> found(n_blocks * kTrials);
     for (std::size_t trial = 0; trial < kTrials; ++trial) {
-      TQC_TRY_ASSIGN(cache::TurboSide turbo, make_side(side, steps_[trial]));
+      TQC_TRY_ASSIGN(cache::TurboSide turbo, make_side(side, steps_[trial], is_mapped));
       fixed.codec = turbo.codec;
       TQC_TRY(parallel_try(n_blocks, n_threads_, [&](std::size_t i) -> Result<void> {
         TQC_TRY_ASSIGN(found[trial * n_blocks + i], size_of(side, fixed, sample[i * every]));
         return {};
       }));
     }
+    Sizes& sizes = bytes_[static_cast<std::size_t>(side.name)][is_mapped ? 1 : 0];
     for (std::size_t i = 0; i < found.size(); ++i) {
-      bytes_[i / n_blocks] += found[i] / static_cast<double>(n_blocks) * n_full;
+      sizes[i / n_blocks] += found[i] / static_cast<double>(n_blocks) * n_full;
     }
+    const double of_maps = map_bytes(fixed);
+    for (double& size : sizes) size += of_maps;
     return {};
+  }
+
+  // What they take in the manifest.
+  double map_bytes(const cache::TurboSide& side) const {
+    const ByteView entries = std::as_bytes(std::span(side.maps.entries));
+    Bytes frame;
+    if (entries.empty()) return 0;
+    return static_cast<double>(compressor_.compress(entries, frame) ? frame.size()
+                                                                    : entries.size());
   }
 
   Result<double> size_of(const Candidate& side, const cache::TurboSide& turbo,
@@ -201,7 +243,7 @@ class Trials {
   Compressor compressor_;
   unsigned n_threads_;
   std::array<double, kTrials> steps_{};
-  std::array<double, kTrials> bytes_{};
+  std::array<std::array<Sizes, kTurns>, 2> bytes_{};  // [side][mapped or not]
   std::vector<AlignedBytes> raw_;
 };
 
@@ -269,6 +311,24 @@ double first_step(double bits) {
   return std::clamp(step, double{codec::kMinStep}, codec::kMaxStep / 8.0);
 }
 
+// The finest of the steps that the four ways to turn sides need.
+Result<cache::ConvertOptions> choose(const Trials& trials, const cache::ConvertOptions& options,
+                                     double bits, double wanted, const Outlook& outlook) {
+  std::optional<double> finest;
+  Turns best;
+  for (const Turns turns : kAllTurns) {
+    const auto step = trials.step_for(trials.bytes(turns), wanted);
+    if (!step || (finest && *step >= *finest)) continue;
+    finest = step;
+    best = turns;
+  }
+  if (finest) return with_step(with_maps(options, best), *finest);
+  // More bits than the finest step takes are no reason to refuse.
+  if (wanted > trials.bytes({}).front()) return with_step(options, first_step(bits));
+  return invalid(std::to_string(bits) + " bits a value cannot be had: what is not packed takes " +
+                 std::to_string(outlook.other_bytes * 8 / outlook.n_values));
+}
+
 }  // namespace
 
 Result<cache::ConvertOptions> choose_step(const SectionSource& source,
@@ -294,12 +354,7 @@ Result<cache::ConvertOptions> choose_step(const SectionSource& source,
     }
   }
   const double wanted = *target.bits / 8 * outlook.n_values * kMargin - outlook.other_bytes;
-  const std::optional<double> step = trials.step_for(wanted);
-  if (step) return with_step(options, *step);
-  // More bits than the finest step takes are no reason to refuse.
-  if (wanted > trials.bytes().front()) return with_step(options, first_step(*target.bits));
-  return invalid(std::to_string(*target.bits) + " bits a value cannot be had: what is not packed " +
-                 "takes " + std::to_string(outlook.other_bytes * 8 / outlook.n_values));
+  return choose(trials, options, *target.bits, wanted, outlook);
 }
 
 }  // namespace tqcache::format

@@ -1,6 +1,8 @@
 #include "tqcache/format/content_name.h"
 
 #include <bit>
+#include <map>
+#include <span>
 #include <string_view>
 
 #include "tqcache/format/type_names.h"
@@ -46,7 +48,21 @@ void add_identity(Serialization& out, const cache::Identity& identity) {
   out.text(identity.source_format);
 }
 
-void add_part(Serialization& out, const codec::PartSpec& part) {
+// Many sides may share a matrix of megabytes: it stands in the name by its digest, made once.
+class MatrixDigests {
+ public:
+  const Sha256& of(const codec::MapMatrix& matrix) {
+    const std::span<const float> values = matrix.values();
+    const auto [place, is_new] = known_.try_emplace(values.data());
+    if (is_new) place->second = sha256(std::as_bytes(values));
+    return place->second;
+  }
+
+ private:
+  std::map<const float*, Sha256> known_;
+};
+
+void add_part(Serialization& out, const codec::PartSpec& part, MatrixDigests& digests) {
   out.number(part.first);
   out.number(part.quantizer.head_dim);
   out.number(part.quantizer.bits);
@@ -61,22 +77,26 @@ void add_part(Serialization& out, const codec::PartSpec& part) {
   out.number(std::uint64_t{part.of_residual});
   out.number(std::uint64_t{part.has_bias});
   out.bytes(object_bytes(part.centroids));
-  // By its digest, which is at hand: many sides may share one of megabytes. The rotation's name
-  // tells whether it is there.
-  if (part.quantizer.rotation == codec::RotationKind::kMatrix) out.fixed(part.quantizer.matrix.digest());
+  // The rotation's name tells whether it is there.
+  if (part.quantizer.rotation == codec::RotationKind::kMatrix) {
+    out.fixed(digests.of(part.quantizer.matrix));
+  }
 }
 
-void add_side(Serialization& out, const SideInfo& side) {
+void add_side(Serialization& out, const SideInfo& side, MatrixDigests& digests) {
   out.text(side.cache_type_id);
   out.number(side.dense_dtype);
   if (!is_turbo(side)) return;  // the type id tells whether what follows is there
   out.text(kLayoutName);
   out.number(std::uint64_t{side.parts.size()});
-  for (const codec::PartSpec& part : side.parts) add_part(out, part);
+  for (const codec::PartSpec& part : side.parts) add_part(out, part, digests);
   out.text(name_of(kCentringNames, side.centring));
   out.bytes(object_bytes(side.mean));
   out.bytes(object_bytes(side.outliers));
   out.number(side.n_sinks);
+  if (side.cache_type_id == name_of(kTurboTypes, codec::Mode::kTrellis)) {
+    out.bytes(object_bytes(side.maps));
+  }
 }
 
 // The length of the ids in bytes is never as large as kHidden, so that it tells whether they follow
@@ -89,13 +109,13 @@ void add_tokens(Serialization& out, const Manifest& manifest) {
   for (const Sha256& hash : *manifest.hidden_tokens) out.fixed(hash);
 }
 
-void add_layer(Serialization& out, const LayerInfo& layer) {
+void add_layer(Serialization& out, const LayerInfo& layer, MatrixDigests& digests) {
   out.text(layer.cache_type_id);
   if (is_attention(layer)) {
     out.number(layer.shape.n_kv_heads);
     out.number(layer.shape.head_dim);
-    add_side(out, layer.k);
-    add_side(out, layer.v);
+    add_side(out, layer.k, digests);
+    add_side(out, layer.v, digests);
     return;
   }
   if (is_rotating(layer)) {
@@ -129,7 +149,8 @@ Sha256 content_name(const Manifest& manifest) {
   add_identity(out, manifest.identity);
   add_tokens(out, manifest);
   out.number(std::uint64_t{manifest.layers.size()});
-  for (const LayerInfo& layer : manifest.layers) add_layer(out, layer);
+  MatrixDigests digests;
+  for (const LayerInfo& layer : manifest.layers) add_layer(out, layer, digests);
   out.number(std::uint64_t{manifest.sections.size()});
   for (const SectionInfo& section : manifest.sections) add_section(out, section);
   return out.digest();

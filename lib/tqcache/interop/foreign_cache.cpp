@@ -35,8 +35,12 @@ Result<LayerInfo> info_of(const ForeignAttention& layer) {
   LayerInfo info;
   info.cache_type_id = format::kAttentionType;
   info.shape = layer.shape;
-  TQC_TRY_ASSIGN(info.k, info_of(layer.k, layer.shape));
-  TQC_TRY_ASSIGN(info.v, info_of(layer.v, layer.shape));
+  auto k = info_of(layer.k, layer.shape);
+  if (!k) return in_context("k", std::move(k).error());
+  auto v = info_of(layer.v, layer.shape);
+  if (!v) return in_context("v", std::move(v).error());
+  info.k = std::move(k).value();
+  info.v = std::move(v).value();
   return info;
 }
 
@@ -102,15 +106,25 @@ Result<Manifest> describe_foreign(const ForeignCache& cache) {
   manifest.identity = cache.identity;
   TQC_TRY(set_tokens(cache, manifest));
   for (const ForeignLayer& layer : cache.layers) {
-    TQC_TRY_ASSIGN(LayerInfo info,
-                   std::visit([](const auto& each) { return info_of(each); }, layer));
-    manifest.layers.push_back(std::move(info));
+    auto info = std::visit([](const auto& each) { return info_of(each); }, layer);
+    if (!info) {
+      return in_context("layer " + std::to_string(manifest.layers.size()), std::move(info).error());
+    }
+    manifest.layers.push_back(std::move(info).value());
   }
   TQC_TRY(format::check_contents(manifest));
   for (const SectionKey& key : format::plan_sections(manifest.layers, manifest.n_tokens())) {
     manifest.sections.push_back(describe_section(manifest.layers, key, manifest.n_tokens()));
   }
   return manifest;
+}
+
+// With packed sides, if a file may have their codecs.
+Result<Manifest> describe_within_limits(ForeignCache& cache) {
+  Result<Manifest> packed = describe_foreign(cache);
+  if (packed || packed.error().code != ErrorCode::kTooLarge) return packed;
+  if (!make_dense(cache.layers)) return packed;
+  return describe_foreign(cache);
 }
 
 // "layer 3 k": in other programs' files there are no sections to name.
@@ -175,10 +189,7 @@ class MemorySections : public format::SectionSource {
 }  // namespace
 
 Result<std::unique_ptr<format::SectionSource>> sections_of(ForeignCache cache) {
-  auto described = describe_foreign(cache);
-  const bool is_too_large = !described && described.error().code == ErrorCode::kTooLarge;
-  if (is_too_large && make_dense(cache.layers)) described = describe_foreign(cache);
-  TQC_TRY_ASSIGN(Manifest manifest, std::move(described));
+  TQC_TRY_ASSIGN(Manifest manifest, describe_within_limits(cache));
   std::unique_ptr<format::SectionSource> sections =
       std::make_unique<ForeignSections>(std::move(cache), std::move(manifest));
   return sections;

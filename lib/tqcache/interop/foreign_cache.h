@@ -93,8 +93,8 @@ struct ForeignCache {
 // side that has a packed form the full token blocks are packed, and the tokens after them dense; if
 // the codecs of all sides are more than a file may have, every side is dense.
 //
-// Errors: those of format::check_contents(), cache::validate_tokens(); kCorrupt when the number of
-//         tokens and of ids differ.
+// Errors: those of format::check_contents(), cache::validate_tokens(), of packed forms those of
+//         codec::mode_of(); kCorrupt when the number of tokens and of ids differ.
 Result<std::unique_ptr<format::SectionSource>> sections_of(ForeignCache cache);
 
 // What is in memory, section by section. Requires: cache::validate(cache).

@@ -2,15 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <memory>
 #include <numbers>
 #include <utility>
 
 #include "tqcache/base/half.h"
-#include "tqcache/cache/coded_block.h"
 #include "tqcache/codec/head_codec.h"
-#include "tqcache/codec/packing.h"
+#include "tqcache/interop/turbomlx_blocks.h"
 
 namespace tqcache::interop {
 namespace {
@@ -19,39 +16,14 @@ using cache::kTokenBlock;
 
 constexpr std::uint16_t kLeastNormal = 0x0400;
 constexpr std::uint16_t kInfinity = 0x7c00;
-constexpr std::uint16_t kMagnitude = 0x7fff;
 
 std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-// --- what is read
+// --- numbers of the file
 
 using Floats = std::vector<float>;
-
-// The numbers of a token block's tokens in one kv head, as ours are before they are f16.
-using ReadNumbers =
-    std::function<Result<Floats>(const ByteSource& file, std::size_t head, std::int64_t block)>;
-
-// Codes that stand in rows of bits, one a head vector.
-struct CodeRows {
-  TurboMlxRows rows;
-  int bits = 0;
-  std::size_t n_codes = 0;
-};
-
-struct CodedPart {
-  codec::PartSpec spec;
-  std::size_t rows = 0;        // which of CodedSide::rows
-  std::size_t first_code = 0;  // in a row of these
-  ReadNumbers scales, biases;  // biases: with spec.has_bias
-};
-
-struct CodedSide {
-  cache::HeadShape shape;
-  codec::BlockOrder order = codec::BlockOrder::kKeys;
-  std::vector<CodeRows> rows;
-  std::vector<CodedPart> parts;
-  std::vector<std::uint16_t> outliers;
-};
+using CodedPart = TurboMlxCodedPart;
+using CodedSide = TurboMlxCodedSide;
 
 ReadNumbers numbers_of(const TurboMlxRows& rows) {
   return [rows](const ByteSource& file, std::size_t head, std::int64_t block) {
@@ -74,95 +46,13 @@ ReadNumbers products_of(const TurboMlxRows& a, const TurboMlxRows& b) {
 ReadNumbers group_numbers(const TurboMlxRows& rows, Dtype dtype, std::size_t group,
                           std::size_t n_groups, float factor) {
   return [=](const ByteSource& file, std::size_t head, std::int64_t block) -> Result<Floats> {
-    TQC_TRY_ASSIGN(const Floats all, turbomlx_row_floats(file, rows, dtype, head,
-                                                         block * kTokenBlock, kTokenBlock));
+    TQC_TRY_ASSIGN(const Floats all,
+                   turbomlx_row_floats(file, rows, dtype, head, block * kTokenBlock, kTokenBlock));
     Floats own;
     for (std::size_t i = group; i < all.size(); i += n_groups) own.push_back(all[i] * factor);
     return own;
   };
 }
-
-// --- writing token blocks
-
-Result<std::vector<std::uint16_t>> halves(const ReadNumbers& read, const ByteSource& file,
-                                          std::size_t head, std::int64_t block) {
-  TQC_TRY_ASSIGN(const Floats numbers, read(file, head, block));
-  std::vector<std::uint16_t> result;
-  for (const float number : numbers) {
-    result.push_back(f32_to_f16(number));
-    if ((result.back() & kMagnitude) < kInfinity) continue;
-    return Error{ErrorCode::kCorrupt, "head " + std::to_string(head) +
-                                          ": a scale or bias beyond f16, which was not there"};
-  }
-  return result;
-}
-
-// [256, n_codes], one code a byte.
-Result<std::vector<std::uint8_t>> unpacked(const CodeRows& rows, const ByteSource& file,
-                                           std::size_t head, std::int64_t block) {
-  TQC_TRY_ASSIGN(const Bytes packed,
-                 turbomlx_row_bytes(file, rows.rows, head, block * kTokenBlock, kTokenBlock));
-  std::vector<std::uint8_t> codes(to_size(kTokenBlock) * rows.n_codes);
-  for (std::size_t t = 0; t < to_size(kTokenBlock); ++t) {
-    codec::unpack_codes(ByteView(packed).subspan(t * rows.rows.row_bytes, rows.rows.row_bytes),
-                        rows.bits, std::span(codes).subspan(t * rows.n_codes, rows.n_codes));
-  }
-  return codes;
-}
-
-std::vector<codec::PartSpec> specs_of(const CodedSide& side) {
-  std::vector<codec::PartSpec> specs;
-  for (const CodedPart& part : side.parts) specs.push_back(part.spec);
-  return specs;
-}
-
-// Reads token blocks of a side as ours have them.
-class BlockReader {
- public:
-  BlockReader(TurboMlxSource file, CodedSide side)
-      : file_(std::move(file)),
-        side_(std::move(side)),
-        layout_(side_.shape, specs_of(side_), side_.order) {}
-
-  Result<void> read(std::int64_t block, std::span<std::byte> out) const {
-    for (std::size_t head = 0; head < to_size(side_.shape.n_kv_heads); ++head) {
-      TQC_TRY(read_codes(head, block, out));
-      TQC_TRY(read_scales(head, block, out));
-    }
-    return {};
-  }
-
- private:
-  Result<void> read_codes(std::size_t head, std::int64_t block, std::span<std::byte> out) const {
-    std::vector<std::vector<std::uint8_t>> codes;
-    for (const CodeRows& rows : side_.rows) {
-      TQC_TRY_ASSIGN(auto own, unpacked(rows, *file_, head, block));
-      codes.push_back(std::move(own));
-    }
-    for (std::size_t i = 0; i < side_.parts.size(); ++i) {
-      const CodedPart& part = side_.parts[i];
-      layout_.put_codes(head, i, {codes[part.rows], side_.rows[part.rows].n_codes, part.first_code},
-                        out);
-    }
-    return {};
-  }
-
-  Result<void> read_scales(std::size_t head, std::int64_t block, std::span<std::byte> out) const {
-    for (std::size_t i = 0; i < side_.parts.size(); ++i) {
-      const CodedPart& part = side_.parts[i];
-      TQC_TRY_ASSIGN(const auto scales, halves(part.scales, *file_, head, block));
-      layout_.put_scales(head, i, scales, out);
-      if (!part.spec.has_bias) continue;
-      TQC_TRY_ASSIGN(const auto biases, halves(part.biases, *file_, head, block));
-      layout_.put_biases(head, i, biases, out);
-    }
-    return {};
-  }
-
-  TurboMlxSource file_;
-  CodedSide side_;
-  cache::CodedBlock layout_;
-};
 
 // --- whether f16 will do
 
@@ -226,20 +116,16 @@ TurboMlxPacking misfit(std::string reason) { return {std::nullopt, std::move(rea
 
 Result<TurboMlxPacking> packing_of(const TurboMlxSource& file, CodedSide side,
                                    std::int64_t n_tokens) {
-  const std::vector<codec::PartSpec> specs = specs_of(side);
+  std::vector<codec::PartSpec> specs = side.specs();
   const auto codec =
       codec::HeadCodec::make(static_cast<int>(side.shape.head_dim), specs, side.order);
   if (!codec) return misfit(codec.error().message);
   TQC_TRY_ASSIGN(const Fit fit, fit_of(side, *file, n_tokens));
   if (fit == Fit::kNone) return misfit("f16 does not hold their scales");
-  auto outliers = std::move(side.outliers);
-  const auto reader = std::make_shared<const BlockReader>(file, std::move(side));
-  return TurboMlxPacking{ForeignPacked{specs, std::move(outliers),
-                                       [reader](std::int64_t block, std::span<std::byte> out) {
-                                         return reader->read(block, out);
-                                       }},
-                         {},
-                         fit == Fit::kRounded};
+  std::vector<std::uint16_t> outliers = side.outliers;
+  ForeignPacked packed{std::move(specs), std::move(outliers),
+                       turbomlx_blocks(file, std::move(side))};
+  return TurboMlxPacking{std::move(packed), {}, fit == Fit::kRounded};
 }
 
 // --- keys
@@ -265,8 +151,7 @@ CodedPart base_part(const TurboMlxPart& part, int first) {
 }
 
 CodedPart residual_part(const TurboMlxPart& part, int first) {
-  const double factor =
-      std::sqrt(std::numbers::pi / 2) / static_cast<double>(part.channels.size());
+  const double factor = std::sqrt(std::numbers::pi / 2) / static_cast<double>(part.channels.size());
   const auto centroid = static_cast<float>(factor);
   CodedPart residual;
   residual.spec = spec_of(static_cast<int>(part.channels.size()), 1, *part.sketch->map);
@@ -279,8 +164,8 @@ CodedPart residual_part(const TurboMlxPart& part, int first) {
 
 void add(CodedPart part, const TurboMlxRows& codes, CodedSide& side) {
   part.rows = side.rows.size();
-  side.rows.push_back({codes, part.spec.quantizer.bits,
-                       static_cast<std::size_t>(part.spec.quantizer.head_dim)});
+  side.rows.push_back(
+      {codes, part.spec.quantizer.bits, static_cast<std::size_t>(part.spec.quantizer.head_dim)});
   side.parts.push_back(std::move(part));
 }
 

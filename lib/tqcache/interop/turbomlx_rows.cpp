@@ -138,8 +138,10 @@ Result<void> read_groups(const ByteSource& file, const TurboMlxGroups& groups, s
                          std::int64_t first, std::int64_t n, std::size_t head_dim,
                          std::span<float> values) {
   TQC_TRY_ASSIGN(const Bytes packed, turbomlx_row_bytes(file, groups.codes, head, first, n));
-  TQC_TRY_ASSIGN(const auto scales, turbomlx_row_floats(file, groups.scales, groups.dtype, head, first, n));
-  TQC_TRY_ASSIGN(const auto biases, turbomlx_row_floats(file, groups.biases, groups.dtype, head, first, n));
+  TQC_TRY_ASSIGN(const auto scales,
+                 turbomlx_row_floats(file, groups.scales, groups.dtype, head, first, n));
+  TQC_TRY_ASSIGN(const auto biases,
+                 turbomlx_row_floats(file, groups.biases, groups.dtype, head, first, n));
   // Little-endian words one after another are one stream of bits.
   std::vector<std::uint8_t> codes(head_dim);
   for (std::size_t t = 0; t < to_size(n); ++t) {
@@ -157,14 +159,15 @@ Result<void> read_groups(const ByteSource& file, const TurboMlxGroups& groups, s
 }  // namespace
 
 Result<Bytes> turbomlx_row_bytes(const ByteSource& file, const TurboMlxRows& rows, std::size_t head,
-                      std::int64_t first, std::int64_t n) {
+                                 std::int64_t first, std::int64_t n) {
   Bytes bytes(to_size(n) * rows.row_bytes);
   TQC_TRY(read_rows(file, rows, head, first, bytes));
   return bytes;
 }
 
-Result<std::vector<float>> turbomlx_row_floats(const ByteSource& file, const TurboMlxRows& rows, Dtype dtype,
-                                     std::size_t head, std::int64_t first, std::int64_t n) {
+Result<std::vector<float>> turbomlx_row_floats(const ByteSource& file, const TurboMlxRows& rows,
+                                               Dtype dtype, std::size_t head, std::int64_t first,
+                                               std::int64_t n) {
   TQC_TRY_ASSIGN(const Bytes bytes, turbomlx_row_bytes(file, rows, head, first, n));
   std::vector<float> values(bytes.size() / dtype_size(dtype));
   load_f32(dtype, bytes.data(), values);

@@ -160,11 +160,10 @@ Result<TurboMlxSide> keys(const TurboMlxSource& file, const TurboState& state,
     parts.push_back(std::move(part));
   }
   for (TurboMlxPart& part : parts) TQC_TRY(add_maps(meta, artifacts, part));
-  TQC_TRY_ASSIGN(TurboMlxPacking packing,
-                 pack_turbomlx_keys(file, meta.shape, meta.offset, parts));
-  return TurboMlxSide{{Dtype::kF32, turbomlx_key_rows(file, meta.shape, std::move(parts)),
-                       std::move(packing.form)},
-                      TurboMlxCoding{true, false, packing.is_rounded, std::move(packing.misfit)}};
+  TQC_TRY_ASSIGN(TurboMlxPacking packing, pack_turbomlx_keys(file, meta.shape, meta.offset, parts));
+  return TurboMlxSide{
+      {Dtype::kF32, turbomlx_key_rows(file, meta.shape, std::move(parts)), std::move(packing.form)},
+      TurboMlxCoding{true, false, packing.is_rounded, std::move(packing.misfit)}};
 }
 
 // --- values, and all that is dense
