@@ -152,7 +152,7 @@ def name_part(part):
     return name
 
 
-def name_side(side):
+def name_side(side, shape):
     name = sized(side.text(0)) + u64(side.scalar(1, "B"))
     codec = side.table(2)
     if codec:
@@ -160,6 +160,14 @@ def name_side(side):
         name += b"".join(name_part(part) for part in codec.tables(1))
         name += sized(side.text(3)) + sized(side.vector(4, 4)[0] if side.where(4) else b"")
         name += sized(side.vector(5, 2)[0] if side.where(5) else b"") + u64(side.scalar(6, "H"))
+    if side.text(0) == b"tqcache.trellis.v1":
+        heads, dim = shape
+        stored = side.vector(7, 1)[0] if side.where(7) else b""
+        if stored and len(stored) != heads * dim * dim:
+            stored = decompress(stored, heads * dim * dim)
+            if stored is None:
+                not_checked.add("maps (no module zstandard)")
+        name += sized(stored or b"")
     return name
 
 
@@ -167,7 +175,8 @@ def name_layer(layer):
     parts = sized(layer.text(0))
     if layer.text(0) == b"tqcache.attention.v1":
         parts += u64(layer.scalar(1, "I")) + u64(layer.scalar(2, "I"))
-        return parts + name_side(layer.table(3)) + name_side(layer.table(4))
+        shape = layer.scalar(1, "I"), layer.scalar(2, "I")
+        return parts + name_side(layer.table(3), shape) + name_side(layer.table(4), shape)
     if layer.text(0) == b"tqcache.rotating.v1":
         parts += b"".join(u64(layer.scalar(field, "I")) for field in (1, 2, 6, 7))
     arrays = layer.tables(5)
@@ -354,12 +363,26 @@ def packed_heads(side, section, shape, raw):
         yield parts, all_codes[head], rows, sinks[head * n_sinks * dim : (head + 1) * n_sinks * dim]
 
 
+def maps_of(side, shape):
+    """Entries of the maps of all kv heads; None where there are none, or without zstandard."""
+    if not side.where(7):
+        return None
+    heads, dim = shape
+    stored = side.vector(7, 1)[0]
+    if len(stored) != heads * dim * dim:
+        stored = decompress(stored, heads * dim * dim)
+    return None if stored is None else struct.unpack("%db" % len(stored), stored)
+
+
 def packed_values(rope, layer, section, raw):
     """Values of a packed section [n_kv_heads, 256, head_dim], as a flat list."""
     side = layer.table(3 + section["side"])
     shape = layer.scalar(1, "I"), layer.scalar(2, "I")
     dim = shape[1]
     require(side.table(2).text(0) == b"lanes.v1", "unknown layout")
+    maps = maps_of(side, shape)
+    if side.where(7) and maps is None:
+        return None
     values = []
     for head, (parts, codes, rows, sinks) in enumerate(packed_heads(side, section, shape, raw)):
         decoded = decode_turbo.decode_block(parts, codes, rows)
@@ -368,12 +391,16 @@ def packed_values(rope, layer, section, raw):
             loud = side.numbers(5, "H")[n * head : n * (head + 1)]
             order = loud + [i for i in range(dim) if i not in loud]
             decoded = [[x for _, x in sorted(zip(order, vector))] for vector in decoded]
+        turns = None
+        if side.text(3) == b"pre_rope.v1":
+            factors = rope.numbers(3, "f") if rope.where(3) else None
+            turns = rope.scalar(1, "I"), rope.scalar(2, "d"), factors
+        if maps:
+            rows = decode_turbo.map_rows(maps[dim * dim * head : dim * dim * (head + 1)], dim)
+            position = BLOCK * section["block"]
+            decoded = decode_turbo.unmapped(decoded, rows, turns, position)
         if side.text(3) != b"none":
             mean = side.numbers(4, "f")[dim * head : dim * (head + 1)]
-            turns = None
-            if side.text(3) == b"pre_rope.v1":
-                factors = rope.numbers(3, "f") if rope.where(3) else None
-                turns = rope.scalar(1, "I"), rope.scalar(2, "d"), factors
             decoded = decode_turbo.with_mean(decoded, mean, turns, BLOCK * section["block"])
         values += sinks
         for vector in decoded[len(sinks) // dim :]:
@@ -394,7 +421,9 @@ def read(path):
     sections, n_gaps = read_sections(manifest, file, slot["manifest_offset"])
     features = GAPS * (n_gaps > 0) + HIDDEN * (hashes is not None)
     require(slot["required"] == features, "required features and manifest disagree")
-    require(content_name(manifest, sections) == manifest.fixed(5, 32).hex(), "content name mismatch")
+    name = content_name(manifest, sections)
+    if "maps (no module zstandard)" not in not_checked:
+        require(name == manifest.fixed(5, 32).hex(), "content name mismatch")
 
     for layer in layers:
         if layer.text(0) == b"tqcache.rotating.v1":
@@ -407,7 +436,9 @@ def read(path):
         if raw is not None and section["form"] == 0:
             row["values"] = dense_values(layer, section, len(tokens), raw)
         elif raw is not None:
-            row["values"] = packed_values(manifest.table(1).table(2), layer, section, raw)
+            values = packed_values(manifest.table(1).table(2), layer, section, raw)
+            if values is not None:
+                row["values"] = values
         rows.append(row)
     return {
         "writer": manifest.text(0).decode(),

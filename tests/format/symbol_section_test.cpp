@@ -5,78 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "file_fixture.h"
-#include "tqcache/codec/block_layout.h"
+#include "archive_fixture.h"
 #include "tqcache/format/symbol_classes.h"
 
 namespace tqcache::test {
 namespace {
-
-cache::SidePlan archive_plan(float step, std::int64_t n_sinks = 0) {
-  cache::SidePlan plan;
-  plan.codec = {.mode = codec::Mode::kTrellis, .step = step};
-  plan.n_sinks = n_sinks;
-  return plan;
-}
-
-cache::Cache archive_cache(float step = 0.4f, std::int64_t n_sinks = 0,
-                           cache::HeadShape shape = {2, 40}) {
-  return CacheBuilder(513)
-      .sides(shape, Dtype::kF16, archive_plan(step, n_sinks), Dtype::kF16, archive_plan(step))
-      .build();
-}
-
-// The first section, of keys, as symbols one a byte, in a frame that nothing was compressed in.
-struct Stored {
-  Bytes densities;
-  Bytes content;
-
-  Bytes frame() const {
-    ByteWriter out;
-    out.write(std::uint32_t{0xfd2fb528});
-    out.write(std::uint8_t{0xa0});  // one segment, its size in four bytes
-    out.write(static_cast<std::uint32_t>(content.size()));
-    const auto header = static_cast<std::uint32_t>(content.size() << 3 | 1);
-    for (int i = 0; i < 3; ++i) out.write(static_cast<std::uint8_t>(header >> 8 * i));
-    out.append(content);
-    return std::move(out).take();
-  }
-  Bytes bytes() const {
-    ByteWriter out;
-    out.append(densities);
-    out.append(frame());
-    return std::move(out).take();
-  }
-};
-
-constexpr std::size_t kDim = 40;
-constexpr std::size_t kHeads = 2;
-constexpr std::size_t kTokens = 256;
-
-Stored stored_of(const Bytes& file) {
-  const CacheFileInfo info = info_of(file);
-  const SectionInfo& section = info.sections[0];
-  const auto shape = format::symbol_shape(info.layers[0], section);
-  const ByteView raw = ByteView(file).subspan(section.file_offset, section.raw_bytes);
-  Stored stored{Bytes(3, std::byte{1}), Bytes((kDim + 1) * kHeads * kTokens)};
-  for (std::size_t head = 0; head < kHeads; ++head) {
-    std::vector<std::uint8_t> codes(kTokens * kDim);
-    codec::unpack_block({kDim, 8, codec::BlockOrder::kKeys},
-                        raw.subspan(head * shape.layout.head_code_bytes,
-                                    shape.layout.head_code_bytes),
-                        codes);
-    for (std::size_t t = 0; t < kTokens; ++t) {
-      for (std::size_t i = 0; i < kDim; ++i) {
-        stored.content[(i * kHeads + head) * kTokens + t] =
-            static_cast<std::byte>(codes[t * kDim + i] / 2);
-      }
-      stored.content[(kDim * kHeads + head) * kTokens + t] =
-          raw[shape.layout.scales_at + 2 * (head * kTokens + t) + 1] << 1 |
-          raw[shape.layout.scales_at + 2 * (head * kTokens + t)] >> 7;
-    }
-  }
-  return stored;
-}
 
 Bytes with_first_section(const Bytes& file, const Bytes& stored) {
   return replace_first_section(file, stored, Compression::kSymbols);
@@ -116,7 +49,7 @@ TEST(SymbolSection, HasTheContentNameOfTheStoredOne) {
 
 TEST(SymbolSection, IsReadWhoeverWroteIt) {
   const Bytes file = file_of(archive_cache());
-  const Bytes changed = with_first_section(file, stored_of(file).bytes());
+  const Bytes changed = with_first_section(file, symbols_of(file).bytes());
   EXPECT_EQ(difference(must(load(changed)), must(load(file))), "");
   EXPECT_THAT(damage_of(changed), testing::IsEmpty());
 }
@@ -127,14 +60,14 @@ void expect_stored_refused(const Bytes& stored, std::string_view part) {
 
 TEST(SymbolSection, RefusesOtherDensities) {
   for (const int density : {0, 3, 8, 255}) {
-    Stored stored = stored_of(file_of(archive_cache()));
+    StoredSymbols stored = symbols_of(file_of(archive_cache()));
     stored.densities[1] = static_cast<std::byte>(density);
     expect_stored_refused(stored.bytes(), "class 1: " + std::to_string(density) + " symbols a byte");
   }
 }
 
 TEST(SymbolSection, RefusesAContentOfAnotherSize) {
-  Stored stored = stored_of(file_of(archive_cache()));
+  StoredSymbols stored = symbols_of(file_of(archive_cache()));
   stored.content.pop_back();
   expect_stored_refused(stored.bytes(), "does not say that it holds 20992 bytes");
 }
@@ -145,13 +78,13 @@ TEST(SymbolSection, RefusesOneThatIsCutShort) {
 }
 
 TEST(SymbolSection, RefusesSymbolsThatAreNone) {
-  Stored stored = stored_of(file_of(archive_cache()));
+  StoredSymbols stored = symbols_of(file_of(archive_cache()));
   stored.content[5] = std::byte{128};
   expect_stored_refused(stored.bytes(), "head 0: a symbol above 127");
 }
 
 TEST(SymbolSection, RefusesScalesThatAreNotFinite) {
-  Stored stored = stored_of(file_of(archive_cache()));
+  StoredSymbols stored = symbols_of(file_of(archive_cache()));
   stored.content.back() = std::byte{0xf8};
   expect_stored_refused(stored.bytes(), "a scale that is not finite");
 }
