@@ -186,22 +186,5 @@ TEST(HeadMaps, RefuseAnotherNumberOfEntries) {
   EXPECT_EQ(refused.error().message, "maps of 7 entries where 2048 belong");
 }
 
-TEST(HeadMaps, MultiplyAsTheyAreWritten) {
-  for (const std::size_t dim : {32u, 40u, 129u}) {
-    Random random(dim);
-    std::vector<float> in(7 * dim), matrix(dim * dim), out(7 * dim);
-    for (float& x : in) x = random.uniform();
-    for (float& x : matrix) x = random.uniform();
-    cache::multiply_rows(in, matrix, dim, out);
-    for (std::size_t t = 0; t < 7; ++t) {
-      for (std::size_t i = 0; i < dim; ++i) {
-        float sum = 0;
-        for (std::size_t j = 0; j < dim; ++j) sum += in[t * dim + j] * matrix[j * dim + i];
-        ASSERT_EQ(out[t * dim + i], sum);
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace tqcache::test

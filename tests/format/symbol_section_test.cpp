@@ -80,7 +80,7 @@ TEST(SymbolSection, RefusesOneThatIsCutShort) {
 TEST(SymbolSection, RefusesSymbolsThatAreNone) {
   StoredSymbols stored = symbols_of(file_of(archive_cache()));
   stored.content[5] = std::byte{128};
-  expect_stored_refused(stored.bytes(), "head 0: a symbol above 127");
+  expect_stored_refused(stored.bytes(), "head 0: vector 5: a symbol above 127");
 }
 
 TEST(SymbolSection, RefusesScalesThatAreNotFinite) {
@@ -126,15 +126,15 @@ TEST(SymbolClasses, GiveBackWhatTheyHold) {
   expect_back(1, any);
 }
 
-TEST(SymbolClasses, PackWhatIsFrequentAndFits) {
-  std::vector<std::uint8_t> symbols(64, 64);
-  EXPECT_EQ(format::choose_density(symbols), 4u);
+TEST(SymbolClasses, StandAsDenselyAsTheyFit) {
+  std::vector<std::uint8_t> symbols = {62, 65, 64, 63};
+  EXPECT_EQ(format::highest_density(symbols), 4u);
   symbols[3] = 66;
-  EXPECT_EQ(format::choose_density(symbols), 2u);
-  symbols[4] = 72;
-  EXPECT_EQ(format::choose_density(symbols), 1u);
-  for (std::size_t i = 0; i < symbols.size(); ++i) symbols[i] = static_cast<std::uint8_t>(60 + i % 8);
-  EXPECT_EQ(format::choose_density(symbols), 1u);
+  EXPECT_EQ(format::highest_density(symbols), 2u);
+  symbols[2] = 72;
+  EXPECT_EQ(format::highest_density(symbols), 1u);
+  symbols[2] = 55;
+  EXPECT_EQ(format::highest_density(symbols), 1u);
 }
 
 }  // namespace

@@ -217,6 +217,7 @@ class CacheBuilder {
     if (n_packed > 0) cache::fix_side(side, full, policy, 1);
     for (std::size_t i = 0; i < n_packed; ++i) {
       side.packed.push_back(must(cache::pack_block(side, full[i], 1)));
+      cache::complete_block(side, shape, full[i].index);
     }
     for (std::size_t i = n_packed; i < dense.blocks.size(); ++i) {
       side.tail.blocks.push_back(std::move(dense.blocks[i]));

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <string>
 
+#include "tqcache/codec/row_map.h"
+
 namespace tqcache::cache {
 namespace {
 
@@ -56,7 +58,8 @@ Result<void> HeadCoder::encode(codec::VectorRows x, std::int64_t first, std::siz
   AlignedFloats rows(n_tokens * dim), mapped(n_tokens * dim);
   codec.kernels().centre_rows(x, n_tokens, dim, centre, /*first_token=*/0, rows.data());
   if (turning() != nullptr) turn_rows_back(*turning(), first, dim, rows);
-  multiply_rows(rows, turning() ? std::span<const float>(columns_) : side_.maps.columns_of(shape_, kv_head_), dim, mapped);
+  codec::multiply_rows(rows, turning() ? std::span<const float>(columns_) : side_.maps.columns_of(shape_, kv_head_), dim, mapped,
+                       codec.kernels());
   const auto bytes = std::as_bytes(std::span<const float>(mapped));
   return codec.encode({Dtype::kF32, bytes.data(), dim * sizeof(float)}, {}, order, n_tokens,
                       n_skipped, codes, scales);
@@ -69,8 +72,8 @@ void HeadCoder::decode(const codec::PackedHead& head, std::int64_t first,
   codec.decode(head, side_.outliers.order(kv_head_), out.size() / dim, out);
   if (side_.maps.is_there()) {
     const AlignedFloats mapped(out.begin(), out.end());
-    multiply_rows(mapped, turning() ? std::span<const float>(rows_) : side_.maps.rows_of(shape_, kv_head_), dim,
-                  out);
+    codec::multiply_rows(mapped, turning() ? std::span<const float>(rows_) : side_.maps.rows_of(shape_, kv_head_), dim,
+                         out, codec.kernels());
     if (turning() != nullptr) turn_rows(*turning(), first, dim, out);
   }
   mean_.add_to(kv_head_, first, out);

@@ -152,37 +152,6 @@ HeadMaps fit_head_maps(std::span<const FullBlock> blocks, std::int64_t n_sinks, 
   return maps ? std::move(maps).value() : HeadMaps{};
 }
 
-void multiply_rows(std::span<const float> in, std::span<const float> matrix, std::size_t dim,
-                   std::span<float> out) {
-  assert(in.size() == out.size() && matrix.size() == dim * dim);
-  // Four rows at a time share the loads of the matrix; sums of sixteen components stay in registers.
-  constexpr std::size_t kRows = 4;
-  constexpr std::size_t kColumns = 16;
-  const auto tile = [&](std::size_t at, std::size_t n, std::size_t first, std::size_t width) {
-    float sums[kRows][kColumns] = {};
-    for (std::size_t j = 0; j < dim; ++j) {
-      const float* const row = matrix.data() + j * dim + first;
-      for (std::size_t t = 0; t < n; ++t) {
-        const float factor = in[at + t * dim + j];
-        if (width == kColumns) {
-          for (std::size_t i = 0; i < kColumns; ++i) sums[t][i] += factor * row[i];
-        } else {
-          for (std::size_t i = 0; i < width; ++i) sums[t][i] += factor * row[i];
-        }
-      }
-    }
-    for (std::size_t t = 0; t < n; ++t) {
-      std::copy_n(sums[t], width, out.data() + at + t * dim + first);
-    }
-  };
-  for (std::size_t at = 0; at < in.size(); at += kRows * dim) {
-    const std::size_t n = std::min(kRows, (in.size() - at) / dim);
-    for (std::size_t first = 0; first < dim; first += kColumns) {
-      tile(at, n, first, std::min(kColumns, dim - first));
-    }
-  }
-}
-
 void turn_rows_back(const RopeTable& rope, std::int64_t first, std::size_t head_dim,
                     std::span<float> rows) {
   each_pair(rope, first, head_dim, rows, [](float& a, float& b, float cos, float sin) {

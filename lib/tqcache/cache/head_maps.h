@@ -59,12 +59,6 @@ Result<HeadMaps> make_head_maps(HeadShape shape, std::vector<std::int8_t> entrie
 HeadMaps fit_head_maps(std::span<const FullBlock> blocks, std::int64_t n_sinks, const Mean& mean,
                        unsigned n_threads);
 
-// out[t][i] = sum over j of in[t][j] * matrix[j][i], j ascending from +0, each product and each sum
-// rounded to f32.
-// Shapes: in, out [n, dim], not the same memory; matrix [dim, dim].
-void multiply_rows(std::span<const float> in, std::span<const float> matrix, std::size_t dim,
-                   std::span<float> out);
-
 // R_j^T and R_j of the rows of a block's tokens first, first + 1, ..., j being their places in it.
 void turn_rows_back(const RopeTable& rope, std::int64_t first, std::size_t head_dim,
                     std::span<float> rows);

@@ -163,7 +163,9 @@ Result<std::vector<SidePlan>> plan_layers(const Cache& cache, const ConvertOptio
     const std::array<const Side*, 2> sides = {&layer->k, &layer->v};
     const std::array<const SidePlan*, 2> wanted = {&options.keys, &options.values};
     for (std::size_t s = 0; s < 2; ++s) {
-      const SidePlan plan = is_boundary ? boundary_plan(*wanted[s], boundary.bits) : *wanted[s];
+      SidePlan plan = is_boundary ? boundary_plan(*wanted[s], boundary.bits) : *wanted[s];
+      // There is nothing to make maps for, and nothing of the wish would be kept.
+      if (cache.n_tokens() < kTokenBlock) plan.fit_maps = false;
       auto planned = plan_side(*sides[s], plan, kSideOrders[s], layer->shape.head_dim, rope, specs);
       if (!planned) {
         return in_context("layer " + std::to_string(i) + std::string(kSideNames[s]),

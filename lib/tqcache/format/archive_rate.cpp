@@ -25,7 +25,7 @@ std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 constexpr std::size_t kMostTrialBlocks = 8;
 
 // What is asked for is met by the sample with so much to spare.
-constexpr double kMargin = 0.997;
+constexpr double kMargin = 0.994;
 
 // Four trials to an octave of steps, two octaves.
 constexpr std::size_t kTrials = 9;
@@ -307,7 +307,9 @@ Result<Outlook> look_ahead(const Manifest& manifest, const cache::ConvertOptions
 
 // Where trials begin: a step that surely takes more bits than that.
 double first_step(double bits) {
-  const double step = std::ldexp(2.0, -static_cast<int>(std::ceil(bits)));
+  const int quarters = static_cast<int>(std::ceil(bits * 4));
+  const double step = 1.4 * kQuarters[static_cast<std::size_t>(-quarters & 3)] *
+                      std::ldexp(1.0, -(quarters + 3) / 4);
   return std::clamp(step, double{codec::kMinStep}, codec::kMaxStep / 8.0);
 }
 

@@ -18,16 +18,16 @@ constexpr std::size_t class_count(std::size_t head_dim) {
   return (head_dim + kClassComponents - 1) / kClassComponents;
 }
 
-// How many symbols of a class stand in a byte: 1, 2 or 4, whatever makes it smaller. Two to a byte
-// take symbols from 56 to 71, four those from 62 to 65.
-unsigned choose_density(std::span<const std::uint8_t> symbols);
+// How many symbols of a class may stand in a byte: 1, 2 or 4 at most. Two to a byte take symbols
+// from 56 to 71, four those from 62 to 65.
+unsigned highest_density(std::span<const std::uint8_t> symbols);
 
 constexpr bool is_density(unsigned density) {
   return density == 1 || density == 2 || density == 4;
 }
 
 // Shapes: packed [symbols.size() / density]. Requires: symbols.size() is a multiple of 4, and
-//         symbols are such as choose_density() says.
+//         symbols are such as highest_density() says, which is no lower.
 void pack_symbols(unsigned density, std::span<const std::uint8_t> symbols,
                   std::span<std::uint8_t> packed);
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tqcache/cache/head_coder.h"
+#include "tqcache/codec/row_map.h"
 #include "tqcache/model/kernel_loops.h"
 #include "tqcache/model/kernels.h"
 
@@ -155,7 +156,7 @@ void StepAttention::prepare_queries(const cache::Side& keys, std::int64_t kv_hea
   std::span<const float> scaled = queries.scaled;
   if (turbo.maps.is_there()) {
     queries.mapped.resize(queries.scaled.size());
-    cache::multiply_rows(queries.scaled, turbo.maps.columns_of(shape_, kv_head),
+    codec::multiply_rows(queries.scaled, turbo.maps.columns_of(shape_, kv_head),
                          to_size(shape_.head_dim), queries.mapped);
     scaled = queries.mapped;
   }
@@ -302,7 +303,7 @@ void StepAttention::put_back(const cache::TurboSide& values, std::int64_t kv_hea
   values.codec.turn_back(coded, values.outliers.order(kv_head), decoded);
   if (values.maps.is_there()) {
     std::ranges::copy(decoded, coded.begin());
-    cache::multiply_rows(coded.first(decoded.size()), values.maps.rows_of(shape_, kv_head),
+    codec::multiply_rows(coded.first(decoded.size()), values.maps.rows_of(shape_, kv_head),
                          decoded.size(), decoded);
   }
   for (std::size_t i = 0; i < out.size(); ++i) out[i] += decoded[i];
