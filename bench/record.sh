@@ -32,6 +32,7 @@ record() {
   record bench_attention '/avx.*/32768$'
   record bench_generate '/(0|4096|32768)/'
   record bench_open '.'
+  record bench_planes '.'
   record bench_interop '.'
 } > "$out.part"
 mv "$out.part" "$out"

@@ -48,16 +48,20 @@ function(tqcache_module name)
   set_property(GLOBAL APPEND PROPERTY TQCACHE_PRIVATE_LIBRARIES ${ARG_PRIVATE})
 endfunction()
 
-# tqcache_test(<name> SOURCES <file>... [LIBRARIES <target>...]): a GoogleTest program, each of
-# whose tests is a ctest test.
+# tqcache_test(<name> SOURCES <file>... [LIBRARIES <target>...] [READING]): a GoogleTest program, each
+# of whose tests is a ctest test. READING: of what reads bytes that nobody vouches for; these are the
+# ones that tools/check.sh --asan builds and runs.
 function(tqcache_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "READING" "" "SOURCES;LIBRARIES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE tqcache tqcache_flags tqcache_test_support
                         GTest::gmock GTest::gtest_main ${ARG_LIBRARIES})
-  # Most of the time a test takes to compile goes into these.
-  target_precompile_headers(${name} PRIVATE
-    <gmock/gmock.h> <gtest/gtest.h> <filesystem> <functional> <random> <span> <string> <vector>)
+  target_precompile_headers(${name} REUSE_FROM tqcache_test_headers)
+  set(labels)
+  if(ARG_READING)
+    add_dependencies(reading_tests ${name})
+    set(labels LABELS reading)
+  endif()
   gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT 300)
+                       PROPERTIES TIMEOUT 300 ${labels})
 endfunction()

@@ -7,9 +7,11 @@
 #        tools/check.sh --coverage [--jobs N]
 #   --clang   first compile everything with clang 14 as well, warnings as errors
 #   --neon    then compile the codec for 64-bit ARM, and run its tests under qemu
-#   --asan    then run the tests under AddressSanitizer and UndefinedBehaviorSanitizer as well
+#   --asan    then run the tests of what reads untrusted bytes, and the replay of the fuzz corpora, under
+#             AddressSanitizer and UndefinedBehaviorSanitizer of clang as well
 #   --interop with the tests run those with real mlx-lm, transformers and llama.cpp as well, which
-#             are installed in build/peers (docs/interop.md); those of what cannot be had do not run
+#             are installed in build/peers meanwhile (docs/interop.md); those of what cannot be had do
+#             not run
 #   --jobs N  processes at a time (default: all processors)
 # With CI=true in the environment warnings are errors in every step.
 #
@@ -166,8 +168,24 @@ check_coverage() {
   cat build/coverage/branches.txt
 }
 
+# The peers take minutes to download and nearly no processor, so that goes on beside the building.
+start_peers() {
+  peers=$PWD/build/peers
+  mkdir -p "$peers"
+  tests/interop/peers/setup.sh "$peers" > "$peers/setup.log" 2>&1 &
+  peers_job=$!
+}
+
+await_peers() {
+  step "interop: peers"
+  local status=0
+  wait "$peers_job" || status=$?
+  cat "$peers/setup.log"
+  return $status
+}
+
 groups=(test)
-! $with_clang || groups+=(clang)
+if $with_clang || $with_asan; then groups+=(clang); fi
 ! $with_neon || groups+=(neon)
 ! $with_interop || groups+=(interop)
 ! $with_fuzz || groups+=(fuzz)
@@ -181,18 +199,15 @@ if $with_fuzz; then check_fuzz; fi
 if $with_coverage; then check_coverage; fi
 if $with_fuzz || $with_coverage; then exit 0; fi
 
+# Empty when not asked for, so that a build folder forgets what an earlier run asked for.
+peers=
+if $with_interop; then start_peers; fi
 if $with_clang; then configure_and_build clang ON; fi
 if $with_neon; then check_neon; fi
 if $with_asan; then
   configure_and_build asan "$werror"
   run_tests asan
 fi
-peers=
-if $with_interop; then
-  step "interop: peers"
-  peers=$PWD/build/peers
-  tests/interop/peers/setup.sh "$peers"
-fi
-# Empty when not asked for, so that a build folder forgets what an earlier run asked for.
+if $with_interop; then await_peers; fi
 configure_and_build dev "$werror" -DTQCACHE_PEERS="$peers"
 run_tests dev

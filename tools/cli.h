@@ -42,6 +42,8 @@ Action define_migrate(CLI::App& app);
 Action define_compact(CLI::App& app);
 Action define_generate(CLI::App& app);
 Action define_chat(CLI::App& app);
+Action define_bench(CLI::App& app);
+Action define_advise(CLI::App& app);
 
 // Parses the arguments after the verb and runs it; tells of every failure.
 ExitCode run_verb(const Verb& verb, const std::vector<std::string>& args);

@@ -48,6 +48,7 @@ constexpr const char* kExamples =
     R"(Examples:
   tqcache convert book.kv book.tqkv
   tqcache convert book.kv book.tqkv --preset k8v4
+  tqcache convert book.kv book.tqkv --quality high     or balanced, small
   tqcache convert book.kv book.tqkv --key-bits 4 --value-bits 3
   tqcache convert book.kv book.tqkv --key-bits 16      keys stay dense
   tqcache convert book.kv book.tqkv --boundary-layers 2 --sink-tokens 4
@@ -152,8 +153,9 @@ Outcome<Done> tell(const Console& console, const Job& job, const Sizes& sizes,
 
 // Says so when keys cannot be centred before RoPE, as was asked for.
 void tell_fallback(const Console& console, const format::Manifest& info,
-                   const cache::SidePlan& keys) {
-  if (keys.dense || keys.center != cache::Centring::kPreRope) return;
+                   const cache::ConvertOptions& options) {
+  const cache::SidePlan& keys = options.keys;
+  if (options.keep_all || keys.dense || keys.center != cache::Centring::kPreRope) return;
   for (const format::LayerInfo& layer : info.layers) {
     if (!is_attention(layer) || is_turbo(layer.k)) continue;
     const auto got = cache::key_centring(keys.center, info.identity.rope, layer.shape.head_dim);
@@ -261,7 +263,7 @@ Outcome<ExitCode> convert_own(const Console& console, CacheInput input, Job& job
     TQC_TRY_ASSIGN(sizes.after,
                    written(input.name, job, watched, convert_to_file(console, watched, job)));
   }
-  if (job.target == Target::kTqkv) tell_fallback(console, info, job.options.keys);
+  if (job.target == Target::kTqkv) tell_fallback(console, info, job.options);
   TQC_TRY(tell(console, job, sizes,
                {std::string(name_of(Target::kTqkv)), {}, losses_of(job.target, info)}));
   return ExitCode::kDone;
@@ -348,7 +350,7 @@ Outcome<ExitCode> convert_foreign(const Console& console, const std::string& nam
   Sizes sizes{input.file_bytes, 0, manifest.n_tokens(), value_count(manifest, manifest.n_tokens())};
   TQC_TRY(in_file(name, settle_archive(console, *sections, job)));
   TQC_TRY_ASSIGN(sizes.after, convert_sections(console, name, *sections, *watched, job));
-  if (job.target == Target::kTqkv) tell_fallback(console, manifest, job.options.keys);
+  if (job.target == Target::kTqkv) tell_fallback(console, manifest, job.options);
   for (std::string& each : losses_of(job.target, manifest)) {
     remarks.losses.push_back(std::move(each));
   }

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "cache_io.h"
+#include "cache_pair.h"
 #include "cli.h"
 #include "text.h"
 #include "tqcache/cache/diff.h"
@@ -23,13 +23,6 @@ Examples:
   tqcache diff book.kv book.tqkv --json
 )";
 
-struct DiffFlags {
-  std::string a;
-  std::string b;
-  std::optional<std::int64_t> first_tokens;
-  unsigned n_threads = 0;
-};
-
 Json difference_json(const cache::Difference& difference) {
   Json json;
   json["relative_mse"] = difference.relative_mse;
@@ -39,7 +32,7 @@ Json difference_json(const cache::Difference& difference) {
   return json;
 }
 
-Json diff_json(const DiffFlags& flags, const cache::CacheDifference& diff) {
+Json diff_json(const CachePairFlags& flags, const cache::CacheDifference& diff) {
   Json json;
   json["schema"] = 1;
   json["a"] = flags.a;
@@ -83,30 +76,17 @@ std::string diff_text(const cache::CacheDifference& diff) {
   return text;
 }
 
-Outcome<ExitCode> run(const Console& console, const DiffFlags& flags) {
-  if (flags.a == "-" && flags.b == "-") return usage_error("only one of the two can be -");
-  format::ReadOptions read;
-  read.n_threads = flags.n_threads;
-  read.first_tokens = flags.first_tokens;
-  TQC_TRY_ASSIGN(const cache::Cache a, load_cache(console, flags.a, read));
-  TQC_TRY_ASSIGN(const cache::Cache b, load_cache(console, flags.b, read));
-  TQC_TRY_ASSIGN(const cache::CacheDifference diff,
-                 in_file(flags.b, cache::diff(a, b, flags.n_threads)));
-  TQC_TRY(console.json ? print_json(diff_json(flags, diff)) : print(diff_text(diff)));
+Outcome<ExitCode> run(const Console& console, const CachePairFlags& flags) {
+  TQC_TRY_ASSIGN(const CachePair pair, load_cache_pair(console, flags));
+  TQC_TRY(console.json ? print_json(diff_json(flags, pair.diff)) : print(diff_text(pair.diff)));
   return ExitCode::kDone;
 }
 
 }  // namespace
 
 Action define_diff(CLI::App& app) {
-  const auto flags = std::make_shared<DiffFlags>();
-  app.add_option("a", flags->a, "The reference")->type_name("")->check(file_name())->required();
-  app.add_option("b", flags->b, "The cache to compare with it")
-      ->type_name("")
-      ->check(file_name())
-      ->required();
-  add_first_tokens_flag(app, flags->first_tokens);
-  add_threads_flag(app, flags->n_threads);
+  const auto flags = std::make_shared<CachePairFlags>();
+  add_cache_pair_flags(app, *flags);
   app.footer(kExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }

@@ -1,7 +1,6 @@
 // tools/cmd_generate.cpp: writes on from a prompt, a cache, or both.
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <chrono>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "interrupt.h"
 #include "prompt.h"
 #include "session.h"
+#include "speed_fields.h"
 #include "text_stream.h"
 #include "tqcache/cache/token_hashes.h"
 
@@ -67,37 +67,21 @@ struct Run {
   }
 };
 
-Json rate(std::int64_t n_tokens, double seconds) {
-  if (n_tokens == 0 || seconds <= 0) return nullptr;
-  return static_cast<double>(n_tokens) / seconds;
-}
-
-std::uint64_t peak_memory_bytes() {
-  rusage usage = {};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
-}
-
 Json generate_json(const Session& session, const GenerateFlags& flags, const Run& run,
                    const std::string& text) {
-  const cache::ByteCount bytes = cache::byte_count(session.cache());
   Json json;
   json["text"] = text;
   json["token_ids"] = run.generation.ids;
-  json["prompt_tokens"] = run.prompt_tokens;
-  json["cached_tokens"] = run.cached_tokens;
-  json["generation_tokens"] = run.generation.ids.size();
-  json["timed_generation_tokens"] = run.timed_tokens();  // the first belongs to the prompt
-  json["prompt_tps"] = rate(run.prompt_tokens, run.prompt_seconds);
-  json["generation_tps"] = rate(run.timed_tokens(), run.generation.seconds);
-  json["generation_wall_time_s"] = run.generation.seconds;
-  json["peak_memory_bytes"] = peak_memory_bytes();
-  json["cache_bytes"] = {{"allocated", bytes.allocated}, {"used", bytes.used}};
-  json["native_working_set_bytes"] = session.working_set_bytes();
-  const model::ScorerRoute route = session.scorer_route();
-  json["scorer_route"] = route.step;
-  json["prompt_route"] = route.prompt;
-  json["scorer_fallback"] = route.fallback.empty() ? Json(nullptr) : Json(route.fallback);
+  add_speed_fields({.prompt_tokens = run.prompt_tokens,
+                    .cached_tokens = run.cached_tokens,
+                    .generation_tokens = std::ssize(run.generation.ids),
+                    .timed_tokens = run.timed_tokens(),  // the first belongs to the prompt
+                    .prompt_seconds = run.prompt_seconds,
+                    .generation_seconds = run.generation.seconds,
+                    .cache_bytes = cache::byte_count(session.cache()),
+                    .working_set_bytes = session.working_set_bytes(),
+                    .route = session.scorer_route()},
+                   json);
   json["stop_reason"] = stop_word(run.generation.stop);
   if (run.appended) json["append"] = append_json(flags.session.cache, *run.appended);
   return json;

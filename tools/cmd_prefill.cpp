@@ -18,8 +18,9 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kExamples =
-    R"(The cache is dense: tqcache convert makes it small. Dense values hardly
-compress (about 1.1 times), so --compress is none here unless asked for.
+    R"(The cache is dense: tqcache convert makes it small. zstd hardly makes dense
+values smaller (f16 about 1.1 times), so --compress is none here unless asked for;
+planes makes f16 about 1.18 times smaller and bf16 1.5, without loss.
 
 Examples:
   tqcache prefill -m model.gguf --file book.txt -o book.kv

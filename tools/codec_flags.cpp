@@ -5,12 +5,13 @@
 
 #include <charconv>
 #include <cmath>
-#include <map>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "outcome.h"
+#include "tqcache/cache/codec_words.h"
+#include "tqcache/cache/configuration.h"
 
 namespace tqcache::cli {
 namespace {
@@ -21,27 +22,17 @@ using codec::ScaleRule;
 
 constexpr int kDenseBits = 16;
 
-const std::map<std::string, Mode> kModes = {
-    {"mse", Mode::kMse}, {"prod", Mode::kProd}, {"mixed", Mode::kMixed}, {"affine", Mode::kAffine}};
-const std::map<std::string, ScaleRule> kScales = {
-    {"unbiased", ScaleRule::kUnbiased}, {"norm", ScaleRule::kNorm}, {"raw", ScaleRule::kRaw}};
-const std::map<std::string, RotationKind> kRotations = {{"hadamard", RotationKind::kHadamard},
-                                                        {"dense", RotationKind::kDenseQr}};
-const std::map<std::string, RotationKind> kResiduals = {{"gaussian", RotationKind::kGaussian},
-                                                        {"orthogonal", RotationKind::kDenseQr}};
-const std::map<std::string, cache::OutlierPolicy> kPolicies = {
-    {"calibration_variance", cache::OutlierPolicy::kCalibrationVariance},
-    {"rolling_variance", cache::OutlierPolicy::kRollingVariance}};
-const std::map<std::string, cache::Centring> kCentrings = {
-    {"pre-rope", cache::Centring::kPreRope},
-    {"post-rope", cache::Centring::kPostRope},
-    {"none", cache::Centring::kNone}};
-
-template <class Value>
-std::vector<std::string> words_of(const std::map<std::string, Value>& table) {
+template <class Table>
+std::vector<std::string> words_of(const Table& table) {
   std::vector<std::string> words;
-  for (const auto& [word, value] : table) words.push_back(word);
+  for (const auto& each : table) words.emplace_back(each.word);
   return words;
+}
+
+// Requires: parsing has found the word in the table.
+template <class Table>
+auto value_of(const Table& table, const std::string& word) {
+  return cache::find_word(table, word).value();
 }
 
 // Defines the flags of keys, of values, or of both: `prefix` is "key-", "value-" or "".
@@ -63,9 +54,9 @@ class SideFlagAdder {
         ->group(group_);
   }
 
-  template <class Value>
-  void add_word(std::string_view name, std::optional<std::string>& value,
-                const std::map<std::string, Value>& table, const std::string& text) {
+  template <class Table>
+  void add_word(std::string_view name, std::optional<std::string>& value, const Table& table,
+                const std::string& text) {
     add(name, value, text, "WORD")->check(CLI::IsMember(words_of(table)).description(""));
   }
 
@@ -85,25 +76,28 @@ class SideFlagAdder {
                             : "As --bits")
         ->type_name("B")
         ->group(group_);
-    add_word("mode", side.mode, kModes,
+    add_word("mode", side.mode, cache::kModeWords,
              "mse; prod: a bit of it for a QJL residual; mixed: loud channels get more bits; "
              "affine: groups with scale and bias");
-    add_word("scale", side.scale, kScales,
-             "What a vector's scale preserves: unbiased (inner products), norm, raw (nothing)");
-    add_word("rotation", side.rotation, kRotations, "hadamard, or dense (slow, as in the paper)");
+    add_word("scale", side.scale, cache::kScaleWords,
+             "What a vector's scale preserves: unbiased (inner products), norm (its length; the "
+             "default below 4 bits), raw (nothing)");
+    add_word("rotation", side.rotation, cache::kRotationWords,
+             "hadamard, or dense (slow, as in the paper)");
     add("rounds", side.rounds, "Rounds of signs and Hadamard transform, 1 to 3", "N");
     add("seed", side.seed, "Seed of rotations", "N");
-    add_word("residual", side.residual, kResiduals, "Mode prod's matrix: gaussian or orthogonal");
+    add_word("residual", side.residual, cache::kResidualWords,
+             "Mode prod's matrix: gaussian or orthogonal");
     add("outlier-channels", side.outlier_channels,
         "Mode mixed: loud channels of a head; 0: a quarter", "N");
     add("outlier-high-bits", side.outlier_high_bits, "Mode mixed: bits of loud channels", "B");
     add("regular-bits", side.regular_bits, "Mode mixed: bits of the other channels", "B");
-    add_word("outlier-policy", side.outlier_policy, kPolicies,
+    add_word("outlier-policy", side.outlier_policy, cache::kOutlierPolicyWords,
              "Mode mixed: loud in the first block (calibration_variance) or in all tokens "
              "(rolling_variance)");
     add("group-size", side.group_size, "Mode affine: channels of a group, 32, 64 or 128", "N");
     add("sink-tokens", side.sink_tokens, "First tokens that stay dense, 0 to 256", "N");
-    add_word("center", side.center, kCentrings,
+    add_word("center", side.center, cache::kCentringWords,
              "Take the mean out before packing: pre-rope, post-rope, none");
   }
 
@@ -193,9 +187,9 @@ Result<void> refuse_in_affine(const Choice<T>& choice, Mode mode) {
 Result<void> apply_mode(const SideChoices& flags, cache::SidePlan& plan) {
   codec::CodecSpec& spec = plan.codec;
   const auto mode = flags.get(&SideFlags::mode, "mode");
-  if (!mode || kModes.at(*mode) == spec.mode) return {};
+  if (!mode || value_of(cache::kModeWords, *mode) == spec.mode) return {};
   const int bits = spec.mode == Mode::kMixed ? 4 : spec.bits;
-  spec = {.head_dim = spec.head_dim, .mode = kModes.at(*mode), .bits = bits};
+  spec = {.head_dim = spec.head_dim, .mode = value_of(cache::kModeWords, *mode), .bits = bits};
   if (spec.mode == Mode::kProd) spec.scale = ScaleRule::kRaw;
   if (spec.mode == Mode::kMixed) {
     spec.bits = 2;
@@ -226,8 +220,8 @@ Result<void> apply_turn(const SideChoices& flags, codec::CodecSpec& spec) {
   TQC_TRY(refuse_in_affine(rounds, spec.mode));
   TQC_TRY(refuse_in_affine(seed, spec.mode));
   TQC_TRY(check_range(rounds, 1, codec::kMaxRounds));
-  if (scale) spec.scale = kScales.at(*scale);
-  if (rotation) spec.rotation = kRotations.at(*rotation);
+  if (scale) spec.scale = value_of(cache::kScaleWords, *scale);
+  if (rotation) spec.rotation = value_of(cache::kRotationWords, *rotation);
   if (seed) spec.seed = *seed;
   if (!rounds) return {};
   if (spec.rotation == RotationKind::kDenseQr && *rounds != 1) {
@@ -240,7 +234,7 @@ Result<void> apply_turn(const SideChoices& flags, codec::CodecSpec& spec) {
 Result<void> apply_prod(const SideChoices& flags, codec::CodecSpec& spec) {
   const auto residual = flags.get(&SideFlags::residual, "residual");
   TQC_TRY(check_mode(residual, Mode::kProd, spec.mode));
-  if (residual) spec.residual = kResiduals.at(*residual);
+  if (residual) spec.residual = value_of(cache::kResidualWords, *residual);
   if (spec.mode != Mode::kProd || spec.bits >= 2) return {};
   return usage_error(fmt::format("{} 1 does not go with {} prod: its residual takes one bit",
                                  flags.get(&SideFlags::bits, "bits").flag,
@@ -263,7 +257,7 @@ Result<void> apply_mixed(const SideChoices& flags, cache::SidePlan& plan) {
   if (channels) spec.outlier_channels = *channels;
   if (high) spec.outlier_bits = *high;
   if (regular) spec.bits = *regular;
-  if (policy) plan.outlier_policy = kPolicies.at(*policy);
+  if (policy) plan.outlier_policy = value_of(cache::kOutlierPolicyWords, *policy);
   if (spec.mode != Mode::kMixed || spec.outlier_bits > spec.bits) return {};
   return usage_error(fmt::format("{} {} is not above {} {}", high.flag, spec.outlier_bits,
                                  regular.flag, spec.bits));
@@ -280,12 +274,20 @@ Result<void> apply_affine(const SideChoices& flags, codec::CodecSpec& spec) {
   return {};
 }
 
+// Bits decide what scales preserve, unless a flag does.
+void apply_usual_scale(const SideChoices& flags, codec::CodecSpec& spec) {
+  if (flags.get(&SideFlags::scale, "scale")) return;
+  if (spec.mode == Mode::kMse || spec.mode == Mode::kMixed) {
+    spec.scale = cache::usual_scale(spec.bits);
+  }
+}
+
 Result<void> apply_surroundings(const SideChoices& flags, cache::SidePlan& plan) {
   const auto sinks = flags.get(&SideFlags::sink_tokens, "sink-tokens");
   const auto center = flags.get(&SideFlags::center, "center");
   TQC_TRY(check_range(sinks, std::int64_t{0}, cache::kTokenBlock));
   if (sinks) plan.n_sinks = *sinks;
-  if (center) plan.center = kCentrings.at(*center);
+  if (center) plan.center = value_of(cache::kCentringWords, *center);
   return {};
 }
 
@@ -322,6 +324,7 @@ Result<void> apply(const SideChoices& flags, cache::SidePlan& plan) {
   TQC_TRY(apply_prod(flags, plan.codec));
   TQC_TRY(apply_mixed(flags, plan));
   TQC_TRY(apply_affine(flags, plan.codec));
+  apply_usual_scale(flags, plan.codec);
   return apply_surroundings(flags, plan);
 }
 
@@ -330,6 +333,23 @@ std::optional<std::int64_t> parse_number(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
   return number;
+}
+
+bool is_of_codec(const CLI::Option* option) {
+  const std::string& group = option->get_group();
+  return group == "Codec" || group == "Keys alone" || group == "Values alone";
+}
+
+// It says all of it, so it goes with none of the flags that are there.
+void add_quality_flag(CLI::App& app, CodecFlags& flags) {
+  std::vector<std::string> words;
+  for (const std::string_view word : cache::quality_words()) words.emplace_back(word);
+  CLI::Option* const quality =
+      app.add_option("--quality", flags.quality,
+                     "high (5 bits for keys, 6 for values), balanced (4 bits) or small (3 bits)")
+          ->check(CLI::IsMember(words).description(""));
+  for (CLI::Option* option : app.get_options(is_of_codec)) quality->excludes(option);
+  quality->type_name("WORD")->group("Codec");
 }
 
 // "N" or "N:BITS".
@@ -373,12 +393,24 @@ void add_codec_flags(CLI::App& app, CodecFlags& flags) {
       ->group("Codec");
   SideFlagAdder(app, "key-").add_all(flags.keys);
   SideFlagAdder(app, "value-").add_all(flags.values);
+  add_quality_flag(app, flags);
+  CLI::Option* const all = app.add_option("--config", flags.configuration,
+                                          "All of this in one word, as eval has it: "
+                                          "k=mse:4,v=mse:3,boundary=2:8,sink=4");
+  for (CLI::Option* option : app.get_options(is_of_codec)) all->excludes(option);
+  all->type_name("TEXT")->group("Codec");
 }
 
 Result<cache::ConvertOptions> convert_options(const CodecFlags& flags) {
   TQC_TRY(check_whole(flags.both, ""));
   TQC_TRY(check_whole(flags.keys, "key-"));
   TQC_TRY(check_whole(flags.values, "value-"));
+  if (flags.configuration) {
+    auto parsed = cache::parse_configuration(*flags.configuration);
+    if (!parsed) return in_context("--config", std::move(parsed).error());
+    return std::move(parsed)->options;
+  }
+  if (flags.quality) return cache::quality(*flags.quality);
   TQC_TRY_ASSIGN(cache::ConvertOptions options, cache::preset(flags.preset));
   TQC_TRY(apply(SideChoices(flags.both, flags.keys, "key-"), options.keys));
   TQC_TRY(apply(SideChoices(flags.both, flags.values, "value-"), options.values));

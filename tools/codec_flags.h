@@ -3,7 +3,8 @@
 //
 // A preset gives a plan for keys and one for values. Flags change it: --mode both sides, --key-mode
 // and --value-mode one of them, and so on for each. What does not go together is refused with the
-// names of the flags that were given, before any file is looked at.
+// names of the flags that were given, before any file is looked at. --config says all of it in one
+// word, and --quality what it is for; each goes with none of the others.
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -36,6 +37,8 @@ struct SideFlags {
 };
 
 struct CodecFlags {
+  std::optional<std::string> configuration;  // cache/configuration.h; in the place of all others
+  std::optional<std::string> quality;        // cache/presets.h; likewise
   std::string preset{cache::kDefaultPreset};
   std::string boundary_layers;  // "N" or "N:BITS"; empty: none
   SideFlags both;

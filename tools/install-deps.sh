@@ -2,13 +2,14 @@
 # Installs the Debian packages that tqcache needs and that are not there yet. Does nothing, and
 # needs no rights, when all are there.
 #
-# usage: tools/install-deps.sh [test] [clang] [neon] [fuzz] [coverage] [interop]
+# usage: tools/install-deps.sh [test] [clang] [neon] [fuzz] [coverage] [interop] [chromium]
 #   test      also what the tests need
 #   clang     also clang 14
 #   neon      also a compiler for 64-bit ARM, an emulator, and googletest's sources
 #   fuzz      also clang 14, libFuzzer, and what gives its reports names and lines
 #   coverage  also gcovr
 #   interop   also what a Python environment is made with
+#   chromium  also a browser without a window, which looks at reports (98 MB to download)
 set -euo pipefail
 
 packages=(
@@ -26,6 +27,7 @@ for group in "$@"; do
     fuzz) packages+=(clang-14 libclang-rt-14-dev llvm-14) ;;
     interop) packages+=(python3 python3-venv) ;;
     coverage) packages+=(gcovr) ;;
+    chromium) packages+=(python3 chromium-headless-shell fonts-dejavu-core) ;;
     *) echo "tools/install-deps.sh: unknown group: $group" >&2; exit 2 ;;
   esac
 done

@@ -6,6 +6,7 @@
 #include "cache_io.h"
 #include "interrupt.h"
 #include "progress.h"
+#include "speed_fields.h"
 
 namespace tqcache::cli {
 
@@ -133,9 +134,7 @@ Generation Session::generate(std::int64_t n, bool append_last, const TokenSink& 
 }
 
 std::uint64_t Session::working_set_bytes() const {
-  std::uint64_t bytes = cache::byte_count(cache_).allocated + decoder_.scratch_bytes();
-  for (const MappedFile& file : model_->files) bytes += file.bytes().size();
-  return bytes;
+  return cli::working_set_bytes(*model_, cache::byte_count(cache_), decoder_.scratch_bytes());
 }
 
 }  // namespace tqcache::cli

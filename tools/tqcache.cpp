@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli.h"
+#include "eval_verbs.h"
 #include "interrupt.h"
 #include "tqcache/codec/kernels.h"
 
@@ -29,7 +30,16 @@ constexpr std::array kVerbs = {
     Verb{"compact", "Drop what later saves left dead in a cache file", define_compact},
     Verb{"generate", "Write on from a prompt, a cache, or both", define_generate},
     Verb{"chat", "Talk with a model, and keep the conversation as a cache", define_chat, false},
+    Verb{"bench", "Measure how fast a model runs on caches of several kinds", define_bench},
+    Verb{"advise", "Find the smallest configuration that is good enough for a model and its texts",
+         define_advise},
+    Verb{"eval", "Measure what a way to keep caches costs a model", nullptr, true, eval_verbs},
 };
+
+// "ppl" of "eval ppl".
+std::string_view last_word(const Verb& verb) {
+  return verb.name.substr(verb.name.find_last_of(' ') + 1);
+}
 
 std::string help() {
   std::string text =
@@ -49,14 +59,46 @@ ExitCode finish(const Outcome<Done>& printed) {
   return printed ? ExitCode::kDone : report(printed.error(), false);
 }
 
-ExitCode refuse_verb(const std::string& word, const std::vector<std::string>& args) {
+ExitCode fail(const std::string& message, const std::vector<std::string>& args) {
+  return report(Failure{usage_error(message), {}, false}, asks_for_json(args));
+}
+
+// `program` is what stands before the word: "tqcache", "tqcache eval".
+ExitCode refuse_verb(const std::string& word, std::span<const Verb> verbs,
+                     const std::string& program, const std::vector<std::string>& args) {
   std::vector<std::string> names;
-  for (const Verb& verb : kVerbs) names.emplace_back(verb.name);
+  for (const Verb& verb : verbs) names.emplace_back(last_word(verb));
   const std::string meant = closest_word(word, names);
-  const std::string hint = meant.empty() ? "see tqcache --help" : "did you mean " + meant + "?";
+  const std::string hint =
+      meant.empty() ? fmt::format("see {} --help", program) : "did you mean " + meant + "?";
   const char* kind = word.starts_with("-") ? "flag" : "verb";
-  return report(Failure{usage_error(fmt::format("unknown {} {}, {}", kind, word, hint)), {}, false},
-                asks_for_json(args));
+  return fail(fmt::format("unknown {} {}, {}", kind, word, hint), args);
+}
+
+std::string group_help(const Verb& group) {
+  std::string text =
+      fmt::format("{}\n\nUsage: tqcache {} VERB [FLAGS]\n\n", group.summary, group.name);
+  for (const Verb& verb : group.verbs()) {
+    text += fmt::format("  {:<10}{}\n", last_word(verb), verb.summary);
+  }
+  return text +
+         fmt::format("\n  tqcache {} VERB --help    the flags of one, with examples\n", group.name);
+}
+
+// Runs one of the verbs that `group` stands for.
+ExitCode run_group(const Verb& group, const std::vector<std::string>& args) {
+  const std::string program = fmt::format("tqcache {}", group.name);
+  if (args.empty()) {
+    std::string names;
+    for (const Verb& verb : group.verbs()) names += fmt::format(" {},", last_word(verb));
+    return fail(fmt::format("{} needs one of{} see {} --help", group.name, names, program), args);
+  }
+  const std::string& word = args.front();
+  if (word == "--help" || word == "-h" || word == "help") return finish(print(group_help(group)));
+  for (const Verb& verb : group.verbs()) {
+    if (last_word(verb) == word) return run_verb(verb, {args.begin() + 1, args.end()});
+  }
+  return refuse_verb(word, group.verbs(), program, args);
 }
 
 // The program's version, and what it computes with on this CPU.
@@ -83,16 +125,16 @@ ExitCode run(const std::vector<std::string>& args) {
   if (const Result<void> isa = check_isa(); !isa) {
     return report(Failure{isa.error(), {}, false}, asks_for_json(args));
   }
-  if (args.empty()) {
-    return report(Failure{usage_error("no verb, see tqcache --help"), {}, false}, false);
-  }
+  if (args.empty()) return fail("no verb, see tqcache --help", args);
   const std::string& word = args.front();
   if (word == "--help" || word == "-h" || word == "help") return finish(print(help()));
   if (word == "--version") return finish(print(version()));
   for (const Verb& verb : kVerbs) {
-    if (verb.name == word) return run_verb(verb, {args.begin() + 1, args.end()});
+    if (verb.name != word) continue;
+    const std::vector<std::string> others(args.begin() + 1, args.end());
+    return verb.verbs != nullptr ? run_group(verb, others) : run_verb(verb, others);
   }
-  return refuse_verb(word, args);
+  return refuse_verb(word, kVerbs, "tqcache", args);
 }
 
 }  // namespace

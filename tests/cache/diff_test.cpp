@@ -43,6 +43,28 @@ TEST(Diff, MeasuresAKnownDifference) {
   EXPECT_DOUBLE_EQ(d.v.cosine, 30.0 / 32);
 }
 
+TEST(Diff, MeasuresHeadsApartAndTheWorstVector) {
+  Cache a = random_cache(1, 0, Dtype::kF32, {2, 2}, 1);
+  Cache b = a;
+  // Tokens of [head 0, head 1]: the second head is turned by 90 degrees once, the first is not.
+  append(attention(a, 0).k, {2, 2}, 0, std::vector<float>{1, 0, 1, 0, 2, 0, 2, 0});
+  append(attention(b, 0).k, {2, 2}, 0, std::vector<float>{1, 0, 1, 0, 2, 0, 0, 2});
+  append(attention(a, 0).v, {2, 2}, 0, std::vector<float>(8, 1.0f));
+  append(attention(b, 0).v, {2, 2}, 0, std::vector<float>(8, 1.0f));
+  a.tokens = b.tokens = {5, 6};
+  const LayerDifference layer = diff(a, b, 1).value().layers[0];
+  ASSERT_EQ(layer.k_heads.size(), 2u);
+  EXPECT_EQ(layer.k_heads[0].relative_mse, 0);
+  EXPECT_EQ(layer.k_heads[0].min_cosine, 1);
+  EXPECT_DOUBLE_EQ(layer.k_heads[1].relative_mse, 8.0 / 5);
+  EXPECT_DOUBLE_EQ(layer.k_heads[1].mean_cosine, 0.5);
+  EXPECT_DOUBLE_EQ(layer.k_heads[1].min_cosine, 0);
+  EXPECT_DOUBLE_EQ(layer.k.relative_mse, 8.0 / 10);
+  EXPECT_DOUBLE_EQ(layer.k.mean_cosine, 0.75);
+  EXPECT_DOUBLE_EQ(layer.k.min_cosine, 0);
+  EXPECT_EQ(layer.v_heads[1].relative_mse, 0);
+}
+
 TEST(Diff, ComparesTheCommonTokensOfCachesOfDifferentLength) {
   const Cache longer = random_cache(3, 513);
   Cache shorter = longer;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "cache/random_cache.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/cache/presets.h"
@@ -105,6 +107,10 @@ TEST(PlanLayers, IsWhatConvertDoes) {
   }
   EXPECT_TRUE(plan_layers(turbo, options));  // the same again: as it is
   EXPECT_THAT(plan_layers(turbo, {}).error().message, HasSubstr("layer 1 k: is packed already"));
+  ConvertOptions kept;
+  kept.keep_all = true;
+  const std::vector<SidePlan> none = plan_layers(turbo, kept).value();
+  EXPECT_TRUE(std::ranges::all_of(none, [](const SidePlan& plan) { return plan.dense; }));
 }
 
 TEST(PlanLayers, RefusesWhatIsOutOfRange) {

@@ -58,7 +58,7 @@ TEST(QuantizerSpec, OnlyHadamardHasRounds) {
 }
 
 TEST(QuantizerSpec, KindsThatAreNotKnownAreRefused) {
-  const auto rotation = static_cast<RotationKind>(4);
+  const auto rotation = static_cast<RotationKind>(200);
   const auto scale = static_cast<ScaleRule>(200);
   EXPECT_EQ(quantizer_error({.head_dim = 64, .bits = 4, .rotation = rotation}),
             ErrorCode::kUnsupported);

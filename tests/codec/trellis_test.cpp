@@ -102,6 +102,23 @@ TEST(TrellisSearch, FindsTheNearestWhereLevelsEnd) {
   }
 }
 
+TEST(TrellisSearch, NeverLeavesTheLevels) {
+  SplitMix64 random(4);
+  const TrellisShape shape{64, 16};
+  std::vector<float> y(shape.size());
+  for (float size = 122.0f; size < 132.0f; size += 0.125f) {
+    for (const float sign : {1.0f, -1.0f}) {
+      for (float& value : y) value = sign * (size - 2.0f * static_cast<float>(random.uniform()));
+      const Paths expected = encode(shape, y, *all_kernels().front());
+      for (const Kernels* kernels : all_kernels()) {
+        const Paths paths = encode(shape, y, *kernels);
+        ASSERT_EQ(paths.symbols, expected.symbols) << kernels->name << ", " << sign * size;
+        ASSERT_EQ(paths.squares, expected.squares) << kernels->name << ", " << sign * size;
+      }
+    }
+  }
+}
+
 TEST(TrellisSearch, TakesTheLastLevelsForWhatIsFarBeyond) {
   for (const float far : {2e3f, 1e20f, std::numeric_limits<float>::max()}) {
     const std::vector<float> y = {far, -far, far, -far, far, far, -far, -far};
@@ -206,7 +223,7 @@ TEST(TrellisSearch, RefusesWhatIsNotFinite) {
   }
 }
 
-enum class Data { kGaussian, kTies, kOverload, kTiny, kMixed };
+enum class Data { kGaussian, kTies, kOverload, kTiny, kMixed, kLastLevels };
 
 std::vector<float> make_data(Data data, const TrellisShape& shape, std::uint64_t seed) {
   if (data == Data::kTies) return make_ties(shape.size(), seed);
@@ -215,14 +232,15 @@ std::vector<float> make_data(Data data, const TrellisShape& shape, std::uint64_t
   for (std::size_t i = 0; i < y.size(); ++i) {
     if (data == Data::kOverload) y[i] *= 25.0f;
     if (data == Data::kTiny) y[i] *= 1e-38f;
+    if (data == Data::kLastLevels) y[i] = std::copysign(127.3f - std::abs(y[i]) / 4.0f, y[i]);
     if (data == Data::kMixed && i / shape.dim % 5 == 0) y[i] *= 1e6f;
   }
   return y;
 }
 
 TEST(TrellisSearch, GivesTheSameBytesOnEveryCpu) {
-  for (const Data data :
-       {Data::kGaussian, Data::kTies, Data::kOverload, Data::kTiny, Data::kMixed}) {
+  for (const Data data : {Data::kGaussian, Data::kTies, Data::kOverload, Data::kTiny, Data::kMixed,
+                          Data::kLastLevels}) {
     for (const TrellisShape& shape :
          {TrellisShape{32, 256}, TrellisShape{33, 17}, TrellisShape{1, 5}, TrellisShape{100, 31},
           TrellisShape{128, 200}, TrellisShape{1024, 24}}) {

@@ -206,6 +206,7 @@ Bytes file_with_frame(std::uint64_t bytes, const Bytes& frame,
   file.insert(file.end(), frame.begin(), frame.end());
   file.resize(format::align_section(file.size()));
   patch(file, kManifestOffsetAt, std::uint64_t{file.size()});
+  patch(file, kRequiredAt, format::required_features(manifest));
   return with_named_manifest(std::move(file), std::move(manifest));
 }
 

@@ -226,6 +226,18 @@ TEST(ConvertFileOfTurbo, KeepsWhatIsPackedInTheSameFormAndPacksAFullTail) {
   }
 }
 
+TEST(ConvertFileOfTurbo, KeepsEverySideAsItIsIfToldTo) {
+  for (const std::int64_t n_tokens : {0, 200, 256, 600}) {
+    SCOPED_TRACE(n_tokens);
+    const Bytes file = half_packed_file(n_tokens);
+    ConvertOptions options;
+    options.keep_all = true;
+    expect_same(file, options, {.compression = Compression::kPlanes});
+    EXPECT_EQ(must(converted_in_memory(file, options, {.compression = Compression::kPlanes})),
+              file_of(must(load(file)), Compression::kPlanes));
+  }
+}
+
 TEST(ConvertFileOfTurbo, RefusesAnotherForm) {
   const Bytes file = half_packed_file(600);
   expect_same_error(file, must(cache::preset("turbo3")));

@@ -64,7 +64,7 @@ TEST(Header, ReportsDamageBeforeAVersionThatDamageMayHaveMade) {
 }
 
 TEST(Header, RefusesAnUnknownRequiredFeature) {
-  for (const std::uint32_t bits : {8u, 0x80000000u}) {
+  for (const std::uint32_t bits : {format::kKnownRequiredFeatures + 1, 0x80000000u}) {
     expect_refused(with_header(kRequiredAt, bits), ErrorCode::kUnsupported, "required features");
   }
 }

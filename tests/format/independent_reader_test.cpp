@@ -155,6 +155,7 @@ TEST_F(IndependentReader, ReadsTheSameFromEveryKindOfFile) {
                                                  .turbo({2, 64}, 4, 2)
                                                  .build());
     expect_read_alike(file_of(cache));
+    expect_read_alike(file_of(cache, Compression::kPlanes));
   }
 }
 

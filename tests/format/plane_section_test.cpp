@@ -170,7 +170,7 @@ TEST(PlaneSection, MakesBellShapedValuesSmaller) {
   EXPECT_GT(ratio_of(Dtype::kF32), 1.18);
 }
 
-// f32 that was f16 once has planes of nothing but zeros and little else.
+// f32 that was bf16 once has little in its lower planes.
 TEST(PlaneSection, FindsOutWhichPlanesShrink) {
   std::vector<float> values(8192);
   Random random(6);
@@ -182,9 +182,9 @@ TEST(PlaneSection, FindsOutWhichPlanesShrink) {
   Bytes stored;
   ASSERT_TRUE(format::compress_planes(compressor, object_bytes(values), 4, stored));
   EXPECT_LT(stored.size(), object_bytes(values).size() / 2);
-  EXPECT_LT(number_at<std::uint64_t>(stored, 0), values.size());
-  EXPECT_EQ(number_at<std::uint64_t>(stored, 8), values.size());  // signless halves of mantissas
-  EXPECT_LT(number_at<std::uint64_t>(stored, 16), 64u);
+  EXPECT_LT(number_at<std::uint64_t>(stored, 8), values.size());       // 7 bits of mantissa
+  EXPECT_LT(number_at<std::uint64_t>(stored, 16), 64u);                // none
+  EXPECT_LT(number_at<std::uint64_t>(stored, 24), values.size() / 4);  // the sign
 }
 
 TEST(PlaneSection, IsNotMadeOfWhatDoesNotShrink) {
@@ -237,6 +237,7 @@ TEST(PlaneSection, CutShortAnywhereIsRefused) {
 TEST(PlaneSection, WithAnyByteChangedIsRefusedOrRead) {
   const Bytes file =
       file_of(CacheBuilder(20).dense({1, 8}, Dtype::kBF16).build(), Compression::kPlanes);
+  const cache::Cache original = must(load(file));
   const std::size_t stored = info_of(file).sections[0].stored_bytes;
   std::size_t n_refused = 0;
   for (std::size_t at = 0; at < stored; ++at) {
@@ -244,8 +245,11 @@ TEST(PlaneSection, WithAnyByteChangedIsRefusedOrRead) {
       const Bytes changed = change_section(file, 0, false, [&](std::span<std::byte> bytes) {
         bytes[at] ^= static_cast<std::byte>(flip);
       });
-      if (!load(changed).ok()) ++n_refused;
-      EXPECT_FALSE(damage_of(changed).empty()) << at;
+      const auto loaded = load(changed);
+      if (!loaded) ++n_refused;
+      // A frame has bits that nobody looks at.
+      const bool is_same = loaded && difference(*loaded, original).empty();
+      EXPECT_EQ(damage_of(changed).empty(), is_same) << at;
     }
   }
   EXPECT_GE(n_refused, 3 * 16u);  // the table of sizes, at least

@@ -34,7 +34,8 @@ DTYPES = ["f32", "f16", "bf16"]
 DTYPE_BYTES = [4, 2, 2]
 SECTION = struct.Struct("<QQQ16s32sIIBBBBI")
 GAP = struct.Struct("<QQ16s")
-GROWING, GAPS, HIDDEN = 1, 2, 4  # required features
+GROWING, GAPS, HIDDEN, PLANES = 1, 2, 4, 8  # required features
+STORED, ZSTD, IN_PLANES, SYMBOLS = range(4)  # compressions
 not_checked = set()
 
 
@@ -121,7 +122,7 @@ def read_header(file):
     states = [slot for slot in slots if slot and not slot["required"] & GROWING]
     require(states, "not a .tqkv file")
     slot = max(states, key=lambda each: each["generation"])
-    require(slot["version"] == 2 and slot["required"] | 7 == 7, "not a version that this program reads")
+    require(slot["version"] == 2 and slot["required"] | 15 == 15, "not a version that this program reads")
     i = 1 - slots.index(slot)
     growing = bool(slots[i] and slots[i]["required"] & GROWING)
     damaged = not announces(slots[i], slot) if growing else not slots[i] and any(file[64 * i : 64 * i + 64])
@@ -164,7 +165,7 @@ def name_side(side, shape):
         heads, dim = shape
         stored = side.vector(7, 1)[0] if side.where(7) else b""
         if stored and len(stored) != heads * dim * dim:
-            stored = decompress(stored, heads * dim * dim)
+            stored = unframed(stored, heads * dim * dim)
             if stored is None:
                 not_checked.add("maps (no module zstandard)")
         name += sized(stored or b"")
@@ -271,7 +272,7 @@ def raw_blocks(frame):
     return content
 
 
-def decompress(frame, size):
+def unframed(frame, size):
     """None without zstandard."""
     if zstandard is not None:
         return zstandard.ZstdDecompressor().decompress(frame, size)
@@ -287,19 +288,48 @@ def from_symbols(stored, layer, section):
     n_sinks = side.scalar(6, "H") if section["block"] == 0 else 0
     n_sink_bytes = heads * n_sinks * dim * DTYPE_BYTES[side.scalar(1, "B")]
     is_keys = section["side"] == 0
-    return decode_symbols.raw_section(stored, decompress, heads, dim, is_keys, n_sink_bytes)
+    return decode_symbols.raw_section(stored, unframed, heads, dim, is_keys, n_sink_bytes)
 
 
-def raw_bytes(file, layer, section):
+
+
+def number_bytes(layer, section):
+    """Bytes of a number of a dense section."""
+    if section["side"] == 2:
+        return DTYPE_BYTES[layer.tables(5)[section["block"]].scalar(1, "B")]
+    return DTYPE_BYTES[layer.table(3 + section["side"]).scalar(1, "B")]
+
+
+def join_planes(stored, raw_size, width):
+    """The numbers whose bytes stand in planes, the highest one first, turned left by one bit."""
+    n, at, turned = raw_size // width, 8 * width, [0] * (raw_size // width)
+    for size in struct.unpack_from("<%dQ" % width, stored):
+        plane = stored[at : at + size] if size == n else unframed(stored[at : at + size], n)
+        require(len(plane) == n, "a plane has the wrong size")
+        turned = [word << 8 | byte for word, byte in zip(turned, plane)]
+        at += size
+    require(at == len(stored), "bytes behind the planes")
+    bits = 8 * width
+    return b"".join((word >> 1 | (word & 1) << (bits - 1)).to_bytes(width, "little") for word in turned)
+
+
+def raw_bytes(file, section, layer):
     """The bytes of a section before compression, or None without zstandard."""
     stored = file[section["offset"] : section["offset"] + section["stored_size"]]
     check_xxh3_128(stored, section["checksum"], "section")
-    if section["compression"] == 1:
-        stored = decompress(stored, section["raw_size"])
-    if section["compression"] == 3:
-        stored = from_symbols(stored, layer, section)
-    if stored is None:
-        return None
+    if section["compression"] != STORED:
+        if zstandard is None and section["compression"] != SYMBOLS:
+            not_checked.add("compressed sections (no module zstandard)")
+            return None
+        if section["compression"] == ZSTD:
+            stored = unframed(stored, section["raw_size"])
+        elif section["compression"] == SYMBOLS:
+            stored = from_symbols(stored, layer, section)
+            if stored is None:
+                return None
+        else:
+            require(section["form"] == 0, "planes of packed codes")
+            stored = join_planes(stored, section["raw_size"], number_bytes(layer, section))
     require(len(stored) == section["raw_size"], "a section has the wrong size")
     require(hashlib.sha256(stored).digest() == section["raw_sha256"], "SHA-256 mismatch")
     return stored
@@ -370,7 +400,7 @@ def maps_of(side, shape):
     heads, dim = shape
     stored = side.vector(7, 1)[0]
     if len(stored) != heads * dim * dim:
-        stored = decompress(stored, heads * dim * dim)
+        stored = unframed(stored, heads * dim * dim)
     return None if stored is None else struct.unpack("%db" % len(stored), stored)
 
 
@@ -419,7 +449,8 @@ def read(path):
     manifest = Table(buffer, struct.unpack_from("<I", buffer, 0)[0])
     (tokens, hashes), layers = read_tokens(manifest), manifest.tables(3)
     sections, n_gaps = read_sections(manifest, file, slot["manifest_offset"])
-    features = GAPS * (n_gaps > 0) + HIDDEN * (hashes is not None)
+    in_planes = any(section["compression"] == IN_PLANES for section in sections)
+    features = GAPS * (n_gaps > 0) + HIDDEN * (hashes is not None) + PLANES * in_planes
     require(slot["required"] == features, "required features and manifest disagree")
     name = content_name(manifest, sections)
     if "maps (no module zstandard)" not in not_checked:
@@ -432,7 +463,7 @@ def read(path):
     for section in sections:
         row = {key: section[key] for key in ("layer", "side", "block", "form")}
         layer = layers[section["layer"]]
-        raw = raw_bytes(file, layer, section)
+        raw = raw_bytes(file, section, layer)
         if raw is not None and section["form"] == 0:
             row["values"] = dense_values(layer, section, len(tokens), raw)
         elif raw is not None:

@@ -13,6 +13,7 @@
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest_rules.h"
+#include "tqcache/format/plane_section.h"
 #include "tqcache/format/section_plan.h"
 
 namespace tqcache::fuzz {
@@ -91,21 +92,42 @@ std::optional<ByteView> bytes_at(ByteView file, std::uint64_t offset, std::uint6
   return file.subspan(offset, n);
 }
 
-std::optional<Sha256> raw_digest(const SectionInfo& section, ByteView stored) {
+// Of what a damaged table names: a section may be of no layer, and of no size that planes have.
+std::optional<std::size_t> width_of(const Manifest& manifest, const SectionInfo& section) {
+  if (static_cast<std::uint64_t>(section.layer) >= manifest.layers.size()) return {};
+  const auto& layer = manifest.layers[static_cast<std::size_t>(section.layer)];
+  const bool is_array = section.side == format::SideName::kArray;
+  if (is_array && static_cast<std::uint64_t>(section.block) >= layer.arrays.size()) return {};
+  const std::size_t width = format::number_bytes(layer, format::key_of(section));
+  return section.raw_bytes % width == 0 ? std::optional(width) : std::nullopt;
+}
+
+bool decompress(const Manifest& manifest, const SectionInfo& section, ByteView stored,
+                std::span<std::byte> raw) {
+  static const format::Decompressor decompressor;
+  if (section.compression == format::Compression::kZstd) {
+    return format::Decompressor::check_frame(stored, raw.size()) &&
+           decompressor.decompress(stored, raw);
+  }
+  const auto width = width_of(manifest, section);
+  return width && format::check_planes(stored, raw.size(), *width) &&
+         format::decompress_planes(decompressor, stored, *width, raw);
+}
+
+std::optional<Sha256> raw_digest(const Manifest& manifest, const SectionInfo& section,
+                                 ByteView stored) {
   if (section.compression == format::Compression::kNone) return sha256(stored);
   if (section.raw_bytes > kMostRawBytes) return {};
   Bytes raw(section.raw_bytes);
-  static const format::Decompressor decompressor;
-  if (!format::Decompressor::check_frame(stored, raw.size())) return {};
-  if (!decompressor.decompress(stored, raw)) return {};
+  if (!decompress(manifest, section, stored, raw)) return {};
   return sha256(raw);
 }
 
-void repair_section(Bytes& file, Range range, SectionInfo& section) {
+void repair_section(Bytes& file, Range range, const Manifest& manifest, SectionInfo& section) {
   const auto stored = bytes_at(file, section.file_offset, section.stored_bytes);
   if (!stored) return;
   const Checksum128 checksum = xxh3_128(*stored);
-  const auto digest = raw_digest(section, *stored);
+  const auto digest = raw_digest(manifest, section, *stored);
   replace_digest(file, range, format::to_bytes(section.checksum), format::to_bytes(checksum));
   section.checksum = checksum;
   if (!digest) return;
@@ -123,7 +145,7 @@ void repair_gap(Bytes& file, Range range, GapInfo& gap) {
 void repair_manifest(Bytes& file, Range range) {
   auto manifest = decode_at(file, range);
   if (!manifest) return;
-  for (SectionInfo& section : manifest->sections) repair_section(file, range, section);
+  for (SectionInfo& section : manifest->sections) repair_section(file, range, *manifest, section);
   for (GapInfo& gap : manifest->gaps) repair_gap(file, range, gap);
   replace_digest(file, range, manifest->content_name, format::content_name(*manifest));
 }
@@ -173,15 +195,27 @@ Bytes make_content(Chance& chance, std::uint64_t n) {
   return content;
 }
 
+// Gives how it was done, in `out`, if it makes the section shorter.
+format::Compression compress(Chance& chance, const format::LayerInfo& layer,
+                             const SectionInfo& section, ByteView raw, Bytes& out) {
+  static const format::Compressor zstd = format::Compressor::make(1).value();
+  static const format::Compressor for_planes = format::Compressor::for_planes();
+  if (raw.size() <= 128 && !chance.one_in(2)) return format::Compression::kNone;
+  if (!section.packed && chance.one_in(2)) {
+    const std::size_t width = format::number_bytes(layer, format::key_of(section));
+    return format::compress_planes(for_planes, raw, width, out) ? format::Compression::kPlanes
+                                                                : format::Compression::kNone;
+  }
+  return zstd.compress(raw, out) ? format::Compression::kZstd : format::Compression::kNone;
+}
+
 // Fills in what the bytes decide, and puts them into the file, compressed if that makes it shorter.
-void add_section(Chance& chance, Bytes& file, SectionInfo& section) {
-  static const format::Compressor compressor = format::Compressor::make(1).value();
+void add_section(Chance& chance, Bytes& file, const format::LayerInfo& layer,
+                 SectionInfo& section) {
   const Bytes raw = make_content(chance, section.raw_bytes);
-  Bytes frame;
-  const bool try_frame = raw.size() > 128 || chance.one_in(2);
-  const bool is_frame = try_frame && must(compressor.compress(raw, frame), "zstd compresses");
-  const Bytes& stored = is_frame ? frame : raw;
-  section.compression = is_frame ? format::Compression::kZstd : format::Compression::kNone;
+  Bytes compressed;
+  section.compression = compress(chance, layer, section, raw, compressed);
+  const Bytes& stored = section.compression == format::Compression::kNone ? raw : compressed;
   section.file_offset = file.size();
   section.stored_bytes = stored.size();
   section.checksum = xxh3_128(stored);
@@ -240,7 +274,7 @@ std::optional<Bytes> lay_out(Chance& chance, Manifest manifest) {
     if (manifest.gaps.size() < n_gaps && chance.one_in(2)) {
       manifest.gaps.push_back(add_gap(chance, file));
     }
-    add_section(chance, file, section);
+    add_section(chance, file, manifest.layers[static_cast<std::size_t>(section.layer)], section);
   }
   manifest.content_name = format::content_name(manifest);
   const auto bytes = format::encode_manifest(manifest);

@@ -27,7 +27,7 @@ using fuzz::require;
 
 format::WriteOptions choose_options(Input& input, const fuzz::SmallCache& small) {
   format::WriteOptions options{.n_threads = 1};
-  options.compression = input.flag() ? format::Compression::kZstd : format::Compression::kNone;
+  options.compression = static_cast<format::Compression>(input.below(3));
   options.hide_tokens = small.hide_tokens();
   options.writer = input.flag() ? "fuzz" : "";
   options.window_bytes = input.flag() ? 1 : 1 << 20;

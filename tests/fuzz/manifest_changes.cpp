@@ -296,7 +296,7 @@ void change_section(Chance& chance, SectionInfo& section) {
       section.packed = !section.packed;
       return;
     case 4:
-      return change_enum(chance, section.compression, 2);
+      return change_enum(chance, section.compression, 3);
     case 5:
       return change_number(chance, section.file_offset);
     case 6:

@@ -146,6 +146,15 @@ cache::Cache zstd() {
   return cache;
 }
 
+// Numbers of every dtype in planes, packed blocks in frames, and what stays as it is.
+cache::Cache planes() {
+  return GoldenBuilder(18, 300)
+      .attention({2, 4}, dense_as(Dtype::kF16), dense_as(Dtype::kBF16))
+      .attention({1, 32}, coded(mse(2), Centring::kPreRope), dense_as(Dtype::kF32))
+      .arrays()
+      .build();
+}
+
 cache::Cache hidden_tokens() {
   return GoldenBuilder(14, 520)
       .attention({1, 32}, coded(mse(2), Centring::kPreRope), coded(mse(2), Centring::kPostRope))
@@ -198,6 +207,7 @@ std::vector<GoldenCase> golden_cases() {
       {"unknown_tokens", Compression::kNone, unknown_tokens},
       {"rotating", Compression::kNone, rotating},
       {"appended", Compression::kNone, appended, {100, 300}},
+      {"planes", Compression::kPlanes, planes},
   };
 }
 

@@ -185,6 +185,9 @@ inline Json golden_json(const Bytes& file) {
                                                &format::SectionInfo::compression);
   json["zstd_sections"] = std::ranges::count(info.sections, format::Compression::kZstd,
                                              &format::SectionInfo::compression);
+  const auto n_planes = std::ranges::count(info.sections, format::Compression::kPlanes,
+                                           &format::SectionInfo::compression);
+  if (n_planes > 0) json["planes_sections"] = n_planes;
   golden_json_detail::add_gaps(info.gaps, json);
   json["layers"] = Json::array();
   for (std::size_t i = 0; i < info.layers.size(); ++i) {

@@ -88,6 +88,25 @@ TEST(Npy, ReadsVersions2And3) {
   }
 }
 
+// A .npy file of any version, whose header is as long as it says.
+Bytes npy_of_version(std::uint8_t major) {
+  Bytes file = make_npy_header("<f4", {3});
+  file[6] = static_cast<std::byte>(major);
+  if (major != 1) file.insert(file.begin() + 10, 2, std::byte{0});  // a length of 32 bits
+  return file;
+}
+
+TEST(Npy, RefusesEveryTruncatedHeader) {
+  for (const auto major : {std::uint8_t{1}, std::uint8_t{2}, std::uint8_t{3}}) {
+    const Bytes file = npy_of_version(major);
+    EXPECT_EQ(must(parse_npy_header(file)).bytes, 12u);
+    for (std::size_t size = 0; size < file.size(); ++size) {
+      EXPECT_EQ(parse_npy_header(ByteView(file).first(size)).error().code, ErrorCode::kTruncated)
+          << size;
+    }
+  }
+}
+
 TEST(Npy, TakesKeysInAnyOrderAndEitherQuotes) {
   const NpyHeader header = must(
       parse_npy_header(npy_of("{ \"shape\":(2,3) ,'fortran_order':False,'descr':\"<i8\"}   \n")));
@@ -99,6 +118,8 @@ TEST(Npy, RefusesWhatIsNoHeader) {
   EXPECT_EQ(parse_npy_header(bytes_of("\x93NUMPX\x01\x00")).error().code, ErrorCode::kCorrupt);
   Bytes later = make_npy_header("<f2", {1});
   later[6] = std::byte{4};
+  EXPECT_EQ(parse_npy_header(later).error().code, ErrorCode::kUnsupported);
+  later[6] = std::byte{0};
   EXPECT_EQ(parse_npy_header(later).error().code, ErrorCode::kUnsupported);
   later[6] = std::byte{1};
   later[7] = std::byte{1};
@@ -122,9 +143,12 @@ TEST(Npy, RefusesBadDicts) {
                                 "{" + descr + shape + "}",
                                 "{" + descr + order + "}",
                                 "{" + descr + descr + order + shape + "}",
+                                "{" + descr + order + order + shape + "}",
+                                "{" + descr + order + shape + shape + "}",
                                 "{" + descr + order + shape + "'x': 1}",
                                 "{" + descr + order + shape + "} x",
                                 "{" + descr + order + shape,
+                                "{" + descr + order + "'shape': (2,) 'x': 1}",
                                 "{" + descr + order + "'shape': (2)}",
                                 "{" + descr + order + "'shape': 2}",
                                 "{" + descr + order + "'shape': (-2,)}",
@@ -144,8 +168,8 @@ TEST(Npy, RefusesBadDicts) {
 
 TEST(Npy, RefusesWhatItCannotRead) {
   const std::string rest = "', 'fortran_order': False, 'shape': (2,)}";
-  for (const std::string descr :
-       {">f2", "|O", "<c8", "<f16", "<M8[ns]", "f2", "", "<U", "|S-1", "<U99999999999999999999"}) {
+  for (const std::string descr : {">f2", "|O", "<c8", "<f16", "<M8[ns]", "f2", "", "<U", "|S-1",
+                                  "|S5x", "<U99999999999999999999"}) {
     EXPECT_EQ(npy_error("{'descr': '" + descr + rest), ErrorCode::kUnsupported) << descr;
   }
   EXPECT_EQ(npy_error("{'descr': [('a', '<f2')], 'fortran_order': False, 'shape': (2,)}"),

@@ -13,49 +13,27 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "quality/quality.h"
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
 #include "tqcache/cache/presets.h"
+#include "tqcache/eval/predictions.h"
+#include "tqcache/eval/predictions_report.h"
+#include "tqcache/eval/text_table.h"
 
 namespace tqcache {
 namespace {
 
+using eval::PredictionCost;
 using test::must;
-using test::Quality;
 
-constexpr std::int64_t kWindow = 2048;  // tokens
-
-cache::SidePlan plan(int bits, cache::Centring center) {
-  cache::SidePlan side;
-  side.dense = bits == 16;
-  side.codec.bits = bits;
-  side.center = center;
-  return side;
-}
-
-Quality way(std::string name, int key_bits, int value_bits,
-            cache::Centring center = cache::Centring::kNone) {
-  return {.name = std::move(name),
-          .options = {.keys = plan(key_bits, center), .values = plan(value_bits, center)}};
-}
-
-// The plain ones have names of reference.json.
-std::vector<Quality> chosen_ways() {
-  std::vector<Quality> ways = {way("k4v4", 4, 4), {.name = "default"}};
-  if (std::getenv("TQCACHE_QUALITY_ALL") == nullptr) return ways;
-  for (const auto& [name, k, v] :
-       {std::tuple{"kf_v4", 16, 4}, std::tuple{"k4_vf", 4, 16}, std::tuple{"k8v4", 8, 4},
-        std::tuple{"k4v3", 4, 3}, std::tuple{"k3v3", 3, 3}, std::tuple{"k2v2", 2, 2}}) {
-    ways.push_back(way(name, k, v));
-  }
-  for (const std::string_view name : cache::preset_names()) {
-    ways.push_back({.name = "preset " + std::string(name), .options = must(cache::preset(name))});
-  }
-  return ways;
-}
+const std::vector<std::string> kChosen = {"turbo4", "turbo4,center=none", "kfv4,center=none",
+                                          "turbo3,center=none,scale=unbiased"};
+const std::vector<std::string> kOthers = {"v=dense,center=none", "k8v4,center=none",
+                                          "k4v3,center=none,scale=unbiased",
+                                          "turbo2,center=none,scale=unbiased"};
 
 class Kld : public testing::Test {
  protected:
@@ -64,67 +42,78 @@ class Kld : public testing::Test {
     reference_ = nlohmann::json::parse(in)["ppl"]["alice"];
     const auto model = must(model::load_model(TQCACHE_DEMO_MODEL "/hf"));
     const Bytes text = test::read_all(TQCACHE_TEST_DATA "/alice.txt");
-    ids_ = must(model->tokenizer.encode({reinterpret_cast<const char*>(text.data()), text.size()},
-                                        model::Tokenizer::Special::kAsText));
-    const std::int64_t all_windows = (std::ssize(ids_) - 1) / kWindow;
+    const auto ids =
+        must(model->tokenizer.encode({reinterpret_cast<const char*>(text.data()), text.size()},
+                                     model::Tokenizer::Special::kAsText));
     const char* const wanted = std::getenv("TQCACHE_QUALITY_WINDOWS");
-    const std::int64_t n_windows =
-        wanted == nullptr ? all_windows : std::min<std::int64_t>(std::atoi(wanted), all_windows);
-    whole_book_ = n_windows == all_windows;
-    ways_ = chosen_ways();
-    dense_perplexity_ = test::measure(*model, ids_, kWindow, n_windows, ways_);
-    print();
+    eval::PredictionOptions options;
+    options.max_windows = wanted == nullptr ? 0 : std::max(1, std::atoi(wanted));
+    costs_ = must(eval::measure_predictions(*model, ids, configurations(), options));
+    whole_book_ = costs_.n_windows == (costs_.n_tokens - 1) / costs_.window;
+    std::printf("%s", eval::report_text(
+                          eval::predictions_report(costs_, eval::PredictionFocus::kDivergence))
+                          .c_str());
   }
 
-  static void print() {
-    std::printf("%-16s %8s %8s %8s %8s   reference: kld, top-1, perplexity\n", "", "kld", "top-1",
-                "ppl", "bits");
-    std::printf("%-16s %8s %8s %8.3f %8s   %25.3f\n", "dense", "", "", dense_perplexity_, "",
-                reference_["f32"]["ppl"].get<double>());
-    for (const Quality& each : ways_) {
-      std::printf("%-16s %8.4f %8.4f %8.3f %8.3f", each.name.c_str(), each.kld, each.top1,
-                  each.perplexity, each.bits_of_a_value);
-      if (reference_.contains(each.name)) {
-        const auto& expected = reference_[each.name];
-        std::printf("   %8.4f %8.4f %8.3f", expected["kld_mean"].get<double>(),
-                    expected["top1"].get<double>(), expected["ppl"].get<double>());
-      }
-      std::printf("\n");
-    }
+  static std::vector<cache::Configuration> configurations() {
+    std::vector<cache::Configuration> all;
+    const auto add = [&](std::string_view text) {
+      all.push_back(must(cache::parse_configuration(text)));
+    };
+    for (const std::string& text : kChosen) add(text);
+    if (std::getenv("TQCACHE_QUALITY_ALL") == nullptr) return all;
+    for (const std::string& text : kOthers) add(text);
+    for (const std::string_view name : cache::preset_names()) add(name);
+    return all;
   }
 
-  static const Quality& result(const std::string& name) {
-    return *std::ranges::find(ways_, name, &Quality::name);
+  static const PredictionCost& cost(const std::string& name) {
+    return *std::ranges::find(costs_.ways, name,
+                              [](const PredictionCost& way) { return way.configuration.name; });
   }
-  static double reference(const char* field) { return reference_["k4v4"][field].get<double>(); }
+
+  static void expect_reference(const std::string& name, const char* of_reference) {
+    SCOPED_TRACE(name);
+    const nlohmann::json& expected = reference_[of_reference];
+    const auto near = [&](double measured, const char* field, double share) {
+      const double value = expected[field].get<double>();
+      EXPECT_NEAR(measured, value, share * value) << field;
+    };
+    near(cost(name).kld_mean, "kld_mean", 0.05);
+    near(cost(name).kld_median, "kld_median", 0.05);
+    near(cost(name).kld_p99, "kld_p99", 0.1);
+    near(cost(name).perplexity, "ppl", 0.015);
+    EXPECT_NEAR(cost(name).top1, expected["top1"].get<double>(), 0.01);
+  }
 
   inline static nlohmann::json reference_;
-  inline static std::vector<std::int32_t> ids_;
   inline static bool whole_book_ = false;
-  inline static std::vector<Quality> ways_;
-  inline static double dense_perplexity_ = 0;
+  inline static eval::PredictionCosts costs_;
 };
 
 TEST_F(Kld, DensePerplexityIsThatOfTransformers) {
-  EXPECT_EQ(std::ssize(ids_), reference_["tokens"].get<std::int64_t>());
   if (!whole_book_) GTEST_SKIP() << "not the whole book";
-  EXPECT_NEAR(dense_perplexity_, reference_["f32"]["ppl"].get<double>(), 0.01);
+  EXPECT_EQ(costs_.n_tokens, reference_["tokens"].get<std::int64_t>());
+  EXPECT_NEAR(costs_.dense_perplexity, reference_["f32"]["ppl"].get<double>(), 0.01);
 }
 
-TEST_F(Kld, PlainFourBitsCostWhatTheSimulationSays) {
+TEST_F(Kld, PlainCodesCostWhatTheSimulationSays) {
   if (!whole_book_) GTEST_SKIP() << "not the whole book";
-  EXPECT_NEAR(result("k4v4").kld, reference("kld_mean"), 0.05 * reference("kld_mean"));
-  EXPECT_NEAR(result("k4v4").top1, reference("top1"), 0.01);
+  expect_reference("turbo4,center=none", "k4v4");
+  expect_reference("kfv4,center=none", "kf_v4");
+  expect_reference("turbo3,center=none,scale=unbiased", "k3v3");
 }
 
 TEST_F(Kld, CentringTakesAThirdOfTheCostAwayAtNoMoreBits) {
-  EXPECT_GT(result("default").kld, 0);
-  EXPECT_LT(result("default").kld, 0.75 * result("k4v4").kld);
-  EXPECT_GT(result("default").bits_of_a_value, 4);
-  EXPECT_LE(result("default").bits_of_a_value, 4.13);
-  EXPECT_EQ(result("default").bits_of_a_value, result("k4v4").bits_of_a_value);
+  const PredictionCost& centred = cost("turbo4");
+  const PredictionCost& plain = cost("turbo4,center=none");
+  EXPECT_GT(centred.kld_mean, 0);
+  EXPECT_LT(centred.kld_mean, 0.75 * plain.kld_mean);
+  EXPECT_GT(centred.size.bits_per_packed_value, 4);
+  EXPECT_LE(centred.size.bits_per_packed_value, 4.13);
+  EXPECT_EQ(centred.size.bits_per_packed_value, plain.size.bits_per_packed_value);
   if (!whole_book_) GTEST_SKIP() << "not the whole book";
-  EXPECT_LT(result("default").kld, 0.65 * reference("kld_mean"));
+  EXPECT_LT(centred.kld_mean, 0.65 * reference_["k4v4"]["kld_mean"].get<double>());
 }
 
 }  // namespace

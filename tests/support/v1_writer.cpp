@@ -28,7 +28,8 @@ class Writer {
     for (const auto& entry : file.entries) entries.push_back(write_entry(entry));
     std::vector<flatbuffers::Offset<fb::Fact>> facts;
     for (const auto& [key, value] : file.metadata) {
-      facts.push_back(fb::CreateFact(builder_, text(key), text(value)));
+      const auto value_text = text(value);  // before the key, whichever compiler it is
+      facts.push_back(fb::CreateFact(builder_, text(key), value_text));
     }
     const auto entry_vector = builder_.CreateVector(entries);
     const auto fact_vector = facts.empty() ? 0 : builder_.CreateVector(facts);

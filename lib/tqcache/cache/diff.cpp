@@ -14,7 +14,8 @@ namespace {
 // Sums over pairs of values, which add up over blocks, heads and layers.
 struct Sums {
   double aa = 0, bb = 0, ab = 0, error = 0, max_abs = 0;
-  std::uint64_t n_values = 0;
+  double cosines = 0, min_cosine = 1;  // of head vectors
+  std::uint64_t n_values = 0, n_vectors = 0;
 
   void add(const Sums& other) {
     aa += other.aa;
@@ -22,23 +23,32 @@ struct Sums {
     ab += other.ab;
     error += other.error;
     max_abs = std::max(max_abs, other.max_abs);
+    cosines += other.cosines;
+    min_cosine = std::min(min_cosine, other.min_cosine);
     n_values += other.n_values;
+    n_vectors += other.n_vectors;
   }
 };
 
+double cosine_of(const Sums& sums) {
+  const double lengths = std::sqrt(sums.aa) * std::sqrt(sums.bb);
+  return lengths > 0 ? sums.ab / lengths : (sums.error == 0 ? 1 : 0);
+}
+
 // A zero side that is reproduced has error 0 and cosine 1; one that is not has an infinite
-// relative error and cosine 0.
+// relative error and cosine 0. So it is of a single head vector.
 Difference difference_of(const Sums& sums) {
   Difference d;
   d.relative_mse = sums.error == 0 ? 0 : sums.error / sums.aa;
-  const double lengths = std::sqrt(sums.aa) * std::sqrt(sums.bb);
-  d.cosine = lengths > 0 ? sums.ab / lengths : (sums.error == 0 ? 1 : 0);
+  d.cosine = cosine_of(sums);
   d.max_abs = sums.max_abs;
+  d.min_cosine = sums.min_cosine;
+  if (sums.n_vectors > 0) d.mean_cosine = sums.cosines / static_cast<double>(sums.n_vectors);
   d.n_values = sums.n_values;
   return d;
 }
 
-Sums compare(std::span<const float> a, std::span<const float> b) {
+Sums compare_vector(std::span<const float> a, std::span<const float> b) {
   Sums sums;
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double x = a[i];
@@ -50,6 +60,17 @@ Sums compare(std::span<const float> a, std::span<const float> b) {
     sums.max_abs = std::max(sums.max_abs, std::abs(x - y));
   }
   sums.n_values = a.size();
+  sums.n_vectors = 1;
+  sums.cosines = sums.min_cosine = cosine_of(sums);
+  return sums;
+}
+
+// Shapes: a, b [n, head_dim].
+Sums compare(std::span<const float> a, std::span<const float> b, std::size_t head_dim) {
+  Sums sums;
+  for (std::size_t i = 0; i < a.size(); i += head_dim) {
+    sums.add(compare_vector(a.subspan(i, head_dim), b.subspan(i, head_dim)));
+  }
   return sums;
 }
 
@@ -58,9 +79,10 @@ struct SideOf {
   std::int64_t n_tokens;  // that the side holds, of which the first are compared
 };
 
-// Compares the first `n_tokens` tokens. Sums are joined in block order, so the result does not
-// depend on the number of threads.
-Sums compare_sides(SideOf a, SideOf b, HeadShape shape, std::int64_t n_tokens, unsigned n_threads) {
+// Compares the first `n_tokens` tokens, of each kv head. Sums are joined in block order, so the
+// result does not depend on the number of threads.
+std::vector<Sums> compare_sides(SideOf a, SideOf b, HeadShape shape, std::int64_t n_tokens,
+                                unsigned n_threads) {
   const std::int64_t n_blocks = block_count(n_tokens);
   std::vector<Sums> parts(static_cast<std::size_t>(n_blocks * shape.n_kv_heads));
   parallel_for(parts.size(), n_threads, [&](std::size_t i) {
@@ -73,11 +95,23 @@ Sums compare_sides(SideOf a, SideOf b, HeadShape shape, std::int64_t n_tokens, u
       values.resize(static_cast<std::size_t>(tokens_in_block(n_tokens, block) * shape.head_dim));
       return values;
     };
-    parts[i] = compare(read(a), read(b));
+    parts[i] = compare(read(a), read(b), static_cast<std::size_t>(shape.head_dim));
   });
-  Sums total;
-  for (const Sums& part : parts) total.add(part);
-  return total;
+  std::vector<Sums> heads(static_cast<std::size_t>(shape.n_kv_heads));
+  for (std::size_t i = 0; i < parts.size(); ++i) heads[i % heads.size()].add(parts[i]);
+  return heads;
+}
+
+Sums total(const std::vector<Sums>& parts) {
+  Sums sum;
+  for (const Sums& part : parts) sum.add(part);
+  return sum;
+}
+
+std::vector<Difference> differences_of(const std::vector<Sums>& heads) {
+  std::vector<Difference> differences;
+  for (const Sums& head : heads) differences.push_back(difference_of(head));
+  return differences;
 }
 
 bool same_arrays(const ArraysLayer& a, const ArraysLayer& b) {
@@ -177,11 +211,12 @@ Result<CacheDifference> diff(const Cache& a, const Cache& b, unsigned n_threads)
       return compare_sides({of_a, a.n_tokens()}, {of_b, b.n_tokens()}, x->shape, result.n_tokens,
                            n_threads);
     };
-    const Sums k = compare_pair(x->k, y.k);
-    const Sums v = compare_pair(x->v, y.v);
-    all_k.add(k);
-    all_v.add(v);
-    result.layers.push_back({static_cast<std::int64_t>(i), difference_of(k), difference_of(v)});
+    const std::vector<Sums> k = compare_pair(x->k, y.k);
+    const std::vector<Sums> v = compare_pair(x->v, y.v);
+    all_k.add(total(k));
+    all_v.add(total(v));
+    result.layers.push_back({static_cast<std::int64_t>(i), difference_of(total(k)),
+                             difference_of(total(v)), differences_of(k), differences_of(v)});
   }
   result.k = difference_of(all_k);
   result.v = difference_of(all_v);

@@ -13,6 +13,8 @@ struct Difference {
   double relative_mse = 0;  // sum |a - b|^2 / sum |a|^2
   double cosine = 1;        // <a, b> / (|a| |b|), over all values of the side as one vector
   double max_abs = 0;       // largest |a_i - b_i|
+  double mean_cosine = 1;   // of the head vectors, each for itself
+  double min_cosine = 1;    // of the head vector that is worst off
   std::uint64_t n_values = 0;
 };
 
@@ -20,6 +22,8 @@ struct LayerDifference {
   std::int64_t layer = 0;
   Difference k;
   Difference v;
+  std::vector<Difference> k_heads;  // [n_kv_heads]
+  std::vector<Difference> v_heads;  // [n_kv_heads]
 };
 
 struct CacheDifference {

@@ -146,6 +146,7 @@ Result<SidePlan> plan_side(const Side& side, const SidePlan& wanted, BlockOrder 
 }  // namespace
 
 Result<std::vector<SidePlan>> plan_layers(const Cache& cache, const ConvertOptions& options) {
+  if (options.keep_all) return std::vector<SidePlan>(2 * cache.layers.size(), dense_plan());
   TQC_TRY(check_options(options));
   const Rope& rope = cache.identity.rope;
   const std::int64_t n_attention = std::ranges::count_if(cache.layers, [](const Layer& layer) {

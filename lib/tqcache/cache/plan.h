@@ -36,10 +36,12 @@ struct ConvertOptions {
   SidePlan values = {};
   BoundaryLayers boundary = {};
   unsigned n_threads = 0;  // 0: all processors
+  // Every side stays as it is, dense or turbo, in whatever form; plans have no meaning then.
+  bool keep_all = false;
 };
 
-// What convert() makes of each layer: [n_layers, 2], keys before values. Sides that stay dense and
-// arrays layers have dense plans. In the others all is settled: head_dim, how many channels are
+// What convert() makes of each layer: [n_layers, 2], keys before values. Sides that stay as they are
+// and arrays layers have dense plans. In the others all is settled: head_dim, how many channels are
 // loud, and the centring that the side really gets.
 //
 // Looks at what sides are and not at their values: a cache without its token blocks will do.

@@ -26,6 +26,7 @@ constexpr SidePlan plan(const CodecSpec& spec) {
 constexpr SidePlan mse(int bits) {
   CodecSpec spec;
   spec.bits = bits;
+  spec.scale = usual_scale(bits);
   return plan(spec);
 }
 
@@ -35,6 +36,7 @@ constexpr SidePlan mixed(int bits) {
   spec.mode = Mode::kMixed;
   spec.bits = bits;
   spec.outlier_bits = bits + 1;
+  spec.scale = usual_scale(bits);
   return plan(spec);
 }
 
@@ -78,6 +80,15 @@ constexpr auto kPresets = std::to_array<Preset>({
     {"affine4", "4 bits in groups of 64 with scale and bias, for comparison", affine(4), affine(4)},
 });
 
+struct Quality {
+  std::string_view word;
+  SidePlan keys;
+  SidePlan values;
+};
+
+constexpr auto kQualities = std::to_array<Quality>(
+    {{"high", mse(5), mse(6)}, {"balanced", mse(4), mse(4)}, {"small", mse(3), mse(3)}});
+
 const Preset* find(std::string_view name) {
   const auto found = std::ranges::find(kPresets, name, &Preset::name);
   return found == kPresets.end() ? nullptr : &*found;
@@ -102,6 +113,19 @@ std::vector<std::string_view> preset_names() {
 std::string_view preset_description(std::string_view name) {
   const Preset* const found = find(name);
   return found ? found->description : std::string_view();
+}
+
+Result<ConvertOptions> quality(std::string_view word) {
+  const auto found = std::ranges::find(kQualities, word, &Quality::word);
+  if (found != kQualities.end()) return ConvertOptions{found->keys, found->values, {}, 0};
+  return Error{ErrorCode::kInvalidArgument,
+               "quality \"" + std::string(word) + "\": not one of high, balanced, small"};
+}
+
+std::vector<std::string_view> quality_words() {
+  std::vector<std::string_view> words;
+  for (const Quality& each : kQualities) words.push_back(each.word);
+  return words;
 }
 
 }  // namespace tqcache::cache

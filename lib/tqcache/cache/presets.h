@@ -19,6 +19,13 @@ namespace tqcache::cache {
 
 inline constexpr std::string_view kDefaultPreset = "turbo4";
 
+// What a scale preserves in modes mse and mixed unless told: the length of a vector below 4 bits
+// (of regular channels), where unbiased inner products cost too much; inner products from there on.
+// Measured: docs/quality.md, "Scales".
+constexpr codec::ScaleRule usual_scale(int bits) {
+  return bits < 4 ? codec::ScaleRule::kNorm : codec::ScaleRule::kUnbiased;
+}
+
 // Errors: kInvalidArgument for a name that is not known; the message gives those that are.
 Result<ConvertOptions> preset(std::string_view name);
 
@@ -27,5 +34,11 @@ std::vector<std::string_view> preset_names();
 
 // One line for people. Empty for a name that is not known.
 std::string_view preset_description(std::string_view name);
+
+// Three configurations by what they are for: "high", "balanced" (the default preset) and "small",
+// the best ones of their sizes that were measured (docs/quality.md, "Three qualities").
+// Errors: kInvalidArgument for another word.
+Result<ConvertOptions> quality(std::string_view word);
+std::vector<std::string_view> quality_words();
 
 }  // namespace tqcache::cache

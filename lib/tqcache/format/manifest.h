@@ -47,7 +47,7 @@ struct SideInfo {
   std::vector<float> mean;              // [n_kv_heads, head_dim]; empty: none, or not fixed yet
   std::vector<std::uint16_t> outliers;  // [n_kv_heads, n]: the loud channels; empty: as for mean
   std::int64_t n_sinks = 0;             // first tokens that stay dense
-  std::vector<std::int8_t> maps;        // [n_kv_heads, head_dim, head_dim]; empty: none
+  std::vector<std::int8_t> maps = {};   // [n_kv_heads, head_dim, head_dim]; empty: none
 };
 
 struct ArrayInfo {

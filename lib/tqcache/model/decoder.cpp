@@ -137,6 +137,8 @@ struct Decoder::State {
                             const KvFilter& filter, const KeepGoing& keep_going);
   Result<void> append_all(cache::Cache& cache, std::span<const std::int32_t> ids,
                           const LogitsSink& sink, const KvFilter& filter, const Progress& progress);
+  Result<void> run_again(const cache::Cache& cache, std::int64_t first, std::int64_t n,
+                         const QuerySink& sink);
   void give_logits(std::int64_t first, std::int64_t n, const LogitsSink& sink);
 
   const ModelConfig& config;
@@ -218,18 +220,32 @@ Result<std::span<const float>> Decoder::decode_step(cache::Cache& cache, std::in
   return prefill(cache, {&id, 1});
 }
 
+// Runs tokens that the cache holds over what stands up to them.
+Result<void> Decoder::State::run_again(const cache::Cache& cache, std::int64_t first,
+                                       std::int64_t n, const QuerySink& sink) {
+  TQC_TRY(check_tokens_known(cache));
+  const auto ids = std::span(cache.tokens).subspan(to_size(first), to_size(n));
+  TQC_TRY(check_layers(cache, config));
+  TQC_TRY(check_ids(ids, config));
+  transformer.begin(ids, first);
+  for (std::size_t i = 0; i < cache.layers.size(); ++i) {
+    const auto index = static_cast<std::int64_t>(i);
+    transformer.rerun_layer(index, std::get<cache::AttentionLayer>(cache.layers[i]));
+    if (sink) TQC_TRY(sink(index, transformer.queries()));
+  }
+  return {};
+}
+
 Result<std::span<const float>> Decoder::last_logits(const cache::Cache& cache) {
   assert(cache.n_tokens() > 0);
-  TQC_TRY(check_tokens_known(cache));
-  const std::span<const std::int32_t> last = std::span(cache.tokens).last(1);
-  TQC_TRY(check_layers(cache, state_->config));
-  TQC_TRY(check_ids(last, state_->config));
-  state_->transformer.begin(last, cache.n_tokens() - 1);
-  for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    state_->transformer.rerun_layer(static_cast<std::int64_t>(i),
-                                    std::get<cache::AttentionLayer>(cache.layers[i]));
-  }
+  TQC_TRY(state_->run_again(cache, cache.n_tokens() - 1, 1, {}));
   return state_->transformer.logits(0, 1);
+}
+
+Result<void> Decoder::queries(const cache::Cache& cache, std::int64_t first, std::int64_t n,
+                              const QuerySink& sink) {
+  assert(first >= 0 && n >= 1 && first + n <= cache.n_tokens());
+  return state_->run_again(cache, first, n, sink);
 }
 
 std::uint64_t Decoder::scratch_bytes() const { return state_->transformer.scratch_bytes(); }

@@ -27,6 +27,10 @@ namespace tqcache::model {
 using LogitsSink =
     std::function<void(std::int64_t first, std::int64_t n, std::span<const float> logits)>;
 
+// Called with the queries [n, n_heads, head_dim] that some tokens ask the keys of a layer, after
+// RoPE. An error ends the work.
+using QuerySink = std::function<Result<void>(std::int64_t layer, std::span<const float> queries)>;
+
 class Decoder {
  public:
   // Keeps OpenBLAS to one thread for the whole process: the decoder's threads each take their own
@@ -68,6 +72,15 @@ class Decoder {
   // appending: what a loaded cache goes on from. The same bits as when the token was appended,
   // unless its block has been packed since. Requires: the cache holds a token.
   Result<std::span<const float>> last_logits(const cache::Cache& cache);
+
+  // The queries of tokens [first, first + n), by running them again over what the cache holds up to
+  // them, without appending.
+  //
+  // Requires: the cache holds them, in one token block; they are two or more, or its last token.
+  // Errors:   kUnsupported (hidden tokens), kMismatch (shapes), kInvalidArgument (an arrays or a
+  //           rotating layer, an id out of range), those of `sink`.
+  Result<void> queries(const cache::Cache& cache, std::int64_t first, std::int64_t n,
+                       const QuerySink& sink);
 
   // Bytes of scratch memory in use.
   std::uint64_t scratch_bytes() const;

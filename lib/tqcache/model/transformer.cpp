@@ -101,10 +101,13 @@ void Transformer::rerun_layer(std::int64_t index, const cache::AttentionLayer& l
   feed_forward(weights);
 }
 
+std::span<const float> Transformer::queries() const {
+  return std::span(q_).first(to_size(n_ * config_.n_heads * config_.head_dim));
+}
+
 void Transformer::attend(const LayerWeights& weights, const cache::AttentionLayer& layer) {
-  const std::size_t n_values = to_size(n_ * config_.n_heads * config_.head_dim);
-  const std::span<const float> q = std::span(q_).first(n_values);
-  const std::span<float> out = std::span(attended_).first(n_values);
+  const std::span<const float> q = queries();
+  const std::span<float> out = std::span(attended_).first(q.size());
   if (n_ == 1) {
     step_attention_.attend(layer, first_ + 1, q, out, workers_);
   } else {

@@ -53,6 +53,9 @@ class Transformer {
   // The same for tokens whose keys and values the layer holds already.
   void rerun_layer(std::int64_t index, const cache::AttentionLayer& layer);
 
+  // What the layer that ran last asked its keys: [n, n_heads, head_dim], after RoPE.
+  std::span<const float> queries() const;
+
   // The logits [n, vocab_size] of tokens [row, row + n) of those at hand, valid until the next
   // call. Requires: all layers have run.
   std::span<const float> logits(std::int64_t row, std::int64_t n);

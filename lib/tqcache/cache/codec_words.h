@@ -1,0 +1,80 @@
+#pragma once
+// cache/codec_words.h: the words by which people choose a codec, on a command line and in a
+// configuration (cache/configuration.h). Files have names of their own (format/type_names.h).
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tqcache/cache/centring.h"
+#include "tqcache/cache/outliers.h"
+#include "tqcache/codec/codec_spec.h"
+
+namespace tqcache::cache {
+
+template <class Value>
+struct Word {
+  std::string_view word;
+  Value value;
+};
+
+inline constexpr auto kModeWords = std::to_array<Word<codec::Mode>>({
+    {"mse", codec::Mode::kMse},
+    {"prod", codec::Mode::kProd},
+    {"mixed", codec::Mode::kMixed},
+    {"affine", codec::Mode::kAffine},
+});
+inline constexpr auto kScaleWords = std::to_array<Word<codec::ScaleRule>>({
+    {"unbiased", codec::ScaleRule::kUnbiased},
+    {"norm", codec::ScaleRule::kNorm},
+    {"raw", codec::ScaleRule::kRaw},
+});
+inline constexpr auto kRotationWords = std::to_array<Word<codec::RotationKind>>({
+    {"hadamard", codec::RotationKind::kHadamard},
+    {"dense", codec::RotationKind::kDenseQr},
+});
+inline constexpr auto kResidualWords = std::to_array<Word<codec::RotationKind>>({
+    {"gaussian", codec::RotationKind::kGaussian},
+    {"orthogonal", codec::RotationKind::kDenseQr},
+});
+inline constexpr auto kOutlierPolicyWords = std::to_array<Word<OutlierPolicy>>({
+    {"calibration_variance", OutlierPolicy::kCalibrationVariance},
+    {"rolling_variance", OutlierPolicy::kRollingVariance},
+});
+inline constexpr auto kCentringWords = std::to_array<Word<Centring>>({
+    {"pre-rope", Centring::kPreRope},
+    {"post-rope", Centring::kPostRope},
+    {"none", Centring::kNone},
+});
+
+// Nothing for a word that the table does not have.
+template <class Value, std::size_t n>
+std::optional<Value> find_word(const std::array<Word<Value>, n>& table, std::string_view word) {
+  for (const Word<Value>& each : table) {
+    if (each.word == word) return each.value;
+  }
+  return std::nullopt;
+}
+
+// Empty for a value that has no word.
+template <class Value, std::size_t n>
+std::string_view word_of(const std::array<Word<Value>, n>& table, Value value) {
+  for (const Word<Value>& each : table) {
+    if (each.value == value) return each.word;
+  }
+  return {};
+}
+
+// "unbiased, norm, raw"
+template <class Value, std::size_t n>
+std::string all_words(const std::array<Word<Value>, n>& table) {
+  std::string all;
+  for (const Word<Value>& each : table) {
+    all += (all.empty() ? "" : ", ") + std::string(each.word);
+  }
+  return all;
+}
+
+}  // namespace tqcache::cache

@@ -1,0 +1,266 @@
+#include "tqcache/cache/configuration.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "tqcache/cache/configuration_items.h"
+#include "tqcache/cache/presets.h"
+
+namespace tqcache::cache {
+namespace {
+
+Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
+
+ConvertOptions dense_options() {
+  ConvertOptions options;
+  options.keys.dense = true;
+  options.values.dense = true;
+  return options;
+}
+
+// Errors: none of the names there are.
+Result<ConvertOptions> named_options(std::string_view name) {
+  if (name == kDenseName) return dense_options();
+  auto found = preset(name);
+  if (found) return found;
+  return invalid(found.error().message + ", " + std::string(kDenseName));
+}
+
+// --- reading
+
+enum class Scope { kBoth, kKeys, kValues };
+
+// NAME=VALUE of a text.
+struct Item {
+  std::string_view text;
+  Scope scope = Scope::kBoth;  // by k. or v. before the name
+  std::string_view name;
+  std::string_view value;
+};
+
+bool is_item(std::string_view text) { return text.find('=') != std::string_view::npos; }
+
+Item read_item(std::string_view text) {
+  Item item{text, Scope::kBoth, text.substr(0, text.find('=')), text.substr(text.find('=') + 1)};
+  if (item.name.starts_with("k.")) item.scope = Scope::kKeys;
+  if (item.name.starts_with("v.")) item.scope = Scope::kValues;
+  if (item.scope != Scope::kBoth) item.name.remove_prefix(2);
+  return item;
+}
+
+std::string all_names() {
+  std::string all = "k, v, boundary";
+  for (const SideItem& each : side_items()) all += ", " + std::string(each.name);
+  return all;
+}
+
+// "2" or "2:8".
+Result<BoundaryLayers> parse_boundary(std::string_view value) {
+  BoundaryLayers boundary;
+  const std::size_t colon = value.find(':');
+  const auto n = parse_count(value.substr(0, colon));
+  const auto bits = colon == std::string_view::npos
+                        ? std::optional(static_cast<std::uint64_t>(boundary.bits))
+                        : parse_count(value.substr(colon + 1));
+  if (!n || *n > static_cast<std::uint64_t>(kMaxLayers) || !bits || *bits < codec::kMinBits ||
+      *bits > codec::kMaxBits) {
+    return invalid(std::string(value) + " is not a number of layers, or one and 1 to 8 bits (2:8)");
+  }
+  return BoundaryLayers{static_cast<std::int64_t>(*n), static_cast<int>(*bits)};
+}
+
+// Items that say what the sides are, and which layers are others: k, v, boundary. False: another.
+Result<bool> apply_frame(const Item& item, ConvertOptions& options) {
+  if (item.scope != Scope::kBoth) return false;
+  if (item.name == "k") {
+    TQC_TRY_ASSIGN(options.keys, parse_side(item.value));
+  } else if (item.name == "v") {
+    TQC_TRY_ASSIGN(options.values, parse_side(item.value));
+  } else if (item.name == "boundary") {
+    TQC_TRY_ASSIGN(options.boundary, parse_boundary(item.value));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+Result<void> apply_side_item(const Item& item, ConvertOptions& options) {
+  const auto found = std::ranges::find(side_items(), item.name, &SideItem::name);
+  if (found == side_items().end()) return invalid("not one of " + all_names());
+  bool has_effect = false;
+  for (const auto& [plan, other] :
+       {std::pair{&options.keys, Scope::kValues}, std::pair{&options.values, Scope::kKeys}}) {
+    if (item.scope == other || !found->fits(*plan)) continue;
+    TQC_TRY(found->set(item.value, *plan));
+    has_effect = true;
+  }
+  if (!has_effect) return invalid("nothing of this configuration has that");
+  return {};
+}
+
+Result<void> check_rounds(const SidePlan& plan) {
+  if (plan.dense || plan.codec.rotation != codec::RotationKind::kDenseQr) return {};
+  if (plan.codec.rounds == 1) return {};
+  return invalid("rounds do not go with rotation=dense");
+}
+
+Result<void> check_repeats(std::span<const Item> items) {
+  for (auto item = items.begin(); item != items.end(); ++item) {
+    const auto same = [&](const Item& other) {
+      return other.name == item->name && other.scope == item->scope;
+    };
+    if (std::any_of(items.begin(), item, same)) {
+      return invalid(std::string(item->text) + ": given twice");
+    }
+  }
+  return {};
+}
+
+// What holds for both sides comes before what holds for one, and both after what the sides are.
+Result<void> apply_items(std::span<const Item> items, ConvertOptions& options) {
+  std::vector<Item> of_sides;
+  for (const Item& item : items) {
+    const auto applied = apply_frame(item, options);
+    if (!applied) return in_context(item.text, applied.error());
+    if (!*applied) of_sides.push_back(item);
+  }
+  std::ranges::stable_sort(of_sides, {},
+                           [](const Item& item) { return item.scope != Scope::kBoth; });
+  for (const Item& item : of_sides) {
+    if (auto applied = apply_side_item(item, options); !applied) {
+      return in_context(item.text, std::move(applied).error());
+    }
+  }
+  TQC_TRY(check_rounds(options.keys));
+  return check_rounds(options.values);
+}
+
+Result<ConvertOptions> parse_options(std::string_view text) {
+  TQC_TRY_ASSIGN(ConvertOptions options, preset(kDefaultPreset));
+  std::vector<Item> items;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::string_view part = text.substr(begin, text.find(',', begin) - begin);
+    if (is_item(part)) {
+      items.push_back(read_item(part));
+    } else if (begin == 0) {
+      TQC_TRY_ASSIGN(options, named_options(part));
+    } else {
+      return invalid("\"" + std::string(part) + "\": not NAME=VALUE; a preset stands first");
+    }
+    begin += part.size() + 1;
+  }
+  TQC_TRY(check_repeats(items));
+  TQC_TRY(apply_items(items, options));
+  return options;
+}
+
+// The texts of the configurations of a list.
+std::vector<std::string_view> split_list(std::string_view text) {
+  const char separator = text.find(';') == std::string_view::npos ? ',' : ';';
+  std::vector<std::string_view> texts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::string_view part = text.substr(begin, text.find(separator, begin) - begin);
+    if (separator == ',' && is_item(part) && !texts.empty()) {
+      const std::size_t before = texts.back().size();
+      texts.back() = {texts.back().data(), before + 1 + part.size()};
+    } else {
+      texts.push_back(part);
+    }
+    begin += part.size() + 1;
+  }
+  return texts;
+}
+
+// --- writing
+
+bool same_form(const SidePlan& a, const SidePlan& b) { return side_text(a) == side_text(b); }
+
+// What k= or v= would leave of `from` on the way to `to`; adds that item if there is need.
+SidePlan add_side(std::string_view name, const SidePlan& from, const SidePlan& to,
+                  std::vector<std::string>& items) {
+  if (same_form(from, to)) return from;
+  items.push_back(std::string(name) + "=" + side_text(to));
+  auto given = parse_side(side_text(to));
+  return given ? std::move(given).value() : to;
+}
+
+// The item that makes `from` what `to` is, in as few words as possible.
+void add_side_item(const SideItem& item, const std::array<SidePlan, 2>& from,
+                   const std::array<SidePlan, 2>& to, std::vector<std::string>& items) {
+  constexpr std::array<std::string_view, 2> kPrefixes = {"k.", "v."};
+  std::array<std::string, 2> wanted;
+  std::vector<std::size_t> needed;
+  for (std::size_t side = 0; side < 2; ++side) {
+    if (!item.fits(to[side])) continue;
+    wanted[side] = item.get(to[side]);
+    if (item.get(from[side]) != wanted[side]) needed.push_back(side);
+  }
+  if (needed.empty()) return;
+  const bool one_has_it = wanted[0].empty() || wanted[1].empty();
+  const bool for_both = one_has_it || wanted[0] == wanted[1];
+  for (const std::size_t side : needed) {
+    items.push_back((for_both ? "" : std::string(kPrefixes[side])) + std::string(item.name) + "=" +
+                    wanted[side]);
+    if (for_both) return;
+  }
+}
+
+// The text that begins with `name`, which stands for `base`.
+std::string text_from(std::string_view name, const ConvertOptions& base,
+                      const ConvertOptions& options) {
+  std::vector<std::string> items;
+  if (!name.empty()) items.emplace_back(name);
+  const SidePlan keys = add_side("k", base.keys, options.keys, items);
+  const SidePlan values = add_side("v", base.values, options.values, items);
+  if (const BoundaryLayers& boundary = options.boundary; boundary.n > 0) {
+    items.push_back("boundary=" + std::to_string(boundary.n));
+    if (boundary.bits != BoundaryLayers{}.bits) {
+      items.back() += ":" + std::to_string(boundary.bits);
+    }
+  }
+  for (const SideItem& item : side_items()) {
+    add_side_item(item, {keys, values}, {options.keys, options.values}, items);
+  }
+  std::string text;
+  for (const std::string& item : items) text += (text.empty() ? "" : ",") + item;
+  return text;
+}
+
+}  // namespace
+
+Result<Configuration> parse_configuration(std::string_view text) {
+  if (text.empty()) return invalid("a configuration without a word");
+  if (text.find(';') != std::string_view::npos) {
+    return invalid("\"" + std::string(text) +
+                   "\": one configuration is wanted, and these are several");
+  }
+  TQC_TRY_ASSIGN(ConvertOptions options, parse_options(text));
+  return Configuration{std::string(text), std::move(options)};
+}
+
+Result<std::vector<Configuration>> parse_configurations(std::string_view text) {
+  std::vector<Configuration> configurations;
+  for (const std::string_view each : split_list(text)) {
+    TQC_TRY_ASSIGN(Configuration configuration, parse_configuration(each));
+    configurations.push_back(std::move(configuration));
+  }
+  return configurations;
+}
+
+std::string configuration_text(const ConvertOptions& options) {
+  std::string shortest = text_from(kDenseName, dense_options(), options);
+  const auto consider = [&](std::string_view name, const ConvertOptions& base) {
+    std::string text = text_from(name, base, options);
+    if (!text.empty() && text.size() < shortest.size()) shortest = std::move(text);
+  };
+  for (const std::string_view name : preset_names()) {
+    if (const auto base = preset(name)) consider(name, *base);
+  }
+  consider("", ConvertOptions{});
+  return shortest;
+}
+
+}  // namespace tqcache::cache

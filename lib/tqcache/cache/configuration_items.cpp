@@ -1,0 +1,203 @@
+#include "tqcache/cache/configuration_items.h"
+
+#include <array>
+#include <charconv>
+#include <utility>
+#include <vector>
+
+#include "tqcache/cache/codec_words.h"
+#include "tqcache/cache/presets.h"
+
+namespace tqcache::cache {
+namespace {
+
+using codec::CodecSpec;
+using codec::Mode;
+
+constexpr std::string_view kSideForms =
+    "dense, mse:1 to mse:8, prod:2 to prod:8, mixed:1 to mixed:7 (mixed:BITS:CHANNELS:BITS), "
+    "affine:1 to affine:8 (affine:BITS:GROUP)";
+
+Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
+
+Error no_side(std::string_view value) {
+  return invalid(std::string(value) + " is none of " + std::string(kSideForms));
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (std::size_t end = 0; end != std::string_view::npos;) {
+    end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end != std::string_view::npos) text.remove_prefix(end + 1);
+  }
+  return parts;
+}
+
+std::optional<int> parse_within(std::string_view text, int lowest, int highest) {
+  const auto number = parse_count(text);
+  if (!number || *number < static_cast<std::uint64_t>(lowest) ||
+      *number > static_cast<std::uint64_t>(highest)) {
+    return std::nullopt;
+  }
+  return static_cast<int>(*number);
+}
+
+// Shapes: numbers: those behind the mode, the bits first.
+bool read_mixed(std::span<const std::string_view> numbers, CodecSpec& spec) {
+  spec.outlier_bits = spec.bits + 1;
+  if (numbers.size() == 1) return spec.outlier_bits <= codec::kMaxBits;
+  if (numbers.size() != 3) return false;
+  const auto channels = parse_within(numbers[1], 0, codec::kMaxHeadDim);
+  const auto high = parse_within(numbers[2], spec.bits + 1, codec::kMaxBits);
+  spec.outlier_channels = channels.value_or(0);
+  spec.outlier_bits = high.value_or(0);
+  return channels && high;
+}
+
+bool read_affine(std::span<const std::string_view> numbers, CodecSpec& spec) {
+  if (numbers.size() == 1) return true;
+  const auto group = parse_within(numbers[1], 32, 128);
+  spec.group_size = group.value_or(0);
+  return numbers.size() == 2 && (group == 32 || group == 64 || group == 128);
+}
+
+bool read_mode(std::span<const std::string_view> numbers, SidePlan& plan) {
+  CodecSpec& spec = plan.codec;
+  switch (spec.mode) {
+    case Mode::kMse:
+      spec.scale = usual_scale(spec.bits);
+      return numbers.size() == 1;
+    case Mode::kProd:
+      spec.scale = codec::ScaleRule::kRaw;  // the paper's: the residual makes up for the bias
+      return numbers.size() == 1 && spec.bits >= 2;
+    case Mode::kMixed:
+      spec.scale = usual_scale(spec.bits);
+      return read_mixed(numbers, spec);
+    case Mode::kAffine:
+      plan.center = Centring::kNone;  // as others have it
+      return read_affine(numbers, spec);
+  }
+  return false;
+}
+
+bool is_packed(const SidePlan& plan) { return !plan.dense; }
+bool turns(const SidePlan& plan) { return !plan.dense && plan.codec.mode != Mode::kAffine; }
+bool is_prod(const SidePlan& plan) { return !plan.dense && plan.codec.mode == Mode::kProd; }
+bool is_mixed(const SidePlan& plan) { return !plan.dense && plan.codec.mode == Mode::kMixed; }
+
+// Sets `field` to the value of a word.
+template <class Table, class Value>
+Result<void> set_word(const Table& table, std::string_view word, Value& field) {
+  const auto value = find_word(table, word);
+  if (!value) return invalid(std::string(word) + " is none of " + all_words(table));
+  field = *value;
+  return {};
+}
+
+template <class Value>
+Result<void> set_number(std::string_view text, int lowest, int highest, Value& field) {
+  const auto number = parse_within(text, lowest, highest);
+  if (!number) {
+    return invalid(std::string(text) + " is not " + std::to_string(lowest) + " to " +
+                   std::to_string(highest));
+  }
+  field = *number;
+  return {};
+}
+
+Result<void> set_seed(std::string_view text, SidePlan& plan) {
+  const auto seed = parse_count(text);
+  if (!seed) return invalid(std::string(text) + " is not a number below 2^64");
+  plan.codec.seed = *seed;
+  return {};
+}
+
+constexpr auto kSideItems = std::to_array<SideItem>({
+    {"sink", is_packed,
+     [](std::string_view value, SidePlan& plan) {
+       return set_number(value, 0, int{kTokenBlock}, plan.n_sinks);
+     },
+     [](const SidePlan& plan) { return std::to_string(plan.n_sinks); }},
+    {"center", is_packed,
+     [](std::string_view value, SidePlan& plan) {
+       return set_word(kCentringWords, value, plan.center);
+     },
+     [](const SidePlan& plan) { return std::string(word_of(kCentringWords, plan.center)); }},
+    {"rotation", turns,
+     [](std::string_view value, SidePlan& plan) {
+       return set_word(kRotationWords, value, plan.codec.rotation);
+     },
+     [](const SidePlan& plan) {
+       return std::string(word_of(kRotationWords, plan.codec.rotation));
+     }},
+    {"rounds", turns,
+     [](std::string_view value, SidePlan& plan) {
+       return set_number(value, 1, codec::kMaxRounds, plan.codec.rounds);
+     },
+     [](const SidePlan& plan) { return std::to_string(plan.codec.rounds); }},
+    {"seed", turns, set_seed, [](const SidePlan& plan) { return std::to_string(plan.codec.seed); }},
+    {"scale", turns,
+     [](std::string_view value, SidePlan& plan) {
+       return set_word(kScaleWords, value, plan.codec.scale);
+     },
+     [](const SidePlan& plan) { return std::string(word_of(kScaleWords, plan.codec.scale)); }},
+    {"residual", is_prod,
+     [](std::string_view value, SidePlan& plan) {
+       return set_word(kResidualWords, value, plan.codec.residual);
+     },
+     [](const SidePlan& plan) {
+       return std::string(word_of(kResidualWords, plan.codec.residual));
+     }},
+    {"outliers", is_mixed,
+     [](std::string_view value, SidePlan& plan) {
+       return set_word(kOutlierPolicyWords, value, plan.outlier_policy);
+     },
+     [](const SidePlan& plan) {
+       return std::string(word_of(kOutlierPolicyWords, plan.outlier_policy));
+     }},
+});
+
+std::string mixed_text(const CodecSpec& spec) {
+  if (spec.outlier_channels == 0 && spec.outlier_bits == spec.bits + 1) return {};
+  return ":" + std::to_string(spec.outlier_channels) + ":" + std::to_string(spec.outlier_bits);
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> parse_count(std::string_view text) {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+Result<SidePlan> parse_side(std::string_view value) {
+  SidePlan plan;
+  plan.dense = value == "dense";
+  if (plan.dense) return plan;
+  const std::vector<std::string_view> parts = split(value, ':');
+  const auto mode = find_word(kModeWords, parts[0]);
+  if (!mode || parts.size() < 2) return no_side(value);
+  const auto bits = parse_within(parts[1], codec::kMinBits, codec::kMaxBits);
+  if (!bits) return no_side(value);
+  plan.codec.mode = *mode;
+  plan.codec.bits = *bits;
+  if (!read_mode(std::span(parts).subspan(1), plan)) return no_side(value);
+  return plan;
+}
+
+std::string side_text(const SidePlan& plan) {
+  if (plan.dense) return "dense";
+  const CodecSpec& spec = plan.codec;
+  std::string text = std::string(word_of(kModeWords, spec.mode)) + ":" + std::to_string(spec.bits);
+  if (spec.mode == Mode::kMixed) text += mixed_text(spec);
+  if (spec.mode == Mode::kAffine && spec.group_size != CodecSpec{}.group_size) {
+    text += ":" + std::to_string(spec.group_size);
+  }
+  return text;
+}
+
+std::span<const SideItem> side_items() { return kSideItems; }
+
+}  // namespace tqcache::cache

@@ -1,0 +1,25 @@
+#pragma once
+// eval/answers_report.h: scores of answers as columns of a table.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tqcache/eval/answers_score.h"
+#include "tqcache/eval/report.h"
+
+namespace tqcache::eval {
+
+// `first`, then "trials", "found", "exact", "forced" and "log-probability".
+std::vector<std::string> score_columns(std::vector<std::string> first);
+
+// A row for them. Shapes: first as many as those of score_columns().
+std::vector<Cell> score_row(std::vector<Cell> first, const AnswerScore& score);
+
+// What they mean, for people.
+inline constexpr std::string_view kScoreNote =
+    "Found: what was asked for stands in the model's answer. Exact: the answer is word for word "
+    "the expected one. Forced: every token of the expected answer is the most likely one. "
+    "Log-probability: the mean over the tokens of the expected answer.";
+
+}  // namespace tqcache::eval

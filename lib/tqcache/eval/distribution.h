@@ -1,0 +1,44 @@
+#pragma once
+// eval/distribution.h: mean, maximum and quantiles of many numbers, in bounded memory.
+//
+// The first numbers are kept as they are, and quantiles of them are exact. Beyond a limit numbers
+// are counted in bins instead, each 1/128 of its value wide, so that a quantile is off by .4% of
+// itself at most; mean and maximum stay exact.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace tqcache::eval {
+
+class Distribution {
+ public:
+  static constexpr std::size_t kMaxExact = std::size_t{1} << 22;  // numbers kept: 16 MiB
+
+  explicit Distribution(std::size_t max_exact = kMaxExact) : max_exact_(max_exact) {}
+
+  // Kept as f32. Requires: value >= 0, not NaN.
+  void add(double value);
+
+  std::uint64_t count() const { return count_; }
+  double mean() const;  // 0 of no numbers
+  double max() const { return max_; }
+
+  // The number at place q (count - 1) of the sorted ones, counted from 0; between two places, as
+  // much of either as it is near to the other. 0 of no numbers.
+  // Requires: 0 <= q <= 1.
+  double quantile(double q) const;
+
+ private:
+  void count_in_bins(float value);
+  double at(std::uint64_t place) const;
+
+  std::size_t max_exact_;
+  std::uint64_t count_ = 0;
+  double sum_ = 0;
+  double max_ = 0;
+  mutable std::vector<float> exact_;  // in any order; empty once there are bins
+  std::vector<std::uint64_t> bins_;   // by the upper half of an f32
+};
+
+}  // namespace tqcache::eval

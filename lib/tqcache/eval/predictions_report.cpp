@@ -1,0 +1,206 @@
+#include "tqcache/eval/predictions_report.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "tqcache/eval/text_table.h"
+
+namespace tqcache::eval {
+namespace {
+
+constexpr std::array<const char*, 2> kSides = {"keys", "values"};
+constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+
+// A text without a letter where there is nothing to say.
+Cell number(double value, int decimals) {
+  if (std::isnan(value)) return std::string();
+  return Number{value, decimals};
+}
+
+// What a configuration that packs nothing does not have.
+Cell if_packed(const PredictionCost& way, double value, int decimals) {
+  return number(way.configuration.is_dense() ? kNothing : value, decimals);
+}
+
+Table divergence_table(const PredictionCosts& costs) {
+  Table table{"Divergence from the dense run, in nats",
+              {"configuration", "bits a value", "packed", "mean", "median", "p99", "max", "top-1 %",
+               "perplexity"},
+              {}};
+  for (const PredictionCost& way : costs.ways) {
+    table.rows.push_back({way.configuration.name, number(way.size.bits_per_value, 3),
+                          if_packed(way, way.size.bits_per_packed_value, 3),
+                          number(way.kld_mean, 5), number(way.kld_median, 5),
+                          number(way.kld_p99, 4), number(way.kld_max, 3), number(100 * way.top1, 2),
+                          number(way.perplexity, 4)});
+  }
+  return table;
+}
+
+Table perplexity_table(const PredictionCosts& costs) {
+  Table table{"Perplexity",
+              {"configuration", "bits a value", "packed", "perplexity", "more than dense, %",
+               "bytes of a window"},
+              {}};
+  for (const PredictionCost& way : costs.ways) {
+    const double change = 100 * (way.perplexity / costs.dense_perplexity - 1);
+    table.rows.push_back({way.configuration.name, number(way.size.bits_per_value, 3),
+                          if_packed(way, way.size.bits_per_packed_value, 3),
+                          number(way.perplexity, 4), number(change, 2),
+                          number(static_cast<double>(way.size.k_bytes + way.size.v_bytes), 0)});
+  }
+  return table;
+}
+
+// Mean squared error, over what there was and over what was coded. Only of sides that are packed.
+Cell error_cell(const CodingError& error, bool of_variance) {
+  if (error.energy == 0) return number(kNothing, 6);
+  return number(of_variance ? error.relative_to_variance() : error.relative(), 6);
+}
+
+bool has_errors(const PredictionCost& way) { return way.errors.n_layers() > 0; }
+
+Table error_table(const PredictionCosts& costs) {
+  Table table{
+      "Squared error of keys and values, relative to their energy, and to it without the mean",
+      {"configuration", "k bits", "k", "k, no mean", "v bits", "v", "v, no mean"},
+      {}};
+  for (const PredictionCost& way : costs.ways) {
+    if (!has_errors(way)) continue;
+    const CodingError k = way.errors.total(0);
+    const CodingError v = way.errors.total(1);
+    table.rows.push_back({way.configuration.name,
+                          number(way.size.k_bits > 0 ? way.size.k_bits : kNothing, 3),
+                          error_cell(k, false), error_cell(k, true),
+                          number(way.size.v_bits > 0 ? way.size.v_bits : kNothing, 3),
+                          error_cell(v, false), error_cell(v, true)});
+  }
+  return table;
+}
+
+Plot quality_plot(const PredictionCosts& costs, PredictionFocus focus) {
+  const bool by_divergence = focus == PredictionFocus::kDivergence;
+  Plot plot{by_divergence ? "Divergence against size" : "Perplexity against size",
+            {"bits a value, all keys and values", false},
+            {by_divergence ? "mean KL divergence, nats" : "perplexity", by_divergence},
+            {{"configurations", {}, false, false}}};
+  for (const PredictionCost& way : costs.ways) {
+    if (by_divergence && way.kld_mean <= 0) continue;  // dense: not on a logarithmic axis
+    plot.series[0].points.push_back({way.size.bits_per_value,
+                                     by_divergence ? way.kld_mean : way.perplexity,
+                                     way.configuration.name});
+  }
+  return plot;
+}
+
+// What no code of so many bits a value can do better, of independent Gaussian values.
+Series gaussian_bound(double max_bits) {
+  Series bound{"bound of a Gaussian source, 4^-bits", {}, true, true};
+  const int last = std::max(2, static_cast<int>(std::ceil(max_bits)));
+  for (int bits = 1; bits <= last; ++bits) {
+    bound.points.push_back({static_cast<double>(bits), std::pow(4.0, -bits), ""});
+  }
+  return bound;
+}
+
+Plot error_plot(const PredictionCosts& costs) {
+  Plot plot{"Squared error against bits",
+            {"bits a packed value", false},
+            {"squared error, relative to the energy without the mean", true},
+            {}};
+  double max_bits = 0;
+  for (std::size_t side = 0; side < kSides.size(); ++side) {
+    Series series{kSides[side], {}, false, false};
+    for (const PredictionCost& way : costs.ways) {
+      const CodingError error = way.errors.total(side);
+      const double bits = side == 0 ? way.size.k_bits : way.size.v_bits;
+      if (error.error <= 0 || error.variance <= 0) continue;
+      series.points.push_back({bits, error.relative_to_variance(), way.configuration.name});
+      max_bits = std::max(max_bits, bits);
+    }
+    if (!series.points.empty()) plot.series.push_back(std::move(series));
+  }
+  if (!plot.series.empty()) plot.series.push_back(gaussian_bound(max_bits));
+  return plot;
+}
+
+HeatMap error_map(const PredictionCost& way, std::size_t side) {
+  HeatMap map{way.configuration.name + ": squared error of " + kSides[side],
+              "layer",
+              "kv head",
+              {},
+              {},
+              {},
+              "relative to their energy",
+              false,
+              6};
+  for (std::size_t layer = 0; layer < way.errors.n_layers(); ++layer) {
+    map.rows.push_back(std::to_string(layer));
+    map.values.emplace_back();
+    for (std::size_t kv_head = 0; kv_head < way.errors.n_kv_heads(); ++kv_head) {
+      const CodingError& error = way.errors.at(layer, side, kv_head);
+      map.values.back().push_back(error.energy == 0 ? kNothing : error.relative());
+    }
+  }
+  for (std::size_t kv_head = 0; kv_head < way.errors.n_kv_heads(); ++kv_head) {
+    map.columns.push_back(std::to_string(kv_head));
+  }
+  return map;
+}
+
+Bars size_bars(const PredictionCosts& costs) {
+  Bars bars{"Keys and values of a window", "bytes", {}, 0};
+  for (const PredictionCost& way : costs.ways) {
+    bars.bars.push_back({way.configuration.name,
+                         {{"keys", static_cast<double>(way.size.k_bytes)},
+                          {"values", static_cast<double>(way.size.v_bytes)}}});
+  }
+  return bars;
+}
+
+void add_error_figures(const PredictionCosts& costs, Report& report) {
+  Table errors = error_table(costs);
+  if (errors.rows.empty()) return;
+  report.figures.emplace_back(std::move(errors));
+  if (Plot plot = error_plot(costs); !plot.series.empty()) {
+    report.figures.emplace_back(std::move(plot));
+  }
+  for (const PredictionCost& way : costs.ways) {
+    for (std::size_t side = 0; side < kSides.size(); ++side) {
+      if (way.errors.total(side).energy > 0) report.figures.emplace_back(error_map(way, side));
+    }
+  }
+}
+
+std::vector<std::pair<std::string, std::string>> facts(const PredictionCosts& costs) {
+  return {
+      {"text length", std::to_string(costs.n_tokens) + " tokens"},
+      {"windows", std::to_string(costs.n_windows) + " of " + std::to_string(costs.window) +
+                      " tokens, " + std::to_string(costs.n_predictions()) + " predictions"},
+      {"keys and values", costs.as_served ? "as served: packed a token block at a time"
+                                          : "as coded: all replaced by what their codes stand for"},
+      {"dense perplexity", number_text({costs.dense_perplexity, 4})}};
+}
+
+}  // namespace
+
+Report predictions_report(const PredictionCosts& costs, PredictionFocus focus) {
+  Report report;
+  const bool by_divergence = focus == PredictionFocus::kDivergence;
+  report.title = by_divergence ? "Divergence of predictions" : "Perplexity";
+  report.facts = facts(costs);
+  report.figures.emplace_back(by_divergence ? divergence_table(costs) : perplexity_table(costs));
+  report.figures.emplace_back(quality_plot(costs, focus));
+  report.figures.emplace_back(size_bars(costs));
+  add_error_figures(costs, report);
+  report.notes = {
+      "Bits a value count all keys and values of a window, dense sides as f16 (f32 as "
+      "itself); packed: those of packed token blocks alone, scales counted."};
+  return report;
+}
+
+}  // namespace tqcache::eval

@@ -1,0 +1,165 @@
+#include "tqcache/eval/speed.h"
+
+#include <algorithm>
+#include <cassert>
+#include <chrono>
+#include <utility>
+#include <variant>
+
+#include "tqcache/cache/convert.h"
+#include "tqcache/cache/side.h"
+#include "tqcache/cache/token_block.h"
+#include "tqcache/eval/answers_draw.h"
+
+namespace tqcache::eval {
+namespace {
+
+std::int64_t packed_blocks(const cache::Cache& cache) {
+  std::int64_t n = 0;
+  for (const cache::Layer& any : cache.layers) {
+    const auto* layer = std::get_if<cache::AttentionLayer>(&any);
+    if (layer == nullptr) continue;
+    n += cache::packed_block_count(layer->k) + cache::packed_block_count(layer->v);
+  }
+  return n;
+}
+
+Error nothing_packed(const std::string& name, std::int64_t n_tokens) {
+  return {ErrorCode::kInvalidArgument, name + ": nothing was packed: " + std::to_string(n_tokens) +
+                                           " tokens fill no block, which takes " +
+                                           std::to_string(cache::kTokenBlock) +
+                                           " and one more, or all sides stay dense"};
+}
+
+// Progress of all runs as one.
+class Work {
+ public:
+  Work(const Progress& progress, std::size_t n_tokens_of_all)
+      : progress_(progress), total_(n_tokens_of_all) {}
+
+  bool tell(std::uint64_t of_this_run) const {
+    return !progress_ || progress_(done_ + of_this_run, total_);
+  }
+  void finish(std::size_t n_tokens) { done_ += n_tokens; }
+
+ private:
+  const Progress& progress_;
+  std::uint64_t total_;
+  std::uint64_t done_ = 0;
+};
+
+class Measurement {
+ public:
+  // Everything must outlive this.
+  Measurement(const model::Model& model, std::span<const std::int32_t> prompt,
+              std::span<const std::int32_t> continuation, const SpeedOptions& options,
+              const SecondsClock& now)
+      : model_(model),
+        prompt_(prompt),
+        continuation_(continuation),
+        options_(options),
+        now_(now),
+        decoder_(model, options.n_threads, options.scorer) {}
+
+  std::size_t n_tokens() const { return prompt_.size() + continuation_.size(); }
+
+  // Fills in what is the same in every run, and gives what is not.
+  Result<SpeedRun> run(const SpeedCase& one, const Work& work, Speed& speed) {
+    TQC_TRY_ASSIGN(cache::Cache cache, make_empty(one));
+    SpeedRun times;
+    const double start = now_();
+    TQC_TRY(decoder_.prefill(cache, prompt_,
+                             [&](std::uint64_t done, std::uint64_t) { return work.tell(done); }));
+    const double between = now_();
+    TQC_TRY(step_through(cache, work));
+    times = {between - start, now_() - between};
+    speed.packed_blocks = packed_blocks(cache);
+    if (one.must_pack && speed.packed_blocks == 0)
+      return nothing_packed(one.name, cache.n_tokens());
+    speed.cache_bytes = cache::byte_count(cache);
+    speed.route = model::scorer_route(cache, options_.scorer);
+    speed.scratch_bytes = decoder_.scratch_bytes();
+    return times;
+  }
+
+ private:
+  Result<cache::Cache> make_empty(const SpeedCase& one) const {
+    TQC_TRY_ASSIGN(cache::Cache dense, model::make_cache(model_, Dtype::kF16));
+    auto made = cache::convert(std::move(dense), one.options);
+    if (!made) return in_context(one.name, std::move(made).error());
+    return made;
+  }
+
+  Result<void> step_through(cache::Cache& cache, const Work& work) {
+    std::uint64_t done = prompt_.size();
+    for (const std::int32_t id : continuation_) {
+      TQC_TRY(decoder_.decode_step(cache, id));
+      if (!work.tell(++done)) return Error{ErrorCode::kInterrupted, "interrupted"};
+    }
+    return {};
+  }
+
+  const model::Model& model_;
+  std::span<const std::int32_t> prompt_, continuation_;
+  const SpeedOptions& options_;
+  const SecondsClock& now_;
+  model::Decoder decoder_;
+};
+
+}  // namespace
+
+SecondsClock steady_clock() {
+  return [] {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration<double>(now).count();
+  };
+}
+
+Result<std::vector<Speed>> measure_speed(const model::Model& model,
+                                         std::span<const SpeedCase> cases,
+                                         std::span<const std::int32_t> prompt,
+                                         std::span<const std::int32_t> continuation,
+                                         const SpeedOptions& options, const Progress& progress,
+                                         const SecondsClock& now) {
+  assert(!prompt.empty() && !continuation.empty() && options.n_repeats >= 1);
+  Measurement measurement(model, prompt, continuation, options, now);
+  const auto n_turns = static_cast<std::size_t>(options.n_warmups + options.n_repeats);
+  Work work(progress, n_turns * cases.size() * measurement.n_tokens());
+  std::vector<Speed> speeds(cases.size());
+  for (std::size_t turn = 0; turn < n_turns; ++turn) {
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      TQC_TRY_ASSIGN(const SpeedRun run, measurement.run(cases[i], work, speeds[i]));
+      work.finish(measurement.n_tokens());
+      if (turn >= static_cast<std::size_t>(options.n_warmups)) speeds[i].runs.push_back(run);
+    }
+  }
+  return speeds;
+}
+
+double median(std::vector<double> values) {
+  assert(!values.empty());
+  std::ranges::sort(values);
+  const std::size_t middle = values.size() / 2;
+  if (values.size() % 2 == 1) return values[middle];
+  return (values[middle - 1] + values[middle]) / 2;
+}
+
+SpeedRun median_run(const Speed& speed) {
+  const auto median_of = [&](double SpeedRun::*seconds) {
+    std::vector<double> values;
+    for (const SpeedRun& run : speed.runs) values.push_back(run.*seconds);
+    return median(std::move(values));
+  };
+  return {median_of(&SpeedRun::prompt_seconds), median_of(&SpeedRun::generation_seconds)};
+}
+
+std::vector<std::int32_t> random_ids(std::int64_t n, std::int64_t vocab_size, std::uint64_t seed) {
+  Draw draw(seed);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(n));
+  for (std::int32_t& id : ids) {
+    id = static_cast<std::int32_t>(draw.below(static_cast<std::uint64_t>(vocab_size)));
+  }
+  return ids;
+}
+
+}  // namespace tqcache::eval

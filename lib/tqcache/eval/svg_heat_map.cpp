@@ -1,0 +1,164 @@
+#include "tqcache/eval/svg_heat_map.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "tqcache/eval/html_text.h"
+#include "tqcache/eval/svg_color_scale.h"
+#include "tqcache/eval/svg_grid.h"
+
+namespace tqcache::eval {
+namespace {
+
+constexpr double kGap = 1;  // between cells
+
+// Of names so far apart, every how manieth has room: each, every second, fifth, tenth...
+std::size_t every_nth(double pitch, double needed) {
+  for (std::size_t power = 1; power < 1000000; power *= 10) {
+    for (const std::size_t n : {power, 2 * power, 5 * power}) {
+      if (pitch * static_cast<double>(n) >= needed) return n;
+    }
+  }
+  return 1000000;
+}
+
+std::string description(const HeatMap& map, const std::optional<ColorScale>& scale) {
+  const std::string size = fmt::format("{} by {} cells, {} by {}.", map.rows.size(),
+                                       map.columns.size(), map.row_label, map.column_label);
+  if (!scale) return size + " No cell has a number.";
+  return fmt::format("{} Numbers from {} to {} {}. The table below has every one.", size,
+                     shown_number({scale->low, map.decimals}),
+                     shown_number({scale->high, map.decimals}), map.unit);
+}
+
+class HeatMapPainter {
+ public:
+  HeatMapPainter(const HeatMap& map, double width, const std::string& id)
+      : map_(map),
+        id_(id),
+        width_(width),
+        grid_(heat_map_grid(map, width)),
+        scale_(color_scale(map)),
+        down_(grid_.down(map)),
+        across_(grid_.across(map)) {}
+
+  std::string paint() {
+    draw_hatching();
+    draw_axes();
+    draw_row_names();
+    draw_column_names();
+    draw_cells();
+    return finish();
+  }
+
+ private:
+  void draw_hatching() {
+    canvas_.raw(fmt::format(
+        "<pattern id=\"{}-hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" "
+        "patternTransform=\"rotate(45)\">\n<line class=\"hatch\" x1=\"0\" y1=\"0\" x2=\"0\" "
+        "y2=\"6\"/>\n</pattern>\n",
+        id_));
+  }
+
+  double x_of(std::size_t column) const {
+    return grid_.left + static_cast<double>(column) * grid_.cell_width;
+  }
+  double y_of(std::size_t row) const {
+    return grid_.top + static_cast<double>(row) * grid_.cell_height;
+  }
+
+  void draw_axes() {
+    const std::string& label_down = grid_.is_turned ? map_.column_label : map_.row_label;
+    const std::string& label_across = grid_.is_turned ? map_.row_label : map_.column_label;
+    if (!label_down.empty()) {
+      canvas_.text(grid_.left - 10, grid_.top - 10,
+                   shortened(label_down, kGridName) + " \xe2\x86\x93", "name end");
+    }
+    if (!label_across.empty()) {
+      canvas_.text(grid_.left, 14, shortened(label_across, 14) + " \xe2\x86\x92", "name");
+    }
+  }
+
+  void draw_row_names() {
+    const std::size_t every = every_nth(grid_.cell_height, kGridFont * 1.1);
+    for (std::size_t i = 0; i < down_.size(); i += every) {
+      canvas_.text(grid_.left - 10, y_of(i) + grid_.cell_height / 2 + 4,
+                   shortened(down_[i], kGridName), "tick end");
+    }
+  }
+
+  void draw_column_names() {
+    double widest = 0;
+    for (const std::string& name : across_) {
+      widest = std::max(widest, text_width(shortened(name, kGridName)) * kGridFont);
+    }
+    const std::size_t every = every_nth(grid_.cell_width, widest + 6);
+    for (std::size_t i = 0; i < across_.size(); i += every) draw_column_name(i, widest);
+  }
+
+  // Over the middle of its column, or from its edge on if it is wider; not beyond the last column.
+  void draw_column_name(std::size_t i, double widest) {
+    const double room = x_of(across_.size()) - x_of(i);
+    const std::string name = shortened(across_[i], std::min(kGridName, room / kGridFont));
+    if (widest <= grid_.cell_width) {
+      canvas_.text(x_of(i) + grid_.cell_width / 2, grid_.top - 10, name, "tick mid");
+    } else if (text_width(across_[i]) * kGridFont <= room || i == 0) {
+      canvas_.text(x_of(i), grid_.top - 10, name, "tick");
+    }
+  }
+
+  void draw_cells() {
+    for (std::size_t row = 0; row < down_.size(); ++row) {
+      for (std::size_t column = 0; column < across_.size(); ++column) draw_cell(row, column);
+    }
+  }
+
+  void draw_cell(std::size_t row, std::size_t column) {
+    const double value = grid_.value(map_, row, column);
+    const double gap = grid_.cell_width < 12 ? 0.5 : kGap;
+    const Box box{x_of(column), y_of(row), x_of(column) + grid_.cell_width - gap,
+                  y_of(row) + grid_.cell_height - kGap};
+    const std::string number = shown_number({value, map_.decimals});
+    const std::string tip = fmt::format("{}, {}: {}", shortened(down_[row], 40),
+                                        shortened(across_[column], 40), number);
+    if (std::isnan(value)) return draw_empty_cell(box, tip);
+    const std::string step = fmt::format("q{}", scale_->step(value));
+    canvas_.box(box, "cell " + step, tip);
+    if (!grid_.has_numbers) return;
+    canvas_.text((box.left + box.right) / 2, (box.top + box.bottom) / 2 + 4, number,
+                 "number mid " + step);
+  }
+
+  void draw_empty_cell(const Box& box, const std::string& tip) {
+    canvas_.raw(fmt::format("<g fill=\"url(#{}-hatch)\">", id_));
+    canvas_.box(box, "empty", tip);
+    canvas_.raw("</g>\n");
+  }
+
+  std::string finish() const {
+    const double right = x_of(across_.size()) + 2;
+    const double bottom = y_of(down_.size()) + 4;
+    return canvas_.finish(std::max(right, width_), bottom,
+                          {id_, map_.title, description(map_, scale_)}, right > width_ ? right : 0);
+  }
+
+  const HeatMap& map_;
+  const std::string& id_;
+  double width_;
+  Grid grid_;
+  std::optional<ColorScale> scale_;
+  const std::vector<std::string>& down_;
+  const std::vector<std::string>& across_;
+  Canvas canvas_;
+};
+
+}  // namespace
+
+Picture svg_heat_map(const HeatMap& map, double width, const std::string& id) {
+  return {HeatMapPainter(map, width, id).paint(), ""};
+}
+
+}  // namespace tqcache::eval

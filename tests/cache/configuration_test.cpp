@@ -1,0 +1,252 @@
+#include "tqcache/cache/configuration.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/cache_builder.h"
+#include "tqcache/cache/presets.h"
+
+namespace tqcache::cache {
+namespace {
+
+using codec::Mode;
+using codec::RotationKind;
+using codec::ScaleRule;
+using test::must;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+ConvertOptions parse(const std::string& text) { return must(parse_configuration(text)).options; }
+
+// What counts of options, and nothing else: dense sides are all alike.
+void expect_same(const ConvertOptions& a, const ConvertOptions& b) {
+  EXPECT_EQ(a.keys.dense, b.keys.dense);
+  EXPECT_EQ(a.values.dense, b.values.dense);
+  if (!a.keys.dense) {
+    EXPECT_EQ(a.keys, b.keys);
+  }
+  if (!a.values.dense) {
+    EXPECT_EQ(a.values, b.values);
+  }
+  EXPECT_EQ(a.boundary.n, b.boundary.n);
+  if (a.boundary.n > 0) {
+    EXPECT_EQ(a.boundary.bits, b.boundary.bits);
+  }
+}
+
+void expect_text(const ConvertOptions& options, const std::string& text) {
+  EXPECT_EQ(configuration_text(options), text);
+  SCOPED_TRACE(text);
+  expect_same(parse(text), options);
+}
+
+TEST(Configuration, IsAPreset) {
+  for (const std::string_view name : preset_names()) {
+    SCOPED_TRACE(name);
+    const Configuration parsed = must(parse_configuration(name));
+    EXPECT_EQ(parsed.name, name);
+    expect_same(parsed.options, must(preset(name)));
+    EXPECT_FALSE(parsed.is_dense());
+    expect_text(parsed.options, std::string(name));
+  }
+}
+
+TEST(Configuration, F32LeavesAllDense) {
+  const Configuration parsed = must(parse_configuration("f32"));
+  EXPECT_TRUE(parsed.is_dense());
+  EXPECT_TRUE(parsed.options.keys.dense);
+  EXPECT_TRUE(parsed.options.values.dense);
+  expect_text(parsed.options, "f32");
+}
+
+TEST(Configuration, WithoutAPresetChangesTheDefault) {
+  const ConvertOptions options = parse("v=mse:3");
+  EXPECT_EQ(options.keys, must(preset(kDefaultPreset)).keys);
+  EXPECT_EQ(options.values.codec.bits, 3);
+}
+
+TEST(Configuration, SaysWhatASideIs) {
+  const ConvertOptions plain = parse("k=mse:8,v=dense");
+  EXPECT_EQ(plain.keys.codec.mode, Mode::kMse);
+  EXPECT_EQ(plain.keys.codec.bits, 8);
+  EXPECT_TRUE(plain.values.dense);
+
+  const ConvertOptions prod = parse("k=prod:3");
+  EXPECT_EQ(prod.keys, must(preset("prod3")).keys);
+  const ConvertOptions mixed = parse("k=mixed:3,v=mixed:2:32:4");
+  EXPECT_EQ(mixed.keys, must(preset("turbo3.5")).keys);
+  EXPECT_EQ(mixed.values.codec.bits, 2);
+  EXPECT_EQ(mixed.values.codec.outlier_channels, 32);
+  EXPECT_EQ(mixed.values.codec.outlier_bits, 4);
+  const ConvertOptions affine = parse("k=affine:8,v=affine:4:32");
+  EXPECT_EQ(affine.keys, must(preset("affine8")).keys);
+  EXPECT_EQ(affine.values.codec.group_size, 32);
+  EXPECT_EQ(affine.values.center, Centring::kNone);
+}
+
+TEST(Configuration, SaysWhatIsAroundTheSides) {
+  const ConvertOptions options = parse(
+      "k=mse:4,v=mixed:3,boundary=2:6,sink=4,center=post-rope,rounds=2,seed=7,scale=norm,"
+      "outliers=rolling_variance");
+  EXPECT_EQ(options.boundary.n, 2);
+  EXPECT_EQ(options.boundary.bits, 6);
+  for (const SidePlan& side : {options.keys, options.values}) {
+    EXPECT_EQ(side.n_sinks, 4);
+    EXPECT_EQ(side.center, Centring::kPostRope);
+    EXPECT_EQ(side.codec.rounds, 2);
+    EXPECT_EQ(side.codec.seed, 7u);
+    EXPECT_EQ(side.codec.scale, ScaleRule::kNorm);
+  }
+  EXPECT_EQ(options.values.outlier_policy, OutlierPolicy::kRollingVariance);
+  EXPECT_EQ(options.keys.outlier_policy, OutlierPolicy::kCalibrationVariance);
+  EXPECT_EQ(parse("boundary=3").boundary.bits, 8);
+  EXPECT_EQ(parse("turbo4,rotation=dense").keys.codec.rotation, RotationKind::kDenseQr);
+  EXPECT_EQ(parse("prod4,residual=orthogonal").values.codec.residual, RotationKind::kDenseQr);
+}
+
+TEST(Configuration, ChangesOneSide) {
+  const ConvertOptions options = parse("turbo4,k.center=none,v.sink=8");
+  EXPECT_EQ(options.keys.center, Centring::kNone);
+  EXPECT_EQ(options.values.center, Centring::kPreRope);
+  EXPECT_EQ(options.keys.n_sinks, 0);
+  EXPECT_EQ(options.values.n_sinks, 8);
+}
+
+TEST(Configuration, DoesNotDependOnTheOrderOfItems) {
+  const ConvertOptions options = parse("k=affine:4,center=post-rope,k.center=pre-rope");
+  EXPECT_EQ(options.keys.center, Centring::kPreRope);
+  EXPECT_EQ(options.values.center, Centring::kPostRope);
+  expect_same(parse("k.center=pre-rope,center=post-rope,k=affine:4"), options);
+}
+
+// As the flags of convert have it: what is said of both is said of the side that can have it.
+TEST(Configuration, LeavesASideAloneThatCannotHaveAnItem) {
+  const ConvertOptions half_dense = parse("kfv4,sink=4");
+  EXPECT_TRUE(half_dense.keys.dense);
+  EXPECT_EQ(half_dense.values.n_sinks, 4);
+  const ConvertOptions half_affine = parse("k=mse:4,v=affine:4,rounds=3");
+  EXPECT_EQ(half_affine.keys.codec.rounds, 3);
+  EXPECT_EQ(half_affine.values.codec.rounds, 1);
+}
+
+TEST(Configuration, RefusesWhatItDoesNotKnow) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> refused = {
+      {"", {"without a word"}},
+      {"turbo5", {"\"turbo5\"", "turbo4", "f32"}},
+      {"turbo4,", {"\"\"", "NAME=VALUE"}},
+      {"sink=4,turbo4", {"\"turbo4\"", "a preset stands first"}},
+      {"turbo4,turbo3", {"\"turbo3\"", "a preset stands first"}},
+      {"turbo4;turbo3", {"turbo4;turbo3", "several"}},
+      {"skin=4", {"skin=4: not one of k, v, boundary, sink"}},
+      {"k.boundary=2", {"k.boundary=2: not one of"}},
+      {"sink=4,sink=5", {"sink=5: given twice"}},
+      {"k=mse:4,k=mse:4", {"k=mse:4: given twice"}},
+      {"k=", {"k=:  is none of dense, mse:1"}},
+      {"k=mse", {"k=mse: mse is none of"}},
+      {"k=mse:0", {"mse:0 is none of"}},
+      {"k=mse:9", {"mse:9 is none of"}},
+      {"k=mse:4:4", {"mse:4:4 is none of"}},
+      {"k=mse:4x", {"mse:4x is none of"}},
+      {"k=mse:-4", {"mse:-4 is none of"}},
+      {"k=mean:4", {"mean:4 is none of"}},
+      {"k=prod:1", {"prod:1 is none of"}},
+      {"k=prod:3:1", {"prod:3:1 is none of"}},
+      {"k=mixed:8", {"mixed:8 is none of"}},
+      {"k=mixed:3:32", {"mixed:3:32 is none of"}},
+      {"k=mixed:3:32:3", {"mixed:3:32:3 is none of"}},
+      {"k=mixed:3:2000:4", {"mixed:3:2000:4 is none of"}},
+      {"k=affine:4:48", {"affine:4:48 is none of"}},
+      {"k=affine:4:64:2", {"affine:4:64:2 is none of"}},
+      {"k=dense:4", {"dense:4 is none of"}},
+      {"boundary=x", {"boundary=x", "number of layers"}},
+      {"boundary=2:9", {"boundary=2:9"}},
+      {"boundary=2:", {"boundary=2:"}},
+      {"boundary=2000", {"boundary=2000"}},
+      {"sink=257", {"sink=257: 257 is not 0 to 256"}},
+      {"sink=-1", {"sink=-1: -1 is not 0 to 256"}},
+      {"center=mean", {"mean is none of pre-rope, post-rope, none"}},
+      {"rotation=none", {"none is none of hadamard, dense"}},
+      {"rounds=4", {"4 is not 1 to 3"}},
+      {"rotation=dense,rounds=2", {"rounds do not go with rotation=dense"}},
+      {"seed=18446744073709551616", {"not a number below 2^64"}},
+      {"scale=peak", {"peak is none of unbiased, norm, raw"}},
+      {"prod4,residual=hadamard", {"hadamard is none of gaussian, orthogonal"}},
+      {"turbo3.5,outliers=all", {"all is none of calibration_variance"}},
+      {"f32,sink=4", {"sink=4: nothing of this configuration has that"}},
+      {"turbo4,residual=gaussian", {"residual=gaussian: nothing"}},
+      {"turbo4,outliers=rolling_variance", {"outliers=rolling_variance: nothing"}},
+      {"affine4,rounds=2", {"rounds=2: nothing"}},
+      {"kfv4,k.sink=2", {"k.sink=2: nothing"}},
+  };
+  for (const auto& [text, words] : refused) {
+    SCOPED_TRACE(text);
+    const auto parsed = parse_configuration(text);
+    ASSERT_FALSE(parsed);
+    EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidArgument);
+    for (const std::string& word : words) EXPECT_THAT(parsed.error().message, HasSubstr(word));
+  }
+}
+
+std::vector<std::string> names_of(const std::string& text) {
+  std::vector<std::string> names;
+  for (const Configuration& each : must(parse_configurations(text))) names.push_back(each.name);
+  return names;
+}
+
+TEST(Configurations, BeginWithAName) {
+  EXPECT_THAT(names_of("turbo4"), ElementsAre("turbo4"));
+  EXPECT_THAT(names_of("f32,turbo4,kfv4"), ElementsAre("f32", "turbo4", "kfv4"));
+  EXPECT_THAT(names_of("f32,turbo4,sink=4,center=none,kfv4"),
+              ElementsAre("f32", "turbo4,sink=4,center=none", "kfv4"));
+  EXPECT_THAT(names_of("k=mse:4,v=mse:3,turbo3"), ElementsAre("k=mse:4,v=mse:3", "turbo3"));
+}
+
+TEST(Configurations, ArePartedBySemicolonsIfThereIsOne) {
+  EXPECT_THAT(names_of("k=mse:4;k=mse:3,v=mse:3;turbo4,sink=2"),
+              ElementsAre("k=mse:4", "k=mse:3,v=mse:3", "turbo4,sink=2"));
+}
+
+TEST(Configurations, RefuseEveryWrongOne) {
+  for (const std::string text : {"", "turbo4,,turbo3", "turbo4;", ";", "turbo4,turbo5",
+                                 "turbo4;turbo3,turbo2", "turbo4,sink=4,sink=4"}) {
+    SCOPED_TRACE(text);
+    const auto parsed = parse_configurations(text);
+    ASSERT_FALSE(parsed);
+    EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST(ConfigurationText, IsTheShortestThatMeansTheSame) {
+  expect_text({}, "turbo4");
+  expect_text(parse("turbo4,v=mse:3"), "k4v3");
+  expect_text(parse("k=dense"), "kfv4");
+  expect_text(parse("k=mse:4,v=dense"), "v=dense");
+  expect_text(parse("turbo4,k.sink=4,v.sink=4"), "sink=4");
+  expect_text(parse("kfv4,center=none"), "kfv4,center=none");
+  expect_text(parse("turbo3,center=none,boundary=2"), "turbo3,boundary=2,center=none");
+  expect_text(parse("boundary=1:6"), "boundary=1:6");
+  expect_text(parse("boundary=0:6"), "turbo4");
+  expect_text(parse("turbo4,k.center=none"), "k.center=none");
+}
+
+TEST(ConfigurationText, IsReadToTheSameOptions) {
+  for (const std::string text :
+       {"k=mixed:3:32:5,v=affine:4:32,outliers=rolling_variance", "prod3,residual=orthogonal",
+        "turbo2,rotation=dense,seed=18446744073709551615", "k=mse:1,v=prod:8,scale=norm",
+        "k=affine:3:128,v=dense,boundary=1024:1", "k8v4,k.rounds=3,v.scale=raw,sink=256",
+        "turbo2.5,k.outliers=rolling_variance,v.seed=0", "affine4,center=pre-rope",
+        "prod4,scale=unbiased,k.center=none,v.center=post-rope"}) {
+    SCOPED_TRACE(text);
+    const ConvertOptions options = parse(text);
+    const std::string again = configuration_text(options);
+    EXPECT_LE(again.size(), text.size());
+    expect_text(options, again);
+  }
+}
+
+}  // namespace
+}  // namespace tqcache::cache

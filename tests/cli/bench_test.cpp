@@ -1,0 +1,134 @@
+// `tqcache bench`: its fields, its table, and what it refuses to compare. No test looks at a time.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "cli/demo.h"
+
+namespace tqcache::test {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+Output bench(const std::vector<std::string>& flags) {
+  std::vector<std::string> args = {"bench", "-m", kModel, "--warmup", "0"};
+  args.insert(args.end(), {"--generation-tokens", "2"});
+  if (!std::ranges::count(flags, "--repeats")) args.insert(args.end(), {"--repeats", "1"});
+  args.insert(args.end(), flags.begin(), flags.end());
+  return tqcache(args);
+}
+
+json bench_json(std::vector<std::string> flags) {
+  flags.emplace_back("--json");
+  const Output output = bench(flags);
+  if (output.exit_code != 0) throw std::runtime_error(output.err);
+  return json::parse(output.out);
+}
+
+void expect_usage_error(const std::vector<std::string>& flags, const std::string& part) {
+  const Output output = bench(flags);
+  EXPECT_EQ(output.exit_code, 2) << output.err;
+  EXPECT_THAT(output.err, HasSubstr(part));
+  EXPECT_EQ(output.out, "");
+}
+
+TEST(Bench, HasTheFieldsOfGenerateForEachBackendAndAllRuns) {
+  const json all = bench_json(
+      {"--backend", "baseline,affine,turbo", "--prompt-tokens", "300", "--repeats", "2"});
+  EXPECT_EQ(all["schema"], 1);
+  EXPECT_EQ(all["model"], kModel);
+  EXPECT_EQ(all["warmup"], 0);
+  EXPECT_EQ(all["repeats"], 2);
+  EXPECT_EQ(all["seed"], 1);
+  ASSERT_EQ(all["backends"].size(), 3u);
+  const json generated = generate({"-p", "Once", "-n", "1"});
+  const std::vector<std::string> names = {"baseline", "affine", "turbo"};
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const json& backend = all["backends"][i];
+    EXPECT_EQ(backend["backend"], names[i]);
+    for (const auto& [key, value] : generated.items()) {
+      if (key == "text" || key == "token_ids" || key == "stop_reason") continue;
+      EXPECT_TRUE(backend.contains(key)) << key;
+    }
+    EXPECT_EQ(backend["prompt_tokens"], 300);
+    EXPECT_EQ(backend["generation_tokens"], 2);
+    EXPECT_EQ(backend["timed_generation_tokens"], 2);
+    EXPECT_GT(backend["prompt_tps"], 0);
+    EXPECT_GT(backend["generation_tps"], 0);
+    ASSERT_EQ(backend["runs"].size(), 2u);
+    for (const json& run : backend["runs"]) EXPECT_GT(run["generation_wall_time_s"], 0);
+  }
+  EXPECT_EQ(all["backends"][0]["packed_blocks"], 0);
+  EXPECT_EQ(all["backends"][2]["packed_blocks"], 16);
+  EXPECT_EQ(all["backends"][2]["configuration"], "turbo4");
+  ASSERT_EQ(all["comparison"].size(), 2u);
+  EXPECT_EQ(all["comparison"][1]["backend"], "turbo");
+  EXPECT_GT(all["comparison"][1]["cache_ratio"], 1.5);
+}
+
+TEST(Bench, PrintsATableOfMediansAndOneOfRuns) {
+  const Output output = bench({"--prompt-tokens", "256"});
+  ASSERT_EQ(output.exit_code, 0) << output.err;
+  EXPECT_THAT(output.out, AllOf(HasSubstr("Medians"), HasSubstr("Runs"), HasSubstr("baseline"),
+                                HasSubstr("turbo4"), HasSubstr("smaller x")));
+}
+
+TEST(Bench, OfOneBackendComparesNothing) {
+  EXPECT_TRUE(
+      bench_json({"--backend", "baseline", "--prompt-tokens", "5"})["comparison"].is_null());
+  EXPECT_TRUE(bench_json({"--backend", "turbo", "--prompt-tokens", "256"})["comparison"].is_null());
+}
+
+TEST(Bench, RefusesToCompareWhenNothingWasPacked) {
+  expect_usage_error({"--prompt-tokens", "100"}, "turbo: nothing was packed: 102 tokens");
+  expect_usage_error({"--prompt-tokens", "100", "--json"}, "nothing was packed");
+  expect_usage_error({"--backend", "affine", "--prompt-tokens", "100"},
+                     "affine: nothing was packed");
+  expect_usage_error({"--config", "f32", "--prompt-tokens", "300"}, "turbo: nothing was packed");
+}
+
+TEST(Bench, TakesAConfigurationForTheBackendBesideTheBaseline) {
+  const json all = bench_json(
+      {"--backend", "baseline,turbo", "--config", "k=mse:4,v=dense", "--prompt-tokens", "256"});
+  EXPECT_EQ(all["backends"][1]["configuration"], "k=mse:4,v=dense");
+  EXPECT_EQ(all["backends"][1]["packed_blocks"], 8);
+  EXPECT_EQ(all["backends"][0]["configuration"], "dense f16");
+}
+
+TEST(Bench, RefusesConfigurationsThatBelongToNoOrToAnotherBackend) {
+  expect_usage_error({"--backend", "affine", "--config", "turbo4"},
+                     "turbo4 is not of the backend affine");
+  expect_usage_error({"--backend", "turbo", "--config", "affine4"},
+                     "affine4 is not of the backend turbo");
+  expect_usage_error({"--backend", "baseline", "--config", "turbo4"}, "the baseline has none");
+  expect_usage_error({"--backend", "affine,turbo", "--config", "turbo4"},
+                     "--config is of one backend");
+  expect_usage_error({"--backend", "turbo", "--config", "nonsense"}, "--config: ");
+  expect_usage_error({"--backend", "turbo,turbo"}, "turbo is there twice");
+  expect_usage_error({"--backend", "fast"}, "fast");
+  expect_usage_error({"--repeats", "0"}, "--repeats");
+}
+
+TEST(Bench, TakesItsTokensFromAText) {
+  const json all = bench_json({"--backend", "baseline", "--file", kBook, "--prompt-tokens", "20"});
+  EXPECT_EQ(all["file"], kBook);
+  EXPECT_TRUE(all["seed"].is_null());
+  expect_usage_error({"--backend", "baseline", "--file", kBook, "--prompt-tokens", "100000"},
+                     "tokens, and 100002 are to be read and written");
+}
+
+TEST(Bench, WritesAPage) {
+  const TempDir dir;
+  const std::string page = (dir / "bench.html").string();
+  const Output output = bench({"--backend", "baseline", "--prompt-tokens", "5", "--html", page});
+  ASSERT_EQ(output.exit_code, 0) << output.err;
+  EXPECT_FALSE(read_all(page).empty());
+  EXPECT_NE(bench({"--backend", "baseline", "--prompt-tokens", "5", "--html", page}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace tqcache::test

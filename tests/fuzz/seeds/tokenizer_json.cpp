@@ -1,0 +1,44 @@
+// Tokenizers of a few tokens, with and without the configs beside them.
+
+#include <string>
+
+#include "fuzz/seeds/seeds.h"
+#include "model/tiny_files.h"
+
+namespace tqcache::fuzz {
+namespace {
+
+// With the letters of the byte alphabet as the target has them: one byte.
+std::string shortened(const tiny::Json& tokenizer) {
+  tiny::Json root = tokenizer;
+  for (const std::string& letter : tiny::byte_letters()) root["model"]["vocab"].erase(letter);
+  root["model"]["vocab"]["#"] = 0;
+  std::string text = root.dump();
+  return text.replace(text.find("\"#\":0"), 5, "\x1f");
+}
+
+}  // namespace
+
+void make_tokenizer_json(const SeedFolder& seeds) {
+  tiny::Json root = tiny::tokenizer();
+  seeds.add("tiny", shortened(root));
+  seeds.add("with_configs", shortened(root) + "\x1e{\"eos_token\":\"<|im_end|>\"}\x1e" +
+                                R"({"eos_token_id":[261,262]})");
+  root["normalizer"] = {{"type", "NFC"}};
+  root["post_processor"] = {{"type", "ByteLevel"}};
+  const tiny::Json split = {{"type", "Split"},
+                            {"pattern", {{"Regex", "\\p{N}|[^\\s]+|\\s+(?!\\S)"}}},
+                            {"behavior", "Isolated"},
+                            {"invert", false}};
+  const tiny::Json bytes = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  root["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}};
+  seeds.add("split_and_nfc", shortened(root));
+  root["model"]["vocab"] = {{"a", 0}};
+  root["model"]["merges"] = tiny::Json::array({tiny::Json::array({"a", "a"})});
+  root["model"]["ignore_merges"] = true;
+  root["added_tokens"] = tiny::Json::array({tiny::added_token(1, "<x>", true)});
+  seeds.add("short", root.dump());
+}
+
+}  // namespace tqcache::fuzz
