@@ -15,9 +15,9 @@ constexpr unsigned kFields = 8;  // bits of a byte
 }  // namespace
 
 unsigned highest_density(std::span<const std::uint8_t> symbols) {
-  const auto [least, most] = std::ranges::minmax(symbols);
+  const auto range = std::ranges::minmax(symbols);
   const auto fits = [&](unsigned density) {
-    return least >= lowest(density) && most < lowest(density) + (1u << kFields / density);
+    return range.min >= lowest(density) && range.max < lowest(density) + (1u << kFields / density);
   };
   return fits(4) ? 4 : fits(2) ? 2 : 1;
 }
