@@ -54,6 +54,7 @@ constexpr const char* kExamples =
   tqcache convert book.kv book.tqkv --boundary-layers 2 --sink-tokens 4
   tqcache convert book.kv book.tqkv --mode mixed --outlier-channels 32
   tqcache convert book.kv book.tqkv --tier lossless
+  tqcache convert book.kv book.tqkv --tier archive --bits 2.8
   tqcache convert book.kv chapter.tqkv --tokens 4096
   tqcache convert - - < book.kv > book.tqkv
   tqcache convert mlx.safetensors book.tqkv -m hf-folder --ids book.json
@@ -106,6 +107,7 @@ struct Job {
   cache::ConvertOptions options;
   format::WriteOptions write;
   ModelFacts model;
+  std::optional<format::ArchiveTarget> archive;  // what its file shall come to
 
   bool to_stdout() const { return flags.output == "-"; }
   Overwrite overwrite() const { return flags.force ? Overwrite::kAllow : Overwrite::kRefuse; }
@@ -196,6 +198,16 @@ class WatchedSource : public ByteSource {
   mutable std::atomic<bool> failed_ = false;
 };
 
+// Finds the step of an archive, if one is to be made.
+Result<void> settle_archive(const Console& console, const format::SectionSource& source,
+                            Job& job) {
+  if (!job.archive || job.target != Target::kTqkv) return {};
+  ProgressBar bar(console, "measuring", Unit::kSides);
+  TQC_TRY_ASSIGN(job.options,
+                 format::choose_step(source, job.options, *job.archive, bar.callback()));
+  return {};
+}
+
 Outcome<std::uint64_t> written(const std::string& name, const Job& job,
                                const WatchedSource& watched, Result<void> done) {
   const std::string& output = job.flags.output;
@@ -234,11 +246,16 @@ Result<void> convert_to_file(const Console& console, const WatchedSource& source
   return write_other(console, reader, job);
 }
 
-Outcome<ExitCode> convert_own(const Console& console, CacheInput input, const Job& job) {
+Outcome<ExitCode> convert_own(const Console& console, CacheInput input, Job& job) {
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,
                  in_file(input.name, format::read_cache_info(*input.source)));
   const std::int64_t n_tokens = job.flags.first_tokens.value_or(info.n_tokens());
   Sizes sizes{input.file_bytes, 0, n_tokens, value_count(info, n_tokens)};
+  if (job.archive) {
+    TQC_TRY_ASSIGN(const auto reader, in_file(input.name, format::SectionReader::open(
+                                                              *input.source, job.flags.first_tokens)));
+    TQC_TRY(in_file(input.name, settle_archive(console, reader, job)));
+  }
   if (job.to_stdout()) {
     TQC_TRY_ASSIGN(sizes.after, convert_to_stdout(console, input, job));
   } else {
@@ -331,6 +348,7 @@ Outcome<ExitCode> convert_foreign(const Console& console, const std::string& nam
   const format::Manifest& manifest = sections->manifest();
   TQC_TRY(in_file(name, check_kept_codes(manifest, job)));
   Sizes sizes{input.file_bytes, 0, manifest.n_tokens(), value_count(manifest, manifest.n_tokens())};
+  TQC_TRY(in_file(name, settle_archive(console, *sections, job)));
   TQC_TRY_ASSIGN(sizes.after, convert_sections(console, name, *sections, *watched, job));
   if (job.target == Target::kTqkv) tell_fallback(console, manifest, job.options);
   for (std::string& each : losses_of(job.target, manifest)) {
@@ -365,8 +383,11 @@ Result<void> check_flags(const ConvertFlags& flags, Target target, bool is_forei
 
 Outcome<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   TQC_TRY_ASSIGN(const Target target, target_of(flags.target, flags.output));
-  Job job{flags, target, {}, {}, {}};
-  TQC_TRY_ASSIGN(job.options, convert_options(flags.codec));
+  Job job{flags, target, {}, {}, {}, {}};
+  job.archive = archive_target(flags.tier, flags.codec);
+  CodecFlags codec = flags.codec;
+  if (job.archive) codec.both.bits = codec.both.exact_bits = {};  // said of the whole file
+  TQC_TRY_ASSIGN(job.options, convert_options(codec));
   job.options.n_threads = flags.n_threads;
   CompressionFlags compression = flags.compression;
   TQC_TRY(apply_tier(flags.tier, flags.of_codec, job.options, compression));

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <charconv>
+#include <cmath>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -61,9 +62,18 @@ class SideFlagAdder {
 
   void add_all(SideFlags& side) {
     const std::string bits = prefix_.empty() ? "-b,--bits" : fmt::format("--{}bits", prefix_);
-    app_.add_option(
-            bits, side.bits,
-            prefix_.empty() ? "Bits of a packed value, 1 to 8; 16: stay dense" : "As --bits")
+    app_.add_option_function<double>(
+            bits,
+            [&side](double value) {
+              side.exact_bits = value;
+              side.bits.reset();
+              if (value == std::floor(value) && std::abs(value) < 1000) {
+                side.bits = static_cast<int>(value);
+              }
+            },
+            prefix_.empty() ? "Bits of a packed value, 1 to 8; 16: stay dense. With --tier archive "
+                              "those of the whole file for a value, also 2.4"
+                            : "As --bits")
         ->type_name("B")
         ->group(group_);
     add_word("mode", side.mode, cache::kModeWords,
@@ -361,6 +371,11 @@ Result<cache::BoundaryLayers> parse_boundary(const std::string& text) {
   return cache::BoundaryLayers{*n, static_cast<int>(*bits)};
 }
 
+Result<void> check_whole(const SideFlags& side, std::string_view prefix) {
+  if (!side.exact_bits || side.bits) return {};
+  return usage_error(fmt::format("--{}bits: {} is not a whole number", prefix, *side.exact_bits));
+}
+
 }  // namespace
 
 void add_codec_flags(CLI::App& app, CodecFlags& flags) {
@@ -387,6 +402,9 @@ void add_codec_flags(CLI::App& app, CodecFlags& flags) {
 }
 
 Result<cache::ConvertOptions> convert_options(const CodecFlags& flags) {
+  TQC_TRY(check_whole(flags.both, ""));
+  TQC_TRY(check_whole(flags.keys, "key-"));
+  TQC_TRY(check_whole(flags.values, "value-"));
   if (flags.configuration) {
     auto parsed = cache::parse_configuration(*flags.configuration);
     if (!parsed) return in_context("--config", std::move(parsed).error());

@@ -19,7 +19,8 @@ namespace tqcache::cli {
 
 // What was given for one side, or for both. Absent: as the preset has it.
 struct SideFlags {
-  std::optional<int> bits;  // 16: dense
+  std::optional<int> bits;  // 16: dense; absent too when the number given is not a whole one
+  std::optional<double> exact_bits;  // as given
   std::optional<std::string> mode;
   std::optional<std::string> scale;
   std::optional<std::string> rotation;

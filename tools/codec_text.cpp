@@ -35,6 +35,10 @@ std::string mode_text(const format::SideInfo& side) {
     return fmt::format("mixed {} bits for {} channels, {} for {}", first.quantizer.bits,
                        first.quantizer.head_dim, last.quantizer.bits, last.quantizer.head_dim);
   }
+  if (first.quantizer.scale == codec::ScaleRule::kStep) {
+    return fmt::format("archive, step {:.4f}{}", first.quantizer.step,
+                       side.maps.empty() ? "" : ", maps made for its vectors");
+  }
   return fmt::format("turbo {} bits", first.quantizer.bits);
 }
 

@@ -57,6 +57,8 @@ std::string_view compression_word(format::Compression compression) {
       return "zstd";
     case format::Compression::kPlanes:
       return "planes";
+    case format::Compression::kSymbols:
+      return "symbols";
   }
   return "unknown";
 }

@@ -24,6 +24,8 @@ std::string amount(Unit unit, std::uint64_t done, std::uint64_t total) {
       return fmt::format("{}/{}", human_bytes(done), human_bytes(total));
     case Unit::kVectors:
       return fmt::format("{}/{} vectors", grouped(done), grouped(total));
+    case Unit::kSides:
+      return fmt::format("{}/{} sides", grouped(done), grouped(total));
     case Unit::kLayers:
       return fmt::format("{}/{} layers", grouped(done), grouped(total));
   }

@@ -2,22 +2,27 @@
 // tools/tier.h: how much of a cache `tqcache convert` gives away for a smaller file.
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli.h"
+#include "codec_flags.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/convert.h"
+#include "tqcache/format/archive_rate.h"
 
 namespace tqcache::cli {
 
 enum class Tier {
   kTurbo,     // packed, and used as it stands in the file
   kLossless,  // every value as it was, bit for bit; the bytes alone get fewer
+  kArchive,   // packed for disk: as few bits as are asked for
 };
 
 struct TierFlags {
   Tier tier = Tier::kTurbo;
+  std::optional<double> target_mse;  // of kArchive, in place of bits
 };
 
 void add_tier_flag(CLI::App& app, TierFlags& flags);
@@ -28,6 +33,10 @@ void add_tier_flag(CLI::App& app, TierFlags& flags);
 // Errors: kInvalidArgument when one of them was given with a tier that packs nothing.
 Result<void> apply_tier(const TierFlags& flags, const std::vector<const CLI::Option*>& of_codec,
                         cache::ConvertOptions& options, CompressionFlags& compression);
+
+// What an archive shall come to, or nothing if none is to be made. Without flags: 3 bits.
+std::optional<format::ArchiveTarget> archive_target(const TierFlags& flags,
+                                                    const CodecFlags& codec);
 
 // The first of them that was given, or empty.
 std::string first_given(const std::vector<const CLI::Option*>& options);

@@ -86,6 +86,13 @@ TEST(Configuration, SaysWhatASideIs) {
   EXPECT_EQ(affine.keys, must(preset("affine8")).keys);
   EXPECT_EQ(affine.values.codec.group_size, 32);
   EXPECT_EQ(affine.values.center, Centring::kNone);
+  const ConvertOptions archive = parse("k=trellis:0.25:map,v=trellis:1,sink=4");
+  EXPECT_EQ(archive.keys.codec.mode, codec::Mode::kTrellis);
+  EXPECT_EQ(archive.keys.codec.step, 0.25f);
+  EXPECT_TRUE(archive.keys.fit_maps);
+  EXPECT_EQ(archive.values.codec.step, 1.0f);
+  EXPECT_FALSE(archive.values.fit_maps);
+  EXPECT_EQ(archive.values.n_sinks, 4);
 }
 
 TEST(Configuration, SaysWhatIsAroundTheSides) {
@@ -148,6 +155,11 @@ TEST(Configuration, RefusesWhatItDoesNotKnow) {
       {"k=", {"k=:  is none of dense, mse:1"}},
       {"k=mse", {"k=mse: mse is none of"}},
       {"k=mse:0", {"mse:0 is none of"}},
+      {"k=trellis", {"trellis is none of"}},
+      {"k=trellis:0", {"trellis:0 is none of"}},
+      {"k=trellis:9", {"trellis:9 is none of"}},
+      {"k=trellis:nan", {"trellis:nan is none of"}},
+      {"k=trellis:1:maps", {"trellis:1:maps is none of"}},
       {"k=mse:9", {"mse:9 is none of"}},
       {"k=mse:4:4", {"mse:4:4 is none of"}},
       {"k=mse:4x", {"mse:4x is none of"}},
@@ -241,6 +253,7 @@ TEST(ConfigurationText, IsReadToTheSameOptions) {
        {"k=mixed:3:32:5,v=affine:4:32,outliers=rolling_variance", "prod3,residual=orthogonal",
         "turbo2,rotation=dense,seed=18446744073709551615", "k=mse:1,v=prod:8,scale=norm",
         "k=affine:3:128,v=dense,boundary=1024:1", "k8v4,k.rounds=3,v.scale=raw,sink=256",
+        "k=trellis:0.2333:map,v=trellis:0.5,v.rounds=2",
         "turbo2.5,k.outliers=rolling_variance,v.seed=0", "affine4,center=pre-rope",
         "prod4,scale=unbiased,k.center=none,v.center=post-rope"}) {
     SCOPED_TRACE(text);

@@ -38,6 +38,7 @@ inline std::vector<CodecSpec> specs_of_every_mode(int head_dim) {
                    .bits = 2,
                    .outlier_channels = head_dim / 4,
                    .outlier_bits = 3});
+  specs.push_back({.head_dim = head_dim, .mode = Mode::kTrellis, .step = 0.25f});
   const int group_size = std::gcd(head_dim, 64);
   for (const int bits : {4, 8}) {
     if (group_size < 32) continue;

@@ -72,6 +72,14 @@ TEST(FlippedBit, OfTheSmallestGoldenFilesIsFound) {
 TEST(FlippedBit, OfAllKindsOfLayersIsFound) {
   expect_flips_found(smallest_mixed(Compression::kNone), all_bits, all_bits);
   expect_flips_found(smallest_mixed(Compression::kZstd), all_bits, all_bits);
+  expect_flips_found(smallest_mixed(Compression::kPlanes), all_bits, all_bits);
+}
+
+TEST(FlippedBit, OfPlanesIsFound) {
+  const Bytes file =
+      file_of(CacheBuilder(20).dense({1, 8}, Dtype::kBF16).build(), Compression::kPlanes);
+  ASSERT_EQ(info_of(file).sections[0].compression, Compression::kPlanes);
+  expect_flips_found(file, all_bits, all_bits);
 }
 
 TEST(FlippedBit, OfPlanesIsFound) {

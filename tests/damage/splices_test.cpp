@@ -43,10 +43,8 @@ class Splice : public testing::TestWithParam<Compression> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Of, Splice, testing::Values(Compression::kNone, Compression::kZstd),
-                         [](const auto& test) {
-                           return test.param == Compression::kZstd ? "Zstd" : "Stored";
-                         });
+INSTANTIATE_TEST_SUITE_P(Of, Splice, testing::ValuesIn(kCompressions),
+                         [](const auto& test) { return name_of(test.param); });
 
 TEST_P(Splice, OfTwoSectionsOfOneFileIsFound) {
   const auto pairs = equal_sized();
@@ -107,8 +105,7 @@ TEST_P(Splice, OfRowsOfTheSectionTableIsRefused) {
 TEST_P(Splice, OfARowTooManyOrTooFewIsRefused) {
   for (std::size_t i = 0; i < manifest_.sections.size(); ++i) {
     Manifest more = manifest_;
-    more.sections.insert(more.sections.begin() + static_cast<std::ptrdiff_t>(i),
-                         more.sections[i]);
+    more.sections.insert(more.sections.begin() + static_cast<std::ptrdiff_t>(i), more.sections[i]);
     expect_refused(with_named_manifest(a_, more), ErrorCode::kCorrupt, "sections where");
     Manifest fewer = manifest_;
     fewer.sections.erase(fewer.sections.begin() + static_cast<std::ptrdiff_t>(i));

@@ -254,6 +254,29 @@ def turned(x, terms, rounded):
     return first + second + x[2 * half :]
 
 
+# --- maps of kv heads: codec.md 10
+
+
+def map_rows(entries, dim):
+    """Orthogonal rows from those of a file, in 64ths."""
+    rows = [[e / 64 for e in entries[i : i + dim]] for i in range(0, dim * dim, dim)]
+    orthogonal(rows)
+    return [f32(row) for row in rows]
+
+
+def unmapped(vectors, rows, turns, position):
+    """M^T y of every vector; with turns (n_dims, base, factors) R_p M^T y."""
+    if turns:
+        terms = rope_terms(*turns, position)
+        rows = [f32(turned(row, terms, list)) for row in rows]
+    back = matrix_back(len(rows), rows)
+    vectors = [back(y) for y in vectors]
+    if not turns:
+        return vectors
+    in_block = [[f32(each) for each in rope_terms(*turns, j)] for j in range(BLOCK)]
+    return [turned(x, terms, f32) for x, terms in zip(vectors, in_block)]
+
+
 def with_mean(vectors, mean, turns, position):
     """Adds what was taken out. turns: n_dims, base and factors of RoPE for a mean that turns, else None."""
     means = [mean] * BLOCK

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "file_fixture.h"
+#include "archive_fixture.h"
 #include "support/temp_dir.h"
 #include "tqcache/format/section_bytes.h"
 
@@ -157,6 +157,13 @@ TEST_F(IndependentReader, ReadsTheSameFromEveryKindOfFile) {
     expect_read_alike(file_of(cache));
     expect_read_alike(file_of(cache, Compression::kPlanes));
   }
+}
+
+TEST_F(IndependentReader, ReadsSymbolsAndMaps) {
+  const Bytes file = file_of(archive_cache());
+  expect_read_alike(
+      replace_first_section(file, symbols_of(file).bytes(), Compression::kSymbols));
+  expect_read_alike(file_of(mapped_cache()));
 }
 
 TEST_F(IndependentReader, ReadsHiddenTokens) {

@@ -476,8 +476,8 @@ TEST(SectionTable, RefusesSectionsInAnotherOrder) {
 TEST(SectionTable, RefusesUnknownEnumerations) {
   expect_rule(ErrorCode::kCorrupt, "section 0: unknown side 3",
               [](Manifest& m) { m.sections[0].side = static_cast<format::SideName>(3); });
-  expect_rule(ErrorCode::kCorrupt, "section 0: unknown compression 3",
-              [](Manifest& m) { m.sections[0].compression = static_cast<Compression>(3); });
+  expect_rule(ErrorCode::kCorrupt, "section 0: unknown compression 4",
+              [](Manifest& m) { m.sections[0].compression = static_cast<Compression>(4); });
 }
 
 TEST(SectionTable, RefusesAPackedSectionOfASideThatIsNotTurbo) {

@@ -16,6 +16,7 @@ import struct
 import sys
 
 sys.dont_write_bytecode = True  # leaves the source folder as it is
+import decode_symbols
 import decode_turbo
 
 try:
@@ -34,7 +35,7 @@ DTYPE_BYTES = [4, 2, 2]
 SECTION = struct.Struct("<QQQ16s32sIIBBBBI")
 GAP = struct.Struct("<QQ16s")
 GROWING, GAPS, HIDDEN, PLANES = 1, 2, 4, 8  # required features
-STORED, ZSTD, IN_PLANES = 0, 1, 2  # compressions
+STORED, ZSTD, IN_PLANES, SYMBOLS = range(4)  # compressions
 not_checked = set()
 
 
@@ -142,14 +143,17 @@ def sized(data):
 def name_part(part):
     name = u64(part.scalar(0, "I")) + u64(part.scalar(1, "I")) + u64(part.scalar(2, "B"))
     name += sized(part.text(3)) + u64(part.scalar(4, "B")) + u64(part.scalar(5, "Q"))
-    name += sized(part.text(6)) + u64(part.scalar(7, "B")) + u64(part.scalar(8, "B"))
+    name += sized(part.text(6))
+    if part.text(6) == b"step.v1":
+        name += u64(part.scalar(11, "I"))  # the bits of an f32
+    name += u64(part.scalar(7, "B")) + u64(part.scalar(8, "B"))
     name += sized(part.vector(9, 4)[0])
     if part.text(3) == b"matrix.v1":
         name += hashlib.sha256(part.vector(10, 4)[0]).digest()
     return name
 
 
-def name_side(side):
+def name_side(side, shape):
     name = sized(side.text(0)) + u64(side.scalar(1, "B"))
     codec = side.table(2)
     if codec:
@@ -157,6 +161,14 @@ def name_side(side):
         name += b"".join(name_part(part) for part in codec.tables(1))
         name += sized(side.text(3)) + sized(side.vector(4, 4)[0] if side.where(4) else b"")
         name += sized(side.vector(5, 2)[0] if side.where(5) else b"") + u64(side.scalar(6, "H"))
+    if side.text(0) == b"tqcache.trellis.v1":
+        heads, dim = shape
+        stored = side.vector(7, 1)[0] if side.where(7) else b""
+        if stored and len(stored) != heads * dim * dim:
+            stored = unframed(stored, heads * dim * dim)
+            if stored is None:
+                not_checked.add("maps (no module zstandard)")
+        name += sized(stored or b"")
     return name
 
 
@@ -164,7 +176,8 @@ def name_layer(layer):
     parts = sized(layer.text(0))
     if layer.text(0) == b"tqcache.attention.v1":
         parts += u64(layer.scalar(1, "I")) + u64(layer.scalar(2, "I"))
-        return parts + name_side(layer.table(3)) + name_side(layer.table(4))
+        shape = layer.scalar(1, "I"), layer.scalar(2, "I")
+        return parts + name_side(layer.table(3), shape) + name_side(layer.table(4), shape)
     if layer.text(0) == b"tqcache.rotating.v1":
         parts += b"".join(u64(layer.scalar(field, "I")) for field in (1, 2, 6, 7))
     arrays = layer.tables(5)
@@ -243,8 +256,41 @@ def check_window(layer, n_tokens):
     require(all(array.numbers(2, "Q") == shape for array in arrays), "shape of a window")
 
 
+def raw_blocks(frame):
+    """The content of a zstd frame that nothing was compressed in (RFC 8878, 3.1.1), or None."""
+    descriptor, at = frame[4], 5
+    at += 0 if descriptor & 0x20 else 1
+    at += [descriptor >> 5 & 1, 2, 4, 8][descriptor >> 6]
+    content, is_last = b"", False
+    while not is_last:
+        header = int.from_bytes(frame[at : at + 3], "little")
+        is_last, kind, size = header & 1, header >> 1 & 3, header >> 3
+        if kind != 0:
+            return None
+        content += frame[at + 3 : at + 3 + size]
+        at += 3 + size
+    return content
+
+
 def unframed(frame, size):
-    return zstandard.ZstdDecompressor().decompress(frame, size)
+    """None without zstandard."""
+    if zstandard is not None:
+        return zstandard.ZstdDecompressor().decompress(frame, size)
+    content = raw_blocks(frame)
+    if content is None:
+        not_checked.add("compressed sections (no module zstandard)")
+    return content
+
+
+def from_symbols(stored, layer, section):
+    heads, dim = layer.scalar(1, "I"), layer.scalar(2, "I")
+    side = layer.table(3 + section["side"])
+    n_sinks = side.scalar(6, "H") if section["block"] == 0 else 0
+    n_sink_bytes = heads * n_sinks * dim * DTYPE_BYTES[side.scalar(1, "B")]
+    is_keys = section["side"] == 0
+    return decode_symbols.raw_section(stored, unframed, heads, dim, is_keys, n_sink_bytes)
+
+
 
 
 def number_bytes(layer, section):
@@ -272,11 +318,15 @@ def raw_bytes(file, section, layer):
     stored = file[section["offset"] : section["offset"] + section["stored_size"]]
     check_xxh3_128(stored, section["checksum"], "section")
     if section["compression"] != STORED:
-        if zstandard is None:
+        if zstandard is None and section["compression"] != SYMBOLS:
             not_checked.add("compressed sections (no module zstandard)")
             return None
         if section["compression"] == ZSTD:
             stored = unframed(stored, section["raw_size"])
+        elif section["compression"] == SYMBOLS:
+            stored = from_symbols(stored, layer, section)
+            if stored is None:
+                return None
         else:
             require(section["form"] == 0, "planes of packed codes")
             stored = join_planes(stored, section["raw_size"], number_bytes(layer, section))
@@ -343,12 +393,26 @@ def packed_heads(side, section, shape, raw):
         yield parts, all_codes[head], rows, sinks[head * n_sinks * dim : (head + 1) * n_sinks * dim]
 
 
+def maps_of(side, shape):
+    """Entries of the maps of all kv heads; None where there are none, or without zstandard."""
+    if not side.where(7):
+        return None
+    heads, dim = shape
+    stored = side.vector(7, 1)[0]
+    if len(stored) != heads * dim * dim:
+        stored = unframed(stored, heads * dim * dim)
+    return None if stored is None else struct.unpack("%db" % len(stored), stored)
+
+
 def packed_values(rope, layer, section, raw):
     """Values of a packed section [n_kv_heads, 256, head_dim], as a flat list."""
     side = layer.table(3 + section["side"])
     shape = layer.scalar(1, "I"), layer.scalar(2, "I")
     dim = shape[1]
     require(side.table(2).text(0) == b"lanes.v1", "unknown layout")
+    maps = maps_of(side, shape)
+    if side.where(7) and maps is None:
+        return None
     values = []
     for head, (parts, codes, rows, sinks) in enumerate(packed_heads(side, section, shape, raw)):
         decoded = decode_turbo.decode_block(parts, codes, rows)
@@ -357,12 +421,16 @@ def packed_values(rope, layer, section, raw):
             loud = side.numbers(5, "H")[n * head : n * (head + 1)]
             order = loud + [i for i in range(dim) if i not in loud]
             decoded = [[x for _, x in sorted(zip(order, vector))] for vector in decoded]
+        turns = None
+        if side.text(3) == b"pre_rope.v1":
+            factors = rope.numbers(3, "f") if rope.where(3) else None
+            turns = rope.scalar(1, "I"), rope.scalar(2, "d"), factors
+        if maps:
+            rows = decode_turbo.map_rows(maps[dim * dim * head : dim * dim * (head + 1)], dim)
+            position = BLOCK * section["block"]
+            decoded = decode_turbo.unmapped(decoded, rows, turns, position)
         if side.text(3) != b"none":
             mean = side.numbers(4, "f")[dim * head : dim * (head + 1)]
-            turns = None
-            if side.text(3) == b"pre_rope.v1":
-                factors = rope.numbers(3, "f") if rope.where(3) else None
-                turns = rope.scalar(1, "I"), rope.scalar(2, "d"), factors
             decoded = decode_turbo.with_mean(decoded, mean, turns, BLOCK * section["block"])
         values += sinks
         for vector in decoded[len(sinks) // dim :]:
@@ -384,7 +452,9 @@ def read(path):
     in_planes = any(section["compression"] == IN_PLANES for section in sections)
     features = GAPS * (n_gaps > 0) + HIDDEN * (hashes is not None) + PLANES * in_planes
     require(slot["required"] == features, "required features and manifest disagree")
-    require(content_name(manifest, sections) == manifest.fixed(5, 32).hex(), "content name mismatch")
+    name = content_name(manifest, sections)
+    if "maps (no module zstandard)" not in not_checked:
+        require(name == manifest.fixed(5, 32).hex(), "content name mismatch")
 
     for layer in layers:
         if layer.text(0) == b"tqcache.rotating.v1":
@@ -397,7 +467,9 @@ def read(path):
         if raw is not None and section["form"] == 0:
             row["values"] = dense_values(layer, section, len(tokens), raw)
         elif raw is not None:
-            row["values"] = packed_values(manifest.table(1).table(2), layer, section, raw)
+            values = packed_values(manifest.table(1).table(2), layer, section, raw)
+            if values is not None:
+                row["values"] = values
         rows.append(row)
     return {
         "writer": manifest.text(0).decode(),

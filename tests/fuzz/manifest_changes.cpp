@@ -22,7 +22,8 @@ using format::SideInfo;
 constexpr std::string_view kTypes[] = {
     format::kAttentionType,   format::kArraysType,    format::kRotatingType,
     format::kDenseType,       "tqcache.turbo_mse.v1", "tqcache.turbo_prod.v1",
-    "tqcache.turbo_mixed.v1", "tqcache.affine.v1",    "tqcache.attention.v2"};
+    "tqcache.turbo_mixed.v1", "tqcache.affine.v1",    "tqcache.trellis.v1",
+    "tqcache.attention.v2"};
 
 // Most lists are kept short: long ones cost time and say nothing more.
 constexpr std::size_t kMostElements = 600;
@@ -124,7 +125,7 @@ void change_map(Chance& chance, codec::QuantizerSpec& quantizer) {
 
 void change_part(Chance& chance, codec::PartSpec& part) {
   codec::QuantizerSpec& quantizer = part.quantizer;
-  switch (chance.below(9)) {
+  switch (chance.below(10)) {
     case 0:
       part.first = static_cast<int>(chance.below(70));
       return;
@@ -145,9 +146,12 @@ void change_part(Chance& chance, codec::PartSpec& part) {
       quantizer.rounds = static_cast<int>(chance.below(5));
       return;
     case 6:
-      return change_enum(chance, quantizer.scale, 4);
+      return change_enum(chance, quantizer.scale, 5);
     case 7:
       (chance.one_in(2) ? part.of_residual : part.has_bias) ^= true;
+      return;
+    case 8:
+      quantizer.step = chance.one_in(2) ? 0.0f : 0.5f;
       return;
     default:
       return change_numbers(chance, part.centroids);
@@ -156,7 +160,7 @@ void change_part(Chance& chance, codec::PartSpec& part) {
 
 // A codec of each mode that head_dim allows.
 void replace_codec(Chance& chance, SideInfo& side, std::int64_t head_dim) {
-  const auto mode = static_cast<codec::Mode>(chance.below(4));
+  const auto mode = static_cast<codec::Mode>(chance.below(5));
   codec::CodecSpec spec;
   spec.head_dim = static_cast<int>(std::clamp<std::int64_t>(head_dim, 32, 64));
   spec.mode = mode;
@@ -164,6 +168,7 @@ void replace_codec(Chance& chance, SideInfo& side, std::int64_t head_dim) {
   spec.outlier_channels = 8;
   spec.outlier_bits = 2;
   spec.group_size = 32;
+  spec.step = 0.5f;
   auto parts = codec::make_parts(spec);
   if (!parts) return;
   side.parts = std::move(parts).value();
@@ -173,8 +178,20 @@ void replace_codec(Chance& chance, SideInfo& side, std::int64_t head_dim) {
   for (std::uint16_t i = 0; i < 8; ++i) side.outliers.push_back(i);
 }
 
+// Maps of the right size, or nearly.
+void change_maps(Chance& chance, SideInfo& side, cache::HeadShape shape) {
+  const auto dim = static_cast<std::size_t>(std::clamp<std::int64_t>(shape.head_dim, 0, 64));
+  const auto heads = static_cast<std::size_t>(std::clamp<std::int64_t>(shape.n_kv_heads, 0, 4));
+  side.maps.assign(heads * dim * dim, 0);
+  for (std::size_t i = 0; i < heads * dim; ++i) {
+    side.maps[i * dim + (chance.one_in(20) ? 0 : i % dim)] = 64;
+  }
+  if (chance.one_in(4)) side.maps.clear();
+  if (chance.one_in(4)) side.maps.push_back(1);
+}
+
 void change_side(Chance& chance, SideInfo& side, cache::HeadShape shape) {
-  switch (chance.below(9)) {
+  switch (chance.below(10)) {
     case 0:
       side.cache_type_id = chance.one_of(kTypes);
       return;
@@ -198,6 +215,8 @@ void change_side(Chance& chance, SideInfo& side, cache::HeadShape shape) {
     case 7:
       side.n_sinks = static_cast<std::int64_t>(chance.below(260));
       return;
+    case 8:
+      return change_maps(chance, side, shape);
     default:
       if (side.parts.empty()) return replace_codec(chance, side, shape.head_dim);
       return change_part(chance, side.parts[chance.below(side.parts.size())]);

@@ -42,6 +42,14 @@ cache::SidePlan with_sinks(cache::SidePlan plan, std::int64_t n_sinks) {
   return plan;
 }
 
+cache::SidePlan mapped_plan(cache::Centring center) {
+  cache::SidePlan plan;
+  plan.codec = {.mode = codec::Mode::kTrellis, .step = 0.3f};
+  plan.center = center;
+  plan.fit_maps = true;
+  return plan;
+}
+
 // One plan for each mode of the codec.
 std::vector<cache::SidePlan> all_modes() {
   const auto plan = [](codec::CodecSpec spec) {
@@ -52,7 +60,10 @@ std::vector<cache::SidePlan> all_modes() {
   return {plan({.mode = codec::Mode::kMse, .bits = 3}),
           plan({.mode = codec::Mode::kProd, .bits = 3}),
           plan({.mode = codec::Mode::kMixed, .bits = 2, .outlier_channels = 16, .outlier_bits = 3}),
-          plan({.mode = codec::Mode::kAffine, .bits = 4, .group_size = 32})};
+          plan({.mode = codec::Mode::kAffine, .bits = 4, .group_size = 32}),
+          plan({.mode = codec::Mode::kTrellis, .step = 0.3f}),
+          mapped_plan(cache::Centring::kPreRope),
+          mapped_plan(cache::Centring::kPostRope)};
 }
 
 // Random keys and values, converted.

@@ -217,6 +217,7 @@ class CacheBuilder {
     if (n_packed > 0) cache::fix_side(side, full, policy, 1);
     for (std::size_t i = 0; i < n_packed; ++i) {
       side.packed.push_back(must(cache::pack_block(side, full[i], 1)));
+      cache::complete_block(side, shape, full[i].index);
     }
     for (std::size_t i = n_packed; i < dense.blocks.size(); ++i) {
       side.tail.blocks.push_back(std::move(dense.blocks[i]));
@@ -268,10 +269,14 @@ inline std::string of_turbo(const cache::TurboSide& a, const cache::TurboSide& b
   if (!(a.mean == b.mean)) return "mean";
   if (a.outliers != b.outliers) return "outlier channels";
   if (a.n_sinks != b.n_sinks) return "number of sink tokens";
+  if (!(a.maps == b.maps)) return "maps";
   if (a.packed.size() != b.packed.size()) return "number of packed blocks";
   for (std::size_t i = 0; i < a.packed.size(); ++i) {
     if (!std::ranges::equal(a.packed[i].bytes.view(), b.packed[i].bytes.view())) {
       return "packed block " + std::to_string(i);
+    }
+    if (a.packed[i].decoded != b.packed[i].decoded) {
+      return "decoded block " + std::to_string(i);
     }
   }
   return of_dense(a.tail, b.tail, shape, static_cast<std::int64_t>(a.packed.size()), n_tokens);

@@ -1,5 +1,7 @@
 #include "tqcache/cache/cache.h"
 
+#include "tqcache/cache/head_coder.h"
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -80,6 +82,25 @@ Result<void> validate_outliers(const TurboSide& side, HeadShape shape) {
   return {};
 }
 
+Result<void> validate_maps(const TurboSide& side, HeadShape shape) {
+  if (!side.maps.is_fixed() && !side.packed.empty()) return corrupt("packed, but without its maps");
+  if (!side.maps.is_there()) return {};
+  const auto count =
+      static_cast<std::size_t>(shape.n_kv_heads * shape.head_dim * shape.head_dim);
+  if (side.maps.entries.size() != count || side.maps.rows.size() != count ||
+      side.maps.columns.size() != count) {
+    return corrupt("maps of the wrong size");
+  }
+  if (!is_mapped_before_rope(side)) return {};
+  const std::size_t block_bytes = static_cast<std::size_t>(shape.n_kv_heads * kTokenBlock *
+                                                           shape.head_dim) *
+                                  dtype_size(side.tail.dtype);
+  for (const TurboBlock& block : side.packed) {
+    if (block.decoded.size() != block_bytes) return corrupt("a mapped token block, not decoded");
+  }
+  return {};
+}
+
 Result<void> validate_codec(const codec::HeadCodec& codec, const SideContext& context) {
   const auto codec_head_dim = static_cast<std::int64_t>(codec.head_dim());
   if (codec_head_dim != context.shape.head_dim) {
@@ -119,6 +140,7 @@ Result<void> validate_turbo(const TurboSide& side, const SideContext& context) {
   TQC_TRY(validate_packed(side, context.shape));
   TQC_TRY(validate_mean(side, context));
   TQC_TRY(validate_outliers(side, context.shape));
+  TQC_TRY(validate_maps(side, context.shape));
   return validate_dense(side.tail, context.shape, n_tail);
 }
 

@@ -5,7 +5,8 @@
 //   items, by commas    k=mse:4,v=mse:3,boundary=2:8,sink=4
 //
 //   k=MODE:BITS, v=...  mse:4, prod:3, mixed:3 (mixed:3:32:4 says outlier channels and their bits),
-//                       affine:4 (affine:4:32 says the group), dense
+//                       affine:4 (affine:4:32 says the group), dense; trellis:0.25, the archive
+//                       tier with that step, trellis:0.25:map with maps made for the vectors
 //   boundary=N[:BITS]   so many layers at each end with so many bits of mode mse; 8 unless told
 //   sink=N              first tokens that stay dense
 //   center=WORD         none, post-rope, pre-rope

@@ -16,7 +16,7 @@ using codec::Mode;
 
 constexpr std::string_view kSideForms =
     "dense, mse:1 to mse:8, prod:2 to prod:8, mixed:1 to mixed:7 (mixed:BITS:CHANNELS:BITS), "
-    "affine:1 to affine:8 (affine:BITS:GROUP)";
+    "affine:1 to affine:8 (affine:BITS:GROUP), trellis:STEP or trellis:STEP:map";
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
 
@@ -77,12 +77,43 @@ bool read_mode(std::span<const std::string_view> numbers, SidePlan& plan) {
     case Mode::kAffine:
       plan.center = Centring::kNone;  // as others have it
       return read_affine(numbers, spec);
+    case Mode::kTrellis:
+      break;  // has no bits: read_trellis()
   }
   return false;
 }
 
+constexpr std::string_view kTrellisWord = "trellis";
+
+// "trellis:0.25", "trellis:0.25:map".
+std::optional<SidePlan> read_trellis(std::span<const std::string_view> parts) {
+  if (parts.size() < 2 || parts.size() > 3) return std::nullopt;
+  SidePlan plan;
+  float& step = plan.codec.step;
+  const char* const end = parts[1].data() + parts[1].size();
+  const auto read = std::from_chars(parts[1].data(), end, step);
+  const bool in_range = step >= codec::kMinStep && step <= codec::kMaxStep;
+  if (read.ec != std::errc{} || read.ptr != end || !in_range) return std::nullopt;
+  if (parts.size() == 3 && parts[2] != "map") return std::nullopt;
+  plan.codec.mode = Mode::kTrellis;
+  plan.fit_maps = parts.size() == 3;
+  return plan;
+}
+
+std::string trellis_text(const SidePlan& plan) {
+  std::array<char, 32> digits;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), plan.codec.step).ptr;
+  return std::string(kTrellisWord) + ":" + std::string(digits.data(), end) +
+         (plan.fit_maps ? ":map" : "");
+}
+
+bool has_scale(const SidePlan& plan) {
+  return !plan.dense && plan.codec.mode != Mode::kAffine && plan.codec.mode != Mode::kTrellis;
+}
 bool is_packed(const SidePlan& plan) { return !plan.dense; }
-bool turns(const SidePlan& plan) { return !plan.dense && plan.codec.mode != Mode::kAffine; }
+bool turns(const SidePlan& plan) {
+  return !plan.dense && plan.codec.mode != Mode::kAffine && !plan.fit_maps;
+}
 bool is_prod(const SidePlan& plan) { return !plan.dense && plan.codec.mode == Mode::kProd; }
 bool is_mixed(const SidePlan& plan) { return !plan.dense && plan.codec.mode == Mode::kMixed; }
 
@@ -137,7 +168,7 @@ constexpr auto kSideItems = std::to_array<SideItem>({
      },
      [](const SidePlan& plan) { return std::to_string(plan.codec.rounds); }},
     {"seed", turns, set_seed, [](const SidePlan& plan) { return std::to_string(plan.codec.seed); }},
-    {"scale", turns,
+    {"scale", has_scale,
      [](std::string_view value, SidePlan& plan) {
        return set_word(kScaleWords, value, plan.codec.scale);
      },
@@ -177,6 +208,11 @@ Result<SidePlan> parse_side(std::string_view value) {
   plan.dense = value == "dense";
   if (plan.dense) return plan;
   const std::vector<std::string_view> parts = split(value, ':');
+  if (parts[0] == kTrellisWord) {
+    const auto trellis = read_trellis(parts);
+    if (trellis) return *trellis;
+    return no_side(value);
+  }
   const auto mode = find_word(kModeWords, parts[0]);
   if (!mode || parts.size() < 2) return no_side(value);
   const auto bits = parse_within(parts[1], codec::kMinBits, codec::kMaxBits);
@@ -189,6 +225,7 @@ Result<SidePlan> parse_side(std::string_view value) {
 
 std::string side_text(const SidePlan& plan) {
   if (plan.dense) return "dense";
+  if (plan.codec.mode == Mode::kTrellis) return trellis_text(plan);
   const CodecSpec& spec = plan.codec;
   std::string text = std::string(word_of(kModeWords, spec.mode)) + ":" + std::to_string(spec.bits);
   if (spec.mode == Mode::kMixed) text += mixed_text(spec);

@@ -87,6 +87,7 @@ Result<void> pack_blocks(TurboSide& turbo, HeadShape shape, DenseSide& dense, st
         return in_context("token block " + std::to_string(index), std::move(packed).error());
       }
       turbo.packed[static_cast<std::size_t>(index)] = std::move(packed).value();
+      complete_block(turbo, shape, index);
       AlignedBytes().swap(dense.blocks[static_cast<std::size_t>(index)]);
       return {};
     };

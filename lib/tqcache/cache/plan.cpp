@@ -73,6 +73,7 @@ SidePlan settled(SidePlan plan, BlockOrder order, std::int64_t head_dim, const R
   if (plan.codec.mode == codec::Mode::kMixed && plan.codec.outlier_channels == 0) {
     plan.codec.outlier_channels = static_cast<int>(head_dim / 4);
   }
+  if (plan.fit_maps) plan.codec.rotation = codec::RotationKind::kNone;
   plan.center = order == BlockOrder::kKeys ? key_centring(plan.center, rope, head_dim)
                                            : value_centring(plan.center);
   return plan;
@@ -163,7 +164,9 @@ Result<std::vector<SidePlan>> plan_layers(const Cache& cache, const ConvertOptio
     const std::array<const Side*, 2> sides = {&layer->k, &layer->v};
     const std::array<const SidePlan*, 2> wanted = {&options.keys, &options.values};
     for (std::size_t s = 0; s < 2; ++s) {
-      const SidePlan plan = is_boundary ? boundary_plan(*wanted[s], boundary.bits) : *wanted[s];
+      SidePlan plan = is_boundary ? boundary_plan(*wanted[s], boundary.bits) : *wanted[s];
+      // There is nothing to make maps for, and nothing of the wish would be kept.
+      if (cache.n_tokens() < kTokenBlock) plan.fit_maps = false;
       auto planned = plan_side(*sides[s], plan, kSideOrders[s], layer->shape.head_dim, rope, specs);
       if (!planned) {
         return in_context("layer " + std::to_string(i) + std::string(kSideNames[s]),
@@ -193,7 +196,7 @@ Result<TurboSide> SideMaker::make(const SidePlan& wanted, BlockOrder order, Head
   Outliers outliers{codec.outlier_channels(), static_cast<std::size_t>(shape.head_dim), {}};
   return TurboSide{std::move(codec),    {},
                    {tail_dtype, {}},    {plan.center, {}, turns ? table_ : nullptr},
-                   std::move(outliers), plan.n_sinks};
+                   std::move(outliers), plan.n_sinks, {.are_wanted = plan.fit_maps}};
 }
 
 }  // namespace tqcache::cache

@@ -18,6 +18,8 @@ struct SidePlan {
   Centring center = Centring::kPreRope;  // key_centring() and value_centring() say what each gets
   OutlierPolicy outlier_policy = OutlierPolicy::kCalibrationVariance;
   std::int64_t n_sinks = 0;  // first tokens that stay dense, 0 to kTokenBlock
+  // Of mode trellis: in place of its rotation, maps that are made for the vectors (head_maps.h).
+  bool fit_maps = false;
   bool keep_packed = false;  // a side that is turbo already stays so, in whatever form it is
 
   bool operator==(const SidePlan&) const = default;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tqcache/base/threads.h"
+#include "tqcache/cache/head_coder.h"
 
 namespace tqcache::cache {
 namespace {
@@ -80,18 +81,17 @@ Result<void> keep_sinks(const FullBlock& block, ByteView rows, std::byte* sinks)
   return {};
 }
 
-Result<void> pack_head(const TurboSide& side, const BlockMean& mean, const FullBlock& block,
-                       std::int64_t kv_head, std::span<std::byte> packed) {
+Result<void> pack_head(const TurboSide& side, const FullBlock& block, std::int64_t kv_head,
+                       std::span<std::byte> packed) {
   const Layout layout(side, block.shape, block.index);
   const ByteView rows = block.head(kv_head);
   TQC_TRY(keep_sinks(block, rows.first(layout.sinks), packed.data() + layout.sinks_of(kv_head)));
   auto* const scales = packed.data() + layout.scales_of(kv_head);
-  return side.codec.encode(
-      {block.dtype, rows.data(), dense_bytes(1, block.shape.head_dim, block.dtype)},
-      mean.centre(kv_head), side.outliers.order(kv_head), to_size(kTokenBlock),
-      to_size(sinks_in_block(side, block.index)),
-      packed.subspan(layout.codes_of(kv_head), layout.codes),
-      {reinterpret_cast<std::uint16_t*>(scales), layout.scales / 2});
+  return HeadCoder(side, block.shape, block.index, kv_head)
+      .encode({block.dtype, rows.data(), dense_bytes(1, block.shape.head_dim, block.dtype)}, 0,
+              to_size(kTokenBlock), to_size(sinks_in_block(side, block.index)),
+              packed.subspan(layout.codes_of(kv_head), layout.codes),
+              {reinterpret_cast<std::uint16_t*>(scales), layout.scales / 2});
 }
 
 FullBlock full_tail(const TurboSide& side, HeadShape shape) {
@@ -120,6 +120,9 @@ void fix_side(TurboSide& side, std::span<const FullBlock> blocks, OutlierPolicy 
   if (!side.mean.is_fixed()) {
     side.mean.values = compute_mean(blocks, side.n_sinks, side.mean.rope.get(), n_threads);
   }
+  if (!side.maps.is_fixed()) {
+    side.maps = fit_head_maps(blocks, side.n_sinks, side.mean, n_threads);
+  }
   if (side.outliers.is_fixed()) return;
   const auto deciding = policy == OutlierPolicy::kCalibrationVariance ? blocks.first(1) : blocks;
   side.outliers =
@@ -127,13 +130,12 @@ void fix_side(TurboSide& side, std::span<const FullBlock> blocks, OutlierPolicy 
 }
 
 Result<TurboBlock> pack_block(const TurboSide& side, const FullBlock& block, unsigned n_threads) {
-  assert(side.mean.is_fixed() && side.outliers.is_fixed());
+  assert(side.mean.is_fixed() && side.outliers.is_fixed() && side.maps.is_fixed());
   assert(block.dtype == side.tail.dtype);
   assert(block.values.size() == dense_block_bytes(block.shape, block.dtype));
   AlignedBytes packed(packed_block_bytes(side, block.shape, block.index));
-  const BlockMean mean(side.mean, block.shape, block.index);
   const auto pack_one = [&](std::size_t head) -> Result<void> {
-    auto done = pack_head(side, mean, block, static_cast<std::int64_t>(head), packed);
+    auto done = pack_head(side, block, static_cast<std::int64_t>(head), packed);
     if (done) return {};
     return Error{done.error().code, "head " + std::to_string(head) + " " + done.error().message};
   };
@@ -148,6 +150,7 @@ Result<void> pack_full_tail(Side& side, HeadShape shape, std::int64_t n_tokens,
   const FullBlock block = full_tail(*turbo, shape);
   const Mean mean = turbo->mean;
   const Outliers outliers = turbo->outliers;
+  const HeadMaps maps = turbo->maps;
   // A side whose mean is not fixed has nothing packed, so the tail is its first block.
   if (block.index == 0) {
     fix_side(*turbo, std::span(&block, 1), OutlierPolicy::kCalibrationVariance, n_threads);
@@ -156,9 +159,11 @@ Result<void> pack_full_tail(Side& side, HeadShape shape, std::int64_t n_tokens,
   if (!packed) {
     turbo->mean = mean;
     turbo->outliers = outliers;
+    turbo->maps = maps;
     return in_context("token block " + std::to_string(block.index), std::move(packed).error());
   }
   turbo->packed.push_back(std::move(packed).value());
+  complete_block(*turbo, shape, block.index);
   turbo->tail.blocks.clear();
   return {};
 }
@@ -195,14 +200,33 @@ void read_block(const Side& side, HeadShape shape, [[maybe_unused]] std::int64_t
     return;
   }
   const auto& turbo = std::get<TurboSide>(side);
+  const AlignedBytes& decoded = turbo.packed[to_size(block)].decoded;
+  if (!decoded.empty()) {
+    return load_f32(dtype, decoded.data() + dense_offset(shape, dtype, kv_head, 0), out);
+  }
   const std::size_t n = out.size() / to_size(shape.head_dim);
-  turbo.codec.decode(packed_head(turbo, shape, block, kv_head), turbo.outliers.order(kv_head), n,
-                     out);
-  BlockMean(turbo.mean, shape, block, kv_head).add_to(kv_head, 0, out);
+  HeadCoder(turbo, shape, block, kv_head)
+      .decode(packed_head(turbo, shape, block, kv_head), 0, out);
   const std::size_t n_sinks = std::min(n, to_size(sinks_in_block(turbo, block)));
   if (n_sinks == 0) return;
   load_f32(dtype, sink_rows(turbo, shape, kv_head).data(),
            out.first(n_sinks * to_size(shape.head_dim)));
+}
+
+void complete_block(TurboSide& side, HeadShape shape, std::int64_t block) {
+  if (!is_mapped_before_rope(side)) return;
+  TurboBlock& packed = side.packed[to_size(block)];
+  AlignedBytes decoded(dense_block_bytes(shape, side.tail.dtype));
+  AlignedFloats rows(to_size(kTokenBlock * shape.head_dim));
+  for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
+    HeadCoder(side, shape, block, head).decode(packed_head(side, shape, block, head), 0, rows);
+    std::byte* const out = decoded.data() + dense_offset(shape, side.tail.dtype, head, 0);
+    store_f32(side.tail.dtype, rows, out);
+    if (sinks_in_block(side, block) == 0) continue;
+    const ByteView sinks = sink_rows(side, shape, head);
+    std::memcpy(out, sinks.data(), sinks.size());
+  }
+  packed.decoded = std::move(decoded);
 }
 
 codec::PackedHead packed_head(const TurboSide& side, HeadShape shape, std::int64_t block,
@@ -226,9 +250,12 @@ std::size_t packed_block_bytes(const TurboSide& side, HeadShape shape, std::int6
 ByteCount byte_count(const Side& side, HeadShape shape, std::int64_t n_tokens) {
   ByteCount bytes;
   if (const auto* turbo = std::get_if<TurboSide>(&side)) {
-    for (const TurboBlock& block : turbo->packed) bytes.used += block.bytes.size();
+    for (const TurboBlock& block : turbo->packed) {
+      bytes.used += block.bytes.size() + block.decoded.size();
+    }
     bytes.used += turbo->mean.values.size() * sizeof(float);
     bytes.used += turbo->outliers.orders.size() * sizeof(std::uint16_t);
+    bytes.used += turbo->maps.entries.size() + 2 * turbo->maps.rows.size() * sizeof(float);
   }
   bytes.allocated = bytes.used;
   const DenseSide& part = open_part(side);

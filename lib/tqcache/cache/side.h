@@ -16,6 +16,7 @@
 #include "tqcache/base/result.h"
 #include "tqcache/base/shared_bytes.h"
 #include "tqcache/cache/centring.h"
+#include "tqcache/cache/head_maps.h"
 #include "tqcache/cache/outliers.h"
 #include "tqcache/cache/token_block.h"
 #include "tqcache/codec/head_codec.h"
@@ -36,6 +37,9 @@ struct DenseSide {
 //   [n_kv_heads, n_sinks, head_dim] of the tail's dtype
 struct TurboBlock {
   SharedBytes bytes;  // begins at a multiple of 64
+  // Of keys that are mapped before RoPE, whose codes cannot be scored, the same decoded:
+  // [n_kv_heads, kTokenBlock, head_dim] of the tail's dtype. Otherwise empty.
+  AlignedBytes decoded = {};
 };
 
 struct TurboSide {
@@ -45,6 +49,7 @@ struct TurboSide {
   Mean mean = {};                  // taken out of what is packed; the tail has it in
   Outliers outliers = {};          // of mode mixed: the channels that are coded apart
   std::int64_t n_sinks = 0;        // first tokens that stay dense, 0 to kTokenBlock; not centred
+  HeadMaps maps = {};              // that vectors go through before they are coded, or none
 };
 
 using Side = std::variant<DenseSide, TurboSide>;
@@ -103,8 +108,12 @@ ByteView sink_rows(const TurboSide& side, HeadShape shape, std::int64_t kv_head)
 // Bytes of packed block `block` of this side, with its sink tokens.
 std::size_t packed_block_bytes(const TurboSide& side, HeadShape shape, std::int64_t block);
 
-// Takes the mean and the loud channels of a side from some of its blocks, as far as they are not
-// fixed yet: the mean from all of them, loud channels as the policy says.
+// Decodes a packed block, if its side's codes cannot be scored: to be done once it is packed or
+// loaded, before attention looks at it. Threads: several blocks of a side at once.
+void complete_block(TurboSide& side, HeadShape shape, std::int64_t block);
+
+// Takes the mean, the loud channels and the maps of a side from some of its blocks, as far as they
+// are not fixed yet: the mean from all of them, loud channels as the policy says.
 //
 // Requires: full blocks in ascending order, the first token block among them.
 void fix_side(TurboSide& side, std::span<const FullBlock> blocks, OutlierPolicy policy,
@@ -112,7 +121,7 @@ void fix_side(TurboSide& side, std::span<const FullBlock> blocks, OutlierPolicy 
 
 // Packs a block as one of `side`, less the side's mean. `side.packed` is not looked at.
 //
-// Requires: side.mean and side.outliers are fixed; the block has the dtype of the side's tail.
+// Requires: side.mean, side.outliers and side.maps are fixed; the block has the dtype of the side's tail.
 // Errors:   as HeadCodec::encode, and kCorrupt for a sink token that is not finite; the message
 //           names the head and the token in the block.
 // Bytes:    identical on every CPU and for any number of threads.

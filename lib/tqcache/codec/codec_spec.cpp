@@ -29,15 +29,26 @@ Result<void> check_matrix(const QuantizerSpec& spec) {
                                         std::to_string(expected) + " belong"};
 }
 
+Result<void> check_step(const QuantizerSpec& spec) {
+  if (spec.scale != ScaleRule::kStep) {
+    if (spec.step == 0) return {};
+    return Error{ErrorCode::kCorrupt, "a step beside another rule of the scale"};
+  }
+  if (spec.step >= kMinStep && spec.step <= kMaxStep) return {};  // so that NaN fails
+  return Error{ErrorCode::kUnsupported,
+               "step " + std::to_string(spec.step) + ": outside 1/64 to 8"};
+}
+
 }  // namespace
 
 Result<void> validate(const QuantizerSpec& spec) {
   TQC_TRY(check_range("head_dim", spec.head_dim, kMinPartDim, kMaxHeadDim));
   TQC_TRY(check_range("bits", spec.bits, kMinBits, kMaxBits));
   TQC_TRY(check_kind("rotation", spec.rotation, RotationKind::kMatrix));
-  TQC_TRY(check_kind("scale rule", spec.scale, ScaleRule::kPeak));
+  TQC_TRY(check_kind("scale rule", spec.scale, ScaleRule::kStep));
   const int max_rounds = spec.rotation == RotationKind::kHadamard ? kMaxRounds : 1;
   TQC_TRY(check_range("rounds", spec.rounds, 1, max_rounds));
+  TQC_TRY(check_step(spec));
   return check_matrix(spec);
 }
 
@@ -51,6 +62,8 @@ std::string_view mode_word(Mode mode) {
       return "mixed";
     case Mode::kAffine:
       return "affine";
+    case Mode::kTrellis:
+      return "trellis";
   }
   return "unknown";
 }

@@ -9,6 +9,8 @@
 //   prod    mse with one bit less, and a part of one bit that codes what the first one leaves (QJL)
 //   mixed   a part of the loud channels with more bits, and one of the others
 //   affine  a part a group of channels, not turned, with evenly spaced centroids and a bias
+//   trellis one part of 8 bits, whose codes are the levels of a path through a trellis: of the
+//           archive tier, where they are stored in far fewer bits (codec/trellis.h)
 //
 // Parts travel in the file, so a reader never guesses: two equal lists of parts give equal bytes.
 //
@@ -31,6 +33,8 @@ inline constexpr int kMinBits = 1;
 inline constexpr int kMaxBits = 8;
 inline constexpr int kMaxRounds = 3;
 inline constexpr std::size_t kMaxParts = 32;
+inline constexpr float kMinStep = 1.0f / 64;  // of kStep
+inline constexpr float kMaxStep = 8.0f;
 
 // The seed of files that ask for no other. Any value would do; this one is the first 16 hexadecimal
 // digits of SHA-256("tqcache").
@@ -49,7 +53,8 @@ enum class ScaleRule : std::uint8_t {
   kUnbiased,  // |x|^2 / <y, c> times what made y a unit vector: <x, x~> = |x|^2
   kNorm,      // |x| / |c|: |x~| = |x|
   kRaw,       // |x|, as the paper has it
-  kPeak       // the largest |y[i]|: centroids are parts of it
+  kPeak,      // the largest |y[i]|: centroids are parts of it
+  kStep       // |x| times a step, fixed before the codes are looked for (codec/trellis_rows.h)
 };
 
 // One part's arithmetic. Two equal ones, with equal centroids, give equal bytes.
@@ -61,12 +66,13 @@ struct QuantizerSpec {
   int rounds = 1;  // of kHadamard, 1 to 3; otherwise 1
   ScaleRule scale = ScaleRule::kUnbiased;
   MapMatrix matrix = {};  // of kMatrix: [head_dim, head_dim]; otherwise none
+  float step = 0;         // of kStep: from level to level, in parts of |x| / sqrt(head_dim)
 
   bool operator==(const QuantizerSpec&) const = default;
 };
 
 // Errors: kUnsupported when a number is out of range, or a kind is not known; kCorrupt when the
-//         matrix is of another size, or none belongs there.
+//         matrix is of another size, or none belongs there, and likewise a step.
 Result<void> validate(const QuantizerSpec& spec);
 
 struct PartSpec {
@@ -80,22 +86,23 @@ struct PartSpec {
   bool operator==(const PartSpec&) const = default;
 };
 
-enum class Mode : std::uint8_t { kMse, kProd, kMixed, kAffine };
-std::string_view mode_word(Mode mode);  // "mse", "prod", "mixed", "affine"
+enum class Mode : std::uint8_t { kMse, kProd, kMixed, kAffine, kTrellis };
+std::string_view mode_word(Mode mode);  // "mse", "prod", "mixed", "affine", "trellis"
 
 // What a user asks for: names the parts by a few numbers.
 struct CodecSpec {
   int head_dim = 0;
   Mode mode = Mode::kMse;
-  int bits = 4;  // kProd: of both parts together; kMixed: of the regular channels
+  int bits = 4;  // kProd: of both parts together; kMixed: of the regular channels; not kTrellis
   std::uint64_t seed = kDefaultSeed;
   RotationKind rotation = RotationKind::kHadamard;  // kHadamard or kDenseQr
   int rounds = 1;
-  ScaleRule scale = ScaleRule::kUnbiased;           // not kPeak; kProd: of its first part
+  ScaleRule scale = ScaleRule::kUnbiased;  // kUnbiased, kNorm, kRaw; kProd: of its first part
   RotationKind residual = RotationKind::kGaussian;  // kProd: kGaussian; kDenseQr for orthogonal S
   int outlier_channels = 0;                         // kMixed
   int outlier_bits = 0;                             // kMixed; above `bits`
   int group_size = 64;                              // kAffine; divides head_dim
+  float step = 0;                                   // kTrellis
 
   bool operator==(const CodecSpec&) const = default;
 };

@@ -17,14 +17,14 @@ namespace tqcache::codec {
 // Bytes:  identical on every CPU (without fused multiply-add).
 inline float lane_dot(std::span<const float> a, std::span<const float> b) {
   assert(a.size() == b.size());
-  constexpr std::size_t kLanes = 16;
-  std::array<float, kLanes> lanes{};
+  constexpr std::size_t kDotLanes = 16;
+  std::array<float, kDotLanes> lanes{};
   std::size_t i = 0;
-  for (; i + kLanes <= a.size(); i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) lanes[lane] += a[i + lane] * b[i + lane];
+  for (; i + kDotLanes <= a.size(); i += kDotLanes) {
+    for (std::size_t lane = 0; lane < kDotLanes; ++lane) lanes[lane] += a[i + lane] * b[i + lane];
   }
   for (std::size_t lane = 0; i + lane < a.size(); ++lane) lanes[lane] += a[i + lane] * b[i + lane];
-  for (std::size_t half = kLanes / 2; half > 0; half /= 2) {
+  for (std::size_t half = kDotLanes / 2; half > 0; half /= 2) {
     for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
   }
   return lanes[0];

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tqcache/base/half.h"
+#include "tqcache/codec/trellis_rows.h"
 
 namespace tqcache::codec {
 namespace {
@@ -110,7 +111,9 @@ struct HeadCodec::State {
   std::size_t n_scale_rows = 0;
 
   void add(const PartSpec& spec, BlockCodec codec);
-  bool is_one_block() const { return parts.size() == 1 && !parts[0].has_bias; }
+  bool is_one_block() const {
+    return parts.size() == 1 && !parts[0].has_bias && mode != Mode::kTrellis;
+  }
 
   template <class Byte>
   std::span<Byte> codes_of(std::size_t part, std::span<Byte> codes) const {
@@ -269,6 +272,10 @@ Result<void> HeadCodec::encode(VectorRows x, const Centre& centre, ChannelOrder 
       std::copy_n(rows[t].data(), head_dim(), copy.data());
       take_channels(order, copy, rows[t]);
     }
+  }
+  if (mode() == Mode::kTrellis) {
+    return encode_trellis_rows(part(0).quantizer(), {rows.data(), rows.size() * head_dim()},
+                               this->order(), kernels(), codes, scales);
   }
   return state_->encode(rows, codes, scales);
 }

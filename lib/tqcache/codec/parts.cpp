@@ -1,5 +1,6 @@
 // The parts that a mode is made of, and which mode a list of parts is (codec/codec_spec.h).
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -37,6 +38,7 @@ Result<void> check_turned(const CodecSpec& spec) {
     return unsupported(mode + " with a map that does not rotate");
   }
   if (spec.scale == ScaleRule::kPeak) return unsupported(mode + " with a peak for scale");
+  if (spec.scale == ScaleRule::kStep) return unsupported(mode + " with a step for scale");
   return {};
 }
 
@@ -122,6 +124,26 @@ Result<std::vector<PartSpec>> affine_parts(const CodecSpec& spec) {
   return parts;
 }
 
+// The whole levels of a step, as parts of 128 of them.
+std::vector<float> level_centroids() {
+  std::vector<float> centroids;
+  for (int level = -128; level < 128; ++level) {
+    centroids.push_back(static_cast<float>(level) / 128.0f);
+  }
+  return centroids;
+}
+
+Result<std::vector<PartSpec>> trellis_parts(const CodecSpec& spec) {
+  if (!is_orthogonal_turn(spec.rotation) && spec.rotation != RotationKind::kNone) {
+    return unsupported("mode trellis with a map that does not rotate");
+  }
+  PartSpec part = turned_part(spec, 0, 0, spec.head_dim, kMaxBits);
+  part.quantizer.scale = ScaleRule::kStep;
+  part.quantizer.step = spec.step;
+  part.centroids = level_centroids();
+  return std::vector<PartSpec>{std::move(part)};
+}
+
 Result<std::vector<PartSpec>> parts_of_mode(const CodecSpec& spec) {
   switch (spec.mode) {
     case Mode::kMse:
@@ -132,6 +154,8 @@ Result<std::vector<PartSpec>> parts_of_mode(const CodecSpec& spec) {
       return mixed_parts(spec);
     case Mode::kAffine:
       return affine_parts(spec);
+    case Mode::kTrellis:
+      return trellis_parts(spec);
   }
   return unsupported("mode " + std::to_string(static_cast<int>(spec.mode)) + ": not known");
 }
@@ -179,6 +203,18 @@ Result<Mode> check_prod(int head_dim, const std::vector<PartSpec>& parts) {
                    " beside " + count_of(base.quantizer.bits, "bit"));
   }
   return Mode::kProd;
+}
+
+Result<Mode> check_trellis(const std::vector<PartSpec>& parts) {
+  if (parts.size() != 1) return corrupt("parts: one of " + std::to_string(parts.size()) + " with a step");
+  if (parts[0].quantizer.bits != kMaxBits) {
+    return corrupt("part 0: levels of " + count_of(parts[0].quantizer.bits, "bit"));
+  }
+  if (parts[0].has_bias) return corrupt("part 0: a bias beside a step");
+  if (parts[0].centroids != level_centroids()) {
+    return corrupt("part 0: centroids that are not the levels");
+  }
+  return Mode::kTrellis;
 }
 
 Result<Mode> check_affine(const std::vector<PartSpec>& parts) {
@@ -235,8 +271,13 @@ Result<Mode> mode_of(int head_dim, const std::vector<PartSpec>& parts) {
       return corrupt(part_name(i) + ": a residual, but not the second of two parts");
     }
   }
-  if (parts.size() == 2 && parts[1].of_residual) return check_prod(head_dim, parts);
+  const auto has_step = [](const PartSpec& part) {
+    return part.quantizer.scale == ScaleRule::kStep;
+  };
+  const bool is_trellis = std::ranges::any_of(parts, has_step);
+  if (parts.size() == 2 && parts[1].of_residual && !is_trellis) return check_prod(head_dim, parts);
   TQC_TRY(check_tiling(head_dim, parts));
+  if (is_trellis) return check_trellis(parts);
   if (parts[0].has_bias) return check_affine(parts);
   if (parts.size() == 1) return Mode::kMse;
   return check_mixed(parts);

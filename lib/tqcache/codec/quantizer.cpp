@@ -85,6 +85,7 @@ float scale_of(ScaleRule rule, float size, std::span<const float> y, std::span<c
       return size / std::sqrt(lane_dot(c, c));
     case ScaleRule::kRaw:
     case ScaleRule::kPeak:
+    case ScaleRule::kStep:
       break;
   }
   return size;
@@ -123,6 +124,7 @@ std::size_t Quantizer::code_bytes() const {
 Result<std::uint16_t> Quantizer::encode(std::span<const float> x,
                                         std::span<std::byte> codes) const {
   assert(x.size() == rotation().head_dim() && codes.size() == code_bytes());
+  assert(spec().scale != ScaleRule::kStep);
   TQC_TRY(check_finite(x));
   std::fill(codes.begin(), codes.end(), std::byte{0});
   const float length = std::sqrt(lane_dot(x, x));

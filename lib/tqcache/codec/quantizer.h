@@ -45,7 +45,8 @@ class Quantizer {
 
   // Packs one head vector and gives its scale as f16 bits.
   //
-  // Shapes: x [head_dim]; codes [code_bytes()].
+  // Shapes:   x [head_dim]; codes [code_bytes()].
+  // Requires: the rule of the scale is not kStep, whose codes are a path: codec/trellis_rows.h.
   // Units:  the scale has the unit of x.
   // Errors: kCorrupt when x holds NaN or infinity; kUnsupported when the scale is beyond f16.
   //         `codes` then holds nothing of use.

@@ -9,6 +9,7 @@
 #include "tqcache/format/open_container.h"
 #include "tqcache/format/section_checks.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/format/unpack_section.h"
 
 namespace tqcache::format {
 namespace {
@@ -79,6 +80,11 @@ Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& o
   TQC_TRY(check_largest_gap(manifest, options.max_payload_bytes));
   if (auto name = check_content_name(manifest); !name)
     report.damage.push_back(name.error().message);
+
+  // Whether its maps are any.
+  if (auto decoders = make_decoders(manifest); !decoders) {
+    report.damage.push_back(decoders.error().message);
+  }
 
   const Decompressor decompressor;
   const std::size_t n_sections = manifest.sections.size();

@@ -126,6 +126,25 @@ std::size_t Compressor::compress_into(ByteView raw, std::span<std::byte> room) c
   return ZSTD_getErrorCode(size) == ZSTD_error_dstSize_tooSmall ? 0 : require(size);
 }
 
+std::size_t Compressor::compress_pieces(ByteView raw, std::span<const std::size_t> sizes,
+                                        std::span<std::byte> room) const {
+  const auto context = state_->contexts.borrow([] { return made(ZSTD_createCCtx()); });
+  require(ZSTD_CCtx_reset(context.get(), ZSTD_reset_session_only));
+  state_->set(context.get());
+  require(ZSTD_CCtx_setPledgedSrcSize(context.get(), raw.size()));
+  ZSTD_outBuffer out{room.data(), room.size(), 0};
+  for (std::size_t i = 0, at = 0; i < sizes.size(); at += sizes[i], ++i) {
+    ZSTD_inBuffer in{raw.data() + at, sizes[i], 0};
+    const auto end = i + 1 < sizes.size() ? ZSTD_e_flush : ZSTD_e_end;
+    // What is left to be written, for which there is no room then.
+    if (require(ZSTD_compressStream2(context.get(), &out, &in, end)) != 0) {
+      require(ZSTD_CCtx_reset(context.get(), ZSTD_reset_session_only));
+      return 0;
+    }
+  }
+  return out.pos;
+}
+
 struct Decompressor::State {
   Pool<ZSTD_DCtx, FreeContext> contexts;
 };

@@ -34,6 +34,10 @@ class Compressor {
   // Gives the size of the frame that it wrote into `room`; 0: there is too little.
   std::size_t compress_into(ByteView raw, std::span<std::byte> room) const;
 
+  // The same for bytes of several kinds, one behind the other, each of which gets a table of its
+  // own. Requires: sizes add up to that of `raw`.
+  std::size_t compress_pieces(ByteView raw, std::span<const std::size_t> sizes,
+                              std::span<std::byte> room) const;
  private:
   struct State;
   explicit Compressor(std::unique_ptr<State> state);

@@ -44,6 +44,7 @@ inline constexpr std::size_t kMaxMatrixValues = 8 << 20;      // of the matrices
 inline constexpr std::size_t kMaxCentroids = 256;             // of one codebook
 inline constexpr std::size_t kMaxMeanValues = 16 << 20;       // of the means of all sides
 inline constexpr std::size_t kMaxOrderedChannels = 16 << 20;  // of all sides with loud channels
+inline constexpr std::size_t kMaxMapEntries = 16 << 20;       // of the maps of all sides
 inline constexpr std::size_t kMaxGaps = 1 << 20;  // dead ranges, before a file is compacted
 inline constexpr std::size_t kMaxArrays = 64;     // of one arrays layer
 inline constexpr std::size_t kMaxArrayRank = 8;

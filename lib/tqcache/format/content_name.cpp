@@ -70,6 +70,10 @@ void add_part(Serialization& out, const codec::PartSpec& part, MatrixDigests& di
   out.number(part.quantizer.rounds);
   out.number(part.quantizer.seed);
   out.text(name_of(kScaleNames, part.quantizer.scale));
+  // The rule's name tells whether it is there.
+  if (part.quantizer.scale == codec::ScaleRule::kStep) {
+    out.number(std::uint64_t{std::bit_cast<std::uint32_t>(part.quantizer.step)});
+  }
   out.number(std::uint64_t{part.of_residual});
   out.number(std::uint64_t{part.has_bias});
   out.bytes(object_bytes(part.centroids));
@@ -90,6 +94,9 @@ void add_side(Serialization& out, const SideInfo& side, MatrixDigests& digests) 
   out.bytes(object_bytes(side.mean));
   out.bytes(object_bytes(side.outliers));
   out.number(side.n_sinks);
+  if (side.cache_type_id == name_of(kTurboTypes, codec::Mode::kTrellis)) {
+    out.bytes(object_bytes(side.maps));
+  }
 }
 
 // The length of the ids in bytes is never as large as kHidden, so that it tells whether they follow

@@ -48,7 +48,7 @@ struct SideJob {
 std::vector<std::int64_t> sample_of(const cache::TurboSide& side, cache::OutlierPolicy policy,
                                     std::int64_t n_tokens) {
   std::vector<std::int64_t> blocks = cache::mean_blocks(n_tokens);
-  if (!side.mean.is_fixed()) return blocks;
+  if (!side.mean.is_fixed() || !side.maps.is_fixed()) return blocks;
   if (side.outliers.is_fixed()) return {};
   const bool first_decides = policy == cache::OutlierPolicy::kCalibrationVariance;
   if (first_decides && !blocks.empty()) return {blocks.front()};

@@ -20,6 +20,7 @@ SideInfo describe_side(const cache::Side& side) {
     info.mean.assign(turbo->mean.values.begin(), turbo->mean.values.end());
     info.outliers = turbo->outliers.loud();
     info.n_sinks = turbo->n_sinks;
+    info.maps = turbo->maps.entries;
   }
   return info;
 }

@@ -25,6 +25,7 @@ Result<void> check_side(const SideInfo& file, const SideInfo& grown) {
   if (grown.centring != file.centring) return mismatch("other centring");
   if (grown.n_sinks != file.n_sinks) return mismatch("another number of sink tokens");
   if (!file.mean.empty() && !same_bits(grown.mean, file.mean)) return mismatch("another mean");
+  if (grown.maps != file.maps) return mismatch("other maps");
   if (!file.outliers.empty() && grown.outliers != file.outliers) {
     return mismatch("other loud channels");
   }

@@ -18,7 +18,11 @@ const SideInfo& side_of(const LayerInfo& layer, SideName side) {
 
 Compression compression_of(const Manifest& manifest) {
   Compression most = Compression::kNone;
-  for (const SectionInfo& section : manifest.sections) most = std::max(most, section.compression);
+  for (const SectionInfo& section : manifest.sections) {
+    // Symbols are what becomes of zstd where a side has them.
+    const bool is_symbols = section.compression == Compression::kSymbols;
+    most = std::max(most, is_symbols ? Compression::kZstd : section.compression);
+  }
   return most;
 }
 

@@ -21,7 +21,7 @@ namespace tqcache::format {
 
 // Of a section: as it is, one zstd frame, or planes of bytes (plane_section.h). Only dense sections
 // and arrays have planes.
-enum class Compression : std::uint8_t { kNone = 0, kZstd = 1, kPlanes = 2 };
+enum class Compression : std::uint8_t { kNone = 0, kZstd = 1, kPlanes = 2, kSymbols = 3 };
 
 enum class SideName : std::uint8_t { kKeys = 0, kValues = 1, kArray = 2 };
 
@@ -47,6 +47,7 @@ struct SideInfo {
   std::vector<float> mean;              // [n_kv_heads, head_dim]; empty: none, or not fixed yet
   std::vector<std::uint16_t> outliers;  // [n_kv_heads, n]: the loud channels; empty: as for mean
   std::int64_t n_sinks = 0;             // first tokens that stay dense
+  std::vector<std::int8_t> maps = {};   // [n_kv_heads, head_dim, head_dim]; empty: none
 };
 
 struct ArrayInfo {

@@ -109,6 +109,16 @@ Result<void> check_outliers(const SideInfo& side, codec::Mode mode, cache::HeadS
   return {};
 }
 
+// Whether their rows are good for a map shows when it is made: make_empty_cache().
+Result<void> check_maps(const SideInfo& side, codec::Mode mode, cache::HeadShape shape) {
+  if (side.maps.empty()) return {};
+  if (mode != codec::Mode::kTrellis) return corrupt("maps of a codec that has none");
+  const std::int64_t expected = shape.n_kv_heads * shape.head_dim * shape.head_dim;
+  if (std::ssize(side.maps) == expected) return {};
+  return corrupt("maps of " + std::to_string(side.maps.size()) + " entries where " +
+                 std::to_string(expected) + " belong");
+}
+
 Result<void> check_side(const SideInfo& side, SideName name, cache::HeadShape shape,
                         const cache::Rope& rope) {
   if (side.cache_type_id == kDenseType) {
@@ -119,6 +129,7 @@ Result<void> check_side(const SideInfo& side, SideName name, cache::HeadShape sh
   TQC_TRY(check_codec(side, mode, shape.head_dim));
   TQC_TRY(check_centring(side, name, shape, rope));
   TQC_TRY(check_outliers(side, mode, shape));
+  TQC_TRY(check_maps(side, mode, shape));
   if (side.n_sinks < 0 || side.n_sinks > cache::kTokenBlock) {
     return corrupt(std::to_string(side.n_sinks) + " sink tokens");
   }

@@ -16,6 +16,7 @@
 
 #include "tqcache/cache/token_block.h"
 #include "tqcache/format/checksum_bytes.h"
+#include "tqcache/format/compression.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/format/section_plan.h"
@@ -98,6 +99,7 @@ struct Budget {
   std::uint64_t mean_values = kMaxMeanValues;
   std::uint64_t ordered_channels = kMaxOrderedChannels;
   std::uint64_t matrix_values = kMaxMatrixValues;
+  std::uint64_t map_entries = kMaxMapEntries;
   // Matrices that were read, by where they stand: parts that share one in the file do in memory.
   std::map<const flatbuffers::Vector<float>*, codec::MapMatrix> matrices = {};
 };
@@ -134,6 +136,32 @@ Result<codec::MapMatrix> read_matrix(const flatbuffers::Vector<float>& in, Budge
   return matrix;
 }
 
+// Maps of `n_channels` rows of so many entries, as they are or as a zstd frame.
+Result<std::vector<std::int8_t>> read_maps(const flatbuffers::Vector<std::uint8_t>& in,
+                                           std::uint64_t n_channels, int head_dim, Budget& budget) {
+  if (in.size() == 0) return corrupt("maps of no entries");
+  TQC_TRY(check_count(n_channels, kMaxMapEntries, "rows of maps"));
+  const std::uint64_t count = n_channels * static_cast<std::uint64_t>(head_dim);
+  TQC_TRY(check_count(count, budget.map_entries, "entries of maps, beyond those of all sides"));
+  budget.map_entries -= count;
+  const ByteView stored(reinterpret_cast<const std::byte*>(in.data()), in.size());
+  const bool is_frame = stored.size() != count;
+  if (is_frame) {
+    if (auto checked = Decompressor::check_frame(stored, count); !checked) {
+      return in_context("maps", std::move(checked).error());
+    }
+  }
+  std::vector<std::int8_t> entries(count);
+  const auto bytes = std::as_writable_bytes(std::span(entries));
+  if (is_frame) {
+    auto done = Decompressor().decompress(stored, bytes);
+    if (!done) return in_context("maps", std::move(done).error());
+  } else {
+    std::ranges::copy(stored, bytes.begin());
+  }
+  return entries;
+}
+
 template <class Kind, std::size_t n>
 Result<Kind> read_kind(const std::array<KindName<Kind>, n>& table, std::string_view what,
                        const flatbuffers::String& name) {
@@ -156,6 +184,7 @@ Result<codec::PartSpec> read_part(const fb::Part& in, Budget& budget) {
   TQC_TRY_ASSIGN(part.quantizer.rotation, read_kind(kRotationNames, "rotation", *in.rotation()));
   part.quantizer.rounds = in.rounds();
   part.quantizer.seed = in.seed();
+  part.quantizer.step = in.step();
   TQC_TRY_ASSIGN(part.quantizer.scale, read_kind(kScaleNames, "scale", *in.scale()));
   TQC_TRY_ASSIGN(part.of_residual, read_yes_no(in.of_residual(), "value of of_residual"));
   TQC_TRY_ASSIGN(part.has_bias, read_yes_no(in.has_bias(), "value of has_bias"));
@@ -194,6 +223,10 @@ Result<void> read_turbo_fields(const fb::Side& in, std::uint64_t n_channels, Bud
     TQC_TRY_ASSIGN(side.outliers, read_outliers(*in.outliers(), n_channels, budget));
   }
   side.n_sinks = in.n_sinks();
+  if (in.maps() != nullptr) {
+    const int head_dim = side.parts.front().quantizer.head_dim;
+    TQC_TRY_ASSIGN(side.maps, read_maps(*in.maps(), n_channels, head_dim, budget));
+  }
   return {};
 }
 
@@ -203,7 +236,7 @@ Result<SideInfo> read_side(const fb::Side& in, std::uint64_t n_channels, Budget&
   TQC_TRY_ASSIGN(side.dense_dtype, to_dtype(in.dtype()));
   if (in.codec() != nullptr) {
     TQC_TRY(read_turbo_fields(in, n_channels, budget, side));
-  } else if (in.centring() || in.mean() || in.outliers() || in.n_sinks() != 0) {
+  } else if (in.centring() || in.mean() || in.outliers() || in.n_sinks() != 0 || in.maps()) {
     return corrupt("what belongs to a codec without one");
   }
   return side;
@@ -259,7 +292,7 @@ Result<SectionInfo> read_section(const fb::Section& in) {
   TQC_TRY_ASSIGN(const auto form, checked_enum(in.form(), fb::Form::packed, "form"));
   section.packed = form == fb::Form::packed;
   TQC_TRY_ASSIGN(section.compression,
-                 checked_enum(in.compression(), Compression::kPlanes, "compression"));
+                 checked_enum(in.compression(), Compression::kSymbols, "compression"));
   section.file_offset = in.offset();
   section.stored_bytes = in.stored_size();
   section.raw_bytes = in.raw_size();

@@ -7,6 +7,7 @@
 
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/section_plan.h"
+#include "tqcache/format/symbol_section.h"
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::format {
@@ -52,6 +53,10 @@ Result<void> check_sizes(const Manifest& manifest, const SectionInfo& section) {
   const bool is_stored = section.compression == Compression::kNone;
   if (section.packed && section.compression == Compression::kPlanes) {
     return corrupt("planes, but packed");
+  }
+  if (section.compression == Compression::kSymbols &&
+      !(section.packed && has_symbols(side_of(layer, section.side)))) {
+    return corrupt("symbols, but not of mode trellis");
   }
   const bool fits = is_stored
                         ? section.stored_bytes == section.raw_bytes

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tqcache/format/checksum_bytes.h"
+#include "tqcache/format/compression.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/format/type_names.h"
@@ -94,7 +95,7 @@ class SideWriter {
     const auto mean = side.mean.empty() ? 0 : out_.CreateVector(side.mean);
     const auto outliers = side.outliers.empty() ? 0 : out_.CreateVector(side.outliers);
     return fb::CreateSide(out_, type, make_dtype(side.dense_dtype), codec, centring, mean, outliers,
-                          static_cast<std::uint16_t>(side.n_sinks));
+                          static_cast<std::uint16_t>(side.n_sinks), make_maps(side.maps));
   }
 
   Offset<flatbuffers::String> text(std::string_view value) {
@@ -121,7 +122,7 @@ class SideWriter {
         out_, static_cast<std::uint32_t>(part.first), static_cast<std::uint32_t>(spec.head_dim),
         static_cast<std::uint8_t>(spec.bits), rotation, static_cast<std::uint8_t>(spec.rounds),
         spec.seed, scale, to_yes_no(part.of_residual), to_yes_no(part.has_bias), centroids,
-        make_matrix(spec.matrix));
+        make_matrix(spec.matrix), spec.step);
   }
 
   // Absent when there is none.
@@ -132,9 +133,20 @@ class SideWriter {
         matrix, [&](const auto&) { return out_.CreateVector(values.data(), values.size()); });
   }
 
+  // As they are, or as a zstd frame if that is smaller. Absent when there are none.
+  Offset<flatbuffers::Vector<std::uint8_t>> make_maps(const std::vector<std::int8_t>& maps) {
+    if (maps.empty()) return {};
+    const ByteView entries = std::as_bytes(std::span(maps));
+    Bytes frame;
+    const bool shrank = compressor_.compress(entries, frame);
+    const ByteView stored = shrank ? ByteView(frame) : entries;
+    return out_.CreateVector(reinterpret_cast<const std::uint8_t*>(stored.data()), stored.size());
+  }
+
   static fb::YesNo to_yes_no(bool value) { return value ? fb::YesNo::yes : fb::YesNo::no; }
 
   Builder& out_;
+  Compressor compressor_ = Compressor::for_planes();
   Written<std::vector<codec::PartSpec>, fb::Codec> codecs_;
   Written<codec::PartSpec, fb::Part> parts_;
   Written<std::vector<float>, flatbuffers::Vector<float>> codebooks_;
@@ -239,6 +251,7 @@ std::uint64_t least_size(const Manifest& manifest) {
                                  : manifest.tokens.size() * sizeof(std::int32_t);
   for (const LayerInfo& layer : manifest.layers) {
     size += (layer.k.mean.size() + layer.v.mean.size()) * sizeof(float);
+    size += (layer.k.maps.size() + layer.v.maps.size()) / 64;
     size += (layer.k.outliers.size() + layer.v.outliers.size()) * sizeof(std::uint16_t);
   }
   return size;

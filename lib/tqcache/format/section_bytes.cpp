@@ -164,9 +164,13 @@ class SideMaker {
     TQC_TRY_ASSIGN(codec::HeadCodec codec,
                    codecs_.get(info, static_cast<int>(layer.shape.head_dim), order_of(name)));
     TQC_TRY_ASSIGN(cache::Outliers outliers, make_outliers(info, layer.shape, codec));
+    cache::HeadMaps maps;
+    if (!info.maps.empty()) {
+      TQC_TRY_ASSIGN(maps, cache::make_head_maps(layer.shape, info.maps));
+    }
     return cache::Side(cache::TurboSide{std::move(codec), std::vector<cache::TurboBlock>(n_packed),
                                         std::move(dense), make_mean(info, rope_),
-                                        std::move(outliers), info.n_sinks});
+                                        std::move(outliers), info.n_sinks, std::move(maps)});
   }
 
  private:
@@ -217,7 +221,9 @@ Result<cache::Cache> make_empty_cache(const Manifest& manifest) {
 void place_section(const SectionInfo& section, SharedBytes raw, cache::Cache& cache) {
   if (section.packed) {
     packed_block(cache, section).bytes = std::move(raw);
-    return;
+    cache::AttentionLayer& layer = attention_layer(cache, section);
+    auto& side = std::get<cache::TurboSide>(side_of_section(layer, section));
+    return cache::complete_block(side, layer.shape, section.block);
   }
   const DensePlace place = dense_place(cache, section);
   copy_dense(place.rows, raw.view(), place.memory);

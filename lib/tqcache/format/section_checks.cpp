@@ -10,7 +10,10 @@
 #include <vector>
 
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/codec/trellis.h"
+#include "tqcache/codec/trellis_rows.h"
 #include "tqcache/format/section_plan.h"
+#include "tqcache/format/symbol_section.h"
 
 namespace tqcache::format {
 namespace {
@@ -100,6 +103,30 @@ Result<void> check_scale_row(std::size_t head, ByteView row, std::size_t n_sinks
   return corrupt("head " + std::to_string(head) + ": a scale of a sink token is not zero");
 }
 
+// Of mode trellis codes are a path, and scales have no more bits than a byte tells.
+Result<void> check_paths(const LayerInfo& layer, const SectionInfo& section, ByteView raw) {
+  if (!has_symbols(side_of(layer, section.side))) return {};
+  const SymbolShape shape = symbol_shape(layer, section);
+  std::vector<std::uint8_t> symbols(shape.head_dim * codec::kBlockTokens);
+  for (std::size_t head = 0; head < shape.n_heads; ++head) {
+    const ByteView block =
+        raw.subspan(head * shape.layout.head_code_bytes, shape.layout.head_code_bytes);
+    auto path = codec::trellis_block_symbols({shape.head_dim, codec::kBlockTokens}, block,
+                                             shape.order, symbols);
+    if (!path) return in_context("head " + std::to_string(head), std::move(path).error());
+  }
+  constexpr std::uint16_t kUnused = (1u << codec::kStepScaleShift) - 1;
+  const std::size_t n_scales = shape.n_heads * codec::kBlockTokens;
+  for (std::size_t i = 0; i < n_scales; ++i) {
+    std::uint16_t scale;
+    std::memcpy(&scale, raw.data() + shape.layout.scales_at + i * sizeof(scale), sizeof(scale));
+    if ((scale & kUnused) == 0 && scale < 0x8000) continue;
+    return corrupt(vector_place(i / codec::kBlockTokens, i % codec::kBlockTokens) +
+                   "a scale that is no byte");
+  }
+  return {};
+}
+
 Result<void> check_packed(const LayerInfo& layer, const SectionInfo& section, ByteView raw) {
   const SideInfo& side = side_of(layer, section.side);
   const PackedLayout layout = packed_layout(layer.shape, side, key_of(section));
@@ -116,6 +143,7 @@ Result<void> check_packed(const LayerInfo& layer, const SectionInfo& section, By
                             raw.subspan(layout.scales_at + row * kRowBytes, kRowBytes),
                             layout.n_sinks));
   }
+  TQC_TRY(check_paths(layer, section, raw));
   return check_dense_rows(layer, side, raw.subspan(layout.sinks_at));
 }
 

@@ -83,7 +83,12 @@ std::uint64_t raw_bytes(const LayerInfo& layer, const SectionKey& key, bool pack
 
 std::uint64_t memory_bytes(const LayerInfo& layer, const SectionKey& key, bool packed) {
   const std::int64_t room_for_all = (key.block + 1) * cache::kTokenBlock;
-  return raw_bytes(layer, key, packed, room_for_all);
+  const std::uint64_t bytes = raw_bytes(layer, key, packed, room_for_all);
+  if (!packed) return bytes;
+  // Keys that are mapped before RoPE stand decoded beside their codes.
+  const SideInfo& side = side_of(layer, key.side);
+  const bool is_decoded = !side.maps.empty() && side.centring == cache::Centring::kPreRope;
+  return is_decoded ? bytes + dense_bytes(layer, key.side, cache::kTokenBlock) : bytes;
 }
 
 }  // namespace tqcache::format

@@ -10,6 +10,7 @@
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/plane_section.h"
 #include "tqcache/format/section_plan.h"
+#include "tqcache/format/symbol_section.h"
 
 namespace tqcache::format {
 
@@ -41,6 +42,13 @@ Result<void> read_section(const ByteSource& source, const Manifest& manifest,
     TQC_TRY(check_planes(stored, section.raw_bytes, width));
     raw.resize(section.raw_bytes);
     return decompress_planes(decompressor, stored, width, raw);
+  }
+  if (section.compression == Compression::kSymbols) {
+    const SymbolShape shape =
+        symbol_shape(manifest.layers[static_cast<std::size_t>(section.layer)], section);
+    TQC_TRY(check_symbols(stored, shape));
+    raw.resize(section.raw_bytes);
+    return decompress_symbols(decompressor, stored, shape, raw);
   }
   TQC_TRY(Decompressor::check_frame(stored, section.raw_bytes));
   raw.resize(section.raw_bytes);

@@ -13,6 +13,7 @@
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/plane_section.h"
 #include "tqcache/format/section_plan.h"
+#include "tqcache/format/symbol_section.h"
 
 namespace tqcache::format {
 namespace {
@@ -38,6 +39,10 @@ class SectionCompressor {
     if (method_ == Compression::kPlanes && !section.packed) {
       const std::size_t width = number_bytes(layer, key_of(section));
       return compress_planes(planes_, raw, width, out) ? Compression::kPlanes : Compression::kNone;
+    }
+    if (section.packed && has_symbols(side_of(layer, section.side)) &&
+        compress_symbols(planes_, symbol_shape(layer, section), raw, out)) {
+      return Compression::kSymbols;
     }
     return zstd_.compress(raw, out) ? Compression::kZstd : Compression::kNone;
   }

@@ -33,11 +33,12 @@ struct KindName {
   std::string_view name;
 };
 
-inline constexpr std::array<KindName<codec::Mode>, 4> kTurboTypes = {{
+inline constexpr std::array<KindName<codec::Mode>, 5> kTurboTypes = {{
     {codec::Mode::kMse, "tqcache.turbo_mse.v1"},
     {codec::Mode::kProd, "tqcache.turbo_prod.v1"},
     {codec::Mode::kMixed, "tqcache.turbo_mixed.v1"},
     {codec::Mode::kAffine, "tqcache.affine.v1"},
+    {codec::Mode::kTrellis, "tqcache.trellis.v1"},
 }};
 
 inline constexpr std::array<KindName<codec::RotationKind>, 5> kRotationNames = {{
@@ -48,11 +49,12 @@ inline constexpr std::array<KindName<codec::RotationKind>, 5> kRotationNames = {
     {codec::RotationKind::kMatrix, "matrix.v1"},
 }};
 
-inline constexpr std::array<KindName<codec::ScaleRule>, 4> kScaleNames = {{
+inline constexpr std::array<KindName<codec::ScaleRule>, 5> kScaleNames = {{
     {codec::ScaleRule::kUnbiased, "unbiased.v1"},
     {codec::ScaleRule::kNorm, "norm.v1"},
     {codec::ScaleRule::kRaw, "raw.v1"},
     {codec::ScaleRule::kPeak, "peak.v1"},
+    {codec::ScaleRule::kStep, "step.v1"},
 }};
 
 inline constexpr std::array<KindName<cache::Centring>, 3> kCentringNames = {{

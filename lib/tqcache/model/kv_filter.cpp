@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tqcache/base/aligned.h"
+#include "tqcache/cache/head_coder.h"
 
 namespace tqcache::model {
 namespace {
@@ -25,35 +26,24 @@ struct Rows {
   float* head(std::int64_t kv_head) const { return values.data() + kv_head * shape.head_dim; }
 };
 
-// The centre of a block, seen from its token `place` on.
-codec::Centre centre_from(codec::Centre centre, std::size_t place) {
-  if (centre.n_pairs == 0) return centre;
-  centre.cos += place * centre.n_pairs;
-  centre.sin += place * centre.n_pairs;
-  return centre;
-}
-
 Result<void> code_head(const cache::TurboSide& side, const Rows& rows, std::int64_t kv_head) {
   const codec::HeadCodec& codec = side.codec;
   const std::size_t n = rows.n_tokens();
   const std::size_t n_sinks =
       to_size(std::clamp<std::int64_t>(side.n_sinks - rows.first, 0, static_cast<std::int64_t>(n)));
   const std::int64_t place = rows.first % kTokenBlock;
-  const cache::BlockMean mean(side.mean, rows.shape, rows.first / kTokenBlock, kv_head);
-  const codec::ChannelOrder order = side.outliers.order(kv_head);
+  const cache::HeadCoder coder(side, rows.shape, rows.first / kTokenBlock, kv_head);
 
   AlignedBytes codes(codec.code_bytes());
   std::vector<std::uint16_t> scales(codec.n_scale_rows() * to_size(kTokenBlock));
   float* const head = rows.head(kv_head);
   const auto* const bytes = reinterpret_cast<const std::byte*>(head);
-  TQC_TRY(codec.encode({Dtype::kF32, bytes, rows.stride() * sizeof(float)},
-                       centre_from(mean.centre(kv_head), to_size(place)), order, n, n_sinks, codes,
-                       scales));
+  TQC_TRY(coder.encode({Dtype::kF32, bytes, rows.stride() * sizeof(float)}, place, n, n_sinks,
+                       codes, scales));
 
   const std::size_t head_dim = to_size(rows.shape.head_dim);
   AlignedFloats decoded(n * head_dim);
-  codec.decode({codes, scales}, order, n, decoded);
-  mean.add_to(kv_head, place, decoded);
+  coder.decode({codes, scales}, place, decoded);
   for (std::size_t token = n_sinks; token < n; ++token) {
     std::copy_n(decoded.data() + token * head_dim, head_dim, head + token * rows.stride());
   }
@@ -63,7 +53,7 @@ Result<void> code_head(const cache::TurboSide& side, const Rows& rows, std::int6
 Result<void> code_side(const cache::Side& side, const Rows& rows) {
   const auto* turbo = std::get_if<cache::TurboSide>(&side);
   if (turbo == nullptr) return {};
-  if (!turbo->mean.is_fixed() || !turbo->outliers.is_fixed()) {
+  if (!turbo->mean.is_fixed() || !turbo->outliers.is_fixed() || !turbo->maps.is_fixed()) {
     return Error{ErrorCode::kInvalidArgument, "nothing is packed, so its mean is not known"};
   }
   for (std::int64_t kv_head = 0; kv_head < rows.shape.n_kv_heads; ++kv_head) {

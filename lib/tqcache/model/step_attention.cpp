@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tqcache/cache/head_coder.h"
+#include "tqcache/codec/row_map.h"
 #include "tqcache/model/kernel_loops.h"
 #include "tqcache/model/kernels.h"
 
@@ -37,6 +39,14 @@ codec::DenseBlock dense_block(const cache::Side& side, cache::HeadShape shape,
   const std::size_t head_bytes = to_size(kTokenBlock * shape.head_dim) * dtype_size(dtype);
   return {dtype, cache::dense_block(side, block).data() + to_size(kv_head) * head_bytes,
           to_size(shape.head_dim), to_size(cache::tokens_in_block(n_tokens, block))};
+}
+
+codec::DenseBlock decoded_block(const cache::TurboSide& side, cache::HeadShape shape,
+                                std::int64_t block, std::int64_t kv_head) {
+  const AlignedBytes& decoded = side.packed[to_size(block)].decoded;
+  const std::size_t head_bytes = decoded.size() / to_size(shape.n_kv_heads);
+  return {side.tail.dtype, decoded.data() + to_size(kv_head) * head_bytes, to_size(shape.head_dim),
+          to_size(kTokenBlock)};
 }
 
 codec::DenseBlock sink_block(const cache::TurboSide& side, cache::HeadShape shape,
@@ -142,7 +152,15 @@ void StepAttention::prepare_queries(const cache::Side& keys, std::int64_t kv_hea
   queries.dense.set_for_dense(to_size(shape_.head_dim), queries.scaled);
   if (cache::packed_block_count(keys) == 0) return;
   const auto& turbo = std::get<cache::TurboSide>(keys);
-  queries.packed.set(turbo.codec, turbo.outliers.order(kv_head), queries.scaled);
+  if (cache::is_mapped_before_rope(turbo)) return;  // these stand decoded
+  std::span<const float> scaled = queries.scaled;
+  if (turbo.maps.is_there()) {
+    queries.mapped.resize(queries.scaled.size());
+    codec::multiply_rows(queries.scaled, turbo.maps.columns_of(shape_, kv_head),
+                         to_size(shape_.head_dim), queries.mapped);
+    scaled = queries.mapped;
+  }
+  queries.packed.set(turbo.codec, turbo.outliers.order(kv_head), scaled);
   if (turbo.mean.kind == cache::Centring::kNone) return;
   const bool turns = turbo.mean.kind == cache::Centring::kPreRope;
   assert(!turns || centring_);
@@ -192,6 +210,10 @@ void StepAttention::score_packed_block(const cache::TurboSide& keys, std::int64_
                                        std::int64_t kv_head, float* scores) const {
   const Queries& queries = queries_[to_size(kv_head)];
   const codec::OutputRows rows = {scores, to_size(kPieceTokens)};
+  if (!keys.packed[to_size(block)].decoded.empty()) {
+    return kernels_->score_dense(decoded_block(keys, shape_, block, kv_head), queries.dense.rows(),
+                                 rows);
+  }
   queries.packed.score(keys.codec, cache::packed_head(keys, shape_, block, kv_head),
                        to_size(kTokenBlock), scorer_, rows);
   if (keys.mean.kind != cache::Centring::kNone) {
@@ -279,6 +301,11 @@ void StepAttention::put_back(const cache::TurboSide& values, std::int64_t kv_hea
                              std::span<float> coded, std::span<float> decoded,
                              std::span<float> out) const {
   values.codec.turn_back(coded, values.outliers.order(kv_head), decoded);
+  if (values.maps.is_there()) {
+    std::ranges::copy(decoded, coded.begin());
+    codec::multiply_rows(coded.first(decoded.size()), values.maps.rows_of(shape_, kv_head),
+                         decoded.size(), decoded);
+  }
   for (std::size_t i = 0; i < out.size(); ++i) out[i] += decoded[i];
   if (values.mean.kind == cache::Centring::kNone) return;
   const std::span<const float> mean = cache::mean_of_head(values.mean, shape_, kv_head);

@@ -45,6 +45,7 @@ class StepAttention {
   // The queries of one kv head, in the forms that its blocks want.
   struct Queries {
     AlignedFloats scaled;  // [group, head_dim], times 1 / sqrt(head_dim)
+    AlignedFloats mapped;  // the same through the map of the keys, if they have one
     codec::QueryGroup dense;
     codec::HeadQueries packed;
     cache::CentringScore centring;

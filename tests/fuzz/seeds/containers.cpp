@@ -53,7 +53,8 @@ std::vector<NamedCache> small_caches() {
       {"mse", {.mode = codec::Mode::kMse, .bits = 1}},
       {"prod", {.mode = codec::Mode::kProd, .bits = 2}},
       {"mixed", {.mode = codec::Mode::kMixed, .bits = 1, .outlier_channels = 8, .outlier_bits = 2}},
-      {"affine", {.mode = codec::Mode::kAffine, .bits = 1, .group_size = 32}}};
+      {"affine", {.mode = codec::Mode::kAffine, .bits = 1, .group_size = 32}},
+      {"trellis", {.mode = codec::Mode::kTrellis, .step = 0.5f}}};
   for (const auto& [name, codec] : modes) {
     cache::SidePlan plan{.codec = codec, .center = cache::Centring::kNone};
     cache::Cache packed =
@@ -61,6 +62,7 @@ std::vector<NamedCache> small_caches() {
     all.push_back({name, with_zero_codes(std::move(packed))});
     plan.center = cache::Centring::kPreRope;
     plan.n_sinks = 1;
+    plan.fit_maps = codec.mode == codec::Mode::kTrellis;
     packed = small_builder(256).sides({1, 32}, Dtype::kF16, plan, Dtype::kBF16, plan).build();
     all.push_back({name + "_centred", with_zero_codes(std::move(packed))});
   }

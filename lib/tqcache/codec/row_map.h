@@ -1,0 +1,23 @@
+#pragma once
+// codec/row_map.h: rows times a matrix, in the one order of additions that the format knows.
+//
+// Each component of the result is a sum of its own, so vector units of any width add alike.
+//
+// Spec: docs/codec.md §10, "Maps".
+
+#include <cstddef>
+#include <span>
+
+#include "tqcache/codec/kernels.h"
+
+namespace tqcache::codec {
+
+// out[t][i] = sum over j of in[t][j] * matrix[j][i], j ascending from +0, each product and each sum
+// rounded to f32.
+//
+// Shapes: in, out [n, dim], not the same memory; matrix [dim, dim].
+// Bytes:  identical on every CPU.
+void multiply_rows(std::span<const float> in, std::span<const float> matrix, std::size_t dim,
+                   std::span<float> out, const Kernels& kernels = best_kernels());
+
+}  // namespace tqcache::codec

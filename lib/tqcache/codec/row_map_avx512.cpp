@@ -1,0 +1,23 @@
+// Rows times a matrix with AVX-512.
+
+#include "tqcache/codec/rows_avx512.h"
+
+#ifdef TQCACHE_X86
+
+#define TQC_LANES TQC_AVX512
+
+namespace tqcache::codec {
+namespace {
+
+constexpr std::size_t kWidth = 16;
+
+}  // namespace
+}  // namespace tqcache::codec
+
+#include "tqcache/codec/row_map_lanes.h"
+
+TQC_AVX512_FUNCTION std::size_t tqcache::codec::multiply_rows_avx512(const RowMapTask& task) {
+  return multiply_whole(task);
+}
+
+#endif  // TQCACHE_X86

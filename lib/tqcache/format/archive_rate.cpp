@@ -1,0 +1,362 @@
+#include "tqcache/format/archive_rate.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "tqcache/base/threads.h"
+#include "tqcache/format/compression.h"
+#include "tqcache/format/container_format.h"
+#include "tqcache/format/describe.h"
+#include "tqcache/format/section_bytes.h"
+#include "tqcache/format/section_plan.h"
+#include "tqcache/format/symbol_section.h"
+
+namespace tqcache::format {
+namespace {
+
+std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+// Token blocks of a side that are coded to see what they take.
+constexpr std::size_t kMostTrialBlocks = 8;
+
+// What is asked for is met by the sample with so much to spare.
+constexpr double kMargin = 0.994;
+
+// Four trials to an octave of steps, two octaves.
+constexpr std::size_t kTrials = 9;
+// Where a file does not depend on the C library, neither do its steps: no exponentials here.
+constexpr std::array<double, 4> kQuarters = {1.0, 1.189207115002721, 1.4142135623730951,
+                                             1.681792830507429};
+constexpr double kErrorOfStep = 0.2635;  // mean square, of a step of 1
+
+// One side that will be packed.
+struct Candidate {
+  std::size_t layer = 0;
+  SideName name = SideName::kKeys;
+  cache::SidePlan plan;
+  cache::HeadShape shape;
+};
+
+Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
+
+Result<void> check_target(const ArchiveTarget& target) {
+  const auto in_range = [](std::optional<double> x, double low, double high) {
+    return !x || (*x >= low && *x <= high);
+  };
+  if (!in_range(target.bits, kMinArchiveBits, kMaxArchiveBits)) {
+    return invalid(std::to_string(*target.bits) + " bits a value: outside 1 to 8");
+  }
+  if (!in_range(target.mse, kMinArchiveMse, kMaxArchiveMse)) {
+    return invalid("an error of " + std::to_string(*target.mse) + ": outside 0.0001 to 0.5");
+  }
+  if (target.bits.has_value() == target.mse.has_value()) {
+    return invalid("an archive needs one target, bits or error");
+  }
+  return {};
+}
+
+// To eleven bits: what is measured is known no better.
+float rounded(double step) {
+  int exponent = 0;
+  const double mantissa = std::frexp(step, &exponent);
+  return static_cast<float>(std::ldexp(std::round(mantissa * 2048), exponent - 11));
+}
+
+// How keys, or values, go to their codes: turned as all are, or by maps made for them.
+constexpr std::size_t kTurns = 2;
+// One of the four ways to turn keys and values.
+struct Turns {
+  bool map_keys = false;
+  bool map_values = false;
+};
+constexpr std::array<Turns, 4> kAllTurns = {
+    {{false, false}, {false, true}, {true, false}, {true, true}}};
+
+cache::ConvertOptions with_maps(cache::ConvertOptions options, Turns turns) {
+  options.keys.fit_maps = turns.map_keys;
+  options.values.fit_maps = turns.map_values;
+  return options;
+}
+
+cache::ConvertOptions with_step(cache::ConvertOptions options, double step) {
+  for (cache::SidePlan* plan : {&options.keys, &options.values}) {
+    if (!plan->dense) plan->codec.step = rounded(step);
+  }
+  return options;
+}
+
+// Numbers of a source's sections by layer, side and token block.
+class SectionNumbers {
+ public:
+  explicit SectionNumbers(const Manifest& manifest) : numbers_(2 * manifest.layers.size()) {
+    for (std::size_t i = 0; i < manifest.sections.size(); ++i) {
+      const SectionInfo& section = manifest.sections[i];
+      if (section.side == SideName::kArray) break;  // they stand behind all others
+      numbers_[2 * to_size(section.layer) + static_cast<std::size_t>(section.side)].push_back(i);
+    }
+  }
+  std::size_t of(const Candidate& side, std::int64_t block) const {
+    return numbers_[2 * side.layer + static_cast<std::size_t>(side.name)][to_size(block)];
+  }
+
+ private:
+  std::vector<std::vector<std::size_t>> numbers_;  // [2 n_layers][token block]
+};
+
+// Codes token blocks with one step after another, and counts the bytes.
+class Trials {
+ public:
+  Trials(const SectionSource& source, unsigned n_threads, double first_step)
+      : source_(source),
+        numbers_(source.manifest()),
+        rope_(source.manifest().identity.rope),
+        compressor_(Compressor::for_planes()),
+        n_threads_(n_threads) {
+    for (std::size_t i = 0; i < kTrials; ++i) {
+      const auto octave = static_cast<double>(1u << i / kQuarters.size());
+      steps_[i] = first_step * octave * kQuarters[i % kQuarters.size()];
+    }
+  }
+
+  Result<void> add(const Candidate& side) {
+    const std::int64_t n_tokens = source_.manifest().n_tokens();
+    const std::vector<std::int64_t> blocks = cache::mean_blocks(n_tokens);
+    if (blocks.empty()) return {};
+    TQC_TRY(read(side, blocks));
+    const auto n_full = static_cast<double>(n_tokens / cache::kTokenBlock);
+    for (const bool is_mapped : {false, true}) {
+      TQC_TRY_ASSIGN(cache::TurboSide turbo, make_side(side, steps_.front(), is_mapped));
+      const std::vector<cache::FullBlock> sample = full_blocks(side, turbo.tail.dtype, blocks);
+      cache::fix_side(turbo, sample, side.plan.outlier_policy, n_threads_);
+      TQC_TRY(code(side, turbo, sample, n_full, is_mapped));
+    }
+    return {};
+  }
+
+  // Bytes that packed sections and maps take with each step.
+  using Sizes = std::array<double, kTrials>;
+  Sizes bytes(Turns turns) const {
+    Sizes sum = of(SideName::kKeys, turns.map_keys);
+    const Sizes& values = of(SideName::kValues, turns.map_values);
+    for (std::size_t i = 0; i < kTrials; ++i) sum[i] += values[i];
+    return sum;
+  }
+
+  // The step that makes them take so many bytes; nothing beyond the trials.
+  std::optional<double> step_for(const Sizes& sizes, double bytes) const {
+    for (std::size_t i = 1; i < kTrials; ++i) {
+      if (sizes[i] > bytes || sizes[i - 1] < bytes) continue;
+      const double part = (sizes[i - 1] - bytes) / (sizes[i - 1] - sizes[i]);
+      return steps_[i - 1] + part * (steps_[i] - steps_[i - 1]);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  Result<void> read(const Candidate& side, const std::vector<std::int64_t>& blocks) {
+    raw_.resize(blocks.size());
+    return parallel_try(blocks.size(), n_threads_, [&](std::size_t i) {
+      return source_.read(numbers_.of(side, blocks[i]), raw_[i]);
+    });
+  }
+
+  const Sizes& of(SideName side, bool is_mapped) const {
+    return bytes_[static_cast<std::size_t>(side)][is_mapped ? 1 : 0];
+  }
+
+  Result<cache::TurboSide> make_side(const Candidate& side, double step, bool is_mapped) const {
+    cache::SidePlan plan = side.plan;
+    plan.fit_maps = is_mapped;
+    plan.codec.step = static_cast<float>(step);
+    const LayerInfo& layer = source_.manifest().layers[side.layer];
+    return cache::SideMaker(rope_).make(plan, order_of(side.name), side.shape,
+                                        side_of(layer, side.name).dense_dtype);
+  }
+
+  std::vector<cache::FullBlock> full_blocks(const Candidate& side, Dtype dtype,
+                                            const std::vector<std::int64_t>& blocks) const {
+    std::vector<cache::FullBlock> sample;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      sample.push_back({side.shape, dtype, blocks[i], raw_[i]});
+    }
+    return sample;
+  }
+
+  // Every n-th block of the sample with every step.
+  Result<void> code(const Candidate& side, cache::TurboSide& fixed,
+                    const std::vector<cache::FullBlock>& sample, double n_full, bool is_mapped) {
+    const std::size_t every = (sample.size() + kMostTrialBlocks - 1) / kMostTrialBlocks;
+    const std::size_t n_blocks = (sample.size() + every - 1) / every;
+    std::vector<double> found(n_blocks * kTrials);
+    for (std::size_t trial = 0; trial < kTrials; ++trial) {
+      TQC_TRY_ASSIGN(cache::TurboSide turbo, make_side(side, steps_[trial], is_mapped));
+      fixed.codec = turbo.codec;
+      TQC_TRY(parallel_try(n_blocks, n_threads_, [&](std::size_t i) -> Result<void> {
+        TQC_TRY_ASSIGN(found[trial * n_blocks + i], size_of(side, fixed, sample[i * every]));
+        return {};
+      }));
+    }
+    Sizes& sizes = bytes_[static_cast<std::size_t>(side.name)][is_mapped ? 1 : 0];
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      sizes[i / n_blocks] += found[i] / static_cast<double>(n_blocks) * n_full;
+    }
+    const double of_maps = map_bytes(fixed);
+    for (double& size : sizes) size += of_maps;
+    return {};
+  }
+
+  // What they take in the manifest.
+  double map_bytes(const cache::TurboSide& side) const {
+    const ByteView entries = std::as_bytes(std::span(side.maps.entries));
+    Bytes frame;
+    if (entries.empty()) return 0;
+    return static_cast<double>(compressor_.compress(entries, frame) ? frame.size()
+                                                                    : entries.size());
+  }
+
+  Result<double> size_of(const Candidate& side, const cache::TurboSide& turbo,
+                         const cache::FullBlock& block) const {
+    TQC_TRY_ASSIGN(const cache::TurboBlock packed, cache::pack_block(turbo, block, 1));
+    LayerInfo layer;
+    layer.shape = side.shape;
+    SideInfo& info = side.name == SideName::kKeys ? layer.k : layer.v;
+    info.parts = turbo.codec.parts();
+    info.dense_dtype = turbo.tail.dtype;
+    info.n_sinks = turbo.n_sinks;
+    SectionInfo section;
+    section.side = side.name;
+    section.block = block.index;
+    Bytes stored;
+    const ByteView raw = packed.bytes.view();
+    const bool shrank = compress_symbols(compressor_, symbol_shape(layer, section), raw, stored);
+    return static_cast<double>(align_section(shrank ? stored.size() : raw.size()));
+  }
+
+  const SectionSource& source_;
+  SectionNumbers numbers_;
+  cache::Rope rope_;
+  Compressor compressor_;
+  unsigned n_threads_;
+  std::array<double, kTrials> steps_{};
+  std::array<std::array<Sizes, kTurns>, 2> bytes_{};  // [side][mapped or not]
+  std::vector<AlignedBytes> raw_;
+};
+
+// The file as it will be, but for its sections' bytes.
+struct Outlook {
+  std::vector<Candidate> sides;
+  double other_bytes = 0;  // of all that is not packed anew
+  double n_values = 0;     // keys and values of the whole cache
+};
+
+void count_values(const Manifest& manifest, Outlook& outlook) {
+  for (const LayerInfo& layer : manifest.layers) {
+    if (!is_attention(layer)) continue;
+    outlook.n_values += 2.0 * static_cast<double>(layer.shape.n_kv_heads * layer.shape.head_dim *
+                                                  manifest.n_tokens());
+  }
+}
+
+// Sections that stay as they are take what they take now, or what they hold if that is not known.
+double other_sections(const Manifest& manifest, const std::vector<cache::SidePlan>& plans) {
+  double bytes = 0;
+  for (const SectionInfo& section : manifest.sections) {
+    const bool is_array = section.side == SideName::kArray;
+    const bool is_full = cache::tokens_in_block(manifest.n_tokens(), section.block) ==
+                         cache::kTokenBlock;
+    const std::size_t plan = 2 * to_size(section.layer) + static_cast<std::size_t>(section.side);
+    if (!is_array && !plans[plan].dense && !section.packed && is_full) continue;
+    const std::uint64_t known = section.stored_bytes;
+    bytes += static_cast<double>(align_section(known > 0 ? known : section.raw_bytes));
+  }
+  return bytes;
+}
+
+// Requires: options have a step, whatever it is.
+Result<Outlook> look_ahead(const Manifest& manifest, const cache::ConvertOptions& options) {
+  TQC_TRY_ASSIGN(cache::Cache target, make_empty_cache(manifest));
+  TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(target, options));
+  Outlook outlook;
+  for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
+    for (const SideName name : {SideName::kKeys, SideName::kValues}) {
+      const cache::SidePlan& plan = plans[2 * i + static_cast<std::size_t>(name)];
+      if (plan.dense || is_turbo(side_of(manifest.layers[i], name))) continue;
+      outlook.sides.push_back({i, name, plan, manifest.layers[i].shape});
+    }
+  }
+  count_values(manifest, outlook);
+  // The manifest says of a packed section no more than of a dense one, and of a packed side its
+  // mean and its codec besides.
+  TQC_TRY_ASSIGN(const Bytes bytes, encode_manifest(manifest));
+  double packed_sides = 0;
+  for (const Candidate& side : outlook.sides) {
+    const auto dim = static_cast<double>(side.shape.head_dim);
+    const bool has_mean = side.plan.center != cache::Centring::kNone;
+    packed_sides += has_mean ? dim * static_cast<double>(side.shape.n_kv_heads) * sizeof(float) : 0;
+  }
+  constexpr double kCodecBytes = 1400;  // once: 256 centroids, and texts
+  outlook.other_bytes = other_sections(manifest, plans) + static_cast<double>(bytes.size()) +
+                        packed_sides + kCodecBytes + static_cast<double>(kHeaderBytes);
+  return outlook;
+}
+
+// Where trials begin: a step that surely takes more bits than that.
+double first_step(double bits) {
+  const int quarters = static_cast<int>(std::ceil(bits * 4));
+  const double step = 1.4 * kQuarters[static_cast<std::size_t>(-quarters & 3)] *
+                      std::ldexp(1.0, -(quarters + 3) / 4);
+  return std::clamp(step, double{codec::kMinStep}, codec::kMaxStep / 8.0);
+}
+
+// The finest of the steps that the four ways to turn sides need.
+Result<cache::ConvertOptions> choose(const Trials& trials, const cache::ConvertOptions& options,
+                                     double bits, double wanted, const Outlook& outlook) {
+  std::optional<double> finest;
+  Turns best;
+  for (const Turns turns : kAllTurns) {
+    const auto step = trials.step_for(trials.bytes(turns), wanted);
+    if (!step || (finest && *step >= *finest)) continue;
+    finest = step;
+    best = turns;
+  }
+  if (finest) return with_step(with_maps(options, best), *finest);
+  // More bits than the finest step takes are no reason to refuse.
+  if (wanted > trials.bytes({}).front()) return with_step(options, first_step(bits));
+  return invalid(std::to_string(bits) + " bits a value cannot be had: what is not packed takes " +
+                 std::to_string(outlook.other_bytes * 8 / outlook.n_values));
+}
+
+}  // namespace
+
+Result<cache::ConvertOptions> choose_step(const SectionSource& source,
+                                          const cache::ConvertOptions& options,
+                                          const ArchiveTarget& target, const Progress& progress) {
+  TQC_TRY(check_target(target));
+  if (target.mse) return with_step(options, std::sqrt(*target.mse / kErrorOfStep));
+  const Manifest& manifest = source.manifest();
+  TQC_TRY_ASSIGN(const Outlook outlook, look_ahead(manifest, with_step(options, 1.0)));
+  if (outlook.sides.empty() || manifest.n_tokens() < cache::kTokenBlock) {
+    return with_step(options, first_step(*target.bits - 1));
+  }
+  Trials trials(source, options.n_threads, first_step(*target.bits));
+  for (std::size_t i = 0; i < outlook.sides.size(); ++i) {
+    const Candidate& side = outlook.sides[i];
+    if (auto added = trials.add(side); !added) {
+      return in_context("layer " + std::to_string(side.layer) +
+                            (side.name == SideName::kKeys ? " k" : " v"),
+                        std::move(added).error());
+    }
+    if (progress && !progress(i + 1, outlook.sides.size())) {
+      return Error{ErrorCode::kInterrupted, "interrupted"};
+    }
+  }
+  const double wanted = *target.bits / 8 * outlook.n_values * kMargin - outlook.other_bytes;
+  return choose(trials, options, *target.bits, wanted, outlook);
+}
+
+}  // namespace tqcache::format

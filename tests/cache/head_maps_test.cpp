@@ -1,0 +1,190 @@
+// Maps of kv heads (docs/codec.md §10).
+
+#include "tqcache/cache/head_maps.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "support/cache_builder.h"
+#include "tqcache/base/half.h"
+#include "tqcache/cache/head_coder.h"
+
+namespace tqcache::test {
+namespace {
+
+using cache::Centring;
+using cache::HeadMaps;
+
+constexpr cache::HeadShape kShape = {2, 32};
+constexpr std::size_t kDim = 32;
+
+// Vectors that fill a few directions before RoPE, and then get it: [n_kv_heads, 256, head_dim] f16.
+AlignedBytes narrow_block(const cache::Rope& rope, std::int64_t block) {
+  Random random(static_cast<std::uint64_t>(77 + block));
+  AlignedBytes bytes(2 * 256 * kDim * sizeof(std::uint16_t));
+  std::vector<float> x(kDim);
+  for (std::size_t row = 0; row < 512; ++row) {
+    for (float& value : x) value = 0.02f * random.bell();
+    for (std::size_t k = 0; k < 3; ++k) {
+      const float share = random.bell();
+      for (std::size_t i = 0; i < kDim; ++i) {
+        x[i] += share * std::sin(static_cast<float>((k + 1) * (i + 2 * (row / 256) + 3)));
+      }
+    }
+    cache::turn(rope, block * 256 + static_cast<std::int64_t>(row % 256), x);
+    store_f32(Dtype::kF16, x, bytes.data() + row * kDim * sizeof(std::uint16_t));
+  }
+  return bytes;
+}
+
+const cache::Rope kRope = {cache::RopeStyle::kHalfSplit, 32, 1e4};
+
+cache::TurboSide mapped_side(Centring kind, float step = 0.3f) {
+  cache::SidePlan plan;
+  plan.codec = {.mode = codec::Mode::kTrellis, .step = step};
+  plan.center = kind;
+  plan.fit_maps = true;
+  return must(
+      cache::SideMaker(kRope).make(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF16));
+}
+
+TEST(HeadMaps, AreOrthogonal) {
+  cache::TurboSide side = mapped_side(Centring::kPreRope);
+  const AlignedBytes values = narrow_block(kRope, 0);
+  const cache::FullBlock block{kShape, Dtype::kF16, 0, values};
+  cache::fix_side(side, std::span(&block, 1), cache::OutlierPolicy::kCalibrationVariance, 2);
+  ASSERT_TRUE(side.maps.is_there());
+  const auto rows = side.maps.rows_of(kShape, 1);
+  for (std::size_t i = 0; i < kDim; ++i) {
+    for (std::size_t j = 0; j < kDim; ++j) {
+      double product = 0;
+      for (std::size_t k = 0; k < kDim; ++k) {
+        product += static_cast<double>(rows[i * kDim + k]) *
+                   static_cast<double>(rows[j * kDim + k]);
+      }
+      EXPECT_NEAR(product, i == j ? 1 : 0, 1e-6);
+      EXPECT_EQ(side.maps.columns_of(kShape, 1)[j * kDim + i], rows[i * kDim + j]);
+    }
+  }
+}
+
+TEST(HeadMaps, AreTheSameForAnyNumberOfThreads) {
+  const AlignedBytes values = narrow_block(kRope, 0);
+  const cache::FullBlock block{kShape, Dtype::kF16, 0, values};
+  const cache::Mean none;
+  EXPECT_EQ(cache::fit_head_maps(std::span(&block, 1), 0, none, 1),
+            cache::fit_head_maps(std::span(&block, 1), 0, none, 3));
+}
+
+// |x - x^|^2 / |x|^2 of a block, after its mean.
+double error_of(const cache::TurboSide& side, const AlignedBytes& values, std::int64_t index) {
+  const cache::FullBlock block{kShape, Dtype::kF16, index, values};
+  cache::TurboSide packed = side;
+  packed.packed.resize(static_cast<std::size_t>(index) + 1);
+  packed.packed.back() = must(cache::pack_block(side, block, 1));
+  double error = 0;
+  double energy = 0;
+  std::vector<float> x(256 * kDim), decoded(256 * kDim);
+  for (std::int64_t head = 0; head < 2; ++head) {
+    load_f32(Dtype::kF16, block.head(head).data(), x);
+    cache::read_block(cache::Side(packed), kShape, 256 * (index + 1), index, head, decoded);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      error += std::pow(static_cast<double>(x[i] - decoded[i]), 2);
+      energy += std::pow(static_cast<double>(x[i]), 2);
+    }
+  }
+  return error / energy;
+}
+
+TEST(HeadMaps, AreUndoneWhenDecoded) {
+  for (const Centring kind : {Centring::kPreRope, Centring::kPostRope, Centring::kNone}) {
+    cache::TurboSide side = mapped_side(kind, 0.2f);
+    const AlignedBytes first = narrow_block(kRope, 0);
+    const cache::FullBlock block{kShape, Dtype::kF16, 0, first};
+    cache::fix_side(side, std::span(&block, 1), cache::OutlierPolicy::kCalibrationVariance, 2);
+    EXPECT_LT(error_of(side, first, 0), 0.0130);
+    EXPECT_LT(error_of(side, narrow_block(kRope, 5), 5), 0.0130);
+  }
+}
+
+// Bits of the symbols of a block, each component with a table of its own.
+double entropy_of(const cache::TurboSide& side, const AlignedBytes& values) {
+  const cache::FullBlock block{kShape, Dtype::kF16, 0, values};
+  const cache::TurboBlock packed = must(cache::pack_block(side, block, 1));
+  std::vector<std::uint8_t> codes(256 * kDim);
+  codec::unpack_block({kDim, 8, codec::BlockOrder::kKeys},
+                      packed.bytes.view().first(side.codec.code_bytes()), codes);
+  double bits = 0;
+  for (std::size_t i = 0; i < kDim; ++i) {
+    std::vector<int> counts(128);
+    for (std::size_t t = 0; t < 256; ++t) ++counts[codes[t * kDim + i] / 2];
+    for (const int n : counts) {
+      if (n > 0) bits -= n * std::log2(n / 256.0);
+    }
+  }
+  return bits / (256 * kDim);
+}
+
+TEST(HeadMaps, SaveBitsBeforeRope) {
+  const AlignedBytes values = narrow_block(kRope, 0);
+  const cache::FullBlock block{kShape, Dtype::kF16, 0, values};
+  const auto bits_of = [&](bool is_mapped) {
+    cache::SidePlan plan;
+    plan.codec = {.mode = codec::Mode::kTrellis, .step = 0.3f};
+    plan.fit_maps = is_mapped;
+    cache::TurboSide side = must(
+        cache::SideMaker(kRope).make(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF16));
+    cache::fix_side(side, std::span(&block, 1), cache::OutlierPolicy::kCalibrationVariance, 1);
+    return entropy_of(side, values);
+  };
+  EXPECT_LT(bits_of(true), bits_of(false) - 1);
+}
+
+TEST(HeadMaps, LeaveKeysDecodedThatCannotBeScored) {
+  cache::SidePlan plan;
+  plan.codec = {.mode = codec::Mode::kTrellis, .step = 0.3f};
+  plan.fit_maps = true;
+  plan.n_sinks = 3;
+  const cache::Cache cache =
+      CacheBuilder(520).sides({2, 64}, Dtype::kF16, plan, Dtype::kBF16, plan).build();
+  const auto& layer = std::get<0>(cache.layers[0]);
+  const auto& k = std::get<cache::TurboSide>(layer.k);
+  const auto& v = std::get<cache::TurboSide>(layer.v);
+  EXPECT_TRUE(cache::is_mapped_before_rope(k));
+  EXPECT_FALSE(cache::is_mapped_before_rope(v));
+  ASSERT_EQ(k.packed.size(), 2u);
+  for (const cache::TurboBlock& block : k.packed) {
+    EXPECT_EQ(block.decoded.size(), 2u * 256 * 64 * 2);
+  }
+  for (const cache::TurboBlock& block : v.packed) EXPECT_TRUE(block.decoded.empty());
+  const ByteView sinks = cache::sink_rows(k, {2, 64}, 1);
+  EXPECT_TRUE(std::ranges::equal(
+      sinks, ByteView(k.packed[0].decoded).subspan(256 * 64 * 2, sinks.size())));
+}
+
+TEST(HeadMaps, RefuseRowsThatDependOnEachOther) {
+  std::vector<std::int8_t> entries(2 * kDim * kDim);
+  for (std::size_t head = 0; head < 2; ++head) {
+    for (std::size_t i = 0; i < kDim; ++i) entries[head * kDim * kDim + i * kDim + i] = 64;
+  }
+  EXPECT_TRUE(cache::make_head_maps(kShape, entries).ok());
+  std::fill_n(entries.begin() + kDim * kDim + 5 * kDim, kDim, std::int8_t{0});
+  entries[kDim * kDim + 5 * kDim + 4] = 64;
+  const auto refused = cache::make_head_maps(kShape, entries);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(refused.error().message, "map of head 1: its rows depend on each other");
+}
+
+TEST(HeadMaps, RefuseAnotherNumberOfEntries) {
+  const auto refused = cache::make_head_maps(kShape, std::vector<std::int8_t>(7));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(refused.error().message, "maps of 7 entries where 2048 belong");
+}
+
+}  // namespace
+}  // namespace tqcache::test

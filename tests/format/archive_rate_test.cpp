@@ -1,0 +1,149 @@
+// The step that makes an archive as large as it is asked to be.
+
+#include "tqcache/format/archive_rate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "archive_fixture.h"
+#include "support/temp_dir.h"
+#include "tqcache/format/convert_file.h"
+#include "tqcache/format/section_reader.h"
+
+namespace tqcache::test {
+namespace {
+
+using format::ArchiveTarget;
+
+const cache::Cache& dense_cache() {
+  static const cache::Cache cache =
+      CacheBuilder(2304).dense({2, 128}).dense({2, 128}, Dtype::kBF16).build();
+  return cache;
+}
+
+cache::ConvertOptions options(unsigned n_threads = 2) {
+  return {.keys = archive_plan(0), .values = archive_plan(0), .n_threads = n_threads};
+}
+
+Result<cache::ConvertOptions> chosen(const cache::Cache& cache, const ArchiveTarget& target,
+                                     const cache::ConvertOptions& from = options()) {
+  const Bytes file = file_of(cache);
+  const auto source = memory_source(file);
+  const auto reader = must(format::SectionReader::open(*source));
+  return format::choose_step(reader, from, target);
+}
+
+double bits_of(const cache::Cache& dense, const cache::ConvertOptions& with) {
+  const Bytes file = file_of(must(cache::convert(dense, with)), Compression::kZstd);
+  return 8.0 * static_cast<double>(file.size()) / (2 * 2 * 2 * 128.0 * 2304);
+}
+
+TEST(ArchiveRate, MeetsTheBitsOfTheWholeFile) {
+  for (const double bits : {2.2, 3.0, 4.1}) {
+    const double found = bits_of(dense_cache(), must(chosen(dense_cache(), {bits, {}})));
+    EXPECT_LE(found, bits * 1.002);
+    EXPECT_GT(found, bits * 0.985);
+  }
+}
+
+TEST(ArchiveRate, IsTheSameForAnyNumberOfThreads) {
+  const auto one = must(chosen(dense_cache(), {3.3, {}}, options(1)));
+  const auto three = must(chosen(dense_cache(), {3.3, {}}, options(3)));
+  EXPECT_EQ(one.keys, three.keys);
+  EXPECT_EQ(one.values, three.values);
+}
+
+TEST(ArchiveRate, MakesMapsOnlyWhereTheyPay) {
+  // Independent values have no directions, so that maps save nothing.
+  const auto found = must(chosen(dense_cache(), {3.0, {}}));
+  EXPECT_FALSE(found.keys.fit_maps);
+  EXPECT_FALSE(found.values.fit_maps);
+}
+
+TEST(ArchiveRate, MeetsAnError) {
+  const auto found = must(chosen(dense_cache(), {{}, 0.0263}));
+  EXPECT_NEAR(found.keys.codec.step, 0.316, 0.002);
+  EXPECT_EQ(found.keys.codec.step, found.values.codec.step);
+}
+
+void expect_target_refused(const ArchiveTarget& target, std::string_view part) {
+  const auto refused = chosen(dense_cache(), target);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(refused.error().message, testing::HasSubstr(part));
+}
+
+TEST(ArchiveRate, RefusesTargetsOutOfRange) {
+  expect_target_refused({0.5, {}}, "0.5");
+  expect_target_refused({9.0, {}}, "bits a value: outside 1 to 8");
+  expect_target_refused({{}, 0.9}, "outside 0.0001 to 0.5");
+  expect_target_refused({{}, {}}, "one target");
+  expect_target_refused({3.0, 0.01}, "one target");
+}
+
+TEST(ArchiveRate, RefusesWhatNoStepMeets) {
+  const cache::Cache cache = CacheBuilder(500).dense({2, 64}).build();  // nearly half stays dense
+  const auto refused = chosen(cache, {2.0, {}});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("cannot be had"));
+}
+
+TEST(ArchiveRate, IsNotNeededWhereNothingIsPacked) {
+  const cache::Cache cache = CacheBuilder(100).dense({2, 64}).build();
+  EXPECT_TRUE(chosen(cache, {3.0, {}}).ok());
+}
+
+// Keys before RoPE lie near a few directions, as in real caches, and values as they are.
+cache::Cache narrow_cache() {
+  cache::Cache cache = CacheBuilder(4096).dense({1, 64}).build();
+  auto& layer = std::get<0>(cache.layers[0]);
+  Random random(5);
+  std::vector<float> x(64);
+  for (const bool is_key : {true, false}) {
+    auto& side = std::get<cache::DenseSide>(is_key ? layer.k : layer.v);
+    for (std::int64_t t = 0; t < 4096; ++t) {
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0.05f * random.bell();
+      for (std::size_t k = 1; k < 9; ++k) {
+        const float share = random.bell();
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          x[i] += share * std::sin(static_cast<float>(k * (i + 3)));
+        }
+      }
+      if (is_key) cache::turn(cache.identity.rope, t, x);
+      store_f32(Dtype::kF16, x,
+                side.blocks[static_cast<std::size_t>(t / 256)].data() + t % 256 * 128);
+    }
+  }
+  return cache;
+}
+
+TEST(ArchiveRate, MakesMapsWhereTheyPay) {
+  const cache::Cache cache = narrow_cache();
+  const auto found = must(chosen(cache, {3.0, {}}));
+  EXPECT_TRUE(found.keys.fit_maps);
+  EXPECT_TRUE(found.values.fit_maps);
+  const auto size_of = [&](const cache::ConvertOptions& with) {
+    return static_cast<double>(
+        file_of(must(cache::convert(cache, with)), Compression::kZstd).size());
+  };
+  auto plain = found;
+  plain.keys.fit_maps = plain.values.fit_maps = false;
+  EXPECT_LT(size_of(found), 0.8 * size_of(plain));
+}
+
+// A file is converted section by section to what converting in memory gives.
+TEST(ArchiveRate, GivesTheSameFileSectionBySection) {
+  const TempDir dir;
+  const cache::Cache cache = narrow_cache();
+  const auto with = must(chosen(cache, {3.0, {}}));
+  const Bytes file = file_of(cache);
+  const auto source = memory_source(file);
+  const format::WriteOptions write{.writer = "test"};
+  must(format::convert_file(*source, dir / "a.tqkv", with, write));
+  const Bytes expected =
+      must(format::write_cache_bytes(must(cache::convert(cache, with)), write));
+  EXPECT_EQ(read_all(dir / "a.tqkv"), expected);
+}
+
+}  // namespace
+}  // namespace tqcache::test

@@ -1,0 +1,141 @@
+// One test a rule of docs/format.md §6.6: what may stand in a section of symbols.
+
+#include "tqcache/format/symbol_section.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "archive_fixture.h"
+#include "tqcache/format/symbol_classes.h"
+
+namespace tqcache::test {
+namespace {
+
+Bytes with_first_section(const Bytes& file, const Bytes& stored) {
+  return replace_first_section(file, stored, Compression::kSymbols);
+}
+
+TEST(SymbolSection, GivesBackEveryByte) {
+  for (const std::int64_t n_sinks : {0, 4, 256}) {
+    for (const float step : {0.05f, 0.4f, 1.5f}) {
+      const cache::Cache cache = archive_cache(step, n_sinks);
+      const Bytes file = file_of(cache, Compression::kZstd);
+      EXPECT_EQ(difference(must(load(file)), cache), "") << n_sinks << ", " << step;
+      EXPECT_THAT(damage_of(file), testing::IsEmpty());
+      for (const SectionInfo& section : info_of(file).sections) {
+        EXPECT_EQ(section.compression == Compression::kSymbols, section.packed);
+      }
+    }
+  }
+}
+
+TEST(SymbolSection, IsSmallerThanTheCodesByZstd) {
+  const cache::Cache cache = archive_cache(0.4f, 0, {4, 128});
+  std::uint64_t bytes = 0;
+  std::uint64_t values = 0;
+  for (const SectionInfo& section : info_of(file_of(cache, Compression::kZstd)).sections) {
+    if (!section.packed) continue;
+    bytes += section.stored_bytes;
+    values += 4 * 128 * 256;
+  }
+  EXPECT_LT(8.0 * static_cast<double>(bytes) / static_cast<double>(values), 2.62);
+}
+
+TEST(SymbolSection, HasTheContentNameOfTheStoredOne) {
+  const cache::Cache cache = archive_cache();
+  EXPECT_EQ(info_of(file_of(cache, Compression::kZstd)).content_name,
+            info_of(file_of(cache)).content_name);
+}
+
+TEST(SymbolSection, IsReadWhoeverWroteIt) {
+  const Bytes file = file_of(archive_cache());
+  const Bytes changed = with_first_section(file, symbols_of(file).bytes());
+  EXPECT_EQ(difference(must(load(changed)), must(load(file))), "");
+  EXPECT_THAT(damage_of(changed), testing::IsEmpty());
+}
+
+void expect_stored_refused(const Bytes& stored, std::string_view part) {
+  expect_refused(with_first_section(file_of(archive_cache()), stored), ErrorCode::kCorrupt, part);
+}
+
+TEST(SymbolSection, RefusesOtherDensities) {
+  for (const int density : {0, 3, 8, 255}) {
+    StoredSymbols stored = symbols_of(file_of(archive_cache()));
+    stored.densities[1] = static_cast<std::byte>(density);
+    expect_stored_refused(stored.bytes(), "class 1: " + std::to_string(density) + " symbols a byte");
+  }
+}
+
+TEST(SymbolSection, RefusesAContentOfAnotherSize) {
+  StoredSymbols stored = symbols_of(file_of(archive_cache()));
+  stored.content.pop_back();
+  expect_stored_refused(stored.bytes(), "does not say that it holds 20992 bytes");
+}
+
+TEST(SymbolSection, RefusesOneThatIsCutShort) {
+  expect_stored_refused(Bytes(2, std::byte{1}), "no room for the classes");
+  expect_stored_refused(Bytes(3, std::byte{1}), "no room for the classes");
+}
+
+TEST(SymbolSection, RefusesSymbolsThatAreNone) {
+  StoredSymbols stored = symbols_of(file_of(archive_cache()));
+  stored.content[5] = std::byte{128};
+  expect_stored_refused(stored.bytes(), "head 0: vector 5: a symbol above 127");
+}
+
+TEST(SymbolSection, RefusesScalesThatAreNotFinite) {
+  StoredSymbols stored = symbols_of(file_of(archive_cache()));
+  stored.content.back() = std::byte{0xf8};
+  expect_stored_refused(stored.bytes(), "a scale that is not finite");
+}
+
+TEST(SymbolSection, IsForModeTrellisAlone) {
+  const Bytes file = file_of(CacheBuilder(256).turbo({2, 40}, 8, 8).build());
+  const Bytes changed = change_manifest(file, [](Manifest& manifest) {
+    manifest.sections[0].compression = Compression::kSymbols;
+  });
+  expect_refused(changed, ErrorCode::kCorrupt, "symbols, but not of mode trellis");
+}
+
+// Codes that are no path are kept as they are.
+TEST(SymbolSection, IsNotMadeOfOtherCodes) {
+  cache::Cache cache = archive_cache();
+  auto& side = std::get<cache::TurboSide>(std::get<0>(cache.layers[0]).k);
+  const ByteView packed = side.packed[0].bytes.view();
+  AlignedBytes bytes(packed.begin(), packed.end());
+  bytes[77] ^= std::byte{1};
+  side.packed[0].bytes = SharedBytes(std::move(bytes));
+  const Bytes file = file_of(cache, Compression::kZstd);
+  EXPECT_EQ(info_of(file).sections[0].compression, Compression::kZstd);
+  EXPECT_EQ(difference(must(load(file)), cache), "");
+}
+
+TEST(SymbolClasses, GiveBackWhatTheyHold) {
+  const std::vector<std::uint8_t> few = {62, 63, 64, 65, 64, 64, 63, 62};
+  const std::vector<std::uint8_t> some = {56, 71, 64, 63, 60, 66, 64, 65};
+  const std::vector<std::uint8_t> any = {0, 127, 3, 64, 90, 12, 1, 2};
+  const auto expect_back = [](unsigned density, const std::vector<std::uint8_t>& symbols) {
+    std::vector<std::uint8_t> packed(symbols.size() / density);
+    format::pack_symbols(density, symbols, packed);
+    std::vector<std::uint8_t> again(symbols.size());
+    format::unpack_symbols(density, packed, again);
+    EXPECT_EQ(again, symbols);
+  };
+  expect_back(4, few);
+  expect_back(2, some);
+  expect_back(1, any);
+}
+
+TEST(SymbolClasses, StandAsDenselyAsTheyFit) {
+  std::vector<std::uint8_t> symbols = {62, 65, 64, 63};
+  EXPECT_EQ(format::highest_density(symbols), 4u);
+  symbols[3] = 66;
+  EXPECT_EQ(format::highest_density(symbols), 2u);
+  symbols[2] = 72;
+  EXPECT_EQ(format::highest_density(symbols), 1u);
+  symbols[2] = 55;
+  EXPECT_EQ(format::highest_density(symbols), 1u);
+}
+
+}  // namespace
+}  // namespace tqcache::test
