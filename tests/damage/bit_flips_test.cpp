@@ -82,13 +82,6 @@ TEST(FlippedBit, OfPlanesIsFound) {
   expect_flips_found(file, all_bits, all_bits);
 }
 
-TEST(FlippedBit, OfPlanesIsFound) {
-  const Bytes file =
-      file_of(CacheBuilder(20).dense({1, 8}, Dtype::kBF16).build(), Compression::kPlanes);
-  ASSERT_EQ(info_of(file).sections[0].compression, Compression::kPlanes);
-  expect_flips_found(file, all_bits, all_bits);
-}
-
 class FlippedBitOfMode : public testing::TestWithParam<codec::Mode> {};
 
 TEST_P(FlippedBitOfMode, IsFound) {
