@@ -199,8 +199,7 @@ class WatchedSource : public ByteSource {
 };
 
 // Finds the step of an archive, if one is to be made.
-Result<void> settle_archive(const Console& console, const format::SectionSource& source,
-                            Job& job) {
+Result<void> settle_archive(const Console& console, const format::SectionSource& source, Job& job) {
   if (!job.archive || job.target != Target::kTqkv) return {};
   ProgressBar bar(console, "measuring", Unit::kSides);
   TQC_TRY_ASSIGN(job.options,
@@ -252,8 +251,9 @@ Outcome<ExitCode> convert_own(const Console& console, CacheInput input, Job& job
   const std::int64_t n_tokens = job.flags.first_tokens.value_or(info.n_tokens());
   Sizes sizes{input.file_bytes, 0, n_tokens, value_count(info, n_tokens)};
   if (job.archive) {
-    TQC_TRY_ASSIGN(const auto reader, in_file(input.name, format::SectionReader::open(
-                                                              *input.source, job.flags.first_tokens)));
+    TQC_TRY_ASSIGN(
+        const auto reader,
+        in_file(input.name, format::SectionReader::open(*input.source, job.flags.first_tokens)));
     TQC_TRY(in_file(input.name, settle_archive(console, reader, job)));
   }
   if (job.to_stdout()) {

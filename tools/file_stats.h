@@ -19,7 +19,8 @@ std::uint64_t value_count(const format::Manifest& info, std::int64_t n_tokens);
 std::optional<double> bits_per_value(std::uint64_t file_bytes, std::uint64_t n_values);
 
 inline constexpr std::array kCompressions = {format::Compression::kNone, format::Compression::kZstd,
-                                             format::Compression::kPlanes, format::Compression::kSymbols};
+                                             format::Compression::kPlanes,
+                                             format::Compression::kSymbols};
 
 // How many sections are compressed in that way.
 std::size_t compressed_count(const format::CacheFileInfo& info, format::Compression compression);

@@ -23,7 +23,7 @@ constexpr std::int64_t kArchiveSinks = 4;
 
 // What may be said of the sides of an archive; all else follows from its size.
 constexpr std::array<std::string_view, 7> kOfArchives = {
-    "--bits",       "--center",           "--key-center",       "--value-center",
+    "--bits",        "--center",          "--key-center",       "--value-center",
     "--sink-tokens", "--key-sink-tokens", "--value-sink-tokens"};
 
 Result<void> make_lossless(const std::vector<const CLI::Option*>& of_codec,

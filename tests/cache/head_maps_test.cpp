@@ -47,8 +47,7 @@ cache::TurboSide mapped_side(Centring kind, float step = 0.3f) {
   plan.codec = {.mode = codec::Mode::kTrellis, .step = step};
   plan.center = kind;
   plan.fit_maps = true;
-  return must(
-      cache::SideMaker(kRope).make(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF16));
+  return must(cache::SideMaker(kRope).make(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF16));
 }
 
 TEST(HeadMaps, AreOrthogonal) {
@@ -62,8 +61,8 @@ TEST(HeadMaps, AreOrthogonal) {
     for (std::size_t j = 0; j < kDim; ++j) {
       double product = 0;
       for (std::size_t k = 0; k < kDim; ++k) {
-        product += static_cast<double>(rows[i * kDim + k]) *
-                   static_cast<double>(rows[j * kDim + k]);
+        product +=
+            static_cast<double>(rows[i * kDim + k]) * static_cast<double>(rows[j * kDim + k]);
       }
       EXPECT_NEAR(product, i == j ? 1 : 0, 1e-6);
       EXPECT_EQ(side.maps.columns_of(kShape, 1)[j * kDim + i], rows[i * kDim + j]);
@@ -135,8 +134,8 @@ TEST(HeadMaps, SaveBitsBeforeRope) {
     cache::SidePlan plan;
     plan.codec = {.mode = codec::Mode::kTrellis, .step = 0.3f};
     plan.fit_maps = is_mapped;
-    cache::TurboSide side = must(
-        cache::SideMaker(kRope).make(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF16));
+    cache::TurboSide side =
+        must(cache::SideMaker(kRope).make(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF16));
     cache::fix_side(side, std::span(&block, 1), cache::OutlierPolicy::kCalibrationVariance, 1);
     return entropy_of(side, values);
   };
@@ -161,8 +160,8 @@ TEST(HeadMaps, LeaveKeysDecodedThatCannotBeScored) {
   }
   for (const cache::TurboBlock& block : v.packed) EXPECT_TRUE(block.decoded.empty());
   const ByteView sinks = cache::sink_rows(k, {2, 64}, 1);
-  EXPECT_TRUE(std::ranges::equal(
-      sinks, ByteView(k.packed[0].decoded).subspan(256 * 64 * 2, sinks.size())));
+  EXPECT_TRUE(
+      std::ranges::equal(sinks, ByteView(k.packed[0].decoded).subspan(256 * 64 * 2, sinks.size())));
 }
 
 TEST(HeadMaps, RefuseRowsThatDependOnEachOther) {

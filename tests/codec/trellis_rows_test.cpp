@@ -121,8 +121,8 @@ TEST(TrellisRows, RefuseALengthBeyondF16) {
   std::vector<float> rows = gaussian_rows(4, 128);
   std::fill_n(rows.begin() + 2 * 128, 128, 3000.0f);
   Packed packed(make_codec(kSpec));
-  const auto refused = make_codec(kSpec).encode(view_of(rows, 128), {}, {}, 4, 0, packed.codes,
-                                                packed.scales);
+  const auto refused =
+      make_codec(kSpec).encode(view_of(rows, 128), {}, {}, 4, 0, packed.codes, packed.scales);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(refused.error().message, "token 2: scale beyond f16");
@@ -132,8 +132,8 @@ TEST(TrellisRows, RefuseWhatIsNotFinite) {
   std::vector<float> rows = gaussian_rows(4, 128);
   rows[3 * 128 + 5] = INFINITY;
   Packed packed(make_codec(kSpec));
-  const auto refused = make_codec(kSpec).encode(view_of(rows, 128), {}, {}, 4, 0, packed.codes,
-                                                packed.scales);
+  const auto refused =
+      make_codec(kSpec).encode(view_of(rows, 128), {}, {}, 4, 0, packed.codes, packed.scales);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
   EXPECT_EQ(refused.error().message, "token 3: component 5: not finite");

@@ -15,7 +15,7 @@ inline cache::SidePlan archive_plan(float step, std::int64_t n_sinks = 0) {
 }
 
 inline cache::Cache archive_cache(float step = 0.4f, std::int64_t n_sinks = 0,
-                           cache::HeadShape shape = {2, 40}) {
+                                  cache::HeadShape shape = {2, 40}) {
   return CacheBuilder(513)
       .sides(shape, Dtype::kF16, archive_plan(step, n_sinks), Dtype::kF16, archive_plan(step))
       .build();
@@ -53,13 +53,13 @@ inline StoredSymbols symbols_of(const Bytes& file) {
   const SectionInfo& section = info.sections[0];
   const auto shape = format::symbol_shape(info.layers[0], section);
   const ByteView raw = ByteView(file).subspan(section.file_offset, section.raw_bytes);
-  StoredSymbols stored{Bytes(3, std::byte{1}), Bytes((kArchiveDim + 1) * kArchiveHeads * codec::kBlockTokens)};
+  StoredSymbols stored{Bytes(3, std::byte{1}),
+                       Bytes((kArchiveDim + 1) * kArchiveHeads * codec::kBlockTokens)};
   for (std::size_t head = 0; head < kArchiveHeads; ++head) {
     std::vector<std::uint8_t> codes(codec::kBlockTokens * kArchiveDim);
-    codec::unpack_block({kArchiveDim, 8, codec::BlockOrder::kKeys},
-                        raw.subspan(head * shape.layout.head_code_bytes,
-                                    shape.layout.head_code_bytes),
-                        codes);
+    codec::unpack_block(
+        {kArchiveDim, 8, codec::BlockOrder::kKeys},
+        raw.subspan(head * shape.layout.head_code_bytes, shape.layout.head_code_bytes), codes);
     for (std::size_t t = 0; t < codec::kBlockTokens; ++t) {
       for (std::size_t i = 0; i < kArchiveDim; ++i) {
         stored.content[(i * kArchiveHeads + head) * codec::kBlockTokens + t] =

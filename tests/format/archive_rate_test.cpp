@@ -140,8 +140,7 @@ TEST(ArchiveRate, GivesTheSameFileSectionBySection) {
   const auto source = memory_source(file);
   const format::WriteOptions write{.writer = "test"};
   must(format::convert_file(*source, dir / "a.tqkv", with, write));
-  const Bytes expected =
-      must(format::write_cache_bytes(must(cache::convert(cache, with)), write));
+  const Bytes expected = must(format::write_cache_bytes(must(cache::convert(cache, with)), write));
   EXPECT_EQ(read_all(dir / "a.tqkv"), expected);
 }
 

@@ -161,8 +161,7 @@ TEST_F(IndependentReader, ReadsTheSameFromEveryKindOfFile) {
 
 TEST_F(IndependentReader, ReadsSymbolsAndMaps) {
   const Bytes file = file_of(archive_cache());
-  expect_read_alike(
-      replace_first_section(file, symbols_of(file).bytes(), Compression::kSymbols));
+  expect_read_alike(replace_first_section(file, symbols_of(file).bytes(), Compression::kSymbols));
   expect_read_alike(file_of(mapped_cache()));
 }
 

@@ -62,7 +62,8 @@ TEST(SymbolSection, RefusesOtherDensities) {
   for (const int density : {0, 3, 8, 255}) {
     StoredSymbols stored = symbols_of(file_of(archive_cache()));
     stored.densities[1] = static_cast<std::byte>(density);
-    expect_stored_refused(stored.bytes(), "class 1: " + std::to_string(density) + " symbols a byte");
+    expect_stored_refused(stored.bytes(),
+                          "class 1: " + std::to_string(density) + " symbols a byte");
   }
 }
 
@@ -91,9 +92,8 @@ TEST(SymbolSection, RefusesScalesThatAreNotFinite) {
 
 TEST(SymbolSection, IsForModeTrellisAlone) {
   const Bytes file = file_of(CacheBuilder(256).turbo({2, 40}, 8, 8).build());
-  const Bytes changed = change_manifest(file, [](Manifest& manifest) {
-    manifest.sections[0].compression = Compression::kSymbols;
-  });
+  const Bytes changed = change_manifest(
+      file, [](Manifest& manifest) { manifest.sections[0].compression = Compression::kSymbols; });
   expect_refused(changed, ErrorCode::kCorrupt, "symbols, but not of mode trellis");
 }
 

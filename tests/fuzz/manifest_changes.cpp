@@ -20,10 +20,9 @@ using format::SectionInfo;
 using format::SideInfo;
 
 constexpr std::string_view kTypes[] = {
-    format::kAttentionType,   format::kArraysType,    format::kRotatingType,
-    format::kDenseType,       "tqcache.turbo_mse.v1", "tqcache.turbo_prod.v1",
-    "tqcache.turbo_mixed.v1", "tqcache.affine.v1",    "tqcache.trellis.v1",
-    "tqcache.attention.v2"};
+    format::kAttentionType, format::kArraysType,     format::kRotatingType,    format::kDenseType,
+    "tqcache.turbo_mse.v1", "tqcache.turbo_prod.v1", "tqcache.turbo_mixed.v1", "tqcache.affine.v1",
+    "tqcache.trellis.v1",   "tqcache.attention.v2"};
 
 // Most lists are kept short: long ones cost time and say nothing more.
 constexpr std::size_t kMostElements = 600;

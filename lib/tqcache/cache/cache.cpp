@@ -1,7 +1,5 @@
 #include "tqcache/cache/cache.h"
 
-#include "tqcache/cache/head_coder.h"
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -9,6 +7,7 @@
 #include <string_view>
 
 #include "tqcache/base/shape.h"
+#include "tqcache/cache/head_coder.h"
 
 namespace tqcache::cache {
 namespace {
@@ -85,16 +84,15 @@ Result<void> validate_outliers(const TurboSide& side, HeadShape shape) {
 Result<void> validate_maps(const TurboSide& side, HeadShape shape) {
   if (!side.maps.is_fixed() && !side.packed.empty()) return corrupt("packed, but without its maps");
   if (!side.maps.is_there()) return {};
-  const auto count =
-      static_cast<std::size_t>(shape.n_kv_heads * shape.head_dim * shape.head_dim);
+  const auto count = static_cast<std::size_t>(shape.n_kv_heads * shape.head_dim * shape.head_dim);
   if (side.maps.entries.size() != count || side.maps.rows.size() != count ||
       side.maps.columns.size() != count) {
     return corrupt("maps of the wrong size");
   }
   if (!is_mapped_before_rope(side)) return {};
-  const std::size_t block_bytes = static_cast<std::size_t>(shape.n_kv_heads * kTokenBlock *
-                                                           shape.head_dim) *
-                                  dtype_size(side.tail.dtype);
+  const std::size_t block_bytes =
+      static_cast<std::size_t>(shape.n_kv_heads * kTokenBlock * shape.head_dim) *
+      dtype_size(side.tail.dtype);
   for (const TurboBlock& block : side.packed) {
     if (block.decoded.size() != block_bytes) return corrupt("a mapped token block, not decoded");
   }

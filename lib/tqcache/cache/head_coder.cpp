@@ -58,8 +58,9 @@ Result<void> HeadCoder::encode(codec::VectorRows x, std::int64_t first, std::siz
   AlignedFloats rows(n_tokens * dim), mapped(n_tokens * dim);
   codec.kernels().centre_rows(x, n_tokens, dim, centre, /*first_token=*/0, rows.data());
   if (turning() != nullptr) turn_rows_back(*turning(), first, dim, rows);
-  codec::multiply_rows(rows, turning() ? std::span<const float>(columns_) : side_.maps.columns_of(shape_, kv_head_), dim, mapped,
-                       codec.kernels());
+  codec::multiply_rows(
+      rows, turning() ? std::span<const float>(columns_) : side_.maps.columns_of(shape_, kv_head_),
+      dim, mapped, codec.kernels());
   const auto bytes = std::as_bytes(std::span<const float>(mapped));
   return codec.encode({Dtype::kF32, bytes.data(), dim * sizeof(float)}, {}, order, n_tokens,
                       n_skipped, codes, scales);
@@ -72,8 +73,9 @@ void HeadCoder::decode(const codec::PackedHead& head, std::int64_t first,
   codec.decode(head, side_.outliers.order(kv_head_), out.size() / dim, out);
   if (side_.maps.is_there()) {
     const AlignedFloats mapped(out.begin(), out.end());
-    codec::multiply_rows(mapped, turning() ? std::span<const float>(rows_) : side_.maps.rows_of(shape_, kv_head_), dim,
-                         out, codec.kernels());
+    codec::multiply_rows(
+        mapped, turning() ? std::span<const float>(rows_) : side_.maps.rows_of(shape_, kv_head_),
+        dim, out, codec.kernels());
     if (turning() != nullptr) turn_rows(*turning(), first, dim, out);
   }
   mean_.add_to(kv_head_, first, out);

@@ -15,9 +15,6 @@ namespace {
 
 constexpr double kUnit = 64;  // entries of an orthogonal matrix are within -1 and 1
 
-// A direction is known well enough from so many blocks.
-constexpr std::size_t kMostBlocks = 16;
-
 // What is left of a row after those before, at least: less is no direction.
 constexpr double kLeastLength = 1e-3;
 
@@ -57,8 +54,8 @@ void add_products(std::span<const float> rows, std::size_t dim, std::span<double
 }
 
 // Of one kv head in one block.
-void add_block(const FullBlock& block, std::int64_t kv_head, std::int64_t n_sinks,
-               const Mean& mean, std::span<double> sum) {
+void add_block(const FullBlock& block, std::int64_t kv_head, std::int64_t n_sinks, const Mean& mean,
+               std::span<double> sum) {
   const std::size_t dim = to_size(block.shape.head_dim);
   const std::int64_t first = sinks_in_block(n_sinks, block.index);
   const std::size_t n = to_size(kTokenBlock - first);
@@ -84,10 +81,7 @@ std::vector<std::int8_t> fit_head(std::span<const FullBlock> blocks, std::int64_
                                   std::int64_t n_sinks, const Mean& mean) {
   const std::size_t dim = to_size(blocks.front().shape.head_dim);
   std::vector<double> sum(dim * dim);
-  const std::size_t every = (blocks.size() + kMostBlocks - 1) / kMostBlocks;
-  for (std::size_t i = 0; i < blocks.size(); i += every) {
-    add_block(blocks[i], kv_head, n_sinks, mean, sum);
-  }
+  for (const FullBlock& block : blocks) add_block(block, kv_head, n_sinks, mean, sum);
   const auto found = codec::symmetric_eigen(dim, sum);
   if (!found) return {};
   std::vector<std::int8_t> entries(dim * dim);
@@ -117,8 +111,8 @@ Result<HeadMaps> make_head_maps(HeadShape shape, std::vector<std::int8_t> entrie
   const std::size_t n_heads = to_size(shape.n_kv_heads);
   if (entries.size() != n_heads * dim * dim) {
     return Error{ErrorCode::kCorrupt, "maps of " + std::to_string(entries.size()) +
-                                          " entries where " +
-                                          std::to_string(n_heads * dim * dim) + " belong"};
+                                          " entries where " + std::to_string(n_heads * dim * dim) +
+                                          " belong"};
   }
   HeadMaps maps{false, std::move(entries), AlignedFloats(n_heads * dim * dim),
                 AlignedFloats(n_heads * dim * dim)};

@@ -194,9 +194,13 @@ Result<TurboSide> SideMaker::make(const SidePlan& wanted, BlockOrder order, Head
   const bool turns = plan.center == Centring::kPreRope;
   if (turns && table_ == nullptr) table_ = std::make_shared<const RopeTable>(rope_);
   Outliers outliers{codec.outlier_channels(), static_cast<std::size_t>(shape.head_dim), {}};
-  return TurboSide{std::move(codec),    {},
-                   {tail_dtype, {}},    {plan.center, {}, turns ? table_ : nullptr},
-                   std::move(outliers), plan.n_sinks, {.are_wanted = plan.fit_maps}};
+  return TurboSide{std::move(codec),
+                   {},
+                   {tail_dtype, {}},
+                   {plan.center, {}, turns ? table_ : nullptr},
+                   std::move(outliers),
+                   plan.n_sinks,
+                   {.are_wanted = plan.fit_maps}};
 }
 
 }  // namespace tqcache::cache

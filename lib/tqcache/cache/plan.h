@@ -40,9 +40,9 @@ struct ConvertOptions {
   bool keep_all = false;
 };
 
-// What convert() makes of each layer: [n_layers, 2], keys before values. Sides that stay as they are
-// and arrays layers have dense plans. In the others all is settled: head_dim, how many channels are
-// loud, and the centring that the side really gets.
+// What convert() makes of each layer: [n_layers, 2], keys before values. Sides that stay as they
+// are and arrays layers have dense plans. In the others all is settled: head_dim, how many channels
+// are loud, and the centring that the side really gets.
 //
 // Looks at what sides are and not at their values: a cache without its token blocks will do.
 // Errors: kInvalidArgument (bits, sinks or boundary layers out of range; a side that is turbo

@@ -205,8 +205,7 @@ void read_block(const Side& side, HeadShape shape, [[maybe_unused]] std::int64_t
     return load_f32(dtype, decoded.data() + dense_offset(shape, dtype, kv_head, 0), out);
   }
   const std::size_t n = out.size() / to_size(shape.head_dim);
-  HeadCoder(turbo, shape, block, kv_head)
-      .decode(packed_head(turbo, shape, block, kv_head), 0, out);
+  HeadCoder(turbo, shape, block, kv_head).decode(packed_head(turbo, shape, block, kv_head), 0, out);
   const std::size_t n_sinks = std::min(n, to_size(sinks_in_block(turbo, block)));
   if (n_sinks == 0) return;
   load_f32(dtype, sink_rows(turbo, shape, kv_head).data(),

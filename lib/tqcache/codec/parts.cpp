@@ -206,7 +206,8 @@ Result<Mode> check_prod(int head_dim, const std::vector<PartSpec>& parts) {
 }
 
 Result<Mode> check_trellis(const std::vector<PartSpec>& parts) {
-  if (parts.size() != 1) return corrupt("parts: one of " + std::to_string(parts.size()) + " with a step");
+  if (parts.size() != 1)
+    return corrupt("parts: one of " + std::to_string(parts.size()) + " with a step");
   if (parts[0].quantizer.bits != kMaxBits) {
     return corrupt("part 0: levels of " + count_of(parts[0].quantizer.bits, "bit"));
   }

@@ -1,5 +1,5 @@
-// codec/row_map_lanes.h: the loops of row_map.h over vectors of kWidth floats. Included by the files
-// of the CPUs, which define TQC_LANES (what functions are compiled for) and kWidth before.
+// codec/row_map_lanes.h: the loops of row_map.h over vectors of kWidth floats. Included by the
+// files of the CPUs, which define TQC_LANES (what functions are compiled for) and kWidth before.
 
 #include <cstring>
 

@@ -64,7 +64,8 @@ Result<void> encode_trellis_rows(const Quantizer& quantizer, std::span<float> ro
   std::ranges::fill(scales, std::uint16_t{0});
   TQC_TRY(take_steps(quantizer, rows, scales));
   std::vector<std::uint8_t> symbols(shape.size());
-  TQC_TRY(encode_trellis(shape, rows, {.symbols = symbols, .products = {}, .squares = {}}, kernels));
+  TQC_TRY(
+      encode_trellis(shape, rows, {.symbols = symbols, .products = {}, .squares = {}}, kernels));
   clear_silent(scales, shape, symbols);
   return decode_trellis_block(shape, symbols, order, block, kernels);
 }

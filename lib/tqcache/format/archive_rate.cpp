@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 #include <variant>
@@ -25,10 +26,10 @@ std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 constexpr std::size_t kMostTrialBlocks = 8;
 
 // What is asked for is met by the sample with so much to spare.
-constexpr double kMargin = 0.994;
+constexpr double kMargin = 0.998;
 
 // Four trials to an octave of steps, two octaves.
-constexpr std::size_t kTrials = 9;
+constexpr std::size_t kMostTrials = 9;
 // Where a file does not depend on the C library, neither do its steps: no exponentials here.
 constexpr std::array<double, 4> kQuarters = {1.0, 1.189207115002721, 1.4142135623730951,
                                              1.681792830507429};
@@ -111,15 +112,15 @@ class SectionNumbers {
 // Codes token blocks with one step after another, and counts the bytes.
 class Trials {
  public:
-  Trials(const SectionSource& source, unsigned n_threads, double first_step)
+  Trials(const SectionSource& source, unsigned n_threads, double first_step, std::size_t n_trials)
       : source_(source),
         numbers_(source.manifest()),
         rope_(source.manifest().identity.rope),
         compressor_(Compressor::for_planes()),
         n_threads_(n_threads) {
-    for (std::size_t i = 0; i < kTrials; ++i) {
+    for (std::size_t i = 0; i < n_trials; ++i) {
       const auto octave = static_cast<double>(1u << i / kQuarters.size());
-      steps_[i] = first_step * octave * kQuarters[i % kQuarters.size()];
+      steps_.push_back(first_step * octave * kQuarters[i % kQuarters.size()]);
     }
   }
 
@@ -139,17 +140,19 @@ class Trials {
   }
 
   // Bytes that packed sections and maps take with each step.
-  using Sizes = std::array<double, kTrials>;
+  using Sizes = std::array<double, kMostTrials>;
   Sizes bytes(Turns turns) const {
     Sizes sum = of(SideName::kKeys, turns.map_keys);
     const Sizes& values = of(SideName::kValues, turns.map_values);
-    for (std::size_t i = 0; i < kTrials; ++i) sum[i] += values[i];
+    for (std::size_t i = 0; i < steps_.size(); ++i) sum[i] += values[i];
     return sum;
   }
 
-  // The step that makes them take so many bytes; nothing beyond the trials.
+  // The step that makes them take so many bytes: of more than all trials take, the finest of these;
+  // of less, nothing.
   std::optional<double> step_for(const Sizes& sizes, double bytes) const {
-    for (std::size_t i = 1; i < kTrials; ++i) {
+    if (bytes >= sizes.front()) return steps_.front();
+    for (std::size_t i = 1; i < steps_.size(); ++i) {
       if (sizes[i] > bytes || sizes[i - 1] < bytes) continue;
       const double part = (sizes[i - 1] - bytes) / (sizes[i - 1] - sizes[i]);
       return steps_[i - 1] + part * (steps_[i] - steps_[i - 1]);
@@ -192,8 +195,8 @@ class Trials {
                     const std::vector<cache::FullBlock>& sample, double n_full, bool is_mapped) {
     const std::size_t every = (sample.size() + kMostTrialBlocks - 1) / kMostTrialBlocks;
     const std::size_t n_blocks = (sample.size() + every - 1) / every;
-    std::vector<double> found(n_blocks * kTrials);
-    for (std::size_t trial = 0; trial < kTrials; ++trial) {
+    std::vector<double> found(n_blocks * steps_.size());
+    for (std::size_t trial = 0; trial < steps_.size(); ++trial) {
       TQC_TRY_ASSIGN(cache::TurboSide turbo, make_side(side, steps_[trial], is_mapped));
       fixed.codec = turbo.codec;
       TQC_TRY(parallel_try(n_blocks, n_threads_, [&](std::size_t i) -> Result<void> {
@@ -242,7 +245,7 @@ class Trials {
   cache::Rope rope_;
   Compressor compressor_;
   unsigned n_threads_;
-  std::array<double, kTrials> steps_{};
+  std::vector<double> steps_;
   std::array<std::array<Sizes, kTurns>, 2> bytes_{};  // [side][mapped or not]
   std::vector<AlignedBytes> raw_;
 };
@@ -267,8 +270,8 @@ double other_sections(const Manifest& manifest, const std::vector<cache::SidePla
   double bytes = 0;
   for (const SectionInfo& section : manifest.sections) {
     const bool is_array = section.side == SideName::kArray;
-    const bool is_full = cache::tokens_in_block(manifest.n_tokens(), section.block) ==
-                         cache::kTokenBlock;
+    const bool is_full =
+        cache::tokens_in_block(manifest.n_tokens(), section.block) == cache::kTokenBlock;
     const std::size_t plan = 2 * to_size(section.layer) + static_cast<std::size_t>(section.side);
     if (!is_array && !plans[plan].dense && !section.packed && is_full) continue;
     const std::uint64_t known = section.stored_bytes;
@@ -320,15 +323,32 @@ Result<cache::ConvertOptions> choose(const Trials& trials, const cache::ConvertO
   Turns best;
   for (const Turns turns : kAllTurns) {
     const auto step = trials.step_for(trials.bytes(turns), wanted);
-    if (!step || (finest && *step >= *finest)) continue;
+    // Where the finest trial takes too little even so, the fewest bytes win.
+    const bool is_better =
+        step && (!finest || *step < *finest ||
+                 (*step == *finest && trials.bytes(turns).front() < trials.bytes(best).front()));
+    if (!is_better) continue;
     finest = step;
     best = turns;
   }
   if (finest) return with_step(with_maps(options, best), *finest);
-  // More bits than the finest step takes are no reason to refuse.
-  if (wanted > trials.bytes({}).front()) return with_step(options, first_step(bits));
   return invalid(std::to_string(bits) + " bits a value cannot be had: what is not packed takes " +
                  std::to_string(outlook.other_bytes * 8 / outlook.n_values));
+}
+
+Result<void> try_all(const std::vector<Candidate>& sides, Trials& trials,
+                     const Progress& progress) {
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    if (auto added = trials.add(sides[i]); !added) {
+      return in_context("layer " + std::to_string(sides[i].layer) +
+                            (sides[i].name == SideName::kKeys ? " k" : " v"),
+                        std::move(added).error());
+    }
+    if (progress && !progress(i + 1, sides.size())) {
+      return Error{ErrorCode::kInterrupted, "interrupted"};
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -337,26 +357,18 @@ Result<cache::ConvertOptions> choose_step(const SectionSource& source,
                                           const cache::ConvertOptions& options,
                                           const ArchiveTarget& target, const Progress& progress) {
   TQC_TRY(check_target(target));
-  if (target.mse) return with_step(options, std::sqrt(*target.mse / kErrorOfStep));
   const Manifest& manifest = source.manifest();
   TQC_TRY_ASSIGN(const Outlook outlook, look_ahead(manifest, with_step(options, 1.0)));
-  if (outlook.sides.empty() || manifest.n_tokens() < cache::kTokenBlock) {
-    return with_step(options, first_step(*target.bits - 1));
-  }
-  Trials trials(source, options.n_threads, first_step(*target.bits));
-  for (std::size_t i = 0; i < outlook.sides.size(); ++i) {
-    const Candidate& side = outlook.sides[i];
-    if (auto added = trials.add(side); !added) {
-      return in_context("layer " + std::to_string(side.layer) +
-                            (side.name == SideName::kKeys ? " k" : " v"),
-                        std::move(added).error());
-    }
-    if (progress && !progress(i + 1, outlook.sides.size())) {
-      return Error{ErrorCode::kInterrupted, "interrupted"};
-    }
-  }
-  const double wanted = *target.bits / 8 * outlook.n_values * kMargin - outlook.other_bytes;
-  return choose(trials, options, *target.bits, wanted, outlook);
+  const double first =
+      target.mse ? std::sqrt(*target.mse / kErrorOfStep) : first_step(*target.bits);
+  const bool has_samples = !outlook.sides.empty() && manifest.n_tokens() >= cache::kTokenBlock;
+  if (!has_samples) return with_step(options, first);
+  Trials trials(source, options.n_threads, rounded(first), target.mse ? 1 : kMostTrials);
+  TQC_TRY(try_all(outlook.sides, trials, progress));
+  const double wanted = target.mse
+                            ? std::numeric_limits<double>::infinity()
+                            : *target.bits / 8 * outlook.n_values * kMargin - outlook.other_bytes;
+  return choose(trials, options, target.bits.value_or(0), wanted, outlook);
 }
 
 }  // namespace tqcache::format

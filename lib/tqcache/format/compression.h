@@ -38,6 +38,7 @@ class Compressor {
   // own. Requires: sizes add up to that of `raw`.
   std::size_t compress_pieces(ByteView raw, std::span<const std::size_t> sizes,
                               std::span<std::byte> room) const;
+
  private:
   struct State;
   explicit Compressor(std::unique_ptr<State> state);

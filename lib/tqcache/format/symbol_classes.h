@@ -22,9 +22,7 @@ constexpr std::size_t class_count(std::size_t head_dim) {
 // from 56 to 71, four those from 62 to 65.
 unsigned highest_density(std::span<const std::uint8_t> symbols);
 
-constexpr bool is_density(unsigned density) {
-  return density == 1 || density == 2 || density == 4;
-}
+constexpr bool is_density(unsigned density) { return density == 1 || density == 2 || density == 4; }
 
 // Shapes: packed [symbols.size() / density]. Requires: symbols.size() is a multiple of 4, and
 //         symbols are such as highest_density() says, which is no lower.

@@ -74,7 +74,8 @@ class Symbols {
 };
 
 std::span<const std::uint16_t> scales_of(const SymbolShape& shape, ByteView raw, std::size_t head) {
-  const auto* const all = reinterpret_cast<const std::uint16_t*>(raw.data() + shape.layout.scales_at);
+  const auto* const all =
+      reinterpret_cast<const std::uint16_t*>(raw.data() + shape.layout.scales_at);
   return {all + head * kTokens, kTokens};
 }
 
@@ -130,8 +131,9 @@ bool is_silent_where_scales_are(const SymbolShape& shape, ByteView raw) {
   for (std::size_t head = 0; head < shape.n_heads; ++head) {
     const auto scales = scales_of(shape, raw, head);
     if (std::ranges::find(scales, 0) == scales.end()) continue;
-    codec::unpack_block(block, raw.subspan(head * shape.layout.head_code_bytes,
-                                           shape.layout.head_code_bytes), codes);
+    codec::unpack_block(
+        block, raw.subspan(head * shape.layout.head_code_bytes, shape.layout.head_code_bytes),
+        codes);
     for (std::size_t t = 0; t < kTokens; ++t) {
       if (scales[t] != 0) continue;
       const auto of_token = std::span(codes).subspan(t * shape.head_dim, shape.head_dim);
@@ -155,7 +157,8 @@ AlignedBytes fill_pieces(const SymbolShape& shape, ByteView raw, Symbols& symbol
       bytes[at++] = static_cast<std::byte>(scale >> codec::kStepScaleShift);
     }
   }
-  std::ranges::copy(raw.subspan(shape.layout.sinks_at), bytes.begin() + static_cast<std::ptrdiff_t>(at));
+  std::ranges::copy(raw.subspan(shape.layout.sinks_at),
+                    bytes.begin() + static_cast<std::ptrdiff_t>(at));
   return bytes;
 }
 
@@ -183,7 +186,8 @@ std::vector<std::size_t> tables_of(const Contents& contents) {
   std::vector<std::size_t> pieces;
   const std::size_t n_classes = contents.densities.size();
   for (std::size_t i = 0; i < contents.pieces.size(); ++i) {
-    const bool joins = i % 2 == 1 && i < n_classes && contents.densities[i] == contents.densities[i - 1];
+    const bool joins =
+        i % 2 == 1 && i < n_classes && contents.densities[i] == contents.densities[i - 1];
     if (joins) {
       pieces.back() += contents.pieces[i];
     } else {
@@ -256,7 +260,8 @@ bool compress_symbols(const Compressor& compressor, const SymbolShape& shape, By
 
   const std::size_t n_classes = contents.densities.size();
   stored.resize(raw.size() - 1);
-  for (std::size_t i = 0; i < n_classes; ++i) stored[i] = static_cast<std::byte>(contents.densities[i]);
+  for (std::size_t i = 0; i < n_classes; ++i)
+    stored[i] = static_cast<std::byte>(contents.densities[i]);
   const std::size_t size =
       compressor.compress_pieces(bytes, tables_of(contents), std::span(stored).subspan(n_classes));
   stored.resize(size == 0 ? 0 : n_classes + size);
@@ -278,8 +283,8 @@ Result<void> decompress_symbols(const Decompressor& decompressor, ByteView store
   Symbols symbols(shape);
   std::size_t at = 0;
   for (std::size_t i = 0; i < contents.densities.size(); ++i) {
-    unpack_symbols(contents.densities[i],
-                   as_u8(std::span(bytes)).subspan(at, contents.pieces[i]), symbols.of_class(i));
+    unpack_symbols(contents.densities[i], as_u8(std::span(bytes)).subspan(at, contents.pieces[i]),
+                   symbols.of_class(i));
     at += contents.pieces[i];
   }
   const ByteView scales = ByteView(bytes).subspan(at, shape.n_heads * kTokens);
