@@ -121,9 +121,8 @@ void fix_side(TurboSide& side, std::span<const FullBlock> blocks, OutlierPolicy 
 
 // Packs a block as one of `side`, less the side's mean. `side.packed` is not looked at.
 //
-// Requires: side.mean, side.outliers and side.maps are fixed; the block has the dtype of the side's
-// tail. Errors:   as HeadCodec::encode, and kCorrupt for a sink token that is not finite; the
-// message
+// Requires: side.mean, side.outliers and side.maps are fixed; the block's dtype is the tail's.
+// Errors:   as HeadCodec::encode, and kCorrupt for a sink token that is not finite; the message
 //           names the head and the token in the block.
 // Bytes:    identical on every CPU and for any number of threads.
 Result<TurboBlock> pack_block(const TurboSide& side, const FullBlock& block, unsigned n_threads);
