@@ -235,6 +235,9 @@ TEST(Configurations, RefuseEveryWrongOne) {
 TEST(ConfigurationText, IsTheShortestThatMeansTheSame) {
   expect_text({}, "turbo4");
   expect_text(parse("turbo4,v=mse:3"), "k4v3");
+  expect_text(parse("k=mse:3,v=mse:3"), "turbo3");
+  expect_text(parse("k=mse:3,v=mse:3,scale=unbiased"), "turbo3,scale=unbiased");
+  expect_text(parse("k=mixed:2,v=mixed:2"), "turbo2.5");
   expect_text(parse("k=dense"), "kfv4");
   expect_text(parse("k=mse:4,v=dense"), "v=dense");
   expect_text(parse("turbo4,k.sink=4,v.sink=4"), "sink=4");

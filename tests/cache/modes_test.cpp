@@ -130,7 +130,7 @@ TEST(Modes, KeepSinkTokensBitForBit) {
 TEST(Modes, HaveTheErrorOfTheirBits) {
   const std::map<std::string_view, std::pair<double, double>> bounds = {
       {"turbo4", {.0080, .0100}},      {"turbo3.5", {.025, .032}}, {"turbo3", {.031, .037}},
-      {"turbo2.5", {.095, .120}},      {"turbo2", {.120, .140}},   {"k8v4", {.0080, .0100}},
+      {"turbo2.5", {.085, .110}},      {"turbo2", {.110, .130}},   {"k8v4", {.0080, .0100}},
       {"k4v3", {.031, .037}},          {"kfv4", {.0080, .0100}},   {"prod4", {.047, .057}},
       {"prod3", {.160, .190}},         {"prod2", {.500, .600}},    {"affine4", {.0037, .0045}},
       {"affine8", {.000012, .000016}},

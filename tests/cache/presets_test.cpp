@@ -34,6 +34,39 @@ TEST(Presets, TheDefaultIsWhatConvertDoesUnasked) {
   EXPECT_EQ(options.values, ConvertOptions{}.values);
 }
 
+// Below 4 bits a scale that keeps inner products unbiased costs more than it gives.
+TEST(Presets, KeepLengthsBelowFourBits) {
+  const auto scale = [](std::string_view name) { return preset(name).value().values.codec.scale; };
+  for (const std::string_view name : {"turbo2", "turbo2.5", "turbo3", "turbo3.5", "k4v3"}) {
+    EXPECT_EQ(scale(name), codec::ScaleRule::kNorm) << name;
+  }
+  for (const std::string_view name : {"turbo4", "k8v4", "kfv4"}) {
+    EXPECT_EQ(scale(name), codec::ScaleRule::kUnbiased) << name;
+  }
+  EXPECT_EQ(scale("prod3"), codec::ScaleRule::kRaw);
+  EXPECT_EQ(preset("k4v3").value().keys.codec.scale, codec::ScaleRule::kUnbiased);
+}
+
+TEST(Qualities, AreFiveAndSixBitsTheDefaultAndThree) {
+  const ConvertOptions high = quality("high").value();
+  EXPECT_EQ(high.keys.codec.bits, 5);
+  EXPECT_EQ(high.values.codec.bits, 6);
+  const auto expect_preset = [](std::string_view word, std::string_view name) {
+    EXPECT_EQ(quality(word).value().keys, preset(name).value().keys);
+    EXPECT_EQ(quality(word).value().values, preset(name).value().values);
+  };
+  expect_preset("balanced", kDefaultPreset);
+  expect_preset("small", "turbo3");
+  EXPECT_THAT(quality_words(), testing::ElementsAre("high", "balanced", "small"));
+}
+
+TEST(Qualities, RefuseAWordThatIsNotKnownAndTellThoseThatAre) {
+  const auto found = quality("best");
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(found.error().message, "quality \"best\": not one of high, balanced, small");
+}
+
 TEST(Presets, RefuseANameThatIsNotKnownAndTellThoseThatAre) {
   const auto found = preset("turbo5");
   ASSERT_FALSE(found);

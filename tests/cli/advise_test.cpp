@@ -81,14 +81,15 @@ TEST(Advise, ShowsATableAndWritesAPage) {
   EXPECT_THAT(output.out, StartsWith("model "));
   EXPECT_THAT(output.out, ContainsRegex("\nasked for +keys and values of 16,384 tokens in "
                                         "36,000,000 bytes\n"));
-  EXPECT_THAT(output.out, ContainsRegex("\nadvice +turbo4\n"));
-  EXPECT_THAT(output.out, ContainsRegex("\ncommand +tqcache convert IN OUT --config turbo4\n"));
-  EXPECT_THAT(output.out, ContainsRegex("\nturbo4 +4.125 +[0-9]+ +[0-9]+ +[0-9]+\n"));
+  EXPECT_THAT(output.out, ContainsRegex("\nadvice +k=mse:4,v=mse:4\n"));
+  EXPECT_THAT(output.out,
+              ContainsRegex("\ncommand +tqcache convert IN OUT --config k=mse:4,v=mse:4\n"));
+  EXPECT_THAT(output.out, ContainsRegex("\nk=mse:4,v=mse:4 +4.125 +[0-9]+ +[0-9]+ +[0-9]+\n"));
   EXPECT_THAT(output.out, ContainsRegex("\ndense, f16 +16.000 +33554432 "));
   EXPECT_EQ(output.err, "");
   const Bytes bytes = read_all(page);
   const std::string html(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  EXPECT_THAT(html, AllOf(HasSubstr("<svg"), HasSubstr("turbo4")));
+  EXPECT_THAT(html, AllOf(HasSubstr("<svg"), HasSubstr("k=mse:4,v=mse:4")));
 }
 
 TEST(Advise, SaysWhatWasMeasuredWhereNothingIsGoodEnough) {
@@ -102,7 +103,7 @@ TEST(Advise, SaysWhatWasMeasuredWhereNothingIsGoodEnough) {
 TEST(Advise, RefusesASizeThatNothingFitsBeforeItMeasures) {
   expect_refusal(quick({"--max-bytes", "1000000"}), 1,
                  "nothing fits: 16,384 tokens take 17,825,792 bytes in the smallest configuration, "
-                 "turbo2");
+                 "k=mse:2,v=mse:2");
   const Output output = tqcache(quick({"--max-bytes", "1000000", "--json"}));
   EXPECT_EQ(output.exit_code, 1);
   const json result = json::parse(output.out);

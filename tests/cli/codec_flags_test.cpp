@@ -114,6 +114,32 @@ TEST(CodecFlags, MixedTakesItsOwnNumbers) {
   EXPECT_EQ(keys["parts"][1]["bits"], 3);
 }
 
+TEST(CodecFlags, BitsDecideWhatScalesPreserveUnlessAFlagDoes) {
+  const auto scale = [](const std::vector<std::string>& flags) -> std::string {
+    return keys_of(flags)["parts"][0]["scale"];
+  };
+  EXPECT_EQ(scale({"--bits", "4"}), "unbiased.v1");
+  EXPECT_EQ(scale({"--bits", "3"}), "norm.v1");
+  EXPECT_EQ(scale({"--bits", "3", "--scale", "unbiased"}), "unbiased.v1");
+  EXPECT_EQ(scale({"--preset", "turbo2", "--key-bits", "5"}), "unbiased.v1");
+  EXPECT_EQ(scale({"--mode", "mixed"}), "norm.v1");
+  EXPECT_EQ(scale({"--mode", "prod", "--bits", "3"}), "raw.v1");
+  EXPECT_EQ(layers_of({"--bits", "3"}), layers_of({"--preset", "turbo3"}));
+}
+
+TEST(CodecFlags, QualitiesAreWordsForConfigurations) {
+  const json high = layers_of({"--quality", "high"})[0];
+  EXPECT_EQ(high["k"]["bits"], 5.0);
+  EXPECT_EQ(high["v"]["bits"], 6.0);
+  EXPECT_EQ(layers_of({"--quality", "balanced"}), layers_of({}));
+  EXPECT_EQ(layers_of({"--quality", "small"}), layers_of({"--preset", "turbo3"}));
+  expect_usage_error({"--quality", "best"}, {"--quality"});
+  for (const std::string flag : {"--bits", "--value-bits", "--preset", "--config"}) {
+    const std::string value = flag == "--preset" || flag == "--config" ? "turbo3" : "3";
+    expect_usage_error({"--quality", "high", flag, value}, {"--quality"});
+  }
+}
+
 TEST(CodecFlags, RotationScaleSeedAndCentring) {
   const json keys = keys_of({"--rounds", "3", "--scale", "norm", "--seed", "7", "--center", "none",
                              "--value-rotation", "dense", "--value-rounds", "1"});

@@ -83,9 +83,9 @@ std::vector<std::size_t> spread(std::size_t first, std::size_t last) {
 
 std::vector<Rung> advice_ladder() {
   const auto way = [](int key_bits, int value_bits) {
-    const auto parsed = cache::parse_configuration("k=mse:" + std::to_string(key_bits) +
-                                                   ",v=mse:" + std::to_string(value_bits));
-    return Configuration{cache::configuration_text(parsed->options), parsed->options};
+    const std::string text =
+        "k=mse:" + std::to_string(key_bits) + ",v=mse:" + std::to_string(value_bits);
+    return cache::parse_configuration(text).value();
   };
   return {{way(2, 2)},
           {way(3, 2), way(2, 3)},
