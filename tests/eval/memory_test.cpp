@@ -197,6 +197,8 @@ TEST(Memory, IsReportedByConfigurationFactAndTurn) {
   EXPECT_EQ(std::get<Number>(table.rows[1][2]).value, 0.5);
   const HeatMap& map = std::get<HeatMap>(report.figures[3]);
   EXPECT_EQ(map.rows.size(), kFactKinds.size());
+  EXPECT_EQ(map.low, 0);
+  EXPECT_EQ(map.high, 1);
   EXPECT_EQ(map.columns, (std::vector<std::string>{"after loading", "1 turn later"}));
   EXPECT_EQ(map.values[7][1], 0.5);
 }

@@ -122,6 +122,8 @@ TEST(Needles, AreReportedByConfigurationLengthAndDepth) {
     if (const auto* map = std::get_if<HeatMap>(&figure)) maps.push_back(*map);
   }
   ASSERT_EQ(maps.size(), 3u);
+  EXPECT_EQ(maps[1].low, 0);
+  EXPECT_EQ(maps[1].high, 1);
   EXPECT_EQ(maps[1].rows, (std::vector<std::string>{"400", "500"}));
   EXPECT_EQ(maps[1].columns, (std::vector<std::string>{"10%", "60%"}));
   EXPECT_EQ(maps[1].values[1][0], 0.75);

@@ -14,18 +14,10 @@ std::string turns_name(std::int64_t turns) {
 
 HeatMap heat_map(const MemoryOptions& options, const std::string& name,
                  const std::vector<std::vector<AnswerScore>>& scores) {
-  HeatMap map;
-  map.title = "Remembered, " + name;
-  map.row_label = "fact";
-  map.column_label = "asked";
-  map.unit = "share of trials";
-  map.more_is_better = true;
-  map.decimals = 2;
+  HeatMap map = found_map("Remembered, " + name, "fact", "asked");
   for (const std::int64_t turns : options.turns) map.columns.push_back(turns_name(turns));
   for (std::size_t f = 0; f < kFactKinds.size(); ++f) {
-    map.rows.emplace_back(kFactKinds[f]);
-    map.values.emplace_back();
-    for (const AnswerScore& cell : scores[f]) map.values.back().push_back(cell.mean(cell.found));
+    add_found_row(map, std::string(kFactKinds[f]), scores[f]);
   }
   return map;
 }

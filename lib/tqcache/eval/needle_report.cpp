@@ -26,18 +26,10 @@ Table summary(const NeedleOptions& options, const NeedleResult& result) {
 }
 
 HeatMap heat_map(const NeedleOptions& options, const std::string& name, const NeedleGrid& grid) {
-  HeatMap map;
-  map.title = "Found, " + name;
-  map.row_label = "tokens";
-  map.column_label = "depth";
-  map.unit = "share of trials";
-  map.more_is_better = true;
-  map.decimals = 2;
+  HeatMap map = found_map("Found, " + name, "tokens", "depth");
   for (const double depth : options.depths) map.columns.push_back(depth_name(depth));
   for (std::size_t l = 0; l < grid.size(); ++l) {
-    map.rows.push_back(std::to_string(options.lengths[l]));
-    map.values.emplace_back();
-    for (const AnswerScore& cell : grid[l]) map.values.back().push_back(cell.mean(cell.found));
+    add_found_row(map, std::to_string(options.lengths[l]), grid[l]);
   }
   return map;
 }
