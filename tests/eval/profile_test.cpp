@@ -21,7 +21,7 @@ using testing::HasSubstr;
 Profile small_profile() {
   Profile profile;
   profile.architecture = "qwen3";
-  profile.model_name = "a \"name\"\n";
+  profile.model_name = "a\t\"name\"";
   profile.weights_fingerprint.fill(std::byte{0xa5});
   profile.tokenizer_fingerprint.fill(std::byte{0x01});
   profile.window = 2048;
@@ -242,8 +242,8 @@ TEST(SpreadWindows, TakesAllWhereThereAreNoMore) {
 TEST(SensitivityConfigurations, CodeOneSideOfOneLayer) {
   const auto all = sensitivity_configurations(3);
   ASSERT_EQ(all.size(), 6u);
-  EXPECT_EQ(all[2].name, "k=trellis:0.25:map,v=dense,sink=4,k.weights=0:1:0");
-  EXPECT_EQ(all[5].name, "k=dense,v=trellis:0.25:map,sink=4,v.weights=0:0:1");
+  EXPECT_EQ(all[2].name, "f32,k=trellis:0.25:map,sink=4,k.weights=0:1:0");
+  EXPECT_EQ(all[5].name, "f32,v=trellis:0.25:map,sink=4,v.weights=0:0:1");
 }
 
 TEST(MeasureProfile, IsOfTheModelAndGrowsWithTheStep) {

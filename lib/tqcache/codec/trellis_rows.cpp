@@ -20,6 +20,7 @@ constexpr float kLevelsOfUnit = 128.0f;  // the centroid of code c is (c - 128) 
 Result<void> take_steps(const Quantizer& quantizer, std::span<float> rows,
                         std::span<std::uint16_t> scales) {
   const std::size_t dim = quantizer.rotation().head_dim();
+  const float shrink = step_shrink(quantizer.spec().step);
   for (std::size_t t = 0; t * dim < rows.size(); ++t) {
     const std::span<float> row = rows.subspan(t * dim, dim);
     scales[t] = step_scale(std::sqrt(lane_dot(row, row)), dim, quantizer.spec().step);
@@ -31,7 +32,7 @@ Result<void> take_steps(const Quantizer& quantizer, std::span<float> rows,
       continue;
     }
     quantizer.rotation().rotate(row, row);
-    const float levels = kLevelsOfUnit / f16_to_f32(scales[t]);
+    const float levels = kLevelsOfUnit / f16_to_f32(scales[t]) * shrink;
     for (float& value : row) value *= levels;
   }
   return {};
@@ -53,6 +54,11 @@ std::uint16_t step_scale(float length, std::size_t dim, float step) {
   const unsigned half = f32_to_f16(length * factor);
   constexpr unsigned kUnit = 1u << kStepScaleShift;
   return static_cast<std::uint16_t>((half + kUnit / 2) / kUnit * kUnit);
+}
+
+float step_shrink(float step) {
+  constexpr float kErrorOfStep = 0.2635f;  // mean square, of a step of 1
+  return 1.0f / (1.0f + kErrorOfStep * step * step);
 }
 
 Result<void> encode_trellis_rows(const Quantizer& quantizer, std::span<float> rows,

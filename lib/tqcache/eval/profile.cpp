@@ -60,7 +60,7 @@ Result<double> step_for_divergence(const Profile& profile, double kld) {
   const std::vector<CurvePoint>& curve = profile.curve;
   for (std::size_t i = 1; i < curve.size(); ++i) {
     const CurvePoint &a = curve[i - 1], &b = curve[i];
-    if (kld < a.kld || kld > b.kld) continue;
+    if (!(kld >= a.kld && kld <= b.kld)) continue;
     return between(a.step, b.step, a.kld, b.kld, kld);
   }
   return Error{ErrorCode::kInvalidArgument,
@@ -72,7 +72,7 @@ std::optional<double> divergence_of_step(const Profile& profile, double step) {
   const std::vector<CurvePoint>& curve = profile.curve;
   for (std::size_t i = 1; i < curve.size(); ++i) {
     const CurvePoint &a = curve[i - 1], &b = curve[i];
-    if (step < a.step || step > b.step) continue;
+    if (!(step >= a.step && step <= b.step)) continue;
     return between(a.kld, b.kld, a.step, b.step, step);
   }
   return std::nullopt;
