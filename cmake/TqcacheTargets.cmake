@@ -58,6 +58,7 @@ function(tqcache_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE tqcache tqcache_flags tqcache_test_support
                         GTest::gmock GTest::gtest_main ${ARG_LIBRARIES})
+  target_compile_options(${name} PRIVATE ${TQCACHE_TEST_OPTIONS})
   target_precompile_headers(${name} REUSE_FROM tqcache_test_headers)
   set(labels)
   if(ARG_READING)

@@ -2,24 +2,32 @@
 
 #include <unistd.h>
 
+#include <utility>
+
 #include "terminal.h"
 
 namespace tqcache::cli {
 
-TextStream::TextStream(const model::Tokenizer& tokenizer, bool show)
-    : tokenizer_(tokenizer), show_(show), terminal_(is_terminal(STDOUT_FILENO)) {}
+TextStream::TextStream(const model::Tokenizer& tokenizer, std::vector<std::string> stops, bool show)
+    : tokenizer_(tokenizer),
+      filter_(std::move(stops)),
+      show_(show),
+      terminal_(is_terminal(STDOUT_FILENO)) {}
 
-Outcome<Done> TextStream::add(std::int32_t id) {
-  const std::string& bytes = tokenizer_.token_bytes(id);
-  text_ += bytes;
-  pending_ += bytes;
-  return show(model::take_whole_characters(pending_));
+Outcome<bool> TextStream::add(std::int32_t id) {
+  take(filter_.add(tokenizer_.token_bytes(id)));
+  TQC_TRY(show(model::take_whole_characters(pending_)));
+  return !filter_.stopped();
 }
 
 Outcome<Done> TextStream::end() {
-  const std::string rest = std::move(pending_) + "\n";
-  pending_.clear();
-  return show(rest);
+  take(filter_.end());
+  return show(std::exchange(pending_, {}) + "\n");
+}
+
+void TextStream::take(const std::string& bytes) {
+  text_ += bytes;
+  pending_ += bytes;
 }
 
 Outcome<Done> TextStream::show(const std::string& text) const {
