@@ -87,8 +87,7 @@ void Sampler::penalize_seen() {
     n = std::min(n, static_cast<std::size_t>(options_.repeat_last_n));
   std::vector<std::int32_t> ids(seen_.end() - static_cast<std::ptrdiff_t>(n), seen_.end());
   std::ranges::sort(ids);
-  const auto repeated = std::ranges::unique(ids);
-  ids.erase(repeated.begin(), repeated.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   for (const std::int32_t id : ids) {
     if (id < 0 || static_cast<std::size_t>(id) >= adjusted_.size()) continue;
     float& logit = adjusted_[static_cast<std::size_t>(id)];
