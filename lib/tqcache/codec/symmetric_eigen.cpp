@@ -5,7 +5,10 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+
+#include "tqcache/codec/eigen_loops.h"
 
 namespace tqcache::codec {
 namespace {
@@ -29,9 +32,14 @@ struct Tridiagonal {
   std::vector<double> beside;    // [n]: entry (i, i + 1); the last is 0
 };
 
-// to[j] += factor * from[j]. All long loops but two are of this kind: they need no order.
-void add_multiple(const double* from, double factor, std::size_t n, double* to) {
-  for (std::size_t j = 0; j < n; ++j) to[j] += factor * from[j];
+// All long loops but two need no order, and are done with what vectors the CPU has.
+const EigenLoops& loops() {
+#ifdef TQCACHE_X86
+  const std::string_view name = best_kernels().name;
+  if (name == "avx512") return kEigenLoopsAvx512;
+  if (name == "avx2") return kEigenLoopsAvx2;
+#endif
+  return kEigenLoops;
 }
 
 double dot(const double* a, const double* b, std::size_t n) {
@@ -60,14 +68,14 @@ Reflection make_reflection(double* x, std::size_t n) {
 void reflect_both_sides(Square& a, std::size_t from, const double* v, double factor,
                         std::vector<double>& w) {
   const std::size_t n = a.n - from;
+  const EigenLoops& with = loops();
   std::fill(w.begin(), w.end(), 0.0);
   for (std::size_t i = 0; i < n; ++i) {
-    add_multiple(a.row(from + i) + from, factor * v[i], n, w.data());
+    with.add_multiple(a.row(from + i) + from, factor * v[i], n, w.data());
   }
-  add_multiple(v, -0.5 * factor * dot(w.data(), v, n), n, w.data());
+  with.add_multiple(v, -0.5 * factor * dot(w.data(), v, n), n, w.data());
   for (std::size_t i = 0; i < n; ++i) {
-    double* const row = a.row(from + i) + from;
-    for (std::size_t j = 0; j < n; ++j) row[j] -= v[i] * w[j] + w[i] * v[j];
+    with.subtract_two(v[i], w.data(), w[i], v, n, a.row(from + i) + from);
   }
 }
 
@@ -92,6 +100,7 @@ Tridiagonal make_tridiagonal(Square& a, std::vector<double>& factors) {
 Square multiply_reflections(Square& a, const std::vector<double>& factors) {
   const std::size_t n = a.n;
   Square q(n);
+  const EigenLoops& with = loops();
   for (std::size_t i = 0; i < n; ++i) q.row(i)[i] = 1.0;
   std::vector<double> shares(n);
   for (std::size_t k = n - 1; k-- > 0;) {
@@ -100,10 +109,10 @@ Square multiply_reflections(Square& a, const std::vector<double>& factors) {
     const double* const v = a.row(k) + from;
     std::fill(shares.begin(), shares.end(), 0.0);
     for (std::size_t i = from; i < n; ++i) {
-      add_multiple(q.row(i) + from, v[i - from], n - from, shares.data());
+      with.add_multiple(q.row(i) + from, v[i - from], n - from, shares.data());
     }
     for (std::size_t i = from; i < n; ++i) {
-      add_multiple(shares.data(), -factors[k] * v[i - from], n - from, q.row(i) + from);
+      with.add_multiple(shares.data(), -factors[k] * v[i - from], n - from, q.row(i) + from);
     }
   }
   return q;
@@ -130,14 +139,6 @@ Turn make_turn(double x, double z) {
   return {x / r, -z / r};
 }
 
-void turn_rows(const Turn& turn, std::size_t n, double* first, double* second) {
-  for (std::size_t j = 0; j < n; ++j) {
-    const double a = first[j], b = second[j];
-    first[j] = turn.c * a - turn.s * b;
-    second[j] = turn.s * a + turn.c * b;
-  }
-}
-
 // Coordinates k and k + 1 of a tridiagonal matrix.
 void turn_pair(const Turn& turn, std::size_t k, Tridiagonal& t) {
   const auto [c, s] = turn;
@@ -157,13 +158,14 @@ double wilkinson_shift(const Tridiagonal& t, std::size_t last) {
 
 // One QR step of coordinates first to last.
 void qr_step(std::size_t first, std::size_t last, Tridiagonal& t, Square& vectors) {
+  const EigenLoops& with = loops();
   double x = t.diagonal[first] - wilkinson_shift(t, last);
   double z = t.beside[first];
   for (std::size_t k = first; k < last; ++k) {
     const Turn turn = make_turn(x, z);
     if (k > first) t.beside[k - 1] = turn.c * x - turn.s * z;
     turn_pair(turn, k, t);
-    turn_rows(turn, vectors.n, vectors.row(k), vectors.row(k + 1));
+    with.turn(turn.c, turn.s, vectors.n, vectors.row(k), vectors.row(k + 1));
     x = t.beside[k];
     z = -turn.s * t.beside[k + 1];
     if (k + 1 < last) t.beside[k + 1] *= turn.c;

@@ -15,9 +15,13 @@ constexpr unsigned kFields = 8;  // bits of a byte
 }  // namespace
 
 unsigned highest_density(std::span<const std::uint8_t> symbols) {
-  const auto range = std::ranges::minmax(symbols);
+  std::uint8_t least = 255, most = 0;
+  for (const std::uint8_t symbol : symbols) {  // not minmax(), which compilers make no vectors of
+    least = std::min(least, symbol);
+    most = std::max(most, symbol);
+  }
   const auto fits = [&](unsigned density) {
-    return range.min >= lowest(density) && range.max < lowest(density) + (1u << kFields / density);
+    return least >= lowest(density) && most < lowest(density) + (1u << kFields / density);
   };
   return fits(4) ? 4 : fits(2) ? 2 : 1;
 }
