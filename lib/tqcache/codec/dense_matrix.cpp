@@ -5,13 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/codec/double_loops.h"
 #include "tqcache/codec/random.h"
 
 namespace tqcache::codec {
 namespace {
 
-// A fixed width, and pointers that cannot overlap, let compilers use vectors at -O2 too. Rows are
-// padded to it with zeros.
+// Rows are padded with zeros to whole vectors.
 constexpr std::size_t kWidth = 8;
 
 // [n, stride], in f64.
@@ -51,11 +51,10 @@ AlignedFloats rounded(Matrix& matrix) {
 }
 
 // to[j] += factor * from[j] for j from `first` on, `first` rounded down to a whole width.
-void add_multiple(const double* __restrict from, double factor, std::size_t first,
-                  std::size_t stride, double* __restrict to) {
-  for (std::size_t start = first / kWidth * kWidth; start < stride; start += kWidth) {
-    for (std::size_t j = start; j < start + kWidth; ++j) to[j] += factor * from[j];
-  }
+void add_multiple(const double* from, double factor, std::size_t first, std::size_t stride,
+                  double* to) {
+  const std::size_t start = first / kWidth * kWidth;
+  double_loops().add_multiple(from + start, factor, stride - start, to + start);
 }
 
 // Column k to length 1. Returns it; nothing, if it is shorter than `least`.

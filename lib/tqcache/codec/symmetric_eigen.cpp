@@ -5,10 +5,9 @@
 #include <numeric>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 
-#include "tqcache/codec/eigen_loops.h"
+#include "tqcache/codec/double_loops.h"
 
 namespace tqcache::codec {
 namespace {
@@ -32,16 +31,7 @@ struct Tridiagonal {
   std::vector<double> beside;    // [n]: entry (i, i + 1); the last is 0
 };
 
-// All long loops but two need no order, and are done with what vectors the CPU has.
-const EigenLoops& loops() {
-#ifdef TQCACHE_X86
-  const std::string_view name = best_kernels().name;
-  if (name == "avx512") return kEigenLoopsAvx512;
-  if (name == "avx2") return kEigenLoopsAvx2;
-#endif
-  return kEigenLoops;
-}
-
+// The one long loop whose order counts.
 double dot(const double* a, const double* b, std::size_t n) {
   double sum = 0.0;
   for (std::size_t j = 0; j < n; ++j) sum += a[j] * b[j];
@@ -68,7 +58,7 @@ Reflection make_reflection(double* x, std::size_t n) {
 void reflect_both_sides(Square& a, std::size_t from, const double* v, double factor,
                         std::vector<double>& w) {
   const std::size_t n = a.n - from;
-  const EigenLoops& with = loops();
+  const DoubleLoops& with = double_loops();
   std::fill(w.begin(), w.end(), 0.0);
   for (std::size_t i = 0; i < n; ++i) {
     with.add_multiple(a.row(from + i) + from, factor * v[i], n, w.data());
@@ -100,7 +90,7 @@ Tridiagonal make_tridiagonal(Square& a, std::vector<double>& factors) {
 Square multiply_reflections(Square& a, const std::vector<double>& factors) {
   const std::size_t n = a.n;
   Square q(n);
-  const EigenLoops& with = loops();
+  const DoubleLoops& with = double_loops();
   for (std::size_t i = 0; i < n; ++i) q.row(i)[i] = 1.0;
   std::vector<double> shares(n);
   for (std::size_t k = n - 1; k-- > 0;) {
@@ -158,7 +148,7 @@ double wilkinson_shift(const Tridiagonal& t, std::size_t last) {
 
 // One QR step of coordinates first to last.
 void qr_step(std::size_t first, std::size_t last, Tridiagonal& t, Square& vectors) {
-  const EigenLoops& with = loops();
+  const DoubleLoops& with = double_loops();
   double x = t.diagonal[first] - wilkinson_shift(t, last);
   double z = t.beside[first];
   for (std::size_t k = first; k < last; ++k) {

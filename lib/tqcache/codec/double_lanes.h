@@ -1,10 +1,10 @@
-// codec/eigen_lanes.h: the loops of eigen_loops.h over vectors of kDoubles numbers. Included by the
-// files of the CPUs, which say before how many those are, and what functions are compiled for
+// codec/double_lanes.h: the loops of double_loops.h over vectors of kDoubles numbers. Included by
+// the files of the CPUs, which say before how many those are, and what functions are compiled for
 // (TQC_LANES, TQC_LANES_FUNCTION).
 
 #include <cstring>
 
-#include "tqcache/codec/eigen_loops.h"
+#include "tqcache/codec/double_loops.h"
 
 namespace tqcache::codec {
 namespace {
@@ -48,7 +48,7 @@ TQC_LANES_FUNCTION void turn(double c, double s, std::size_t n, double* first, d
   }
 }
 
-constexpr EigenLoops kLoops = {add_multiple, subtract_two, turn};
+constexpr DoubleLoops kLoops = {add_multiple, subtract_two, turn};
 
 }  // namespace
 }  // namespace tqcache::codec

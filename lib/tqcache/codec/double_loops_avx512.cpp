@@ -1,4 +1,4 @@
-// The long loops of eigenvectors with AVX-512.
+// Long loops of f64 with AVX-512.
 
 #include "tqcache/codec/rows_avx512.h"
 
@@ -15,8 +15,8 @@ constexpr unsigned kDoubles = 8;
 }  // namespace
 }  // namespace tqcache::codec
 
-#include "tqcache/codec/eigen_lanes.h"
+#include "tqcache/codec/double_lanes.h"
 
-const tqcache::codec::EigenLoops tqcache::codec::kEigenLoopsAvx512 = kLoops;
+const tqcache::codec::DoubleLoops tqcache::codec::kDoubleLoopsAvx512 = kLoops;
 
 #endif  // TQCACHE_X86

@@ -1,6 +1,6 @@
 #pragma once
-// codec/eigen_loops.h: the long loops of symmetric_eigen.cpp, once for each kind of CPU. Every
-// number is computed on its own, so all give the same bits.
+// codec/double_loops.h: long loops of f64 in which every number is computed on its own, once for
+// each kind of CPU. All give the same bits.
 
 #include <cstddef>
 
@@ -8,7 +8,7 @@
 
 namespace tqcache::codec {
 
-struct EigenLoops {
+struct DoubleLoops {
   // to[j] += factor * from[j]
   void (*add_multiple)(const double* from, double factor, std::size_t n, double* to);
   // to[j] -= a * v[j] + b * w[j]
@@ -18,10 +18,12 @@ struct EigenLoops {
   void (*turn)(double c, double s, std::size_t n, double* first, double* second);
 };
 
-extern const EigenLoops kEigenLoops;
+// Those of best_kernels().
+const DoubleLoops& double_loops();
+
 #ifdef TQCACHE_X86
-extern const EigenLoops kEigenLoopsAvx2;
-extern const EigenLoops kEigenLoopsAvx512;
+extern const DoubleLoops kDoubleLoopsAvx2;
+extern const DoubleLoops kDoubleLoopsAvx512;
 #endif
 
 }  // namespace tqcache::codec

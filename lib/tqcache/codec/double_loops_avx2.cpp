@@ -1,4 +1,4 @@
-// The long loops of eigenvectors with AVX2.
+// Long loops of f64 with AVX2.
 
 #include "tqcache/codec/rows_avx2.h"
 
@@ -15,8 +15,8 @@ constexpr unsigned kDoubles = 4;
 }  // namespace
 }  // namespace tqcache::codec
 
-#include "tqcache/codec/eigen_lanes.h"
+#include "tqcache/codec/double_lanes.h"
 
-const tqcache::codec::EigenLoops tqcache::codec::kEigenLoopsAvx2 = kLoops;
+const tqcache::codec::DoubleLoops tqcache::codec::kDoubleLoopsAvx2 = kLoops;
 
 #endif  // TQCACHE_X86
