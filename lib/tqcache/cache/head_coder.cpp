@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "tqcache/codec/float_rows.h"
 #include "tqcache/codec/row_map.h"
 
 namespace tqcache::cache {
@@ -59,11 +60,12 @@ Result<void> HeadCoder::encode(codec::VectorRows x, std::int64_t first, std::siz
     return codec.encode(x, centre, order, n_tokens, n_skipped, codes, scales);
   }
   const std::size_t dim = codec.head_dim();
-  AlignedFloats centred(n_tokens * dim), mapped(n_tokens * dim), turned;
+  codec::FloatRows centred(n_tokens, dim), mapped(n_tokens, dim);
+  AlignedFloats turned;
   codec.kernels().centre_rows(x, n_tokens, dim, centre, /*first_token=*/0, centred.data());
-  if (is_mapped_before_rope(side_)) turn_rows_back(*side_.mean.rope, first, dim, centred);
-  codec::multiply_rows(centred, columns(turned), dim, mapped, codec.kernels());
-  const auto bytes = std::as_bytes(std::span<const float>(mapped));
+  if (is_mapped_before_rope(side_)) turn_rows_back(*side_.mean.rope, first, dim, centred.all());
+  codec::multiply_rows(centred.all(), columns(turned), dim, mapped.all(), codec.kernels());
+  const auto bytes = std::as_bytes(mapped.all());
   return codec.encode({Dtype::kF32, bytes.data(), dim * sizeof(float)}, {}, order, n_tokens,
                       n_skipped, codes, scales);
 }
@@ -72,16 +74,18 @@ void HeadCoder::decode(const codec::PackedHead& head, std::int64_t first, std::s
                        codec::MutableVectorRows out) const {
   const codec::HeadCodec& codec = side_.codec;
   const std::size_t dim = codec.head_dim();
-  AlignedFloats decoded(n_tokens * dim), mapped, turned;
-  codec.decode(head, side_.outliers.order(kv_head_), n_tokens, decoded);
-  codec::MappedRows rows{decoded.data(), n_tokens, dim, /*turns=*/false};
-  if (side_.maps.is_there()) {
-    mapped.resize(decoded.size());
-    codec::multiply_rows(decoded, this->rows(turned), dim, mapped, codec.kernels());
-    rows.rows = mapped.data();
-    rows.turns = is_mapped_before_rope(side_);
+  const codec::Centre centre = mean_.centre(kv_head_);
+  codec::FloatRows decoded(n_tokens, dim);
+  codec.decode(head, side_.outliers.order(kv_head_), n_tokens, decoded.all());
+  if (!side_.maps.is_there()) {
+    return codec.kernels().restore_rows({decoded.data(), n_tokens, dim, /*turns=*/false}, centre,
+                                        to_size(first), out);
   }
-  codec.kernels().restore_rows(rows, mean_.centre(kv_head_), to_size(first), out);
+  codec::FloatRows mapped(n_tokens, dim);
+  AlignedFloats turned;
+  codec::multiply_rows(decoded.all(), rows(turned), dim, mapped.all(), codec.kernels());
+  codec.kernels().restore_rows({mapped.data(), n_tokens, dim, is_mapped_before_rope(side_)}, centre,
+                               to_size(first), out);
 }
 
 void HeadCoder::decode(const codec::PackedHead& head, std::int64_t first,

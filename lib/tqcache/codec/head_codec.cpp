@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tqcache/base/half.h"
+#include "tqcache/codec/float_rows.h"
 #include "tqcache/codec/trellis_rows.h"
 
 namespace tqcache::codec {
@@ -16,22 +17,6 @@ namespace {
 
 constexpr std::uint16_t kF16Infinity = 0x7c00;
 constexpr std::uint16_t kF16Magnitude = 0x7fff;
-
-// Head vectors on their way through the parts. Not zeroed: a block of them is up to 1 MiB.
-class FloatRows {
- public:
-  FloatRows(std::size_t n, std::size_t dim)
-      : n_(n), dim_(dim), values_(std::make_unique_for_overwrite<float[]>(n * dim)) {}
-
-  std::size_t size() const { return n_; }
-  float* data() { return values_.get(); }
-  const float* data() const { return values_.get(); }
-  std::span<float> operator[](std::size_t i) { return {values_.get() + i * dim_, dim_}; }
-
- private:
-  std::size_t n_, dim_;
-  std::unique_ptr<float[]> values_;
-};
 
 // The channels from `first` on of rows of `dim` values.
 VectorRows rows_from(const float* rows, std::size_t dim, std::size_t first) {
@@ -284,8 +269,8 @@ Result<void> HeadCodec::encode(VectorRows x, const Centre& centre, ChannelOrder 
     }
   }
   if (mode() == Mode::kTrellis) {
-    return encode_trellis_rows(part(0).rotation_tables(), {rows.data(), rows.size() * head_dim()},
-                               this->order(), kernels(), codes, scales);
+    return encode_trellis_rows(part(0).rotation_tables(), rows.all(), this->order(), kernels(),
+                               codes, scales);
   }
   return state_->encode(rows, codes, scales);
 }
