@@ -9,6 +9,7 @@
 namespace tqcache::codec {
 namespace {
 
+using neon::kWidth;
 constexpr std::size_t kTileRows = 4;
 constexpr std::size_t kTileVectors = 4;
 

@@ -20,6 +20,9 @@ TrellisSearch trellis_search([[maybe_unused]] const Kernels& kernels) {
   if (name == "avx512") return search_trellis_avx512;
   if (name == "avx2") return search_trellis_avx2;
 #endif
+#ifdef TQCACHE_NEON
+  if (std::string_view(kernels.name) == "neon") return search_trellis_neon;
+#endif
   return search_trellis_scalar;
 }
 

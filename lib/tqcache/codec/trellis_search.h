@@ -63,6 +63,10 @@ extern const TrellisSteps kTrellisStepsAvx2;
 extern const TrellisSteps kTrellisStepsAvx512;
 #endif
 
+#ifdef TQCACHE_NEON
+std::size_t search_trellis_neon(const TrellisTask& task);
+#endif
+
 // The one that belongs to a table of kernels.
 TrellisSearch trellis_search(const Kernels& kernels);
 
