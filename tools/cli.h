@@ -44,6 +44,7 @@ Action define_generate(CLI::App& app);
 Action define_chat(CLI::App& app);
 Action define_bench(CLI::App& app);
 Action define_advise(CLI::App& app);
+Action define_profile(CLI::App& app);
 
 // Parses the arguments after the verb and runs it; tells of every failure.
 ExitCode run_verb(const Verb& verb, const std::vector<std::string>& args);

@@ -22,6 +22,7 @@
 #include "progress.h"
 #include "text.h"
 #include "tier.h"
+#include "tqcache/cache/configuration.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/format/convert_file.h"
 #include "tqcache/format/load_sections.h"
@@ -55,6 +56,7 @@ constexpr const char* kExamples =
   tqcache convert book.kv book.tqkv --mode mixed --outlier-channels 32
   tqcache convert book.kv book.tqkv --tier lossless
   tqcache convert book.kv book.tqkv --tier archive --bits 2.8
+  tqcache convert book.kv book.tqkv --tier archive --profile m.tqprofile --target-kld 0.05
   tqcache convert book.kv chapter.tqkv --tokens 4096
   tqcache convert - - < book.kv > book.tqkv
   tqcache convert mlx.safetensors book.tqkv -m hf-folder --ids book.json
@@ -107,7 +109,8 @@ struct Job {
   cache::ConvertOptions options;
   format::WriteOptions write;
   ModelFacts model;
-  std::optional<format::ArchiveTarget> archive;  // what its file shall come to
+  std::optional<Archive> archive;      // what its file shall come to
+  std::optional<double> expected_kld;  // of it, where a profile says so
 
   bool to_stdout() const { return flags.output == "-"; }
   Overwrite overwrite() const { return flags.force ? Overwrite::kAllow : Overwrite::kRefuse; }
@@ -119,6 +122,13 @@ struct Remarks {
   std::vector<std::string> notes;
   std::vector<std::string> losses;
 };
+
+Json archive_json(const Job& job) {
+  Json json;
+  json["configuration"] = cache::configuration_text(job.options);
+  json["expected_kld"] = job.expected_kld ? Json(*job.expected_kld) : Json(nullptr);
+  return json;
+}
 
 Outcome<Done> tell(const Console& console, const Job& job, const Sizes& sizes,
                    const Remarks& remarks) {
@@ -133,6 +143,9 @@ Outcome<Done> tell(const Console& console, const Job& job, const Sizes& sizes,
   const std::string output = display_name(flags.output, "standard output");
   note(console, fmt::format("{}: {}{}", output, change,
                             bits ? fmt::format(", {:.3f} bits a value", *bits) : ""));
+  if (job.expected_kld) {
+    note(console, fmt::format("expected mean KL divergence: {:.3g} nats", *job.expected_kld));
+  }
   for (const std::string& each : remarks.notes) note(console, fmt::format("note: {}", each));
   for (const std::string& each : remarks.losses) note(console, fmt::format("lost: {}", each));
   if (!console.json) return Done{};
@@ -146,6 +159,7 @@ Outcome<Done> tell(const Console& console, const Job& job, const Sizes& sizes,
   object["bytes_after"] = sizes.after;
   object["ratio"] = sizes.ratio();
   object["bits_per_value"] = bits ? Json(*bits) : Json(nullptr);
+  if (job.archive) object["archive"] = archive_json(job);
   object["notes"] = remarks.notes;
   object["losses"] = remarks.losses;
   return print_json(object);
@@ -198,12 +212,26 @@ class WatchedSource : public ByteSource {
   mutable std::atomic<bool> failed_ = false;
 };
 
+bool has_dense_sides(const format::Manifest& manifest) {
+  return std::ranges::any_of(manifest.layers, [](const format::LayerInfo& layer) {
+    return is_attention(layer) && (!is_turbo(layer.k) || !is_turbo(layer.v));
+  });
+}
+
 // Finds the step of an archive, if one is to be made.
 Result<void> settle_archive(const Console& console, const format::SectionSource& source, Job& job) {
   if (!job.archive || job.target != Target::kTqkv) return {};
   ProgressBar bar(console, "measuring", Unit::kSides);
+  if (const auto& profile = job.archive->profile) {
+    const format::Manifest& manifest = source.manifest();
+    TQC_TRY(eval::check_profile(*profile, manifest.identity, std::ssize(manifest.layers)));
+    job.options.weights = profile->weights;
+  }
   TQC_TRY_ASSIGN(job.options,
-                 format::choose_step(source, job.options, *job.archive, bar.callback()));
+                 format::choose_step(source, job.options, job.archive->target, bar.callback()));
+  if (const auto& profile = job.archive->profile; profile && has_dense_sides(source.manifest())) {
+    job.expected_kld = eval::divergence_of_step(*profile, double{job.options.keys.codec.step});
+  }
   return {};
 }
 
@@ -383,8 +411,8 @@ Result<void> check_flags(const ConvertFlags& flags, Target target, bool is_forei
 
 Outcome<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   TQC_TRY_ASSIGN(const Target target, target_of(flags.target, flags.output));
-  Job job{flags, target, {}, {}, {}, {}};
-  job.archive = archive_target(flags.tier, flags.codec);
+  Job job{flags, target, {}, {}, {}, {}, {}};
+  TQC_TRY_ASSIGN(job.archive, wanted_archive(flags.tier, flags.codec));
   CodecFlags codec = flags.codec;
   if (job.archive) codec.both.bits = codec.both.exact_bits = {};  // said of the whole file
   TQC_TRY_ASSIGN(job.options, convert_options(codec));

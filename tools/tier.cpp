@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "outcome.h"
+#include "tqcache/base/file.h"
 
 namespace tqcache::cli {
 namespace {
@@ -53,8 +54,9 @@ Result<void> make_archive(const TierFlags& flags, const std::vector<const CLI::O
     if (std::ranges::find(kOfArchives, name) != kOfArchives.end()) continue;
     return usage_error(fmt::format("{} does not go with --tier archive", name));
   }
-  if (has_bits && flags.target_mse) {
-    return usage_error("--bits and --target-mse both say how large the archive shall be");
+  if (int{has_bits} + int{flags.target_mse.has_value()} + int{flags.target_kld.has_value()} > 1) {
+    return usage_error(
+        "only one of --bits, --target-mse and --target-kld can say how large the archive shall be");
   }
   if (compression.is_given && compression.method == "none") {
     return usage_error("--compress none does not go with --tier archive");
@@ -66,9 +68,25 @@ Result<void> make_archive(const TierFlags& flags, const std::vector<const CLI::O
     const bool has_sinks =
         is_given("--sink-tokens") || is_given(is_key ? "--key-sink-tokens" : "--value-sink-tokens");
     if (!has_sinks) plan->n_sinks = kArchiveSinks;
-    plan->keep_packed = !has_bits && !flags.target_mse;
+    plan->keep_packed = !has_bits && !flags.target_mse && !flags.target_kld;
   }
   return {};
+}
+
+Result<void> check_archive_flags(const TierFlags& flags) {
+  if (flags.target_kld && flags.profile.empty()) {
+    return usage_error("--target-kld needs a --profile of the model (tqcache profile)");
+  }
+  if (flags.tier == Tier::kArchive) return {};
+  if (flags.target_mse) return usage_error("--target-mse is for --tier archive");
+  if (flags.target_kld) return usage_error("--target-kld is for --tier archive");
+  if (!flags.profile.empty()) return usage_error("--profile is for --tier archive");
+  return {};
+}
+
+Result<eval::Profile> read_profile(const std::string& path) {
+  TQC_TRY_ASSIGN(const Bytes bytes, read_file(path, eval::kMaxProfileBytes));
+  return eval::parse_profile(bytes);
 }
 
 }  // namespace
@@ -85,20 +103,37 @@ void add_tier_flag(CLI::App& app, TierFlags& flags) {
   app.add_option("--target-mse", flags.target_mse,
                  "--tier archive: the error of a vector, squared, to its length, squared")
       ->type_name("E");
+  app.add_option("--target-kld", flags.target_kld,
+                 "--tier archive with --profile: the mean KL divergence to expect, in nats")
+      ->type_name("NATS");
+  app.add_option("--profile", flags.profile,
+                 "--tier archive: what the model needs, measured by tqcache profile")
+      ->type_name("FILE")
+      ->check(file_name());
 }
 
-std::optional<format::ArchiveTarget> archive_target(const TierFlags& flags,
-                                                    const CodecFlags& codec) {
-  if (flags.tier != Tier::kArchive) return std::nullopt;
-  if (flags.target_mse) return format::ArchiveTarget{{}, flags.target_mse};
-  return format::ArchiveTarget{codec.both.exact_bits.value_or(kDefaultArchiveBits), {}};
+Outcome<std::optional<Archive>> wanted_archive(const TierFlags& flags, const CodecFlags& codec) {
+  std::optional<Archive> archive;
+  TQC_TRY(check_archive_flags(flags));
+  if (flags.tier != Tier::kArchive) return archive;
+  archive.emplace();
+  if (!flags.profile.empty()) {
+    TQC_TRY_ASSIGN(archive->profile, in_file(flags.profile, read_profile(flags.profile)));
+  }
+  if (flags.target_kld) {
+    TQC_TRY_ASSIGN(
+        archive->target.step,
+        in_file(flags.profile, eval::step_for_divergence(*archive->profile, *flags.target_kld)));
+  } else if (flags.target_mse) {
+    archive->target.mse = flags.target_mse;
+  } else {
+    archive->target.bits = codec.both.exact_bits.value_or(kDefaultArchiveBits);
+  }
+  return archive;
 }
 
 Result<void> apply_tier(const TierFlags& flags, const std::vector<const CLI::Option*>& of_codec,
                         cache::ConvertOptions& options, CompressionFlags& compression) {
-  if (flags.target_mse && flags.tier != Tier::kArchive) {
-    return usage_error("--target-mse is for --tier archive");
-  }
   if (flags.tier == Tier::kLossless) return make_lossless(of_codec, options, compression);
   if (flags.tier == Tier::kArchive) return make_archive(flags, of_codec, options, compression);
   return {};

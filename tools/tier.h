@@ -8,8 +8,10 @@
 
 #include "cli.h"
 #include "codec_flags.h"
+#include "outcome.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/convert.h"
+#include "tqcache/eval/profile.h"
 #include "tqcache/format/archive_rate.h"
 
 namespace tqcache::cli {
@@ -22,7 +24,10 @@ enum class Tier {
 
 struct TierFlags {
   Tier tier = Tier::kTurbo;
-  std::optional<double> target_mse;  // of kArchive, in place of bits
+  // Of kArchive, in place of bits.
+  std::optional<double> target_mse;
+  std::optional<double> target_kld;
+  std::string profile;  // of kArchive: a file of `tqcache profile`, or empty
 };
 
 void add_tier_flag(CLI::App& app, TierFlags& flags);
@@ -34,9 +39,16 @@ void add_tier_flag(CLI::App& app, TierFlags& flags);
 Result<void> apply_tier(const TierFlags& flags, const std::vector<const CLI::Option*>& of_codec,
                         cache::ConvertOptions& options, CompressionFlags& compression);
 
-// What an archive shall come to, or nothing if none is to be made. Without flags: 3 bits.
-std::optional<format::ArchiveTarget> archive_target(const TierFlags& flags,
-                                                    const CodecFlags& codec);
+// What an archive shall come to, and the profile that says how layers share it.
+struct Archive {
+  format::ArchiveTarget target;
+  std::optional<eval::Profile> profile = {};
+};
+
+// Nothing if no archive is to be made. Without flags: 3 bits.
+// Errors: kInvalidArgument (flags that do not go together, a divergence that the profile does not
+//         know), those of the profile's file.
+Outcome<std::optional<Archive>> wanted_archive(const TierFlags& flags, const CodecFlags& codec);
 
 // The first of them that was given, or empty.
 std::string first_given(const std::vector<const CLI::Option*>& options);

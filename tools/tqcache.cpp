@@ -33,6 +33,8 @@ constexpr std::array kVerbs = {
     Verb{"bench", "Measure how fast a model runs on caches of several kinds", define_bench},
     Verb{"advise", "Find the smallest configuration that is good enough for a model and its texts",
          define_advise},
+    Verb{"profile", "Measure once what a model needs of an archive, for convert --tier archive",
+         define_profile},
     Verb{"eval", "Measure what a way to keep caches costs a model", nullptr, true, eval_verbs},
 };
 

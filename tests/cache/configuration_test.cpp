@@ -32,6 +32,7 @@ void expect_same(const ConvertOptions& a, const ConvertOptions& b) {
   if (!a.values.dense) {
     EXPECT_EQ(a.values, b.values);
   }
+  EXPECT_EQ(a.weights, b.weights);
   EXPECT_EQ(a.boundary.n, b.boundary.n);
   if (a.boundary.n > 0) {
     EXPECT_EQ(a.boundary.bits, b.boundary.bits);
@@ -175,6 +176,15 @@ TEST(Configuration, RefusesWhatItDoesNotKnow) {
       {"k=affine:4:64:2", {"affine:4:64:2 is none of"}},
       {"k=dense:4", {"dense:4 is none of"}},
       {"boundary=x", {"boundary=x", "number of layers"}},
+      {"weights=1", {"weights=1", "of keys or of values"}},
+      {"k.weights=1", {"k.weights=1", "not of mode trellis"}},
+      {"k=dense,k.weights=1", {"k.weights=1", "not of mode trellis"}},
+      {"k=trellis:1,k.weights=1:x", {"\"x\" is not 0, nor from 0.125 to 8"}},
+      {"k=trellis:1,k.weights=", {"\"\" is not 0"}},
+      {"k=trellis:1,k.weights=1:0.1", {"\"0.1\" is not 0"}},
+      {"k=trellis:1,k.weights=9", {"\"9\" is not 0"}},
+      {"k=trellis:1,k.weights=nan", {"\"nan\" is not 0"}},
+      {"k=trellis:1,k.weights=-1", {"\"-1\" is not 0"}},
       {"boundary=2:9", {"boundary=2:9"}},
       {"boundary=2:", {"boundary=2:"}},
       {"boundary=2000", {"boundary=2000"}},
@@ -254,8 +264,9 @@ TEST(ConfigurationText, IsReadToTheSameOptions) {
         "turbo2,rotation=dense,seed=18446744073709551615", "k=mse:1,v=prod:8,scale=norm",
         "k=affine:3:128,v=dense,boundary=1024:1", "k8v4,k.rounds=3,v.scale=raw,sink=256",
         "k=trellis:0.2333:map,v=trellis:0.5,v.rounds=2",
-        "turbo2.5,k.outliers=rolling_variance,v.seed=0", "affine4,center=pre-rope",
-        "prod4,scale=unbiased,k.center=none,v.center=post-rope"}) {
+        "k=trellis:0.25:map,v=trellis:0.25:map,sink=4,k.weights=0.8:1.25,v.weights=1:0",
+        "k=trellis:0.25,v=dense,k.weights=0.333", "turbo2.5,k.outliers=rolling_variance,v.seed=0",
+        "affine4,center=pre-rope", "prod4,scale=unbiased,k.center=none,v.center=post-rope"}) {
     SCOPED_TRACE(text);
     const ConvertOptions options = parse(text);
     const std::string again = configuration_text(options);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "cache/random_cache.h"
 #include "tqcache/cache/convert.h"
@@ -91,6 +92,44 @@ TEST(PlanLayers, HasModeMseInBoundaryLayersAndDenseSidesStayDense) {
   EXPECT_EQ(plans[7].codec.mode, codec::Mode::kProd);
 }
 
+ConvertOptions weighted(std::vector<float> keys, std::vector<float> values = {}) {
+  ConvertOptions options;
+  options.keys.codec = {.mode = codec::Mode::kTrellis, .step = 0.5f};
+  options.values.codec = {.mode = codec::Mode::kTrellis, .step = 0.25f};
+  options.weights = {std::move(keys), std::move(values)};
+  return options;
+}
+
+TEST(PlanLayers, MultipliesStepsByTheWeightsOfTheirLayers) {
+  // Of layers of arrays the weights mean nothing.
+  const std::vector<SidePlan> plans =
+      plan_layers(hybrid_cache(2), weighted({1, 2, 8, 0.5f}, {1, 0.75f, 1, 0})).value();
+  EXPECT_EQ(plans[2].codec.step, 1.0f);
+  EXPECT_EQ(plans[3].codec.step, 0.1875f);
+  EXPECT_EQ(plans[6].codec.step, 0.25f);
+  EXPECT_TRUE(plans[7].dense);
+  const std::vector<SidePlan> keys = plan_layers(hybrid_cache(2), weighted({1, 2, 1, 2})).value();
+  EXPECT_EQ(keys[3].codec.step, 0.25f);
+  EXPECT_EQ(keys[7].codec.step, 0.25f);
+}
+
+TEST(PlanLayers, KeepsWeightedStepsWithinWhatStepsMayBe) {
+  ConvertOptions options = weighted({1, 8, 1, 0.125f});
+  options.keys.codec.step = 4;
+  EXPECT_EQ(plan_layers(hybrid_cache(2), options).value()[2].codec.step, codec::kMaxStep);
+  options.keys.codec.step = 0.02f;
+  EXPECT_EQ(plan_layers(hybrid_cache(2), options).value()[6].codec.step, codec::kMinStep);
+}
+
+TEST(PlanLayers, WeighsNothingThatHasNoStep) {
+  ConvertOptions options = weighted({1, 2, 1, 2}, {1, 2, 1, 2});
+  options.boundary = {1, 8};
+  options.values = preset("turbo3").value().values;
+  const std::vector<SidePlan> plans = plan_layers(hybrid_cache(2), options).value();
+  EXPECT_EQ(plans[2].codec.mode, codec::Mode::kMse);
+  EXPECT_EQ(plans[3].codec.bits, 8);
+}
+
 TEST(PlanLayers, IsWhatConvertDoes) {
   ConvertOptions options = preset("turbo3").value();
   options.boundary = {1, 8};
@@ -129,10 +168,24 @@ TEST(PlanLayers, RefusesWhatIsOutOfRange) {
       refusal([](ConvertOptions& o) {
         o.boundary = {1, 16};
       }),
+      refusal([](ConvertOptions& o) {
+        o.weights.keys = {1, 1, 1};
+      }),
+      refusal([](ConvertOptions& o) {
+        o.weights.values = {1, 1, 1, 9};
+      }),
+      refusal([](ConvertOptions& o) {
+        o.weights.values = {1, 1, 1, -1};
+      }),
+      refusal([](ConvertOptions& o) {
+        o.weights.values = {1, 1, 1, std::nanf("")};
+      }),
   };
   for (const Error& error : errors) EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(errors[0].message, "keys: 9 bits");
   EXPECT_EQ(errors[1].message, "values: 257 sink tokens");
+  EXPECT_EQ(errors[5].message, "3 weights of steps for 4 layers");
+  EXPECT_THAT(errors[6].message, HasSubstr("times as wide"));
 }
 
 TEST(PlanLayers, NamesTheLayerWhoseSizesDoNotGoTogether) {

@@ -59,8 +59,28 @@ TEST(TrellisRows, HaveTheErrorOfTheirStep) {
       spec.head_dim = head_dim;
       spec.step = step;
       const double of_step = 0.2635 * static_cast<double>(step) * static_cast<double>(step);
-      EXPECT_NEAR(relative_error(spec) / of_step, 1, 0.06) << head_dim << ", " << step;
+      const double drawn_in = of_step / (1 + of_step);
+      const double expected = of_step + drawn_in * drawn_in;
+      EXPECT_NEAR(relative_error(spec) / expected, 1, 0.06) << head_dim << ", " << step;
     }
+  }
+}
+
+TEST(TrellisRows, AreDrawnInByTheErrorOfTheirStep) {
+  EXPECT_FLOAT_EQ(step_shrink(0.25f), 1 / (1 + 0.2635f * 0.0625f));
+  for (const float step : {0.25f, 0.6f}) {
+    CodecSpec spec = kSpec;
+    spec.step = step;
+    const HeadCodec codec = make_codec(spec);
+    const std::vector<float> rows = gaussian_rows(256, 128);
+    std::vector<float> decoded(rows.size());
+    codec.decode(encoded(codec, rows).head(), {}, 256, decoded);
+    double product = 0, energy = 0;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      product += static_cast<double>(rows[i]) * static_cast<double>(decoded[i]);
+      energy += static_cast<double>(rows[i]) * static_cast<double>(rows[i]);
+    }
+    EXPECT_NEAR(product / energy, static_cast<double>(step_shrink(step)), 2e-3);
   }
 }
 

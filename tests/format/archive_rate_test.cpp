@@ -62,7 +62,39 @@ TEST(ArchiveRate, MakesMapsOnlyWhereTheyPay) {
 
 TEST(ArchiveRate, MeetsAnError) {
   const auto found = must(chosen(dense_cache(), {{}, 0.0263}));
-  EXPECT_NEAR(found.keys.codec.step, 0.316, 0.002);
+  EXPECT_NEAR(found.keys.codec.step, 0.312, 0.002);
+  EXPECT_EQ(found.keys.codec.step, found.values.codec.step);
+}
+
+TEST(ArchiveRate, MeetsTheBitsWithWeights) {
+  cache::ConvertOptions with = options();
+  with.weights = {{0.5f, 2.0f}, {1.5f, 0.8f}};
+  const auto found = must(chosen(dense_cache(), {3.0, {}}, with));
+  EXPECT_EQ(found.weights, with.weights);
+  const double bits = bits_of(dense_cache(), found);
+  EXPECT_LE(bits, 3.0 * 1.002);
+  EXPECT_GT(bits, 3.0 * 0.985);
+}
+
+TEST(ArchiveRate, MeetsTheMeanErrorWithWeights) {
+  cache::ConvertOptions with = options();
+  with.weights = {{0.5f, 2.0f}, {1.0f, 1.0f}};
+  // The mean square of the weights is 6.25 / 4.
+  const auto found = must(chosen(dense_cache(), {{}, 0.0263}, with));
+  EXPECT_NEAR(found.keys.codec.step, 0.312 / 1.25, 0.002);
+}
+
+TEST(ArchiveRate, LeavesOutWhatWeightsLeaveDense) {
+  cache::ConvertOptions with = options();
+  with.weights = {{0, 1}, {0, 1}};
+  const auto refused = chosen(dense_cache(), {3.0, {}}, with);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("cannot be had"));
+}
+
+TEST(ArchiveRate, TakesAStepAsItIs) {
+  const auto found = must(chosen(dense_cache(), {{}, {}, 0.3}));
+  EXPECT_NEAR(found.keys.codec.step, 0.3, 0.0002);  // eleven bits
   EXPECT_EQ(found.keys.codec.step, found.values.codec.step);
 }
 
@@ -79,6 +111,9 @@ TEST(ArchiveRate, RefusesTargetsOutOfRange) {
   expect_target_refused({{}, 0.9}, "outside 0.0001 to 0.5");
   expect_target_refused({{}, {}}, "one target");
   expect_target_refused({3.0, 0.01}, "one target");
+  expect_target_refused({{}, 0.01, 0.3}, "one target");
+  expect_target_refused({{}, {}, 0.01}, "a step of 0.01");
+  expect_target_refused({{}, {}, 9.0}, "outside 0.015625 to 8");
 }
 
 TEST(ArchiveRate, RefusesWhatNoStepMeets) {

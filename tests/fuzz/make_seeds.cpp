@@ -34,6 +34,7 @@ void make_all(const std::filesystem::path& root) {
   make_llama_state({root, "llama_state"});
   make_mlx_lm({root, "mlx_lm"});
   make_npz({root, "npz"});
+  make_profile({root, "profile"});
   make_turbomlx({root, "turbomlx"});
   for (const char* target : {"kernels_agree", "write_read_equal"}) make_numbers({root, target});
 }

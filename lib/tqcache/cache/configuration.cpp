@@ -54,7 +54,7 @@ Item read_item(std::string_view text) {
 std::string all_names() {
   std::string all = "k, v, boundary";
   for (const SideItem& each : side_items()) all += ", " + std::string(each.name);
-  return all;
+  return all + ", k.weights, v.weights";
 }
 
 // "2" or "2:8".
@@ -70,6 +70,18 @@ Result<BoundaryLayers> parse_boundary(std::string_view value) {
     return invalid(std::string(value) + " is not a number of layers, or one and 1 to 8 bits (2:8)");
   }
   return BoundaryLayers{static_cast<std::int64_t>(*n), static_cast<int>(*bits)};
+}
+
+Result<void> apply_weights(const Item& item, ConvertOptions& options) {
+  const bool of_keys = item.scope == Scope::kKeys;
+  const SidePlan& plan = of_keys ? options.keys : options.values;
+  if (item.scope == Scope::kBoth) return invalid("weights are of keys or of values: k.weights");
+  if (plan.dense || plan.codec.mode != codec::Mode::kTrellis) {
+    return invalid("that side is not of mode trellis");
+  }
+  std::vector<float>& weights = of_keys ? options.weights.keys : options.weights.values;
+  TQC_TRY_ASSIGN(weights, parse_weights(item.value));
+  return {};
 }
 
 // Items that say what the sides are, and which layers are others: k, v, boundary. False: another.
@@ -88,6 +100,7 @@ Result<bool> apply_frame(const Item& item, ConvertOptions& options) {
 }
 
 Result<void> apply_side_item(const Item& item, ConvertOptions& options) {
+  if (item.name == kWeightsName) return apply_weights(item, options);
   const auto found = std::ranges::find(side_items(), item.name, &SideItem::name);
   if (found == side_items().end()) return invalid("not one of " + all_names());
   bool has_effect = false;
@@ -208,6 +221,12 @@ void add_side_item(const SideItem& item, const std::array<SidePlan, 2>& from,
   }
 }
 
+void add_weights(std::string_view prefix, const SidePlan& plan, const std::vector<float>& weights,
+                 std::vector<std::string>& items) {
+  if (weights.empty() || plan.dense || plan.codec.mode != codec::Mode::kTrellis) return;
+  items.push_back(std::string(prefix) + std::string(kWeightsName) + "=" + weights_text(weights));
+}
+
 // The text that begins with `name`, which stands for `base`.
 std::string text_from(std::string_view name, const ConvertOptions& base,
                       const ConvertOptions& options) {
@@ -224,6 +243,8 @@ std::string text_from(std::string_view name, const ConvertOptions& base,
   for (const SideItem& item : side_items()) {
     add_side_item(item, {keys, values}, {options.keys, options.values}, items);
   }
+  add_weights("k.", options.keys, options.weights.keys, items);
+  add_weights("v.", options.values, options.weights.values, items);
   std::string text;
   for (const std::string& item : items) text += (text.empty() ? "" : ",") + item;
   return text;

@@ -7,6 +7,9 @@
 //   k=MODE:BITS, v=...  mse:4, prod:3, mixed:3 (mixed:3:32:4 says outlier channels and their bits),
 //                       affine:4 (affine:4:32 says the group), dense; trellis:0.25, the archive
 //                       tier with that step, trellis:0.25:map with maps made for the vectors
+//   k.weights=W:W:...   of trellis: for each layer of the model its step as a multiple of the
+//   side's,
+//                       .125 to 8, or 0: that layer stays dense. v.weights of values
 //   boundary=N[:BITS]   so many layers at each end with so many bits of mode mse; 8 unless told
 //   sink=N              first tokens that stay dense
 //   center=WORD         none, post-rope, pre-rope

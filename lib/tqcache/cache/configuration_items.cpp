@@ -85,25 +85,37 @@ bool read_mode(std::span<const std::string_view> numbers, SidePlan& plan) {
 
 constexpr std::string_view kTrellisWord = "trellis";
 
+// Nothing before or behind the number.
+std::optional<float> parse_float(std::string_view text) {
+  float number = 0;
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, number);
+  if (read.ec != std::errc{} || read.ptr != end) return std::nullopt;
+  return number;
+}
+
+// The shortest text that is read as the same.
+std::string float_text(float number) {
+  std::array<char, 32> digits;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
+  return {digits.data(), end};
+}
+
 // "trellis:0.25", "trellis:0.25:map".
 std::optional<SidePlan> read_trellis(std::span<const std::string_view> parts) {
   if (parts.size() < 2 || parts.size() > 3) return std::nullopt;
   SidePlan plan;
-  float& step = plan.codec.step;
-  const char* const end = parts[1].data() + parts[1].size();
-  const auto read = std::from_chars(parts[1].data(), end, step);
-  const bool in_range = step >= codec::kMinStep && step <= codec::kMaxStep;
-  if (read.ec != std::errc{} || read.ptr != end || !in_range) return std::nullopt;
+  const auto step = parse_float(parts[1]);
+  if (!step || !(*step >= codec::kMinStep && *step <= codec::kMaxStep)) return std::nullopt;
   if (parts.size() == 3 && parts[2] != "map") return std::nullopt;
+  plan.codec.step = *step;
   plan.codec.mode = Mode::kTrellis;
   plan.fit_maps = parts.size() == 3;
   return plan;
 }
 
 std::string trellis_text(const SidePlan& plan) {
-  std::array<char, 32> digits;
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), plan.codec.step).ptr;
-  return std::string(kTrellisWord) + ":" + std::string(digits.data(), end) +
+  return std::string(kTrellisWord) + ":" + float_text(plan.codec.step) +
          (plan.fit_maps ? ":map" : "");
 }
 
@@ -232,6 +244,27 @@ std::string side_text(const SidePlan& plan) {
   if (spec.mode == Mode::kAffine && spec.group_size != CodecSpec{}.group_size) {
     text += ":" + std::to_string(spec.group_size);
   }
+  return text;
+}
+
+Result<std::vector<float>> parse_weights(std::string_view value) {
+  std::vector<float> weights;
+  for (const std::string_view part : split(value, ':')) {
+    const auto weight = parse_float(part);
+    const bool in_range =
+        weight && (*weight == 0 || (*weight >= kMinStepWeight && *weight <= kMaxStepWeight));
+    if (!in_range) {
+      return invalid("\"" + std::string(part) + "\" is not 0, nor from 0.125 to 8");
+    }
+    if (std::ssize(weights) == kMaxLayers) return invalid("more weights than there can be layers");
+    weights.push_back(*weight);
+  }
+  return weights;
+}
+
+std::string weights_text(std::span<const float> weights) {
+  std::string text;
+  for (const float each : weights) text += (text.empty() ? "" : ":") + float_text(each);
   return text;
 }
 

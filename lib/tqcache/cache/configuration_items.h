@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tqcache/base/result.h"
 #include "tqcache/cache/plan.h"
@@ -22,6 +23,15 @@ Result<SidePlan> parse_side(std::string_view value);
 
 // The value that parse_side() makes the same mode and bits of.
 std::string side_text(const SidePlan& plan);
+
+// The item that gives each layer's step its weight (StepWeights): k.weights=0.9:1.25:1.
+inline constexpr std::string_view kWeightsName = "weights";
+
+// Errors: kInvalidArgument, saying what could stand there.
+Result<std::vector<float>> parse_weights(std::string_view value);
+
+// What parse_weights() makes the same of.
+std::string weights_text(std::span<const float> weights);
 
 struct SideItem {
   std::string_view name;

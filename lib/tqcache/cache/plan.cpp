@@ -55,6 +55,22 @@ Result<void> check_options(const ConvertOptions& options) {
   return {};
 }
 
+Result<void> check_weights(const StepWeights& weights, std::size_t n_layers) {
+  const auto in_range = [](float weight) {
+    return weight == 0 || (weight >= kMinStepWeight && weight <= kMaxStepWeight);
+  };
+  for (const std::vector<float>* each : {&weights.keys, &weights.values}) {
+    if (each->empty()) continue;
+    if (each->size() != n_layers) {
+      return invalid(std::to_string(each->size()) + " weights of steps for " +
+                     std::to_string(n_layers) + " layers");
+    }
+    const auto bad = std::ranges::find_if_not(*each, in_range);
+    if (bad != each->end()) return invalid("a step " + std::to_string(*bad) + " times as wide");
+  }
+  return {};
+}
+
 // What a boundary layer gets in place of `plan`.
 SidePlan boundary_plan(SidePlan plan, int bits) {
   codec::CodecSpec spec;
@@ -64,6 +80,14 @@ SidePlan boundary_plan(SidePlan plan, int bits) {
   spec.rounds = plan.codec.rounds;
   if (plan.codec.mode != codec::Mode::kProd) spec.scale = plan.codec.scale;
   plan.codec = spec;
+  return plan;
+}
+
+// What `plan` is for a layer whose step has its own weight. Empty `weights`: all have the same.
+SidePlan weighted_plan(SidePlan plan, const std::vector<float>& weights, std::size_t layer) {
+  if (weights.empty() || plan.dense || plan.codec.mode != codec::Mode::kTrellis) return plan;
+  plan.dense = weights[layer] == 0;
+  plan.codec.step = std::clamp(plan.codec.step * weights[layer], codec::kMinStep, codec::kMaxStep);
   return plan;
 }
 
@@ -148,6 +172,7 @@ Result<SidePlan> plan_side(const Side& side, const SidePlan& wanted, BlockOrder 
 Result<std::vector<SidePlan>> plan_layers(const Cache& cache, const ConvertOptions& options) {
   if (options.keep_all) return std::vector<SidePlan>(2 * cache.layers.size(), dense_plan());
   TQC_TRY(check_options(options));
+  TQC_TRY(check_weights(options.weights, cache.layers.size()));
   const Rope& rope = cache.identity.rope;
   const std::int64_t n_attention = std::ranges::count_if(cache.layers, [](const Layer& layer) {
     return std::holds_alternative<AttentionLayer>(layer);
@@ -162,9 +187,11 @@ Result<std::vector<SidePlan>> plan_layers(const Cache& cache, const ConvertOptio
     const bool is_boundary = number < boundary.n || number >= n_attention - boundary.n;
     ++number;
     const std::array<const Side*, 2> sides = {&layer->k, &layer->v};
-    const std::array<const SidePlan*, 2> wanted = {&options.keys, &options.values};
+    const std::array<SidePlan, 2> wanted = {
+        weighted_plan(options.keys, options.weights.keys, i),
+        weighted_plan(options.values, options.weights.values, i)};
     for (std::size_t s = 0; s < 2; ++s) {
-      SidePlan plan = is_boundary ? boundary_plan(*wanted[s], boundary.bits) : *wanted[s];
+      SidePlan plan = is_boundary ? boundary_plan(wanted[s], boundary.bits) : wanted[s];
       // There is nothing to make maps for, and nothing of the wish would be kept.
       if (cache.n_tokens() < kTokenBlock) plan.fit_maps = false;
       auto planned = plan_side(*sides[s], plan, kSideOrders[s], layer->shape.head_dim, rope, specs);

@@ -31,6 +31,19 @@ struct BoundaryLayers {
   int bits = 8;        // of mode mse, for both sides; a side that stays dense elsewhere does here
 };
 
+// What each layer's step is times that of its plan, of mode trellis: a model needs some layers more
+// exactly than others. [n_layers] each, layers without attention included, or empty: all have the
+// plan's. 0 leaves a side dense. A product beyond what steps may be is the nearest that may.
+struct StepWeights {
+  std::vector<float> keys = {};
+  std::vector<float> values = {};
+
+  bool operator==(const StepWeights&) const = default;
+};
+
+inline constexpr float kMinStepWeight = 1.0f / 8;  // of those that are not 0
+inline constexpr float kMaxStepWeight = 8;
+
 struct ConvertOptions {
   SidePlan keys = {};
   SidePlan values = {};
@@ -38,6 +51,7 @@ struct ConvertOptions {
   unsigned n_threads = 0;  // 0: all processors
   // Every side stays as it is, dense or turbo, in whatever form; plans have no meaning then.
   bool keep_all = false;
+  StepWeights weights = {};
 };
 
 // What convert() makes of each layer: [n_layers, 2], keys before values. Sides that stay as they
@@ -45,10 +59,11 @@ struct ConvertOptions {
 // are loud, and the centring that the side really gets.
 //
 // Looks at what sides are and not at their values: a cache without its token blocks will do.
-// Errors: kInvalidArgument (bits, sinks or boundary layers out of range; a side that is turbo
-//         already, in another form), kUnsupported (as codec::make_parts: a head_dim, number of
-//         outlier channels or group size that do not go together). The message names layer and
-//         side where there is one to name.
+// Errors: kInvalidArgument (bits, sinks, boundary layers or weights out of range; weights of
+// another
+//         number of layers; a side that is turbo already, in another form), kUnsupported (as
+//         codec::make_parts: a head_dim, number of outlier channels or group size that do not go
+//         together). The message names layer and side where there is one to name.
 Result<std::vector<SidePlan>> plan_layers(const Cache& cache, const ConvertOptions& options);
 
 // Makes turbo sides without a packed block, whose mean and loud channels are not fixed yet. Sides

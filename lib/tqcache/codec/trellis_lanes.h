@@ -70,13 +70,13 @@ TQC_LANES_FUNCTION Lanes squared_lengths(std::size_t dim, const LaneVectors& x) 
 // The scales of the first n lanes. Returns what brings turned vectors to levels.
 TQC_LANES_FUNCTION Lanes find_scales(const RotationTables& tables, Lanes squares, std::size_t n,
                                      std::uint16_t* scales) {
+  const float step = tables.quantizer->spec().step;
   float values[kWidth];
   std::memcpy(values, &squares, sizeof(values));
   for (std::size_t l = 0; l < kWidth; ++l) {
-    const std::uint16_t scale =
-        step_scale(std::sqrt(values[l]), tables.head_dim, tables.quantizer->spec().step);
+    const std::uint16_t scale = step_scale(std::sqrt(values[l]), tables.head_dim, step);
     if (l < n) scales[l] = scale;
-    values[l] = levels_of_step(scale);
+    values[l] = levels_of_step(scale, step);
   }
   Lanes levels;
   std::memcpy(&levels, values, sizeof(levels));

@@ -41,8 +41,14 @@ std::uint16_t step_scale(float length, std::size_t dim, float step) {
   return static_cast<std::uint16_t>((half + kUnit / 2) / kUnit * kUnit);
 }
 
-float levels_of_step(std::uint16_t scale) {
-  return scale == 0 || scale >= kF16Infinity ? 0.0f : kLevelsOfUnit / f16_to_f32(scale);
+float step_shrink(float step) {
+  constexpr float kErrorOfStep = 0.2635f;  // mean square, of a step of 1
+  return 1.0f / (1.0f + kErrorOfStep * step * step);
+}
+
+float levels_of_step(std::uint16_t scale, float step) {
+  if (scale == 0 || scale >= kF16Infinity) return 0.0f;
+  return kLevelsOfUnit / f16_to_f32(scale) * step_shrink(step);
 }
 
 Result<void> encode_trellis_rows(const RotationTables& tables, std::span<const float> rows,

@@ -26,9 +26,14 @@ inline constexpr int kStepScaleShift = 7;
 // or more where it is beyond f16.
 std::uint16_t step_scale(float length, std::size_t dim, float step);
 
-// What brings the turned vector to levels: 128 over the scale, or 0 where there are none, because
-// the scale is 0 or beyond f16.
-float levels_of_step(std::uint16_t scale);
+// What vectors are multiplied by before their codes are looked for: the share of a code's variance
+// that is the vector's, and not the step's. Fewer bits, for an error that grows by less; and what a
+// model predicts changes less with keys and values that are too short than too long.
+float step_shrink(float step);
+
+// What brings the turned vector to levels, shrunk: 128 over the scale, times that; or 0 where there
+// are none, because the scale is 0 or beyond f16.
+float levels_of_step(std::uint16_t scale, float step);
 
 // Encodes rows. A vector whose scale rounds to 0 gets code 0 throughout, and
 // so do tokens from the last row on.

@@ -81,9 +81,9 @@ void find_path(std::span<const float> y, std::span<float> levels) {
 // A head vector in steps of its own scale, which it returns.
 std::uint16_t take_steps(const Quantizer& quantizer, std::span<const float> row,
                          std::span<float> y) {
-  const float length = std::sqrt(lane_dot(row, row));
-  const std::uint16_t scale = step_scale(length, row.size(), quantizer.spec().step);
-  const float levels = levels_of_step(scale);
+  const float step = quantizer.spec().step;
+  const std::uint16_t scale = step_scale(std::sqrt(lane_dot(row, row)), row.size(), step);
+  const float levels = levels_of_step(scale, step);
   if (levels == 0.0f) {
     std::ranges::fill(y, 0.0f);
     return scale;

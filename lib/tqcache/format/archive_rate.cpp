@@ -41,6 +41,7 @@ struct Candidate {
   SideName name = SideName::kKeys;
   cache::SidePlan plan;
   cache::HeadShape shape;
+  double weight = 1;  // of its step
 };
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
@@ -55,8 +56,12 @@ Result<void> check_target(const ArchiveTarget& target) {
   if (!in_range(target.mse, kMinArchiveMse, kMaxArchiveMse)) {
     return invalid("an error of " + std::to_string(*target.mse) + ": outside 0.0001 to 0.5");
   }
-  if (target.bits.has_value() == target.mse.has_value()) {
-    return invalid("an archive needs one target, bits or error");
+  if (!in_range(target.step, double{codec::kMinStep}, double{codec::kMaxStep})) {
+    return invalid("a step of " + std::to_string(*target.step) + ": outside 0.015625 to 8");
+  }
+  if (int{target.bits.has_value()} + int{target.mse.has_value()} + int{target.step.has_value()} !=
+      1) {
+    return invalid("an archive needs one target: bits, error or step");
   }
   return {};
 }
@@ -180,7 +185,8 @@ class Trials {
     cache::SidePlan plan = side.plan;
     plan.fit_maps = is_mapped;
     plan.n_sinks = 0;  // they stand in one block of many, and are counted apart
-    plan.codec.step = static_cast<float>(step);
+    plan.codec.step = static_cast<float>(
+        std::clamp(step * side.weight, double{codec::kMinStep}, double{codec::kMaxStep}));
     const LayerInfo& layer = source_.manifest().layers[side.layer];
     return maker_.make(plan, order_of(side.name), side.shape,
                        side_of(layer, side.name).dense_dtype);
@@ -285,7 +291,7 @@ double other_sections(const Manifest& manifest, const std::vector<cache::SidePla
   return bytes;
 }
 
-// Requires: options have a step, whatever it is.
+// Requires: options have a step of 1, so that plans have the weights.
 Result<Outlook> look_ahead(const Manifest& manifest, const cache::ConvertOptions& options) {
   TQC_TRY_ASSIGN(cache::Cache target, make_empty_cache(manifest));
   TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(target, options));
@@ -294,7 +300,7 @@ Result<Outlook> look_ahead(const Manifest& manifest, const cache::ConvertOptions
     for (const SideName name : {SideName::kKeys, SideName::kValues}) {
       const cache::SidePlan& plan = plans[2 * i + static_cast<std::size_t>(name)];
       if (plan.dense || is_turbo(side_of(manifest.layers[i], name))) continue;
-      outlook.sides.push_back({i, name, plan, manifest.layers[i].shape});
+      outlook.sides.push_back({i, name, plan, manifest.layers[i].shape, double{plan.codec.step}});
     }
   }
   count_values(manifest, outlook);
@@ -316,12 +322,34 @@ Result<Outlook> look_ahead(const Manifest& manifest, const cache::ConvertOptions
   return outlook;
 }
 
+// The step that gives all sides together that mean error. Of one side's error r is the step's, and
+// (r / (1 + r))^2 is what vectors are drawn in by.
+double step_of_error(double mse, const std::vector<Candidate>& sides) {
+  double of_step = mse;
+  for (int i = 0; i < 8; ++i) {
+    const double drawn = of_step / (1 + of_step);
+    of_step = mse - drawn * drawn;
+  }
+  double values = 0, squares = 0;
+  for (const Candidate& side : sides) {
+    const auto n = static_cast<double>(side.shape.n_kv_heads * side.shape.head_dim);
+    values += n;
+    squares += n * side.weight * side.weight;
+  }
+  return std::sqrt(of_step / kErrorOfStep * (sides.empty() ? 1 : values / squares));
+}
+
 // Where trials begin: a step that surely takes more bits than that.
-double first_step(double bits) {
+double step_of_bits(double bits) {
   const int quarters = static_cast<int>(std::ceil(bits * 4));
   const double step = 1.4 * kQuarters[static_cast<std::size_t>(-quarters & 3)] *
                       std::ldexp(1.0, -(quarters + 3) / 4);
   return std::clamp(step, double{codec::kMinStep}, codec::kMaxStep / 8.0);
+}
+
+double first_step(const ArchiveTarget& target, const std::vector<Candidate>& sides) {
+  if (target.step) return *target.step;
+  return target.mse ? step_of_error(*target.mse, sides) : step_of_bits(*target.bits);
 }
 
 // The finest of the steps that the four ways to turn sides need.
@@ -367,15 +395,14 @@ Result<cache::ConvertOptions> choose_step(const SectionSource& source,
   TQC_TRY(check_target(target));
   const Manifest& manifest = source.manifest();
   TQC_TRY_ASSIGN(const Outlook outlook, look_ahead(manifest, with_step(options, 1.0)));
-  const double first =
-      target.mse ? std::sqrt(*target.mse / kErrorOfStep) : first_step(*target.bits);
+  const double first = first_step(target, outlook.sides);
   const bool has_samples = !outlook.sides.empty() && manifest.n_tokens() >= cache::kTokenBlock;
   if (!has_samples) return with_step(options, first);
-  Trials trials(source, options.n_threads, rounded(first), target.mse ? 1 : kMostTrials);
+  Trials trials(source, options.n_threads, rounded(first), target.bits ? kMostTrials : 1);
   TQC_TRY(try_all(outlook.sides, trials, progress));
-  const double wanted = target.mse
-                            ? std::numeric_limits<double>::infinity()
-                            : *target.bits / 8 * outlook.n_values * kMargin - outlook.other_bytes;
+  const double wanted = target.bits
+                            ? *target.bits / 8 * outlook.n_values * kMargin - outlook.other_bytes
+                            : std::numeric_limits<double>::infinity();
   return choose(trials, options, target.bits.value_or(0), wanted, outlook);
 }
 

@@ -16,13 +16,15 @@
 
 namespace tqcache::format {
 
-// What an archive shall come to: one of the two.
+// What an archive shall come to: one of the three.
 struct ArchiveTarget {
   // Bits of the whole file for each key and value: sections, means, section table, token ids and
   // all. 1 to 8.
   std::optional<double> bits;
   // |x - x^|^2 / |x|^2 of what is coded, the mean being out. 0.0001 to 0.5.
   std::optional<double> mse;
+  // The step itself, 1/64 to 8; what is left to choose is whether maps pay.
+  std::optional<double> step = {};
 };
 
 inline constexpr double kMinArchiveBits = 1.0;
@@ -30,8 +32,8 @@ inline constexpr double kMaxArchiveBits = 8.0;
 inline constexpr double kMinArchiveMse = 0.0001;
 inline constexpr double kMaxArchiveMse = 0.5;
 
-// The same options with the steps of keys and values set. Both get one step: a level is then the
-// same share of every vector.
+// The same options with the steps of keys and values set. Both get one step, which the weights of
+// layers multiply: without any, a level is the same share of every vector.
 //
 // Reads at most 32 token blocks of every side that gets packed, one side after another.
 // Requires: both plans are of mode trellis, or dense, or keep what is packed.

@@ -28,6 +28,7 @@ void make_hf(const SeedFolder& seeds);
 void make_llama_state(const SeedFolder& seeds);
 void make_mlx_lm(const SeedFolder& seeds);
 void make_npz(const SeedFolder& seeds);
+void make_profile(const SeedFolder& seeds);
 void make_safetensors(const SeedFolder& seeds);
 void make_tokenizer_json(const SeedFolder& seeds);
 void make_turbomlx(const SeedFolder& seeds);

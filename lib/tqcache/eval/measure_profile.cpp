@@ -1,0 +1,150 @@
+#include "tqcache/eval/measure_profile.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <utility>
+
+namespace tqcache::eval {
+namespace {
+
+using cache::Configuration;
+
+// About 3 bits a value, of all that archives are made of.
+constexpr float kReferenceStep = 0.25f;
+
+// About 4.4 to 1.4 bits a value.
+constexpr std::array<float, 7> kCurveSteps = {0.09f, 0.125f, 0.18f, 0.25f, 0.36f, 0.5f, 0.72f};
+
+// As the archive tier has them unless told otherwise.
+constexpr std::int64_t kSinks = 4;
+
+std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+cache::ConvertOptions coded(float step) {
+  cache::SidePlan plan;
+  plan.codec = {.mode = codec::Mode::kTrellis, .step = step};
+  plan.fit_maps = true;
+  plan.n_sinks = kSinks;
+  return {.keys = plan, .values = plan};
+}
+
+Configuration named(cache::ConvertOptions options) {
+  std::string name = cache::configuration_text(options);
+  return {std::move(name), std::move(options)};
+}
+
+// Five digits: the others depend on the CPU.
+double rounded(double x) {
+  if (x == 0) return 0;
+  const double unit = std::pow(10.0, std::floor(std::log10(std::abs(x))) - 4);
+  return std::round(x / unit) * unit;
+}
+
+// Of several measurements, the tokens read in all of them.
+Progress part_of(const Progress& progress, std::uint64_t before, std::uint64_t total) {
+  if (!progress) return {};
+  return [&progress, before, total](std::uint64_t done, std::uint64_t) {
+    return progress(before + done, total);
+  };
+}
+
+void take_sensitivity(const PredictionCosts& costs, Profile& profile) {
+  for (std::size_t i = 0; i < costs.ways.size(); ++i) {
+    const double kld = rounded(std::max(costs.ways[i].kld_mean, 0.0));
+    (i % 2 == 0 ? profile.key_sensitivity : profile.value_sensitivity).push_back(kld);
+  }
+  profile.weights = weights_of(profile.key_sensitivity, profile.value_sensitivity);
+}
+
+Result<void> take_curve(const PredictionCosts& costs, Profile& profile) {
+  for (std::size_t i = 0; i < costs.ways.size(); ++i) {
+    const CurvePoint point{rounded(double{kCurveSteps[i]}), rounded(costs.ways[i].kld_mean)};
+    const double before = profile.curve.empty() ? 0 : profile.curve.back().kld;
+    if (!(point.kld > before)) {
+      return Error{ErrorCode::kCorrupt,
+                   "the divergence of the model's predictions does not grow "
+                   "with the error of its keys and values"};
+    }
+    profile.curve.push_back(point);
+  }
+  return {};
+}
+
+Profile profile_of(const model::Model& model) {
+  Profile profile;
+  profile.architecture = model.identity.architecture;
+  profile.model_name = model.identity.model_name.substr(0, 128);
+  profile.weights_fingerprint = model.identity.weights_fingerprint;
+  profile.tokenizer_fingerprint = model.identity.tokenizer_fingerprint;
+  profile.n_sinks = kSinks;
+  profile.step = rounded(double{kReferenceStep});
+  return profile;
+}
+
+}  // namespace
+
+std::vector<std::int32_t> spread_windows(std::span<const std::int32_t> ids, std::int64_t window,
+                                         std::int64_t max_windows) {
+  const std::int64_t n_all = (std::ssize(ids) - 1) / window;
+  if (max_windows <= 0 || n_all <= max_windows) return {ids.begin(), ids.end()};
+  std::vector<std::int32_t> taken;
+  for (std::int64_t i = 0; i < max_windows; ++i) {
+    // The middle ones of equal parts.
+    const std::int64_t number = (2 * i + 1) * n_all / (2 * max_windows);
+    const auto part = ids.subspan(to_size(number * window), to_size(window));
+    taken.insert(taken.end(), part.begin(), part.end());
+  }
+  taken.push_back(ids.back());
+  return taken;
+}
+
+std::vector<Configuration> sensitivity_configurations(std::int64_t n_layers) {
+  std::vector<Configuration> all;
+  for (std::size_t layer = 0; layer < to_size(n_layers); ++layer) {
+    for (const bool of_keys : {true, false}) {
+      cache::ConvertOptions options = coded(kReferenceStep);
+      (of_keys ? options.values : options.keys).dense = true;
+      std::vector<float>& weights = of_keys ? options.weights.keys : options.weights.values;
+      weights.assign(to_size(n_layers), 0);
+      weights[layer] = 1;
+      all.push_back(named(std::move(options)));
+    }
+  }
+  return all;
+}
+
+std::vector<Configuration> curve_configurations(const cache::StepWeights& weights) {
+  std::vector<Configuration> all;
+  for (const float step : kCurveSteps) {
+    cache::ConvertOptions options = coded(step);
+    options.weights = weights;
+    all.push_back(named(std::move(options)));
+  }
+  return all;
+}
+
+Result<Profile> measure_profile(const model::Model& model, std::span<const std::int32_t> ids,
+                                const ProfileOptions& options, const Progress& progress) {
+  const PredictionOptions measure{.window = options.window, .n_threads = options.n_threads};
+  const auto taken = options.window < 1 ? std::vector<std::int32_t>(ids.begin(), ids.end())
+                                        : spread_windows(ids, options.window, options.max_windows);
+  const auto sides = sensitivity_configurations(model.config.n_layers);
+  const auto n_read = taken.empty() ? 0 : taken.size() - 1;
+  const std::uint64_t total = n_read * (sides.size() + kCurveSteps.size() + 2);
+  Profile profile = profile_of(model);
+  TQC_TRY_ASSIGN(const PredictionCosts alone,
+                 measure_predictions(model, taken, sides, measure, part_of(progress, 0, total)));
+  take_sensitivity(alone, profile);
+  profile.window = options.window;
+  profile.n_windows = alone.n_windows;
+  const auto curve = curve_configurations(profile.weights);
+  TQC_TRY_ASSIGN(const PredictionCosts together,
+                 measure_predictions(model, taken, curve, measure,
+                                     part_of(progress, n_read * (sides.size() + 1), total)));
+  TQC_TRY(take_curve(together, profile));
+  return profile;
+}
+
+}  // namespace tqcache::eval

@@ -1,0 +1,141 @@
+// `convert --tier archive` and `tqcache profile`: a file of the size, the error or the divergence
+// that was asked for, and what is refused.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "cli/demo.h"
+
+namespace tqcache::test {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// Of kModel, made as models/demo/README.md tells.
+const std::string kProfile = TQCACHE_DEMO_MODEL "/tqcache-demo-17m.q8_0.tqprofile";
+
+class Archive : public testing::Test {
+ protected:
+  std::vector<std::string> archive(const std::vector<std::string>& flags) const {
+    std::vector<std::string> args = {"convert", dense_, output_, "--tier", "archive"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    return args;
+  }
+  json made(std::vector<std::string> flags) const {
+    flags.insert(flags.end(), {"--json", "-f"});
+    return json::parse(must(archive(flags)).out);
+  }
+  bool is_written() const { return std::filesystem::exists(output_); }
+
+  TempDir dir_;
+  std::string dense_ = prefill_book(dir_, 600);
+  std::string output_ = (dir_ / "archive.tqkv").string();
+};
+
+double bits_of(const json& result) { return result["bits_per_value"]; }
+
+void expect_refusal(const std::vector<std::string>& args, int exit_code, const std::string& words) {
+  const Output output = tqcache(args);
+  EXPECT_EQ(output.exit_code, exit_code) << output.err;
+  EXPECT_EQ(output.out, "");
+  EXPECT_THAT(output.err, AllOf(StartsWith("tqcache: "), HasSubstr(words)));
+}
+
+TEST_F(Archive, HasTheBitsThatWereAskedFor) {
+  for (const double bits : {6.0, 5.0}) {
+    const json result = made({"--bits", std::to_string(bits)});
+    EXPECT_LE(bits_of(result), bits * 1.003);
+    EXPECT_GT(bits_of(result), bits * 0.97);
+    EXPECT_EQ(result["archive"]["expected_kld"], nullptr);
+  }
+  must({"verify", output_, "-m", kModel});
+}
+
+TEST_F(Archive, HasTheErrorThatWasAskedFor) {
+  // .02 is .1962 / 10 of the step, and the square of what vectors are drawn in by.
+  EXPECT_THAT(made({"--target-mse", "0.02"})["archive"]["configuration"].get<std::string>(),
+              HasSubstr("trellis:0.2729"));
+}
+
+TEST_F(Archive, WithAProfileHasTheSameBitsInOtherSteps) {
+  const json result = made({"--bits", "5", "--profile", kProfile});
+  EXPECT_LE(bits_of(result), 5 * 1.003);
+  EXPECT_GT(bits_of(result), 5 * 0.97);
+  EXPECT_THAT(result["archive"]["configuration"].get<std::string>(),
+              AllOf(HasSubstr("k.weights="), HasSubstr("v.weights=")));
+  EXPECT_GT(result["archive"]["expected_kld"], 0);
+}
+
+TEST_F(Archive, TellsTheDivergenceToExpect) {
+  const Output output = must(archive({"--target-kld", "0.05", "--profile", kProfile}));
+  EXPECT_THAT(output.err, HasSubstr("expected mean KL divergence: 0.05 nats"));
+}
+
+TEST_F(Archive, OfAnotherModelThanTheProfileIsRefused) {
+  const std::string other = (dir_ / "other.kv").string();
+  must({"prefill", "-m", kOtherModel, "--file", kBook, "--max-tokens", "300", "-o", other});
+  expect_refusal({"convert", other, output_, "--tier", "archive", "--profile", kProfile}, 22,
+                 "the profile is of another model");
+  EXPECT_FALSE(is_written());
+}
+
+TEST_F(Archive, RefusesFlagsThatDoNotGoTogether) {
+  expect_refusal(archive({"--bits", "3", "--target-mse", "0.1"}), 2, "only one of");
+  expect_refusal(archive({"--bits", "3", "--target-kld", "0.1", "--profile", kProfile}), 2,
+                 "only one of");
+  expect_refusal(archive({"--target-kld", "0.1"}), 2, "needs a --profile");
+  expect_refusal(archive({"--mode", "mse"}), 2, "--mode does not go with --tier archive");
+  expect_refusal(archive({"--compress", "none"}), 2, "--compress none");
+  expect_refusal(archive({"--bits", "0.5"}), 2, "");
+  expect_refusal(archive({"--target-mse", "0.9"}), 2, "outside 0.0001 to 0.5");
+  expect_refusal(archive({"--target-kld", "90", "--profile", kProfile}), 2, "the profile knows");
+  expect_refusal(archive({"--bits", "1.1"}), 2, "cannot be had");
+  expect_refusal({"convert", dense_, output_, "--profile", kProfile}, 2, "for --tier archive");
+  expect_refusal({"convert", dense_, output_, "--target-mse", "0.1"}, 2, "for --tier archive");
+  expect_refusal({"convert", dense_, output_, "--target-kld", "0.1", "--profile", kProfile}, 2,
+                 "for --tier archive");
+  EXPECT_FALSE(is_written());
+}
+
+TEST_F(Archive, RefusesWhatIsNoProfile) {
+  expect_refusal(archive({"--profile", kBook}), 20, "alice-excerpt.txt: not a profile");
+  expect_refusal(archive({"--profile", (dir_ / "none").string()}), 10, "none");
+  const std::string cut = (dir_ / "cut").string();
+  const Bytes whole = read_all(kProfile);
+  std::ofstream(cut).write(reinterpret_cast<const char*>(whole.data()),
+                           static_cast<std::streamsize>(whole.size() - 1));
+  expect_refusal(archive({"--profile", cut}), 20, "SHA-256");
+}
+
+// A profile of a window, a file made with it, and the file's configuration measured on that window.
+TEST_F(Archive, HasTheDivergenceThatWasAskedFor) {
+  const std::string sample = (dir_ / "sample.txt").string();
+  const std::string profile = (dir_ / "model.tqprofile").string();
+  std::ofstream(sample) << book_text(1200);
+  must({"profile", "-m", kModel, "--file", sample, "--window", "256", "-o", profile});
+  const json result = made({"--target-kld", "0.05", "--profile", profile});
+  EXPECT_NEAR(result["archive"]["expected_kld"], 0.05, 1e-4);
+  const json costs = json::parse(
+      must({"eval", "kld", "-m", kModel, "--file", sample, "--window", "256", "--windows", "1",
+            "--configs", result["archive"]["configuration"], "--json"})
+          .out);
+  EXPECT_NEAR(costs["configurations"][0]["kld"]["mean"], 0.05, 0.15 * 0.05);
+}
+
+TEST(Profile, IsRefusedBeforeAnythingIsMeasured) {
+  expect_refusal({"profile", "-m", kModel, "--file", kBook, "-o", kProfile}, 1, "exists");
+  expect_refusal({"profile", "-m", kModel, "--file", kBook, "-o", "-"}, 2, "standard output");
+  const TempDir dir;
+  expect_refusal(
+      {"profile", "-m", kModel, "--file", kBook, "--window", "8000", "-o", (dir / "a").string()}, 2,
+      "the text has");
+}
+
+}  // namespace
+}  // namespace tqcache::test

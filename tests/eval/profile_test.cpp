@@ -1,0 +1,284 @@
+// A profile: its file, what is read from its curve, and how it is measured.
+
+#include "tqcache/eval/profile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "eval/demo_model.h"
+#include "tqcache/eval/measure_profile.h"
+
+namespace tqcache::eval {
+namespace {
+
+using test::must;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Profile small_profile() {
+  Profile profile;
+  profile.architecture = "qwen3";
+  profile.model_name = "a\t\"name\"";
+  profile.weights_fingerprint.fill(std::byte{0xa5});
+  profile.tokenizer_fingerprint.fill(std::byte{0x01});
+  profile.window = 2048;
+  profile.n_windows = 4;
+  profile.n_sinks = 4;
+  profile.step = 0.25;
+  profile.key_sensitivity = {0.002, 0.008};
+  profile.value_sensitivity = {0.002, 0};
+  profile.weights = {{1.0f, 0.5f}, {1.001f, 2.0f}};
+  profile.curve = {{0.125, 0.01}, {0.25, 0.04}, {0.5, 0.32}};
+  return profile;
+}
+
+std::string file_of(const Profile& profile) {
+  const Bytes bytes = profile_bytes(profile);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+ByteView view(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+// With the SHA-256 that its first line should have.
+std::string sealed(const std::string& body) {
+  return "tqcache-profile 1 " + to_hex(sha256(view(body))) + "\n" + body;
+}
+
+// The file of small_profile() with another text in the place of one, sealed again.
+std::string changed(const std::string& from, const std::string& to) {
+  std::string body = file_of(small_profile());
+  body.erase(0, body.find('\n') + 1);
+  // Layout does not count, and is not to be known here.
+  std::erase_if(body, [](char c) { return c == ' ' || c == '\n'; });
+  const std::size_t at = body.find(from);
+  if (at == std::string::npos) throw std::runtime_error(from + " is not there");
+  return sealed(body.replace(at, from.size(), to));
+}
+
+void expect_refused(const std::string& file, ErrorCode code, const std::string& words) {
+  const auto read = parse_profile(view(file));
+  ASSERT_FALSE(read.ok()) << words;
+  EXPECT_EQ(read.error().code, code) << read.error().message;
+  EXPECT_THAT(read.error().message, HasSubstr(words));
+}
+
+TEST(ProfileFile, GivesBackWhatWasWritten) {
+  EXPECT_EQ(must(parse_profile(profile_bytes(small_profile()))), small_profile());
+  EXPECT_EQ(file_of(must(parse_profile(profile_bytes(small_profile())))), file_of(small_profile()));
+}
+
+TEST(ProfileFile, BeginsWithTheHashOfTheRest) {
+  const std::string file = file_of(small_profile());
+  const std::string body = file.substr(file.find('\n') + 1);
+  EXPECT_EQ(file, sealed(body));
+}
+
+TEST(ProfileFile, IsReadFromAnyJsonThatSaysTheSame) {
+  EXPECT_EQ(must(parse_profile(view(changed("{", "{\"more\":[],")))), small_profile());
+}
+
+TEST(ProfileFile, CutAnywhereIsRefused) {
+  const std::string file = file_of(small_profile());
+  for (std::size_t n = 0; n < file.size(); ++n) {
+    const std::string cut = file.substr(0, n);
+    EXPECT_FALSE(parse_profile(view(cut)).ok()) << n;
+  }
+}
+
+TEST(ProfileFile, EveryChangedByteIsFound) {
+  const std::string file = file_of(small_profile());
+  for (std::size_t i = 0; i < file.size(); ++i) {
+    std::string bad = file;
+    bad[i] = static_cast<char>(bad[i] ^ 1);
+    EXPECT_FALSE(parse_profile(view(bad)).ok()) << i;
+  }
+}
+
+TEST(ProfileFile, RefusesWhatIsNone) {
+  expect_refused("", ErrorCode::kCorrupt, "not a profile");
+  expect_refused("tqcache-profile", ErrorCode::kCorrupt, "not a profile");
+  expect_refused("tqcache-profile 1", ErrorCode::kCorrupt, "no version");
+  expect_refused("tqcache-profile 1234567890 ", ErrorCode::kCorrupt, "no version");
+  expect_refused("tqcache-profile 2 ", ErrorCode::kUnsupported, "another version");
+  expect_refused("tqcache-profile 1 abc\n{}", ErrorCode::kCorrupt, "cut in line 1");
+  expect_refused(sealed(""), ErrorCode::kCorrupt, "not JSON");
+  expect_refused(sealed("[]"), ErrorCode::kCorrupt, "not an object");
+  expect_refused(sealed("{}"), ErrorCode::kCorrupt, "missing");
+  expect_refused(sealed(std::string(40, '[')), ErrorCode::kTooLarge, "nested");
+  expect_refused(std::string(kMaxProfileBytes + 1, ' '), ErrorCode::kTooLarge, "bytes");
+}
+
+TEST(ProfileFile, RefusesFieldsOutOfRange) {
+  const std::string number(64, 'z');
+  const std::pair<std::string, std::string> changes[] = {
+      {"\"qwen3\"", "7"},
+      {"\"qwen3\"", "\"" + std::string(257, 'q') + "\""},
+      {"a5a5", "A5a5"},
+      {"a5a5", "a5"},
+      {"\"window\":2048", "\"window\":0"},
+      {"\"window\":2048", "\"window\":99999999"},
+      {"\"windows\":4", "\"windows\":0"},
+      {"\"sink_tokens\":4", "\"sink_tokens\":257"},
+      {"\"layers\":2", "\"layers\":3"},
+      {"\"layers\":2", "\"layers\":1025"},
+      {"\"layers\":2", "\"layers\":-1"},
+      {"\"step\":0.25", "\"step\":9"},
+      {"\"step\":0.25", "\"steps\":0.25"},
+      {"[0.002,0.008]", "[0.002,-0.008]"},
+      {"[0.002,0.008]", "[0.002,1e9]"},
+      {"[0.002,0.008]", "[0.002]"},
+      {"[0.002,0.008]", "[0.002,\"a\"]"},
+      {"[0.002,0.008]", "0.002"},
+      {"[1.0,0.5]", "[1.0,0.1]"},
+      {"[1.0,0.5]", "[1.0,8.5]"},
+      {"[[0.125,0.01],[0.25,0.04],[0.5,0.32]]", "[[0.125,0.01]]"},
+      {"[0.125,0.01]", "[0.125]"},
+      {"[0.125,0.01]", "[0.125,0]"},
+      {"[0.125,0.01]", "[0.01,0.01]"},
+      {"[0.125,0.01]", "[0.25,0.01]"},
+      {"[0.125,0.01]", "[0.125,0.04]"},
+      {"[0.125,0.01]", "[null,0.01]"},
+  };
+  for (const auto& [from, to] : changes) {
+    SCOPED_TRACE(from + " to " + to);
+    expect_refused(changed(from, to), ErrorCode::kCorrupt, "");
+  }
+  std::string many;
+  for (int i = 0; i < 62; ++i) {
+    many += ",[" + std::to_string(i + 1) + "e-1," + std::to_string(i + 1) + "]";
+  }
+  expect_refused(changed(",[0.5,0.32]", many), ErrorCode::kCorrupt, "curve: ");
+}
+
+cache::Identity identity_of(const Profile& profile) {
+  cache::Identity identity;
+  identity.weights_fingerprint = profile.weights_fingerprint;
+  identity.tokenizer_fingerprint = profile.tokenizer_fingerprint;
+  return identity;
+}
+
+void expect_mismatch(const cache::Identity& identity, std::int64_t n_layers,
+                     const std::string& words) {
+  const auto checked = check_profile(small_profile(), identity, n_layers);
+  ASSERT_FALSE(checked.ok());
+  EXPECT_EQ(checked.error().code, ErrorCode::kMismatch);
+  EXPECT_THAT(checked.error().message, HasSubstr(words));
+}
+
+TEST(CheckProfile, TakesCachesOfItsModelAlone) {
+  const cache::Identity own = identity_of(small_profile());
+  EXPECT_TRUE(check_profile(small_profile(), own, 2).ok());
+  expect_mismatch(own, 3, "the number of layers is 2, that of the cache 3");
+  expect_mismatch({}, 2, "does not say whose it is");
+  cache::Identity other = own;
+  other.weights_fingerprint[0] = {};
+  expect_mismatch(other, 2, "the weights fingerprint is a5");
+  other = own;
+  other.tokenizer_fingerprint[0] = {};
+  expect_mismatch(other, 2, "the tokenizer fingerprint is 01");
+  other = own;
+  other.adapter_fingerprint.emplace();
+  expect_mismatch(other, 2, "adapter");
+}
+
+TEST(Curve, GoesStraightBetweenItsPointsInLogarithms) {
+  const Profile profile = small_profile();
+  EXPECT_DOUBLE_EQ(must(step_for_divergence(profile, 0.01)), 0.125);
+  EXPECT_DOUBLE_EQ(must(step_for_divergence(profile, 0.32)), 0.5);
+  EXPECT_NEAR(must(step_for_divergence(profile, 0.02)), 0.25 / std::sqrt(2), 1e-12);
+  for (const double step : {0.125, 0.13, 0.25, 0.4, 0.5}) {
+    EXPECT_NEAR(must(step_for_divergence(profile, *divergence_of_step(profile, step))), step,
+                1e-12);
+  }
+}
+
+TEST(Curve, SaysNothingBeyondItsEnds) {
+  for (const double kld : {0.0, -1.0, 0.009, 0.33, std::nan("")}) {
+    const auto step = step_for_divergence(small_profile(), kld);
+    ASSERT_FALSE(step.ok());
+    EXPECT_EQ(step.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(step.error().message, HasSubstr("the profile knows 0.010000 to 0.320000"));
+  }
+  EXPECT_FALSE(divergence_of_step(small_profile(), 0.12));
+  EXPECT_FALSE(divergence_of_step(small_profile(), 0.51));
+}
+
+TEST(WeightsOf, AreOneOverTheRootOfSensitivity) {
+  const auto weights = weights_of({0.001, 0.004}, {0.002, 0.002});
+  EXPECT_THAT(weights.keys, ElementsAre(1.414f, 0.707f));
+  EXPECT_THAT(weights.values, ElementsAre(1.0f, 1.0f));
+}
+
+TEST(WeightsOf, StayWithinTwoTimes) {
+  const auto weights = weights_of({1e-6, 1.0}, {0, 0.001});
+  EXPECT_THAT(weights.keys, ElementsAre(2.0f, 0.5f));
+  EXPECT_EQ(weights.values[0], 2.0f);
+}
+
+TEST(WeightsOf, AreOneWhereNothingWasLost) {
+  EXPECT_EQ(weights_of({0, 0}, {0, 0}), (cache::StepWeights{{1, 1}, {1, 1}}));
+}
+
+std::vector<std::int32_t> numbers(std::int32_t n) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(n));
+  for (std::int32_t i = 0; i < n; ++i) ids[static_cast<std::size_t>(i)] = i;
+  return ids;
+}
+
+TEST(SpreadWindows, TakesTheMiddlesOfEqualParts) {
+  EXPECT_THAT(spread_windows(numbers(24), 2, 3), ElementsAre(2, 3, 10, 11, 18, 19, 23));
+  EXPECT_THAT(spread_windows(numbers(24), 2, 1), ElementsAre(10, 11, 23));
+}
+
+TEST(SpreadWindows, TakesAllWhereThereAreNoMore) {
+  EXPECT_EQ(spread_windows(numbers(24), 8, 2), numbers(24));
+  EXPECT_EQ(spread_windows(numbers(24), 2, 0), numbers(24));
+  EXPECT_EQ(spread_windows(numbers(5), 8, 2), numbers(5));
+}
+
+TEST(SensitivityConfigurations, CodeOneSideOfOneLayer) {
+  const auto all = sensitivity_configurations(3);
+  ASSERT_EQ(all.size(), 6u);
+  EXPECT_EQ(all[2].name, "f32,k=trellis:0.25:map,sink=4,k.weights=0:1:0");
+  EXPECT_EQ(all[5].name, "f32,v=trellis:0.25:map,sink=4,v.weights=0:0:1");
+}
+
+TEST(MeasureProfile, IsOfTheModelAndGrowsWithTheStep) {
+  const model::Model& model = test::demo_model();
+  const auto ids = test::encode(test::excerpt_text());
+  std::uint64_t last = 0, of = 0;
+  const auto progress = [&](std::uint64_t done, std::uint64_t total) {
+    EXPECT_GE(done, last);
+    last = done;
+    of = total;
+    return true;
+  };
+  const Profile profile =
+      must(measure_profile(model, ids, {.window = 256, .max_windows = 1}, progress));
+  EXPECT_EQ(last, of);
+  EXPECT_EQ(profile.n_windows, 1);
+  EXPECT_EQ(profile.n_layers(), model.config.n_layers);
+  EXPECT_TRUE(check_profile(profile, model.identity, model.config.n_layers).ok());
+  EXPECT_EQ(profile.weights, weights_of(profile.key_sensitivity, profile.value_sensitivity));
+  EXPECT_GT(*std::ranges::min_element(profile.key_sensitivity), 0);
+  EXPECT_EQ(must(parse_profile(profile_bytes(profile))), profile);
+  // Measured alone, a point of the curve is as it is there.
+  const auto ways = curve_configurations(profile.weights);
+  const auto costs = must(measure_predictions(model, spread_windows(ids, 256, 1),
+                                              std::span(ways).subspan(3, 1), {.window = 256}));
+  EXPECT_NEAR(costs.ways[0].kld_mean, profile.curve[3].kld, 1e-4 * profile.curve[3].kld);
+}
+
+TEST(MeasureProfile, RefusesATextThatIsTooShort) {
+  const auto measured = measure_profile(test::demo_model(), numbers(100), {.window = 256});
+  ASSERT_FALSE(measured.ok());
+  EXPECT_EQ(measured.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_FALSE(measure_profile(test::demo_model(), {}, {}).ok());
+  EXPECT_FALSE(measure_profile(test::demo_model(), numbers(100), {.window = 0}).ok());
+}
+
+}  // namespace
+}  // namespace tqcache::eval
