@@ -6,17 +6,13 @@
 
 #if defined(__x86_64__) && !defined(TQCACHE_SCALAR)
 
-#include <immintrin.h>
-
 #include <cstdint>
 #include <cstring>
 #include <limits>
 
 #include "tqcache/codec/unroll.h"
 #include "tqcache/model/kernel_loops.h"
-
-#define TQC_AVX2 [[gnu::target("avx2,f16c")]]
-#define TQC_AVX2_INLINE [[gnu::target("avx2,f16c"), gnu::always_inline]] inline
+#include "tqcache/model/lanes_avx2.h"
 
 namespace tqcache::model {
 namespace {
@@ -45,14 +41,6 @@ struct BF16 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
   }
 };
-
-// loops::fold of four vectors of lanes.
-TQC_AVX2_INLINE float fold(__m256 a, __m256 b, __m256 c, __m256 d) {
-  const __m256 eight = _mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d));
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-}
 
 TQC_AVX2_INLINE __m256 multiply_add(__m256 sum, __m256 w, const float* x) {
   return _mm256_add_ps(sum, _mm256_mul_ps(w, _mm256_loadu_ps(x)));

@@ -73,12 +73,14 @@ struct Q2_K : Form256<Q2_K, TensorType::kQ2_K, 84, 16, 0, true> {
   static constexpr std::size_t kMinimumAt = 82;
 
   TQC_FORM_INLINE Steps<kRuns> steps(const std::byte* block) {
+    constexpr std::uint64_t kFour = 0x0f0f0f0f0f0f0f0f;
+    const auto first = load<std::uint64_t>(block + kStepsAt);
+    const auto last = load<std::uint64_t>(block + kStepsAt + 8);
+    const std::uint64_t scale[2] = {first & kFour, last & kFour};
+    const std::uint64_t minimum[2] = {first >> 4 & kFour, last >> 4 & kFour};
     Steps<kRuns> steps;
-    for (std::size_t i = 0; i < kRuns; ++i) {
-      const auto both = std::to_integer<unsigned>(block[kStepsAt + i]);
-      steps.scale[i] = static_cast<std::int8_t>(both & 15u);
-      steps.minimum[i] = static_cast<std::int8_t>(both >> 4);
-    }
+    std::memcpy(steps.scale, scale, sizeof(scale));
+    std::memcpy(steps.minimum, minimum, sizeof(minimum));
     return steps;
   }
 
@@ -96,11 +98,19 @@ struct Q3_K : Form256<Q3_K, TensorType::kQ3_K, 110, 16, 4, false> {
   // Six bits less 32. The lower four of steps 0 to 7 are the lower halves of eight bytes, those of
   // 8 to 15 the upper ones; four bytes hold the upper two of steps i, i + 4, i + 8 and i + 12.
   TQC_FORM_INLINE Steps<kRuns> steps(const std::byte* block) {
+    constexpr std::uint32_t kFour = 0x0f0f0f0f, kTwo = 0x30303030, kSixth = 0x20202020;
+    const auto a = load<std::uint32_t>(block + kStepsAt);
+    const auto b = load<std::uint32_t>(block + kStepsAt + 4);
+    const auto upper = load<std::uint32_t>(block + kStepsAt + 8);
+    const std::uint32_t scale[4] = {
+        (a & kFour) | (upper << 4 & kTwo), (b & kFour) | (upper << 2 & kTwo),
+        (a >> 4 & kFour) | (upper & kTwo), (b >> 4 & kFour) | (upper >> 2 & kTwo)};
     Steps<kRuns> steps{};
-    for (std::size_t i = 0; i < kRuns; ++i) {
-      const auto low = std::to_integer<unsigned>(block[kStepsAt + i % 8]) >> i / 8 * 4 & 15u;
-      const auto high = std::to_integer<unsigned>(block[kStepsAt + 8 + i % 4]) >> i / 4 * 2 & 3u;
-      steps.scale[i] = static_cast<std::int8_t>(static_cast<int>(low | high << 4) - 32);
+    for (std::size_t i = 0; i < 4; ++i) {  // less 32: the sixth bit becomes the sign's
+      const std::uint32_t lifted = scale[i] ^ kSixth;
+      const std::uint32_t sign = lifted & kSixth;
+      const std::uint32_t lowered = lifted | sign << 1 | sign << 2;
+      std::memcpy(steps.scale + 4 * i, &lowered, sizeof(lowered));
     }
     return steps;
   }
