@@ -1,5 +1,9 @@
 #include "tqcache/model/block_kernels.h"
 
+#include <string_view>
+#include <utility>
+
+#include "tqcache/codec/kernels.h"
 #include "tqcache/model/block_loops.h"
 #include "tqcache/model/kernel_loops.h"
 
@@ -66,10 +70,25 @@ void quantize(const float* x, std::size_t n_groups, std::int16_t* codes, std::in
   loops::quantize(x, n_groups, codes, minus_sums, scales);
 }
 
+const BlockKernels& find_best() {
+  const std::string_view name = codec::best_kernels().name;
+  const std::pair<std::string_view, const BlockKernels*> sets[] = {
+      {"avx512", avx512_blocks()}, {"avx2", avx2_blocks()}, {"neon", neon_blocks()}};
+  for (const auto& [set, kernels] : sets) {
+    if (set == name && kernels != nullptr) return *kernels;
+  }
+  return scalar_blocks();
+}
+
 constexpr BlockKernels kBlocks = {quantize, make_dots<Scalar>(tensors::forms::All{})};
 
 }  // namespace
 
 const BlockKernels& scalar_blocks() { return kBlocks; }
+
+const BlockKernels& best_blocks() {
+  static const BlockKernels& best = find_best();
+  return best;
+}
 
 }  // namespace tqcache::model

@@ -66,10 +66,12 @@ constexpr auto make_dots(tensors::forms::List<Form...>) {
 
 const BlockKernels& scalar_blocks();
 
-// Null when the CPU, or this build, has no such instructions. AVX-512 goes with VNNI or without.
+// Null when the CPU, or this build, has no such instructions; of AVX-512 also VNNI.
 const BlockKernels* avx2_blocks();
 const BlockKernels* avx512_blocks();
-const BlockKernels* avx512_vnni_blocks();
 const BlockKernels* neon_blocks();
+
+// Those that go with best_kernels().
+const BlockKernels& best_blocks();
 
 }  // namespace tqcache::model

@@ -80,26 +80,6 @@ TQC_AVX2 float dot(const std::byte* row, const float* x, std::size_t n) {
   return loops::fold(lanes);
 }
 
-// Eight codes times their scale.
-TQC_AVX2_INLINE __m256 load_codes(const std::byte* codes, __m256 scale) {
-  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
-  return _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)));
-}
-
-TQC_AVX2 float dot_q8_0(const std::byte* row, const float* x, std::size_t n) {
-  __m256 a = _mm256_setzero_ps(), b = a, c = a, d = a;
-  for (std::size_t i = 0; i < n; i += kLanes, row += 2 + kLanes, x += kLanes) {
-    std::uint16_t half;
-    std::memcpy(&half, row, sizeof(half));
-    const __m256 scale = _mm256_set1_ps(_cvtsh_ss(half));
-    a = multiply_add(a, load_codes(row + 2, scale), x);
-    b = multiply_add(b, load_codes(row + 2 + kVector, scale), x + kVector);
-    c = multiply_add(c, load_codes(row + 2 + 2 * kVector, scale), x + 2 * kVector);
-    d = multiply_add(d, load_codes(row + 2 + 3 * kVector, scale), x + 3 * kVector);
-  }
-  return fold(a, b, c, d);
-}
-
 template <class Form>
 TQC_AVX2 void add_scaled(float factor, const std::byte* row, std::size_t n, float* y) {
   constexpr std::size_t kStep = kVector * Form::kSize;
@@ -196,9 +176,8 @@ TQC_AVX2 void silu_multiply(const float* up, std::size_t n, float* gate) {
   }
 }
 
-constexpr Kernels kAvx2 = {"avx2",    dot<F32>,        dot<F16>,        dot<BF16>,
-                           dot_q8_0,  add_scaled<F32>, add_scaled<F16>, add_scaled<BF16>,
-                           max_value, exp_sum,         silu_multiply};
+constexpr Kernels kAvx2 = {"avx2",          dot<F32>,         dot<F16>,  dot<BF16>, add_scaled<F32>,
+                           add_scaled<F16>, add_scaled<BF16>, max_value, exp_sum,   silu_multiply};
 
 }  // namespace
 

@@ -95,24 +95,6 @@ TQC_AVX512 float dot(const std::byte* row, const float* x, std::size_t n) {
   return fold(a, b);
 }
 
-// Sixteen codes times their scale.
-TQC_AVX512_INLINE __m512 load_codes(const std::byte* codes, __m512 scale) {
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
-  return _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
-}
-
-TQC_AVX512 float dot_q8_0(const std::byte* row, const float* x, std::size_t n) {
-  __m512 a = _mm512_setzero_ps(), b = a;
-  for (std::size_t i = 0; i < n; i += kLanes, row += 2 + kLanes, x += kLanes) {
-    std::uint16_t half;
-    std::memcpy(&half, row, sizeof(half));
-    const __m512 scale = _mm512_set1_ps(_cvtsh_ss(half));
-    a = multiply_add(a, load_codes(row + 2, scale), x);
-    b = multiply_add(b, load_codes(row + 2 + kVector, scale), x + kVector);
-  }
-  return fold(a, b);
-}
-
 template <class Form>
 TQC_AVX512 void add_scaled(float factor, const std::byte* row, std::size_t n, float* y) {
   constexpr std::size_t kStep = kVector * Form::kSize;
@@ -191,9 +173,9 @@ TQC_AVX512 void silu_multiply(const float* up, std::size_t n, float* gate) {
   }
 }
 
-constexpr Kernels kAvx512 = {"avx512",  dot<F32>,        dot<F16>,        dot<BF16>,
-                             dot_q8_0,  add_scaled<F32>, add_scaled<F16>, add_scaled<BF16>,
-                             max_value, exp_sum,         silu_multiply};
+constexpr Kernels kAvx512 = {"avx512",        dot<F32>,        dot<F16>,         dot<BF16>,
+                             add_scaled<F32>, add_scaled<F16>, add_scaled<BF16>, max_value,
+                             exp_sum,         silu_multiply};
 
 }  // namespace
 
