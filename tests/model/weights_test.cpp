@@ -86,14 +86,21 @@ TEST_F(ReadWeights, RefusesANormOfTwoDimensions) {
 
 TEST_F(ReadWeights, RefusesATypeThatItCannotWiden) {
   tensor("blk.0.attn_v.weight").type = tensors::TensorType::kOther;
-  tensor("blk.0.attn_v.weight").type_name = "Q4_K";
-  expect_refused(ErrorCode::kUnsupported, "\"blk.0.attn_v.weight\": type Q4_K");
+  tensor("blk.0.attn_v.weight").type_name = "IQ2_S";
+  expect_refused(ErrorCode::kUnsupported,
+                 "\"blk.0.attn_v.weight\": type IQ2_S in rows of 64 values (readable: F32, F16");
 }
 
-TEST_F(ReadWeights, RefusesRowsThatAreNoWholeQ8Blocks) {
+TEST_F(ReadWeights, RefusesRowsThatAreNoWholeBlocks) {
   config_.d_ff = 100;
   set_ = test::random_tensors(config_, Dtype::kF16);
   tensor("blk.0.ffn_down.weight").type = tensors::TensorType::kQ8_0;
+  tensor("blk.0.ffn_down.weight").type_name = "Q8_0";
+  expect_refused(ErrorCode::kUnsupported,
+                 "\"blk.0.ffn_down.weight\": type Q8_0 in rows of 100 values");
+  config_.d_ff = 128;
+  set_ = test::random_tensors(config_, Dtype::kF16);
+  tensor("blk.0.ffn_down.weight").type = tensors::TensorType::kQ4_K;
   expect_refused(ErrorCode::kUnsupported, "blk.0.ffn_down.weight");
 }
 

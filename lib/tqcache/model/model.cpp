@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tqcache/model/fingerprint.h"
+#include "tqcache/model/gguf_parts.h"
 #include "tqcache/model/model_files.h"
 #include "tqcache/tensors/gguf.h"
 
@@ -69,11 +70,11 @@ Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path) {
   TQC_TRY_ASSIGN(MappedFile mapped, MappedFile::open(path));
   if (!is_gguf(mapped.bytes())) return Error{ErrorCode::kCorrupt, kNoModel};
   TQC_TRY_ASSIGN(const tensors::Gguf file, tensors::read_gguf(mapped.bytes()));
+  TQC_TRY_ASSIGN(ModelTensors tensors, map_gguf_parts(path, std::move(mapped), file));
   TQC_TRY_ASSIGN(ModelConfig config, read_gguf_config(file));
   TQC_TRY_ASSIGN(Tokenizer tokenizer, Tokenizer::from_gguf(file));
-  std::vector<MappedFile> files;
-  files.push_back(std::move(mapped));  // the mapping stays where it is
-  return assemble(std::move(config), std::move(tokenizer), file.tensors, std::move(files));
+  return assemble(std::move(config), std::move(tokenizer), tensors.by_name,
+                  std::move(tensors.files));
 }
 
 Result<ModelConfig> load_hf_config(const std::filesystem::path& folder) {

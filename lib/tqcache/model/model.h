@@ -22,9 +22,10 @@ struct Model {
   std::vector<MappedFile> files;
 };
 
-// Loads a GGUF file, or a Hugging Face folder (config.json, tokenizer.json, *.safetensors; the
-// end of a turn also from tokenizer_config.json and generation_config.json, if there are any).
-// The weights stay mapped: do not change the files while the model is in use.
+// Loads a GGUF file (of a split model the first part), or a Hugging Face folder (config.json,
+// tokenizer.json, *.safetensors; the end of a turn also from tokenizer_config.json and
+// generation_config.json, if there are any). The weights stay mapped: do not change the files while
+// the model is in use.
 //
 // Errors: kNotFound, kIo, and those of the readers; the message names the file of a folder.
 //         kCorrupt when the file is no GGUF, or the vocabulary is larger than the matrices;

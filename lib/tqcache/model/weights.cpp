@@ -10,6 +10,10 @@
 namespace tqcache::model {
 namespace {
 
+constexpr const char* kReadable =
+    "F32, F16, BF16; in rows of a multiple of 32 Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL; of 256 Q2_K "
+    "to Q6_K";
+
 using Tensors = std::map<std::string, tensors::TensorView>;
 
 std::string describe(std::span<const std::uint64_t> shape) {
@@ -37,7 +41,8 @@ Result<Matrix> find(const Tensors& tensors, const std::string& name,
   const std::uint64_t bytes_a_row = row_bytes(tensor.type, shape.back());
   if (bytes_a_row == 0) {
     return error_at(ErrorCode::kUnsupported, name,
-                    "type " + tensor.type_name + " (readable: F32, F16, BF16, Q8_0)");
+                    "type " + tensor.type_name + " in rows of " + std::to_string(shape.back()) +
+                        " values (readable: " + kReadable + ")");
   }
   if (checked_mul(n_rows, bytes_a_row) != tensor.bytes.size()) {
     return error_at(ErrorCode::kCorrupt, name, std::to_string(tensor.bytes.size()) + " bytes");
