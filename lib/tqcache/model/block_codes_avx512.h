@@ -44,9 +44,11 @@ TQC_AVX512_INLINE __m512i load_everywhere(const std::byte* bytes) {
 
 // A byte for each of the quarters.
 TQC_AVX512_INLINE __m512i quarters(unsigned a, unsigned b, unsigned c, unsigned d) {
-  constexpr long long kOnes = 0x0101010101010101;
-  return _mm512_set_epi64(kOnes * d, kOnes * d, kOnes * c, kOnes * c, kOnes * b, kOnes * b,
-                          kOnes * a, kOnes * a);
+  const auto eight = [](unsigned byte) {
+    return static_cast<long long>(std::uint64_t{byte} * 0x0101010101010101);
+  };
+  const long long e[] = {eight(a), eight(b), eight(c), eight(d)};
+  return _mm512_set_epi64(e[3], e[3], e[2], e[2], e[1], e[1], e[0], e[0]);
 }
 
 // Bits of each quarter's bytes, from another place on in each. The shifts go over the borders of
