@@ -154,9 +154,11 @@ void point_at_reuse(const Console& console, const cache::Cache& cache,
 
 Outcome<Done> feed_prompt(const Console& console, Session& session, const GenerateFlags& flags,
                           Run& run) {
-  TQC_TRY_ASSIGN(std::vector<std::int32_t> ids,
-                 read_prompt(flags.prompt, session.model().tokenizer));
   run.was_hidden = !cache::tokens_known(session.cache());
+  const bool begins = run.was_hidden || flags.reuse || session.cache().n_tokens() == 0;
+  TQC_TRY_ASSIGN(std::vector<std::int32_t> ids,
+                 read_prompt(flags.prompt, session.model().tokenizer,
+                             begins ? PromptPlace::kBegins : PromptPlace::kGoesOn));
   if (run.was_hidden) {
     const std::string name = display_name(flags.session.cache, "standard input");
     TQC_TRY_ASSIGN(ids, rest_of_prompt(session.cache(), name, std::move(ids)));

@@ -89,7 +89,8 @@ Result<Tokenizer> load_hf_tokenizer(const std::filesystem::path& folder) {
   TQC_TRY_ASSIGN(const Bytes text, read_folder_file(folder, "tokenizer.json"));
   TQC_TRY_ASSIGN(const Bytes config, read_folder_file_if_any(folder, "tokenizer_config.json"));
   TQC_TRY_ASSIGN(const Bytes ends, read_folder_file_if_any(folder, "generation_config.json"));
-  return Tokenizer::from_json(text, config, ends);
+  TQC_TRY_ASSIGN(const Bytes chat, read_folder_file_if_any(folder, "chat_template.jinja"));
+  return Tokenizer::from_json(text, config, ends, chat);
 }
 
 Result<std::unique_ptr<Model>> load_hf(const std::filesystem::path& folder) {
