@@ -7,10 +7,11 @@ set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tqcache)
 
 install(TARGETS tqcache EXPORT tqcacheTargets)
 install(EXPORT tqcacheTargets NAMESPACE tqcache:: DESTINATION ${config_dir})
-# For the modules' own sources: json_fields.h shows another library's types, lane_rotation.h and
+# For the modules' own sources: json_fields.h and hf_rope.h show another library's types,
+# lane_rotation.h and
 # what ends in _lanes.h are compiled into each table of kernels.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/lib/tqcache DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h" PATTERN "json_fields.h" EXCLUDE
+  FILES_MATCHING PATTERN "*.h" PATTERN "json_fields.h" EXCLUDE PATTERN "hf_rope.h" EXCLUDE
   PATTERN "lane_rotation.h" EXCLUDE PATTERN "*_lanes.h" EXCLUDE)
 if(TARGET tqcache_cli)
   set_target_properties(tqcache_cli PROPERTIES

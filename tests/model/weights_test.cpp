@@ -128,7 +128,10 @@ TEST(GgufName, IsEmptyForAnythingElse) {
   EXPECT_EQ(gguf_name("model.layers..mlp.down_proj.weight"), "");
   EXPECT_EQ(gguf_name("model.layers.x.mlp.down_proj.weight"), "");
   EXPECT_EQ(gguf_name("model.layers.3"), "");
-  EXPECT_EQ(gguf_name("model.layers.3.self_attn.q_proj.bias"), "");
+  EXPECT_EQ(gguf_name("model.layers.3.self_attn.q_proj.scale"), "");
+  EXPECT_EQ(gguf_name("model.layers.3.mlp.experts.x.up_proj.weight"), "");
+  EXPECT_EQ(gguf_name("model.layers.3.mlp.experts.5.bias"), "");
+  EXPECT_EQ(gguf_name("vision.layers.3.mlp.down_proj.weight"), "");
   EXPECT_EQ(gguf_name("token_embd.weight"), "");
 }
 

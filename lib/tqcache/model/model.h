@@ -32,8 +32,10 @@ struct Model {
 //         kUnsupported when the model has more tensors than its architecture uses.
 Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& path);
 
-// An empty dense cache for this model.
+// An empty cache for this model: dense, with a rotating layer for each layer with a window, and the
+// state before the first token, in f32, for each without attention.
 // Errors: those of cache::make_cache().
 Result<cache::Cache> make_cache(const Model& model, Dtype dtype);
+Result<cache::Cache> make_cache(const ModelConfig& config, cache::Identity identity, Dtype dtype);
 
 }  // namespace tqcache::model
