@@ -29,16 +29,14 @@ Counts count_bytes(std::span<const std::uint8_t> bytes) {
   return parts[0];
 }
 
-std::uint64_t coded_bits(std::span<const std::uint8_t> bytes) {
-  const Counts counts = count_bytes(bytes);
+std::uint64_t coded_bits(const Counts& counts) {
   const auto n_different = counts.size() - static_cast<std::size_t>(std::ranges::count(counts, 0u));
   return huffman_bits(counts) + kTableBits * n_different;
 }
 
 // A code that gives every symbol a bit or more wastes little where none is more frequent than this.
-bool may_waste(std::span<const std::uint8_t> symbols) {
-  const Counts counts = count_bytes(symbols);
-  return std::ranges::max(counts) >= symbols.size() / 10 * 3;
+bool may_waste(const Counts& counts, std::size_t n_symbols) {
+  return std::ranges::max(counts) >= n_symbols / 10 * 3;
 }
 
 }  // namespace
@@ -69,14 +67,16 @@ std::uint64_t huffman_bits(std::span<const std::uint32_t> counts) {
 
 unsigned best_density(std::span<const std::uint8_t> symbols) {
   const unsigned highest = highest_density(symbols);
-  if (highest == 1 || !may_waste(symbols)) return 1;
+  if (highest == 1) return 1;
+  const Counts counts = count_bytes(symbols);
+  if (!may_waste(counts, symbols.size())) return 1;
   std::vector<std::uint8_t> packed(symbols.size());
   unsigned best = 1;
-  std::uint64_t least = coded_bits(symbols);
+  std::uint64_t least = coded_bits(counts);
   for (unsigned density = 2; density <= highest; density *= 2) {
     const auto bytes = std::span(packed).first(symbols.size() / density);
     pack_symbols(density, symbols, bytes);
-    const std::uint64_t bits = coded_bits(bytes);
+    const std::uint64_t bits = coded_bits(count_bytes(bytes));
     if (bits >= least) continue;
     least = bits;
     best = density;
