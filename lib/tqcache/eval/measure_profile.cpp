@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <charconv>
 #include <string>
 #include <utility>
 
@@ -35,11 +35,13 @@ Configuration named(cache::ConvertOptions options) {
   return {std::move(name), std::move(options)};
 }
 
-// Five digits: the others depend on the CPU.
+// To five digits: the others depend on the CPU.
 double rounded(double x) {
-  if (x == 0) return 0;
-  const double unit = std::pow(10.0, std::floor(std::log10(std::abs(x))) - 4);
-  return std::round(x / unit) * unit;
+  std::array<char, 32> digits;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), x,
+                                 std::chars_format::scientific, 4);
+  std::from_chars(digits.data(), end.ptr, x);
+  return x;
 }
 
 // Of several measurements, the tokens read in all of them.
