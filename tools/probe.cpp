@@ -61,12 +61,19 @@ double relative_error(std::span<const float> old_rows, std::span<const float> ne
   return error == 0 ? 0 : std::sqrt(error / length);
 }
 
+// Codes of mode trellis have an error of .55 steps at most, mode mse's bound is 1.65 * 2^-b.
+int bits_of_step(double step) { return static_cast<int>(std::floor(std::log2(3 / step))); }
+
 // Bits of mode mse whose error is not below that of this codec. A residual's bit does not count,
 // and evenly spaced centroids are worth one less.
 int least_bits(const codec::HeadCodec& codec) {
   int bits = codec::kMaxBits;
   for (const codec::PartSpec& part : codec.parts()) {
-    if (!part.of_residual) bits = std::min(bits, part.quantizer.bits - (part.has_bias ? 1 : 0));
+    if (part.of_residual) continue;
+    const codec::QuantizerSpec& spec = part.quantizer;
+    bits =
+        std::min(bits, spec.scale == codec::ScaleRule::kStep ? bits_of_step(double{spec.step})
+                                                             : spec.bits - (part.has_bias ? 1 : 0));
   }
   return bits;
 }
