@@ -91,11 +91,14 @@ Input make_input(std::initializer_list<Product> products, std::span<const float>
   return {x, is_wanted ? QuantizedVector(x, best_blocks()) : QuantizedVector()};
 }
 
-// The product of one row.
+// `dot` gives the product of one row.
 template <class Dot>
 void multiply_rows(const Piece& piece, const Dot& dot) {
-  for (std::int64_t row = piece.first; row < piece.first + piece.count; ++row) {
-    piece.product->y[row] = dot(row_at(*piece.product->matrix, row));
+  const Matrix& matrix = *piece.product->matrix;
+  const std::uint64_t bytes = row_bytes(matrix.type, static_cast<std::uint64_t>(matrix.n_cols));
+  const std::byte* row = row_at(matrix, piece.first);
+  for (std::int64_t i = 0; i < piece.count; ++i, row += bytes) {
+    piece.product->y[piece.first + i] = dot(row);
   }
 }
 
