@@ -6,11 +6,16 @@
 
 namespace tqcache::cli {
 
-TextStream::TextStream(const model::Tokenizer& tokenizer, bool show)
-    : tokenizer_(tokenizer), show_(show), terminal_(is_terminal(STDOUT_FILENO)) {}
+TextStream::TextStream(const model::Tokenizer& tokenizer, bool show, bool begins)
+    : tokenizer_(tokenizer),
+      show_(show),
+      terminal_(is_terminal(STDOUT_FILENO)),
+      drops_space_(begins && tokenizer.drops_first_space()) {}
 
 Outcome<Done> TextStream::add(std::int32_t id) {
-  const std::string& bytes = tokenizer_.token_bytes(id);
+  std::string_view bytes = tokenizer_.token_bytes(id);
+  if (drops_space_ && bytes.starts_with(' ')) bytes.remove_prefix(1);
+  drops_space_ = false;
   text_ += bytes;
   pending_ += bytes;
   return show(model::take_whole_characters(pending_));

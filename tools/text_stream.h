@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "console.h"
 #include "tqcache/model/tokenizer.h"
@@ -11,8 +12,9 @@ namespace tqcache::cli {
 
 class TextStream {
  public:
-  // With `show`, prints to standard output; on a terminal without control characters.
-  TextStream(const model::Tokenizer& tokenizer, bool show);
+  // With `show`, prints to standard output; on a terminal without control characters. A text that
+  // `begins` here is shown as decode() gives it: some tokenizers put a space before it.
+  TextStream(const model::Tokenizer& tokenizer, bool show, bool begins = false);
 
   Outcome<Done> add(std::int32_t id);
 
@@ -27,6 +29,7 @@ class TextStream {
   const model::Tokenizer& tokenizer_;
   bool show_;
   bool terminal_;
+  bool drops_space_;  // that comes next
   std::string text_;
   std::string pending_;  // the beginning of a character
 };
