@@ -142,7 +142,7 @@ Outcome<Done> Chat::say(const std::string& text) {
 }
 
 Outcome<Done> Chat::answer() {
-  TextStream stream(session_.model().tokenizer, flags_.session.sampling.stops, true);
+  TextStream stream(session_.model().tokenizer, flags_.session.sampling.stops, true, true);
   const auto show = [&](std::int32_t id) { return stream.add(id); };
   const Generation generation = session_.generate(flags_.n, true, show);
   if (generation.stop == StopReason::kFailed) return *generation.failure;

@@ -8,14 +8,19 @@
 
 namespace tqcache::cli {
 
-TextStream::TextStream(const model::Tokenizer& tokenizer, std::vector<std::string> stops, bool show)
+TextStream::TextStream(const model::Tokenizer& tokenizer, std::vector<std::string> stops, bool show,
+                       bool begins)
     : tokenizer_(tokenizer),
       filter_(std::move(stops)),
       show_(show),
-      terminal_(is_terminal(STDOUT_FILENO)) {}
+      terminal_(is_terminal(STDOUT_FILENO)),
+      drops_space_(begins && tokenizer.drops_first_space()) {}
 
 Outcome<bool> TextStream::add(std::int32_t id) {
-  take(filter_.add(tokenizer_.token_bytes(id)));
+  std::string_view bytes = tokenizer_.token_bytes(id);
+  if (drops_space_ && bytes.starts_with(' ')) bytes.remove_prefix(1);
+  drops_space_ = false;
+  take(filter_.add(bytes));
   TQC_TRY(show(model::take_whole_characters(pending_)));
   return !filter_.stopped();
 }

@@ -14,9 +14,11 @@ namespace tqcache::cli {
 
 class TextStream {
  public:
-  // With `show`, prints to standard output; on a terminal without control characters.
+  // With `show`, prints to standard output; on a terminal without control characters. A text that
+  // `begins` here is shown as decode() gives it: some tokenizers put a space before it.
   // Requires: no stop string is empty.
-  TextStream(const model::Tokenizer& tokenizer, std::vector<std::string> stops, bool show);
+  TextStream(const model::Tokenizer& tokenizer, std::vector<std::string> stops, bool show,
+             bool begins = false);
 
   // Whether the text goes on: not behind a stop string, which is not shown.
   Outcome<bool> add(std::int32_t id);
@@ -34,6 +36,7 @@ class TextStream {
   StopFilter filter_;
   bool show_;
   bool terminal_;
+  bool drops_space_;  // that comes next
   std::string text_;
   std::string pending_;  // the beginning of a character
 };

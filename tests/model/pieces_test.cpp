@@ -36,6 +36,17 @@ TEST(Pieces, MergesCharactersTheBestScoreFirst) {
   EXPECT_EQ(from_gguf().encode("the in  e", kParse).value(), expected);
 }
 
+// A token across the border of words is made, too, where there is one.
+TEST(Pieces, AreMergedAcrossWordsOnlyWhereATokenIs) {
+  Json root = pieces();
+  EXPECT_THAT(from_json(root).encode("t in", kParse).value(),
+              ElementsAre(kPieceSpaceT, kPieceSpace, kPieceIn));
+  root["model"]["vocab"]["▁t▁"] = int{kPieceCount};
+  root["model"]["merges"].push_back("▁t ▁");
+  EXPECT_THAT(from_json(root).encode("t in", kParse).value(),
+              ElementsAre(int{kPieceCount}, kPieceIn));
+}
+
 TEST(Pieces, HaveTheSameFingerprintFromBothFiles) {
   EXPECT_EQ(from_json(pieces()).fingerprint(), from_gguf().fingerprint());
 }

@@ -44,6 +44,14 @@ TEST(WordRules, CutBeforeEverySpace) {
   EXPECT_THAT(words(rules, "a▁b"), ElementsAre("a", " b"));
 }
 
+TEST(WordRules, FindTheEndOfAWordWithItsSpaces) {
+  EXPECT_EQ(find_word_end("ab cd"), 2u);
+  EXPECT_EQ(find_word_end("  ab cd"), 4u);
+  EXPECT_EQ(find_word_end("ab"), 2u);
+  EXPECT_EQ(find_word_end("   "), 3u);
+  EXPECT_EQ(find_word_end(""), 0u);
+}
+
 TEST(WordRules, DropWhiteSpaceBetweenWords) {
   WordRules rules;
   rules.drop_white_space = true;

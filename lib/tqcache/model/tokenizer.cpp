@@ -89,6 +89,20 @@ Result<std::vector<Merge>> make_merges(const TokenizerSpec& spec, const Vocabula
                      : resolve_merges(spec.merges, vocabulary);
 }
 
+// Whether every token is a word or a part of one, spaces being the beginnings of words: then
+// nothing is ever merged across a border, and a text can be merged word by word, which is much
+// faster.
+bool has_words_only(const TokenizerSpec& spec, const Vocabulary& vocabulary) {
+  if (spec.algorithm != Algorithm::kPieces || spec.ignore_merges) return false;
+  if (!spec.bytes_for_unknown && !vocabulary.find_ordinary(" ")) return false;
+  for (std::int64_t id = 0; id < vocabulary.size(); ++id) {
+    const std::string_view bytes = vocabulary.token(id).bytes;
+    if (vocabulary.find_ordinary(bytes) != static_cast<std::int32_t>(id)) continue;
+    if (find_word_end(bytes) != bytes.size()) return false;
+  }
+  return true;
+}
+
 Result<PieceMerger> make_merger(const TokenizerSpec& spec, const Vocabulary& vocabulary,
                                 const std::vector<Merge>& merges) {
   TQC_TRY_ASSIGN(MergeTable table, MergeTable::make(merges));
@@ -96,7 +110,8 @@ Result<PieceMerger> make_merger(const TokenizerSpec& spec, const Vocabulary& voc
   TQC_TRY_ASSIGN(const Symbols symbols, spec.algorithm == Algorithm::kByteLevel
                                             ? Symbols::of_bytes(vocabulary)
                                             : Symbols::of_characters(vocabulary, unknown));
-  return PieceMerger{symbols, std::move(table), spec.ignore_merges};
+  return PieceMerger{symbols, std::move(table), spec.ignore_merges,
+                     has_words_only(spec, vocabulary)};
 }
 
 Result<Unigram> make_unigram(TokenizerSpec& spec, const Vocabulary& vocabulary) {

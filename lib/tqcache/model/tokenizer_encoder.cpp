@@ -101,8 +101,9 @@ Result<void> Tokenizer::Encoder::encode_normalized(const Segment& segment) {
 
 Result<void> Tokenizer::Encoder::encode_words(const Segment& segment) {
   if (!matchers_.empty()) return cut_by_pattern(segment.text, 0);
+  const bool apart = tokenizer_.merger && tokenizer_.merger->cuts_words;
   split_words(tokenizer_.words, segment.text, segment.begins,
-              [this](std::string_view word) { encode_word(word); });
+              [&](std::string_view word) { apart ? encode_words_apart(word) : encode_word(word); });
   return {};
 }
 
@@ -115,6 +116,14 @@ Result<void> Tokenizer::Encoder::cut_by_pattern(std::string_view text, std::size
     if (inner.ok()) inner = cut_by_pattern(piece, pattern + 1);
   }));
   return inner;
+}
+
+void Tokenizer::Encoder::encode_words_apart(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t size = find_word_end(text);
+    encode_word(text.substr(0, size));
+    text.remove_prefix(size);
+  }
 }
 
 void Tokenizer::Encoder::encode_word(std::string_view word) {

@@ -48,6 +48,7 @@ class Tokenizer::Encoder {
   Result<void> encode_normalized(const Segment& segment);
   Result<void> encode_words(const Segment& segment);
   Result<void> cut_by_pattern(std::string_view text, std::size_t pattern);
+  void encode_words_apart(std::string_view text);
   void encode_word(std::string_view word);
   void encode_piece(std::string_view piece);
 

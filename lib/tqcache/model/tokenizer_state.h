@@ -22,6 +22,7 @@ struct PieceMerger {
   Symbols symbols;
   MergeTable merges;
   bool ignore_merges;
+  bool cuts_words;  // no token goes on behind the end of a word: each is merged by itself
 };
 
 struct Tokenizer::State {

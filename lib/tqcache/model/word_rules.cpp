@@ -43,6 +43,12 @@ std::size_t size_of_word(std::string_view text) {
 
 }  // namespace
 
+std::size_t find_word_end(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(' ');
+  if (begin == std::string_view::npos) return text.size();
+  return std::min(text.find(' ', begin), text.size());
+}
+
 void split_words(const WordRules& rules, std::string_view text, bool begins, const Word& word) {
   if (!rules.drop_white_space) {
     if (!text.empty()) emit(rules, text, begins, word);

@@ -29,6 +29,9 @@ struct WordRules {
   bool operator==(const WordRules&) const = default;
 };
 
+// Where the first word of a text ends, together with the spaces before it: at the next space.
+std::size_t find_word_end(std::string_view text);
+
 // Calls word() for the words of a piece of text between special tokens, in order. `begins` says
 // whether it is the beginning of the whole text.
 // Requires: text is UTF-8.

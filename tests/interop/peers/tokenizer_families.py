@@ -186,11 +186,10 @@ class Pieces:
         return {text: i for i, text in enumerate(self.texts)}
 
     def merges(self, n):
-        """As transformers makes them: every way to cut a token in two, in the order of the tokens."""
+        """Of the first n, as transformers makes them for tokenizer.json."""
+        from transformers.convert_slow_tokenizer import generate_merges
         vocab = {text: i for i, text in enumerate(self.texts[:n])}
-        cuts = [(i, k, text[:k], text[k:]) for text, i in vocab.items() for k in range(1, len(text))
-                if text[:k] in vocab and text[k:] in vocab]
-        return [(left, right) for _, _, left, right in sorted(cuts)]
+        return generate_merges(vocab, list(zip(self.texts[:n], self.scores)))
 
     def added_tokens(self, tokenizer, rstrip=()):
         for i, (text, kind) in enumerate(zip(self.texts, self.types)):
