@@ -219,7 +219,7 @@ TEST_P(Windows, MayBeATokenShorter) {
   const auto again = decoder.last_logits(shorter);
   ASSERT_FALSE(again.ok());
   EXPECT_EQ(again.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(again.error().message, HasSubstr("layer 0 keeps a window that has left"));
+  EXPECT_THAT(again.error().message, HasSubstr("layer 0: keeps a window that has left"));
   const Ids next = {3, 1, 4};
   EXPECT_EQ(take_steps(decoder, shorter, next), take_steps(decoder, cache, next));
   EXPECT_EQ(must(format::write_cache_bytes(shorter, {})),
@@ -292,7 +292,7 @@ TEST_P(Hybrids, DoNotComputeTheirLastTokenAgain) {
   const auto again = decoder.last_logits(cache);
   ASSERT_FALSE(again.ok());
   EXPECT_EQ(again.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(again.error().message, HasSubstr("layer 0 keeps the state behind the last token"));
+  EXPECT_THAT(again.error().message, HasSubstr("layer 0: keeps the state behind the last token"));
 }
 
 TEST_P(Hybrids, RefuseOtherArrays) {

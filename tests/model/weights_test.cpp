@@ -31,10 +31,10 @@ TEST_F(ReadWeights, FindsEveryTensor) {
   const Result<Weights> weights = read_weights(set_.tensors, config_);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   ASSERT_EQ(weights->layers.size(), 2u);
-  EXPECT_EQ(weights->layers[1].ffn_down.n_rows, config_.d_model);
-  EXPECT_EQ(weights->layers[1].ffn_down.n_cols, config_.d_ff);
-  EXPECT_EQ(weights->layers[1].ffn_down.bytes.data(), tensor("blk.1.ffn_down.weight").bytes.data());
-  EXPECT_EQ(weights->layers[0].k_norm.size(), 32u);
+  EXPECT_EQ(weights->layers[1].ffn.down.n_rows, config_.d_model);
+  EXPECT_EQ(weights->layers[1].ffn.down.n_cols, config_.d_ff);
+  EXPECT_EQ(weights->layers[1].ffn.down.bytes.data(), tensor("blk.1.ffn_down.weight").bytes.data());
+  EXPECT_EQ(weights->layers[0].attention.k_norm.size(), 32u);
   EXPECT_EQ(weights->output_norm.size(), 64u);
 }
 
@@ -43,8 +43,9 @@ TEST_F(ReadWeights, MapsEveryTensorToAMatrixOfItsOwn) {
   ASSERT_TRUE(weights.ok());
   std::set<const std::byte*> seen = {weights->token_embedding.bytes.data()};
   for (const LayerWeights& layer : weights->layers) {
-    for (const Matrix* matrix : {&layer.q, &layer.k, &layer.v, &layer.attention_output,
-                                 &layer.ffn_gate, &layer.ffn_up, &layer.ffn_down}) {
+    for (const Matrix* matrix :
+         {&layer.attention.q, &layer.attention.k, &layer.attention.v, &layer.attention.output,
+          &layer.ffn.gate, &layer.ffn.up, &layer.ffn.down}) {
       EXPECT_TRUE(seen.insert(matrix->bytes.data()).second);
     }
   }
