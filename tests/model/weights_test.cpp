@@ -116,6 +116,30 @@ TEST(GgufName, KnowsEveryTensorOfQwen3) {
   EXPECT_EQ(gguf_name("model.layers.3.mlp.down_proj.weight"), "blk.3.ffn_down.weight");
 }
 
+TEST(GgufName, KnowsTensorsOfOtherFamilies) {
+  constexpr std::string_view kPost = "post_attention_norm.weight";
+  EXPECT_EQ(gguf_name("model.layers.3.post_attention_layernorm.weight", kPost),
+            "blk.3.post_attention_norm.weight");
+  EXPECT_EQ(gguf_name("model.layers.3.pre_feedforward_layernorm.weight", kPost),
+            "blk.3.ffn_norm.weight");
+  EXPECT_EQ(gguf_name("model.layers.3.self_attn.q_proj.bias"), "blk.3.attn_q.bias");
+  EXPECT_EQ(gguf_name("model.layers.3.mlp.experts.12.up_proj.weight"), "blk.3.ffn_up.12.weight");
+  EXPECT_EQ(gguf_name("model.layers.3.mlp.experts.gate_up_proj"), "blk.3.ffn_gate_up_exps.weight");
+  EXPECT_EQ(gguf_name("model.layers.3.linear_attn.A_log"), "blk.3.ssm_a");
+  EXPECT_EQ(gguf_name("model.language_model.layers.3.linear_attn.dt_bias"), "blk.3.ssm_dt.bias");
+  EXPECT_EQ(gguf_name("language_model.model.norm.weight"), "output_norm.weight");
+  EXPECT_EQ(gguf_name("language_model.lm_head.weight"), "output.weight");
+}
+
+TEST(GgufName, KnowsWhatIsNoPartOfALanguageModel) {
+  for (const char* name :
+       {"mtp.fc.weight", "model.visual.blocks.0.attn.qkv.weight", "vision_tower.patch.weight",
+        "model.multi_modal_projector.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"}) {
+    EXPECT_TRUE(is_unused_hf_tensor(name)) << name;
+  }
+  EXPECT_FALSE(is_unused_hf_tensor("model.layers.0.mlp.up_proj.weight"));
+}
+
 TEST(GgufName, IsEmptyForAnythingElse) {
   EXPECT_EQ(gguf_name(""), "");
   EXPECT_EQ(gguf_name("model.layers."), "");
