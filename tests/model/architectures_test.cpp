@@ -219,7 +219,7 @@ TEST_P(Windows, MayBeATokenShorter) {
   const auto again = decoder.last_logits(shorter);
   ASSERT_FALSE(again.ok());
   EXPECT_EQ(again.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(again.error().message, HasSubstr("layer 0 keeps a window that has left"));
+  EXPECT_THAT(again.error().message, HasSubstr("layer 0: keeps a window that has left"));
   const Ids next = {3, 1, 4};
   EXPECT_EQ(take_steps(decoder, shorter, next), take_steps(decoder, cache, next));
   EXPECT_EQ(must(format::write_cache_bytes(shorter, {})),
@@ -292,7 +292,7 @@ TEST_P(Hybrids, DoNotComputeTheirLastTokenAgain) {
   const auto again = decoder.last_logits(cache);
   ASSERT_FALSE(again.ok());
   EXPECT_EQ(again.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(again.error().message, HasSubstr("layer 0 keeps the state behind the last token"));
+  EXPECT_THAT(again.error().message, HasSubstr("layer 0: keeps the state behind the last token"));
 }
 
 TEST_P(Hybrids, RefuseOtherArrays) {
@@ -420,6 +420,47 @@ TEST(WeightForms, ReadsHeadsWhoseRowsAreInPairs) {
     EXPECT_EQ(prefill(other, from_pairs, model.ids()), expected) << name;
     EXPECT_EQ(test::difference(from_pairs, cache), "") << name;
   }
+}
+
+// Value heads in tiles: file head t is ours of key head t % 2 and number t / 2. Runs of `size` rows
+// behind the first `n_before`, which stay, `n_times` over.
+std::vector<std::size_t> tiled_order(std::size_t n_before, std::size_t size,
+                                     std::size_t n_times = 1) {
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < n_before; ++i) order.push_back(i);
+  for (std::size_t time = 0; time < n_times; ++time) {
+    for (std::size_t head = 0; head < 4; ++head) {
+      const std::size_t ours = time * 4 + head % 2 * 2 + head / 2;
+      for (std::size_t i = 0; i < size; ++i) order.push_back(n_before + ours * size + i);
+    }
+  }
+  return order;
+}
+
+TEST(WeightForms, ReadsValueHeadsInTiles) {
+  FixtureModel model{"qwen3_5"};
+  Decoder decoder = model.decoder();
+  cache::Cache cache = model.make_cache();
+  const Floats expected = prefill(decoder, cache, model.ids());
+  const std::map<std::string, std::vector<std::size_t>> orders = {
+      {"attn_qkv.weight", tiled_order(64, 24)}, {"ssm_conv1d.weight", tiled_order(64, 24)},
+      {"attn_gate.weight", tiled_order(0, 24)}, {"ssm_beta.weight", tiled_order(0, 1)},
+      {"ssm_alpha.weight", tiled_order(0, 1)},  {"ssm_a", tiled_order(0, 1)},
+      {"ssm_dt.bias", tiled_order(0, 1)},       {"ssm_out.weight", tiled_order(0, 24, 32)}};
+  std::map<std::string, Reordered> tiled;
+  for (const auto& [name, order] : orders) {
+    tensors::TensorView& tensor = model.tensors.by_name.at("blk.0." + name);
+    tensor = tiled.try_emplace(name, tensor, order).first->second.view();
+  }
+  model.config.form.tiled_value_heads = true;
+  const Weights weights = must(read_weights(model.tensors.by_name, model.config));
+  Decoder other(model.config, weights, 1);
+  cache::Cache from_tiles = model.make_cache();
+  const Floats logits = prefill(other, from_tiles, model.ids());
+  EXPECT_LT(test::relative_error(logits, expected, kVocab), 1e-5);
+  // The state does not depend on the last product, whose sums are in another order.
+  EXPECT_EQ(std::get<cache::ArraysLayer>(from_tiles.layers[0]).arrays[1].data,
+            std::get<cache::ArraysLayer>(cache.layers[0]).arrays[1].data);
 }
 
 TEST(WeightForms, RefusesASurplusTensorOfTheWrongLayer) {

@@ -98,6 +98,20 @@ constexpr std::array kArchitectures = {
                  .attention_gate = true,
                  .default_head_dim = 256,
                  .default_rotary_share = 0.25},
+    Architecture{.word = "qwen35moe",
+                 .hf_type = "qwen3_5_moe_text",
+                 .hf_class = "Qwen3_5MoeForCausalLM",
+                 .qk_norms = true,
+                 .zero_centred_norms = true,
+                 .ffn_norm = "post_attention_norm.weight",
+                 .after_attention = "post_attention_norm.weight",
+                 .has_experts = true,
+                 .has_delta_net = true,
+                 .is_tiled_gguf = true,
+                 .attention_gate = true,
+                 .default_head_dim = 256,
+                 .default_rotary_share = 0.25,
+                 .default_normalized = true},
 };
 
 using Name = std::string_view Architecture::*;

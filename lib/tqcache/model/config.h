@@ -10,6 +10,7 @@
 // Source: ggml docs/gguf.md; huggingface/transformers models/*/configuration_*.py.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,8 @@
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::model {
+
+using GgufTensors = std::map<std::string, tensors::TensorView>;  // by name
 
 enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 
@@ -110,7 +113,9 @@ struct ModelConfig {
 
 // Errors: kUnsupported (another architecture, other RoPE scaling, and whatever else is not done
 //         here, by the name of its key), and those of validate(); kCorrupt when a value is missing.
+// The tensors are those of all files that the model stands in; without them those of `file`.
 Result<ModelConfig> read_gguf_config(const tensors::Gguf& file);
+Result<ModelConfig> read_gguf_config(const tensors::Gguf& file, const GgufTensors& tensors);
 Result<ModelConfig> read_hf_config(ByteView config_json);
 
 // A window as wide as the context is none.

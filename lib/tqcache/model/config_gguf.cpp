@@ -89,9 +89,9 @@ class Keys {
 // --- RoPE
 
 // Factors that stand in the file as a tensor [n_dims / 2]; none if there is no such tensor.
-Result<std::vector<float>> read_factors(const Gguf& file, const std::string& name) {
-  const auto found = file.tensors.find(name);
-  if (found == file.tensors.end()) return std::vector<float>();
+Result<std::vector<float>> read_factors(const GgufTensors& tensors, const std::string& name) {
+  const auto found = tensors.find(name);
+  if (found == tensors.end()) return std::vector<float>();
   const tensors::TensorView& tensor = found->second;
   if (tensor.type != tensors::TensorType::kF32 || tensor.shape.size() != 1 ||
       tensor.shape[0] > static_cast<std::uint64_t>(cache::kMaxHeadDim)) {
@@ -128,8 +128,8 @@ Result<double> read_linear_factor(const Keys& keys) {
 
 // LongRoPE turns by other factors beyond the context that the model was made with at first. Those
 // would change the keys of a cache in the middle, so the context ends there.
-Result<void> read_longrope(const Keys& keys, const Gguf& file, ModelConfig& config) {
-  TQC_TRY_ASSIGN(std::vector<float> factors, read_factors(file, "rope_factors_short.weight"));
+Result<void> read_longrope(const Keys& keys, const GgufTensors& tensors, ModelConfig& config) {
+  TQC_TRY_ASSIGN(std::vector<float> factors, read_factors(tensors, "rope_factors_short.weight"));
   if (factors.empty()) return {};
   config.rope.factors = std::move(factors);
   TQC_TRY_ASSIGN(const std::int64_t original, keys.get_int("rope.scaling.original_context_length"));
@@ -138,14 +138,14 @@ Result<void> read_longrope(const Keys& keys, const Gguf& file, ModelConfig& conf
   return {};
 }
 
-Result<void> read_rope(const Keys& keys, const Gguf& file, ModelConfig& config) {
+Result<void> read_rope(const Keys& keys, const GgufTensors& tensors, ModelConfig& config) {
   TQC_TRY_ASSIGN(config.rope.n_dims, keys.get_int_or("rope.dimension_count", config.head_dim));
   if (config.form.permuted_heads && config.rope.n_dims != config.head_dim) {
     return keys.refuse("rope.dimension_count", "RoPE over a part of heads whose rows are in pairs");
   }
   TQC_TRY_ASSIGN(config.rope.base, keys.get_float_or("rope.freq_base", kDefaultRopeBase));
-  TQC_TRY_ASSIGN(config.rope.factors, read_factors(file, "rope_freqs.weight"));
-  TQC_TRY(read_longrope(keys, file, config));
+  TQC_TRY_ASSIGN(config.rope.factors, read_factors(tensors, "rope_freqs.weight"));
+  TQC_TRY(read_longrope(keys, tensors, config));
   TQC_TRY_ASSIGN(const double factor, read_linear_factor(keys));
   if (factor != 1 && (config.rope.n_dims < 2 || config.rope.n_dims > config.head_dim)) {
     return corrupt("RoPE turns " + std::to_string(config.rope.n_dims) + " components");
@@ -298,10 +298,10 @@ Result<void> read_scales(const Keys& keys, const Architecture& family, ModelConf
 }
 
 // What does not depend on numbers of the file.
-void set_family(const Architecture& family, const Gguf& file, ModelConfig& config) {
+void set_family(const Architecture& family, const GgufTensors& tensors, ModelConfig& config) {
   config.qk_norms = family.qk_norms;
-  config.qkv_biases = family.qkv_biases || file.tensors.contains("blk.0.attn_q.bias");
-  config.output_bias = file.tensors.contains("blk.0.attn_output.bias");
+  config.qkv_biases = family.qkv_biases || tensors.contains("blk.0.attn_q.bias");
+  config.output_bias = tensors.contains("blk.0.attn_output.bias");
   config.post_norms = family.post_norms;
   config.attention_gate = family.attention_gate;
   config.activation = family.activation;
@@ -314,11 +314,11 @@ void set_family(const Architecture& family, const Gguf& file, ModelConfig& confi
 
 }  // namespace
 
-Result<ModelConfig> read_gguf_config(const Gguf& file) {
+Result<ModelConfig> read_gguf_config(const Gguf& file, const GgufTensors& tensors) {
   ModelConfig config;
   TQC_TRY_ASSIGN(config.architecture, file.get_string("general.architecture"));
   TQC_TRY_ASSIGN(const Architecture* family, find_gguf_architecture(config.architecture));
-  set_family(*family, file, config);
+  set_family(*family, tensors, config);
   if (file.has("general.name")) {
     TQC_TRY_ASSIGN(config.name, file.get_string("general.name"));
   }
@@ -326,15 +326,19 @@ Result<ModelConfig> read_gguf_config(const Gguf& file) {
   TQC_TRY(read_experts(keys, *family, config));
   TQC_TRY(read_shapes(keys, config));
   TQC_TRY(read_scales(keys, *family, config));
-  TQC_TRY(read_rope(keys, file, config));
+  TQC_TRY(read_rope(keys, tensors, config));
   TQC_TRY(read_windows(keys, *family, config));
   if (family->has_delta_net) TQC_TRY(read_delta_net(keys, config));
   TQC_TRY_ASSIGN(const auto* tokens, file.get_strings("tokenizer.ggml.tokens"));
   config.vocab_size = static_cast<std::int64_t>(tokens->size());
-  config.tied_embeddings = !file.tensors.contains("output.weight");
+  config.tied_embeddings = !tensors.contains("output.weight");
   drop_wide_windows(config);
   TQC_TRY(validate(config));
   return config;
+}
+
+Result<ModelConfig> read_gguf_config(const Gguf& file) {
+  return read_gguf_config(file, file.tensors);
 }
 
 }  // namespace tqcache::model

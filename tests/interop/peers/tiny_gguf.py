@@ -17,10 +17,12 @@ import tiny_models
 ARCHITECTURES = {
     "llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3",
-    "qwen3_next": "qwen3next", "qwen3_5_text": "qwen35",
+    "qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
 }
-ZERO_CENTRED = {"gemma2", "gemma3_text", "qwen3_next", "qwen3_5_text"}
-HYBRID = {"qwen3_next", "qwen3_5_text"}
+QWEN35 = {"qwen3_5_text", "qwen3_5_moe_text"}
+HYBRID = {"qwen3_next", *QWEN35}
+ZERO_CENTRED = {"gemma2", "gemma3_text", *HYBRID}
+EXPERTS = {"qwen3_moe", "qwen3_next", "qwen3_5_moe_text"}
 
 
 def write(model, path):
@@ -51,7 +53,8 @@ def _add_shape(writer, config):
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
+    if getattr(config, "intermediate_size", None):
+        writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(config.head_dim)
@@ -72,11 +75,11 @@ def _add_family(writer, config):
     if kind in ("gemma2", "gemma3_text"):
         writer.add_float32(f"{ARCHITECTURES[kind]}.attention.scale",
                            config.query_pre_attn_scalar ** -0.5)
-    if kind in ("qwen3_moe", "qwen3_next"):
+    if kind in EXPERTS:
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-    if kind == "qwen3_next":
+    if hasattr(config, "shared_expert_intermediate_size"):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if kind in HYBRID:
         writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
@@ -198,7 +201,7 @@ def _converted_linear(name, tensor, config):
         name = name.removesuffix(".dt_bias") + ".dt_proj.bias"
     if "in_proj_qkvz" in name:
         return _apart(name, tensor, config)
-    if config.model_type == "qwen3_5_text":
+    if config.model_type in QWEN35:
         tensor = _tiled(name, tensor, config)
     return [(name, tensor)]
 

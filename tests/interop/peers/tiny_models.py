@@ -48,13 +48,16 @@ FAMILIES = {
                              original_max_position_embeddings=512))),
     "qwen3_next": ("Qwen3NextConfig", dict(EXPERTS, shared_expert_intermediate_size=40, **LINEAR)),
     "qwen3_5": ("Qwen3_5TextConfig", dict(LINEAR)),
+    "qwen3_5_moe": ("Qwen3_5MoeTextConfig", dict(num_experts=6, num_experts_per_tok=2,
+                                                 moe_intermediate_size=48,
+                                                 shared_expert_intermediate_size=40, **LINEAR)),
 }
 
 # Not in a GGUF file: llama.cpp has no key for it, or the family has none.
 HF_ONLY = {"qwen2_window"}
 
 WINDOWED = {"mistral", "qwen2_window", "gemma2", "gemma3", "phi3"}
-HYBRID = {"qwen3_next", "qwen3_5"}
+HYBRID = {"qwen3_next", "qwen3_5", "qwen3_5_moe"}
 
 
 def make(name, seed=7):
