@@ -111,7 +111,8 @@ TEST_F(DirStore, MakesALostIndexAnewFromTheFiles) {
 
 TEST_F(DirStore, MakesADamagedIndexAnewFromTheFiles) {
   ASSERT_TRUE(open()->put("a", Bytes(10)).ok());
-  for (const std::string& damage : {std::string("no database"), std::string(100'000, 'x'), std::string()}) {
+  for (const std::string& damage :
+       {std::string("no database"), std::string(100'000, 'x'), std::string()}) {
     for (const char* end : {"-wal", "-shm"}) std::filesystem::remove(index_.string() + end);
     write_all(index_, damage);
     const auto store = open();
@@ -123,7 +124,8 @@ TEST_F(DirStore, MakesADamagedIndexAnewFromTheFiles) {
 TEST_F(DirStore, FindsDamageInAnyPageOfTheIndex) {
   const auto store = open();
   std::vector<std::string> names;
-  for (int i = 0; i < 600; ++i) names.push_back("k/" + std::to_string(1000 + i) + std::string(100, 'x'));
+  for (int i = 0; i < 600; ++i)
+    names.push_back("k/" + std::to_string(1000 + i) + std::string(100, 'x'));
   for (const std::string& name : names) write_all(blob_path(name), "value");
   EXPECT_EQ(keys(*store), names);
   {

@@ -37,9 +37,9 @@ TEST(StoreUrl, LeavesAPathAsItIs) {
 }
 
 TEST(StoreUrl, RefusesWhatIsNone) {
-  for (const char* text : {"", "folder", "redis://h:0", "redis://h:65536", "redis://h:", "redis://h:1x",
-                           "redis://[::1", "redis://[::1]x", "redis://h/%", "redis://h/%4", "redis://h/%00",
-                           "redis://h/%zz", "redis://h?a=1&a=2"}) {
+  for (const char* text : {"", "folder", "redis://h:0", "redis://h:65536", "redis://h:",
+                           "redis://h:1x", "redis://[::1", "redis://[::1]x", "redis://h/%",
+                           "redis://h/%4", "redis://h/%00", "redis://h/%zz", "redis://h?a=1&a=2"}) {
     const auto url = parse_store_url(text);
     ASSERT_FALSE(url.ok()) << text;
     EXPECT_EQ(url.error().code, ErrorCode::kInvalidArgument);
@@ -47,10 +47,12 @@ TEST(StoreUrl, RefusesWhatIsNone) {
 }
 
 TEST(OpenBackend, RefusesWhatItDoesNotKnow) {
-  for (const char* text : {"ftp://host/", "memory:name", "dir:", "redis://h?color=blue", "redis://h/x", "redis://h?ttl=0",
-                           "redis://h?ttl=soon", "redis://h?prefix=a*", "redis+unix:", "redis+unix://host/path",
-                           "s3://", "s3://b", "s3://bucket?endpoint=ftp://x", "s3://bucket?endpoint=http://",
-                           "s3://bucket?region=a/b", "s3://bucket/A", "s3://bucket?conditional=maybe"}) {
+  for (const char* text :
+       {"ftp://host/", "memory:name", "dir:", "redis://h?color=blue", "redis://h/x",
+        "redis://h?ttl=0", "redis://h?ttl=soon", "redis://h?prefix=a*",
+        "redis+unix:", "redis+unix://host/path", "s3://", "s3://b", "s3://bucket?endpoint=ftp://x",
+        "s3://bucket?endpoint=http://", "s3://bucket?region=a/b", "s3://bucket/A",
+        "s3://bucket?conditional=maybe"}) {
     const auto backend = open_backend(text, {});
     ASSERT_FALSE(backend.ok()) << text;
     const bool is_left_out = backend.error().code == ErrorCode::kUnsupported;
@@ -60,7 +62,8 @@ TEST(OpenBackend, RefusesWhatItDoesNotKnow) {
 }
 
 TEST(OpenBackend, NeverShowsAPassword) {
-  for (const char* text : {"redis://me:secret@h:x", "redis://me:secret@h?ttl=x", "redis://me:secret@h?a=1&a=2"}) {
+  for (const char* text :
+       {"redis://me:secret@h:x", "redis://me:secret@h?ttl=x", "redis://me:secret@h?a=1&a=2"}) {
     const auto backend = open_backend(text, {});
     ASSERT_FALSE(backend.ok());
     EXPECT_THAT(backend.error().message, Not(HasSubstr("secret")));

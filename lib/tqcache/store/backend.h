@@ -1,10 +1,10 @@
 #pragma once
 // store/backend.h: where a library of prompts keeps its bytes: a folder, Redis, S3, or memory.
 //
-// A backend holds write-once blobs under short keys. Readers see a complete block or a miss, never a
-// part; what a key holds never changes, it can only go. An engine may drop what it holds whenever
-// it likes (Redis at its memory limit, S3 by a lifecycle rule), so a miss is always normal. A backend does not
-// check what it brings back: blobs say themselves whether they are whole.
+// A backend holds write-once blobs under short keys. Readers see a complete block or a miss, never
+// a part; what a key holds never changes, it can only go. An engine may drop what it holds whenever
+// it likes (Redis at its memory limit, S3 by a lifecycle rule), so a miss is always normal. A
+// backend does not check what it brings back: blobs say themselves whether they are whole.
 //
 // Spec: docs/store.md.
 
@@ -49,7 +49,8 @@ enum class PutOutcome { kStored, kExisted };
 struct Entry {
   std::string key;
   std::uint64_t bytes = 0;  // as the engine counts: Redis tells what it takes in its memory
-  // Since it was last used, by the engine's own clock, in whole seconds; nullopt when it does not say.
+  // Since it was last used, by the engine's own clock, in whole seconds; nullopt when it does not
+  // say.
   std::optional<std::chrono::seconds> idle;
 };
 
@@ -68,8 +69,8 @@ using EntrySink = std::function<Result<void>(const Entry& entry)>;
 //   kCorrupt          what it answers is not its protocol
 // A full disk, and no permission for a file, are kIo: the system's word.
 //
-// A connection that breaks is made anew once, and what was asked is asked again. A put that was done the first
-// time then says kExisted, and a removal that there was nothing.
+// A connection that breaks is made anew once, and what was asked is asked again. A put that was
+// done the first time then says kExisted, and a removal that there was nothing.
 //
 // Threads: any number may call at once. Other processes may use the same store at the same time.
 // Ignore SIGPIPE to be told of broken connections as kIo.
@@ -108,7 +109,8 @@ class Backend {
   // meanwhile may be there or not. `sink` may call the backend; its error ends the listing.
   Result<void> list(const std::string& prefix, const EntrySink& sink);
 
-  // These were used just now. Keys that are not there are passed over. In Redis get() does that, too.
+  // These were used just now. Keys that are not there are passed over. In Redis get() does that,
+  // too.
   Result<void> touch(std::span<const std::string> keys);
 
  protected:

@@ -148,7 +148,8 @@ Result<void> DirIndex::make(std::uint64_t damaged_file) {
   TQC_TRY_ASSIGN(const auto lock, lock_patiently(layout_.marker(), timeout_));
   Result<void> opened = open_database();
   Result<bool> current = opened ? is_of_this_boot() : Result<bool>(opened.error());
-  const bool is_bad = file_number_ == damaged_file || (!current && current.error().code == ErrorCode::kCorrupt);
+  const bool is_bad =
+      file_number_ == damaged_file || (!current && current.error().code == ErrorCode::kCorrupt);
   if (!is_bad && current && *current) return {};
   if (is_bad) {
     database_.reset();

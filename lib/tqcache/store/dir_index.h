@@ -3,9 +3,9 @@
 //
 // The files are the truth; this is what can be had from them again, and quicker than by looking at
 // each. A blob has its row before it has its file, so that after a kill no file is without a row (a
-// row without a file is a blob that is gone, as any may be). After a restart of the system, whose end may
-// have cost the last rows, and when the database is missing or damaged, rows are made from the
-// files.
+// row without a file is a blob that is gone, as any may be). After a restart of the system, whose
+// end may have cost the last rows, and when the database is missing or damaged, rows are made from
+// the files.
 //
 // Only for the sources of store. Spec: docs/store.md, 3.
 

@@ -105,10 +105,13 @@ Result<DirLayout> DirLayout::open(const fs::path& root, bool create) {
 Result<void> DirLayout::make() const {
   TQC_TRY(make_folder(root_));
   std::error_code failed;
-  for (fs::directory_iterator i(root_, failed); !failed && i != fs::directory_iterator(); i.increment(failed)) {
+  for (fs::directory_iterator i(root_, failed); !failed && i != fs::directory_iterator();
+       i.increment(failed)) {
     const std::string name = i->path().filename();
     // What another process has made by now, or one that was killed.
-    if (name == "blobs" || name.starts_with("tqcache-store") || name.starts_with(".tqcache-store.tmp-")) continue;
+    if (name == "blobs" || name.starts_with("tqcache-store") ||
+        name.starts_with(".tqcache-store.tmp-"))
+      continue;
     return Error{ErrorCode::kInvalidArgument, "the folder is no store, and not empty"};
   }
   if (failed) return io_error("folder " + root_.string(), failed.value());
@@ -117,7 +120,8 @@ Result<void> DirLayout::make() const {
   TQC_TRY(flush_folder(root_ / "blobs"));
   const fs::path parent = fs::absolute(root_, failed).lexically_normal();
   TQC_TRY(flush_folder((parent.has_filename() ? parent : parent.parent_path()).parent_path()));
-  const Result<void> written = write_file_atomically(marker(), as_bytes(kMarker), Overwrite::kRefuse);
+  const Result<void> written =
+      write_file_atomically(marker(), as_bytes(kMarker), Overwrite::kRefuse);
   const bool made_by_another = !written && written.error().code == ErrorCode::kInvalidArgument;
   return made_by_another ? Result<void>() : written;
 }

@@ -22,9 +22,9 @@ namespace tqcache::store {
 
 class DirLayout {
  public:
-  // Makes the folder a store where it is empty or not there and `create` says so. Two processes may do so
-  // at once. What is made is on disk when this returns.
-  // Errors: kNotFound without `create`; kInvalidArgument when it holds other things; kUnsupported
+  // Makes the folder a store where it is empty or not there and `create` says so. Two processes may
+  // do so at once. What is made is on disk when this returns. Errors: kNotFound without `create`;
+  // kInvalidArgument when it holds other things; kUnsupported
   //         for a layout of another version; kIo.
   static Result<DirLayout> open(const std::filesystem::path& root, bool create);
 

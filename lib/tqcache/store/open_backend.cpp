@@ -30,11 +30,9 @@ struct Scheme {
 };
 
 constexpr Scheme kSchemes[] = {
-    {"dir", "dir", open_dir_backend},
-    {"memory", "memory", open_memory},
+    {"dir", "dir", open_dir_backend},       {"memory", "memory", open_memory},
 #ifdef TQCACHE_STORE_REDIS
-    {"redis", "redis", open_redis_backend},
-    {"redis+unix", "redis", open_redis_backend},
+    {"redis", "redis", open_redis_backend}, {"redis+unix", "redis", open_redis_backend},
 #else
     {"redis", "redis", nullptr},
     {"redis+unix", "redis", nullptr},
@@ -48,7 +46,8 @@ constexpr Scheme kSchemes[] = {
 
 }  // namespace
 
-Result<std::unique_ptr<Backend>> open_backend(std::string_view text, const BackendOptions& options) {
+Result<std::unique_ptr<Backend>> open_backend(std::string_view text,
+                                              const BackendOptions& options) {
   TQC_TRY_ASSIGN(StoreUrl url, parse_store_url(text));
   for (const Scheme& known : kSchemes) {
     if (known.scheme != url.scheme) continue;
@@ -56,8 +55,8 @@ Result<std::unique_ptr<Backend>> open_backend(std::string_view text, const Backe
     return Error{ErrorCode::kUnsupported,
                  "store URL: " + url.scheme + ": is not built into this tqcache"};
   }
-  return Error{ErrorCode::kInvalidArgument,
-               "store URL: unknown scheme " + quoted(url.scheme) + ": dir, redis, redis+unix, s3, memory"};
+  return Error{ErrorCode::kInvalidArgument, "store URL: unknown scheme " + quoted(url.scheme) +
+                                                ": dir, redis, redis+unix, s3, memory"};
 }
 
 std::vector<std::string_view> schemes() {

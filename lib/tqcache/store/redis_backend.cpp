@@ -14,7 +14,8 @@ namespace tqcache::store {
 namespace {
 
 constexpr std::size_t kValuesAtOnce = 8;
-constexpr std::uint64_t kBytesAtOnce = 8 << 20;  // to be put: hiredis copies commands into one buffer
+constexpr std::uint64_t kBytesAtOnce = 8
+                                       << 20;  // to be put: hiredis copies commands into one buffer
 constexpr std::size_t kKeysAtOnce = 512;
 
 // One step, so that a value that another has put meanwhile stays.
@@ -224,7 +225,8 @@ bool is_prefix(std::string_view text) {
 
 Result<void> take_address(StoreUrl& url, RedisPlace& place, std::string& database) {
   if (url.scheme == "redis") {
-    place.address = {url.host.empty() ? "127.0.0.1" : url.host, url.port == 0 ? std::uint16_t{6379} : url.port};
+    place.address = {url.host.empty() ? "127.0.0.1" : url.host,
+                     url.port == 0 ? std::uint16_t{6379} : url.port};
     if (url.path.size() > 1) database = url.path.substr(1);
     return {};
   }
@@ -264,13 +266,16 @@ Result<std::unique_ptr<Backend>> open_redis_backend(StoreUrl url, const BackendO
   place.prefix = url.take("prefix", "tqcache:");
   TQC_TRY(check_all_taken(url));
   if (!is_prefix(place.prefix)) {
-    return Error{ErrorCode::kInvalidArgument, "store URL: prefix " + quoted(place.prefix) + ": up to 100 of a-z A-Z 0-9 _ - . : / { } are allowed"};
+    return Error{ErrorCode::kInvalidArgument,
+                 "store URL: prefix " + quoted(place.prefix) +
+                     ": up to 100 of a-z A-Z 0-9 _ - . : / { } are allowed"};
   }
   place.settings.database = static_cast<std::uint32_t>(number);
   place.settings.connect_timeout = options.connect_timeout;
   place.settings.idle_timeout = options.idle_timeout;
   place.settings.max_value_bytes = std::min(options.max_value_bytes, kMaxValueBytes);
-  std::string name = url.scheme + "://" + to_string(place.address) + (number == 0 ? "" : "/" + database);
+  std::string name =
+      url.scheme + "://" + to_string(place.address) + (number == 0 ? "" : "/" + database);
   return std::unique_ptr<Backend>(
       std::make_unique<RedisBackend>(std::move(name), std::move(place), options));
 }

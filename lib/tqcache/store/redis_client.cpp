@@ -43,7 +43,8 @@ Result<std::vector<RedisReply>> RedisClient::run(std::span<const RedisCommand> c
   return twice([&] { return try_run(commands); });
 }
 
-Result<RedisReply> RedisClient::run_at(const RedisAddress& node, std::vector<std::string_view> words) {
+Result<RedisReply> RedisClient::run_at(const RedisAddress& node,
+                                       std::vector<std::string_view> words) {
   return twice([&] { return ask(node, words); });
 }
 
@@ -93,7 +94,7 @@ Result<void> RedisClient::send_all(std::span<const RedisCommand> commands,
 
 // Gives what has to be asked elsewhere. Every answer is read before any is followed.
 Result<std::vector<RedisClient::Pending>> RedisClient::read_all(std::span<const Pending> pending,
-                                                               Answers& answers) {
+                                                                Answers& answers) {
   std::vector<std::pair<Redirection, Pending>> redirected;
   for (const Pending& one : pending) {
     RedisConnection& from = connections_.at(one.node);
@@ -115,7 +116,8 @@ Result<std::vector<RedisClient::Pending>> RedisClient::read_all(std::span<const 
   return again;
 }
 
-Result<void> RedisClient::follow(const Redirection& to, const RedisAddress& asked, Pending& pending) {
+Result<void> RedisClient::follow(const Redirection& to, const RedisAddress& asked,
+                                 Pending& pending) {
   const bool is_news = slots_.node(to.slot, asked) != to.address;
   if (!to.once && is_news) {
     TQC_TRY(learn_slots(asked));

@@ -15,7 +15,8 @@ namespace {
 constexpr std::uint64_t kReplyOverhead = 64 << 10;
 
 timeval as_timeval(std::chrono::milliseconds time) {
-  return {static_cast<time_t>(time.count() / 1000), static_cast<suseconds_t>(time.count() % 1000 * 1000)};
+  return {static_cast<time_t>(time.count() / 1000),
+          static_cast<suseconds_t>(time.count() % 1000 * 1000)};
 }
 
 redisContext* connect(const RedisAddress& address, std::chrono::milliseconds timeout) {
@@ -29,7 +30,8 @@ redisContext* connect(const RedisAddress& address, std::chrono::milliseconds tim
 std::string to_string(const RedisAddress& address) {
   if (address.port == 0) return address.host;
   const bool has_colons = address.host.find(':') != std::string::npos;
-  return (has_colons ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
+  return (has_colons ? "[" + address.host + "]" : address.host) + ":" +
+         std::to_string(address.port);
 }
 
 void RedisConnection::Close::operator()(redisContext* context) const { redisFree(context); }
@@ -69,7 +71,8 @@ Result<void> RedisConnection::append(std::span<const std::string_view> words) {
     sizes.push_back(word.size());
   }
   const int count = static_cast<int>(words.size());
-  if (redisAppendCommandArgv(context_.get(), count, begins.data(), sizes.data()) == REDIS_OK) return {};
+  if (redisAppendCommandArgv(context_.get(), count, begins.data(), sizes.data()) == REDIS_OK)
+    return {};
   return Error{ErrorCode::kTooLarge, "no memory for a command"};
 }
 
@@ -102,8 +105,8 @@ Error RedisConnection::failure(const std::string& action) {
     return {ErrorCode::kCorrupt, "no answer of Redis: " + printable(context_->errstr)};
   }
   if (context_->err == REDIS_ERR_IO && (error_number == EAGAIN || error_number == EWOULDBLOCK)) {
-    return {ErrorCode::kIo, action + ": nothing for " +
-                                std::to_string(settings_->idle_timeout.count()) + " ms"};
+    return {ErrorCode::kIo,
+            action + ": nothing for " + std::to_string(settings_->idle_timeout.count()) + " ms"};
   }
   broken_ = true;
   return {ErrorCode::kIo, action + ": " + printable(context_->errstr)};

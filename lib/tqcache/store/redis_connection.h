@@ -47,7 +47,8 @@ class RedisConnection {
   // Errors: kIo.
   Result<void> send();
   // The answer to the next command in the order of append().
-  // Errors: kIo; kTooLarge for a larger one than can be wanted; kCorrupt when it is no Redis answer.
+  // Errors: kIo; kTooLarge for a larger one than can be wanted; kCorrupt when it is no Redis
+  // answer.
   Result<RedisReply> read();
 
   // Whether an error was that of a connection that broke, which another may not have; time that ran

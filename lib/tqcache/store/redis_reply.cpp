@@ -22,7 +22,8 @@ ErrorCode refusal_code(std::string_view word) {
 
 Error unexpected(const redisReply& reply) {
   if (const auto text = refusal(reply)) return refusal_error(*text);
-  return {ErrorCode::kCorrupt, "an answer of kind " + std::to_string(reply.type) + " was not expected"};
+  return {ErrorCode::kCorrupt,
+          "an answer of kind " + std::to_string(reply.type) + " was not expected"};
 }
 
 }  // namespace

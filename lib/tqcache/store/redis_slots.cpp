@@ -22,7 +22,8 @@ template <class Number>
 std::optional<Number> whole_number(std::string_view text, Number limit) {
   Number number = 0;
   const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (status != std::errc() || stop != text.data() + text.size() || number > limit) return std::nullopt;
+  if (status != std::errc() || stop != text.data() + text.size() || number > limit)
+    return std::nullopt;
   return number;
 }
 
@@ -41,7 +42,8 @@ std::optional<RedisAddress> parse_node(const redisReply& node, const RedisAddres
   if (!is_array(node, 2)) return std::nullopt;
   const redisReply& host = *node.element[0];
   const redisReply& port = *node.element[1];
-  if (port.type != REDIS_REPLY_INTEGER || port.integer < 1 || port.integer > 65535) return std::nullopt;
+  if (port.type != REDIS_REPLY_INTEGER || port.integer < 1 || port.integer > 65535)
+    return std::nullopt;
   RedisAddress address{asked.host, static_cast<std::uint16_t>(port.integer)};
   if (host.type == REDIS_REPLY_STRING && host.len > 0) address.host.assign(host.str, host.len);
   return address;

@@ -1,8 +1,8 @@
 #pragma once
 // store/redis_slots.h: which node of a Redis Cluster has which keys.
 //
-// A cluster has 16384 slots. A key's slot is the CRC-16 (polynomial 0x1021, from 0) of the key, or of
-// what stands between its first '{' and the next '}' if that is not empty.
+// A cluster has 16384 slots. A key's slot is the CRC-16 (polynomial 0x1021, from 0) of the key, or
+// of what stands between its first '{' and the next '}' if that is not empty.
 //
 // Only for the sources of store. Source: Redis Cluster specification, "Key distribution model".
 

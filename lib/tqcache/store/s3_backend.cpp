@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <set>
 
 #include "tqcache/base/pool.h"
 #include "tqcache/store/engine_text.h"
@@ -58,42 +59,68 @@ Error refused(const S3Answer& answer) {
 class S3Backend : public Backend {
  public:
   S3Backend(std::string name, S3Place place, const BackendOptions& options)
-      : Backend(std::move(name), options), place_(std::move(place)), conditional_(place_.conditional) {}
+      : Backend(std::move(name), options),
+        place_(std::move(place)),
+        conditional_(place_.conditional) {}
 
  private:
-  // One at a time: values are large, and what each needs next depends on its answer.
   Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
     std::vector<PutOutcome> outcomes;
-    for (const Blob& blob : blobs) {
-      const Result<PutOutcome> outcome =
-          conditional_ ? put_if_none_match(blob) : put_after_looking(blob);
-      if (!outcome) return in_context(blob.key, outcome.error());
-      outcomes.push_back(*outcome);
+    for (std::size_t i = 0; i < blobs.size();) {
+      const std::size_t count = blobs_at_once(blobs.subspan(i));
+      TQC_TRY(put_some(blobs.subspan(i, count), outcomes));
+      i += count;
     }
     return outcomes;
   }
 
-  Result<PutOutcome> put_if_none_match(const Blob& blob) {
-    // 409: another is writing the same key at this moment, and may yet fail.
-    constexpr int kAttempts = 4;
-    for (int attempt = 1;; ++attempt) {
-      TQC_TRY_ASSIGN(const S3Answer answer, run_one(put_request(blob, {"If-None-Match: *"})));
-      if (answer.status == 200) return PutOutcome::kStored;
-      if (answer.status == 412) return PutOutcome::kExisted;
-      if (answer.status == 409 && attempt < kAttempts) continue;
-      if (answer.status != 501) return refused(answer);
-      conditional_ = false;
-      return put_after_looking(blob);
+  // None of them has the key of another, as they are sent in no order.
+  static std::size_t blobs_at_once(std::span<const Blob> blobs) {
+    std::set<std::string_view> keys;
+    while (keys.size() < std::min(blobs.size(), kValuesAtOnce)) {
+      if (!keys.insert(blobs[keys.size()].key).second) break;
     }
+    return keys.size();
+  }
+
+  Result<void> put_some(std::span<const Blob> blobs, std::vector<PutOutcome>& outcomes) {
+    if (!conditional_) return put_after_looking(blobs, outcomes);
+    std::vector<S3Request> requests;
+    for (const Blob& blob : blobs) requests.push_back(put_request(blob, {"If-None-Match: *"}));
+    TQC_TRY_ASSIGN(std::vector<S3Answer> answers, client()->run(requests));
+    for (std::size_t i = 0; i < blobs.size(); ++i) {
+      if (answers[i].status == 501) {
+        conditional_ = false;
+        return put_after_looking(blobs.subspan(i), outcomes);
+      }
+      const Result<PutOutcome> outcome = settle(requests[i], std::move(answers[i]));
+      if (!outcome) return in_context(blobs[i].key, outcome.error());
+      outcomes.push_back(*outcome);
+    }
+    return {};
+  }
+
+  // 409: another is writing the same key at this moment, and may yet fail.
+  Result<PutOutcome> settle(const S3Request& request, S3Answer answer) {
+    constexpr int kMoreAttempts = 4;
+    for (int attempt = 0; answer.status == 409 && attempt < kMoreAttempts; ++attempt) {
+      TQC_TRY_ASSIGN(answer, run_one(request));
+    }
+    if (answer.status == 200) return PutOutcome::kStored;
+    if (answer.status == 412) return PutOutcome::kExisted;
+    return refused(answer);
   }
 
   // Two writers of one key may both come to the second step. The last then stays.
-  Result<PutOutcome> put_after_looking(const Blob& blob) {
-    TQC_TRY_ASSIGN(const std::vector<bool> found, do_exists(std::span(&blob.key, 1)));
-    if (found.front()) return PutOutcome::kExisted;
-    TQC_TRY_ASSIGN(const S3Answer answer, run_one(put_request(blob, {})));
-    if (answer.status == 200) return PutOutcome::kStored;
-    return refused(answer);
+  Result<void> put_after_looking(std::span<const Blob> blobs, std::vector<PutOutcome>& outcomes) {
+    for (const Blob& blob : blobs) {
+      TQC_TRY_ASSIGN(const std::vector<bool> found, do_exists(std::span(&blob.key, 1)));
+      outcomes.push_back(found.front() ? PutOutcome::kExisted : PutOutcome::kStored);
+      if (found.front()) continue;
+      TQC_TRY_ASSIGN(const S3Answer answer, run_one(put_request(blob, {})));
+      if (answer.status != 200) return in_context(blob.key, refused(answer));
+    }
+    return {};
   }
 
   S3Request put_request(const Blob& blob, std::vector<std::string> headers) const {
@@ -131,7 +158,8 @@ class S3Backend : public Backend {
   // A missing key is a miss, a missing bucket an error; an answer to HEAD has no body to tell.
   static Result<bool> is_there(const S3Answer& answer) {
     if (answer.status == 200) return true;
-    if (answer.status != 404 || parse_s3_error(answer.body) == "NoSuchBucket") return refused(answer);
+    if (answer.status != 404 || parse_s3_error(answer.body) == "NoSuchBucket")
+      return refused(answer);
     return false;
   }
 
@@ -157,10 +185,14 @@ class S3Backend : public Backend {
     for (const std::string& key : keys) {
       const std::string path = path_of(key);
       TQC_TRY_ASSIGN(const S3Answer answer,
-                     run_one({S3Method::kPut, path, "",
+                     run_one({S3Method::kPut,
+                              path,
+                              "",
                               {"x-amz-copy-source: " + path, "x-amz-metadata-directive: REPLACE"},
-                              {}, kMaxErrorBytes}));
-      if (const Result<bool> found = is_there(answer); !found) return in_context(key, found.error());
+                              {},
+                              kMaxErrorBytes}));
+      if (const Result<bool> found = is_there(answer); !found)
+        return in_context(key, found.error());
     }
     return {};
   }
@@ -173,7 +205,9 @@ class S3Backend : public Backend {
       TQC_TRY_ASSIGN(const S3Listing listing, parse_s3_listing(answer.body));
       const std::time_t now = ::curl_getdate(answer.date.c_str(), nullptr);
       for (const S3Object& object : listing.objects) TQC_TRY(tell(object, now, sink));
-      if (listing.next == token) break;  // it goes round in circles
+      if (!token.empty() && listing.next == token) {
+        return Error{ErrorCode::kCorrupt, "list of objects: it goes round in circles"};
+      }
       token = listing.next;
     } while (!token.empty());
     return {};
@@ -191,7 +225,8 @@ class S3Backend : public Backend {
     Entry entry{object.name.substr(place_.prefix.size()), object.bytes, std::nullopt};
     if (!check_key(entry.key)) return {};
     // By the service's own clock, its answer's date: ours may be wrong.
-    if (now > 0) entry.idle = std::chrono::seconds(std::max<std::int64_t>(now - object.modified, 0));
+    if (now > 0)
+      entry.idle = std::chrono::seconds(std::max<std::int64_t>(now - object.modified, 0));
     return sink(entry);
   }
 
@@ -199,7 +234,8 @@ class S3Backend : public Backend {
     return "/" + place_.bucket + "/" + place_.prefix + key;
   }
 
-  Result<std::vector<S3Answer>> run_on_each(const S3Request& like, std::span<const std::string> keys) {
+  Result<std::vector<S3Answer>> run_on_each(const S3Request& like,
+                                            std::span<const std::string> keys) {
     std::vector<S3Request> requests(keys.size(), like);
     for (std::size_t i = 0; i < keys.size(); ++i) requests[i].path = path_of(keys[i]);
     return client()->run(requests);
@@ -238,15 +274,19 @@ bool is_plain(std::string_view text, std::string_view others) {
 
 Result<void> take_region(StoreUrl& url, S3Place& place) {
   const char* const region = std::getenv("AWS_REGION");
-  place.settings.region = url.take("region", region != nullptr && *region != '\0' ? region : "us-east-1");
+  place.settings.region =
+      url.take("region", region != nullptr && *region != '\0' ? region : "us-east-1");
   if (is_plain(place.settings.region, "-") && place.settings.region.size() <= 64) return {};
   return bad_url("region " + quoted(place.settings.region));
 }
 
 Result<void> take_endpoint(StoreUrl& url, S3Place& place) {
-  std::string endpoint = url.take("endpoint", "https://s3." + place.settings.region + ".amazonaws.com");
+  std::string endpoint =
+      url.take("endpoint", "https://s3." + place.settings.region + ".amazonaws.com");
   while (endpoint.ends_with('/')) endpoint.pop_back();
-  const std::size_t scheme = endpoint.starts_with("http://") ? 7 : endpoint.starts_with("https://") ? 8 : 0;
+  const std::size_t scheme = endpoint.starts_with("http://")    ? 7
+                             : endpoint.starts_with("https://") ? 8
+                                                                : 0;
   const std::string_view host = std::string_view(endpoint).substr(scheme);
   if (scheme == 0 || host.empty() || !is_plain(host, ".-_:[]")) {
     return bad_url("endpoint " + quoted(endpoint) + ": http[s]://HOST[:PORT] is wanted");
@@ -257,14 +297,16 @@ Result<void> take_endpoint(StoreUrl& url, S3Place& place) {
 
 // The prefix follows the rule of keys, so that it can stand in a URL as it is.
 Result<void> take_bucket(const StoreUrl& url, S3Place& place) {
-  if (url.host.size() < 3 || url.host.size() > 63 || !is_plain(url.host, ".-_") || url.port != 0 || !url.user.empty()) {
+  if (url.host.size() < 3 || url.host.size() > 63 || !is_plain(url.host, ".-_") || url.port != 0 ||
+      !url.user.empty()) {
     return bad_url("s3://BUCKET[/PREFIX] is wanted");
   }
   place.bucket = url.host;
   std::string prefix = url.path.empty() ? "" : url.path.substr(1);
   while (prefix.ends_with('/')) prefix.pop_back();
   if (prefix.empty()) return {};
-  if (!check_key(prefix)) return bad_url("prefix " + quoted(prefix) + ": what a key may be is allowed");
+  if (!check_key(prefix))
+    return bad_url("prefix " + quoted(prefix) + ": what a key may be is allowed");
   place.prefix = prefix + "/";
   return {};
 }
@@ -292,7 +334,8 @@ Result<std::unique_ptr<Backend>> open_s3_backend(StoreUrl url, const BackendOpti
   if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
     return Error{ErrorCode::kIo, "s3: libcurl cannot be used"};
   }
-  std::string name = "s3://" + place.bucket + (place.prefix.empty() ? "" : "/" + place.prefix) + " at " + place.settings.endpoint;
+  std::string name = "s3://" + place.bucket + (place.prefix.empty() ? "" : "/" + place.prefix) +
+                     " at " + place.settings.endpoint;
   return std::unique_ptr<Backend>(
       std::make_unique<S3Backend>(std::move(name), std::move(place), options));
 }

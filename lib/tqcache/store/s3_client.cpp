@@ -1,5 +1,6 @@
-// libcurl 7.88 wants, for its signatures to be right: an x-amz-content-sha256 header of the caller's own; no
-// header taken away ("Expect:"), as that is signed as well; every parameter with a '=' behind it.
+// libcurl 7.88 wants, for its signatures to be right: an x-amz-content-sha256 header of the
+// caller's own; no header taken away ("Expect:"), as that is signed as well; every parameter with a
+// '=' behind it.
 
 #include "tqcache/store/s3_client.h"
 
@@ -77,13 +78,15 @@ std::size_t take_header(char* data, std::size_t, std::size_t size, void* user) {
   constexpr std::string_view kDate = "date:";
   std::string_view line(data, size);
   const bool is_date = line.size() > kDate.size() &&
-                       std::ranges::equal(line.substr(0, kDate.size()), kDate, {},
-                                          [](char c) { return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c; });
+                       std::ranges::equal(line.substr(0, kDate.size()), kDate, {}, [](char c) {
+                         return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c;
+                       });
   if (!is_date) return size;
   line.remove_prefix(kDate.size());
   const std::size_t begin = line.find_first_not_of(' ');
   const std::size_t end = line.find_last_not_of("\r\n ");
-  if (begin != line.npos) static_cast<Transfer*>(user)->answer.date = line.substr(begin, end + 1 - begin);
+  if (begin != line.npos)
+    static_cast<Transfer*>(user)->answer.date = line.substr(begin, end + 1 - begin);
   return size;
 }
 
@@ -101,10 +104,12 @@ bool is_broken(CURLcode status) {
 
 Error transfer_error(const Transfer& transfer, CURLcode status) {
   if (transfer.too_large) {
-    return {ErrorCode::kTooLarge, "an answer of more than " +
-                                      std::to_string(transfer.request->max_answer_bytes) + " bytes"};
+    return {
+        ErrorCode::kTooLarge,
+        "an answer of more than " + std::to_string(transfer.request->max_answer_bytes) + " bytes"};
   }
-  const char* const words = transfer.message[0] != '\0' ? transfer.message : curl_easy_strerror(status);
+  const char* const words =
+      transfer.message[0] != '\0' ? transfer.message : curl_easy_strerror(status);
   return {ErrorCode::kIo, printable(words)};
 }
 
@@ -141,7 +146,8 @@ void set_callbacks(CURL* easy, Transfer& transfer) {
 
 void set_limits(CURL* easy, const S3Settings& settings) {
   const auto seconds = (settings.idle_timeout.count() + 999) / 1000;
-  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(settings.connect_timeout.count()));
+  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
+                   static_cast<long>(settings.connect_timeout.count()));
   curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
   curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, static_cast<long>(seconds));
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
@@ -171,8 +177,7 @@ struct S3Client::State {
   Result<void> perform_all(const std::vector<Transfer*>& transfers, std::vector<Transfer*>& broken);
 };
 
-S3Client::S3Client(const S3Settings& settings)
-    : state_(new State{settings, nullptr, {}}) {}
+S3Client::S3Client(const S3Settings& settings) : state_(new State{settings, nullptr, {}}) {}
 S3Client::~S3Client() = default;
 
 bool S3Client::State::prepare(std::size_t count) {
@@ -266,8 +271,8 @@ Result<std::vector<S3Answer>> S3Client::run(std::span<const S3Request> requests)
 std::string url_encoded(std::string_view text) {
   std::string out;
   for (const char c : text) {
-    const bool is_plain = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
-                          c == '-' || c == '_' || c == '.' || c == '~';
+    const bool is_plain = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+                          (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.' || c == '~';
     if (is_plain) {
       out += c;
       continue;

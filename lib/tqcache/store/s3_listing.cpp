@@ -103,7 +103,8 @@ struct ListingFields {
   }
 
   bool take_size(const std::string& text) {
-    const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), object.bytes);
+    const auto [stop, status] =
+        std::from_chars(text.data(), text.data() + text.size(), object.bytes);
     if (status == std::errc() && stop == text.data() + text.size()) return true;
     wrong = "size " + text;
     return false;
@@ -121,7 +122,8 @@ struct ListingFields {
 
 Result<S3Listing> parse_s3_listing(ByteView xml) {
   ListingFields fields;
-  XmlReader reader([&](const std::string& path, const std::string& text) { return fields.take(path, text); });
+  XmlReader reader(
+      [&](const std::string& path, const std::string& text) { return fields.take(path, text); });
   const bool read = reader.read(xml);
   if (!fields.wrong.empty()) return bad_listing(fields.wrong);
   if (!read || !fields.is_listing) return bad_listing("not understood");

@@ -4,7 +4,8 @@
 // Safe for untrusted input: read by expat, without document types or entities of its own, and with
 // bounds for depth and lengths.
 //
-// Only for the sources of store. Source: Amazon S3 API reference, ListObjectsV2 and "Error responses".
+// Only for the sources of store. Source: Amazon S3 API reference, ListObjectsV2 and "Error
+// responses".
 
 #include <cstdint>
 #include <string>

@@ -19,7 +19,9 @@ ErrorCode code_of(int status) {
   }
 }
 
-Error sqlite_error(int status) { return {code_of(status), std::string("index: ") + sqlite3_errstr(status)}; }
+Error sqlite_error(int status) {
+  return {code_of(status), std::string("index: ") + sqlite3_errstr(status)};
+}
 
 }  // namespace
 

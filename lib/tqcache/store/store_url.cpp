@@ -7,7 +7,9 @@
 namespace tqcache::store {
 namespace {
 
-Error bad_url(const std::string& what) { return {ErrorCode::kInvalidArgument, "store URL: " + what}; }
+Error bad_url(const std::string& what) {
+  return {ErrorCode::kInvalidArgument, "store URL: " + what};
+}
 
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';

@@ -33,6 +33,7 @@ Result<StoreUrl> parse_store_url(std::string_view url);
 Result<void> check_all_taken(const StoreUrl& url);
 
 // A whole number up to `limit`. Errors: kInvalidArgument, naming `what`.
-Result<std::uint64_t> parse_number(std::string_view what, std::string_view text, std::uint64_t limit);
+Result<std::uint64_t> parse_number(std::string_view what, std::string_view text,
+                                   std::uint64_t limit);
 
 }  // namespace tqcache::store
