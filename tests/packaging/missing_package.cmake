@@ -22,5 +22,5 @@ expect_missing(libtbb-dev ${CMAKE_COMMAND} -DCMAKE_DISABLE_FIND_PACKAGE_TBB=ON)
 expect_missing("libtbb-dev libcli11-dev" ${CMAKE_COMMAND}
   -DCMAKE_DISABLE_FIND_PACKAGE_TBB=ON -DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON)
 expect_missing(
-  "libzstd-dev libxxhash-dev libssl-dev libpcre2-dev libutf8proc-dev libopenblas-dev libzip-dev zlib1g-dev libfmt-dev libedit-dev"
+  "libzstd-dev libxxhash-dev libssl-dev libpcre2-dev libutf8proc-dev libopenblas-dev libzip-dev zlib1g-dev libfmt-dev libsqlite3-dev libedit-dev"
   ${CMAKE_COMMAND} -E env PKG_CONFIG_LIBDIR=${WORK_DIR}/nowhere ${CMAKE_COMMAND})
