@@ -105,25 +105,25 @@ TQC_AVX2_INLINE Factors factors_of_blocks(const std::byte* blocks, const float* 
 }
 
 // Eight steps times their f16, times x's scales.
-TQC_AVX2_INLINE __m256 multiply_steps(const std::int8_t* steps, __m256 half, __m256 of_x) {
-  const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(steps));
+TQC_AVX2_INLINE __m256 multiply_steps(std::uint64_t steps, __m256 half, __m256 of_x) {
+  const __m128i eight = _mm_cvtsi64_si128(static_cast<long long>(steps));
   return _mm256_mul_ps(_mm256_mul_ps(half, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight))), of_x);
 }
 
 template <std::size_t kRun>
-TQC_AVX2_INLINE void store_factors(const std::int8_t* steps, const std::byte* half,
+TQC_AVX2_INLINE void store_factors(const std::uint64_t* steps, const std::byte* half,
                                    const float* scales_of_x, float* factors) {
   const __m256 factor = _mm256_set1_ps(load_half(half)), of_x = _mm256_loadu_ps(scales_of_x);
   if constexpr (kRun == 32) {
-    _mm256_storeu_ps(factors, multiply_steps(steps, factor, of_x));
+    _mm256_storeu_ps(factors, multiply_steps(steps[0], factor, of_x));
     return;
   }
   const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);  // two runs are one group
   const __m256i upper = _mm256_add_epi32(twice, _mm256_set1_epi32(4));
   const __m256 low_x = _mm256_permutevar8x32_ps(of_x, twice);
   const __m256 high_x = _mm256_permutevar8x32_ps(of_x, upper);
-  _mm256_storeu_ps(factors, multiply_steps(steps, factor, low_x));
-  _mm256_storeu_ps(factors + 8, multiply_steps(steps + 8, factor, high_x));
+  _mm256_storeu_ps(factors, multiply_steps(steps[0], factor, low_x));
+  _mm256_storeu_ps(factors + 8, multiply_steps(steps[1], factor, high_x));
 }
 
 // Of a block of 256.

@@ -94,15 +94,11 @@ struct Factors {
 };
 
 template <class Form>
-TQC_AVX512_INLINE __m512 factors_of_runs(const std::int8_t* steps, const std::byte* half,
+TQC_AVX512_INLINE __m512 factors_of_runs(const std::uint64_t* steps, const std::byte* half,
                                          __m512 of_x) {
-  __m512i wide;
-  if constexpr (Form::kRun == 16) {
-    wide = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(steps)));
-  } else {
-    const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(steps));
-    wide = _mm512_castsi256_si512(_mm256_cvtepi8_epi32(eight));
-  }
+  const auto first = static_cast<long long>(steps[0]);
+  const auto last = static_cast<long long>(steps[Form::kRuns / 8 - 1]);
+  const __m512i wide = _mm512_cvtepi8_epi32(_mm_set_epi64x(last, first));
   const __m512 factor = _mm512_set1_ps(_cvtsh_ss(forms::load<std::uint16_t>(half)));
   return _mm512_mul_ps(_mm512_mul_ps(factor, _mm512_cvtepi32_ps(wide)), of_x);
 }

@@ -13,12 +13,17 @@
 
 namespace tqcache::tensors::forms {
 
-// Of every run, unpacked; of 6 bits at most and a sign.
+// Of every run a signed byte, eight to a word, the first in its lowest byte. Words, since bytes
+// that are stored one by one and loaded together cost more than all the rest.
 template <std::size_t kRuns>
 struct Steps {
-  std::int8_t scale[kRuns];
-  std::int8_t minimum[kRuns];  // 0 in forms without minimum
+  std::uint64_t scale[kRuns / 8];
+  std::uint64_t minimum[kRuns / 8];  // 0 in forms without minimum
 };
+
+TQC_FORM_INLINE float step_at(const std::uint64_t* words, std::size_t run) {
+  return static_cast<float>(static_cast<std::int8_t>(words[run / 8] >> run % 8 * 8 & 255));
+}
 
 // Bits [shift, shift + n) of each of 32 bytes.
 TQC_FORM_INLINE void load_bits(const std::byte* bytes, std::size_t shift, std::size_t n,
@@ -59,8 +64,8 @@ struct Form256 {
     if constexpr (kWithMinimum) minimum = load_half(block + Form::kMinimumAt);
     Scales<kRuns> scales;
     for (std::size_t i = 0; i < kRuns; ++i) {
-      scales.scale[i] = scale * static_cast<float>(steps.scale[i]);
-      scales.minimum[i] = minimum * static_cast<float>(steps.minimum[i]);
+      scales.scale[i] = scale * step_at(steps.scale, i);
+      scales.minimum[i] = minimum * step_at(steps.minimum, i);
     }
     return scales;
   }
@@ -76,12 +81,7 @@ struct Q2_K : Form256<Q2_K, TensorType::kQ2_K, 84, 16, 0, true> {
     constexpr std::uint64_t kFour = 0x0f0f0f0f0f0f0f0f;
     const auto first = load<std::uint64_t>(block + kStepsAt);
     const auto last = load<std::uint64_t>(block + kStepsAt + 8);
-    const std::uint64_t scale[2] = {first & kFour, last & kFour};
-    const std::uint64_t minimum[2] = {first >> 4 & kFour, last >> 4 & kFour};
-    Steps<kRuns> steps;
-    std::memcpy(steps.scale, scale, sizeof(scale));
-    std::memcpy(steps.minimum, minimum, sizeof(minimum));
-    return steps;
+    return {{first & kFour, last & kFour}, {first >> 4 & kFour, last >> 4 & kFour}};
   }
 
   TQC_FORM_INLINE void codes(const std::byte* block, std::size_t g, std::uint8_t* code) {
@@ -98,21 +98,21 @@ struct Q3_K : Form256<Q3_K, TensorType::kQ3_K, 110, 16, 4, false> {
   // Six bits less 32. The lower four of steps 0 to 7 are the lower halves of eight bytes, those of
   // 8 to 15 the upper ones; four bytes hold the upper two of steps i, i + 4, i + 8 and i + 12.
   TQC_FORM_INLINE Steps<kRuns> steps(const std::byte* block) {
-    constexpr std::uint32_t kFour = 0x0f0f0f0f, kTwo = 0x30303030, kSixth = 0x20202020;
-    const auto a = load<std::uint32_t>(block + kStepsAt);
-    const auto b = load<std::uint32_t>(block + kStepsAt + 4);
-    const auto upper = load<std::uint32_t>(block + kStepsAt + 8);
-    const std::uint32_t scale[4] = {
-        (a & kFour) | (upper << 4 & kTwo), (b & kFour) | (upper << 2 & kTwo),
-        (a >> 4 & kFour) | (upper & kTwo), (b >> 4 & kFour) | (upper >> 2 & kTwo)};
-    Steps<kRuns> steps{};
-    for (std::size_t i = 0; i < 4; ++i) {  // less 32: the sixth bit becomes the sign's
-      const std::uint32_t lifted = scale[i] ^ kSixth;
-      const std::uint32_t sign = lifted & kSixth;
-      const std::uint32_t lowered = lifted | sign << 1 | sign << 2;
-      std::memcpy(steps.scale + 4 * i, &lowered, sizeof(lowered));
-    }
-    return steps;
+    constexpr std::uint64_t kFour = 0x0f0f0f0f0f0f0f0f, kTwo = 0x3030303030303030;
+    const auto lower = load<std::uint64_t>(block + kStepsAt);
+    const std::uint64_t upper = load<std::uint32_t>(block + kStepsAt + 8);
+    const std::uint64_t first = upper << 4 | upper << 34, last = upper | (upper >> 2) << 32;
+    return {
+        {less_32((lower & kFour) | (first & kTwo)), less_32((lower >> 4 & kFour) | (last & kTwo))},
+        {}};
+  }
+
+  // Of eight numbers of six bits: without the sixth, which becomes the sign.
+  TQC_FORM_INLINE std::uint64_t less_32(std::uint64_t words) {
+    constexpr std::uint64_t kSixth = 0x2020202020202020;
+    const std::uint64_t lifted = words ^ kSixth;
+    const std::uint64_t sign = lifted & kSixth;
+    return lifted | sign << 1 | sign << 2;
   }
 
   TQC_FORM_INLINE void codes(const std::byte* block, std::size_t g, std::uint8_t* code) {
@@ -128,12 +128,9 @@ TQC_FORM_INLINE Steps<8> load_six_bit_steps(const std::byte* bytes) {
   const auto scales = load<std::uint32_t>(bytes);
   const auto minima = load<std::uint32_t>(bytes + 4);
   const auto lower = load<std::uint32_t>(bytes + 8);
-  const std::uint32_t scale[2] = {scales & kSix, (lower & kFour) | (scales >> 2 & kTwo)};
-  const std::uint32_t minimum[2] = {minima & kSix, (lower >> 4 & kFour) | (minima >> 2 & kTwo)};
-  Steps<8> steps;
-  std::memcpy(steps.scale, scale, sizeof(scale));
-  std::memcpy(steps.minimum, minimum, sizeof(minimum));
-  return steps;
+  const std::uint64_t last_scales = (lower & kFour) | (scales >> 2 & kTwo);
+  const std::uint64_t last_minima = (lower >> 4 & kFour) | (minima >> 2 & kTwo);
+  return {{(scales & kSix) | last_scales << 32}, {(minima & kSix) | last_minima << 32}};
 }
 
 struct Q4_K : Form256<Q4_K, TensorType::kQ4_K, 144, 32, 0, true> {
@@ -177,9 +174,7 @@ struct Q6_K : Form256<Q6_K, TensorType::kQ6_K, 210, 16, 32, false> {
   static constexpr std::size_t kScaleAt = 208;
 
   TQC_FORM_INLINE Steps<kRuns> steps(const std::byte* block) {
-    Steps<kRuns> steps{};
-    std::memcpy(steps.scale, block + kStepsAt, kRuns);
-    return steps;
+    return {{load<std::uint64_t>(block + kStepsAt), load<std::uint64_t>(block + kStepsAt + 8)}, {}};
   }
 
   TQC_FORM_INLINE void codes(const std::byte* block, std::size_t g, std::uint8_t* code) {
