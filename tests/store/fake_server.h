@@ -19,11 +19,14 @@ namespace tqcache::test {
 // In the place of an answer: none, until the other side gives up.
 inline const std::string kSilence = "(silence)";
 
+// For each connection, what it is answered.
+using Script = std::vector<std::vector<std::string>>;
+
 class FakeServer {
  public:
   // Connection i gets answers[i], the last of them every further one too: one answer to each thing
   // that arrives, and then the end of the connection.
-  explicit FakeServer(std::vector<std::vector<std::string>> answers)
+  explicit FakeServer(Script answers)
       : answers_(std::move(answers)), listening_(::socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -78,7 +81,7 @@ class FakeServer {
     }
   }
 
-  std::vector<std::vector<std::string>> answers_;
+  Script answers_;
   int listening_;
   int end_[2] = {-1, -1};
   int port_ = 0;

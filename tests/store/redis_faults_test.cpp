@@ -23,14 +23,14 @@ std::unique_ptr<Backend> open(const FakeServer& server, std::uint64_t max_value_
 }
 
 Error error_of(const std::string& answer) {
-  const FakeServer server({{answer}});
+  const FakeServer server(Script{{answer}});
   return open(server)->get("a").error();
 }
 
 TEST(RedisFaults, TellsOfAServerThatIsGone) {
   std::string address;
   {
-    const FakeServer server({{}});
+    const FakeServer server(Script{{}});
     address = server.address();
   }
   const auto backend = store::open_backend("redis://" + address, {});
@@ -42,7 +42,7 @@ TEST(RedisFaults, TellsOfAServerThatIsGone) {
 }
 
 TEST(RedisFaults, GivesUpAServerThatIsSilent) {
-  const FakeServer server({{kSilence}});
+  const FakeServer server(Script{{kSilence}});
   const Error error = open(server)->get("a").error();
   EXPECT_EQ(error.code, ErrorCode::kIo);
   EXPECT_THAT(error.message, HasSubstr("nothing for 200 ms"));
@@ -50,25 +50,25 @@ TEST(RedisFaults, GivesUpAServerThatIsSilent) {
 }
 
 TEST(RedisFaults, AsksAgainWhenAConnectionBreaks) {
-  const FakeServer server({{""}, {kValue}});
+  const FakeServer server(Script{{""}, {kValue}});
   EXPECT_TRUE(open(server)->get("a")->has_value());
 }
 
 TEST(RedisFaults, AsksAgainWhenAConnectionBreaksInTheMiddleOfAValue) {
-  const FakeServer server({{"$5\r\nval"}, {kValue}});
+  const FakeServer server(Script{{"$5\r\nval"}, {kValue}});
   const auto value = open(server)->get("a");
   ASSERT_TRUE(value.ok()) << value.error().message;
   EXPECT_EQ(**value, Bytes(as_bytes("value").begin(), as_bytes("value").end()));
 }
 
 TEST(RedisFaults, GivesUpWhenASecondConnectionBreaks) {
-  const FakeServer server({{"$5\r\nval"}});
+  const FakeServer server(Script{{"$5\r\nval"}});
   EXPECT_EQ(open(server)->get("a").error().code, ErrorCode::kIo);
   EXPECT_EQ(server.n_connections(), 2);
 }
 
 TEST(RedisFaults, GoesOnWithANewConnectionAfterAnError) {
-  const FakeServer server({{"nonsense\r\n"}, {kValue}});
+  const FakeServer server(Script{{"nonsense\r\n"}, {kValue}});
   const auto backend = open(server);
   EXPECT_EQ(backend->get("a").error().code, ErrorCode::kCorrupt);
   EXPECT_TRUE(backend->get("a").ok());
@@ -98,18 +98,18 @@ TEST(RedisFaults, TellsWhyItWasRefused) {
 }
 
 TEST(RedisFaults, FollowsARedirection) {
-  const FakeServer other({{kValue}});
-  const FakeServer first({{"-MOVED 15495 " + other.address() + "\r\n", "-ERR no\r\n"}});
+  const FakeServer other(Script{{kValue}});
+  const FakeServer first(Script{{"-MOVED 15495 " + other.address() + "\r\n", "-ERR no\r\n"}});
   EXPECT_TRUE(open(first)->get("a")->has_value());
 }
 
 TEST(RedisFaults, AsksForTheSlotsOnce) {
   // One node has all slots; what is asked afterwards goes there.
-  const FakeServer other({{kValue, kValue}});
+  const FakeServer other(Script{{kValue, kValue}});
   const std::string port = other.address().substr(other.address().find(':') + 1);
   const std::string slots =
       "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:" + port + "\r\n";
-  const FakeServer first({{"-MOVED 15495 " + other.address() + "\r\n", slots}});
+  const FakeServer first(Script{{"-MOVED 15495 " + other.address() + "\r\n", slots}});
   const auto backend = open(first);
   EXPECT_TRUE(backend->get("a").ok());
   EXPECT_TRUE(backend->get("b").ok());
@@ -117,8 +117,8 @@ TEST(RedisFaults, AsksForTheSlotsOnce) {
 }
 
 TEST(RedisFaults, FollowsARedirectionForOneCommand) {
-  const FakeServer other({{"+OK\r\n" + kValue}});
-  const FakeServer first({{"-ASK 15495 " + other.address() + "\r\n", kValue}});
+  const FakeServer other(Script{{"+OK\r\n" + kValue}});
+  const FakeServer first(Script{{"-ASK 15495 " + other.address() + "\r\n", kValue}});
   const auto backend = open(first);
   EXPECT_TRUE(backend->get("a")->has_value());
   EXPECT_TRUE(backend->get("a")->has_value());
@@ -127,17 +127,18 @@ TEST(RedisFaults, FollowsARedirectionForOneCommand) {
 
 TEST(RedisFaults, GivesUpNodesThatPointAtEachOther) {
   // An empty host means the node itself.
-  const FakeServer server({std::vector<std::string>(50, "-ASK 1 :0\r\n")});
+  const FakeServer server(Script{std::vector<std::string>(50, "-ASK 1 :0\r\n")});
   EXPECT_EQ(open(server)->get("a").error().code, ErrorCode::kInvalidArgument);  // no such port
   const std::string itself(":" + server.address().substr(server.address().find(':') + 1));
-  const FakeServer circle({std::vector<std::string>(50, "-MOVED 1 127.0.0.1" + itself + "\r\n")});
+  const FakeServer circle(
+      Script{std::vector<std::string>(50, "-MOVED 1 127.0.0.1" + itself + "\r\n")});
   EXPECT_FALSE(open(circle)->get("a").ok());
 }
 
 TEST(RedisFaults, RefusesAListingThatIsNone) {
   for (const char* scan : {"*0\r\n", "*2\r\n$1\r\n0\r\n$1\r\nx\r\n", "*2\r\n$-1\r\n*0\r\n",
                            "*2\r\n$1\r\n0\r\n*1\r\n$5\r\nother\r\n"}) {
-    const FakeServer server({{"-ERR no cluster\r\n", scan}});
+    const FakeServer server(Script{{"-ERR no cluster\r\n", scan}});
     const Result<void> done =
         open(server)->list("", [](const store::Entry&) -> Result<void> { return {}; });
     ASSERT_FALSE(done.ok()) << scan;

@@ -42,13 +42,13 @@ class S3Faults : public testing::Test {
   }
 
   static Error error_of(const std::string& answer) {
-    const FakeServer server({{answer}});
+    const FakeServer server(Script{{answer}});
     return open(server.address())->get("a").error();
   }
 
   static Result<void> list(const std::string& body, const std::string& headers,
                            std::vector<Entry>& entries) {
-    const FakeServer server({{http(200, body, headers)}});
+    const FakeServer server(Script{{http(200, body, headers)}});
     return open(server.address())->list("", [&](const Entry& entry) -> Result<void> {
       entries.push_back(entry);
       return {};
@@ -67,20 +67,20 @@ TEST_F(S3Faults, WantsToKnowWhoAsks) {
 TEST_F(S3Faults, TellsOfAServiceThatIsGone) {
   std::string address;
   {
-    const FakeServer server({{}});
+    const FakeServer server(Script{{}});
     address = server.address();
   }
   EXPECT_EQ(open(address)->get("a").error().code, ErrorCode::kIo);
 }
 
 TEST_F(S3Faults, GivesUpAServiceThatIsSilent) {
-  const FakeServer server({{kSilence}});
+  const FakeServer server(Script{{kSilence}});
   EXPECT_EQ(open(server.address())->get("a").error().code, ErrorCode::kIo);
 }
 
 TEST_F(S3Faults, AsksAgainWhenAConnectionBreaksInTheMiddleOfAValue) {
   const std::string whole = http(200, "value");
-  const FakeServer server({{whole.substr(0, whole.size() - 2)}, {whole}});
+  const FakeServer server(Script{{whole.substr(0, whole.size() - 2)}, {whole}});
   const auto value = open(server.address())->get("a");
   ASSERT_TRUE(value.ok()) << value.error().message;
   EXPECT_EQ((*value)->size(), 5u);
@@ -115,12 +115,12 @@ TEST_F(S3Faults, TellsWhyItWasRefused) {
 }
 
 TEST_F(S3Faults, MissesAKeyThatIsNotThere) {
-  const FakeServer server({{http(404, error_body("NoSuchKey"))}});
+  const FakeServer server(Script{{http(404, error_body("NoSuchKey"))}});
   EXPECT_FALSE(open(server.address())->get("a")->has_value());
 }
 
 TEST_F(S3Faults, LooksBeforeItPutsWhereThereAreNoConditions) {
-  const FakeServer server({{http(501, error_body("NotImplemented")), http(404), http(200)}});
+  const FakeServer server(Script{{http(501, error_body("NotImplemented")), http(404), http(200)}});
   const auto backend = open(server.address());
   const auto outcome = backend->put("a", {});
   ASSERT_TRUE(outcome.ok()) << outcome.error().message;
@@ -128,16 +128,16 @@ TEST_F(S3Faults, LooksBeforeItPutsWhereThereAreNoConditions) {
 }
 
 TEST_F(S3Faults, RemembersThatThereAreNoConditions) {
-  const FakeServer server({{http(501), http(404), http(200), http(200)}});
+  const FakeServer server(Script{{http(501), http(404), http(200), http(200)}});
   const auto backend = open(server.address());
   EXPECT_EQ(*backend->put("a", {}), PutOutcome::kStored);
   EXPECT_EQ(*backend->put("a", {}), PutOutcome::kExisted);  // by HEAD alone
 }
 
 TEST_F(S3Faults, PutsAgainWhatAnotherWasPutting) {
-  const FakeServer server({{http(409), http(412)}});
+  const FakeServer server(Script{{http(409), http(412)}});
   EXPECT_EQ(*open(server.address())->put("a", {}), PutOutcome::kExisted);
-  const FakeServer stubborn({std::vector<std::string>(9, http(409))});
+  const FakeServer stubborn(Script{std::vector<std::string>(9, http(409))});
   EXPECT_EQ(open(stubborn.address())->put("a", {}).error().code, ErrorCode::kBusy);
 }
 
@@ -169,7 +169,7 @@ TEST_F(S3Faults, EndsAListingThatGoesRoundInCircles) {
   const std::string body =
       "<ListBucketResult><IsTruncated>true</IsTruncated>"
       "<NextContinuationToken>t</NextContinuationToken></ListBucketResult>";
-  const FakeServer server({{http(200, body), http(200, body)}});
+  const FakeServer server(Script{{http(200, body), http(200, body)}});
   const Result<void> done =
       open(server.address())->list("", [](const Entry&) -> Result<void> { return {}; });
   ASSERT_FALSE(done.ok());
