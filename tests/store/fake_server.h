@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -28,6 +29,8 @@ class FakeServer {
   // that arrives, and then the end of the connection.
   explicit FakeServer(Script answers)
       : answers_(std::move(answers)), listening_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    // What store/backend.h asks of everyone who wants to be told of broken connections.
+    ::signal(SIGPIPE, SIG_IGN);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

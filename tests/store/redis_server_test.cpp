@@ -21,6 +21,8 @@ using store::Backend;
 // A server of its own, on a socket in a folder.
 class RedisServer : public testing::Test {
  protected:
+  // What store/backend.h asks of everyone who wants to be told of broken connections.
+  RedisServer() { ::signal(SIGPIPE, SIG_IGN); }
   ~RedisServer() override { stop(); }
 
   void start(std::vector<std::string> more = {}) {
