@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "tqcache/codec/float_rows.h"
+#include "tqcache/codec/row_buffer.h"
 #include "tqcache/codec/row_map.h"
 
 namespace tqcache::cache {
@@ -60,7 +60,7 @@ Result<void> HeadCoder::encode(codec::VectorRows x, std::int64_t first, std::siz
     return codec.encode(x, centre, order, n_tokens, n_skipped, codes, scales);
   }
   const std::size_t dim = codec.head_dim();
-  codec::FloatRows centred(n_tokens, dim), mapped(n_tokens, dim);
+  codec::RowBuffer centred(n_tokens, dim), mapped(n_tokens, dim);
   AlignedFloats turned;
   codec.kernels().centre_rows(x, n_tokens, dim, centre, /*first_token=*/0, centred.data());
   if (is_mapped_before_rope(side_)) turn_rows_back(*side_.mean.rope, first, dim, centred.all());
@@ -75,13 +75,13 @@ void HeadCoder::decode(const codec::PackedHead& head, std::int64_t first, std::s
   const codec::HeadCodec& codec = side_.codec;
   const std::size_t dim = codec.head_dim();
   const codec::Centre centre = mean_.centre(kv_head_);
-  codec::FloatRows decoded(n_tokens, dim);
+  codec::RowBuffer decoded(n_tokens, dim);
   codec.decode(head, side_.outliers.order(kv_head_), n_tokens, decoded.all());
   if (!side_.maps.is_there()) {
     return codec.kernels().restore_rows({decoded.data(), n_tokens, dim, /*turns=*/false}, centre,
                                         to_size(first), out);
   }
-  codec::FloatRows mapped(n_tokens, dim);
+  codec::RowBuffer mapped(n_tokens, dim);
   AlignedFloats turned;
   codec::multiply_rows(decoded.all(), rows(turned), dim, mapped.all(), codec.kernels());
   codec.kernels().restore_rows({mapped.data(), n_tokens, dim, is_mapped_before_rope(side_)}, centre,

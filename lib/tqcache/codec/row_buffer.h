@@ -1,5 +1,5 @@
 #pragma once
-// codec/float_rows.h: memory for head vectors of f32 on their way from one step to the next.
+// codec/row_buffer.h: memory for head vectors of f32 on their way from one step to the next.
 //
 // Aligned as vector units like it. Not zeroed: a block of them is up to 1 MiB, and every value is
 // written before it is read.
@@ -13,9 +13,9 @@
 
 namespace tqcache::codec {
 
-class FloatRows {
+class RowBuffer {
  public:
-  FloatRows(std::size_t n, std::size_t dim)
+  RowBuffer(std::size_t n, std::size_t dim)
       : n_(n), dim_(dim), values_(AlignedAllocator<float>().allocate(n * dim)) {}
 
   std::size_t size() const { return n_; }
