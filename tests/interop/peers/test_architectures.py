@@ -60,7 +60,7 @@ def relative_errors(rows, reference):
     return np.linalg.norm(rows - reference, axis=1) / np.linalg.norm(reference, axis=1)
 
 
-class Architectures(support.PeerTest):
+class Logits(support.PeerTest):
     def logits(self, path, prefill=(), steps=(), **files):
         """Logits of every token that the decoder takes, by a small program of the tests."""
         out = self.folder / "logits.f32"
@@ -85,6 +85,8 @@ class Architectures(support.PeerTest):
         self.assertLess(errors.max(), bound, f"token {errors.argmax()}")
         return errors.max()
 
+
+class Architectures(Logits):
     def test_logits(self):
         """A prompt, and the same tokens one by one."""
         ids = ids_of(N_TOKENS)
@@ -129,7 +131,7 @@ class Architectures(support.PeerTest):
         self.for_all(["gemma3", "qwen3_next", "qwen3_5"], check)
 
 
-class Exchange(Architectures):
+class Exchange(Logits):
     """Caches of transformers, whose windows are a token shorter and whose states are transposed."""
 
     def test_from_transformers(self):
