@@ -61,10 +61,10 @@ void attention(benchmark::State& state, Layers* layers, const std::string& prese
   std::vector<float> q(n_values), out(n_values);
   load_f32(Dtype::kF16, noise.data(), q);
   const model::Workers one_worker(1);
-  model::StepAttention step(config.head_shape(), config.n_heads, config.rope, model::Scorer::kFast,
-                            *kernels);
+  model::StepAttention step(config.head_shape(), config.n_heads, config.rope,
+                            {config.score_scale(), 0}, model::Scorer::kFast, *kernels);
   for (auto _ : state) {
-    step.attend(layer, n_tokens, q, out, one_worker);
+    step.attend(layer, n_tokens, 0, q, out, one_worker);
     benchmark::DoNotOptimize(out.data());
   }
   const auto bytes = static_cast<double>(cache::byte_count(layer.k, layer.shape, n_tokens).used +

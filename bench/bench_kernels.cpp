@@ -20,7 +20,9 @@
 #include "tqcache/cache/centring_score.h"
 #include "tqcache/codec/block_codec.h"
 #include "tqcache/codec/query_group.h"
+#include "tqcache/model/block_kernels.h"
 #include "tqcache/model/kernels.h"
+#include "tqcache/model/quantized_vector.h"
 
 namespace {
 
@@ -152,11 +154,12 @@ void score_centred(benchmark::State& state, const Kernels* kernels, Precision pr
 void score_q8(benchmark::State& state, std::size_t n_keys) {
   constexpr std::size_t kRow = kDim / 32 * 34;
   AlignedBytes rows(n_keys * kRow, std::byte{0x11});
-  const std::vector<float> q = random_floats(kDim, 3);
+  const model::QuantizedVector q(random_floats(kDim, 3), model::best_blocks());
+  const auto dot = model::best_blocks().dot.front();  // Q8_0 is the first of the types
   std::vector<float> scores(n_keys);
   for (auto _ : state) {
     for (std::size_t i = 0; i < n_keys; ++i) {
-      scores[i] = model::best_kernels().dot_q8_0(rows.data() + i * kRow, q.data(), kDim);
+      scores[i] = dot(rows.data() + i * kRow, q.view(), kDim / model::kGroup);
     }
     benchmark::ClobberMemory();
   }

@@ -77,6 +77,7 @@ inline model::ModelConfig bench_config() {
   config.n_heads = 16;
   config.n_kv_heads = 4;
   config.head_dim = 128;
+  config.qk_norms = true;
   config.vocab_size = 512;
   config.context_length = 1 << 18;
   config.rms_norm_epsilon = 1e-6f;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the benchmarks that README tells of, and writes their medians to a file, with the machine and
-# the commands. Takes about five minutes; whatever else the machine does shows in the numbers.
+# the commands. Takes about six minutes; whatever else the machine does shows in the numbers.
 #
 # usage: bench/record.sh FILE        for example bench/results/2026-11-21.txt
 set -euo pipefail
@@ -33,6 +33,8 @@ record() {
   record bench_generate '/(0|4096|32768)/'
   record bench_open '.'
   record bench_planes '.'
+  record bench_trellis '/d128/avx|eigen/128'
+  record bench_archive '/0.24$|choose|memcpy'
   record bench_interop '.'
 } > "$out.part"
 mv "$out.part" "$out"

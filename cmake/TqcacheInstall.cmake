@@ -7,11 +7,17 @@ set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tqcache)
 
 install(TARGETS tqcache EXPORT tqcacheTargets)
 install(EXPORT tqcacheTargets NAMESPACE tqcache:: DESTINATION ${config_dir})
-# For the modules' own sources: json_fields.h shows another library's types, lane_rotation.h and
-# what ends in _lanes.h are compiled into each table of kernels.
+# For the modules' own sources: json_fields.h, hf_rope.h and tokenizer_json_parts.h show another
+# library's types; lane_rotation.h, block_codes_*.h, lanes_*.h and what ends in _lanes.h are compiled
+# into each table of kernels; engines of the store are had by backend.h.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/lib/tqcache DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h" PATTERN "json_fields.h" EXCLUDE
-  PATTERN "lane_rotation.h" EXCLUDE PATTERN "*_lanes.h" EXCLUDE)
+  FILES_MATCHING PATTERN "*.h" PATTERN "json_fields.h" EXCLUDE PATTERN "hf_rope.h" EXCLUDE
+  PATTERN "tokenizer_json_parts.h" EXCLUDE PATTERN "block_codes_*.h" EXCLUDE
+  PATTERN "lanes_*.h" EXCLUDE
+  PATTERN "lane_rotation.h" EXCLUDE PATTERN "*_lanes.h" EXCLUDE
+  PATTERN "redis_*.h" EXCLUDE PATTERN "s3_*.h" EXCLUDE PATTERN "sqlite.h" EXCLUDE
+  PATTERN "dir_*.h" EXCLUDE PATTERN "memory_backend.h" EXCLUDE PATTERN "store_url.h" EXCLUDE
+  PATTERN "engine_text.h" EXCLUDE)
 if(TARGET tqcache_cli)
   set_target_properties(tqcache_cli PROPERTIES
     INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")

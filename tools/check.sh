@@ -2,7 +2,7 @@
 # Builds tqcache and runs its tests, installing first what is missing. The last lines are ctest's
 # own summary.
 #
-# usage: tools/check.sh [--clang] [--neon] [--asan] [--interop] [--chromium] [--jobs N]
+# usage: tools/check.sh [--clang] [--neon] [--asan] [--interop] [--chromium] [--servers] [--jobs N]
 #        tools/check.sh --fuzz [--fuzz-seconds N] [--fuzz-runs N] [--fuzz-target NAME]... [--jobs N]
 #        tools/check.sh --coverage [--jobs N]
 #   --clang   first compile everything with clang 14 as well, warnings as errors
@@ -12,6 +12,8 @@
 #   --interop with the tests run those with real mlx-lm, transformers and llama.cpp as well, which
 #             are installed in build/peers meanwhile (docs/interop.md); those of what cannot be had do
 #             not run
+#   --servers with the tests run those of the store with real engines: Redis, a Redis Cluster, Ceph's S3,
+#             which are installed (73 MB) and then started and stopped on free ports
 #   --chromium install a browser without a window (98 MB), so that the tests which look at reports run
 #   --jobs N  processes at a time (default: all processors)
 # With CI=true in the environment warnings are errors in every step.
@@ -30,6 +32,7 @@ with_neon=false
 with_asan=false
 with_interop=false
 with_chromium=false
+with_servers=false
 with_fuzz=false
 with_coverage=false
 fuzz_limit=-max_total_time=60
@@ -54,6 +57,7 @@ while [ $# -gt 0 ]; do
     --asan) with_asan=true ;;
     --interop) with_interop=true ;;
     --chromium) with_chromium=true ;;
+    --servers) with_servers=true ;;
     --fuzz) with_fuzz=true ;;
     --coverage) with_coverage=true ;;
     --jobs) want_number "$@"; jobs=$2; shift ;;
@@ -192,6 +196,7 @@ if $with_clang || $with_asan; then groups+=(clang); fi
 ! $with_neon || groups+=(neon)
 ! $with_interop || groups+=(interop)
 ! $with_chromium || groups+=(chromium)
+! $with_servers || groups+=(servers)
 ! $with_fuzz || groups+=(fuzz)
 ! $with_coverage || groups+=(coverage)
 tools/install-deps.sh "${groups[@]}"
@@ -213,5 +218,7 @@ if $with_asan; then
   run_tests asan
 fi
 if $with_interop; then await_peers; fi
-configure_and_build dev "$werror" -DTQCACHE_PEERS="$peers"
+servers=OFF
+! $with_servers || servers=ON
+configure_and_build dev "$werror" -DTQCACHE_PEERS="$peers" -DTQCACHE_STORE_SERVERS="$servers"
 run_tests dev

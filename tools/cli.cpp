@@ -109,13 +109,6 @@ CLI::Validator file_name() {
   return {check, ""};
 }
 
-Result<void> check_sampling(const model::SamplerOptions& sampling) {
-  if (Result<void> valid = model::validate(sampling); !valid) {
-    return usage_error("--" + valid.error().message);
-  }
-  return {};
-}
-
 bool asks_for_json(const std::vector<std::string>& args) {
   return std::find(args.begin(), args.end(), "--json") != args.end();
 }
@@ -166,30 +159,6 @@ void add_no_tokens_flag(CLI::App& app, bool& no_tokens) {
 
 void add_force_flag(CLI::App& app, bool& force) {
   app.add_flag("-f,--force", force, "Replace the output file if it exists");
-}
-
-void add_sampling_flags(CLI::App& app, model::SamplerOptions& sampling) {
-  const std::string group = "Sampling";
-  app.add_option("--temperature", sampling.temperature, "0: always the most probable token")
-      ->type_name("T")
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--top-k", sampling.top_k, "Draw from this many tokens; 0: all")
-      ->type_name("K")
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--top-p", sampling.top_p, "Draw from the fewest that reach this probability")
-      ->type_name("P")
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--min-p", sampling.min_p, "Leave out those below this share of the most probable")
-      ->type_name("P")
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--seed", sampling.seed, "The same seed gives the same text")
-      ->type_name("N")
-      ->group(group)
-      ->capture_default_str();
 }
 
 void add_compression_flags(CLI::App& app, CompressionFlags& flags, const std::string& method) {

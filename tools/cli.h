@@ -61,9 +61,6 @@ CLI::Validator at_least(std::int64_t minimum);
 // A check for add_option: not empty, as a script's unset variable would be.
 CLI::Validator file_name();
 
-// Errors: kInvalidArgument, naming the flag.
-Result<void> check_sampling(const model::SamplerOptions& sampling);
-
 // Flags that several verbs share.
 void add_model_flag(CLI::App& app, std::string& path, bool required);
 void add_threads_flag(CLI::App& app, unsigned& n_threads);
@@ -72,7 +69,6 @@ void add_map_flag(CLI::App& app, bool& map);
 void add_first_tokens_flag(CLI::App& app, std::optional<std::int64_t>& first_tokens);
 void add_no_tokens_flag(CLI::App& app, bool& no_tokens);
 void add_force_flag(CLI::App& app, bool& force);
-void add_sampling_flags(CLI::App& app, model::SamplerOptions& sampling);
 
 struct CompressionFlags {
   std::string method;  // "zstd", "planes", "none"

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "cache_io.h"
-#include "chatml.h"
+#include "chat_turns.h"
 #include "cli.h"
 #include "growing_file.h"
 #include "interrupt.h"
@@ -26,6 +26,9 @@ constexpr const char* kExamples = R"(Every line is a turn. A line that begins wi
   /info         tokens and memory in use
   /help         this list
   /quit         end, as does Ctrl-D
+
+How turns are written is the model's: its chat template is recognized (never run),
+and --template chooses a form by name.
 
 With --cache the conversation goes on after what the cache holds: another
 conversation, or a text. With --save it is kept at the end, also after Ctrl-C.
@@ -46,6 +49,8 @@ constexpr std::string_view kCommands = "/save [FILE]  /info  /help  /quit (or Ct
 struct ChatFlags {
   SessionOptions session;
   std::string system;
+  std::string chat_template;
+  bool no_think = false;
   std::string save;
   std::int64_t n = 512;
   bool no_tokens = false;
@@ -66,9 +71,13 @@ Error no_tokens_in_growing_file() {
 class Chat {
  public:
   // `growing` is the cache file, if it was opened to grow.
-  Chat(const Console& console, const ChatFlags& flags, Session& session, ChatMl chatml,
+  Chat(const Console& console, const ChatFlags& flags, Session& session, ChatTurns turns,
        std::optional<GrowingFile>& growing)
-      : console_(console), flags_(flags), session_(session), chatml_(chatml), growing_(growing) {}
+      : console_(console),
+        flags_(flags),
+        session_(session),
+        turns_(std::move(turns)),
+        growing_(growing) {}
 
   // Reads and answers until the input ends or the user does.
   Outcome<Done> converse();
@@ -80,7 +89,6 @@ class Chat {
  private:
   Outcome<Done> say(const std::string& text);
   Outcome<Done> answer();
-  Outcome<Ids> turn_ids(const std::string& text) const;
   void command(const std::string& line);
   void command_save(const std::string& argument);
   void greet() const;
@@ -89,7 +97,7 @@ class Chat {
   const Console& console_;
   const ChatFlags& flags_;
   Session& session_;
-  ChatMl chatml_;
+  ChatTurns turns_;
   std::optional<GrowingFile>& growing_;
   LineReader reader_;
   std::vector<std::string> saved_;  // files written by this conversation
@@ -121,21 +129,9 @@ Outcome<Done> Chat::converse() {
   return Done{};
 }
 
-Outcome<Ids> Chat::turn_ids(const std::string& text) const {
-  TQC_TRY_ASSIGN(Ids ids, chatml_.closing(session_.cache().tokens));
-  if (session_.cache().n_tokens() == 0 && !flags_.system.empty()) {
-    TQC_TRY_ASSIGN(const Ids system, chatml_.turn("system", flags_.system));
-    append_ids(ids, system);
-  }
-  TQC_TRY_ASSIGN(const Ids user, chatml_.turn("user", text));
-  TQC_TRY_ASSIGN(const Ids open, chatml_.open_turn("assistant"));
-  append_ids(ids, user);
-  append_ids(ids, open);
-  return ids;
-}
-
 Outcome<Done> Chat::say(const std::string& text) {
-  TQC_TRY_ASSIGN(const Ids ids, turn_ids(text));
+  TQC_TRY_ASSIGN(const Ids ids,
+                 turns_.ask(session_.cache().tokens, flags_.system, text, !flags_.no_think));
   const std::int64_t n_before = session_.cache().n_tokens();
   if (Outcome<Done> fed = session_.feed(ids); !fed) {
     // Half a turn is of no use to whoever goes on from the saved cache.
@@ -146,7 +142,7 @@ Outcome<Done> Chat::say(const std::string& text) {
 }
 
 Outcome<Done> Chat::answer() {
-  TextStream stream(session_.model().tokenizer, true);
+  TextStream stream(session_.model().tokenizer, flags_.session.sampling.stops, true, true);
   const auto show = [&](std::int32_t id) { return stream.add(id); };
   const Generation generation = session_.generate(flags_.n, true, show);
   if (generation.stop == StopReason::kFailed) return *generation.failure;
@@ -223,6 +219,7 @@ Outcome<Done> check_flags(const ChatFlags& flags) {
   if (flags.save == "-") return usage_error("--save: standard output is taken by the answers");
   TQC_TRY(write_options(flags.compression, flags.session.n_threads, flags.force));
   TQC_TRY(check_sampling(flags.session.sampling));
+  if (!flags.chat_template.empty()) TQC_TRY(model::ChatTemplate::by_name(flags.chat_template));
   if (flags.grows() && flags.no_tokens) return no_tokens_in_growing_file();
   if (!flags.save.empty() && !flags.grows()) TQC_TRY(check_output(flags.save, flags.force));
   return Done{};
@@ -242,6 +239,14 @@ Outcome<Done> check_cache(const ChatFlags& flags, const cache::Cache& cache) {
   return Done{};
 }
 
+Outcome<ChatTurns> choose_turns(const ChatFlags& flags, const model::Tokenizer& tokenizer) {
+  auto turns = ChatTurns::make(tokenizer, flags.chat_template);
+  if (turns) return std::move(turns).value();
+  Error error = std::move(turns).error();
+  if (flags.chat_template.empty()) error.message += " (--template NAME)";
+  return Failure{std::move(error), flags.session.model, false};
+}
+
 Outcome<ExitCode> run(const Console& console, const ChatFlags& flags) {
   TQC_TRY(check_flags(flags));
   std::optional<GrowingFile> growing;
@@ -251,9 +256,8 @@ Outcome<ExitCode> run(const Console& console, const ChatFlags& flags) {
   TQC_TRY_ASSIGN(const std::unique_ptr<Session> session,
                  Session::open(console, flags.session, growing ? &*growing : nullptr));
   TQC_TRY(check_cache(flags, session->cache()));
-  TQC_TRY_ASSIGN(const ChatMl chatml,
-                 in_file(flags.session.model, ChatMl::make(session->model().tokenizer)));
-  Chat chat(console, flags, *session, chatml, growing);
+  TQC_TRY_ASSIGN(ChatTurns turns, choose_turns(flags, session->model().tokenizer));
+  Chat chat(console, flags, *session, std::move(turns), growing);
   const Outcome<Done> conversed = chat.converse();
   acknowledge_interrupt();  // or it would end the saving too
   if (!flags.save.empty() && session->cache().n_tokens() > 0) TQC_TRY(chat.save(flags.save));
@@ -275,6 +279,12 @@ Action define_chat(CLI::App& app) {
       ->type_name("N")
       ->check(at_least(1))
       ->capture_default_str();
+  app.add_option("--template", flags->chat_template,
+                 "How turns are written, instead of as the model's own template says: " +
+                     model::ChatTemplate::names())
+      ->type_name("NAME");
+  app.add_flag("--no-think", flags->no_think,
+               "Have a model that thinks before it answers not do so (Qwen3)");
   add_sampling_flags(app, flags->session.sampling);
   app.add_option("--save", flags->save, "Keep the conversation in this file at the end")
       ->type_name("FILE")

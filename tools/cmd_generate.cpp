@@ -11,6 +11,7 @@
 #include "growing_file.h"
 #include "interrupt.h"
 #include "prompt.h"
+#include "reuse.h"
 #include "session.h"
 #include "speed_fields.h"
 #include "text_stream.h"
@@ -21,10 +22,13 @@ namespace {
 
 constexpr const char* kExamples =
     R"(With --cache the prompt is appended to what the cache holds; without a prompt
-the text goes on after the cache's last token. Generation ends at an end token
-or after N tokens. A cache saved with --save holds every token of the prompt and
-of the answer, the end token included, so it can be gone on from exactly; it is
-saved even if generation was interrupted. Turbo layers stay turbo.
+the text goes on after the cache's last token. With --reuse the prompt is the
+whole text instead: what it begins with of the cache is kept, and only the rest
+is read. Generation ends at an end token, before a text of --stop, or after N
+tokens. A cache saved with --save holds every token of the prompt and of the
+answer, the end token included, so it can be gone on from exactly; it is saved
+even if the work was interrupted, with the tokens done by then. Turbo layers stay
+turbo.
 
 With --append the cache file itself grows by what is new, in place: whoever reads
 it at any moment, even after a loss of power, finds the old state or the new one.
@@ -40,6 +44,8 @@ Examples:
   tqcache generate -m model.gguf --cache book.tqkv -p " Then" -n 50 --save more.tqkv
   tqcache generate -m model.gguf --cache book.tqkv -p " Then" -n 50 --append
   tqcache generate -m model.gguf --cache book.tqkv --tokens 1000 -n 50
+  tqcache generate -m model.gguf --cache book.tqkv --reuse --file book2.txt -n 50
+  tqcache generate -m model.gguf -p "Q: Why?" -n 50 --stop "Q:" --repeat-penalty 1.1
   tqcache generate -m model.gguf -p "Hi" -n 20 --temperature 0.8 --top-p 0.95 --seed 7
 )";
 
@@ -49,6 +55,7 @@ struct GenerateFlags {
   std::int64_t n = 0;
   std::string save;
   bool append = false;
+  bool reuse = false;
   bool no_tokens = false;
   CompressionFlags compression;
   bool force = false;
@@ -120,13 +127,45 @@ Outcome<std::vector<std::int32_t>> rest_of_prompt(cache::Cache& cache, const std
   return ids;
 }
 
-Outcome<Done> feed_prompt(Session& session, const GenerateFlags& flags, Run& run) {
-  TQC_TRY_ASSIGN(std::vector<std::int32_t> ids,
-                 read_prompt(flags.prompt, session.model().tokenizer));
+// Cuts the cache to what the whole prompt begins with, and the prompt to the rest.
+Outcome<Done> reuse(const Console& console, const GenerateFlags& flags, Session& session,
+                    std::vector<std::int32_t>& ids) {
+  const std::int64_t n_common = common_prefix(session.cache().tokens, ids);
+  if (flags.append && n_common < session.cache().n_tokens()) {
+    return Failure{Error{ErrorCode::kMismatch,
+                         fmt::format("--append: the prompt differs after {} tokens, and a file "
+                                     "does not get shorter",
+                                     n_common)},
+                   flags.session.cache, false};
+  }
+  TQC_TRY(keep_common_prefix(console, session.model(), ids, session.cache()));
+  ids.erase(ids.begin(), ids.begin() + session.cache().n_tokens());
+  return Done{};
+}
+
+// A prompt that repeats what the cache holds was hardly meant to stand there twice.
+void point_at_reuse(const Console& console, const cache::Cache& cache,
+                    std::span<const std::int32_t> ids) {
+  if (cache.n_tokens() == 0 || common_prefix(cache.tokens, ids) < cache.n_tokens()) return;
+  note(console,
+       "the prompt begins with all tokens of the cache, and is appended to them: --reuse "
+       "takes it for the whole text");
+}
+
+Outcome<Done> feed_prompt(const Console& console, Session& session, const GenerateFlags& flags,
+                          Run& run) {
   run.was_hidden = !cache::tokens_known(session.cache());
+  const bool begins = run.was_hidden || flags.reuse || session.cache().n_tokens() == 0;
+  TQC_TRY_ASSIGN(std::vector<std::int32_t> ids,
+                 read_prompt(flags.prompt, session.model().tokenizer,
+                             begins ? PromptPlace::kBegins : PromptPlace::kGoesOn));
   if (run.was_hidden) {
     const std::string name = display_name(flags.session.cache, "standard input");
     TQC_TRY_ASSIGN(ids, rest_of_prompt(session.cache(), name, std::move(ids)));
+  } else if (flags.reuse) {
+    TQC_TRY(reuse(console, flags, session, ids));
+  } else {
+    point_at_reuse(console, session.cache(), ids);
   }
   run.cached_tokens = session.cache().n_tokens();
   run.prompt_tokens = std::ssize(ids);
@@ -165,6 +204,9 @@ Result<void> check_flags(const GenerateFlags& flags) {
   if (flags.session.first_tokens && flags.session.cache.empty()) {
     return usage_error("--tokens is of use only with --cache");
   }
+  if (flags.reuse && (flags.session.cache.empty() || !flags.prompt.given())) {
+    return usage_error("--reuse needs --cache and the whole prompt");
+  }
   if (flags.append) return check_append(flags);
   if (flags.no_tokens && flags.save.empty()) {
     return usage_error("--no-tokens is of use only with --save");
@@ -189,6 +231,18 @@ Outcome<Done> keep(const Console& console, const GenerateFlags& flags, const Ses
   return Done{};
 }
 
+// The user ended the reading of the prompt: what is read is kept.
+Outcome<ExitCode> keep_part(const Console& console, const GenerateFlags& flags,
+                            const Session& session, std::optional<GrowingFile>& growing, Run& run,
+                            Failure interrupted) {
+  acknowledge_interrupt();
+  if (session.cache().n_tokens() == run.cached_tokens) return interrupted;
+  TQC_TRY(keep(console, flags, session, growing, run));
+  note(console, fmt::format("interrupted: the cache kept has the first {} of {} tokens",
+                            session.cache().n_tokens(), run.cached_tokens + run.prompt_tokens));
+  return interrupted;
+}
+
 Outcome<ExitCode> run(const Console& console, const GenerateFlags& flags) {
   TQC_TRY(check_flags(flags));
   TQC_TRY(write_options(flags.compression, flags.session.n_threads, flags.force));
@@ -201,9 +255,12 @@ Outcome<ExitCode> run(const Console& console, const GenerateFlags& flags) {
   TQC_TRY_ASSIGN(const std::unique_ptr<Session> session,
                  Session::open(console, flags.session, growing ? &*growing : nullptr));
   Run run;
-  TQC_TRY(feed_prompt(*session, flags, run));
-  TextStream stream(session->model().tokenizer, !console.json);
   const bool keeps = growing || !flags.save.empty();
+  if (Outcome<Done> fed = feed_prompt(console, *session, flags, run); !fed) {
+    if (!keeps || fed.error().error.code != ErrorCode::kInterrupted) return std::move(fed).error();
+    return keep_part(console, flags, *session, growing, run, std::move(fed).error());
+  }
+  TextStream stream(session->model().tokenizer, flags.session.sampling.stops, !console.json);
   run.generation =
       session->generate(flags.n, keeps, [&](std::int32_t id) { return stream.add(id); });
 
@@ -235,6 +292,9 @@ Action define_generate(CLI::App& app) {
   app.add_option("--save", flags->save, "Keep the longer cache in this file")
       ->type_name("FILE")
       ->check(file_name());
+  app.add_flag(
+      "--reuse", flags->reuse,
+      "The prompt is the whole text: keep what it begins with of the cache, read the rest");
   app.add_flag("--append", flags->append, "Let the cache file itself grow by what is new");
   add_first_tokens_flag(app, flags->session.first_tokens);
   add_no_tokens_flag(app, flags->no_tokens);

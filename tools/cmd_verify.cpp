@@ -23,7 +23,8 @@ constexpr const char* kExamples =
 With --model, the fingerprints are compared, and then the model runs again over
 the last tokens (--probe) to see whether the same keys and values come out, up to
 0.01 of their length, or 0.01 + 3.3 / 2^bits where tokens are packed. A file that
-hides its tokens cannot be probed: --probe 0 compares the fingerprints alone.
+hides its tokens cannot be probed: --probe 0 compares the fingerprints alone. Of
+a cache with sliding windows or state without attention they are compared alone.
 What an interrupted save left behind the end of the file is no damage.
 
 Exit codes: 0 whole, 20 damaged, 22 of another model.
@@ -146,6 +147,7 @@ Outcome<Done> check_model(const Console& console, const VerifyFlags& flags, cons
                            "the tokens are hidden, so they cannot be computed again (--probe 0)"};
     return Done{};
   }
+  if (!can_probe(cache)) return Done{};  // the fingerprints have to do
   ProgressBar bar(console, "probing", Unit::kTokens);
   TQC_TRY_ASSIGN(findings.probe, in_file(name, probe(std::move(cache), *model, flags.n_probe,
                                                      flags.n_threads, bar.callback())));

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "cache_io.h"
-#include "chatml.h"
+#include "chat_turns.h"
 #include "cli.h"
 #include "tqcache/base/file.h"
 
@@ -17,10 +17,10 @@ constexpr std::uint64_t kMaxTextBytes = std::uint64_t{256} << 20;
 constexpr std::size_t kMaxNumbers = 100;
 constexpr int kDefaultSteps = 4;  // of a range that does not say them
 
-Result<eval::Dialogue> chat_dialogue(const ChatMl& chatml) {
+Result<eval::Dialogue> chat_dialogue(const ChatTurns& chatml) {
   eval::Dialogue dialogue;
-  TQC_TRY_ASSIGN(dialogue.open_user, chatml.open_turn("user"));
-  TQC_TRY_ASSIGN(dialogue.open_assistant, chatml.open_turn("assistant"));
+  TQC_TRY_ASSIGN(dialogue.open_user, chatml.open_turn(model::ChatRole::kUser));
+  TQC_TRY_ASSIGN(dialogue.open_assistant, chatml.open_turn(model::ChatRole::kAssistant));
   TQC_TRY_ASSIGN(dialogue.close_user, chatml.closing(dialogue.open_user));
   dialogue.close_assistant = dialogue.close_user;
   return dialogue;
@@ -32,7 +32,7 @@ Result<void> choose_dialogue(bool raw, Examinee& examinee) {
     return {};
   }
   const model::Tokenizer& tokenizer = examinee.model->tokenizer;
-  const Result<ChatMl> chatml = ChatMl::make(tokenizer);
+  const Result<ChatTurns> chatml = ChatTurns::make(tokenizer, "chatml");
   examinee.turns = chatml ? "ChatML" : "plain";
   auto dialogue = chatml ? chat_dialogue(*chatml) : eval::plain_dialogue(tokenizer);
   TQC_TRY_ASSIGN(examinee.dialogue, std::move(dialogue));

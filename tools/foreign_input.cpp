@@ -10,6 +10,7 @@
 #include "foreign_probe.h"
 #include "ids_file.h"
 #include "migrations/migrate_file.h"
+#include "probe.h"
 #include "tqcache/interop/hf.h"
 #include "tqcache/interop/llama_state.h"
 #include "tqcache/interop/mlx_lm.h"
@@ -124,7 +125,7 @@ Outcome<interop::LlamaImported> decide_rotation(const Console& console, const st
   TQC_TRY_ASSIGN(interop::LlamaImported off,
                  in_file(name, import_llama(file, flags, model, LlamaRotation::kOff)));
   if (!off.may_be_rotated || off.rotation_is_stated) return off;
-  if (!model.model) {
+  if (!model.model || !has_full_attention_alone(model.model->config)) {
     return refuse(
         "quantized rows, which may be Hadamard-rotated: the model cannot be run to find out "
         "(--llama-rotation on or off)");

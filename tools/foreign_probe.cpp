@@ -79,6 +79,9 @@ Outcome<std::optional<std::string>> probe_foreign(const Console& console, const 
     return Found("its tokens are not known (--ids), so nothing says that it is of this model");
   }
   TQC_TRY_ASSIGN(cache::Cache loaded, in_file(name, load(cache, *model.model)));
+  if (!can_probe(loaded)) {
+    return Found("its state cannot be cut shorter, so nothing says that it is of this model");
+  }
   ProgressBar bar(console, "probing", Unit::kTokens);
   TQC_TRY_ASSIGN(
       const ProbeReport report,

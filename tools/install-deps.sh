@@ -2,13 +2,14 @@
 # Installs the Debian packages that tqcache needs and that are not there yet. Does nothing, and
 # needs no rights, when all are there.
 #
-# usage: tools/install-deps.sh [test] [clang] [neon] [fuzz] [coverage] [interop] [chromium]
+# usage: tools/install-deps.sh [test] [clang] [neon] [fuzz] [coverage] [interop] [chromium] [servers]
 #   test      also what the tests need
 #   clang     also clang 14
 #   neon      also a compiler for 64-bit ARM, an emulator, and googletest's sources
 #   fuzz      also clang 14, libFuzzer, and what gives its reports names and lines
 #   coverage  also gcovr
 #   interop   also what a Python environment is made with
+#   servers   also the engines that the store is tested with: Redis, and Ceph's S3 (73 MB to download)
 #   chromium  also a browser without a window, which looks at reports (98 MB to download)
 set -euo pipefail
 
@@ -16,6 +17,7 @@ packages=(
   g++ cmake ninja-build pkg-config
   libzstd-dev libxxhash-dev libssl-dev libpcre2-dev libutf8proc-dev libopenblas-dev libtbb-dev
   libzip-dev zlib1g-dev libflatbuffers-dev flatbuffers-compiler nlohmann-json3-dev libcli11-dev libfmt-dev libedit-dev
+  libsqlite3-dev libhiredis-dev libcurl4-openssl-dev libexpat1-dev
 )
 for group in "$@"; do
   case $group in
@@ -26,6 +28,7 @@ for group in "$@"; do
     neon) packages+=(g++-aarch64-linux-gnu qemu-user googletest) ;;
     fuzz) packages+=(clang-14 libclang-rt-14-dev llvm-14) ;;
     interop) packages+=(python3 python3-venv) ;;
+    servers) packages+=(redis-server radosgw ceph-mon ceph-osd ceph-common curl python3) ;;
     coverage) packages+=(gcovr) ;;
     chromium) packages+=(python3 chromium-headless-shell fonts-dejavu-core) ;;
     *) echo "tools/install-deps.sh: unknown group: $group" >&2; exit 2 ;;

@@ -142,6 +142,16 @@ std::optional<std::string> ProbeReport::complaint() const {
   return std::nullopt;
 }
 
+bool can_probe(const cache::Cache& cache) {
+  return cache.n_tokens() == 0 || cache::check_truncate(cache, cache.n_tokens() - 1).ok();
+}
+
+bool has_full_attention_alone(const model::ModelConfig& config) {
+  return std::ranges::all_of(config.layers, [](const model::LayerConfig& layer) {
+    return layer.kind == model::LayerKind::kAttention && layer.window == 0;
+  });
+}
+
 Result<ProbeReport> probe(cache::Cache cache, const model::Model& model, std::int64_t n_last,
                           unsigned n_threads, const Progress& progress) {
   const std::int64_t n_tokens = cache.n_tokens();

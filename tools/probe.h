@@ -34,6 +34,12 @@ struct ProbeReport {
   std::optional<std::string> complaint() const;
 };
 
+// Whether a cache can be cut shorter to be probed: state of layers without attention, and what a
+// sliding window has left behind, cannot be taken back.
+bool can_probe(const cache::Cache& cache);
+// Whether that goes for all caches of a model.
+bool has_full_attention_alone(const model::ModelConfig& config);
+
 // Probes the last `n_last` tokens, or as many of them as stand in the last token block.
 //
 // Errors of 0.01 are expected while everything is dense (rounding to f16 or bf16 and the order of
@@ -42,8 +48,8 @@ struct ProbeReport {
 // is 3.3 * 2^-b more, at most 1: both the values compared and those that attention reads carry the
 // codec's error. (Measured: 1.8 * 2^-b; values that have nothing to do with each other differ
 // by 1.4.) Dense values of layer 0 depend on the token alone, so there no codec counts. Requires:
-// the cache passed cache::check_identity with this model. Errors:   kInvalidArgument (an empty
-// cache), those of the decoder.
+// the cache passed cache::check_identity with this model, and can_probe(). Errors:
+// kInvalidArgument (an empty cache), those of the decoder.
 Result<ProbeReport> probe(cache::Cache cache, const model::Model& model, std::int64_t n_last,
                           unsigned n_threads, const Progress& progress);
 

@@ -32,6 +32,14 @@ std::string amount(Unit unit, std::uint64_t done, std::uint64_t total) {
   return {};
 }
 
+// Of what people compare by its speed.
+std::string rate(Unit unit, double each_second) {
+  if (unit == Unit::kBytes) {
+    return fmt::format(", {}/s", human_bytes(static_cast<std::uint64_t>(each_second)));
+  }
+  return unit == Unit::kTokens ? fmt::format(", {:.0f}/s", each_second) : std::string();
+}
+
 std::string bar(double share, std::size_t columns, bool color) {
   const auto filled = static_cast<std::size_t>(share * static_cast<double>(columns));
   const std::string done(filled, '#');
@@ -73,10 +81,7 @@ void ProgressBar::draw(std::uint64_t done, std::uint64_t total) {
   const double spent = std::chrono::duration<double>(Clock::now() - start_).count();
   const std::string head = fmt::format("{} {:3.0f}% ", label_, share * 100);
   std::string tail = fmt::format(" {}", amount(unit_, done, total));
-  if (unit_ == Unit::kBytes && spent > 0) {
-    const double rate = static_cast<double>(done) / spent;
-    tail += fmt::format(", {}/s", human_bytes(static_cast<std::uint64_t>(rate)));
-  }
+  if (spent > 0) tail += rate(unit_, static_cast<double>(done) / spent);
   if (share > 0) tail += fmt::format(", {:.0f} s left", spent * (1 - share) / share);
 
   // The last column stays free: a full line would wrap on some terminals.

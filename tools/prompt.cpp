@@ -35,15 +35,33 @@ Result<Bytes> read_text(const std::string& path) {
   return path == "-" ? read_stdin(kMaxPromptBytes) : read_file(path, kMaxPromptBytes);
 }
 
+// Without the second of two tokens for the beginning: of a text that spells it out.
+std::vector<std::int32_t> begun_once(std::vector<std::int32_t> ids,
+                                     const model::Tokenizer& tokenizer) {
+  const std::optional<std::int32_t> begin = tokenizer.begin_token();
+  if (ids.size() > 1 && ids[0] == begin && ids[1] == begin) ids.erase(ids.begin());
+  return ids;
+}
+
 Outcome<std::vector<std::int32_t>> encode(const PromptFlags& flags,
-                                          const model::Tokenizer& tokenizer) {
-  using Special = model::Tokenizer::Special;
-  const Special special = flags.no_special ? Special::kAsText : Special::kParse;
-  if (flags.text) return in_file("--prompt", tokenizer.encode(*flags.text, special));
-  const std::string name = display_name(*flags.file, "standard input");
-  TQC_TRY_ASSIGN(const Bytes bytes, in_file(name, read_text(*flags.file)));
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  return in_file(name, tokenizer.encode(text, special));
+                                          const model::Tokenizer& tokenizer, PromptPlace place) {
+  using model::Tokenizer;
+  const bool begins = place == PromptPlace::kBegins;
+  Tokenizer::EncodeOptions options;
+  options.special = flags.no_special ? Tokenizer::Special::kAsText : Tokenizer::Special::kParse;
+  options.ends = begins ? Tokenizer::Ends::kBegin : Tokenizer::Ends::kNone;
+  options.at_beginning = begins;
+  std::string name = "--prompt";
+  Bytes bytes;
+  std::string_view text = flags.text ? *flags.text : std::string_view();
+  if (!flags.text) {
+    name = display_name(*flags.file, "standard input");
+    TQC_TRY_ASSIGN(bytes, in_file(name, read_text(*flags.file)));
+    text = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  TQC_TRY_ASSIGN(std::vector<std::int32_t> ids, in_file(name, tokenizer.encode(text, options)));
+  return begins && tokenizer.adds_begin_token() ? begun_once(std::move(ids), tokenizer)
+                                                : std::move(ids);
 }
 
 }  // namespace
@@ -69,13 +87,14 @@ Result<void> check_prompt_flags(const PromptFlags& flags) {
 }
 
 Outcome<std::vector<std::int32_t>> read_prompt(const PromptFlags& flags,
-                                               const model::Tokenizer& tokenizer) {
+                                               const model::Tokenizer& tokenizer,
+                                               PromptPlace place) {
   if (!flags.given()) return std::vector<std::int32_t>{};
   std::vector<std::int32_t> ids;
   if (flags.ids) {
     TQC_TRY_ASSIGN(ids, parse_ids(*flags.ids, tokenizer));
   } else {
-    TQC_TRY_ASSIGN(ids, encode(flags, tokenizer));
+    TQC_TRY_ASSIGN(ids, encode(flags, tokenizer, place));
   }
   if (ids.empty()) return usage_error("the prompt holds no token");
   return ids;

@@ -26,9 +26,14 @@ void add_prompt_flags(CLI::App& app, PromptFlags& flags);
 // Errors: kInvalidArgument when more than one source is named.
 Result<void> check_prompt_flags(const PromptFlags& flags);
 
-// The prompt's token ids; empty when no flag was given.
+// Whether the prompt begins a text, or goes on after tokens that are there.
+enum class PromptPlace { kBegins, kGoesOn };
+
+// The prompt's token ids; empty when no flag was given. A text that begins gets the token for the
+// beginning, where the model's texts have one and it does not spell it out itself.
 // Errors: kInvalidArgument (ids; a prompt without a token), those of files and of the tokenizer.
 Outcome<std::vector<std::int32_t>> read_prompt(const PromptFlags& flags,
-                                               const model::Tokenizer& tokenizer);
+                                               const model::Tokenizer& tokenizer,
+                                               PromptPlace place = PromptPlace::kBegins);
 
 }  // namespace tqcache::cli

@@ -1,5 +1,7 @@
 #include "session.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -33,12 +35,23 @@ Outcome<cache::Cache> load(const Console& console, const SessionOptions& options
                      : load_cache(console, options.cache, read);
 }
 
+Result<void> check_biases(const SamplingFlags& sampling, const model::Model& model) {
+  for (const model::LogitBias& each : sampling.options.logit_bias) {
+    if (each.id < model.config.vocab_size) continue;
+    return usage_error(fmt::format("--logit-bias: token id {} is not one of the model's {}",
+                                   each.id, model.config.vocab_size));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string_view stop_word(StopReason reason) {
   switch (reason) {
     case StopReason::kEndToken:
       return "end_token";
+    case StopReason::kStopString:
+      return "stop_string";
     case StopReason::kLength:
       return "length";
     case StopReason::kContextFull:
@@ -56,6 +69,7 @@ Outcome<std::unique_ptr<Session>> Session::open(const Console& console,
                                                 GrowingFile* growing) {
   TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model,
                  in_file(options.model, model::load_model(options.model)));
+  TQC_TRY(check_biases(options.sampling, *model));
   if (options.cache.empty()) {
     TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(*model, Dtype::kF16));
     return std::unique_ptr<Session>(
@@ -79,7 +93,7 @@ Session::Session(const Console& console, std::unique_ptr<model::Model> model, ca
       cache_(std::move(cache)),
       scorer_(options.scorer),
       decoder_(*model_, options.n_threads, options.scorer),
-      sampler_(options.sampling),
+      sampler_(options.sampling.options),
       end_tokens_(model_->tokenizer.end_tokens()) {}
 
 Outcome<Done> Session::feed(std::span<const std::int32_t> ids) {
@@ -99,6 +113,7 @@ bool Session::is_end_token(std::int32_t id) const {
 
 Outcome<Done> Session::append(std::int32_t id) {
   TQC_TRY_ASSIGN(logits_, decoder_.decode_step(cache_, id));
+  sampler_.saw({&id, 1});
   return Done{};
 }
 
@@ -107,7 +122,9 @@ std::optional<StopReason> Session::choose(std::int64_t n, const TokenSink& sink,
   const std::int32_t id = sampler_.next(logits_);
   generation.ids.push_back(id);
   if (is_end_token(id)) return StopReason::kEndToken;
-  if (Outcome<Done> shown = sink(id); !shown) return fail(std::move(shown).error(), generation);
+  const Outcome<bool> goes_on = sink(id);
+  if (!goes_on) return fail(goes_on.error(), generation);
+  if (!*goes_on) return StopReason::kStopString;
   if (interrupted()) return fail(Failure{interrupted_error(), {}, false}, generation);
   if (std::ssize(generation.ids) >= n) return StopReason::kLength;
   return std::nullopt;
@@ -115,6 +132,8 @@ std::optional<StopReason> Session::choose(std::int64_t n, const TokenSink& sink,
 
 Generation Session::generate(std::int64_t n, bool append_last, const TokenSink& sink) {
   Generation generation;
+  sampler_.forget();
+  sampler_.saw(cache_.tokens);
   Clock::time_point first;
   for (;;) {
     std::optional<StopReason> stop = choose(n, sink, generation);

@@ -13,6 +13,7 @@
 #include "console.h"
 #include "growing_file.h"
 #include "outcome.h"
+#include "sampling_flags.h"
 #include "tqcache/model/decoder.h"
 #include "tqcache/model/model.h"
 #include "tqcache/model/sampler.h"
@@ -22,14 +23,14 @@ namespace tqcache::cli {
 struct SessionOptions {
   std::string model;
   std::string cache;  // empty: start with an empty dense cache
-  model::SamplerOptions sampling;
+  SamplingFlags sampling;
   unsigned n_threads = 0;
   model::Scorer scorer = model::Scorer::kFast;
   bool map = false;  // score what stands in the file uncompressed where it is
   std::optional<std::int64_t> first_tokens;  // of the cache; absent: all
 };
 
-enum class StopReason { kEndToken, kLength, kContextFull, kInterrupted, kFailed };
+enum class StopReason { kEndToken, kStopString, kLength, kContextFull, kInterrupted, kFailed };
 std::string_view stop_word(StopReason reason);
 
 struct Generation {
@@ -39,8 +40,9 @@ struct Generation {
   std::optional<Failure> failure;  // with kInterrupted and kFailed
 };
 
-// Takes each token that is not an end token, as soon as it is chosen.
-using TokenSink = std::function<Outcome<Done>(std::int32_t id)>;
+// Takes each token that is not an end token, as soon as it is chosen. False: the text ends with it,
+// as a stop string wants.
+using TokenSink = std::function<Outcome<bool>(std::int32_t id)>;
 
 class Session {
  public:

@@ -1,6 +1,7 @@
 // tools/tqcache.cpp: the program: its verbs, and what it says without one.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <clocale>
@@ -14,6 +15,7 @@
 #include "eval_verbs.h"
 #include "interrupt.h"
 #include "tqcache/codec/kernels.h"
+#include "tqcache/store/backend.h"
 
 namespace tqcache::cli {
 namespace {
@@ -109,8 +111,9 @@ std::string version() {
   for (const codec::Kernels* kernels : codec::all_kernels()) {
     all += (all.empty() ? "" : ", ") + std::string(kernels->name);
   }
-  return fmt::format("tqcache " TQCACHE_VERSION "\nkernels  {} (of {}; TQCACHE_ISA chooses)\n",
-                     codec::best_kernels().name, all);
+  return fmt::format("tqcache " TQCACHE_VERSION
+                     "\nkernels  {} (of {}; TQCACHE_ISA chooses)\nstores   {}\n",
+                     codec::best_kernels().name, all, fmt::join(store::schemes(), ", "));
 }
 
 // The library ignores a name that it does not know; who asks for it shall know, too.

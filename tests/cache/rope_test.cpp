@@ -166,5 +166,25 @@ TEST(RopeTable, TurnsEveryRowAlike) {
   EXPECT_TRUE(std::equal(last.begin(), last.end(), rows.end() - 40));
 }
 
+TEST(RopeTable, TurnsColumnsAsItTurnsRows) {
+  test::GaussianSource random(8);
+  const RopeTable table({RopeStyle::kHalfSplit, 32, 1e6});
+  std::vector<float> rows = random.vector(7 * 40), columns(rows.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) columns[i % 40 * 7 + i / 40] = rows[i];
+  table.turn_to(12345, 40, rows);
+  table.turn_columns_to(12345, 7, columns);
+  for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(columns[i % 40 * 7 + i / 40], rows[i]);
+}
+
+TEST(RopeTable, TurnsBackToANegativePosition) {
+  test::GaussianSource random(9);
+  const RopeTable table({RopeStyle::kHalfSplit, 32, 1e6});
+  const std::vector<float> x = random.vector(40);
+  std::vector<float> y = x;
+  table.turn_to(12345, 40, y);
+  table.turn_to(-12345, 40, y);
+  EXPECT_LT(largest_difference(std::vector<double>(x.begin(), x.end()), y), 1e-6);
+}
+
 }  // namespace
 }  // namespace tqcache::cache

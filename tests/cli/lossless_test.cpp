@@ -122,9 +122,10 @@ TEST(Tier, IsTurboUnlessToldOtherwise) {
 TEST(Tier, RefusesFlagsThatSayHowToPackWhenNothingIsPacked) {
   const TempDir dir;
   const std::string out = (dir / "out.tqkv").string();
-  for (const std::vector<std::string>& flags :
-       {std::vector<std::string>{"--bits", "4"}, {"--preset", "turbo4"}, {"--key-mode", "mse"},
-        {"--boundary-layers", "2"}}) {
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{"--bits", "4"},
+                                                {"--preset", "turbo4"},
+                                                {"--key-mode", "mse"},
+                                                {"--boundary-layers", "2"}}) {
     std::vector<std::string> args = {"convert", "in.kv", out, "--tier", "lossless"};
     args.insert(args.end(), flags.begin(), flags.end());
     const Output output = tqcache(args);

@@ -579,6 +579,62 @@ TEST(BlockCodec, WidensRowsThatHaveNoCentre) {
   }
 }
 
+// What restore_rows() is, value by value.
+std::vector<float> restored(const TurningCentre& centre, bool has_mean, bool turns,
+                            std::size_t first_token, const Vectors& x) {
+  std::vector<float> out = x.values;
+  for (std::size_t t = 0; t < x.count(); ++t) {
+    const std::size_t pairs = turns ? centre.n_pairs : 0;
+    for (std::size_t i = 0; i < pairs; ++i) {
+      const std::size_t at = (first_token + t) * centre.n_pairs + i;
+      float& low = out[t * x.head_dim + i];
+      float& high = out[t * x.head_dim + i + centre.n_pairs];
+      const float ac = low * centre.cos[at], bs = high * centre.sin[at];
+      const float bc = high * centre.cos[at], as = low * centre.sin[at];
+      low = ac - bs;
+      high = bc + as;
+    }
+    const std::vector<float> mean = centre.at(first_token + t);
+    for (std::size_t i = 0; has_mean && i < x.head_dim; ++i) out[t * x.head_dim + i] += mean[i];
+  }
+  return out;
+}
+
+TEST(BlockCodec, RestoresRowsOnEveryTable) {
+  for (const std::size_t dim : {8u, 24u, 33u, 80u, 128u}) {
+    for (const std::size_t pairs : {std::size_t{0}, dim / 2, dim / 4, std::size_t{3}}) {
+      const TurningCentre centre(dim, pairs);
+      const Vectors x(Dtype::kF32, dim, GaussianSource(50).vector(11 * dim));
+      for (const bool turns : {false, pairs > 0}) {
+        for (const Dtype dtype : kDtypes) {
+          const Vectors expected(dtype, dim, restored(centre, true, turns, 245, x));
+          for (const Kernels* kernels : all_kernels()) {
+            Vectors out(dtype, dim, std::vector<float>(x.values.size()));
+            kernels->restore_rows({x.values.data(), x.count(), dim, turns}, centre.view(), 245,
+                                  {dtype, out.bytes.data(), dim * dtype_size(dtype)});
+            EXPECT_EQ(out.bytes, expected.bytes) << kernels->name << " " << dim << " " << pairs
+                                                 << " " << dtype_name(dtype) << " " << turns;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(BlockCodec, RestoresRowsThatHaveNoCentre) {
+  const TurningCentre none(33, 0);
+  for (const Dtype dtype : kDtypes) {
+    const Vectors x(Dtype::kF32, 33, GaussianSource(51).vector(5 * 33));
+    const Vectors expected(dtype, 33, restored(none, false, false, 0, x));
+    for (const Kernels* kernels : all_kernels()) {
+      Vectors out(dtype, 33, std::vector<float>(x.values.size()));
+      kernels->restore_rows({x.values.data(), 5, 33, false}, {}, 0,
+                            {dtype, out.bytes.data(), 33 * dtype_size(dtype)});
+      EXPECT_EQ(out.bytes, expected.bytes) << kernels->name << " " << dtype_name(dtype);
+    }
+  }
+}
+
 TEST(BlockCodec, EncodesWhatIsLeftOfTheCentre) {
   for (const std::size_t dim : {64u, 96u, 128u}) {
     const Quantizer quantizer = make_quantizer(static_cast<int>(dim), 4);

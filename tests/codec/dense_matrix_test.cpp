@@ -175,5 +175,20 @@ TEST(OrthogonalMatrix, HasTheSameBitsEverywhere) {
   EXPECT_EQ(digest_of(orthogonal_matrix(100, 5)), 0xf16c162d3a9a4c17u);
 }
 
+TEST(OrthogonalColumns, AreWhatIsLeftOfEachByThoseBefore) {
+  const std::vector<double> matrix = {3, 1, 4, 1};
+  const auto q = orthogonal_columns(2, matrix, 1e-3);
+  ASSERT_TRUE(q);
+  // (3, 4) / 5, and of (1, 1) what is not along it: (4, -3) / 25.
+  const std::vector<float> expected = {0.6f, 0.8f, 0.8f, -0.6f};
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR((*q)[i], expected[i], 1e-7f);
+}
+
+TEST(OrthogonalColumns, AreNoneWhereLittleIsLeft) {
+  EXPECT_TRUE(orthogonal_columns(2, std::vector<double>{1, 1, 0, 1.1e-3}, 1e-3));
+  EXPECT_FALSE(orthogonal_columns(2, std::vector<double>{1, 1, 0, 0.9e-3}, 1e-3));
+  EXPECT_FALSE(orthogonal_columns(2, std::vector<double>{0, 1, 0, 1}, 1e-3));
+}
+
 }  // namespace
 }  // namespace tqcache::codec

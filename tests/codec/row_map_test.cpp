@@ -12,13 +12,12 @@ namespace tqcache::codec {
 namespace {
 
 TEST(RowMap, AddsAsItIsWrittenOnEveryTable) {
+  constexpr std::size_t kRows = 21;  // tiles, and rows that are left
   for (const std::size_t dim : {1u, 8u, 32u, 40u, 100u, 129u}) {
     test::GaussianSource source(dim);
-    std::vector<float> in(7 * dim), matrix(dim * dim);
-    for (float& x : in) x = static_cast<float>(source.next());
-    for (float& x : matrix) x = static_cast<float>(source.next());
+    const std::vector<float> in = source.vector(kRows * dim), matrix = source.vector(dim * dim);
     std::vector<float> expected(in.size());
-    for (std::size_t t = 0; t < 7; ++t) {
+    for (std::size_t t = 0; t < kRows; ++t) {
       for (std::size_t i = 0; i < dim; ++i) {
         float sum = 0;
         for (std::size_t j = 0; j < dim; ++j) sum += in[t * dim + j] * matrix[j * dim + i];
@@ -29,6 +28,26 @@ TEST(RowMap, AddsAsItIsWrittenOnEveryTable) {
       std::vector<float> out(in.size(), 99.0f);
       multiply_rows(in, matrix, dim, out, *kernels);
       EXPECT_EQ(out, expected) << kernels->name << ", " << dim;
+    }
+  }
+}
+
+TEST(RowMap, MultipliesColumnsUpToTheDiagonal) {
+  for (const std::size_t dim : {1u, 8u, 33u, 40u, 100u, 129u}) {
+    for (const std::size_t n : {1u, 9u, 256u}) {
+      test::GaussianSource source(dim + n);
+      const std::vector<float> a = source.vector(n * dim), b = source.vector(n * dim);
+      for (const Kernels* kernels : all_kernels()) {
+        std::vector<float> out(dim * dim);
+        multiply_columns(a, b, dim, out, *kernels);
+        for (std::size_t i = 0; i < dim; ++i) {
+          for (std::size_t j = 0; j <= i; ++j) {
+            float sum = 0;
+            for (std::size_t t = 0; t < n; ++t) sum += a[t * dim + i] * b[t * dim + j];
+            ASSERT_EQ(out[i * dim + j], sum) << kernels->name << " " << i << ", " << j;
+          }
+        }
+      }
     }
   }
 }

@@ -112,15 +112,45 @@ TEST(TrellisRows, RoundTheScaleToTheNearestOfThreeBits) {
   EXPECT_EQ(step_scale(0, 64, 0.25f), 0);
 }
 
-TEST(TrellisRows, AreTheSameBytesOnEveryTable) {
-  const std::vector<float> rows = gaussian_rows(256, 96);
-  CodecSpec spec = kSpec;
-  spec.head_dim = 96;
+void expect_same_on_every_table(const CodecSpec& spec, const std::vector<float>& rows) {
   const Packed expected = encoded(make_codec(spec, BlockOrder::kKeys, scalar_kernels()), rows);
   for (const Kernels* kernels : all_kernels()) {
     EXPECT_EQ(encoded(make_codec(spec, BlockOrder::kKeys, *kernels), rows), expected)
-        << kernels->name;
+        << kernels->name << ", " << spec.head_dim;
   }
+}
+
+TEST(TrellisRows, AreTheSameBytesOnEveryTable) {
+  for (const int head_dim : {32, 40, 80, 96, 128, 144, 576}) {
+    CodecSpec spec = kSpec;
+    spec.head_dim = head_dim;
+    // Groups that are not full, and a vector without length.
+    std::vector<float> rows = gaussian_rows(37, static_cast<std::size_t>(head_dim));
+    std::fill_n(rows.begin() + 3 * head_dim, head_dim, 0.0f);
+    expect_same_on_every_table(spec, rows);
+  }
+}
+
+TEST(TrellisRows, AreTheSameBytesWhateverTurnsThem) {
+  const std::vector<float> rows = gaussian_rows(37, 96);
+  CodecSpec spec = kSpec;
+  spec.head_dim = 96;
+  for (const RotationKind rotation : {RotationKind::kDenseQr, RotationKind::kNone}) {
+    spec.rotation = rotation;
+    expect_same_on_every_table(spec, rows);
+  }
+  spec.rotation = RotationKind::kHadamard;
+  spec.rounds = 2;
+  expect_same_on_every_table(spec, rows);
+}
+
+TEST(TrellisRows, AreTheSameBytesFarFromZero) {
+  CodecSpec spec = kSpec;
+  spec.rotation = RotationKind::kNone;
+  spec.step = 1.0f / 64;  // the loud component is beyond the last level
+  std::vector<float> rows = gaussian_rows(37, 128);
+  for (std::size_t i = 5; i < rows.size(); i += 128) rows[i] = 1e3f;
+  expect_same_on_every_table(spec, rows);
 }
 
 TEST(TrellisRows, HaveCodeZeroWithoutAScale) {

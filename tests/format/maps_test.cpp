@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+
 #include "archive_fixture.h"
 
 namespace tqcache::test {
@@ -72,11 +76,98 @@ TEST(Maps, AreOfAsManyEntriesAsHeadsHave) {
   expect_changed_refused([](Manifest& manifest) { manifest.layers[0].k.maps.pop_back(); }, "maps");
 }
 
+constexpr std::int64_t kBefore = 600;
+constexpr std::int64_t kAfter = 768;
+
+// The tokens by which a side grows: [kAfter - kBefore, n_kv_heads, head_dim].
+std::vector<float> new_rows(cache::HeadShape shape) {
+  Random random(4);
+  std::vector<float> rows(
+      static_cast<std::size_t>((kAfter - kBefore) * shape.n_kv_heads * shape.head_dim));
+  for (float& value : rows) value = random.bell();
+  return rows;
+}
+
+// To the end of the token block, which gets packed.
+void grow(cache::Cache& cache) {
+  for (cache::Layer& layer : cache.layers) {
+    auto& attention = std::get<cache::AttentionLayer>(layer);
+    for (cache::Side* side : {&attention.k, &attention.v}) {
+      cache::append(*side, attention.shape, kBefore, new_rows(attention.shape));
+      must(cache::pack_full_tail(*side, attention.shape, kAfter, 1));
+      EXPECT_EQ(cache::packed_block_count(*side), kAfter / cache::kTokenBlock);
+    }
+  }
+  cache.tokens.resize(kAfter, 1);
+}
+
+// What coding left of the energy of the first head's new tokens, as a part of it.
+double coded_error(const cache::Side& side, cache::HeadShape shape) {
+  const std::vector<float> rows = new_rows(shape);
+  const auto dim = static_cast<std::size_t>(shape.head_dim);
+  std::vector<float> block(cache::kTokenBlock * dim);
+  cache::read_block(side, shape, kAfter, 2, 0, block);
+  const std::size_t first = kBefore - 2 * cache::kTokenBlock;
+  const std::size_t stride = static_cast<std::size_t>(shape.n_kv_heads) * dim;
+  double error = 0, energy = 0;
+  for (std::size_t t = 0; t < kAfter - kBefore; ++t) {
+    for (std::size_t i = 0; i < dim; ++i) {
+      const double value = rows[t * stride + i];
+      error += std::pow(block[(first + t) * dim + i] - value, 2);
+      energy += value * value;
+    }
+  }
+  return error / energy;
+}
+
+const cache::HeadMaps& maps_of(const cache::Side& side) {
+  return std::get<cache::TurboSide>(side).maps;
+}
+
+// A conversation that goes on: what comes later is coded with the same maps.
 TEST(Maps, StayWhenAConversationGoesOn) {
-  const cache::Cache cache = fitted_cache(600);
-  const cache::Cache longer = fitted_cache(600);
-  EXPECT_EQ(difference(cache, longer), "");
-  EXPECT_EQ(must(load(file_of(cache), {.first_tokens = 300})).n_tokens(), 300);
+  const cache::Cache before = fitted_cache(kBefore);
+  cache::Cache in_memory = before;
+  cache::Cache from_file = must(load(file_of(before)));
+  grow(in_memory);
+  grow(from_file);
+  EXPECT_EQ(difference(in_memory, from_file), "");
+  for (std::size_t i = 0; i < before.layers.size(); ++i) {
+    const auto& old_layer = std::get<cache::AttentionLayer>(before.layers[i]);
+    const auto& new_layer = std::get<cache::AttentionLayer>(in_memory.layers[i]);
+    EXPECT_EQ(maps_of(new_layer.k), maps_of(old_layer.k)) << i;
+    EXPECT_EQ(maps_of(new_layer.v), maps_of(old_layer.v)) << i;
+    // A step of s leaves .2635 s^2 of the energy (docs/codec.md 10); and a fifth on top.
+    const double value_step = i == 0 ? 0.3 : 0.5;
+    EXPECT_LT(coded_error(new_layer.k, new_layer.shape), 1.2 * 0.2635 * 0.3 * 0.3) << i;
+    EXPECT_LT(coded_error(new_layer.v, new_layer.shape), 1.2 * 0.2635 * value_step * value_step)
+        << i;
+  }
+}
+
+// Whatever stands in the frame: an error, or maps.
+TEST(Maps, InADamagedFrameAreRefusedOrOthers) {
+  const Bytes file = file_of(fitted_cache());
+  const auto manifest =
+      file.begin() + static_cast<std::ptrdiff_t>(value_at<std::uint64_t>(file, kManifestOffsetAt));
+  constexpr std::array kMagic = {std::byte{0x28}, std::byte{0xb5}, std::byte{0x2f},
+                                 std::byte{0xfd}};
+  const auto frame = std::search(manifest, file.end(), kMagic.begin(), kMagic.end());
+  ASSERT_NE(frame, file.end());
+  const auto first = static_cast<std::size_t>(frame - file.begin());
+  int refused = 0;
+  for (std::size_t at = first; at < std::min(first + 200, file.size()); ++at) {
+    for (const int bit : {0, 3, 7}) {
+      Bytes changed = file;
+      changed[at] ^= std::byte{1} << bit;
+      reseal(changed);
+      const auto loaded = load(changed);
+      if (loaded.ok()) continue;
+      EXPECT_EQ(loaded.error().code, ErrorCode::kCorrupt) << at << " " << loaded.error().message;
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 100);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "archive_fixture.h"
 #include "tqcache/format/symbol_classes.h"
+#include "tqcache/format/symbol_density.h"
 
 namespace tqcache::test {
 namespace {
@@ -135,6 +136,43 @@ TEST(SymbolClasses, StandAsDenselyAsTheyFit) {
   EXPECT_EQ(format::highest_density(symbols), 1u);
   symbols[2] = 55;
   EXPECT_EQ(format::highest_density(symbols), 1u);
+}
+
+TEST(SymbolDensity, KnowsTheBitsOfAHuffmanCode) {
+  EXPECT_EQ(format::huffman_bits({}), 0u);
+  EXPECT_EQ(format::huffman_bits(std::vector<std::uint32_t>{0, 7, 0}), 0u);
+  EXPECT_EQ(format::huffman_bits(std::vector<std::uint32_t>{7, 0, 2}), 9u);
+  // Lengths 1, 2, 3, 3; then four of 2; then those of Fibonacci's numbers, as long as can be.
+  EXPECT_EQ(format::huffman_bits(std::vector<std::uint32_t>{8, 4, 2, 2}), 28u);
+  EXPECT_EQ(format::huffman_bits(std::vector<std::uint32_t>{3, 3, 3, 4}), 26u);
+  EXPECT_EQ(format::huffman_bits(std::vector<std::uint32_t>{1, 1, 2, 3, 5, 8}), 45u);
+}
+
+// 4,096 symbols, of which so many in a hundred are 64 and the others its neighbours.
+std::vector<std::uint8_t> symbols_around(std::uint64_t percent) {
+  Random random(5);
+  std::vector<std::uint8_t> symbols(4096);
+  for (std::uint8_t& symbol : symbols) {
+    const bool is_middle = random.below(100) < percent;
+    symbol = static_cast<std::uint8_t>(is_middle ? 64 : 63 + 2 * random.below(2));
+  }
+  return symbols;
+}
+
+TEST(SymbolDensity, IsHigherTheMoreIsTheSame) {
+  std::vector<std::uint8_t> even = symbols_around(0);
+  for (std::size_t i = 0; i < even.size(); ++i) even[i] = static_cast<std::uint8_t>(60 + i % 8);
+  EXPECT_EQ(format::best_density(even), 1u);
+  EXPECT_GT(format::best_density(symbols_around(70)), 1u);
+  EXPECT_EQ(format::best_density(symbols_around(97)), 4u);
+}
+
+TEST(SymbolDensity, IsNoHigherThanSymbolsFit) {
+  std::vector<std::uint8_t> symbols = symbols_around(97);
+  symbols[17] = 70;
+  EXPECT_EQ(format::best_density(symbols), 2u);
+  symbols[17] = 80;
+  EXPECT_EQ(format::best_density(symbols), 1u);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "fuzz/fuzz.h"
 #include "tqcache/model/config.h"
@@ -56,6 +57,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto config = model::read_gguf_config(*read)) {
     fuzz::require(model::validate(*config), "a config that was read is valid");
   }
-  static_cast<void>(model::Tokenizer::from_gguf(*read));
+  if (const auto tokenizer = model::Tokenizer::from_gguf(*read)) {
+    const auto ids = tokenizer->encode("in  the", model::Tokenizer::Special::kParse);
+    for (const std::int32_t id : ids ? *ids : std::vector<std::int32_t>{}) {
+      fuzz::require(id >= 0 && id < tokenizer->vocab_size(), "an id is one of the vocabulary");
+    }
+  }
   return 0;
 }

@@ -122,6 +122,7 @@ class GoldenBuilder {
     if (n_packed > 0) cache::fix_side(turbo, full, choice.plan.outlier_policy, 1);
     for (std::size_t i = 0; i < n_packed; ++i) {
       turbo.packed.push_back(must(cache::pack_block(turbo, full[i], 1)));
+      cache::complete_block(turbo, shape, static_cast<std::int64_t>(i));
     }
     for (std::size_t i = n_packed; i < dense.blocks.size(); ++i) {
       turbo.tail.blocks.push_back(std::move(dense.blocks[i]));

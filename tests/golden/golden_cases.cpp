@@ -1,5 +1,6 @@
 #include "golden_cases.h"
 
+#include "format/file_fixture.h"
 #include "golden_builder.h"
 
 namespace tqcache::test {
@@ -155,6 +156,33 @@ cache::Cache planes() {
       .build();
 }
 
+SideChoice archived(float step, Centring center, bool fit_maps, std::int64_t n_sinks = 0) {
+  SideChoice side = coded({.mode = Mode::kTrellis, .step = step}, center, n_sinks);
+  side.plan.fit_maps = fit_maps;
+  return side;
+}
+
+// Paths of symbols; maps before RoPE, after it, and of values.
+cache::Cache archive() {
+  return GoldenBuilder(19, 520)
+      .attention({2, 40}, archived(0.3f, Centring::kPreRope, true, 4),
+                 archived(0.5f, Centring::kPostRope, true))
+      .attention({1, 64}, archived(0.2f, Centring::kPostRope, true),
+                 archived(0.8f, Centring::kNone, false))
+      .attention({1, 32}, archived(0.4f, Centring::kPreRope, false), dense_as(Dtype::kBF16))
+      .build();
+}
+
+// Coded by matrices that stand in the file.
+cache::Cache matrix() {
+  const CodecSpec spec{
+      .head_dim = 32, .mode = Mode::kProd, .bits = 3, .rotation = RotationKind::kDenseQr};
+  return pack_dense(GoldenBuilder(20, 260)
+                        .attention({1, 32}, dense_as(Dtype::kF16), dense_as(Dtype::kBF16))
+                        .build(),
+                    by_value(must(codec::make_parts(spec))));
+}
+
 cache::Cache hidden_tokens() {
   return GoldenBuilder(14, 520)
       .attention({1, 32}, coded(mse(2), Centring::kPreRope), coded(mse(2), Centring::kPostRope))
@@ -208,6 +236,8 @@ std::vector<GoldenCase> golden_cases() {
       {"rotating", Compression::kNone, rotating},
       {"appended", Compression::kNone, appended, {100, 300}},
       {"planes", Compression::kPlanes, planes},
+      {"archive", Compression::kZstd, archive},
+      {"matrix", Compression::kNone, matrix},
   };
 }
 

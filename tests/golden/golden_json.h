@@ -80,6 +80,10 @@ inline Json part(const codec::PartSpec& part) {
   json["of_residual"] = part.of_residual;
   json["has_bias"] = part.has_bias;
   json["centroids_sha256"] = digest(part.centroids);
+  if (part.quantizer.rotation == codec::RotationKind::kMatrix) {
+    const std::span<const float> matrix = part.quantizer.matrix.values();
+    json["matrix_sha256"] = digest(std::vector<float>(matrix.begin(), matrix.end()));
+  }
   return json;
 }
 
@@ -88,6 +92,7 @@ inline void add_codec(const format::SideInfo& info, Json& json) {
   json["centring"] = format::name_of(format::kCentringNames, info.centring);
   if (!info.mean.empty()) json["mean_sha256"] = digest(info.mean);
   if (!info.outliers.empty()) json["outliers"] = info.outliers;
+  if (!info.maps.empty()) json["maps_sha256"] = digest(info.maps);
   json["n_sinks"] = info.n_sinks;
 }
 
@@ -188,6 +193,9 @@ inline Json golden_json(const Bytes& file) {
   const auto n_planes = std::ranges::count(info.sections, format::Compression::kPlanes,
                                            &format::SectionInfo::compression);
   if (n_planes > 0) json["planes_sections"] = n_planes;
+  const auto n_symbols = std::ranges::count(info.sections, format::Compression::kSymbols,
+                                            &format::SectionInfo::compression);
+  if (n_symbols > 0) json["symbols_sections"] = n_symbols;
   golden_json_detail::add_gaps(info.gaps, json);
   json["layers"] = Json::array();
   for (std::size_t i = 0; i < info.layers.size(); ++i) {

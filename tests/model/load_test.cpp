@@ -128,13 +128,13 @@ TEST(LoadModel, RefusesMissingUnknownAndSurplusTensors) {
   expect_refused(dir.path(), ErrorCode::kCorrupt, "blk.1.attn_q_norm.weight");
 
   Shapes unknown = tiny::shapes();
-  unknown["model.layers.0.self_attn.q_proj.bias"] = {12};
+  unknown["model.layers.0.self_attn.q_proj.scale"] = {12};
   write(unknown);
   expect_refused(dir.path(), ErrorCode::kUnsupported,
-                 "tensor \"model.layers.0.self_attn.q_proj.bias\": unknown");
+                 "tensor \"model.layers.0.self_attn.q_proj.scale\": unknown");
 
   Shapes surplus = tiny::shapes();
-  surplus["model.layers.2.self_attn.q_norm.weight"] = {6};
+  surplus["model.layers.1.self_attn.q_proj.bias"] = {12};
   write(surplus);
   expect_refused(dir.path(), ErrorCode::kUnsupported, "tensors: 25 where qwen3 uses 24");
 

@@ -154,5 +154,78 @@ TEST(SamplerOptions, AcceptsTheDefaultsAndTheEndsOfEveryRange) {
   EXPECT_TRUE(validate({.temperature = 2, .top_k = 1, .top_p = 1, .min_p = 1}).ok());
 }
 
+SamplerOptions with_bias(std::vector<LogitBias> biases) {
+  SamplerOptions options;
+  options.logit_bias = std::move(biases);
+  return options;
+}
+
+TEST(Sampler, AddsBiasesToLogits) {
+  EXPECT_EQ(Sampler(with_bias({{0, 2.5f}})).next(std::vector<float>{1, 3, 2}), 0);
+  EXPECT_EQ(Sampler(with_bias({{1, -kInfinity}})).next(std::vector<float>{1, 3, 2}), 2);
+  EXPECT_EQ(Sampler(with_bias({{0, 1}, {0, 1.5f}})).next(std::vector<float>{1, 3, 2}), 0);
+}
+
+TEST(Sampler, PassesOverBiasesOfTokensThatTheModelDoesNotHave) {
+  EXPECT_EQ(Sampler(with_bias({{7, 100}})).next(std::vector<float>{1, 3, 2}), 1);
+}
+
+SamplerOptions with_penalty(float penalty, std::int64_t last_n = 64) {
+  SamplerOptions options;
+  options.repeat_penalty = penalty;
+  options.repeat_last_n = last_n;
+  return options;
+}
+
+TEST(Sampler, PenalizesWhatWasSeenOnceHoweverOften) {
+  Sampler sampler(with_penalty(2));
+  EXPECT_EQ(sampler.next(std::vector<float>{1, 3, 2}), 1);
+  sampler.saw(std::vector<std::int32_t>{1, 1, 1});
+  EXPECT_EQ(sampler.next(std::vector<float>{1, 3, 2}), 2);      // 3 became 1.5
+  EXPECT_EQ(sampler.next(std::vector<float>{1, 3, 1.25f}), 1);  // and no less
+  sampler.forget();
+  EXPECT_EQ(sampler.next(std::vector<float>{1, 3, 2}), 1);
+}
+
+TEST(Sampler, MovesLogitsBelowZeroAwayFromIt) {
+  Sampler sampler(with_penalty(2));
+  sampler.saw(std::vector<std::int32_t>{0});
+  EXPECT_EQ(sampler.next(std::vector<float>{-1, -1.5f}), 1);
+}
+
+TEST(Sampler, ForgetsWhatWasSeenLongAgo) {
+  Sampler sampler(with_penalty(2, 2));
+  sampler.saw(std::vector<std::int32_t>{1, 0, 0});
+  EXPECT_EQ(sampler.next(std::vector<float>{1, 3, 2}), 1);
+  Sampler never(with_penalty(2, -1));
+  never.saw(std::vector<std::int32_t>{1});
+  never.saw(std::vector<std::int32_t>(1000, 0));
+  EXPECT_EQ(never.next(std::vector<float>{1, 3, 2}), 2);
+  Sampler at_once(with_penalty(2, 0));
+  at_once.saw(std::vector<std::int32_t>{1});
+  EXPECT_EQ(at_once.next(std::vector<float>{1, 3, 2}), 1);
+}
+
+TEST(Sampler, IgnoresSeenTokensThatTheModelDoesNotHave) {
+  Sampler sampler(with_penalty(2));
+  sampler.saw(std::vector<std::int32_t>{-1, 9});
+  EXPECT_EQ(sampler.next(std::vector<float>{1, 3, 2}), 1);
+}
+
+TEST(Sampler, RefusesPenaltiesAndBiasesThatAreNoNumbers) {
+  const auto message = [](const SamplerOptions& options) {
+    const Result<void> valid = validate(options);
+    return valid.ok() ? "" : valid.error().message;
+  };
+  for (const float penalty : {0.0f, -1.0f, kNan, kInfinity}) {
+    EXPECT_THAT(message(with_penalty(penalty)), HasSubstr("repeat-penalty"));
+  }
+  EXPECT_THAT(message(with_penalty(1, -2)), HasSubstr("repeat-last-n"));
+  EXPECT_THAT(message(with_bias({{-1, 0}})), HasSubstr("logit-bias"));
+  EXPECT_THAT(message(with_bias({{1, kNan}})), HasSubstr("logit-bias"));
+  EXPECT_THAT(message(with_bias({{1, kInfinity}})), HasSubstr("logit-bias"));
+  EXPECT_EQ(message(with_bias({{1, -kInfinity}})), "");
+}
+
 }  // namespace
 }  // namespace tqcache::model

@@ -57,6 +57,17 @@ inline Json added_token(std::int64_t id, const std::string& name, bool special) 
           {"rstrip", false}, {"normalized", false}, {"special", special}};
 }
 
+// A post-processor; "$A" is the text.
+inline Json template_processing(const std::vector<std::string>& places) {
+  Json single = Json::array();
+  for (const std::string& place : places) {
+    const bool is_text = place == "$A";
+    single.push_back(
+        {{is_text ? "Sequence" : "SpecialToken", {{"id", is_text ? "A" : place}, {"type_id", 0}}}});
+  }
+  return {{"type", "TemplateProcessing"}, {"single", single}};
+}
+
 // tokenizer.json
 inline Json tokenizer() {
   Json vocab;

@@ -34,6 +34,7 @@ inline model::ModelConfig tiny_config() {
   config.rms_norm_epsilon = 1e-6f;
   config.rope = {cache::RopeStyle::kHalfSplit, 32, 1e4};
   config.tied_embeddings = true;
+  config.qk_norms = true;
   return config;
 }
 

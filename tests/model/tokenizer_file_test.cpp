@@ -68,13 +68,11 @@ TEST(TokenizerJson, RefusesWhatIsNoTokenizerFile) {
 
 TEST(TokenizerJson, RefusesOtherModels) {
   expect_refused({
-      {ErrorCode::kUnsupported, "model: \"Unigram\"",
+      {ErrorCode::kUnsupported, "model: \"Unigram\" behind ByteLevel",
        [](Json& r) { r["model"]["type"] = "Unigram"; }},
-      {ErrorCode::kUnsupported, "model: byte_fallback",
-       [](Json& r) { r["model"]["byte_fallback"] = true; }},
+      {ErrorCode::kUnsupported, "model: \"WordPiece\"",
+       [](Json& r) { r["model"]["type"] = "WordPiece"; }},
       {ErrorCode::kUnsupported, "model: dropout", [](Json& r) { r["model"]["dropout"] = 0.1; }},
-      {ErrorCode::kUnsupported, "model: unk_token",
-       [](Json& r) { r["model"]["unk_token"] = "<unk>"; }},
       {ErrorCode::kUnsupported, "model: continuing_subword_prefix",
        [](Json& r) { r["model"]["continuing_subword_prefix"] = "##"; }},
       {ErrorCode::kUnsupported, "model: end_of_word_suffix",
@@ -83,8 +81,12 @@ TEST(TokenizerJson, RefusesOtherModels) {
        [](Json& r) {
          r["normalizer"] = {{"type", "NFKC"}};
        }},
-      {ErrorCode::kCorrupt, "key \"byte_fallback\": not true or false",
-       [](Json& r) { r["model"]["byte_fallback"] = "yes"; }},
+      {ErrorCode::kUnsupported, "normalizer: anything but NFC before ByteLevel",
+       [](Json& r) {
+         r["normalizer"] = {{"type", "Strip"}};
+       }},
+      {ErrorCode::kCorrupt, "key \"ignore_merges\": not true or false",
+       [](Json& r) { r["model"]["ignore_merges"] = "yes"; }},
   });
 }
 
@@ -96,7 +98,7 @@ TEST(TokenizerJson, RefusesOtherPretokenizers) {
     };
   };
   expect_refused({
-      {ErrorCode::kCorrupt, "key \"pre_tokenizer\": missing",
+      {ErrorCode::kUnsupported, "pre_tokenizer: none, and spaces that are no U+2581",
        [](Json& r) { r["pre_tokenizer"] = nullptr; }},
       {ErrorCode::kUnsupported, "pre_tokenizer: \"Whitespace\"",
        [](Json& r) {
@@ -112,7 +114,8 @@ TEST(TokenizerJson, RefusesOtherPretokenizers) {
        }},
       {ErrorCode::kUnsupported, "pre_tokenizer: \"Removed\"", change_split("behavior", "Removed")},
       {ErrorCode::kUnsupported, "pre_tokenizer: invert", change_split("invert", true)},
-      {ErrorCode::kUnsupported, "pre_tokenizer: \"Digits\"", change_split("type", "Digits")},
+      {ErrorCode::kUnsupported, "pre_tokenizer: \"Punctuation\"",
+       change_split("type", "Punctuation")},
       {ErrorCode::kUnsupported, "pre_tokenizer: a pattern of another kind",
        change_split("pattern", {{"String", " "}})},
       {ErrorCode::kCorrupt, "pattern: ", change_split("pattern", {{"Regex", "(a"}})},
@@ -120,32 +123,93 @@ TEST(TokenizerJson, RefusesOtherPretokenizers) {
   });
 }
 
-TEST(TokenizerJson, RefusesToAddTokensAtTheEnds) {
-  const Json adds = {{"type", "TemplateProcessing"},
-                     {"single",
-                      {{{"SpecialToken", {{"id", "<|im_start|>"}, {"type_id", 0}}}},
-                       {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}}};
-  expect_refused({
-      {ErrorCode::kUnsupported, "post_processor: a template that adds tokens",
-       [&](Json& r) { r["post_processor"] = adds; }},
-      {ErrorCode::kUnsupported, "post_processor: \"BertProcessing\"",
-       [](Json& r) {
-         r["post_processor"] = {{"type", "BertProcessing"}};
-       }},
-  });
-  const std::string plain = tiny::tokenizer().dump();
-  const auto with_config =
-      Tokenizer::from_json(as_bytes(plain), as_bytes(R"({"add_bos_token":true})"));
-  EXPECT_EQ(with_config.error().code, ErrorCode::kUnsupported);
-  EXPECT_EQ(with_config.error().message, "tokenizer_config.json: every text: add_bos_token");
+std::vector<std::int32_t> with_ends(const Tokenizer& tokenizer, Tokenizer::Ends ends) {
+  Tokenizer::EncodeOptions options;
+  options.ends = ends;
+  return tokenizer.encode("hello", options).value();
+}
 
-  Json harmless = tiny::tokenizer();
-  harmless["post_processor"] = {{"type", "ByteLevel"}};
-  EXPECT_TRUE(from_json(harmless).ok());
-  Json empty = tiny::tokenizer();
-  empty["post_processor"] = adds;
-  empty["post_processor"]["single"].erase(0);
-  EXPECT_TRUE(from_json(empty).ok());
+TEST(TokenizerJson, AddsTokensAtTheEndsWhenAsked) {
+  Json root = tiny::tokenizer();
+  root["post_processor"] = tiny::template_processing({"<|im_start|>", "$A", "<|im_end|>"});
+  const Tokenizer tokenizer = from_json(root).value();
+  EXPECT_TRUE(tokenizer.adds_begin_token());
+  EXPECT_EQ(tokenizer.begin_token(), tiny::kStart);
+  EXPECT_THAT(with_ends(tokenizer, Tokenizer::Ends::kNone), ElementsAre(tiny::kHello));
+  EXPECT_THAT(with_ends(tokenizer, Tokenizer::Ends::kBegin),
+              ElementsAre(tiny::kStart, tiny::kHello));
+  EXPECT_THAT(with_ends(tokenizer, Tokenizer::Ends::kBoth),
+              ElementsAre(tiny::kStart, tiny::kHello, tiny::kEnd));
+
+  Json sequence = tiny::tokenizer();
+  sequence["post_processor"] = {{"type", "Sequence"},
+                                {"processors", {{{"type", "ByteLevel"}}, root["post_processor"]}}};
+  EXPECT_EQ(from_json(sequence)->fingerprint(), tokenizer.fingerprint());
+}
+
+TEST(TokenizerJson, AddsNothingWhereTheTemplateHoldsTheTextAlone) {
+  for (const Json& step : {Json{{"type", "ByteLevel"}}, tiny::template_processing({"$A"})}) {
+    Json root = tiny::tokenizer();
+    root["post_processor"] = step;
+    const Tokenizer tokenizer = from_json(root).value();
+    EXPECT_THAT(with_ends(tokenizer, Tokenizer::Ends::kBoth), ElementsAre(tiny::kHello));
+    EXPECT_EQ(tokenizer.begin_token(), std::nullopt);
+  }
+}
+
+TEST(TokenizerJson, AddsNothingThatTheConfigAloneSays) {
+  const Json root = tiny::tokenizer();
+  const auto tokenizer = Tokenizer::from_json(
+      as_bytes(root.dump()), as_bytes(R"({"bos_token":"<|im_start|>","add_bos_token":true,
+                                          "eos_token":"<|im_end|>","add_eos_token":true})"));
+  EXPECT_THAT(with_ends(tokenizer.value(), Tokenizer::Ends::kBoth), ElementsAre(tiny::kHello));
+  EXPECT_FALSE(tokenizer->adds_begin_token());
+  EXPECT_EQ(tokenizer->begin_token(), tiny::kStart);  // for chat templates
+  EXPECT_EQ(tokenizer->fingerprint(), from_json(root)->fingerprint());
+}
+
+TEST(TokenizerJson, TakesTheBeginTokenFromTheTemplateInTheFirstPlace) {
+  Json root = tiny::tokenizer();
+  root["post_processor"] = tiny::template_processing({"<tool>", "$A"});
+  for (const char* config : {R"({"bos_token":"<|im_start|>"})", R"({"bos_token":"<s>"})"}) {
+    const auto tokenizer = Tokenizer::from_json(as_bytes(root.dump()), as_bytes(config));
+    EXPECT_EQ(tokenizer->begin_token(), tiny::kTool);
+  }
+}
+
+TEST(TokenizerJson, RefusesOtherPostProcessors) {
+  const auto set = [](Json step) { return [=](Json& r) { r["post_processor"] = step; }; };
+  const char* const kStartName = "<|im_start|>";
+  expect_refused({
+      {ErrorCode::kUnsupported, "post_processor: \"BertProcessing\"",
+       set({{"type", "BertProcessing"}})},
+      {ErrorCode::kUnsupported, "post_processor: more than one token at an end",
+       set(tiny::template_processing({kStartName, kStartName, "$A"}))},
+      {ErrorCode::kUnsupported, "post_processor: more than one token at an end",
+       set(tiny::template_processing({"$A", kStartName, kStartName}))},
+      {ErrorCode::kUnsupported, "post_processor: more than one token at an end",
+       set(tiny::template_processing({"$A", "$A"}))},
+      {ErrorCode::kUnsupported, "post_processor: a template without the text",
+       set(tiny::template_processing({kStartName}))},
+      {ErrorCode::kCorrupt, "token \"<s>\": not an added token",
+       set(tiny::template_processing({"<s>", "$A"}))},
+      {ErrorCode::kCorrupt, "key \"SpecialToken\": missing",
+       set({{"type", "TemplateProcessing"}, {"single", {{{"Other", 1}}}}})},
+  });
+}
+
+TEST(TokenizerJson, TakesTheChatTemplateFromTheConfig) {
+  const std::string root = tiny::tokenizer().dump();
+  const auto chat_template = [&](const char* config) {
+    return Tokenizer::from_json(as_bytes(root), as_bytes(config))->chat_template();
+  };
+  EXPECT_EQ(chat_template("{}"), "");
+  EXPECT_EQ(chat_template(R"({"chat_template":"a"})"), "a");
+  EXPECT_EQ(chat_template(R"({"chat_template":[{"name":"tool_use","template":"a"},
+                                               {"name":"default","template":"b"}]})"),
+            "b");
+  const auto bad = Tokenizer::from_json(as_bytes(root), as_bytes(R"({"chat_template":5})"));
+  EXPECT_EQ(bad.error().code, ErrorCode::kCorrupt);
 }
 
 TEST(TokenizerJson, RefusesBadVocabularies) {
@@ -174,8 +238,7 @@ TEST(TokenizerJson, RefusesBadAddedTokens) {
     return [=](Json& r) { r["added_tokens"][2][key] = value; };
   };
   expect_refused({
-      {ErrorCode::kUnsupported, "\"<tool>\": lstrip", change("lstrip", true)},
-      {ErrorCode::kUnsupported, "\"<tool>\": rstrip", change("rstrip", true)},
+      {ErrorCode::kCorrupt, "key \"lstrip\": not true or false", change("lstrip", 1)},
       {ErrorCode::kUnsupported, "\"<tool>\": single_word", change("single_word", true)},
       {ErrorCode::kCorrupt, "an id out of range", change("id", 300)},
       {ErrorCode::kCorrupt, "token 262: comes twice", change("id", 262)},
@@ -286,13 +349,17 @@ TEST(TokenizerGguf, RefusesBadFiles) {
   };
   const std::vector<GgufCase> cases = {
       {ErrorCode::kCorrupt, "tokenizer.ggml.model", erase("tokenizer.ggml.model")},
-      {ErrorCode::kUnsupported, "\"llama\" is not byte-level BPE",
-       set("tokenizer.ggml.model", std::string("llama"))},
+      {ErrorCode::kUnsupported, "\"bert\" is none of gpt2, llama and t5",
+       set("tokenizer.ggml.model", std::string("bert"))},
       {ErrorCode::kCorrupt, "tokenizer.ggml.pre", erase("tokenizer.ggml.pre")},
       {ErrorCode::kUnsupported, "pre-tokenizer \"falcon\" is not known",
        set("tokenizer.ggml.pre", std::string("falcon"))},
-      {ErrorCode::kUnsupported, "tokenizer.ggml.add_bos_token",
-       set("tokenizer.ggml.add_bos_token", true)},
+      {ErrorCode::kCorrupt, "tokenizer.ggml.add_bos_token",
+       set("tokenizer.ggml.add_bos_token", std::int64_t{1})},
+      {ErrorCode::kCorrupt, "begin token 264: no such token",
+       set("tokenizer.ggml.bos_token_id", std::int64_t{264})},
+      {ErrorCode::kCorrupt, "tokenizer.chat_template",
+       set("tokenizer.chat_template", std::int64_t{1})},
       {ErrorCode::kCorrupt, "tokenizer.ggml.tokens",
        set("tokenizer.ggml.tokens", std::vector<std::int64_t>{1})},
       {ErrorCode::kCorrupt, "vocabulary: no tokens",

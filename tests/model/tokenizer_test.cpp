@@ -13,6 +13,7 @@
 #include "model/tiny_files.h"
 #include "tqcache/base/file.h"
 #include "tqcache/model/merge_table.h"
+#include "tqcache/model/symbols.h"
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::model {
@@ -243,14 +244,16 @@ TEST(MergeTable, EqualsTheDefinition) {
     ASSERT_TRUE(vocabulary.ok());
     const auto merges = resolve_merges(lines, *vocabulary);
     ASSERT_TRUE(merges.ok());
-    const auto table = MergeTable::make(*merges, *vocabulary);
+    const auto table = MergeTable::make(*merges);
     ASSERT_TRUE(table.ok());
+    const Symbols symbols = Symbols::of_bytes(*vocabulary).value();
     MergeTable::Scratch scratch;
     for (int i = 0; i < 100; ++i) {
       std::string piece;
       for (std::uint32_t n = below(random, 40); n > 0; --n) piece += "abc"[below(random, 3)];
       Ids ids;
-      table.value().merge(piece, scratch, ids);
+      symbols.split(piece, *vocabulary, scratch);
+      table.value().merge(scratch, ids);
       EXPECT_EQ(ids, merge_plainly(piece, *merges)) << piece;
     }
   }
@@ -296,13 +299,17 @@ TEST(TokenizerFingerprint, NeverChangesForTheSameTokenizer) {
 
 TEST(TokenizerFingerprint, DiffersWhenAnythingThatDecidesIdsDoes) {
   const Json original = tiny::tokenizer();
-  std::vector<Json> changed(6, original);
+  std::vector<Json> changed(10, original);
   std::swap(changed[0]["model"]["merges"][0], changed[0]["model"]["merges"][1]);
   changed[1]["added_tokens"][2]["special"] = true;
   changed[2]["normalizer"] = {{"type", "NFC"}};
   changed[3]["model"]["ignore_merges"] = true;
   changed[4]["added_tokens"][2]["normalized"] = true;
   changed[5]["added_tokens"][2]["content"] = "<fool>";
+  changed[6]["added_tokens"][2]["lstrip"] = true;
+  changed[7]["added_tokens"][2]["rstrip"] = true;
+  changed[8]["post_processor"] = tiny::template_processing({"<|im_start|>", "$A"});
+  changed[9]["post_processor"] = tiny::template_processing({"$A", "<|im_end|>"});
   std::vector<Sha256> prints = {from_json(original).fingerprint()};
   for (const Json& root : changed) prints.push_back(from_json(root).fingerprint());
   tensors::Gguf other_pattern = tiny::gguf();

@@ -31,10 +31,10 @@ TEST_F(ReadWeights, FindsEveryTensor) {
   const Result<Weights> weights = read_weights(set_.tensors, config_);
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   ASSERT_EQ(weights->layers.size(), 2u);
-  EXPECT_EQ(weights->layers[1].ffn_down.n_rows, config_.d_model);
-  EXPECT_EQ(weights->layers[1].ffn_down.n_cols, config_.d_ff);
-  EXPECT_EQ(weights->layers[1].ffn_down.bytes.data(), tensor("blk.1.ffn_down.weight").bytes.data());
-  EXPECT_EQ(weights->layers[0].k_norm.size(), 32u);
+  EXPECT_EQ(weights->layers[1].ffn.down.n_rows, config_.d_model);
+  EXPECT_EQ(weights->layers[1].ffn.down.n_cols, config_.d_ff);
+  EXPECT_EQ(weights->layers[1].ffn.down.bytes.data(), tensor("blk.1.ffn_down.weight").bytes.data());
+  EXPECT_EQ(weights->layers[0].attention.k_norm.size(), 32u);
   EXPECT_EQ(weights->output_norm.size(), 64u);
 }
 
@@ -43,8 +43,9 @@ TEST_F(ReadWeights, MapsEveryTensorToAMatrixOfItsOwn) {
   ASSERT_TRUE(weights.ok());
   std::set<const std::byte*> seen = {weights->token_embedding.bytes.data()};
   for (const LayerWeights& layer : weights->layers) {
-    for (const Matrix* matrix : {&layer.q, &layer.k, &layer.v, &layer.attention_output,
-                                 &layer.ffn_gate, &layer.ffn_up, &layer.ffn_down}) {
+    for (const Matrix* matrix :
+         {&layer.attention.q, &layer.attention.k, &layer.attention.v, &layer.attention.output,
+          &layer.ffn.gate, &layer.ffn.up, &layer.ffn.down}) {
       EXPECT_TRUE(seen.insert(matrix->bytes.data()).second);
     }
   }
@@ -86,14 +87,21 @@ TEST_F(ReadWeights, RefusesANormOfTwoDimensions) {
 
 TEST_F(ReadWeights, RefusesATypeThatItCannotWiden) {
   tensor("blk.0.attn_v.weight").type = tensors::TensorType::kOther;
-  tensor("blk.0.attn_v.weight").type_name = "Q4_K";
-  expect_refused(ErrorCode::kUnsupported, "\"blk.0.attn_v.weight\": type Q4_K");
+  tensor("blk.0.attn_v.weight").type_name = "IQ2_S";
+  expect_refused(ErrorCode::kUnsupported,
+                 "\"blk.0.attn_v.weight\": type IQ2_S in rows of 64 values (readable: F32, F16");
 }
 
-TEST_F(ReadWeights, RefusesRowsThatAreNoWholeQ8Blocks) {
+TEST_F(ReadWeights, RefusesRowsThatAreNoWholeBlocks) {
   config_.d_ff = 100;
   set_ = test::random_tensors(config_, Dtype::kF16);
   tensor("blk.0.ffn_down.weight").type = tensors::TensorType::kQ8_0;
+  tensor("blk.0.ffn_down.weight").type_name = "Q8_0";
+  expect_refused(ErrorCode::kUnsupported,
+                 "\"blk.0.ffn_down.weight\": type Q8_0 in rows of 100 values");
+  config_.d_ff = 128;
+  set_ = test::random_tensors(config_, Dtype::kF16);
+  tensor("blk.0.ffn_down.weight").type = tensors::TensorType::kQ4_K;
   expect_refused(ErrorCode::kUnsupported, "blk.0.ffn_down.weight");
 }
 
@@ -115,13 +123,40 @@ TEST(GgufName, KnowsEveryTensorOfQwen3) {
   EXPECT_EQ(gguf_name("model.layers.3.mlp.down_proj.weight"), "blk.3.ffn_down.weight");
 }
 
+TEST(GgufName, KnowsTensorsOfOtherFamilies) {
+  constexpr std::string_view kPost = "post_attention_norm.weight";
+  EXPECT_EQ(gguf_name("model.layers.3.post_attention_layernorm.weight", kPost),
+            "blk.3.post_attention_norm.weight");
+  EXPECT_EQ(gguf_name("model.layers.3.pre_feedforward_layernorm.weight", kPost),
+            "blk.3.ffn_norm.weight");
+  EXPECT_EQ(gguf_name("model.layers.3.self_attn.q_proj.bias"), "blk.3.attn_q.bias");
+  EXPECT_EQ(gguf_name("model.layers.3.mlp.experts.12.up_proj.weight"), "blk.3.ffn_up.12.weight");
+  EXPECT_EQ(gguf_name("model.layers.3.mlp.experts.gate_up_proj"), "blk.3.ffn_gate_up_exps.weight");
+  EXPECT_EQ(gguf_name("model.layers.3.linear_attn.A_log"), "blk.3.ssm_a");
+  EXPECT_EQ(gguf_name("model.language_model.layers.3.linear_attn.dt_bias"), "blk.3.ssm_dt.bias");
+  EXPECT_EQ(gguf_name("language_model.model.norm.weight"), "output_norm.weight");
+  EXPECT_EQ(gguf_name("language_model.lm_head.weight"), "output.weight");
+}
+
+TEST(GgufName, KnowsWhatIsNoPartOfALanguageModel) {
+  for (const char* name :
+       {"mtp.fc.weight", "model.visual.blocks.0.attn.qkv.weight", "vision_tower.patch.weight",
+        "model.multi_modal_projector.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"}) {
+    EXPECT_TRUE(is_unused_hf_tensor(name)) << name;
+  }
+  EXPECT_FALSE(is_unused_hf_tensor("model.layers.0.mlp.up_proj.weight"));
+}
+
 TEST(GgufName, IsEmptyForAnythingElse) {
   EXPECT_EQ(gguf_name(""), "");
   EXPECT_EQ(gguf_name("model.layers."), "");
   EXPECT_EQ(gguf_name("model.layers..mlp.down_proj.weight"), "");
   EXPECT_EQ(gguf_name("model.layers.x.mlp.down_proj.weight"), "");
   EXPECT_EQ(gguf_name("model.layers.3"), "");
-  EXPECT_EQ(gguf_name("model.layers.3.self_attn.q_proj.bias"), "");
+  EXPECT_EQ(gguf_name("model.layers.3.self_attn.q_proj.scale"), "");
+  EXPECT_EQ(gguf_name("model.layers.3.mlp.experts.x.up_proj.weight"), "");
+  EXPECT_EQ(gguf_name("model.layers.3.mlp.experts.5.bias"), "");
+  EXPECT_EQ(gguf_name("vision.layers.3.mlp.down_proj.weight"), "");
   EXPECT_EQ(gguf_name("token_embd.weight"), "");
 }
 

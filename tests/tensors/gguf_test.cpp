@@ -166,7 +166,17 @@ TEST(GgufReader, TellsReadableTypesFromThoseItOnlySizes) {
   EXPECT_EQ(type_of(27, 1, 8), TensorType::kI64);
   EXPECT_EQ(type_of(28, 1, 8), TensorType::kF64);
   EXPECT_EQ(type_of(30, 1, 2), TensorType::kBF16);
-  EXPECT_EQ(type_of(12, 256, 144), TensorType::kOther);
+  EXPECT_EQ(type_of(2, 32, 18), TensorType::kQ4_0);
+  EXPECT_EQ(type_of(3, 32, 20), TensorType::kQ4_1);
+  EXPECT_EQ(type_of(6, 32, 22), TensorType::kQ5_0);
+  EXPECT_EQ(type_of(7, 32, 24), TensorType::kQ5_1);
+  EXPECT_EQ(type_of(20, 32, 18), TensorType::kIQ4_NL);
+  EXPECT_EQ(type_of(10, 256, 84), TensorType::kQ2_K);
+  EXPECT_EQ(type_of(11, 256, 110), TensorType::kQ3_K);
+  EXPECT_EQ(type_of(12, 256, 144), TensorType::kQ4_K);
+  EXPECT_EQ(type_of(13, 256, 176), TensorType::kQ5_K);
+  EXPECT_EQ(type_of(14, 256, 210), TensorType::kQ6_K);
+  EXPECT_EQ(type_of(15, 256, 292), TensorType::kOther);
 }
 
 TEST(GgufReader, RefusesAnEmptyFile) {
@@ -220,13 +230,8 @@ TEST(GgufReader, LimitsTheNumberOfKeys) {
   expect_refused(file, ErrorCode::kTooLarge, "header: 65537 metadata keys, at most 65536 are read");
 }
 
-TEST(GgufReader, RefusesSplitFile) {
-  EXPECT_TRUE(read_gguf(GgufBuilder().value<std::uint16_t>("split.count", test::kU16, 1).build()));
-  expect_refused(GgufBuilder().value<std::uint16_t>("split.count", test::kU16, 4),
-                 ErrorCode::kUnsupported,
-                 "key \"split.count\": a model split into 4 files, which must be merged first");
-  expect_refused(GgufBuilder().text("split.count", "4"), ErrorCode::kCorrupt,
-                 "key \"split.count\": not an integer");
+TEST(GgufReader, ReadsAPartOfASplitModelAsAnyOther) {
+  EXPECT_TRUE(read_gguf(GgufBuilder().value<std::uint16_t>("split.count", test::kU16, 4).build()));
 }
 
 TEST(GgufReader, RefusesAlignmentThatIsNoPowerOfTwo) {

@@ -8,6 +8,7 @@
 
 #include "tqcache/base/shape.h"
 #include "tqcache/cache/head_coder.h"
+#include "tqcache/cache/window_rows.h"
 
 namespace tqcache::cache {
 namespace {
@@ -15,17 +16,22 @@ namespace {
 Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 Error too_large(std::string message) { return {ErrorCode::kTooLarge, std::move(message)}; }
 
-Result<void> validate_dense(const DenseSide& side, HeadShape shape, std::int64_t n_blocks) {
-  if (static_cast<std::int64_t>(side.blocks.size()) != n_blocks) {
-    return corrupt(std::to_string(side.blocks.size()) + " dense token blocks where " +
+Result<void> validate_blocks(std::span<const AlignedBytes> blocks, HeadShape shape, Dtype dtype,
+                             std::int64_t n_blocks) {
+  if (std::ssize(blocks) != n_blocks) {
+    return corrupt(std::to_string(blocks.size()) + " dense token blocks where " +
                    std::to_string(n_blocks) + " belong");
   }
-  const auto expected = static_cast<std::size_t>(shape.n_kv_heads * kTokenBlock * shape.head_dim) *
-                        dtype_size(side.dtype);
-  for (const AlignedBytes& block : side.blocks) {
+  const auto expected =
+      static_cast<std::size_t>(shape.n_kv_heads * kTokenBlock * shape.head_dim) * dtype_size(dtype);
+  for (const AlignedBytes& block : blocks) {
     if (block.size() != expected) return corrupt("a dense token block of the wrong size");
   }
   return {};
+}
+
+Result<void> validate_dense(const DenseSide& side, HeadShape shape, std::int64_t n_blocks) {
+  return validate_blocks(side.blocks, shape, side.dtype, n_blocks);
 }
 
 // What goes for the sides of one layer alike, and whose sides they are.
@@ -172,10 +178,29 @@ Result<void> validate_rotating(const ArraysLayer& layer, const Window& window,
   return {};
 }
 
+// An open rotating layer: token blocks in the place of the arrays' data.
+Result<void> validate_rows(const ArraysLayer& layer, std::int64_t n_tokens) {
+  if (!layer.window || layer.window->keep != 0) return corrupt("rows of no window");
+  const std::int64_t first_block = window_begin(*layer.window, n_tokens) / kTokenBlock;
+  const Side* sides[] = {&layer.rows->k, &layer.rows->v};
+  for (std::size_t i = 0; i < layer.arrays.size(); ++i) {
+    const auto* dense = std::get_if<DenseSide>(sides[i]);
+    const NamedArray& array = layer.arrays[i];
+    if (dense == nullptr || dense->dtype != array.dtype || !array.data.empty()) {
+      return corrupt(array.name + ": rows of another kind");
+    }
+    const auto n_left = std::min(static_cast<std::size_t>(first_block), dense->blocks.size());
+    TQC_TRY(validate_blocks(std::span(dense->blocks).subspan(n_left), layer.window->shape,
+                            dense->dtype, block_count(n_tokens) - first_block));
+  }
+  return {};
+}
+
 Result<void> validate_layer(const ArraysLayer& layer, std::int64_t n_tokens, const Rope&) {
   if (layer.window) {
     TQC_TRY(validate_rotating(layer, *layer.window, n_tokens));
   }
+  if (layer.rows) return validate_rows(layer, n_tokens);
   for (const NamedArray& array : layer.arrays) {
     const auto count = element_count(array.shape);
     const auto bytes = count ? checked_mul(*count, dtype_size(array.dtype)) : std::nullopt;
@@ -184,6 +209,22 @@ Result<void> validate_layer(const ArraysLayer& layer, std::int64_t n_tokens, con
     }
   }
   return {};
+}
+
+ByteCount byte_count(const ArraysLayer& layer) {
+  ByteCount bytes;
+  for (const NamedArray& array : layer.arrays) {
+    const auto count = element_count(array.shape);
+    bytes.used += count.value_or(0) * dtype_size(array.dtype);
+    bytes.allocated += array.data.size();
+  }
+  if (!layer.rows) return bytes;
+  for (const Side* side : {&layer.rows->k, &layer.rows->v}) {
+    for (const AlignedBytes& block : std::get<DenseSide>(*side).blocks) {
+      bytes.allocated += block.size();
+    }
+  }
+  return bytes;
 }
 
 std::string describe(const Rope& rope) {
@@ -310,9 +351,7 @@ ByteCount byte_count(const Cache& cache) {
       add(byte_count(attention->k, attention->shape, cache.n_tokens()));
       add(byte_count(attention->v, attention->shape, cache.n_tokens()));
     } else {
-      for (const NamedArray& array : std::get<ArraysLayer>(layer).arrays) {
-        add({array.data.size(), array.data.size()});
-      }
+      add(byte_count(std::get<ArraysLayer>(layer)));
     }
   }
   return total;

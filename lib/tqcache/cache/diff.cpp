@@ -7,6 +7,7 @@
 
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache/window_rows.h"
 
 namespace tqcache::cache {
 namespace {
@@ -114,10 +115,19 @@ std::vector<Difference> differences_of(const std::vector<Sums>& heads) {
   return differences;
 }
 
-bool same_arrays(const ArraysLayer& a, const ArraysLayer& b) {
-  return std::ranges::equal(a.arrays, b.arrays, [](const NamedArray& x, const NamedArray& y) {
+bool same_arrays(const std::vector<NamedArray>& a, const std::vector<NamedArray>& b) {
+  return std::ranges::equal(a, b, [](const NamedArray& x, const NamedArray& y) {
     return x.name == y.name && x.dtype == y.dtype && x.shape == y.shape && x.data == y.data;
   });
+}
+
+// A rotating layer that is open is closed first, in a copy.
+bool same_arrays(const ArraysLayer& a, std::int64_t n_a, const ArraysLayer& b, std::int64_t n_b) {
+  if (!a.rows && !b.rows) return same_arrays(a.arrays, b.arrays);
+  ArraysLayer closed_a = a, closed_b = b;
+  close_window(closed_a, n_a);
+  close_window(closed_b, n_b);
+  return same_arrays(closed_a.arrays, closed_b.arrays);
 }
 
 Error mismatch(std::string message) { return {ErrorCode::kMismatch, std::move(message)}; }
@@ -202,8 +212,8 @@ Result<CacheDifference> diff(const Cache& a, const Cache& b, unsigned n_threads)
   for (std::size_t i = 0; i < a.layers.size(); ++i) {
     const auto* x = std::get_if<AttentionLayer>(&a.layers[i]);
     if (x == nullptr) {
-      result.arrays_equal &=
-          same_arrays(std::get<ArraysLayer>(a.layers[i]), std::get<ArraysLayer>(b.layers[i]));
+      result.arrays_equal &= same_arrays(std::get<ArraysLayer>(a.layers[i]), a.n_tokens(),
+                                         std::get<ArraysLayer>(b.layers[i]), b.n_tokens());
       continue;
     }
     const auto& y = std::get<AttentionLayer>(b.layers[i]);

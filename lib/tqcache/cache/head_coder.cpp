@@ -1,9 +1,9 @@
 #include "tqcache/cache/head_coder.h"
 
 #include <algorithm>
-#include <cmath>
-#include <string>
+#include <vector>
 
+#include "tqcache/codec/row_buffer.h"
 #include "tqcache/codec/row_map.h"
 
 namespace tqcache::cache {
@@ -19,10 +19,6 @@ codec::Centre centre_from(codec::Centre centre, std::int64_t place) {
   return centre;
 }
 
-void transpose(std::span<const float> matrix, std::size_t dim, std::span<float> out) {
-  for (std::size_t i = 0; i < matrix.size(); ++i) out[i % dim * dim + i / dim] = matrix[i];
-}
-
 }  // namespace
 
 bool is_mapped_before_rope(const TurboSide& side) {
@@ -31,18 +27,27 @@ bool is_mapped_before_rope(const TurboSide& side) {
 
 HeadCoder::HeadCoder(const TurboSide& side, HeadShape shape, std::int64_t block,
                      std::int64_t kv_head)
-    : side_(side), shape_(shape), kv_head_(kv_head), mean_(side.mean, shape, block, kv_head) {
-  if (!is_mapped_before_rope(side)) return;
-  // M R_p^T = M R_f^T R_j^T, of position p = f + j: the part of the block goes into the map.
-  const std::span<const float> rows = side.maps.rows_of(shape, kv_head);
-  rows_.assign(rows.begin(), rows.end());
-  columns_.resize(rows.size());
-  side.mean.rope->turn_to(block * kTokenBlock, shape.head_dim, rows_);
-  transpose(rows_, to_size(shape.head_dim), columns_);
+    : side_(side),
+      shape_(shape),
+      block_(block),
+      kv_head_(kv_head),
+      mean_(side.mean, shape, block, kv_head) {}
+
+// M R_p^T = M R_f^T R_j^T, of position p = f + j: the part of the block goes into the map.
+std::span<const float> HeadCoder::columns(AlignedFloats& turned) const {
+  const std::span<const float> map = side_.maps.columns_of(shape_, kv_head_);
+  if (!is_mapped_before_rope(side_)) return map;
+  turned.assign(map.begin(), map.end());
+  side_.mean.rope->turn_columns_to(block_ * kTokenBlock, shape_.head_dim, turned);
+  return turned;
 }
 
-const RopeTable* HeadCoder::turning() const {
-  return rows_.empty() ? nullptr : side_.mean.rope.get();
+std::span<const float> HeadCoder::rows(AlignedFloats& turned) const {
+  const std::span<const float> map = side_.maps.rows_of(shape_, kv_head_);
+  if (!is_mapped_before_rope(side_)) return map;
+  turned.assign(map.begin(), map.end());
+  side_.mean.rope->turn_to(block_ * kTokenBlock, shape_.head_dim, turned);
+  return turned;
 }
 
 Result<void> HeadCoder::encode(codec::VectorRows x, std::int64_t first, std::size_t n_tokens,
@@ -55,30 +60,39 @@ Result<void> HeadCoder::encode(codec::VectorRows x, std::int64_t first, std::siz
     return codec.encode(x, centre, order, n_tokens, n_skipped, codes, scales);
   }
   const std::size_t dim = codec.head_dim();
-  AlignedFloats rows(n_tokens * dim), mapped(n_tokens * dim);
-  codec.kernels().centre_rows(x, n_tokens, dim, centre, /*first_token=*/0, rows.data());
-  if (turning() != nullptr) turn_rows_back(*turning(), first, dim, rows);
-  codec::multiply_rows(
-      rows, turning() ? std::span<const float>(columns_) : side_.maps.columns_of(shape_, kv_head_),
-      dim, mapped, codec.kernels());
-  const auto bytes = std::as_bytes(std::span<const float>(mapped));
+  codec::RowBuffer centred(n_tokens, dim), mapped(n_tokens, dim);
+  AlignedFloats turned;
+  codec.kernels().centre_rows(x, n_tokens, dim, centre, /*first_token=*/0, centred.data());
+  if (is_mapped_before_rope(side_)) turn_rows_back(*side_.mean.rope, first, dim, centred.all());
+  codec::multiply_rows(centred.all(), columns(turned), dim, mapped.all(), codec.kernels());
+  const auto bytes = std::as_bytes(mapped.all());
   return codec.encode({Dtype::kF32, bytes.data(), dim * sizeof(float)}, {}, order, n_tokens,
                       n_skipped, codes, scales);
 }
 
-void HeadCoder::decode(const codec::PackedHead& head, std::int64_t first,
-                       std::span<float> out) const {
+void HeadCoder::decode(const codec::PackedHead& head, std::int64_t first, std::size_t n_tokens,
+                       codec::MutableVectorRows out) const {
   const codec::HeadCodec& codec = side_.codec;
   const std::size_t dim = codec.head_dim();
-  codec.decode(head, side_.outliers.order(kv_head_), out.size() / dim, out);
-  if (side_.maps.is_there()) {
-    const AlignedFloats mapped(out.begin(), out.end());
-    codec::multiply_rows(
-        mapped, turning() ? std::span<const float>(rows_) : side_.maps.rows_of(shape_, kv_head_),
-        dim, out, codec.kernels());
-    if (turning() != nullptr) turn_rows(*turning(), first, dim, out);
+  const codec::Centre centre = mean_.centre(kv_head_);
+  codec::RowBuffer decoded(n_tokens, dim);
+  codec.decode(head, side_.outliers.order(kv_head_), n_tokens, decoded.all());
+  if (!side_.maps.is_there()) {
+    return codec.kernels().restore_rows({decoded.data(), n_tokens, dim, /*turns=*/false}, centre,
+                                        to_size(first), out);
   }
-  mean_.add_to(kv_head_, first, out);
+  codec::RowBuffer mapped(n_tokens, dim);
+  AlignedFloats turned;
+  codec::multiply_rows(decoded.all(), rows(turned), dim, mapped.all(), codec.kernels());
+  codec.kernels().restore_rows({mapped.data(), n_tokens, dim, is_mapped_before_rope(side_)}, centre,
+                               to_size(first), out);
+}
+
+void HeadCoder::decode(const codec::PackedHead& head, std::int64_t first,
+                       std::span<float> out) const {
+  const std::size_t dim = side_.codec.head_dim();
+  decode(head, first, out.size() / dim,
+         {Dtype::kF32, std::as_writable_bytes(out).data(), dim * sizeof(float)});
 }
 
 }  // namespace tqcache::cache

@@ -23,17 +23,23 @@ class HeadCoder {
                       std::size_t n_skipped, std::span<std::byte> codes,
                       std::span<std::uint16_t> scales) const;
 
-  // The inverse, with what was taken out. Shapes: out [n, head_dim].
+  // The inverse, with what was taken out, rounded to the dtype of `out`.
+  void decode(const codec::PackedHead& head, std::int64_t first, std::size_t n_tokens,
+              codec::MutableVectorRows out) const;
+
+  // The same in f32. Shapes: out [n, head_dim].
   void decode(const codec::PackedHead& head, std::int64_t first, std::span<float> out) const;
 
  private:
-  const RopeTable* turning() const;  // null: the map is applied as vectors stand
+  // The map as it is to be applied in this block; `turned` is memory for one that turns.
+  std::span<const float> columns(AlignedFloats& turned) const;
+  std::span<const float> rows(AlignedFloats& turned) const;
 
   const TurboSide& side_;
   HeadShape shape_;
+  std::int64_t block_;
   std::int64_t kv_head_;
   BlockMean mean_;
-  AlignedFloats rows_, columns_;  // of the map as it stands in the block's first token
 };
 
 // Whether keys are mapped before RoPE: then their codes cannot be scored, and stand decoded too.

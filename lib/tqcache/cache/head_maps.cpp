@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <optional>
 #include <string>
 
 #include "tqcache/base/threads.h"
-#include "tqcache/cache/token_pieces.h"
+#include "tqcache/codec/dense_matrix.h"
 #include "tqcache/codec/dot.h"
+#include "tqcache/codec/kernels.h"
+#include "tqcache/codec/row_map.h"
 #include "tqcache/codec/symmetric_eigen.h"
 
 namespace tqcache::cache {
@@ -20,60 +23,46 @@ constexpr double kLeastLength = 1e-3;
 
 std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-// Modified Gram-Schmidt, row by row, in f64. False: a row depends on those before.
-bool make_orthogonal(std::size_t dim, std::span<double> rows) {
-  for (std::size_t k = 0; k < dim; ++k) {
-    double* const row = rows.data() + k * dim;
-    double sum = 0;
-    for (std::size_t i = 0; i < dim; ++i) sum += row[i] * row[i];
-    const double length = std::sqrt(sum);
-    if (!(length >= kLeastLength)) return false;
-    for (std::size_t i = 0; i < dim; ++i) row[i] /= length;
-    for (std::size_t j = k + 1; j < dim; ++j) {
-      double* const other = rows.data() + j * dim;
-      double share = 0;
-      for (std::size_t i = 0; i < dim; ++i) share += row[i] * other[i];
-      for (std::size_t i = 0; i < dim; ++i) other[i] -= row[i] * share;
-    }
-  }
-  return true;
-}
-
-// The lower half of sum += w w^T of the vectors w, made as long as each other.
-void add_products(std::span<const float> rows, std::size_t dim, std::span<double> sum) {
+// All vectors to length 1; those of length 0 stay.
+void normalize(std::span<float> rows, std::size_t dim) {
   for (std::size_t at = 0; at < rows.size(); at += dim) {
-    const std::span<const float> row = rows.subspan(at, dim);
-    const double energy = static_cast<double>(codec::lane_dot(row, row));
+    const std::span<float> row = rows.subspan(at, dim);
+    const float energy = codec::lane_dot(row, row);
     if (energy == 0) continue;
-    for (std::size_t i = 0; i < dim; ++i) {
-      const double factor = static_cast<double>(row[i]) / energy;
-      double* const out = sum.data() + i * dim;
-      for (std::size_t j = 0; j <= i; ++j) out[j] += factor * static_cast<double>(row[j]);
-    }
+    const float factor = 1 / std::sqrt(energy);
+    for (float& value : row) value *= factor;
   }
 }
 
-// Of one kv head in one block.
+// What maps are to be applied to of one kv head in one block, from token `first` on.
+AlignedFloats rows_to_map(const FullBlock& block, std::int64_t kv_head, std::int64_t first,
+                          const Mean& mean) {
+  const std::size_t dim = to_size(block.shape.head_dim);
+  const std::size_t stride = dim * dtype_size(block.dtype);
+  const std::size_t n = to_size(kTokenBlock - first);
+  AlignedFloats rows(n * dim);
+  const BlockMean of_block(mean, block.shape, block.index, kv_head);
+  codec::best_kernels().centre_rows(
+      {block.dtype, block.head(kv_head).data() + to_size(first) * stride, stride}, n, dim,
+      of_block.centre(kv_head), to_size(first), rows.data());
+  if (mean.kind != Centring::kPreRope) return rows;
+  turn_rows_back(*mean.rope, first, dim, rows);
+  mean.rope->turn_to(-block.index * kTokenBlock, block.shape.head_dim, rows);
+  return rows;
+}
+
+// sum += w w^T of the vectors w of one kv head in one block, made as long as each other: in f32
+// within the block. The lower half counts.
 void add_block(const FullBlock& block, std::int64_t kv_head, std::int64_t n_sinks, const Mean& mean,
                std::span<double> sum) {
-  const std::size_t dim = to_size(block.shape.head_dim);
   const std::int64_t first = sinks_in_block(n_sinks, block.index);
-  const std::size_t n = to_size(kTokenBlock - first);
-  if (n == 0) return;
-  AlignedFloats rows(n * dim);
-  load_f32(block.dtype, block.head(kv_head).data() + to_size(first) * dim * dtype_size(block.dtype),
-           rows);
-  BlockMean(mean, block.shape, block.index, kv_head).subtract_from(kv_head, first, rows);
-  if (mean.kind == Centring::kPreRope) {
-    turn_rows_back(*mean.rope, first, dim, rows);
-    std::vector<double> turned(dim);
-    for (std::size_t at = 0; at < rows.size(); at += dim) {
-      std::copy_n(rows.begin() + static_cast<std::ptrdiff_t>(at), dim, turned.begin());
-      mean.rope->turn_back_from(block.index * kTokenBlock, turned);
-      for (std::size_t i = 0; i < dim; ++i) rows[at + i] = static_cast<float>(turned[i]);
-    }
-  }
-  add_products(rows, dim, sum);
+  if (first == kTokenBlock) return;
+  const std::size_t dim = to_size(block.shape.head_dim);
+  AlignedFloats rows = rows_to_map(block, kv_head, first, mean);
+  normalize(rows, dim);
+  AlignedFloats products(dim * dim);
+  codec::multiply_columns(rows, rows, dim, products);
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(products[i]);
 }
 
 // The eigenvectors of one kv head, in whole 64ths; empty: they are not to be had.
@@ -92,15 +81,28 @@ std::vector<std::int8_t> fit_head(std::span<const FullBlock> blocks, std::int64_
   return entries;
 }
 
-template <class Turn>
-void each_pair(const RopeTable& rope, std::int64_t first, std::size_t head_dim,
-               std::span<float> rows, Turn turn) {
-  const std::size_t half = to_size(rope.rope().n_dims / 2);
-  std::int64_t place = first;
-  for (float* x = rows.data(); x != rows.data() + rows.size(); x += head_dim, ++place) {
-    const float* const cos = rope.cos(place).data();
-    const float* const sin = rope.sin(place).data();
-    for (std::size_t i = 0; i < half; ++i) turn(x[i], x[i + half], cos[i], sin[i]);
+void transpose(std::span<const float> matrix, std::size_t dim, std::span<float> out) {
+  for (std::size_t i = 0; i < dim; ++i) {
+    for (std::size_t j = 0; j < dim; ++j) out[i * dim + j] = matrix[j * dim + i];
+  }
+}
+
+// The map of one kv head, by columns. Nothing: a row depends on those before.
+std::optional<AlignedFloats> orthogonal(std::size_t dim, std::span<const std::int8_t> entries) {
+  std::vector<double> columns(dim * dim);
+  for (std::size_t i = 0; i < dim; ++i) {
+    for (std::size_t j = 0; j < dim; ++j) columns[i * dim + j] = entries[j * dim + i] / kUnit;
+  }
+  return codec::orthogonal_columns(dim, columns, kLeastLength);
+}
+
+// Pairs of components of one row, by the angles of its token, backwards.
+void turn_pairs_back(const float* __restrict cos, const float* __restrict sin, std::size_t n,
+                     float* __restrict low, float* __restrict high) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const float a = low[i], b = high[i];
+    low[i] = a * cos[i] + b * sin[i];
+    high[i] = b * cos[i] - a * sin[i];
   }
 }
 
@@ -116,19 +118,15 @@ Result<HeadMaps> make_head_maps(HeadShape shape, std::vector<std::int8_t> entrie
   }
   HeadMaps maps{false, std::move(entries), AlignedFloats(n_heads * dim * dim),
                 AlignedFloats(n_heads * dim * dim)};
-  std::vector<double> rows(dim * dim);
   for (std::size_t head = 0; head < n_heads; ++head) {
     const std::size_t at = head * dim * dim;
-    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = maps.entries[at + i] / kUnit;
-    if (!make_orthogonal(dim, rows)) {
+    const auto columns = orthogonal(dim, std::span(maps.entries).subspan(at, dim * dim));
+    if (!columns) {
       return Error{ErrorCode::kCorrupt,
                    "map of head " + std::to_string(head) + ": its rows depend on each other"};
     }
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const auto value = static_cast<float>(rows[i]);
-      maps.rows[at + i] = value;
-      maps.columns[at + i % dim * dim + i / dim] = value;
-    }
+    std::ranges::copy(*columns, maps.columns.begin() + static_cast<std::ptrdiff_t>(at));
+    transpose(*columns, dim, std::span(maps.rows).subspan(at, dim * dim));
   }
   return maps;
 }
@@ -148,20 +146,12 @@ HeadMaps fit_head_maps(std::span<const FullBlock> blocks, std::int64_t n_sinks, 
 
 void turn_rows_back(const RopeTable& rope, std::int64_t first, std::size_t head_dim,
                     std::span<float> rows) {
-  each_pair(rope, first, head_dim, rows, [](float& a, float& b, float cos, float sin) {
-    const float x = a * cos + b * sin;
-    b = b * cos - a * sin;
-    a = x;
-  });
-}
-
-void turn_rows(const RopeTable& rope, std::int64_t first, std::size_t head_dim,
-               std::span<float> rows) {
-  each_pair(rope, first, head_dim, rows, [](float& a, float& b, float cos, float sin) {
-    const float x = a * cos - b * sin;
-    b = b * cos + a * sin;
-    a = x;
-  });
+  const std::size_t half = to_size(rope.rope().n_dims / 2);
+  std::int64_t place = first;
+  for (std::size_t at = 0; at < rows.size(); at += head_dim, ++place) {
+    turn_pairs_back(rope.cos(place).data(), rope.sin(place).data(), half, &rows[at],
+                    &rows[at + half]);
+  }
 }
 
 }  // namespace tqcache::cache

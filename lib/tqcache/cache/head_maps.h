@@ -59,10 +59,8 @@ Result<HeadMaps> make_head_maps(HeadShape shape, std::vector<std::int8_t> entrie
 HeadMaps fit_head_maps(std::span<const FullBlock> blocks, std::int64_t n_sinks, const Mean& mean,
                        unsigned n_threads);
 
-// R_j^T and R_j of the rows of a block's tokens first, first + 1, ..., j being their places in it.
+// R_j^T of the rows of a block's tokens first, first + 1, ..., j being their places in it.
 void turn_rows_back(const RopeTable& rope, std::int64_t first, std::size_t head_dim,
                     std::span<float> rows);
-void turn_rows(const RopeTable& rope, std::int64_t first, std::size_t head_dim,
-               std::span<float> rows);
 
 }  // namespace tqcache::cache

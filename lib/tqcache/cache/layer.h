@@ -48,6 +48,9 @@ struct ArraysLayer {
   // A rotating layer: the arrays are "keys" and "values", each [n_kv_heads, tokens, head_dim]. It
   // is state like any other here: kept bit for bit, and never cut shorter.
   std::optional<Window> window = {};
+  // Of a rotating layer that a model goes on from, the tokens of the window, in token blocks that
+  // new ones can be appended to (cache/window_rows.h). The data of the arrays is then empty.
+  std::optional<AttentionLayer> rows = {};
 };
 
 // Tokens whose state a rotating layer holds.

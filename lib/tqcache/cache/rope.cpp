@@ -30,20 +30,49 @@ double root(double a, std::int64_t n) {
   }
 }
 
-// Turns every row of x [n, head_dim] by `sign` times the angles of `position`.
-template <class Value>
-void turn_exact(std::span<const double> frequencies, std::int64_t position, double sign,
-                std::size_t head_dim, std::span<Value> x) {
-  const std::size_t half = frequencies.size();
-  for (std::size_t i = 0; i < half; ++i) {
-    const Phasor at = phasor(static_cast<double>(position) * frequencies[i]);
-    const double sin = sign * at.sin;
-    for (std::size_t row = 0; row < x.size(); row += head_dim) {
-      const double a = x[row + i];
-      const double b = x[row + i + half];
-      x[row + i] = static_cast<Value>(a * at.cos - b * sin);
-      x[row + i + half] = static_cast<Value>(b * at.cos + a * sin);
+// The angles of `position`, times `sign`.
+struct Angles {
+  Angles(std::span<const double> frequencies, std::int64_t position, double sign)
+      : cos(frequencies.size()), sin(frequencies.size()) {
+    for (std::size_t i = 0; i < cos.size(); ++i) {
+      const Phasor at = phasor(static_cast<double>(position) * frequencies[i]);
+      cos[i] = at.cos;
+      sin[i] = sign * at.sin;
     }
+  }
+
+  std::vector<double> cos, sin;
+};
+
+// One row of pairs. Pointers that cannot overlap let compilers use vectors.
+template <class Value>
+void turn_pairs(const double* __restrict cos, const double* __restrict sin, std::size_t n,
+                Value* __restrict low, Value* __restrict high) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const double a = low[i];
+    const double b = high[i];
+    low[i] = static_cast<Value>(a * cos[i] - b * sin[i]);
+    high[i] = static_cast<Value>(b * cos[i] + a * sin[i]);
+  }
+}
+
+// Every row of x [n, head_dim].
+template <class Value>
+void turn_exact(const Angles& by, std::size_t head_dim, std::span<Value> x) {
+  const std::size_t half = by.cos.size();
+  for (std::size_t row = 0; row < x.size(); row += head_dim) {
+    turn_pairs(by.cos.data(), by.sin.data(), half, &x[row], &x[row + half]);
+  }
+}
+
+// One pair of components of n vectors.
+void turn_two_rows(double cos, double sin, std::size_t n, float* __restrict low,
+                   float* __restrict high) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const double a = static_cast<double>(low[i]);
+    const double b = static_cast<double>(high[i]);
+    low[i] = static_cast<float>(a * cos - b * sin);
+    high[i] = static_cast<float>(b * cos + a * sin);
   }
 }
 
@@ -153,11 +182,20 @@ RopeTable::RopeTable(const Rope& rope) : rope_(rope), frequencies_(rope_frequenc
 }
 
 void RopeTable::turn_to(std::int64_t position, std::int64_t head_dim, std::span<float> x) const {
-  turn_exact(frequencies_, position, 1, static_cast<std::size_t>(head_dim), x);
+  turn_exact(Angles(frequencies_, position, 1), static_cast<std::size_t>(head_dim), x);
+}
+
+void RopeTable::turn_columns_to(std::int64_t position, std::int64_t n, std::span<float> x) const {
+  const Angles by(frequencies_, position, 1);
+  const auto size = static_cast<std::size_t>(n);
+  const std::size_t half = frequencies_.size();
+  for (std::size_t i = 0; i < half; ++i) {
+    turn_two_rows(by.cos[i], by.sin[i], size, &x[i * size], &x[(half + i) * size]);
+  }
 }
 
 void RopeTable::turn_back_from(std::int64_t position, std::span<double> x) const {
-  turn_exact(frequencies_, position, -1, x.size(), x);
+  turn_exact(Angles(frequencies_, position, -1), x.size(), x);
 }
 
 }  // namespace tqcache::cache

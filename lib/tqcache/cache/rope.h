@@ -70,6 +70,9 @@ class RopeTable {
   // x = R_position x of every row, computed in f64 and rounded once. Shapes: x [n, head_dim].
   void turn_to(std::int64_t position, std::int64_t head_dim, std::span<float> x) const;
 
+  // The same of every column. Shapes: x [head_dim, n].
+  void turn_columns_to(std::int64_t position, std::int64_t n, std::span<float> x) const;
+
   // x = R_position^T x. Shapes: x [head_dim].
   void turn_back_from(std::int64_t position, std::span<double> x) const;
 

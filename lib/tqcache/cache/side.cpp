@@ -216,11 +216,12 @@ void complete_block(TurboSide& side, HeadShape shape, std::int64_t block) {
   if (!is_mapped_before_rope(side)) return;
   TurboBlock& packed = side.packed[to_size(block)];
   AlignedBytes decoded(dense_block_bytes(shape, side.tail.dtype));
-  AlignedFloats rows(to_size(kTokenBlock * shape.head_dim));
+  const std::size_t row_bytes = dense_bytes(1, shape.head_dim, side.tail.dtype);
   for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
-    HeadCoder(side, shape, block, head).decode(packed_head(side, shape, block, head), 0, rows);
     std::byte* const out = decoded.data() + dense_offset(shape, side.tail.dtype, head, 0);
-    store_f32(side.tail.dtype, rows, out);
+    HeadCoder(side, shape, block, head)
+        .decode(packed_head(side, shape, block, head), 0, to_size(kTokenBlock),
+                {side.tail.dtype, out, row_bytes});
     if (sinks_in_block(side, block) == 0) continue;
     const ByteView sinks = sink_rows(side, shape, head);
     std::memcpy(out, sinks.data(), sinks.size());

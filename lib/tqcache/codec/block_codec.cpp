@@ -130,6 +130,7 @@ BlockCodec::BlockCodec(const Quantizer& quantizer, BlockOrder order, const Kerne
 const BlockShape& BlockCodec::shape() const { return state_->shape; }
 const Quantizer& BlockCodec::quantizer() const { return state_->quantizer; }
 const CodeTables& BlockCodec::tables() const { return state_->code_tables; }
+const RotationTables& BlockCodec::rotation_tables() const { return state_->rotation_tables; }
 const Kernels& BlockCodec::kernels() const { return state_->kernels; }
 
 Error BlockCodec::refusal(const VectorRows& x, const Centre& centre, std::size_t token) const {

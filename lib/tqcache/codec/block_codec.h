@@ -29,6 +29,7 @@ class BlockCodec {
   const BlockShape& shape() const;
   const Quantizer& quantizer() const;
   const CodeTables& tables() const;
+  const RotationTables& rotation_tables() const;
   const Kernels& kernels() const;
 
   // Encodes the first n_tokens tokens, less the centre; the others get code 0 and scale 0.

@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
+#include "tqcache/codec/double_loops.h"
 #include "tqcache/codec/random.h"
 
 namespace tqcache::codec {
 namespace {
 
-// A fixed width, and pointers that cannot overlap, let compilers use vectors at -O2 too. Rows are
-// padded to it with zeros.
+// Rows are padded with zeros to whole vectors.
 constexpr std::size_t kWidth = 8;
 
 // [n, stride], in f64.
@@ -22,10 +23,15 @@ struct Matrix {
   double* row(std::size_t i) { return values.data() + i * stride; }
 };
 
-Matrix draw_normal(std::size_t n, std::uint64_t seed) {
+Matrix make_zeros(std::size_t n) {
   const std::size_t stride = (n + kWidth - 1) / kWidth * kWidth;
   Matrix matrix{n, stride, {}};
   matrix.values.resize(n * stride);
+  return matrix;
+}
+
+Matrix draw_normal(std::size_t n, std::uint64_t seed) {
+  Matrix matrix = make_zeros(n);
   NormalSource normal(seed);
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t j = 0; j < n; ++j) matrix.row(i)[j] = normal.next();
@@ -45,18 +51,18 @@ AlignedFloats rounded(Matrix& matrix) {
 }
 
 // to[j] += factor * from[j] for j from `first` on, `first` rounded down to a whole width.
-void add_multiple(const double* __restrict from, double factor, std::size_t first,
-                  std::size_t stride, double* __restrict to) {
-  for (std::size_t start = first / kWidth * kWidth; start < stride; start += kWidth) {
-    for (std::size_t j = start; j < start + kWidth; ++j) to[j] += factor * from[j];
-  }
+void add_multiple(const double* from, double factor, std::size_t first, std::size_t stride,
+                  double* to) {
+  const std::size_t start = first / kWidth * kWidth;
+  double_loops().add_multiple(from + start, factor, stride - start, to + start);
 }
 
-// Column k to length 1. Returns it.
-std::vector<double> normalize_column(Matrix& matrix, std::size_t k) {
+// Column k to length 1. Returns it; nothing, if it is shorter than `least`.
+std::optional<std::vector<double>> normalize_column(Matrix& matrix, std::size_t k, double least) {
   double squares = 0.0;
   for (std::size_t i = 0; i < matrix.n; ++i) squares += matrix.row(i)[k] * matrix.row(i)[k];
   const double length = std::sqrt(squares);
+  if (!(length >= least)) return std::nullopt;
   std::vector<double> column(matrix.n);
   for (std::size_t i = 0; i < matrix.n; ++i) {
     matrix.row(i)[k] /= length;
@@ -77,6 +83,16 @@ void project_out(Matrix& matrix, std::size_t k, const std::vector<double>& colum
   }
 }
 
+// Modified Gram-Schmidt, whose R has a positive diagonal by itself.
+std::optional<AlignedFloats> orthogonalized(Matrix matrix, double least) {
+  for (std::size_t k = 0; k < matrix.n; ++k) {
+    const auto column = normalize_column(matrix, k, least);
+    if (!column) return std::nullopt;
+    project_out(matrix, k, *column);
+  }
+  return rounded(matrix);
+}
+
 }  // namespace
 
 AlignedFloats gaussian_matrix(std::size_t n, std::uint64_t seed) {
@@ -84,13 +100,17 @@ AlignedFloats gaussian_matrix(std::size_t n, std::uint64_t seed) {
   return rounded(matrix);
 }
 
-// Modified Gram-Schmidt, whose R has a positive diagonal by itself. It loses orthogonality by the
-// matrix's condition number times 2^-53; that of a Gaussian matrix of n = 1024 is in the thousands,
-// so that what is lost is far below the rounding to f32.
+// Orthogonality suffers by the matrix's condition number times 2^-53; that of a Gaussian matrix of
+// n = 1024 is in the thousands, so that what is lost is far below the rounding to f32.
 AlignedFloats orthogonal_matrix(std::size_t n, std::uint64_t seed) {
-  Matrix matrix = draw_normal(n, seed);
-  for (std::size_t k = 0; k < n; ++k) project_out(matrix, k, normalize_column(matrix, k));
-  return rounded(matrix);
+  return *orthogonalized(draw_normal(n, seed), /*least=*/0);
+}
+
+std::optional<AlignedFloats> orthogonal_columns(std::size_t n, std::span<const double> values,
+                                                double least) {
+  Matrix matrix = make_zeros(n);
+  for (std::size_t i = 0; i < n; ++i) std::copy_n(&values[i * n], n, matrix.row(i));
+  return orthogonalized(std::move(matrix), least);
 }
 
 }  // namespace tqcache::codec

@@ -1,10 +1,12 @@
 #pragma once
-// codec/dense_matrix.h: the random matrices of dense maps, from a seed.
+// codec/dense_matrix.h: the random matrices of dense maps, from a seed, and orthogonal ones of any.
 //
 // Spec: docs/codec.md §2. Source: arXiv 2504.19874, algorithms 1 and 2.
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 
 #include "tqcache/base/aligned.h"
 
@@ -21,5 +23,12 @@ AlignedFloats gaussian_matrix(std::size_t n, std::uint64_t seed);
 //
 // Time: n^3 multiplications and as many additions: 1 ms for n = 128, 1 s for 1024.
 AlignedFloats orthogonal_matrix(std::size_t n, std::uint64_t seed);
+
+// The Q of any matrix, made in the same way. Nothing, if less than `least` is left of a column when
+// those before are taken out.
+//
+// Shapes: matrix [n, n], row by row; finite.
+std::optional<AlignedFloats> orthogonal_columns(std::size_t n, std::span<const double> matrix,
+                                                double least);
 
 }  // namespace tqcache::codec

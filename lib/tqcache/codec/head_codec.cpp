@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cassert>
 #include <cmath>
 #include <string>
 #include <utility>
 
 #include "tqcache/base/half.h"
+#include "tqcache/codec/row_buffer.h"
 #include "tqcache/codec/trellis_rows.h"
 
 namespace tqcache::codec {
@@ -15,22 +17,6 @@ namespace {
 
 constexpr std::uint16_t kF16Infinity = 0x7c00;
 constexpr std::uint16_t kF16Magnitude = 0x7fff;
-
-// Head vectors on their way through the parts. Not zeroed: a block of them is up to 1 MiB.
-class FloatRows {
- public:
-  FloatRows(std::size_t n, std::size_t dim)
-      : n_(n), dim_(dim), values_(std::make_unique_for_overwrite<float[]>(n * dim)) {}
-
-  std::size_t size() const { return n_; }
-  float* data() { return values_.get(); }
-  const float* data() const { return values_.get(); }
-  std::span<float> operator[](std::size_t i) { return {values_.get() + i * dim_, dim_}; }
-
- private:
-  std::size_t n_, dim_;
-  std::unique_ptr<float[]> values_;
-};
 
 // The channels from `first` on of rows of `dim` values.
 VectorRows rows_from(const float* rows, std::size_t dim, std::size_t first) {
@@ -42,12 +28,21 @@ MutableVectorRows rows_from(float* rows, std::size_t dim, std::size_t first) {
 
 std::string token_word(std::size_t token) { return "token " + std::to_string(token); }
 
+// Adding one to an exponent of ones carries into the sign. Compilers make vectors of this, and not
+// of a search.
+bool is_finite(std::span<const float> x) {
+  constexpr std::uint32_t kExponent = 0x7f800000, kOne = 0x00800000, kSign = 0x80000000;
+  std::uint32_t carries = 0;
+  for (const float value : x) carries |= (std::bit_cast<std::uint32_t>(value) & kExponent) + kOne;
+  return (carries & kSign) == 0;
+}
+
 // Told here and not by the parts, which do not know the caller's order of channels.
-Result<void> check_finite(FloatRows& rows, std::size_t n_skipped) {
+Result<void> check_finite(RowBuffer& rows, std::size_t n_skipped) {
   for (std::size_t t = n_skipped; t < rows.size(); ++t) {
     const std::span<const float> x = rows[t];
+    if (is_finite(x)) continue;
     const auto bad = std::find_if(x.begin(), x.end(), [](float v) { return !std::isfinite(v); });
-    if (bad == x.end()) continue;
     return Error{ErrorCode::kCorrupt,
                  token_word(t) + ": component " + std::to_string(bad - x.begin()) + ": not finite"};
   }
@@ -68,7 +63,7 @@ std::uint16_t origin_of(std::span<const float> x, Origin origin) {
 }
 
 // Takes each row's origin out of `dim` channels from `first` on, and keeps it.
-Result<void> take_biases(FloatRows& rows, std::size_t first, std::size_t dim, Origin origin,
+Result<void> take_biases(RowBuffer& rows, std::size_t first, std::size_t dim, Origin origin,
                          std::span<std::uint16_t> biases) {
   std::fill(biases.begin(), biases.end(), std::uint16_t{0});
   for (std::size_t t = 0; t < rows.size(); ++t) {
@@ -125,10 +120,10 @@ struct HeadCodec::State {
   }
 
   // Part after part; rows are in the codec's order of channels, and lose what is coded.
-  Result<void> encode(FloatRows& rows, std::span<std::byte> codes,
+  Result<void> encode(RowBuffer& rows, std::span<std::byte> codes,
                       std::span<std::uint16_t> scales) const;
-  FloatRows decoded(std::size_t part, const PackedHead& head, std::size_t n_tokens) const;
-  void subtract_decoded(std::size_t part, const PackedHead& head, FloatRows& rows) const;
+  RowBuffer decoded(std::size_t part, const PackedHead& head, std::size_t n_tokens) const;
+  void subtract_decoded(std::size_t part, const PackedHead& head, RowBuffer& rows) const;
   void decode_part(std::size_t part, const PackedHead& head, std::size_t n_tokens,
                    std::span<float> out) const;
 };
@@ -146,7 +141,7 @@ void HeadCodec::State::add(const PartSpec& spec, BlockCodec codec) {
   coded_dim += padded(shape.dim());
 }
 
-Result<void> HeadCodec::State::encode(FloatRows& rows, std::span<std::byte> codes,
+Result<void> HeadCodec::State::encode(RowBuffer& rows, std::span<std::byte> codes,
                                       std::span<std::uint16_t> scales) const {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Part& p = parts[i];
@@ -160,19 +155,19 @@ Result<void> HeadCodec::State::encode(FloatRows& rows, std::span<std::byte> code
   return {};
 }
 
-FloatRows HeadCodec::State::decoded(std::size_t part, const PackedHead& head,
+RowBuffer HeadCodec::State::decoded(std::size_t part, const PackedHead& head,
                                     std::size_t n_tokens) const {
   const std::size_t dim = parts[part].dim();
-  FloatRows rows(n_tokens, dim);
+  RowBuffer rows(n_tokens, dim);
   parts[part].codec.decode(codes_of(part, head.codes), row(part, head.scales), n_tokens,
                            rows_from(rows.data(), dim, 0));
   return rows;
 }
 
 void HeadCodec::State::subtract_decoded(std::size_t part, const PackedHead& head,
-                                        FloatRows& rows) const {
+                                        RowBuffer& rows) const {
   const Part& p = parts[part];
-  FloatRows known = decoded(part, head, rows.size());
+  RowBuffer known = decoded(part, head, rows.size());
   for (std::size_t t = 0; t < rows.size(); ++t) {
     const std::span<float> x = rows[t].subspan(p.first, p.dim());
     for (std::size_t i = 0; i < x.size(); ++i) x[i] -= known[t][i];
@@ -183,7 +178,7 @@ void HeadCodec::State::decode_part(std::size_t part, const PackedHead& head, std
                                    std::span<float> out) const {
   const Part& p = parts[part];
   if (p.of_residual) {
-    FloatRows residual = decoded(part, head, n_tokens);
+    RowBuffer residual = decoded(part, head, n_tokens);
     for (std::size_t t = 0; t < n_tokens; ++t) {
       float* const sum = out.data() + t * head_dim + p.first;
       for (std::size_t i = 0; i < p.dim(); ++i) sum[i] += residual[t][i];
@@ -261,7 +256,7 @@ Result<void> HeadCodec::encode(VectorRows x, const Centre& centre, ChannelOrder 
   if (state_->is_one_block() && order.empty() && n_skipped == 0) {
     return part(0).encode(x, centre, n_tokens, codes, scales);
   }
-  FloatRows rows(n_tokens, head_dim());
+  RowBuffer rows(n_tokens, head_dim());
   kernels().centre_rows(x, n_tokens, head_dim(), centre, /*first_token=*/0, rows.data());
   TQC_TRY(check_finite(rows, n_skipped));
   std::fill_n(rows.data(), n_skipped * head_dim(), 0.0f);  // zeros get code, scale and bias 0
@@ -274,8 +269,8 @@ Result<void> HeadCodec::encode(VectorRows x, const Centre& centre, ChannelOrder 
     }
   }
   if (mode() == Mode::kTrellis) {
-    return encode_trellis_rows(part(0).quantizer(), {rows.data(), rows.size() * head_dim()},
-                               this->order(), kernels(), codes, scales);
+    return encode_trellis_rows(part(0).rotation_tables(), rows.all(), this->order(), kernels(),
+                               codes, scales);
   }
   return state_->encode(rows, codes, scales);
 }

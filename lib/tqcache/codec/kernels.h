@@ -84,7 +84,16 @@ struct MutableVectorRows {
   std::size_t stride = 0;
 };
 
-// f32 throughout, or products of whole numbers where the CPU has fast ones (docs/codec.md, "Kernels").
+// Head vectors as they come out of a map, on their way back to what the cache holds.
+struct MappedRows {
+  const float* rows = nullptr;  // [n, head_dim]
+  std::size_t n = 0;
+  std::size_t head_dim = 0;
+  bool turns = false;  // they were taken before RoPE, and turn as the centre does
+};
+
+// f32 throughout, or products of whole numbers where the CPU has fast ones (docs/codec.md,
+// "Kernels").
 enum class Precision : std::uint8_t { kExact, kFast };
 
 struct Kernels {
@@ -121,6 +130,12 @@ struct Kernels {
   // Shapes: out [n, head_dim]. Bytes: identical on every table.
   void (*centre_rows)(VectorRows x, std::size_t n, std::size_t head_dim, const Centre&,
                       std::size_t first_token, float* out);
+
+  // The way back: rows, turned by the place of their token in the block if they turn, plus the
+  // centre as it stands in token first_token + i, in f32; then rounded to the dtype of `out`.
+  // Bytes: identical on every table.
+  void (*restore_rows)(const MappedRows&, const Centre&, std::size_t first_token,
+                       MutableVectorRows out);
 
   // Encodes up to sixteen head vectors, the lanes of a group of keys: lines of bytes as
   // block_layout.h has them, zero beyond head_dim and n, in whole units; and the scales.

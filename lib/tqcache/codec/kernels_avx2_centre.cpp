@@ -60,13 +60,36 @@ TQC_AVX2_FUNCTION void centre_all(const VectorRows& x, std::size_t n, std::size_
   if (i < head_dim) centre_singles<kDtype>(x, n, head_dim, centre, i, head_dim - i, out);
 }
 
+using Lanes = __m256;
+
+TQC_AVX2 Lanes load_some(const float* from, std::size_t n) { return load(from, n); }
+
+template <Dtype kDtype>
+TQC_AVX2 void narrow_some(Lanes v, std::byte* row, std::size_t first, std::size_t n) {
+  narrow<kDtype>(v, row, first, n);
+}
+
 }  // namespace
+}  // namespace tqcache::codec
+
+#define TQC_LANES TQC_AVX2
+#define TQC_LANES_FUNCTION TQC_AVX2_FUNCTION
+
+#include "tqcache/codec/restore_lanes.h"
+
+namespace tqcache::codec {
 
 void avx2::centre_rows(VectorRows x, std::size_t n, std::size_t head_dim, const Centre& centre,
                        std::size_t first_token, float* out) {
   return by_dtype(x.dtype, [&]<Dtype kDtype>() {
     return centre_all<kDtype>(x, n, head_dim, centre, first_token, out);
   });
+}
+
+void avx2::restore_rows(const MappedRows& x, const Centre& centre, std::size_t first_token,
+                        MutableVectorRows out) {
+  return by_dtype(out.dtype,
+                  [&]<Dtype kDtype>() { return restore_all<kDtype>(x, centre, first_token, out); });
 }
 
 }  // namespace tqcache::codec

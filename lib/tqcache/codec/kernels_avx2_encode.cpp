@@ -344,6 +344,7 @@ const Kernels& avx2_kernels() {
       .add_waves_exact = avx2::add_waves_exact,
       .add_waves_fast = avx2::add_waves_fast,
       .centre_rows = avx2::centre_rows,
+      .restore_rows = avx2::restore_rows,
       .encode_lines = avx2::encode_lines,
       .decode_lines = avx2::decode_lines,
       .transpose_lines = avx2::transpose_lines,

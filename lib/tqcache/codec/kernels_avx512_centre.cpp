@@ -62,13 +62,38 @@ TQC_AVX512_FUNCTION void centre_all(const VectorRows& x, std::size_t n, std::siz
   }
 }
 
+using Lanes = __m512;
+
+TQC_AVX512 Lanes load_some(const float* from, std::size_t n) {
+  return _mm512_maskz_loadu_ps(first_lanes(n), from);
+}
+
+template <Dtype kDtype>
+TQC_AVX512 void narrow_some(Lanes v, std::byte* row, std::size_t first, std::size_t n) {
+  narrow<kDtype>(v, row, first, first_lanes(n));
+}
+
 }  // namespace
+}  // namespace tqcache::codec
+
+#define TQC_LANES TQC_AVX512
+#define TQC_LANES_FUNCTION TQC_AVX512_FUNCTION
+
+#include "tqcache/codec/restore_lanes.h"
+
+namespace tqcache::codec {
 
 void avx512::centre_rows(VectorRows x, std::size_t n, std::size_t head_dim, const Centre& centre,
                          std::size_t first_token, float* out) {
   return by_dtype(x.dtype, [&]<Dtype kDtype>() {
     return centre_all<kDtype>(x, n, head_dim, centre, first_token, out);
   });
+}
+
+void avx512::restore_rows(const MappedRows& x, const Centre& centre, std::size_t first_token,
+                          MutableVectorRows out) {
+  return by_dtype(out.dtype,
+                  [&]<Dtype kDtype>() { return restore_all<kDtype>(x, centre, first_token, out); });
 }
 
 }  // namespace tqcache::codec

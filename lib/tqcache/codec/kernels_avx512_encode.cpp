@@ -303,6 +303,7 @@ const Kernels& avx512_kernels() {
       .add_waves_exact = avx512::add_waves_exact,
       .add_waves_fast = avx512::add_waves_fast,
       .centre_rows = avx512::centre_rows,
+      .restore_rows = avx512::restore_rows,
       .encode_lines = avx512::encode_lines,
       .decode_lines = avx512::decode_lines,
       .transpose_lines = avx512::transpose_lines,

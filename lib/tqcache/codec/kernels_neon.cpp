@@ -409,6 +409,7 @@ const Kernels& neon_kernels() {
       .add_waves_exact = neon::add_waves,
       .add_waves_fast = neon::add_waves,
       .centre_rows = neon::centre_rows,
+      .restore_rows = neon::restore_rows,
       .encode_lines = neon::encode_lines,
       .decode_lines = neon::decode_lines,
       .transpose_lines = transpose_lines,

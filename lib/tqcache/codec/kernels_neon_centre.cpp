@@ -59,13 +59,36 @@ void centre_all(const VectorRows& x, std::size_t n, std::size_t head_dim, const 
   }
 }
 
+using Lanes = float32x4_t;
+
+Lanes load_some(const float* from, std::size_t n) { return load(from, n); }
+
+template <Dtype kDtype>
+void narrow_some(Lanes v, std::byte* row, std::size_t first, std::size_t n) {
+  neon::narrow<kDtype>(v, row, first, n);
+}
+
 }  // namespace
+}  // namespace tqcache::codec
+
+#define TQC_LANES __attribute__((always_inline)) inline
+#define TQC_LANES_FUNCTION
+
+#include "tqcache/codec/restore_lanes.h"
+
+namespace tqcache::codec {
 
 void neon::centre_rows(VectorRows x, std::size_t n, std::size_t head_dim, const Centre& centre,
                        std::size_t first_token, float* out) {
   return by_dtype(x.dtype, [&]<Dtype kDtype>() {
     return centre_all<kDtype>(x, n, head_dim, centre, first_token, out);
   });
+}
+
+void neon::restore_rows(const MappedRows& x, const Centre& centre, std::size_t first_token,
+                        MutableVectorRows out) {
+  return by_dtype(out.dtype,
+                  [&]<Dtype kDtype>() { return restore_all<kDtype>(x, centre, first_token, out); });
 }
 
 }  // namespace tqcache::codec

@@ -1,5 +1,6 @@
 // The definition of every kernel, by plain loops.
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -111,6 +112,32 @@ void centre_rows(VectorRows x, std::size_t n, std::size_t head_dim, const Centre
   }
 }
 
+// Pairs of components turned by the angles of `token`.
+void turn_pairs(const Centre& centre, std::size_t token, float* low, float* high) {
+  const float* const cos = centre.cos + token * centre.n_pairs;
+  const float* const sin = centre.sin + token * centre.n_pairs;
+  for (std::size_t i = 0; i < centre.n_pairs; ++i) {
+    const float a = low[i], b = high[i];
+    low[i] = a * cos[i] - b * sin[i];
+    high[i] = b * cos[i] + a * sin[i];
+  }
+}
+
+void restore_rows(const MappedRows& x, const Centre& centre, std::size_t first_token,
+                  MutableVectorRows out) {
+  HeadVector row, mean;
+  for (std::size_t t = 0; t < x.n; ++t) {
+    std::copy_n(x.rows + t * x.head_dim, x.head_dim, row.data());
+    if (x.turns) turn_pairs(centre, first_token + t, row.data(), row.data() + centre.n_pairs);
+    if (centre.mean != nullptr) {
+      std::copy_n(centre.mean, x.head_dim, mean.data());
+      turn_pairs(centre, first_token + t, mean.data(), mean.data() + centre.n_pairs);
+      for (std::size_t i = 0; i < x.head_dim; ++i) row[i] += mean[i];
+    }
+    store_f32(out.dtype, std::span<const float>(row).first(x.head_dim), out.rows + t * out.stride);
+  }
+}
+
 // factors [n_rows, 2], even before odd.
 void add_rows(const WaveTable& table, const float* factors, float* scores) {
   std::array<float, kWaveHalf> even{}, odd{};
@@ -198,6 +225,7 @@ const Kernels& scalar_kernels() {
       .add_waves_exact = add_waves,
       .add_waves_fast = add_waves,
       .centre_rows = centre_rows,
+      .restore_rows = restore_rows,
       .encode_lines = encode_lines,
       .decode_lines = decode_lines,
       .transpose_lines = transpose_lines,

@@ -190,7 +190,7 @@ TQC_LANES_FUNCTION void sum_rows(const float* matrix, std::size_t head_dim, Lane
 
 // How far the first stages of a transform go that whoever loads kWidth components may do at once,
 // while they are in registers.
-std::size_t loaded_distance(const RotationTables& tables) {
+[[maybe_unused]] std::size_t loaded_distance(const RotationTables& tables) {
   return tables.part_size % kWidth == 0 ? kWidth : 1;
 }
 
@@ -207,7 +207,7 @@ void rotate(const RotationTables& tables, LaneVectors& x, std::size_t distance) 
 }
 
 // The inverse. What is left to do: the factor, then the signs of round 0.
-void unrotate(const RotationTables& tables, LaneVectors& x, std::size_t distance) {
+[[maybe_unused]] void unrotate(const RotationTables& tables, LaneVectors& x, std::size_t distance) {
   if (tables.matrix != nullptr) return sum_rows(tables.matrix, tables.head_dim, x);
   if (tables.rotation != RotationKind::kHadamard) return;
   for (std::size_t round = tables.rounds; round-- > 0;) {

@@ -1,4 +1,4 @@
-// Rows times a matrix with AVX2.
+// Products of small matrices with AVX2.
 
 #include "tqcache/codec/rows_avx2.h"
 
@@ -10,6 +10,8 @@ namespace tqcache::codec {
 namespace {
 
 constexpr std::size_t kWidth = 8;
+constexpr std::size_t kTileRows = 4;
+constexpr std::size_t kTileVectors = 2;
 
 }  // namespace
 }  // namespace tqcache::codec

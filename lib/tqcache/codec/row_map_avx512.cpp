@@ -1,4 +1,4 @@
-// Rows times a matrix with AVX-512.
+// Products of small matrices with AVX-512.
 
 #include "tqcache/codec/rows_avx512.h"
 
@@ -10,6 +10,8 @@ namespace tqcache::codec {
 namespace {
 
 constexpr std::size_t kWidth = 16;
+constexpr std::size_t kTileRows = 8;
+constexpr std::size_t kTileVectors = 2;
 
 }  // namespace
 }  // namespace tqcache::codec

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/codec/double_loops.h"
+
 namespace tqcache::codec {
 namespace {
 
@@ -29,11 +31,7 @@ struct Tridiagonal {
   std::vector<double> beside;    // [n]: entry (i, i + 1); the last is 0
 };
 
-// to[j] += factor * from[j]. All long loops but two are of this kind: they need no order.
-void add_multiple(const double* from, double factor, std::size_t n, double* to) {
-  for (std::size_t j = 0; j < n; ++j) to[j] += factor * from[j];
-}
-
+// The one long loop whose order counts.
 double dot(const double* a, const double* b, std::size_t n) {
   double sum = 0.0;
   for (std::size_t j = 0; j < n; ++j) sum += a[j] * b[j];
@@ -60,14 +58,14 @@ Reflection make_reflection(double* x, std::size_t n) {
 void reflect_both_sides(Square& a, std::size_t from, const double* v, double factor,
                         std::vector<double>& w) {
   const std::size_t n = a.n - from;
+  const DoubleLoops& with = double_loops();
   std::fill(w.begin(), w.end(), 0.0);
   for (std::size_t i = 0; i < n; ++i) {
-    add_multiple(a.row(from + i) + from, factor * v[i], n, w.data());
+    with.add_multiple(a.row(from + i) + from, factor * v[i], n, w.data());
   }
-  add_multiple(v, -0.5 * factor * dot(w.data(), v, n), n, w.data());
+  with.add_multiple(v, -0.5 * factor * dot(w.data(), v, n), n, w.data());
   for (std::size_t i = 0; i < n; ++i) {
-    double* const row = a.row(from + i) + from;
-    for (std::size_t j = 0; j < n; ++j) row[j] -= v[i] * w[j] + w[i] * v[j];
+    with.subtract_two(v[i], w.data(), w[i], v, n, a.row(from + i) + from);
   }
 }
 
@@ -92,6 +90,7 @@ Tridiagonal make_tridiagonal(Square& a, std::vector<double>& factors) {
 Square multiply_reflections(Square& a, const std::vector<double>& factors) {
   const std::size_t n = a.n;
   Square q(n);
+  const DoubleLoops& with = double_loops();
   for (std::size_t i = 0; i < n; ++i) q.row(i)[i] = 1.0;
   std::vector<double> shares(n);
   for (std::size_t k = n - 1; k-- > 0;) {
@@ -100,10 +99,10 @@ Square multiply_reflections(Square& a, const std::vector<double>& factors) {
     const double* const v = a.row(k) + from;
     std::fill(shares.begin(), shares.end(), 0.0);
     for (std::size_t i = from; i < n; ++i) {
-      add_multiple(q.row(i) + from, v[i - from], n - from, shares.data());
+      with.add_multiple(q.row(i) + from, v[i - from], n - from, shares.data());
     }
     for (std::size_t i = from; i < n; ++i) {
-      add_multiple(shares.data(), -factors[k] * v[i - from], n - from, q.row(i) + from);
+      with.add_multiple(shares.data(), -factors[k] * v[i - from], n - from, q.row(i) + from);
     }
   }
   return q;
@@ -130,14 +129,6 @@ Turn make_turn(double x, double z) {
   return {x / r, -z / r};
 }
 
-void turn_rows(const Turn& turn, std::size_t n, double* first, double* second) {
-  for (std::size_t j = 0; j < n; ++j) {
-    const double a = first[j], b = second[j];
-    first[j] = turn.c * a - turn.s * b;
-    second[j] = turn.s * a + turn.c * b;
-  }
-}
-
 // Coordinates k and k + 1 of a tridiagonal matrix.
 void turn_pair(const Turn& turn, std::size_t k, Tridiagonal& t) {
   const auto [c, s] = turn;
@@ -157,13 +148,14 @@ double wilkinson_shift(const Tridiagonal& t, std::size_t last) {
 
 // One QR step of coordinates first to last.
 void qr_step(std::size_t first, std::size_t last, Tridiagonal& t, Square& vectors) {
+  const DoubleLoops& with = double_loops();
   double x = t.diagonal[first] - wilkinson_shift(t, last);
   double z = t.beside[first];
   for (std::size_t k = first; k < last; ++k) {
     const Turn turn = make_turn(x, z);
     if (k > first) t.beside[k - 1] = turn.c * x - turn.s * z;
     turn_pair(turn, k, t);
-    turn_rows(turn, vectors.n, vectors.row(k), vectors.row(k + 1));
+    with.turn(turn.c, turn.s, vectors.n, vectors.row(k), vectors.row(k + 1));
     x = t.beside[k];
     z = -turn.s * t.beside[k + 1];
     if (k + 1 < last) t.beside[k + 1] *= turn.c;

@@ -20,6 +20,9 @@ TrellisSearch trellis_search([[maybe_unused]] const Kernels& kernels) {
   if (name == "avx512") return search_trellis_avx512;
   if (name == "avx2") return search_trellis_avx2;
 #endif
+#ifdef TQCACHE_NEON
+  if (std::string_view(kernels.name) == "neon") return search_trellis_neon;
+#endif
   return search_trellis_scalar;
 }
 
@@ -43,7 +46,7 @@ Result<void> decode_trellis(const TrellisShape& shape, std::span<const std::uint
                             std::span<std::int8_t> levels) {
   assert(shape.is_legal() && symbols.size() == shape.size() && levels.size() == shape.size());
   std::uint8_t* const bytes = reinterpret_cast<std::uint8_t*>(levels.data());
-  TrellisWalk walk(shape.n_vectors);
+  TrellisWalk walk(shape.n_vectors, best_kernels());
   for (std::size_t at = 0; at < shape.size(); at += shape.n_vectors) {
     walk.to_codes(symbols.data() + at, kLevels, bytes + at);
   }
@@ -54,7 +57,7 @@ Result<void> trellis_symbols(const TrellisShape& shape, std::span<const std::int
                              std::span<std::uint8_t> symbols) {
   assert(shape.is_legal() && symbols.size() == shape.size() && levels.size() == shape.size());
   const std::uint8_t* const bytes = reinterpret_cast<const std::uint8_t*>(levels.data());
-  TrellisWalk walk(shape.n_vectors);
+  TrellisWalk walk(shape.n_vectors, best_kernels());
   for (std::size_t at = 0; at < shape.size(); at += shape.n_vectors) {
     walk.to_symbols(bytes + at, kLevels, symbols.data() + at);
   }

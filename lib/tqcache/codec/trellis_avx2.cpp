@@ -11,8 +11,24 @@ namespace tqcache::codec {
 namespace {
 
 using Lanes = __m256;
+constexpr std::size_t kPassStages = 3;  // half of the registers
+}  // namespace
+}  // namespace tqcache::codec
+
+#include "tqcache/codec/lane_rotation.h"
+
+namespace tqcache::codec {
+namespace {
+constexpr std::size_t kWalkBytes = 32;
+}  // namespace
+}  // namespace tqcache::codec
+
+#include "tqcache/codec/trellis_walk_lanes.h"
+
+namespace tqcache::codec {
+namespace {
+
 typedef std::int32_t Ints __attribute__((vector_size(sizeof(Lanes))));
-using avx2::kWidth;
 
 // kWidth components of kWidth rows, of which `left` are there, with rows and columns changed.
 TQC_AVX2 void load_square(const float* const (&rows)[kWidth], std::size_t first, std::size_t left,
@@ -70,5 +86,7 @@ TQC_AVX2 Ints load_bytes(const std::uint8_t* from) {
 TQC_AVX2_FUNCTION std::size_t tqcache::codec::search_trellis_avx2(const TrellisTask& task) {
   return search_all(task);
 }
+
+const tqcache::codec::TrellisSteps tqcache::codec::kTrellisStepsAvx2 = kSteps;
 
 #endif  // TQCACHE_X86

@@ -11,8 +11,24 @@ namespace tqcache::codec {
 namespace {
 
 using Lanes = __m512;
+constexpr std::size_t kPassStages = 4;  // half of the registers
+}  // namespace
+}  // namespace tqcache::codec
+
+#include "tqcache/codec/lane_rotation.h"
+
+namespace tqcache::codec {
+namespace {
+constexpr std::size_t kWalkBytes = 64;
+}  // namespace
+}  // namespace tqcache::codec
+
+#include "tqcache/codec/trellis_walk_lanes.h"
+
+namespace tqcache::codec {
+namespace {
+
 typedef std::int32_t Ints __attribute__((vector_size(sizeof(Lanes))));
-constexpr std::size_t kWidth = 16;
 
 // kWidth components of kWidth rows, of which `left` are there, with rows and columns changed.
 TQC_AVX512 void load_square(const float* const (&rows)[kWidth], std::size_t first, std::size_t left,
@@ -63,5 +79,7 @@ TQC_AVX512 Ints load_bytes(const std::uint8_t* from) {
 TQC_AVX512_FUNCTION std::size_t tqcache::codec::search_trellis_avx512(const TrellisTask& task) {
   return search_all(task);
 }
+
+const tqcache::codec::TrellisSteps tqcache::codec::kTrellisStepsAvx512 = kSteps;
 
 #endif  // TQCACHE_X86

@@ -27,20 +27,44 @@ struct Lines {
   alignas(64) std::uint8_t bytes[kBlockLines * kLineBytes];
 };
 
+// Four rows of sixteen bytes, so far apart.
+template <class Byte>
+struct Square {
+  Byte* first;
+  std::size_t stride;
+};
+
+// Four by four groups of four bytes, rows and columns changed.
+void turn_square(Square<const std::uint8_t> from, Square<std::uint8_t> to) {
+  typedef std::uint32_t Quads __attribute__((vector_size(16)));
+  static_assert(kLaneCodes == sizeof(std::uint32_t));
+  Quads r[4];
+  for (std::size_t k = 0; k < 4; ++k) std::memcpy(&r[k], from.first + k * from.stride, 16);
+  const Quads a = __builtin_shufflevector(r[0], r[2], 0, 4, 1, 5);
+  const Quads b = __builtin_shufflevector(r[0], r[2], 2, 6, 3, 7);
+  const Quads c = __builtin_shufflevector(r[1], r[3], 0, 4, 1, 5);
+  const Quads d = __builtin_shufflevector(r[1], r[3], 2, 6, 3, 7);
+  r[0] = __builtin_shufflevector(a, c, 0, 4, 1, 5);
+  r[1] = __builtin_shufflevector(a, c, 2, 6, 3, 7);
+  r[2] = __builtin_shufflevector(b, d, 0, 4, 1, 5);
+  r[3] = __builtin_shufflevector(b, d, 2, 6, 3, 7);
+  for (std::size_t k = 0; k < 4; ++k) std::memcpy(to.first + k * to.stride, &r[k], 16);
+}
+
 void rows_to_lines(const Strip& strip, std::uint8_t* lines) {
-  for (std::size_t line = 0; line < kBlockLines; ++line) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      std::memcpy(lines + line * kLineBytes + lane * kLaneCodes,
-                  strip.rows[lane] + line * kLaneCodes, kLaneCodes);
+  for (std::size_t lane = 0; lane < kLanes; lane += 4) {
+    for (std::size_t line = 0; line < kBlockLines; line += 4) {
+      turn_square({&strip.rows[lane][line * kLaneCodes], kBlockTokens},
+                  {lines + line * kLineBytes + lane * kLaneCodes, kLineBytes});
     }
   }
 }
 
 void lines_to_rows(const std::uint8_t* lines, Strip& strip) {
-  for (std::size_t line = 0; line < kBlockLines; ++line) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      std::memcpy(strip.rows[lane] + line * kLaneCodes,
-                  lines + line * kLineBytes + lane * kLaneCodes, kLaneCodes);
+  for (std::size_t lane = 0; lane < kLanes; lane += 4) {
+    for (std::size_t line = 0; line < kBlockLines; line += 4) {
+      turn_square({lines + line * kLineBytes + lane * kLaneCodes, kLineBytes},
+                  {&strip.rows[lane][line * kLaneCodes], kBlockTokens});
     }
   }
 }
@@ -109,7 +133,7 @@ Result<void> decode_trellis_block(const TrellisShape& shape, std::span<const std
   assert(shape.is_legal() && symbols.size() == shape.size() &&
          block.size() == packed.block_bytes());
   std::uint8_t* const bytes = reinterpret_cast<std::uint8_t*>(block.data());
-  TrellisWalk walk(shape.n_vectors);
+  TrellisWalk walk(shape.n_vectors, kernels);
   for (std::size_t first = 0; first < shape.dim; first += kLanes) {
     Strip strip;
     for (std::size_t i = 0; i < std::min(kLanes, shape.dim - first); ++i) {
@@ -127,7 +151,7 @@ Result<void> trellis_block_symbols(const TrellisShape& shape, std::span<const st
   assert(shape.is_legal() && symbols.size() == shape.size() &&
          block.size() == packed.block_bytes());
   const std::uint8_t* const bytes = reinterpret_cast<const std::uint8_t*>(block.data());
-  TrellisWalk walk(shape.n_vectors);
+  TrellisWalk walk(shape.n_vectors, kernels);
   for (std::size_t first = 0; first < shape.dim; first += kLanes) {
     Strip strip;
     take_strip(packed, bytes, first, kernels, strip);

@@ -6,18 +6,21 @@
 // the same. Groups whose components all are near, as nearly all are, need no look at where the
 // levels end.
 //
-// A piece of the files of searches, each of which gets its own code of all this. They say before
-// what a register of floats (Lanes) and one of whole numbers (Ints) is, and have a few operations
-// on them: load_square, larger, clamp_lanes, to_even, where_less, store_bytes and load_bytes; and
-// how functions of their CPU are marked (TQC_LANES_FUNCTION, and TQC_LANES for those that are
-// always inlined).
+// A piece of the files of searches, each of which gets its own code of all this. They include
+// lane_rotation.h before, say what a register of whole numbers (Ints) is, and have a few operations
+// on those and on floats (Lanes): load_square, larger, clamp_lanes, to_even, where_less,
+// store_bytes and load_bytes; and how functions of their CPU are marked (TQC_LANES_FUNCTION, and
+// TQC_LANES for those that are always inlined).
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 
+#include "tqcache/codec/quantizer.h"
+#include "tqcache/codec/trellis_rows.h"
 #include "tqcache/codec/trellis_search.h"
 #include "tqcache/codec/unroll.h"
 
@@ -27,8 +30,10 @@ namespace {
 constexpr std::size_t kStates = 8;
 constexpr std::size_t kClasses = 4;
 
+static_assert(kMaxTrellisDim == kMaxHeadDim);
+
 struct LaneSearch {
-  Lanes y[kMaxTrellisDim];  // later products of y and its level
+  LaneVectors vectors;  // y; later products of y and its level
   alignas(64) std::uint8_t higher[kMaxTrellisDim * kWidth];
 };
 
@@ -49,8 +54,46 @@ TQC_LANES_FUNCTION Ints load_rows(const float* rows, std::size_t dim, std::size_
     load_square(starts, i, dim - i, v);
     TQC_UNROLL for (std::size_t k = 0; k < kWidth; ++k) {
       most = larger(most, reinterpret_cast<Ints>(v[k]) & 0x7fffffff);
-      if (i + k < dim) search.y[i + k] = v[k];
+      if (i + k < dim) search.vectors.values[i + k] = v[k];
     }
+  }
+  return most;
+}
+
+// The lengths of all vectors, squared, as docs/codec.md §4 adds them.
+TQC_LANES_FUNCTION Lanes squared_lengths(std::size_t dim, const LaneVectors& x) {
+  Lanes sums[16] = {};
+  for (std::size_t i = 0; i < dim; ++i) sums[i % 16] += x.values[i] * x.values[i];
+  return add_halves(sums);
+}
+
+// The scales of the first n lanes. Returns what brings turned vectors to levels.
+TQC_LANES_FUNCTION Lanes find_scales(const RotationTables& tables, Lanes squares, std::size_t n,
+                                     std::uint16_t* scales) {
+  const float step = tables.quantizer->spec().step;
+  float values[kWidth];
+  std::memcpy(values, &squares, sizeof(values));
+  for (std::size_t l = 0; l < kWidth; ++l) {
+    const std::uint16_t scale = step_scale(std::sqrt(values[l]), tables.head_dim, step);
+    if (l < n) scales[l] = scale;
+    values[l] = levels_of_step(scale, step);
+  }
+  Lanes levels;
+  std::memcpy(&levels, values, sizeof(levels));
+  return levels;
+}
+
+// Turns head vectors and brings them to steps. Returns the bits of the largest |y| of each.
+TQC_LANES_FUNCTION Ints take_steps(const RotationTables& tables, std::size_t n,
+                                   std::uint16_t* scales, LaneVectors& x) {
+  const Lanes levels = find_scales(tables, squared_lengths(tables.head_dim, x), n, scales);
+  for (std::size_t i = 0; i < tables.head_dim; ++i)
+    x.values[i] = flip(x.values[i], tables.sign_bits[i]);
+  rotate(tables, x, /*distance=*/1);
+  Ints most = {};
+  for (std::size_t i = 0; i < tables.head_dim; ++i) {
+    x.values[i] = x.values[i] * tables.factor * levels;
+    most = larger(most, reinterpret_cast<Ints>(x.values[i]) & 0x7fffffff);
   }
   return most;
 }
@@ -87,7 +130,7 @@ TQC_LANES_FUNCTION Ints find_paths(std::size_t dim, LaneSearch& search) {
   }
   for (std::size_t i = 0; i < dim; ++i) {
     Lanes costs[kClasses], next[kStates];
-    class_costs<kNear>(search.y[i], costs);
+    class_costs<kNear>(search.vectors.values[i], costs);
     Ints higher = {};
     TQC_UNROLL for (std::size_t state = 0; state < kStates; ++state) {
       const std::size_t source = trellis_source(state), u = trellis_class(state);
@@ -126,10 +169,10 @@ TQC_LANES_FUNCTION Lanes trace(std::size_t dim, Ints state, LaneSearch& search,
     const Ints odd = state >> 2;
     const Ints driver = (state >> 1 & 1) ^ higher;  // the lowest bit of k
     const Lanes u = as_floats(driver + driver + odd);
-    const Lanes turn = nearest_turn<kNear>(quarter<kNear>(search.y[i]) - u * 0.25f);
+    const Lanes turn = nearest_turn<kNear>(quarter<kNear>(search.vectors.values[i]) - u * 0.25f);
     put_symbols(2 * as_ints(turn) + driver + kTrellisSymbolOffset, n, symbols + i * stride);
     const Lanes level = turn * 4.0f + u;
-    search.y[i] = search.y[i] * level;
+    search.vectors.values[i] = search.vectors.values[i] * level;
     squares = squares + level * level;
     state = odd | ((state & 1) ^ odd) << 1 | higher << 2;
   }
@@ -139,11 +182,8 @@ TQC_LANES_FUNCTION Lanes trace(std::size_t dim, Ints state, LaneSearch& search,
 // The sums of what trace leaves, as docs/codec.md §4 adds them.
 TQC_LANES_FUNCTION Lanes add_products(std::size_t dim, const LaneSearch& search) {
   Lanes sums[16] = {};
-  for (std::size_t i = 0; i < dim; ++i) sums[i % 16] += search.y[i];
-  for (std::size_t half = 8; half > 0; half /= 2) {
-    for (std::size_t l = 0; l < half; ++l) sums[l] += sums[l + half];
-  }
-  return sums[0];
+  for (std::size_t i = 0; i < dim; ++i) sums[i % 16] += search.vectors.values[i];
+  return add_halves(sums);
 }
 
 TQC_LANES_FUNCTION void put_sums(Lanes sums, std::size_t n, float* to) {
@@ -174,9 +214,12 @@ TQC_LANES_FUNCTION std::size_t search_all(const TrellisTask& task) {
   LaneSearch search;
   for (std::size_t first = 0; first < n_vectors; first += kWidth) {
     const std::size_t n = n_vectors - first < kWidth ? n_vectors - first : kWidth;
-    const Ints most = load_rows(task.rows + first * dim, dim, n, search);
+    Ints most = load_rows(task.rows + first * dim, dim, n, search);
     const std::size_t bad = first_beyond(most, n, std::numeric_limits<float>::infinity());
     if (bad < n) return first + bad;
+    if (task.tables != nullptr) {
+      most = take_steps(*task.tables, n, task.scales + first, search.vectors);
+    }
     if (first_beyond(most, n, kTrellisNear) == n) {
       search_group<true>(task, first, n, search);
     } else {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "tqcache/base/half.h"
-#include "tqcache/codec/dot.h"
 #include "tqcache/codec/trellis.h"
+#include "tqcache/codec/trellis_search.h"
 
 namespace tqcache::codec {
 namespace {
@@ -16,26 +16,11 @@ namespace {
 constexpr std::uint16_t kF16Infinity = 0x7c00;
 constexpr float kLevelsOfUnit = 128.0f;  // the centroid of code c is (c - 128) / 128
 
-// Scales of all rows, and the rows in steps of theirs.
-Result<void> take_steps(const Quantizer& quantizer, std::span<float> rows,
-                        std::span<std::uint16_t> scales) {
-  const std::size_t dim = quantizer.rotation().head_dim();
-  const float shrink = step_shrink(quantizer.spec().step);
-  for (std::size_t t = 0; t * dim < rows.size(); ++t) {
-    const std::span<float> row = rows.subspan(t * dim, dim);
-    scales[t] = step_scale(std::sqrt(lane_dot(row, row)), dim, quantizer.spec().step);
-    if (scales[t] >= kF16Infinity) {
-      return Error{ErrorCode::kUnsupported, "token " + std::to_string(t) + ": scale beyond f16"};
-    }
-    if (scales[t] == 0) {
-      std::ranges::fill(row, 0.0f);
-      continue;
-    }
-    quantizer.rotation().rotate(row, row);
-    const float levels = kLevelsOfUnit / f16_to_f32(scales[t]) * shrink;
-    for (float& value : row) value *= levels;
-  }
-  return {};
+Result<void> check_scales(std::span<const std::uint16_t> scales) {
+  const auto bad = std::ranges::find_if(scales, [](auto scale) { return scale >= kF16Infinity; });
+  if (bad == scales.end()) return {};
+  return Error{ErrorCode::kUnsupported,
+               "token " + std::to_string(bad - scales.begin()) + ": scale beyond f16"};
 }
 
 // Tokens without a scale have code 0, which is a path of its own, and not the level 0.
@@ -61,17 +46,25 @@ float step_shrink(float step) {
   return 1.0f / (1.0f + kErrorOfStep * step * step);
 }
 
-Result<void> encode_trellis_rows(const Quantizer& quantizer, std::span<float> rows,
+float levels_of_step(std::uint16_t scale, float step) {
+  if (scale == 0 || scale >= kF16Infinity) return 0.0f;
+  return kLevelsOfUnit / f16_to_f32(scale) * step_shrink(step);
+}
+
+Result<void> encode_trellis_rows(const RotationTables& tables, std::span<const float> rows,
                                  BlockOrder order, const Kernels& kernels,
                                  std::span<std::byte> block, std::span<std::uint16_t> scales) {
-  const std::size_t dim = quantizer.rotation().head_dim();
-  assert(quantizer.spec().scale == ScaleRule::kStep && scales.size() == kBlockTokens);
-  const TrellisShape shape{dim, rows.size() / dim};
+  assert(tables.scale == ScaleRule::kStep && scales.size() == kBlockTokens);
+  const TrellisShape shape{tables.head_dim, rows.size() / tables.head_dim};
   std::ranges::fill(scales, std::uint16_t{0});
-  TQC_TRY(take_steps(quantizer, rows, scales));
   std::vector<std::uint8_t> symbols(shape.size());
-  TQC_TRY(
-      encode_trellis(shape, rows, {.symbols = symbols, .products = {}, .squares = {}}, kernels));
+  [[maybe_unused]] const std::size_t done = trellis_search(kernels)({.rows = rows.data(),
+                                                                     .shape = shape,
+                                                                     .symbols = symbols.data(),
+                                                                     .tables = &tables,
+                                                                     .scales = scales.data()});
+  assert(done == shape.n_vectors);
+  TQC_TRY(check_scales(scales));
   clear_silent(scales, shape, symbols);
   return decode_trellis_block(shape, symbols, order, block, kernels);
 }

@@ -15,7 +15,7 @@
 #include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/kernels.h"
-#include "tqcache/codec/quantizer.h"
+#include "tqcache/codec/rotation_tables.h"
 
 namespace tqcache::codec {
 
@@ -31,15 +31,19 @@ std::uint16_t step_scale(float length, std::size_t dim, float step);
 // model predicts changes less with keys and values that are too short than too long.
 float step_shrink(float step);
 
-// Encodes rows, which are overwritten. A vector whose scale rounds to 0 gets code 0 throughout, and
+// What brings the turned vector to levels, shrunk: 128 over the scale, times that; or 0 where there
+// are none, because the scale is 0 or beyond f16.
+float levels_of_step(std::uint16_t scale, float step);
+
+// Encodes rows. A vector whose scale rounds to 0 gets code 0 throughout, and
 // so do tokens from the last row on.
 //
 // Shapes: rows [n, dim], n 1 to 256; block [BlockShape{dim, 8, order}.block_bytes()]; scales [256].
-// Requires: the quantizer's rule of the scale is kStep; all values are finite.
+// Requires: the rule of the scale is kStep; all values are finite.
 // Errors:   kUnsupported when a scale is beyond f16; the message begins with the token's number in
 //           the block. Block and scales then hold nothing of use.
 // Bytes:    identical on every CPU.
-Result<void> encode_trellis_rows(const Quantizer& quantizer, std::span<float> rows,
+Result<void> encode_trellis_rows(const RotationTables& tables, std::span<const float> rows,
                                  BlockOrder order, const Kernels& kernels,
                                  std::span<std::byte> block, std::span<std::uint16_t> scales);
 

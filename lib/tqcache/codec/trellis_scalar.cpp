@@ -7,6 +7,8 @@
 #include <span>
 
 #include "tqcache/codec/dot.h"
+#include "tqcache/codec/quantizer.h"
+#include "tqcache/codec/trellis_rows.h"
 #include "tqcache/codec/trellis_search.h"
 
 namespace tqcache::codec {
@@ -76,6 +78,21 @@ void find_path(std::span<const float> y, std::span<float> levels) {
   trace(y, higher, static_cast<std::size_t>(end - sums.begin()), levels);
 }
 
+// A head vector in steps of its own scale, which it returns.
+std::uint16_t take_steps(const Quantizer& quantizer, std::span<const float> row,
+                         std::span<float> y) {
+  const float step = quantizer.spec().step;
+  const std::uint16_t scale = step_scale(std::sqrt(lane_dot(row, row)), row.size(), step);
+  const float levels = levels_of_step(scale, step);
+  if (levels == 0.0f) {
+    std::ranges::fill(y, 0.0f);
+    return scale;
+  }
+  quantizer.rotation().rotate(row, y);
+  for (float& value : y) value *= levels;
+  return scale;
+}
+
 bool is_finite(std::span<const float> y) {
   return std::all_of(y.begin(), y.end(), [](float value) { return std::isfinite(value); });
 }
@@ -84,11 +101,16 @@ bool is_finite(std::span<const float> y) {
 
 std::size_t search_trellis_scalar(const TrellisTask& task) {
   const auto [dim, n] = task.shape;
-  std::array<float, kMaxTrellisDim> memory;
+  std::array<float, kMaxTrellisDim> memory, in_steps;
   const std::span<float> levels = std::span(memory).first(dim);
   for (std::size_t vector = 0; vector < n; ++vector) {
-    const std::span<const float> y(task.rows + vector * dim, dim);
+    std::span<const float> y(task.rows + vector * dim, dim);
     if (!is_finite(y)) return vector;
+    if (task.tables != nullptr) {
+      const std::span<float> steps = std::span(in_steps).first(dim);
+      task.scales[vector] = take_steps(*task.tables->quantizer, y, steps);
+      y = steps;
+    }
     find_path(y, levels);
     for (std::size_t i = 0; i < dim; ++i) {
       const int level = static_cast<int>(levels[i]);

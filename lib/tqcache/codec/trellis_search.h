@@ -9,7 +9,9 @@
 #include <cstdint>
 
 #include "tqcache/codec/kernel_tables.h"
+#include "tqcache/codec/rotation_tables.h"
 #include "tqcache/codec/trellis.h"
+#include "tqcache/codec/trellis_walk.h"
 
 namespace tqcache::codec {
 
@@ -36,12 +38,18 @@ constexpr std::size_t trellis_class(std::size_t state) {
 
 // Rows to be coded and where their paths go, as encode_trellis has them. A null pointer is a sum
 // that nobody wants.
+//
+// With tables, rows are head vectors: each is turned and brought to steps of its own scale
+// (trellis_rows.h), which goes to `scales`. Symbols of a vector whose scale is 0 or beyond f16 are
+// those of a vector of zeros.
 struct TrellisTask {
   const float* rows = nullptr;  // [n_vectors, dim]
   TrellisShape shape;
-  std::uint8_t* symbols = nullptr;  // [dim, n_vectors]
-  float* products = nullptr;        // [n_vectors]
-  float* squares = nullptr;         // [n_vectors]
+  std::uint8_t* symbols = nullptr;         // [dim, n_vectors]
+  float* products = nullptr;               // [n_vectors]
+  float* squares = nullptr;                // [n_vectors]
+  const RotationTables* tables = nullptr;  // null: rows are in steps already
+  std::uint16_t* scales = nullptr;         // [n_vectors], with tables
 };
 
 // Returns the first vector with a component that is not finite, or else n_vectors.
@@ -51,6 +59,12 @@ std::size_t search_trellis_scalar(const TrellisTask& task);
 #ifdef TQCACHE_X86
 std::size_t search_trellis_avx2(const TrellisTask& task);
 std::size_t search_trellis_avx512(const TrellisTask& task);
+extern const TrellisSteps kTrellisStepsAvx2;
+extern const TrellisSteps kTrellisStepsAvx512;
+#endif
+
+#ifdef TQCACHE_NEON
+std::size_t search_trellis_neon(const TrellisTask& task);
 #endif
 
 // The one that belongs to a table of kernels.

@@ -1,74 +1,55 @@
 #include "tqcache/codec/trellis_walk.h"
 
 #include <cassert>
-#include <cstring>
 #include <string>
+#include <string_view>
+
+#include "tqcache/codec/trellis_search.h"
+
+// Registers of sixteen bytes, which nearly every CPU has.
+#define TQC_LANES inline
+#define TQC_LANES_FUNCTION
 
 namespace tqcache::codec {
 namespace {
 
-// The same byte eight times.
-constexpr std::uint64_t each(std::uint8_t byte) { return byte * 0x0101010101010101u; }
+constexpr std::size_t kWalkBytes = 16;
 
-std::uint64_t load(const std::uint8_t* from, std::size_t n) {
-  std::uint64_t word = 0;
-  std::memcpy(&word, from, n);
-  return word;
-}
+}  // namespace
+}  // namespace tqcache::codec
 
-void store(std::uint64_t word, std::uint8_t* to, std::size_t n) { std::memcpy(to, &word, n); }
+#include "tqcache/codec/trellis_walk_lanes.h"
 
-// The states after symbols whose lowest bits are `driver`. No bit leaves its byte: states are
-// below 8.
-std::uint64_t next_states(std::uint64_t states, std::uint64_t driver) {
-  const std::uint64_t odd = states & each(1);
-  return (states >> 1 & each(3)) ^ (odd | odd << 2) ^ driver << 1;
+namespace tqcache::codec {
+namespace {
+
+const TrellisSteps& steps_of([[maybe_unused]] const Kernels& kernels) {
+#ifdef TQCACHE_X86
+  const std::string_view name = kernels.name;  // tables may be copies
+  if (name == "avx512") return kTrellisStepsAvx512;
+  if (name == "avx2") return kTrellisStepsAvx2;
+#endif
+  return kSteps;
 }
 
 }  // namespace
 
-TrellisWalk::TrellisWalk(std::size_t n_vectors) : n_(n_vectors) {
+TrellisWalk::TrellisWalk(std::size_t n_vectors, const Kernels& kernels)
+    : n_(n_vectors), steps_(steps_of(kernels)) {
   assert(n_vectors >= 1 && n_vectors <= kBlockTokens);
 }
 
-template <class Step>
-void TrellisWalk::for_words(const std::uint8_t* in, std::uint8_t* out, const Step& step) {
-  const std::size_t whole = n_ / 8;
-  for (std::size_t w = 0; w < whole; ++w) {
-    store(step(load(in + 8 * w, 8), states_[w], bad_[w]), out + 8 * w, 8);
-  }
-  const std::size_t left = n_ % 8;
-  if (left == 0) return;
-  store(step(load(in + 8 * whole, left), states_[whole], bad_[whole]), out + 8 * whole, left);
-}
-
 void TrellisWalk::to_codes(const std::uint8_t* symbols, std::uint8_t flip, std::uint8_t* codes) {
-  const std::uint64_t flips = each(flip);
-  for_words(symbols, codes, [flips](std::uint64_t word, std::uint64_t& states, std::uint64_t& bad) {
-    bad |= word & each(0x80);
-    const std::uint64_t code = (word & each(0x7f)) << 1 | (states & each(1));
-    states = next_states(states, word & each(1));
-    return code ^ flips;
-  });
+  steps_.to_codes({symbols, codes, n_, flip, states_.data(), bad_.data()});
 }
 
 void TrellisWalk::to_symbols(const std::uint8_t* codes, std::uint8_t flip, std::uint8_t* symbols) {
-  const std::uint64_t flips = each(flip);
-  for_words(codes, symbols, [flips](std::uint64_t word, std::uint64_t& states, std::uint64_t& bad) {
-    const std::uint64_t code = word ^ flips;
-    bad |= (code ^ states) & each(1);
-    const std::uint64_t symbol = code >> 1 & each(0x7f);
-    states = next_states(states, symbol & each(1));
-    return symbol;
-  });
+  steps_.to_symbols({codes, symbols, n_, flip, states_.data(), bad_.data()});
 }
 
 Result<void> TrellisWalk::verdict(const char* fact) const {
-  std::array<std::uint8_t, kBlockTokens> bytes;
-  static_assert(sizeof(bytes) == sizeof(bad_));
-  std::memcpy(bytes.data(), bad_.data(), sizeof(bytes));
   for (std::size_t vector = 0; vector < n_; ++vector) {
-    if (bytes[vector] == 0) continue;
+    if (bad_[vector] == 0) continue;
     return Error{ErrorCode::kCorrupt, "vector " + std::to_string(vector) + ": " + fact};
   }
   return {};

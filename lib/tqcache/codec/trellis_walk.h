@@ -2,8 +2,8 @@
 // codec/trellis_walk.h: symbols to codes and back, component by component, for all vectors of a
 // token block at once.
 //
-// The machine of states is made of shifts and exclusive ors, so eight vectors go through it in the
-// bytes of one word. What is done there is the same for every CPU.
+// The machine of states is made of shifts and exclusive ors, so as many vectors go through it at a
+// time as a register has bytes. Every CPU gives the same bytes.
 //
 // Spec: docs/codec.md, "Trellis codes".
 
@@ -13,13 +13,29 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/codec/kernels.h"
 
 namespace tqcache::codec {
+
+// One component of n vectors. States and marks are bytes, and there are 256 of each.
+struct TrellisStep {
+  const std::uint8_t* in = nullptr;
+  std::uint8_t* out = nullptr;
+  std::size_t n = 0;
+  std::uint8_t flip = 0;
+  std::uint8_t* states = nullptr;
+  std::uint8_t* bad = nullptr;
+};
+
+struct TrellisSteps {
+  void (*to_codes)(const TrellisStep&);
+  void (*to_symbols)(const TrellisStep&);
+};
 
 class TrellisWalk {
  public:
   // Requires: n_vectors 1 to 256.
-  explicit TrellisWalk(std::size_t n_vectors);
+  TrellisWalk(std::size_t n_vectors, const Kernels& kernels);
 
   // The next component, symbols to codes. `flip` is 0x80 for levels instead of codes, else 0.
   // Shapes: symbols, codes [n_vectors].
@@ -33,14 +49,10 @@ class TrellisWalk {
   Result<void> verdict(const char* fact) const;
 
  private:
-  static constexpr std::size_t kWords = kBlockTokens / 8;
-
-  template <class Step>
-  void for_words(const std::uint8_t* in, std::uint8_t* out, const Step& step);
-
   std::size_t n_;
-  std::array<std::uint64_t, kWords> states_{};
-  std::array<std::uint64_t, kWords> bad_{};  // a byte is not 0 if its vector is bad
+  const TrellisSteps& steps_;
+  alignas(64) std::array<std::uint8_t, kBlockTokens> states_{};
+  alignas(64) std::array<std::uint8_t, kBlockTokens> bad_{};  // not 0 if its vector is bad
 };
 
 }  // namespace tqcache::codec

@@ -1,9 +1,12 @@
+#include <algorithm>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "tqcache/eval/advise.h"
 #include "tqcache/eval/predictions_report.h"
 #include "tqcache/eval/window_size.h"
+#include "tqcache/model/model.h"
 
 namespace tqcache::eval {
 namespace {
@@ -34,12 +37,15 @@ Table size_table(const Advice& advice, std::span<const std::vector<CacheBytes>> 
 
 Result<CacheBytes> cache_bytes(const model::ModelConfig& config, const cache::Identity& identity,
                                const cache::Configuration& configuration, std::int64_t n_tokens) {
-  const std::vector<cache::LayerPlan> layers(static_cast<std::size_t>(config.n_layers),
-                                             {config.head_shape(), Dtype::kF16});
-  TQC_TRY_ASSIGN(const cache::Cache empty, cache::make_cache(identity, layers));
+  TQC_TRY_ASSIGN(const cache::Cache empty, model::make_cache(config, identity, Dtype::kF16));
   TQC_TRY_ASSIGN(const WindowSize size, window_size(empty, configuration, n_tokens));
-  const auto dense_values = static_cast<std::uint64_t>(2 * n_tokens * config.n_layers *
-                                                       config.n_kv_heads * config.head_dim);
+  // Layers whose keys and values grow with the text; the others take the same in every
+  // configuration.
+  const std::int64_t n_growing = std::ranges::count_if(empty.layers, [](const cache::Layer& layer) {
+    return std::holds_alternative<cache::AttentionLayer>(layer);
+  });
+  const auto dense_values =
+      static_cast<std::uint64_t>(2 * n_tokens * n_growing * config.n_kv_heads * config.head_dim);
   return CacheBytes{n_tokens, size.k_bytes + size.v_bytes, 2 * dense_values};
 }
 

@@ -76,7 +76,7 @@ std::string plain_answer(std::string_view text) {
     space = false;
     append_lower(c.code_point, plain);
   }
-  auto composed = model::normalize(model::Normalizer::kNfc, plain);
+  auto composed = model::normalize({model::Normalizer::kNfc}, plain);
   return composed ? std::move(composed).value() : plain;
 }
 

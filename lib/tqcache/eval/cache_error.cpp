@@ -127,15 +127,18 @@ class HeadPair {
     const float* const q = queries_.values.data() + (token * n_heads_ + head) * head_dim;
     const std::int64_t visible = queries_.first + token + 1;
     const std::int64_t n = std::min(kTokenBlock, visible - block * kTokenBlock);
-    const double scale = 1 / std::sqrt(static_cast<double>(head_dim));
+    const double scale = queries_.scores ? double{queries_.scores->scale}
+                                         : 1 / std::sqrt(static_cast<double>(head_dim));
+    const double cap = queries_.scores ? double{queries_.scores->cap} : 0;
     for (std::int64_t key = 0; key < n; ++key) {
       const std::size_t at = to_size(key * head_dim);
       const auto row = [&](const AlignedFloats& rows) {
         return std::span(rows).subspan(at, to_size(head_dim));
       };
       const auto score = [&](const AlignedFloats& keys) {
-        return scale * static_cast<double>(model::best_kernels().dot_f32(
-                           std::as_bytes(row(keys)).data(), q, to_size(head_dim)));
+        const double plain = scale * static_cast<double>(model::best_kernels().dot_f32(
+                                         std::as_bytes(row(keys)).data(), q, to_size(head_dim)));
+        return cap > 0 ? cap * std::tanh(plain / cap) : plain;
       };
       pairs_[to_size(pair)].add(score(block_a_.keys), row(block_a_.values), score(block_b_.keys),
                                 row(block_b_.values));
@@ -190,6 +193,10 @@ Result<std::vector<LayerAttentionError>> attention_errors(
   TQC_TRY(cache::check_identity(a, model.identity));
   TQC_TRY_ASSIGN(const Range range, last_tokens(std::min(a.n_tokens(), b.n_tokens()), n_queries));
   std::vector<LayerAttentionError> errors;
+  std::optional<model::Scores> scores;
+  if (model.config.attention_scale > 0 || model.config.attention_cap > 0) {
+    scores = {model.config.score_scale(), model.config.attention_cap};
+  }
   const auto sink = [&](std::int64_t layer, std::span<const float> queries) -> Result<void> {
     if (progress && !progress(static_cast<std::uint64_t>(layer), a.layers.size())) {
       return Error{ErrorCode::kInterrupted, "stopped"};
@@ -197,7 +204,8 @@ Result<std::vector<LayerAttentionError>> attention_errors(
     const auto at = to_size(layer);
     const LayerPair pair = {std::get<cache::AttentionLayer>(a.layers[at]), a.n_tokens(),
                             std::get<cache::AttentionLayer>(b.layers[at]), b.n_tokens()};
-    errors.push_back({layer, attention_errors(pair, {range.first, range.n, queries}, n_threads)});
+    errors.push_back(
+        {layer, attention_errors(pair, {range.first, range.n, queries, scores}, n_threads)});
     return {};
   };
   model::Decoder decoder(model, n_threads);

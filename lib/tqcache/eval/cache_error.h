@@ -20,6 +20,7 @@
 #include "tqcache/cache/diff.h"
 #include "tqcache/eval/report.h"
 #include "tqcache/model/model.h"
+#include "tqcache/model/scores.h"
 
 namespace tqcache::eval {
 
@@ -57,6 +58,8 @@ struct LayerQueries {
   std::int64_t first = 0;
   std::int64_t n = 0;
   std::span<const float> values;
+  // Of models that scale scores by something else, or bound them; absent: 1 / sqrt(head_dim).
+  std::optional<model::Scores> scores = {};
 };
 struct LayerPair {
   const cache::AttentionLayer& a;

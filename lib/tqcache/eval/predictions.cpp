@@ -11,6 +11,7 @@
 #include "tqcache/eval/prediction_rows.h"
 #include "tqcache/eval/window_size.h"
 #include "tqcache/model/decoder.h"
+#include "tqcache/model/model.h"
 
 namespace tqcache::eval {
 namespace {
@@ -26,9 +27,7 @@ Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::m
 
 Result<cache::Cache> make_empty(const model::ModelConfig& config, const cache::Identity& identity,
                                 Dtype dtype) {
-  const std::vector<cache::LayerPlan> layers(to_size(config.n_layers),
-                                             {config.head_shape(), dtype});
-  return cache::make_cache(identity, layers);
+  return model::make_cache(config, identity, dtype);
 }
 
 Result<void> check_window(const model::ModelConfig& config, std::int64_t window,

@@ -46,9 +46,10 @@ Result<WindowSize> window_size(const cache::Cache& empty, const cache::Configura
   const std::uint64_t dense_value_bytes = configuration.is_dense() ? 4 : 2;
   SideSize k, v;
   for (const cache::Layer& each : converted->layers) {
-    const auto& layer = std::get<cache::AttentionLayer>(each);
-    add_side(layer.k, layer.shape, n_tokens, dense_value_bytes, k);
-    add_side(layer.v, layer.shape, n_tokens, dense_value_bytes, v);
+    const auto* layer = std::get_if<cache::AttentionLayer>(&each);
+    if (layer == nullptr) continue;
+    add_side(layer->k, layer->shape, n_tokens, dense_value_bytes, k);
+    add_side(layer->v, layer->shape, n_tokens, dense_value_bytes, v);
   }
   WindowSize size;
   size.k_bytes = k.bytes;

@@ -124,7 +124,7 @@ class Trials {
   Trials(const SectionSource& source, unsigned n_threads, double first_step, std::size_t n_trials)
       : source_(source),
         numbers_(source.manifest()),
-        rope_(source.manifest().identity.rope),
+        maker_(source.manifest().identity.rope),
         compressor_(Compressor::for_planes()),
         n_threads_(n_threads) {
     for (std::size_t i = 0; i < n_trials; ++i) {
@@ -181,15 +181,15 @@ class Trials {
     return bytes_[static_cast<std::size_t>(side)][is_mapped ? 1 : 0];
   }
 
-  Result<cache::TurboSide> make_side(const Candidate& side, double step, bool is_mapped) const {
+  Result<cache::TurboSide> make_side(const Candidate& side, double step, bool is_mapped) {
     cache::SidePlan plan = side.plan;
     plan.fit_maps = is_mapped;
     plan.n_sinks = 0;  // they stand in one block of many, and are counted apart
     plan.codec.step = static_cast<float>(
         std::clamp(step * side.weight, double{codec::kMinStep}, double{codec::kMaxStep}));
     const LayerInfo& layer = source_.manifest().layers[side.layer];
-    return cache::SideMaker(rope_).make(plan, order_of(side.name), side.shape,
-                                        side_of(layer, side.name).dense_dtype);
+    return maker_.make(plan, order_of(side.name), side.shape,
+                       side_of(layer, side.name).dense_dtype);
   }
 
   std::vector<cache::FullBlock> full_blocks(const Candidate& side, Dtype dtype,
@@ -253,7 +253,7 @@ class Trials {
 
   const SectionSource& source_;
   SectionNumbers numbers_;
-  cache::Rope rope_;
+  cache::SideMaker maker_;  // sides of one step share their tables
   Compressor compressor_;
   unsigned n_threads_;
   std::vector<double> steps_;

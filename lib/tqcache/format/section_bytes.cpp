@@ -8,6 +8,7 @@
 #include <utility>
 #include <variant>
 
+#include "tqcache/cache/window_rows.h"
 #include "tqcache/format/section_plan.h"
 
 namespace tqcache::format {
@@ -55,6 +56,14 @@ ByteView dense_section(const cache::AttentionLayer& layer, const cache::Side& si
     std::memcpy(scratch.data() + head * rows.file_bytes, memory.data() + head * rows.memory_bytes,
                 rows.file_bytes);
   }
+  return scratch;
+}
+
+ByteView array_section(const cache::Cache& cache, const SectionInfo& section,
+                       AlignedBytes& scratch) {
+  const auto& layer = std::get<cache::ArraysLayer>(cache.layers[to_size(section.layer)]);
+  if (!layer.rows) return array_of(cache, section).data;
+  scratch = cache::window_array(layer, to_size(section.block), cache.n_tokens());
   return scratch;
 }
 
@@ -192,7 +201,7 @@ cache::ArraysLayer make_empty_arrays(const LayerInfo& info) {
 
 ByteView section_bytes(const cache::Cache& cache, const SectionInfo& section,
                        AlignedBytes& scratch) {
-  if (section.side == SideName::kArray) return array_of(cache, section).data;
+  if (section.side == SideName::kArray) return array_section(cache, section, scratch);
   const cache::AttentionLayer& layer = attention_layer(cache, section);
   const cache::Side& side = side_of_section(layer, section);
   if (section.packed) {

@@ -12,6 +12,7 @@
 #include "tqcache/codec/trellis.h"
 #include "tqcache/codec/trellis_rows.h"
 #include "tqcache/format/symbol_classes.h"
+#include "tqcache/format/symbol_density.h"
 
 namespace tqcache::format {
 namespace {
@@ -162,25 +163,6 @@ AlignedBytes fill_pieces(const SymbolShape& shape, ByteView raw, Symbols& symbol
   return bytes;
 }
 
-// Finds the density at which a class is smallest, by trying: that of few bits a symbol saves where
-// no code can be shorter than a bit, and costs a larger table.
-unsigned choose_density(const Compressor& compressor, std::span<const std::uint8_t> symbols) {
-  std::vector<std::uint8_t> packed(symbols.size());
-  std::vector<std::byte> room(symbols.size());
-  unsigned best = 1;
-  std::size_t least = symbols.size() + 1;
-  for (unsigned density = 1; density <= highest_density(symbols); density *= 2) {
-    const auto bytes = std::span(packed).first(symbols.size() / density);
-    pack_symbols(density, symbols, bytes);
-    const std::size_t compressed = compressor.compress_into(std::as_bytes(bytes), room);
-    const std::size_t size = compressed == 0 ? bytes.size() : compressed;
-    if (size >= least) continue;
-    least = size;
-    best = density;
-  }
-  return best;
-}
-
 // Pieces of the content that get a table of their own: two classes each, where they are alike.
 std::vector<std::size_t> tables_of(const Contents& contents) {
   std::vector<std::size_t> pieces;
@@ -253,7 +235,7 @@ bool compress_symbols(const Compressor& compressor, const SymbolShape& shape, By
   if (!is_silent_where_scales_are(shape, raw) || !load(shape, raw, symbols)) return false;
   std::vector<unsigned> densities;
   for (std::size_t i = 0; i < class_count(shape.head_dim); ++i) {
-    densities.push_back(choose_density(compressor, symbols.of_class(i)));
+    densities.push_back(best_density(symbols.of_class(i)));
   }
   const Contents contents = contents_of(shape, std::move(densities));
   const AlignedBytes bytes = fill_pieces(shape, raw, symbols, contents);

@@ -8,6 +8,9 @@
 #include <limits>
 
 #include "tqcache/base/half.h"
+#include "tqcache/tensors/block_forms.h"
+#include "tqcache/tensors/block_types.h"
+#include "tqcache/tensors/ggml_type.h"
 
 namespace tqcache::interop {
 namespace {
@@ -39,17 +42,10 @@ constexpr std::array kRowTypes = {
     LlamaRowType{kBF16Id, "bf16", 1, 2, Dtype::kBF16},
 };
 
-// What the codes of iq4_nl stand for (ggml-common.h, kvalues_iq4nl).
-constexpr std::array<std::int8_t, 16> kIq4NlValues = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                                      1,    13,   25,  38,  53,  69,  89,  113};
+using tensors::forms::kIq4NlValues;
 
-using Values = std::span<float, kBlockValues>;
 using ConstValues = std::span<const float, kBlockValues>;
 using Codes = std::array<std::uint8_t, kBlockValues>;
-
-float half_at(ByteView block, std::size_t offset) {
-  return f16_to_f32(number_at<std::uint16_t>(block, offset));
-}
 
 template <class T>
 void put(std::span<std::byte> block, std::size_t offset, T value) {
@@ -61,27 +57,13 @@ void put_half(std::span<std::byte> block, std::size_t offset, float value) {
 }
 
 // A block's nibbles: the first half of the values in the lower ones.
-void get_nibbles(ByteView bytes, Codes& codes) {
-  for (std::size_t j = 0; j < kHalfBlock; ++j) {
-    const auto byte = std::to_integer<unsigned>(bytes[j]);
-    codes[j] = static_cast<std::uint8_t>(byte & 15u);
-    codes[kHalfBlock + j] = static_cast<std::uint8_t>(byte >> 4);
-  }
-}
-
 void put_nibbles(const Codes& codes, std::span<std::byte> bytes) {
   for (std::size_t j = 0; j < kHalfBlock; ++j) {
     bytes[j] = std::byte((codes[j] & 15u) | ((codes[kHalfBlock + j] & 15u) << 4));
   }
 }
 
-// Bit j of a word of 32 is the fifth bit of code j.
-void get_fifth_bits(std::uint32_t word, Codes& codes) {
-  for (std::size_t j = 0; j < kBlockValues; ++j) {
-    codes[j] = static_cast<std::uint8_t>(codes[j] | (((word >> j) & 1u) << 4));
-  }
-}
-
+// Bit j of the word is the fifth bit of code j.
 std::uint32_t fifth_bits(const Codes& codes) {
   std::uint32_t word = 0;
   for (std::size_t j = 0; j < kBlockValues; ++j) {
@@ -143,60 +125,6 @@ ScaleAndLowest encode_from_lowest(ConstValues values, std::uint8_t largest, Code
     codes[j] = cut_to_code((values[j] - low) * inverse + 0.5f, largest);
   }
   return {scale, low};
-}
-
-void decode_symmetric(float scale, int middle, const Codes& codes, Values values) {
-  for (std::size_t j = 0; j < kBlockValues; ++j) {
-    values[j] = static_cast<float>(codes[j] - middle) * scale;
-  }
-}
-
-void decode_from_lowest(float scale, float lowest, const Codes& codes, Values values) {
-  for (std::size_t j = 0; j < kBlockValues; ++j) {
-    values[j] = static_cast<float>(codes[j]) * scale + lowest;
-  }
-}
-
-void decode_q4_0(ByteView block, Values values) {
-  Codes codes;
-  get_nibbles(block.subspan(2), codes);
-  decode_symmetric(half_at(block, 0), 8, codes, values);
-}
-
-void decode_q4_1(ByteView block, Values values) {
-  Codes codes;
-  get_nibbles(block.subspan(4), codes);
-  decode_from_lowest(half_at(block, 0), half_at(block, 2), codes, values);
-}
-
-void decode_q5_0(ByteView block, Values values) {
-  Codes codes;
-  get_nibbles(block.subspan(6), codes);
-  get_fifth_bits(number_at<std::uint32_t>(block, 2), codes);
-  decode_symmetric(half_at(block, 0), 16, codes, values);
-}
-
-void decode_q5_1(ByteView block, Values values) {
-  Codes codes;
-  get_nibbles(block.subspan(8), codes);
-  get_fifth_bits(number_at<std::uint32_t>(block, 4), codes);
-  decode_from_lowest(half_at(block, 0), half_at(block, 2), codes, values);
-}
-
-void decode_q8_0(ByteView block, Values values) {
-  const float scale = half_at(block, 0);
-  for (std::size_t j = 0; j < kBlockValues; ++j) {
-    values[j] = static_cast<float>(number_at<std::int8_t>(block, 2 + j)) * scale;
-  }
-}
-
-void decode_iq4_nl(ByteView block, Values values) {
-  const float scale = half_at(block, 0);
-  Codes codes;
-  get_nibbles(block.subspan(2), codes);
-  for (std::size_t j = 0; j < kBlockValues; ++j) {
-    values[j] = scale * static_cast<float>(kIq4NlValues[codes[j]]);
-  }
 }
 
 void encode_q4_0(ConstValues values, std::span<std::byte> block) {
@@ -283,23 +211,6 @@ void encode_iq4_nl(ConstValues values, std::span<std::byte> block) {
   put_nibbles(codes, block.subspan(2));
 }
 
-void decode_block(std::uint32_t id, ByteView block, Values values) {
-  switch (id) {
-    case kQ4_0Id:
-      return decode_q4_0(block, values);
-    case kQ4_1Id:
-      return decode_q4_1(block, values);
-    case kQ5_0Id:
-      return decode_q5_0(block, values);
-    case kQ5_1Id:
-      return decode_q5_1(block, values);
-    case kQ8_0Id:
-      return decode_q8_0(block, values);
-    default:
-      return decode_iq4_nl(block, values);
-  }
-}
-
 void encode_block(std::uint32_t id, ConstValues values, std::span<std::byte> block) {
   switch (id) {
     case kQ4_0Id:
@@ -336,11 +247,7 @@ std::uint64_t row_bytes(const LlamaRowType& type, std::uint64_t n_values) {
 
 void decode_row(const LlamaRowType& type, ByteView row, std::span<float> values) {
   if (type.dense) return load_f32(*type.dense, row.data(), values);
-  const std::size_t n_blocks = values.size() / kBlockValues;
-  for (std::size_t i = 0; i < n_blocks; ++i) {
-    decode_block(type.id, row.subspan(i * type.block_bytes, type.block_bytes),
-                 values.subspan(i * kBlockValues).first<kBlockValues>());
-  }
+  tensors::find_block_type(tensors::find_ggml_type(type.id)->type)->widen(row.data(), values);
 }
 
 void encode_row(const LlamaRowType& type, std::span<const float> values, std::span<std::byte> row) {

@@ -11,6 +11,7 @@
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/cache/layer.h"
+#include "tqcache/model/scores.h"
 #include "tqcache/model/workers.h"
 
 namespace tqcache::model {
@@ -18,28 +19,37 @@ namespace tqcache::model {
 class ChunkAttention {
  public:
   // Requires: n_heads is a multiple of shape.n_kv_heads.
-  ChunkAttention(cache::HeadShape shape, std::int64_t n_heads);
+  ChunkAttention(cache::HeadShape shape, std::int64_t n_heads, Scores scores);
 
-  // Attention of the last n tokens that the layer holds, each over those up to itself.
+  // Attention of the last n tokens that the layer holds, each over those up to itself, of which
+  // there are `window` at most; 0: all.
   //
   // Shapes:   q, out [n, n_heads, head_dim]; the layer holds n_tokens >= n tokens.
-  // Requires: the n tokens stand in one token block.
+  // Requires: the n tokens stand in one token block; what the first of them sees is there.
   // Bytes:    identical for any number of threads; the BLAS decides about another CPU.
   void attend(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t n,
-              std::span<const float> q, std::span<float> out, const Workers& workers);
+              std::int64_t window, std::span<const float> q, std::span<float> out,
+              const Workers& workers);
 
   std::uint64_t scratch_bytes() const;
 
  private:
+  // Which keys of a block the queries see, counted from its first: query i those from first + i
+  // on (all if first + i is below 0), up to end + i.
+  struct VisibleKeys {
+    std::int64_t first;
+    std::int64_t end;
+  };
+
   void widen_block(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t block,
                    const Workers& workers);
-  void add_block(std::int64_t n_visible, std::int64_t n_keys, std::int64_t n, std::int64_t head,
+  void add_block(const VisibleKeys& visible, std::int64_t n_keys, std::int64_t n, std::int64_t head,
                  const float* q, float* out, std::span<float> scores);
 
   cache::HeadShape shape_;
   std::int64_t n_heads_;
   std::int64_t group_;  // query heads of a kv head
-  float scale_;         // 1 / sqrt(head_dim)
+  Scores scores_;
 
   AlignedFloats keys_;                // [n_kv_heads, kTokenBlock, head_dim] of the block at hand
   AlignedFloats values_;              // likewise

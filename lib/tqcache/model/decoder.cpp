@@ -4,9 +4,13 @@
 #include <cassert>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache/window_rows.h"
 #include "tqcache/model/blas.h"
+#include "tqcache/model/delta_state.h"
+#include "tqcache/model/layer_check.h"
 #include "tqcache/model/transformer.h"
 
 namespace tqcache::model {
@@ -27,42 +31,11 @@ std::int64_t chunk_size(std::int64_t n_tokens, std::int64_t n_left) {
   return std::min(kTokenBlock - n_tokens % kTokenBlock, n_left - 1);
 }
 
-Result<void> check_layer(const cache::Layer& layer, cache::HeadShape shape) {
-  const auto* attention = std::get_if<cache::AttentionLayer>(&layer);
-  if (attention == nullptr) {
-    const bool rotates = std::get<cache::ArraysLayer>(layer).window.has_value();
-    return Error{ErrorCode::kInvalidArgument, std::string(rotates ? "a rotating" : "an arrays") +
-                                                  " layer, which this model does not have"};
-  }
-  if (attention->shape != shape) {
-    return Error{ErrorCode::kMismatch,
-                 std::to_string(attention->shape.n_kv_heads) + " kv heads of " +
-                     std::to_string(attention->shape.head_dim) + " components; the model has " +
-                     std::to_string(shape.n_kv_heads) + " of " + std::to_string(shape.head_dim)};
-  }
-  return {};
-}
-
 // New tokens would stand beside old ones that nobody can name.
 Result<void> check_tokens_known(const cache::Cache& cache) {
   if (cache::tokens_known(cache)) return {};
   return Error{ErrorCode::kUnsupported,
                "the tokens are hidden: a model goes on from a cache only with their ids"};
-}
-
-Result<void> check_layers(const cache::Cache& cache, const ModelConfig& config) {
-  const auto n_layers = static_cast<std::int64_t>(cache.layers.size());
-  if (n_layers != config.n_layers) {
-    return Error{ErrorCode::kMismatch, "cache of " + std::to_string(n_layers) +
-                                           " layers; the model has " +
-                                           std::to_string(config.n_layers)};
-  }
-  for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    if (auto checked = check_layer(cache.layers[i], config.head_shape()); !checked) {
-      return in_context("layer " + std::to_string(i), std::move(checked).error());
-    }
-  }
-  return {};
 }
 
 Result<void> check_ids(std::span<const std::int32_t> ids, const ModelConfig& config) {
@@ -89,9 +62,10 @@ Result<void> check_context(const cache::Cache& cache, std::int64_t n_new,
 // Packs the blocks that have become full, before any layer appends: packing is what can fail.
 Result<void> pack_full_tails(cache::Cache& cache, std::size_t n_threads) {
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    auto& layer = std::get<cache::AttentionLayer>(cache.layers[i]);
-    for (auto [side, name] : {std::pair{&layer.k, " k"}, std::pair{&layer.v, " v"}}) {
-      auto packed = cache::pack_full_tail(*side, layer.shape, cache.n_tokens(),
+    auto* layer = std::get_if<cache::AttentionLayer>(&cache.layers[i]);
+    if (layer == nullptr) continue;
+    for (auto [side, name] : {std::pair{&layer->k, " k"}, std::pair{&layer->v, " v"}}) {
+      auto packed = cache::pack_full_tail(*side, layer->shape, cache.n_tokens(),
                                           static_cast<unsigned>(n_threads));
       if (!packed) {
         return in_context("layer " + std::to_string(i) + name, std::move(packed).error());
@@ -101,30 +75,77 @@ Result<void> pack_full_tails(cache::Cache& cache, std::size_t n_threads) {
   return {};
 }
 
+// Brings what is no full attention into a form that tokens can be appended to. It stays the same
+// cache.
+Result<void> open_layers(cache::Cache& cache, const ModelConfig& config) {
+  for (std::size_t i = 0; i < cache.layers.size(); ++i) {
+    auto* layer = std::get_if<cache::ArraysLayer>(&cache.layers[i]);
+    if (layer == nullptr) continue;
+    if (layer->window) {
+      cache::open_window(*layer, cache.n_tokens());
+    } else if (auto adopted = adopt_delta_state(config, *layer); !adopted) {
+      return in_context("layer " + std::to_string(i), std::move(adopted).error());
+    }
+  }
+  return {};
+}
+
+// Keys and values of a layer, if it has any that can be appended to.
+cache::AttentionLayer* open_rows(cache::Layer& layer) {
+  if (auto* attention = std::get_if<cache::AttentionLayer>(&layer)) return attention;
+  auto& rows = std::get<cache::ArraysLayer>(layer).rows;
+  return rows ? &*rows : nullptr;
+}
+
 // Takes what was appended to the layers away again, unless the tokens are counted in the end.
 class AppendGuard {
  public:
-  explicit AppendGuard(cache::Cache& cache) : cache_(cache) {}
+  // `after`: states behind the new tokens, of layers that have no keys and values.
+  AppendGuard(cache::Cache& cache, const ModelConfig& config,
+              std::vector<cache::ArraysLayer>& after)
+      : cache_(cache), config_(config), after_(after) {}
   AppendGuard(const AppendGuard&) = delete;
   AppendGuard& operator=(const AppendGuard&) = delete;
   ~AppendGuard() {
     if (committed_) return;
     for (cache::Layer& layer : cache_.layers) {
-      auto& attention = std::get<cache::AttentionLayer>(layer);
-      cache::remove_tail(attention.k, cache_.n_tokens());
-      cache::remove_tail(attention.v, cache_.n_tokens());
+      cache::AttentionLayer* rows = open_rows(layer);
+      if (rows == nullptr) continue;
+      cache::remove_tail(rows->k, cache_.n_tokens());
+      cache::remove_tail(rows->v, cache_.n_tokens());
     }
   }
 
   void commit(std::span<const std::int32_t> ids) {
     cache_.tokens.insert(cache_.tokens.end(), ids.begin(), ids.end());
+    for (std::size_t i = 0; i < cache_.layers.size(); ++i) {
+      auto* layer = std::get_if<cache::ArraysLayer>(&cache_.layers[i]);
+      if (layer == nullptr) continue;
+      if (layer->window) {
+        // It may have been one token less.
+        layer->window->size = config_.layer(static_cast<std::int64_t>(i)).window;
+        cache::advance_window(*layer, cache_.n_tokens());
+      } else {
+        std::swap(*layer, after_[i]);
+      }
+    }
     committed_ = true;
   }
 
  private:
   cache::Cache& cache_;
+  const ModelConfig& config_;
+  std::vector<cache::ArraysLayer>& after_;
   bool committed_ = false;
 };
+
+std::uint64_t byte_count(const std::vector<cache::ArraysLayer>& layers) {
+  std::uint64_t bytes = 0;
+  for (const cache::ArraysLayer& layer : layers) {
+    for (const cache::NamedArray& array : layer.arrays) bytes += array.data.size();
+  }
+  return bytes;
+}
 
 }  // namespace
 
@@ -139,10 +160,13 @@ struct Decoder::State {
                           const LogitsSink& sink, const KvFilter& filter, const Progress& progress);
   Result<void> run_again(const cache::Cache& cache, std::int64_t first, std::int64_t n,
                          const QuerySink& sink);
+  Result<void> run_layer(std::size_t index, cache::Layer& layer, const KvFilter& filter);
+  void run_again(std::size_t index, const cache::Layer& layer, std::int64_t n_tokens);
   void give_logits(std::int64_t first, std::int64_t n, const LogitsSink& sink);
 
   const ModelConfig& config;
   Transformer transformer;
+  std::vector<cache::ArraysLayer> after;  // [n_layers], states behind a chunk until it is counted
 };
 
 Decoder::Decoder(const ModelConfig& config, const Weights& weights, unsigned n_threads,
@@ -166,15 +190,25 @@ Result<void> Decoder::State::check(const cache::Cache& cache,
 // Appends tokens of one token block, to all layers or none.
 Result<void> Decoder::State::append_chunk(cache::Cache& cache, std::span<const std::int32_t> ids,
                                           const KvFilter& filter, const KeepGoing& keep_going) {
-  AppendGuard guard(cache);
+  after.resize(cache.layers.size());
+  AppendGuard guard(cache, config, after);
   TQC_TRY(pack_full_tails(cache, transformer.workers().count()));
   transformer.begin(ids, cache.n_tokens());
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     if (!keep_going()) return Error{ErrorCode::kInterrupted, "prefill: stopped"};
-    TQC_TRY(transformer.run_layer(static_cast<std::int64_t>(i),
-                                  std::get<cache::AttentionLayer>(cache.layers[i]), filter));
+    TQC_TRY(run_layer(i, cache.layers[i], filter));
   }
   guard.commit(ids);
+  return {};
+}
+
+Result<void> Decoder::State::run_layer(std::size_t index, cache::Layer& layer,
+                                       const KvFilter& filter) {
+  const auto number = static_cast<std::int64_t>(index);
+  if (cache::AttentionLayer* rows = open_rows(layer)) {
+    return transformer.run_attention(number, *rows, filter);
+  }
+  transformer.run_delta_net(number, std::get<cache::ArraysLayer>(layer), after[index]);
   return {};
 }
 
@@ -189,6 +223,7 @@ Result<void> Decoder::State::append_all(cache::Cache& cache, std::span<const std
                                         const LogitsSink& sink, const KvFilter& filter,
                                         const Progress& progress) {
   TQC_TRY(check(cache, ids));
+  TQC_TRY(open_layers(cache, config));
   const auto total = static_cast<std::int64_t>(ids.size());
   for (std::int64_t done = 0, n = 0; done < total; done += n) {
     n = chunk_size(cache.n_tokens(), total - done);
@@ -226,14 +261,28 @@ Result<void> Decoder::State::run_again(const cache::Cache& cache, std::int64_t f
   TQC_TRY(check_tokens_known(cache));
   const auto ids = std::span(cache.tokens).subspan(to_size(first), to_size(n));
   TQC_TRY(check_layers(cache, config));
+  TQC_TRY(check_can_run_again(cache, first, config));
   TQC_TRY(check_ids(ids, config));
   transformer.begin(ids, first);
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    const auto index = static_cast<std::int64_t>(i);
-    transformer.rerun_layer(index, std::get<cache::AttentionLayer>(cache.layers[i]));
-    if (sink) TQC_TRY(sink(index, transformer.queries()));
+    run_again(i, cache.layers[i], cache.n_tokens());
+    const bool is_full = std::holds_alternative<cache::AttentionLayer>(cache.layers[i]);
+    if (sink && is_full) TQC_TRY(sink(static_cast<std::int64_t>(i), transformer.queries()));
   }
   return {};
+}
+
+void Decoder::State::run_again(std::size_t index, const cache::Layer& layer,
+                               std::int64_t n_tokens) {
+  const auto number = static_cast<std::int64_t>(index);
+  if (const auto* attention = std::get_if<cache::AttentionLayer>(&layer)) {
+    return transformer.rerun_attention(number, *attention);
+  }
+  const auto& window = std::get<cache::ArraysLayer>(layer);
+  if (window.rows) return transformer.rerun_attention(number, *window.rows);
+  cache::ArraysLayer copy = window;
+  cache::open_window(copy, n_tokens);
+  transformer.rerun_attention(number, *copy.rows);
 }
 
 Result<std::span<const float>> Decoder::last_logits(const cache::Cache& cache) {
@@ -248,6 +297,8 @@ Result<void> Decoder::queries(const cache::Cache& cache, std::int64_t first, std
   return state_->run_again(cache, first, n, sink);
 }
 
-std::uint64_t Decoder::scratch_bytes() const { return state_->transformer.scratch_bytes(); }
+std::uint64_t Decoder::scratch_bytes() const {
+  return state_->transformer.scratch_bytes() + byte_count(state_->after);
+}
 
 }  // namespace tqcache::model

@@ -8,6 +8,9 @@
 // Resume is exact: the last token of a prompt always goes through decode_step's arithmetic, the
 // others in chunks cut at token-block borders, so logits depend on the tokens, the cache and
 // where each prefill() began, and not on whether the cache was in a file meanwhile.
+//
+// Layers with a sliding window and layers without attention are state that cannot be taken back:
+// what a chunk does to it counts only when the whole chunk is done.
 
 #include <cstdint>
 #include <functional>
@@ -51,9 +54,9 @@ class Decoder {
   // Progress: tokens of `ids` done; asked between layers too.
   // Requires: ids not empty; the cache passed cache::check_identity with this model.
   // Errors:   kInvalidArgument (an id out of range; more tokens than the context holds, and how
-  //           many fit; an arrays or a rotating layer), kUnsupported (hidden tokens), kMismatch
-  //           (shapes), kInterrupted, those of cache::pack_full_tail. After an error the cache
-  //           holds the tokens of the chunks that were finished, and is valid.
+  //           many fit), kUnsupported (hidden tokens), those of check_layers() and
+  //           adopt_delta_state(), kInterrupted, those of cache::pack_full_tail. After an error the
+  //           cache holds the tokens of the chunks that were finished, and is valid.
   // Threads:  one call at a time.
   // Bytes:    the same for any number of threads, on one kind of CPU.
   Result<std::span<const float>> prefill(cache::Cache& cache, std::span<const std::int32_t> ids,
@@ -71,14 +74,16 @@ class Decoder {
   // The logits of the last token that the cache holds, by doing its decode step again without
   // appending: what a loaded cache goes on from. The same bits as when the token was appended,
   // unless its block has been packed since. Requires: the cache holds a token.
+  // Errors:   as queries().
   Result<std::span<const float>> last_logits(const cache::Cache& cache);
 
   // The queries of tokens [first, first + n), by running them again over what the cache holds up to
   // them, without appending.
   //
   // Requires: the cache holds them, in one token block; they are two or more, or its last token.
-  // Errors:   kUnsupported (hidden tokens), kMismatch (shapes), kInvalidArgument (an arrays or a
-  //           rotating layer, an id out of range), those of `sink`.
+  // Only layers with full attention tell their queries.
+  // Errors:   kUnsupported (hidden tokens), those of check_layers() and check_can_run_again(),
+  //           kInvalidArgument (an id out of range), those of `sink`.
   Result<void> queries(const cache::Cache& cache, std::int64_t first, std::int64_t n,
                        const QuerySink& sink);
 

@@ -44,19 +44,6 @@ float dot(const std::byte* row, const float* x, std::size_t n) {
   return loops::fold(lanes);
 }
 
-// A block is an f16 scale and 32 codes of 8 bits: one code for every lane. The product of the
-// two is exact in f32.
-float dot_q8_0(const std::byte* row, const float* x, std::size_t n) {
-  float lanes[kLanes] = {};
-  for (std::size_t i = 0; i < n; i += kLanes, row += 2 + kLanes) {
-    const float scale = f16_to_f32(load<std::uint16_t>(row));
-    for (std::size_t l = 0; l < kLanes; ++l) {
-      lanes[l] += scale * static_cast<float>(load<std::int8_t>(row + 2 + l)) * x[i + l];
-    }
-  }
-  return loops::fold(lanes);
-}
-
 template <class Form>
 void add_scaled(float factor, const std::byte* row, std::size_t n, float* y) {
   for (std::size_t i = 0; i < n; ++i) y[i] += factor * Form::at(row, i);
@@ -70,13 +57,13 @@ void silu_multiply(const float* up, std::size_t n, float* gate) {
   loops::silu_multiply(up, n, gate);
 }
 
-constexpr Kernels kScalar = {"scalar",  dot<F32>,        dot<F16>,        dot<BF16>,
-                             dot_q8_0,  add_scaled<F32>, add_scaled<F16>, add_scaled<BF16>,
-                             max_value, exp_sum,         silu_multiply};
+constexpr Kernels kScalar = {"scalar",        dot<F32>,        dot<F16>,         dot<BF16>,
+                             add_scaled<F32>, add_scaled<F16>, add_scaled<BF16>, max_value,
+                             exp_sum,         silu_multiply};
 
 const Kernels& find_best() {
   const std::string_view name = codec::best_kernels().name;
-  for (const Kernels* kernels : {avx512_kernels(), avx2_kernels()}) {
+  for (const Kernels* kernels : {avx512_kernels(), avx2_kernels(), neon_kernels()}) {
     if (kernels != nullptr && name == kernels->name) return *kernels;
   }
   return kScalar;

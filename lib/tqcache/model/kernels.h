@@ -1,5 +1,6 @@
 #pragma once
-// model/kernels.h: the inner loops of the decoder: dot products with packed weights, and softmax.
+// model/kernels.h: the inner loops of the decoder: dot products with plain weights, and softmax;
+// model/block_kernels.h has those with quantized ones.
 //
 // The scalar functions define every result. A faster set repeats their sums in the same order, so
 // that all sets give the same bits, and a cache does not depend on the CPU that filled it more
@@ -15,16 +16,14 @@ namespace tqcache::model {
 inline constexpr std::size_t kLanes = 32;
 
 struct Kernels {
-  const char* name;  // "scalar", "avx2", "avx512"
+  const char* name;  // "scalar", "avx2", "avx512", "neon"
 
   // The sum of w[i] * x[i], each weight widened to f32 first.
   // Shapes:   row holds n weights at any alignment; x [n].
-  // Requires: for Q8_0, n is a multiple of 32.
   using Dot = float(const std::byte* row, const float* x, std::size_t n);
   Dot* dot_f32;
   Dot* dot_f16;
   Dot* dot_bf16;
-  Dot* dot_q8_0;
 
   // y += factor * row, each value widened to f32 first.
   // Shapes: row holds n values at any alignment; y [n].
@@ -51,6 +50,9 @@ const Kernels* avx2_kernels();
 
 // Null when the CPU, or this build, has no AVX-512 F, BW, DQ and VL.
 const Kernels* avx512_kernels();
+
+// Null when this is no 64-bit ARM.
+const Kernels* neon_kernels();
 
 // The set of the name that codec::best_kernels() has, so that TQCACHE_ISA decides on both; the
 // scalar one where there is none of that name.

@@ -6,17 +6,13 @@
 
 #if defined(__x86_64__) && !defined(TQCACHE_SCALAR)
 
-#include <immintrin.h>
-
 #include <cstdint>
 #include <cstring>
 #include <limits>
 
 #include "tqcache/codec/unroll.h"
 #include "tqcache/model/kernel_loops.h"
-
-#define TQC_AVX2 [[gnu::target("avx2,f16c")]]
-#define TQC_AVX2_INLINE [[gnu::target("avx2,f16c"), gnu::always_inline]] inline
+#include "tqcache/model/lanes_avx2.h"
 
 namespace tqcache::model {
 namespace {
@@ -45,14 +41,6 @@ struct BF16 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
   }
 };
-
-// loops::fold of four vectors of lanes.
-TQC_AVX2_INLINE float fold(__m256 a, __m256 b, __m256 c, __m256 d) {
-  const __m256 eight = _mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d));
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-}
 
 TQC_AVX2_INLINE __m256 multiply_add(__m256 sum, __m256 w, const float* x) {
   return _mm256_add_ps(sum, _mm256_mul_ps(w, _mm256_loadu_ps(x)));
@@ -90,26 +78,6 @@ TQC_AVX2 float dot(const std::byte* row, const float* x, std::size_t n) {
     for (std::size_t l = 0; l < count; ++l) lanes[i - whole + l] += widened[l] * x[l];
   }
   return loops::fold(lanes);
-}
-
-// Eight codes times their scale.
-TQC_AVX2_INLINE __m256 load_codes(const std::byte* codes, __m256 scale) {
-  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
-  return _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)));
-}
-
-TQC_AVX2 float dot_q8_0(const std::byte* row, const float* x, std::size_t n) {
-  __m256 a = _mm256_setzero_ps(), b = a, c = a, d = a;
-  for (std::size_t i = 0; i < n; i += kLanes, row += 2 + kLanes, x += kLanes) {
-    std::uint16_t half;
-    std::memcpy(&half, row, sizeof(half));
-    const __m256 scale = _mm256_set1_ps(_cvtsh_ss(half));
-    a = multiply_add(a, load_codes(row + 2, scale), x);
-    b = multiply_add(b, load_codes(row + 2 + kVector, scale), x + kVector);
-    c = multiply_add(c, load_codes(row + 2 + 2 * kVector, scale), x + 2 * kVector);
-    d = multiply_add(d, load_codes(row + 2 + 3 * kVector, scale), x + 3 * kVector);
-  }
-  return fold(a, b, c, d);
 }
 
 template <class Form>
@@ -208,9 +176,8 @@ TQC_AVX2 void silu_multiply(const float* up, std::size_t n, float* gate) {
   }
 }
 
-constexpr Kernels kAvx2 = {"avx2",    dot<F32>,        dot<F16>,        dot<BF16>,
-                           dot_q8_0,  add_scaled<F32>, add_scaled<F16>, add_scaled<BF16>,
-                           max_value, exp_sum,         silu_multiply};
+constexpr Kernels kAvx2 = {"avx2",          dot<F32>,         dot<F16>,  dot<BF16>, add_scaled<F32>,
+                           add_scaled<F16>, add_scaled<BF16>, max_value, exp_sum,   silu_multiply};
 
 }  // namespace
 

@@ -5,24 +5,13 @@
 
 #if defined(__x86_64__) && !defined(TQCACHE_SCALAR)
 
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12 warns of the undefined registers that its own header makes on purpose (GCC bug 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
-#include <immintrin.h>
-
 #include <cstdint>
 #include <cstring>
 #include <limits>
 
 #include "tqcache/codec/unroll.h"
 #include "tqcache/model/kernel_loops.h"
-
-#define TQC_AVX512_TARGET gnu::target("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")
-#define TQC_AVX512 [[TQC_AVX512_TARGET]]
-#define TQC_AVX512_INLINE [[TQC_AVX512_TARGET, gnu::always_inline]] inline
+#include "tqcache/model/lanes_avx512.h"
 
 namespace tqcache::model {
 namespace {
@@ -71,18 +60,6 @@ struct BF16 {
   }
 };
 
-// The upper half of sixteen lanes, in both halves of the result.
-TQC_AVX512_INLINE __m256 upper_half(__m512 v) { return _mm512_extractf32x8_ps(v, 1); }
-
-// loops::fold of two vectors of lanes.
-TQC_AVX512_INLINE float fold(__m512 a, __m512 b) {
-  const __m512 sixteen = _mm512_add_ps(a, b);
-  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(sixteen), upper_half(sixteen));
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-}
-
 // Of a and b lane by lane the larger; b if one of them is NaN.
 TQC_AVX512_INLINE float fold_max(__m512 a, __m512 b) {
   const __m512 sixteen = _mm512_max_ps(b, a);
@@ -115,24 +92,6 @@ TQC_AVX512 float dot(const std::byte* row, const float* x, std::size_t n) {
   }
   if (n > 0) a = multiply_add_first<Form>(a, row, x, n);
   if (n > kVector) b = multiply_add_first<Form>(b, row + kStep, x + kVector, n - kVector);
-  return fold(a, b);
-}
-
-// Sixteen codes times their scale.
-TQC_AVX512_INLINE __m512 load_codes(const std::byte* codes, __m512 scale) {
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
-  return _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
-}
-
-TQC_AVX512 float dot_q8_0(const std::byte* row, const float* x, std::size_t n) {
-  __m512 a = _mm512_setzero_ps(), b = a;
-  for (std::size_t i = 0; i < n; i += kLanes, row += 2 + kLanes, x += kLanes) {
-    std::uint16_t half;
-    std::memcpy(&half, row, sizeof(half));
-    const __m512 scale = _mm512_set1_ps(_cvtsh_ss(half));
-    a = multiply_add(a, load_codes(row + 2, scale), x);
-    b = multiply_add(b, load_codes(row + 2 + kVector, scale), x + kVector);
-  }
   return fold(a, b);
 }
 
@@ -214,9 +173,9 @@ TQC_AVX512 void silu_multiply(const float* up, std::size_t n, float* gate) {
   }
 }
 
-constexpr Kernels kAvx512 = {"avx512",  dot<F32>,        dot<F16>,        dot<BF16>,
-                             dot_q8_0,  add_scaled<F32>, add_scaled<F16>, add_scaled<BF16>,
-                             max_value, exp_sum,         silu_multiply};
+constexpr Kernels kAvx512 = {"avx512",        dot<F32>,        dot<F16>,         dot<BF16>,
+                             add_scaled<F32>, add_scaled<F16>, add_scaled<BF16>, max_value,
+                             exp_sum,         silu_multiply};
 
 }  // namespace
 

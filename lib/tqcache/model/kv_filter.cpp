@@ -71,7 +71,9 @@ Result<void> code_side(const cache::Side& side, const Rows& rows) {
 KvFilter coding_filter(const cache::Cache& cache) {
   return [&cache](std::int64_t index, std::int64_t first, std::span<float> k,
                   std::span<float> v) -> Result<void> {
-    const auto& layer = std::get<cache::AttentionLayer>(cache.layers[to_size(index)]);
+    const auto* found = std::get_if<cache::AttentionLayer>(&cache.layers[to_size(index)]);
+    if (found == nullptr) return {};
+    const cache::AttentionLayer& layer = *found;
     const std::string name = "layer " + std::to_string(index);
     if (auto coded = code_side(layer.k, {layer.shape, first, k}); !coded) {
       return in_context(name + " k", std::move(coded).error());

@@ -22,8 +22,8 @@ using KvFilter = std::function<Result<void>(std::int64_t layer, std::int64_t fir
                                             std::span<float> k, std::span<float> v)>;
 
 // Gives keys and values the values that the sides of `cache` would keep of them: encoded and
-// decoded with the side's codec, mean and loud channels. Sink tokens and dense sides stay as they
-// are.
+// decoded with the side's codec, mean and loud channels. Sink tokens, dense sides and layers with a
+// window stay as they are.
 //
 // Requires: `cache` outlives the filter; its layers have the shapes of the model's.
 // Errors:   of the filter: kInvalidArgument when a side has packed nothing, so that its mean or its

@@ -1,22 +1,23 @@
 #include "tqcache/model/matrix.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
-#include <cstring>
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/dtype.h"
-#include "tqcache/base/half.h"
 #include "tqcache/model/blas.h"
+#include "tqcache/model/block_kernels.h"
 #include "tqcache/model/kernels.h"
+#include "tqcache/model/quantized_vector.h"
+#include "tqcache/tensors/block_types.h"
 
 namespace tqcache::model {
 namespace {
 
 using tensors::TensorType;
 
-constexpr std::size_t kQ8Block = 32;                 // values
-constexpr std::size_t kQ8BlockBytes = 2 + kQ8Block;  // f16 scale, codes
+using tensors::find_block_type;
 
 // Products of two numbers that are worth a task switch: some microseconds.
 constexpr std::int64_t kProductsPerPiece = 64 * 1024;
@@ -26,29 +27,22 @@ constexpr std::int64_t kSlabRows = 128;
 
 std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-void load_q8_0(const std::byte* blocks, std::span<float> out) {
-  for (std::size_t i = 0; i < out.size(); i += kQ8Block, blocks += kQ8BlockBytes) {
-    std::uint16_t half;
-    std::int8_t codes[kQ8Block];
-    std::memcpy(&half, blocks, sizeof(half));
-    std::memcpy(codes, blocks + sizeof(half), kQ8Block);
-    const float scale = f16_to_f32(half);
-    for (std::size_t l = 0; l < kQ8Block; ++l) out[i + l] = scale * static_cast<float>(codes[l]);
-  }
-}
+// The types whose values stand one by one.
+struct PlainType {
+  TensorType type;
+  Dtype dtype;
+  Kernels::Dot* Kernels::*dot;
+};
 
-Kernels::Dot* dot_kernel(const Kernels& kernels, TensorType type) {
-  switch (type) {
-    case TensorType::kF16:
-      return kernels.dot_f16;
-    case TensorType::kBF16:
-      return kernels.dot_bf16;
-    case TensorType::kQ8_0:
-      return kernels.dot_q8_0;
-    default:
-      assert(type == TensorType::kF32);
-      return kernels.dot_f32;
-  }
+constexpr std::array kPlainTypes = {
+    PlainType{TensorType::kF32, Dtype::kF32, &Kernels::dot_f32},
+    PlainType{TensorType::kF16, Dtype::kF16, &Kernels::dot_f16},
+    PlainType{TensorType::kBF16, Dtype::kBF16, &Kernels::dot_bf16},
+};
+
+const PlainType* find_plain_type(TensorType type) {
+  const auto found = std::ranges::find(kPlainTypes, type, &PlainType::type);
+  return found == kPlainTypes.end() ? nullptr : &*found;
 }
 
 const std::byte* row_at(const Matrix& matrix, std::int64_t row) {
@@ -79,12 +73,46 @@ Piece find_piece(std::initializer_list<Product> products, std::int64_t index) {
   return {product, index * rows, std::min(rows, product->matrix->n_rows - index * rows)};
 }
 
-void multiply_piece(const Piece& piece, std::span<const float> x, const Kernels& kernels) {
+BlockKernels::Dot* block_dot(TensorType type) {
+  const tensors::BlockType* const first = tensors::block_types().data();
+  return best_blocks().dot[static_cast<std::size_t>(find_block_type(type) - first)];
+}
+
+// One vector in both forms; the quantized one only where a matrix wants it.
+struct Input {
+  std::span<const float> plain;
+  QuantizedVector quantized;
+};
+
+Input make_input(std::initializer_list<Product> products, std::span<const float> x) {
+  const bool is_wanted = std::ranges::any_of(products, [](const Product& product) {
+    return find_block_type(product.matrix->type) != nullptr;
+  });
+  return {x, is_wanted ? QuantizedVector(x, best_blocks()) : QuantizedVector()};
+}
+
+// `dot` gives the product of one row.
+template <class Dot>
+void multiply_rows(const Piece& piece, const Dot& dot) {
   const Matrix& matrix = *piece.product->matrix;
-  Kernels::Dot* const dot = dot_kernel(kernels, matrix.type);
-  for (std::int64_t row = piece.first; row < piece.first + piece.count; ++row) {
-    piece.product->y[row] = dot(row_at(matrix, row), x.data(), x.size());
+  const std::uint64_t bytes = row_bytes(matrix.type, static_cast<std::uint64_t>(matrix.n_cols));
+  const std::byte* row = row_at(matrix, piece.first);
+  for (std::int64_t i = 0; i < piece.count; ++i, row += bytes) {
+    piece.product->y[piece.first + i] = dot(row);
   }
+}
+
+void multiply_piece(const Piece& piece, const Input& x) {
+  const TensorType type = piece.product->matrix->type;
+  if (const PlainType* plain = find_plain_type(type)) {
+    Kernels::Dot* const dot = best_kernels().*(plain->dot);
+    return multiply_rows(
+        piece, [&](const std::byte* row) { return dot(row, x.plain.data(), x.plain.size()); });
+  }
+  BlockKernels::Dot* const dot = block_dot(type);
+  const QuantizedView quantized = x.quantized.view();
+  const std::size_t n_groups = x.plain.size() / kGroup;
+  multiply_rows(piece, [&](const std::byte* row) { return dot(row, quantized, n_groups); });
 }
 
 // Rows as the BLAS wants them: in place when they are aligned f32, otherwise widened to `slab`.
@@ -103,33 +131,19 @@ const float* f32_rows(const Matrix& matrix, std::int64_t first, std::int64_t cou
 }  // namespace
 
 std::uint64_t row_bytes(TensorType type, std::uint64_t n_cols) {
-  switch (type) {
-    case TensorType::kF32:
-      return 4 * n_cols;
-    case TensorType::kF16:
-    case TensorType::kBF16:
-      return 2 * n_cols;
-    case TensorType::kQ8_0:
-      return n_cols % kQ8Block == 0 ? n_cols / kQ8Block * kQ8BlockBytes : 0;
-    default:
-      return 0;
-  }
+  if (const PlainType* plain = find_plain_type(type)) return dtype_size(plain->dtype) * n_cols;
+  const tensors::BlockType* blocks = find_block_type(type);
+  if (blocks == nullptr || n_cols % blocks->block_values != 0) return 0;
+  return n_cols / blocks->block_values * blocks->block_bytes;
 }
 
 void load_rows(const Matrix& matrix, std::int64_t first, std::int64_t count, std::span<float> out) {
   out = out.first(to_size(count * matrix.n_cols));
   const std::byte* rows = row_at(matrix, first);  // rows follow each other without a gap
-  switch (matrix.type) {
-    case TensorType::kF16:
-      return load_f32(Dtype::kF16, rows, out);
-    case TensorType::kBF16:
-      return load_f32(Dtype::kBF16, rows, out);
-    case TensorType::kQ8_0:
-      return load_q8_0(rows, out);
-    default:
-      assert(matrix.type == TensorType::kF32);
-      return load_f32(Dtype::kF32, rows, out);
+  if (const PlainType* plain = find_plain_type(matrix.type)) {
+    return load_f32(plain->dtype, rows, out);
   }
+  find_block_type(matrix.type)->widen(rows, out);
 }
 
 void multiply_vector(std::initializer_list<Product> products, std::span<const float> x,
@@ -139,9 +153,9 @@ void multiply_vector(std::initializer_list<Product> products, std::span<const fl
     assert(to_size(product.matrix->n_cols) == x.size());
     n_pieces += piece_count(*product.matrix);
   }
-  const Kernels& kernels = best_kernels();
+  const Input input = make_input(products, x);
   workers.run(to_size(n_pieces), [&](std::size_t i) {
-    multiply_piece(find_piece(products, static_cast<std::int64_t>(i)), x, kernels);
+    multiply_piece(find_piece(products, static_cast<std::int64_t>(i)), input);
   });
 }
 

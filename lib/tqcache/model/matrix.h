@@ -11,8 +11,8 @@
 
 namespace tqcache::model {
 
-// y = W x, with W as it stands in the file: F32, F16, BF16 or Q8_0 (n_cols a multiple of 32). A
-// view, at any alignment.
+// y = W x, with W as it stands in the file: F32, F16, BF16, or a type of tensors/block_types.h
+// whose blocks divide a row. A view, at any alignment.
 struct Matrix {
   tensors::TensorType type = tensors::TensorType::kF32;
   std::int64_t n_rows = 0;  // outputs
@@ -32,9 +32,9 @@ struct Product {
   float* y;  // [n, n_rows]
 };
 
-// y = W x for one x. The sum of a row has a fixed order (model/kernels.h): the same bits for any
-// number of threads and on any CPU.
-// Shapes: x [n_cols]; n is 1.
+// y = W x for one x, which weights in blocks meet as whole numbers of 16 bits. The sum of a row has
+// a fixed order (model/kernels.h, model/block_kernels.h): the same bits for any number of threads
+// and on any CPU. Shapes: x [n_cols]; n is 1.
 void multiply_vector(std::initializer_list<Product> products, std::span<const float> x,
                      const Workers& workers);
 

@@ -1,6 +1,7 @@
 #include "tqcache/model/merge_table.h"
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@ namespace {
 
 constexpr std::int32_t kMerged = -1;
 constexpr std::uint32_t kNone = 0xffffffffu;
+constexpr std::uint64_t kFree = ~std::uint64_t{0};  // no pair: ids are not negative
 
 Error corrupt(std::size_t merge, std::string_view what) {
   return {ErrorCode::kCorrupt, "merge " + std::to_string(merge) + ": " + std::string(what)};
@@ -47,45 +49,35 @@ Result<std::vector<Merge>> resolve_merges(const std::vector<MergeBytes>& merges,
   return resolved;
 }
 
-Result<MergeTable> MergeTable::make(const std::vector<Merge>& merges,
-                                    const Vocabulary& vocabulary) {
+Result<MergeTable> MergeTable::make(const std::vector<Merge>& merges) {
   MergeTable table;
-  for (std::size_t byte = 0; byte < 256; ++byte) {
-    const char c = static_cast<char>(byte);
-    const std::optional<std::int32_t> id = vocabulary.find_ordinary({&c, 1});
-    if (!id) {
-      return Error{ErrorCode::kCorrupt, "vocabulary: no token for byte " + std::to_string(byte)};
-    }
-    table.byte_ids_[byte] = *id;
-  }
-  table.entries_.reserve(merges.size());
+  table.entries_.assign(std::bit_ceil(2 * merges.size() + 1), {kFree, 0, 0});
   for (std::size_t i = 0; i < merges.size(); ++i) {
-    const Entry entry{static_cast<std::uint32_t>(i), merges[i].result};
-    if (!table.entries_.emplace(key(merges[i].left, merges[i].right), entry).second) {
-      return corrupt(i, "the pair was merged before");
-    }
+    const std::uint64_t pair = key(merges[i].left, merges[i].right);
+    Entry& entry = table.entries_[table.slot_of(pair)];
+    if (entry.key != kFree) return corrupt(i, "the pair was merged before");
+    entry = {pair, static_cast<std::uint32_t>(i), merges[i].result};
   }
   return table;
 }
 
-void MergeTable::merge(std::string_view piece, Scratch& scratch,
-                       std::vector<std::int32_t>& ids) const {
-  split_into_bytes(piece, scratch);
+void MergeTable::Scratch::clear() {
+  symbols.clear();
+  heap.clear();
+}
+
+void MergeTable::Scratch::add(std::int32_t id) {
+  const auto place = static_cast<std::uint32_t>(symbols.size());
+  if (place > 0) symbols.back().next = place;
+  symbols.push_back({id, place == 0 ? kNone : place - 1, kNone});
+}
+
+void MergeTable::merge(Scratch& scratch, std::vector<std::int32_t>& ids) const {
+  for (std::uint32_t i = 1; i < scratch.symbols.size(); ++i) push_candidate(i - 1, i, scratch);
   merge_symbols(scratch);
   for (const Scratch::Symbol& symbol : scratch.symbols) {
     if (symbol.id != kMerged) ids.push_back(symbol.id);
   }
-}
-
-void MergeTable::split_into_bytes(std::string_view piece, Scratch& scratch) const {
-  const auto size = static_cast<std::uint32_t>(piece.size());
-  scratch.symbols.clear();
-  scratch.heap.clear();
-  for (std::uint32_t i = 0; i < size; ++i) {
-    scratch.symbols.push_back({byte_ids_[static_cast<unsigned char>(piece[i])],
-                               i == 0 ? kNone : i - 1, i + 1 == size ? kNone : i + 1});
-  }
-  for (std::uint32_t i = 1; i < size; ++i) push_candidate(i - 1, i, scratch);
 }
 
 void MergeTable::push_candidate(std::uint32_t left, std::uint32_t right, Scratch& scratch) const {
@@ -119,15 +111,17 @@ void MergeTable::merge_symbols(Scratch& scratch) const {
 }
 
 const MergeTable::Entry* MergeTable::find(std::int32_t left, std::int32_t right) const {
-  const auto found = entries_.find(key(left, right));
-  return found == entries_.end() ? nullptr : &found->second;
+  const Entry& entry = entries_[slot_of(key(left, right))];
+  return entry.key == kFree ? nullptr : &entry;
 }
 
-// Ids are small and dense; without mixing, pairs with the same right id would crowd together.
-std::size_t MergeTable::KeyHash::operator()(std::uint64_t key) const {
-  key ^= key >> 32;
-  key *= 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio (Knuth, TAOCP 3, 6.4)
-  return static_cast<std::size_t>(key ^ (key >> 29));
+std::size_t MergeTable::slot_of(std::uint64_t key) const {
+  const std::size_t mask = entries_.size() - 1;
+  // Ids are small and dense; without mixing, pairs with the same right id would crowd together.
+  const std::uint64_t mixed = (key ^ (key >> 32)) * 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio
+  std::size_t slot = static_cast<std::size_t>(mixed >> 29) & mask;
+  while (entries_[slot].key != kFree && entries_[slot].key != key) slot = (slot + 1) & mask;
+  return slot;
 }
 
 }  // namespace tqcache::model

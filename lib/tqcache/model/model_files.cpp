@@ -22,9 +22,6 @@ constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr std::uint64_t kMaxJsonBytes = std::uint64_t{64} << 20;
 constexpr std::size_t kMaxShards = 1024;
 
-// A buffer that early versions of transformers saved; it follows from the config.
-bool is_ignored(std::string_view hf_name) { return hf_name.ends_with(".rotary_emb.inv_freq"); }
-
 bool is_there(const std::filesystem::path& path) {
   std::error_code ignored;
   return std::filesystem::exists(path, ignored);
@@ -38,8 +35,8 @@ bool is_plain_file_name(std::string_view name) {
 
 Result<void> add_tensors(const tensors::Safetensors& file, ModelTensors& model) {
   for (const auto& [hf_name, tensor] : file.tensors) {
-    if (is_ignored(hf_name)) continue;
-    std::string name = gguf_name(hf_name);
+    if (is_unused_hf_tensor(hf_name)) continue;
+    std::string name = gguf_name(hf_name, model.after_attention);
     if (name.empty()) {
       return Error{ErrorCode::kUnsupported, "tensor " + printable_name(hf_name) + ": unknown"};
     }
@@ -78,8 +75,9 @@ Result<ShardMap> read_index(ByteView text) {
   return shards;
 }
 
-Result<ModelTensors> map_shards(const std::filesystem::path& folder, const ShardMap& shards) {
-  ModelTensors model;
+Result<ModelTensors> map_shards(const std::filesystem::path& folder, const ShardMap& shards,
+                                std::string_view after_attention) {
+  ModelTensors model{{}, {}, after_attention};
   for (const auto& [name, wanted] : shards) {
     auto found = map_shard(folder / name, model);
     if (!found) return in_context(printable_name(name), std::move(found).error());
@@ -93,9 +91,10 @@ Result<ModelTensors> map_shards(const std::filesystem::path& folder, const Shard
 
 }  // namespace
 
-Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder) {
+Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder,
+                                    std::string_view after_attention) {
   if (is_there(folder / kSingleFile) || !is_there(folder / kIndexFile)) {
-    ModelTensors model;
+    ModelTensors model{{}, {}, after_attention};
     auto names = map_shard(folder / kSingleFile, model);
     if (!names) return in_context(kSingleFile, std::move(names).error());
     return model;
@@ -103,7 +102,7 @@ Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder) {
   TQC_TRY_ASSIGN(const Bytes text, read_folder_file(folder, kIndexFile));
   auto shards = read_index(text);
   if (!shards) return in_context(kIndexFile, std::move(shards).error());
-  return map_shards(folder, *shards);
+  return map_shards(folder, *shards, after_attention);
 }
 
 Result<Bytes> read_folder_file(const std::filesystem::path& folder, const char* name) {

@@ -95,6 +95,7 @@ Pretokenizer::Matcher::Matcher(const Pretokenizer& pretokenizer) {
   pcre2_jit_stack_assign(context, nullptr, state_->jit_stack.get());
 }
 
+Pretokenizer::Matcher::Matcher(Matcher&&) noexcept = default;
 Pretokenizer::Matcher::~Matcher() = default;
 
 Result<void> Pretokenizer::Matcher::split(std::string_view text,

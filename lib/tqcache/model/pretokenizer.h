@@ -31,6 +31,7 @@ class Pretokenizer {
    public:
     // Requires: `pretokenizer` outlives the matcher.
     explicit Matcher(const Pretokenizer& pretokenizer);
+    Matcher(Matcher&&) noexcept;
     ~Matcher();
 
     // Calls piece() for every match and for everything between matches, in order: together they

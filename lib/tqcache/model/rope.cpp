@@ -10,12 +10,13 @@ void RopeTable::set_positions(std::int64_t first, std::int64_t n) {
   sin_.resize(cos_.size());
   for (std::int64_t i = 0; i < half; ++i) {
     const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(rope_.n_dims);
-    const double frequency = std::pow(rope_.base, exponent);  // radians a token
+    double frequency = std::pow(rope_.base, exponent);  // radians a token
+    if (!rope_.factors.empty()) frequency /= rope_.factors[static_cast<std::size_t>(i)];
     for (std::int64_t token = 0; token < n; ++token) {
       const double angle = static_cast<double>(first + token) * frequency;
       const auto at = static_cast<std::size_t>(token * half + i);
-      cos_[at] = static_cast<float>(std::cos(angle));
-      sin_[at] = static_cast<float>(std::sin(angle));
+      cos_[at] = magnitude_ * static_cast<float>(std::cos(angle));
+      sin_[at] = magnitude_ * static_cast<float>(std::sin(angle));
     }
   }
 }

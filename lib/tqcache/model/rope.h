@@ -15,12 +15,17 @@ namespace tqcache::model {
 // that a far position has the same error as a near one.
 class RopeTable {
  public:
-  explicit RopeTable(const cache::Rope& rope) : rope_(rope) {}
+  // `magnitude`: what lengths are multiplied by.
+  explicit RopeTable(const cache::Rope& rope, float magnitude = 1)
+      : rope_(rope), magnitude_(magnitude) {}
+
+  const cache::Rope& rope() const { return rope_; }
 
   // Makes the angles of positions [first, first + n).
   void set_positions(std::int64_t first, std::int64_t n);
 
   // Turns one head vector to position first + index, in place. Components from n_dims on stay.
+  // The factors of a pair, if there are any, slow it down.
   // Shapes: x [head_dim].
   void rotate(std::int64_t index, std::span<float> x) const;
 
@@ -28,6 +33,7 @@ class RopeTable {
 
  private:
   cache::Rope rope_;
+  float magnitude_;
   AlignedFloats cos_;  // [n, n_dims / 2]
   AlignedFloats sin_;  // [n, n_dims / 2]
 };

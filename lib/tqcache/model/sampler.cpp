@@ -40,6 +40,16 @@ Result<void> validate(const SamplerOptions& options) {
     return out_of_range("top-p", "above 0 and at most 1");
   }
   if (!(options.min_p >= 0 && options.min_p <= 1)) return out_of_range("min-p", "from 0 to 1");
+  if (!(options.repeat_penalty > 0) || std::isinf(options.repeat_penalty)) {
+    return out_of_range("repeat-penalty", "above 0, and finite");
+  }
+  if (options.repeat_last_n < -1) return out_of_range("repeat-last-n", "-1 or above");
+  for (const LogitBias& each : options.logit_bias) {
+    if (each.id < 0) return out_of_range("logit-bias", "of a token id of 0 or above");
+    if (std::isnan(each.bias) || each.bias == -kMinusInfinity) {
+      return out_of_range("logit-bias", "a number, or minus infinity");
+    }
+  }
   return {};
 }
 
@@ -49,8 +59,45 @@ bool Sampler::is_likelier(const Candidate& a, const Candidate& b) {
   return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
 }
 
+void Sampler::saw(std::span<const std::int32_t> ids) {
+  if (options_.repeat_penalty == 1) return;
+  seen_.insert(seen_.end(), ids.begin(), ids.end());
+  if (options_.repeat_last_n < 0) return;
+  const auto keep = static_cast<std::size_t>(options_.repeat_last_n);
+  if (seen_.size() <= 2 * keep) return;  // so that each is moved once, not at every token
+  seen_.erase(seen_.begin(), seen_.end() - static_cast<std::ptrdiff_t>(keep));
+}
+
+std::span<const float> Sampler::adjusted(std::span<const float> logits) {
+  if (options_.logit_bias.empty() && options_.repeat_penalty == 1) return logits;
+  adjusted_.assign(logits.begin(), logits.end());
+  for (const LogitBias& each : options_.logit_bias) {
+    const auto id = static_cast<std::size_t>(each.id);
+    if (id < adjusted_.size()) adjusted_[id] += each.bias;
+  }
+  penalize_seen();
+  return adjusted_;
+}
+
+// Each token once, however often it was seen.
+void Sampler::penalize_seen() {
+  if (options_.repeat_penalty == 1) return;
+  std::size_t n = seen_.size();
+  if (options_.repeat_last_n >= 0)
+    n = std::min(n, static_cast<std::size_t>(options_.repeat_last_n));
+  std::vector<std::int32_t> ids(seen_.end() - static_cast<std::ptrdiff_t>(n), seen_.end());
+  std::ranges::sort(ids);
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  for (const std::int32_t id : ids) {
+    if (id < 0 || static_cast<std::size_t>(id) >= adjusted_.size()) continue;
+    float& logit = adjusted_[static_cast<std::size_t>(id)];
+    logit = logit > 0 ? logit / options_.repeat_penalty : logit * options_.repeat_penalty;
+  }
+}
+
 std::int32_t Sampler::next(std::span<const float> logits) {
   assert(!logits.empty());
+  logits = adjusted(logits);
   const std::size_t largest = find_largest(logits);
   if (options_.temperature == 0) return static_cast<std::int32_t>(largest);
   weigh(logits, without_nan(logits[largest]));

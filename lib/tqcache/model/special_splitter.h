@@ -4,18 +4,16 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
+
+#include "tqcache/model/prefix_index.h"
 
 namespace tqcache::model {
 
 class SpecialSplitter {
  public:
-  struct Name {
-    std::string text;
-    std::int32_t id;
-  };
+  using Name = PrefixIndex::Name;
   struct Match {
     std::size_t begin;
     std::size_t end;
@@ -29,9 +27,7 @@ class SpecialSplitter {
   std::optional<Match> find(std::string_view text, std::size_t from) const;
 
  private:
-  std::optional<Match> longest_at(std::string_view text, std::size_t begin) const;
-
-  std::vector<Name> names_;                // sorted by text
+  PrefixIndex names_;
   std::array<bool, 256> is_first_byte_{};  // most places are ruled out by their first byte
 };
 

@@ -21,6 +21,9 @@ using cache::kTokenBlock;
 constexpr std::int64_t kPieceBlocks = 8;
 constexpr std::int64_t kPieceTokens = kPieceBlocks * kTokenBlock;  // stride of scores
 
+// A score whose weight is 0 beside any other.
+constexpr float kUnseen = -1e30f;
+
 constexpr std::size_t kLineFloats = kAlignment / sizeof(float);
 
 constexpr std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
@@ -83,10 +86,10 @@ Range packed_range(const cache::Side& values, std::int64_t first_token, std::int
 }  // namespace
 
 StepAttention::StepAttention(cache::HeadShape shape, std::int64_t n_heads, const cache::Rope& rope,
-                             Scorer scorer, const codec::Kernels& kernels)
+                             Scores scores, Scorer scorer, const codec::Kernels& kernels)
     : shape_(shape),
       group_(n_heads / shape.n_kv_heads),
-      scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)))),
+      scores_(scores),
       scorer_(scorer),
       kernels_(&kernels),
       queries_(to_size(shape.n_kv_heads)) {
@@ -95,9 +98,12 @@ StepAttention::StepAttention(cache::HeadShape shape, std::int64_t n_heads, const
 }
 
 void StepAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_tokens,
-                           std::span<const float> q, std::span<float> out, const Workers& workers) {
+                           std::int64_t window, std::span<const float> q, std::span<float> out,
+                           const Workers& workers) {
+  const std::int64_t begin = window > 0 ? std::max<std::int64_t>(n_tokens - window, 0) : 0;
+  const std::int64_t first_block = begin / kTokenBlock;
   const std::int64_t n_blocks = cache::block_count(n_tokens);
-  const std::int64_t n_pieces = (n_blocks + kPieceBlocks - 1) / kPieceBlocks;
+  const std::int64_t n_pieces = (n_blocks - first_block + kPieceBlocks - 1) / kPieceBlocks;
   const std::int64_t n_kv_heads = shape_.n_kv_heads;
   const std::size_t group_floats = to_size(group_ * shape_.head_dim);
   reserve(layer, n_pieces, workers.count());
@@ -106,9 +112,10 @@ void StepAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_to
   });
   workers.run_in_lanes(to_size(n_pieces * n_kv_heads), [&](std::size_t i, std::size_t lane) {
     const std::int64_t index = static_cast<std::int64_t>(i) / n_kv_heads;
-    const std::int64_t first = index * kPieceBlocks;
+    const std::int64_t first = first_block + index * kPieceBlocks;
     const Piece piece = {static_cast<std::int64_t>(i) % n_kv_heads, first,
-                         std::min(first + kPieceBlocks, n_blocks)};
+                         std::min(first + kPieceBlocks, n_blocks),
+                         index == 0 ? begin % kTokenBlock : 0};
     attend_piece(layer, n_tokens, piece, partial(index, piece.kv_head), lanes_[lane].data());
   });
   workers.run_in_lanes(to_size(n_kv_heads), [&](std::size_t kv_head, std::size_t lane) {
@@ -148,7 +155,7 @@ StepAttention::Partial StepAttention::partial(std::int64_t index, std::int64_t k
 void StepAttention::prepare_queries(const cache::Side& keys, std::int64_t kv_head, const float* q) {
   Queries& queries = queries_[to_size(kv_head)];
   queries.scaled.resize(to_size(group_ * shape_.head_dim));
-  for (std::size_t i = 0; i < queries.scaled.size(); ++i) queries.scaled[i] = scale_ * q[i];
+  for (std::size_t i = 0; i < queries.scaled.size(); ++i) queries.scaled[i] = scores_.scale * q[i];
   queries.dense.set_for_dense(to_size(shape_.head_dim), queries.scaled);
   if (cache::packed_block_count(keys) == 0) return;
   const auto& turbo = std::get<cache::TurboSide>(keys);
@@ -182,6 +189,8 @@ void StepAttention::attend_piece(const cache::AttentionLayer& layer, std::int64_
   const Kernels& kernels = best_kernels();
   for (std::size_t g = 0; g < to_size(group_); ++g) {
     float* const row = scores + g * to_size(kPieceTokens);
+    cap_values(scores_.cap, {row, n});
+    std::fill_n(row, piece.n_unseen, kUnseen);
     const float max = kernels.max_value(row, n);
     partial.max[g] = max;
     partial.packed_sum[g] = kernels.exp_sum(max, packed.end - packed.first, row + packed.first);

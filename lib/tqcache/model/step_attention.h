@@ -21,6 +21,7 @@
 #include "tqcache/codec/head_queries.h"
 #include "tqcache/codec/query_group.h"
 #include "tqcache/model/scorer_route.h"
+#include "tqcache/model/scores.h"
 #include "tqcache/model/workers.h"
 
 namespace tqcache::model {
@@ -30,21 +31,24 @@ class StepAttention {
   // `kernels` read what is dense; what is packed brings its own.
   // Requires: n_heads is a multiple of shape.n_kv_heads.
   StepAttention(cache::HeadShape shape, std::int64_t n_heads, const cache::Rope& rope,
-                Scorer scorer, const codec::Kernels& kernels = codec::best_kernels());
+                Scores scores, Scorer scorer,
+                const codec::Kernels& kernels = codec::best_kernels());
 
-  // Attention of the last token that the layer holds over all of them.
+  // Attention of the last token that the layer holds over the newest `window` of them, its own
+  // included; 0: all.
   //
-  // Shapes: q, out [n_heads, head_dim]; the layer holds n_tokens >= 1 tokens.
-  // Bytes:  identical for any number of threads; not on another kind of CPU.
-  void attend(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::span<const float> q,
-              std::span<float> out, const Workers& workers);
+  // Shapes:   q, out [n_heads, head_dim]; the layer holds n_tokens >= 1 tokens.
+  // Requires: with a window, what it has is there and dense.
+  // Bytes:    identical for any number of threads; not on another kind of CPU.
+  void attend(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t window,
+              std::span<const float> q, std::span<float> out, const Workers& workers);
 
   std::uint64_t scratch_bytes() const;
 
  private:
   // The queries of one kv head, in the forms that its blocks want.
   struct Queries {
-    AlignedFloats scaled;  // [group, head_dim], times 1 / sqrt(head_dim)
+    AlignedFloats scaled;  // [group, head_dim], times the scale of scores
     AlignedFloats mapped;  // the same through the map of the keys, if they have one
     codec::QueryGroup dense;
     codec::HeadQueries packed;
@@ -55,6 +59,7 @@ class StepAttention {
     std::int64_t kv_head;
     std::int64_t first;
     std::int64_t end;
+    std::int64_t n_unseen;  // tokens of its first block that are not seen
   };
   // What a piece makes of the queries of its kv head. Where a sum of weights is 0, the sum of
   // values beside it holds nothing.
@@ -87,7 +92,7 @@ class StepAttention {
 
   cache::HeadShape shape_;
   std::int64_t group_;  // query heads of a kv head
-  float scale_;         // 1 / sqrt(head_dim)
+  Scores scores_;
   Scorer scorer_;
   const codec::Kernels* kernels_;
   std::optional<cache::CentringTable> centring_;  // of a RoPE that can be turned

@@ -4,7 +4,9 @@
 #include <cassert>
 #include <cmath>
 
+#include "tqcache/model/kernel_loops.h"
 #include "tqcache/model/kernels.h"
+#include "tqcache/model/products.h"
 
 namespace tqcache::model {
 namespace {
@@ -25,6 +27,26 @@ void rms_norm(std::span<const float> x, std::span<const float> weight, float eps
   for (std::size_t i = 0; i < x.size(); ++i) y[i] = x[i] * factor * weight[i];
 }
 
+// Pairs (0, 1), (2, 3), ... to halves: component i and component i + n / 2 make a pair.
+void split_pairs(std::span<float> head, std::span<float> scratch) {
+  const std::size_t half = head.size() / 2;
+  std::ranges::copy(head, scratch.begin());
+  for (std::size_t i = 0; i < half; ++i) {
+    head[i] = scratch[2 * i];
+    head[half + i] = scratch[2 * i + 1];
+  }
+}
+
+std::vector<RopeTable> different_ropes(const ModelConfig& config) {
+  std::vector<RopeTable> ropes;
+  for (std::int64_t i = 0; i < config.n_layers; ++i) {
+    const cache::Rope rope = config.layer(i).rope;
+    if (std::ranges::find(ropes, rope, &RopeTable::rope) != ropes.end()) continue;
+    ropes.emplace_back(rope, config.rope_magnitude);
+  }
+  return ropes;
+}
+
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const Weights& weights, unsigned n_threads,
@@ -32,9 +54,25 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, unsi
     : config_(config),
       weights_(weights),
       workers_(n_threads),
-      step_attention_(config.head_shape(), config.n_heads, config.rope, scorer),
-      chunk_attention_(config.head_shape(), config.n_heads),
-      rope_(config.rope) {}
+      step_attention_(config.head_shape(), config.n_heads, config.rope,
+                      {config.score_scale(), config.attention_cap}, scorer),
+      chunk_attention_(config.head_shape(), config.n_heads,
+                       {config.score_scale(), config.attention_cap}),
+      delta_net_(config),
+      unit_(config.activation),
+      experts_(config.experts, config.activation),
+      ropes_(different_ropes(config)) {
+  for (std::int64_t i = 0; i < config.n_layers; ++i) {
+    const LayerConfig layer = config.layer(i);
+    const auto found = std::ranges::find(ropes_, layer.rope, &RopeTable::rope);
+    rope_of_layer_.push_back(to_size(found - ropes_.begin()));
+    windows_.push_back(layer.window);
+  }
+}
+
+const RopeTable& Transformer::rope_of(std::int64_t layer) const {
+  return ropes_[rope_of_layer_[to_size(layer)]];
+}
 
 void Transformer::reserve_rows(std::int64_t n) {
   if (n <= capacity_) return;
@@ -42,15 +80,17 @@ void Transformer::reserve_rows(std::int64_t n) {
   const auto resize = [&](AlignedFloats& rows, std::int64_t size) {
     rows.resize(to_size(capacity_ * size));
   };
+  const std::int64_t q_size = config_.n_heads * config_.head_dim;
   resize(x_, config_.d_model);
   resize(normed_, config_.d_model);
   resize(update_, config_.d_model);
-  resize(q_, config_.n_heads * config_.head_dim);
+  resize(q_, q_size);
   resize(k_, config_.n_kv_heads * config_.head_dim);
   resize(v_, config_.n_kv_heads * config_.head_dim);
-  resize(attended_, config_.n_heads * config_.head_dim);
-  resize(gate_, config_.d_ff);
-  resize(up_, config_.d_ff);
+  resize(attended_, q_size);
+  if (!config_.attention_gate) return;
+  resize(gates_, q_size);
+  resize(q_and_gates_, 2 * q_size);
 }
 
 void Transformer::for_rows(const std::function<void(std::int64_t)>& body) const {
@@ -66,19 +106,26 @@ void Transformer::begin(std::span<const std::int32_t> ids, std::int64_t first) {
   n_ = static_cast<std::int64_t>(ids.size());
   assert(n_ >= 1 && first_ % cache::kTokenBlock + n_ <= cache::kTokenBlock);
   reserve_rows(n_);
-  rope_.set_positions(first_, n_);
+  for (RopeTable& rope : ropes_) rope.set_positions(first_, n_);
   for_rows([&](std::int64_t row) {
-    load_rows(weights_.token_embedding, ids[to_size(row)], 1, row_of(x_, row, config_.d_model));
+    const std::span<float> x = row_of(x_, row, config_.d_model);
+    load_rows(weights_.token_embedding, ids[to_size(row)], 1, x);
+    if (config_.embedding_scale == 1) return;
+    for (float& value : x) value *= config_.embedding_scale;
   });
 }
 
-Result<void> Transformer::run_layer(std::int64_t index, cache::AttentionLayer& layer,
-                                    const KvFilter& filter) {
+Result<void> Transformer::run_attention(std::int64_t index, cache::AttentionLayer& layer,
+                                        const KvFilter& filter) {
   const LayerWeights& weights = weights_.layers[to_size(index)];
   normalize(weights.attention_norm);
-  multiply(normed_, {{&weights.q, q_.data()}, {&weights.k, k_.data()}, {&weights.v, v_.data()}});
-  turn_heads(q_, config_.n_heads, weights.q_norm);
-  turn_heads(k_, config_.n_kv_heads, weights.k_norm);
+  const AttentionWeights& attention = weights.attention;
+  multiply(normed_, {{&attention.q, query_products().data()},
+                     {&attention.k, k_.data()},
+                     {&attention.v, v_.data()}});
+  finish_queries(attention, rope_of(index));
+  finish_keys(attention, rope_of(index));
+  add_bias(attention.v_bias, v_);
 
   const std::size_t n_values = to_size(n_ * config_.n_kv_heads * config_.head_dim);
   const std::span<float> k = std::span(k_).first(n_values);
@@ -87,46 +134,86 @@ Result<void> Transformer::run_layer(std::int64_t index, cache::AttentionLayer& l
   cache::append(layer.k, layer.shape, first_, k);
   cache::append(layer.v, layer.shape, first_, v);
 
-  attend(weights, layer);
+  attend(index, layer);
   feed_forward(weights);
   return {};
 }
 
-void Transformer::rerun_layer(std::int64_t index, const cache::AttentionLayer& layer) {
+void Transformer::rerun_attention(std::int64_t index, const cache::AttentionLayer& layer) {
   const LayerWeights& weights = weights_.layers[to_size(index)];
   normalize(weights.attention_norm);
-  multiply(normed_, {{&weights.q, q_.data()}});
-  turn_heads(q_, config_.n_heads, weights.q_norm);
-  attend(weights, layer);
+  multiply(normed_, {{&weights.attention.q, query_products().data()}});
+  finish_queries(weights.attention, rope_of(index));
+  attend(index, layer);
   feed_forward(weights);
+}
+
+void Transformer::run_delta_net(std::int64_t index, const cache::ArraysLayer& before,
+                                cache::ArraysLayer& after) {
+  const LayerWeights& weights = weights_.layers[to_size(index)];
+  normalize(weights.attention_norm);
+  delta_net_.run(weights.delta_net, before, after, n_, normed_, update_.data(), workers_);
+  add_to_x(weights.post_attention_norm);
+  feed_forward(weights);
+}
+
+// From the products with the input to what attention asks and is asked.
+void Transformer::finish_queries(const AttentionWeights& weights, const RopeTable& rope) {
+  add_bias(weights.q_bias, query_products());
+  if (config_.attention_gate) take_gates_out();
+  turn_heads(q_, config_.n_heads, weights.q_norm, rope);
+}
+
+void Transformer::finish_keys(const AttentionWeights& weights, const RopeTable& rope) {
+  add_bias(weights.k_bias, k_);
+  turn_heads(k_, config_.n_kv_heads, weights.k_norm, rope);
+}
+
+// Queries and gates of a head stand behind each other.
+void Transformer::take_gates_out() {
+  const std::int64_t head_dim = config_.head_dim;
+  for_rows([&](std::int64_t row) {
+    for (std::int64_t i = row * config_.n_heads; i < (row + 1) * config_.n_heads; ++i) {
+      const float* const from = q_and_gates_.data() + 2 * i * head_dim;
+      std::copy_n(from, head_dim, q_.data() + i * head_dim);
+      std::copy_n(from + head_dim, head_dim, gates_.data() + i * head_dim);
+    }
+  });
 }
 
 std::span<const float> Transformer::queries() const {
   return std::span(q_).first(to_size(n_ * config_.n_heads * config_.head_dim));
 }
 
-void Transformer::attend(const LayerWeights& weights, const cache::AttentionLayer& layer) {
+void Transformer::attend(std::int64_t index, const cache::AttentionLayer& layer) {
   const std::span<const float> q = queries();
   const std::span<float> out = std::span(attended_).first(q.size());
+  const std::int64_t window = windows_[to_size(index)];
   if (n_ == 1) {
-    step_attention_.attend(layer, first_ + 1, q, out, workers_);
+    step_attention_.attend(layer, first_ + 1, window, q, out, workers_);
   } else {
-    chunk_attention_.attend(layer, first_ + n_, n_, q, out, workers_);
+    chunk_attention_.attend(layer, first_ + n_, n_, window, q, out, workers_);
   }
-  multiply(attended_, {{&weights.attention_output, update_.data()}});
-  add_to_x(update_);
+  if (config_.attention_gate) {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] /= 1.0f + loops::exp_f32(-std::max(gates_[i], -80.0f));
+    }
+  }
+  const LayerWeights& weights = weights_.layers[to_size(index)];
+  multiply(attended_, {{&weights.attention.output, update_.data()}});
+  add_bias(weights.attention.output_bias, update_);
+  add_to_x(weights.post_attention_norm);
 }
 
 void Transformer::feed_forward(const LayerWeights& weights) {
   normalize(weights.ffn_norm);
-  multiply(normed_, {{&weights.ffn_gate, gate_.data()}, {&weights.ffn_up, up_.data()}});
-  const std::size_t d_ff = to_size(config_.d_ff);
-  for_rows([&](std::int64_t row) {
-    best_kernels().silu_multiply(up_.data() + to_size(row) * d_ff, d_ff,
-                                 gate_.data() + to_size(row) * d_ff);
-  });
-  multiply(gate_, {{&weights.ffn_down, update_.data()}});
-  add_to_x(update_);
+  const std::size_t n_values = to_size(n_ * config_.d_model);
+  if (config_.experts.count > 0) {
+    experts_.run(weights.experts, n_, normed_, std::span(update_).first(n_values), workers_);
+  } else {
+    unit_.run(weights.ffn, n_, normed_, update_.data(), workers_);
+  }
+  add_to_x(weights.post_ffn_norm);
 }
 
 std::span<const float> Transformer::logits(std::int64_t row, std::int64_t n) {
@@ -137,7 +224,9 @@ std::span<const float> Transformer::logits(std::int64_t row, std::int64_t n) {
   logits_.resize(std::max(logits_.size(), to_size(n * config_.vocab_size)));
   n_ = n;
   multiply(normed_, {{&weights_.output, logits_.data()}});
-  return std::span(logits_).first(to_size(n * config_.vocab_size));
+  const std::span<float> all = std::span(logits_).first(to_size(n * config_.vocab_size));
+  cap_values(config_.logit_cap, all);
+  return all;
 }
 
 // normed = rms_norm(x), row by row.
@@ -150,35 +239,54 @@ void Transformer::normalize(const AlignedFloats& weight) {
 
 // Shapes: input [n, n_cols].
 void Transformer::multiply(const AlignedFloats& input, std::initializer_list<Product> products) {
-  const std::int64_t n_cols = products.begin()->matrix->n_cols;
-  const std::span<const float> rows = std::span(input).first(to_size(n_ * n_cols));
-  if (n_ == 1) return multiply_vector(products, rows, workers_);
-  for (const Product& product : products) multiply_matrix(product, n_, rows, workers_);
+  multiply_rows(n_, input, products, workers_);
 }
 
-// Normalizes every head vector, and turns it to its position.
-// Shapes: rows [n, n_heads, head_dim].
-void Transformer::turn_heads(AlignedFloats& rows, std::int64_t n_heads, const AlignedFloats& norm) {
+// Shapes: rows [n, bias.size()]. An empty bias is none.
+void Transformer::add_bias(const AlignedFloats& bias, AlignedFloats& rows) {
+  if (bias.empty()) return;
   for_rows([&](std::int64_t row) {
+    float* const values = rows.data() + to_size(row) * bias.size();
+    for (std::size_t i = 0; i < bias.size(); ++i) values[i] += bias[i];
+  });
+}
+
+// Normalizes every head vector, if heads have a norm, and turns it to its position.
+// Shapes: rows [n, n_heads, head_dim].
+void Transformer::turn_heads(AlignedFloats& rows, std::int64_t n_heads, const AlignedFloats& norm,
+                             const RopeTable& rope) {
+  for_rows([&](std::int64_t row) {
+    AlignedFloats scratch(config_.form.permuted_heads ? to_size(config_.head_dim) : 0);
     for (std::int64_t head = 0; head < n_heads; ++head) {
       const std::span<float> vector = row_of(rows, row * n_heads + head, config_.head_dim);
-      rms_norm(vector, norm, config_.rms_norm_epsilon, vector);
-      rope_.rotate(row, vector);
+      if (config_.form.permuted_heads) split_pairs(vector, scratch);
+      if (!norm.empty()) rms_norm(vector, norm, config_.rms_norm_epsilon, vector);
+      rope.rotate(row, vector);
     }
   });
 }
 
-void Transformer::add_to_x(const AlignedFloats& rows) {
+// x += update, normalized first if there is a norm.
+void Transformer::add_to_x(const AlignedFloats& norm) {
+  if (!norm.empty()) {
+    for_rows([&](std::int64_t row) {
+      const std::span<float> update = row_of(update_, row, config_.d_model);
+      rms_norm(update, norm, config_.rms_norm_epsilon, update);
+    });
+  }
   const std::size_t n_values = to_size(n_ * config_.d_model);
-  for (std::size_t i = 0; i < n_values; ++i) x_[i] += rows[i];
+  for (std::size_t i = 0; i < n_values; ++i) x_[i] += update_[i];
 }
 
 std::uint64_t Transformer::scratch_bytes() const {
   const std::size_t floats = x_.size() + normed_.size() + update_.size() + q_.size() + k_.size() +
-                             v_.size() + attended_.size() + gate_.size() + up_.size() +
+                             v_.size() + gates_.size() + q_and_gates_.size() + attended_.size() +
                              logits_.size();
-  return floats * sizeof(float) + step_attention_.scratch_bytes() +
-         chunk_attention_.scratch_bytes() + rope_.scratch_bytes();
+  std::uint64_t bytes = floats * sizeof(float) + step_attention_.scratch_bytes() +
+                        chunk_attention_.scratch_bytes() + delta_net_.scratch_bytes() +
+                        unit_.scratch_bytes() + experts_.scratch_bytes();
+  for (const RopeTable& rope : ropes_) bytes += rope.scratch_bytes();
+  return bytes;
 }
 
 }  // namespace tqcache::model

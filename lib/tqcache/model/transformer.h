@@ -1,29 +1,36 @@
 #pragma once
-// model/transformer.h: the layers of a Qwen3 model, as arithmetic on some tokens at a time.
+// model/transformer.h: the layers of a model, as arithmetic on some tokens at a time.
 //
 //   x = embedding of the token
 //   for every layer:
-//     q, k, v = W norm(x);  q, k = RoPE(norm of each head)
-//     x = x + W attention(q, keys and values of the layer's cache)
-//     x = x + W_down (silu(W_gate norm(x)) * W_up norm(x))
+//     x = x + W attention(q, keys and values of the layer's cache), where
+//       q, k, v = W norm(x) + biases;  q, k = RoPE(norm of each head)
+//     or, in a layer without attention, x = x + the gated delta net of norm(x)
+//     x = x + W_down (act(W_gate norm(x)) * W_up norm(x)), or a mixture of such
 //   logits = W_output norm(x)
+//
+// What a model does otherwise stands in its ModelConfig, and what it does not have is empty in its
+// Weights: a gate of attention's output, norms of what is added to x, soft caps, windows.
 //
 // One token goes through matrix-vector products with a fixed order of sums, several go through
 // the BLAS.
 //
-// Source: Qwen3 technical report, arXiv 2505.09388; names and order of operations as in Hugging
-// Face's Qwen3ForCausalLM.
+// Source: names and order of operations as in huggingface/transformers models/*/modeling_*.py.
 
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <span>
+#include <vector>
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/layer.h"
 #include "tqcache/model/chunk_attention.h"
 #include "tqcache/model/config.h"
+#include "tqcache/model/experts.h"
+#include "tqcache/model/gated_delta_net.h"
+#include "tqcache/model/gated_unit.h"
 #include "tqcache/model/kv_filter.h"
 #include "tqcache/model/matrix.h"
 #include "tqcache/model/rope.h"
@@ -43,17 +50,23 @@ class Transformer {
   // Requires: 1 to 256 valid ids, all in one token block.
   void begin(std::span<const std::int32_t> ids, std::int64_t first);
 
-  // Runs layer `index` over x, and appends the tokens' keys and values to its cache, as the filter
-  // leaves them if there is one.
-  // Requires: `layer` holds the tokens before position `first`, and cache::append's conditions.
+  // Runs layer `index`, which has attention, over x, and appends the tokens' keys and values to its
+  // cache, as the filter leaves them if there is one.
+  // Requires: `layer` holds the tokens before position `first` that the model's window asks for,
+  //           and cache::append's conditions.
   // Errors:   the filter's; nothing is appended then.
-  Result<void> run_layer(std::int64_t index, cache::AttentionLayer& layer,
-                         const KvFilter& filter = {});
+  Result<void> run_attention(std::int64_t index, cache::AttentionLayer& layer,
+                             const KvFilter& filter = {});
 
   // The same for tokens whose keys and values the layer holds already.
-  void rerun_layer(std::int64_t index, const cache::AttentionLayer& layer);
+  void rerun_attention(std::int64_t index, const cache::AttentionLayer& layer);
 
-  // What the layer that ran last asked its keys: [n, n_heads, head_dim], after RoPE.
+  // Runs layer `index`, which has a gated delta net, over x, from one state to the other.
+  // Requires: as GatedDeltaNet::run().
+  void run_delta_net(std::int64_t index, const cache::ArraysLayer& before,
+                     cache::ArraysLayer& after);
+
+  // What the layer with attention that ran last asked its keys: [n, n_heads, head_dim], after RoPE.
   std::span<const float> queries() const;
 
   // The logits [n, vocab_size] of tokens [row, row + n) of those at hand, valid until the next
@@ -68,17 +81,29 @@ class Transformer {
   void for_rows(const std::function<void(std::int64_t row)>& body) const;
   void normalize(const AlignedFloats& weight);
   void multiply(const AlignedFloats& input, std::initializer_list<Product> products);
-  void turn_heads(AlignedFloats& rows, std::int64_t n_heads, const AlignedFloats& norm);
-  void attend(const LayerWeights& weights, const cache::AttentionLayer& layer);
+  void add_bias(const AlignedFloats& bias, AlignedFloats& rows);
+  AlignedFloats& query_products() { return config_.attention_gate ? q_and_gates_ : q_; }
+  void finish_queries(const AttentionWeights& weights, const RopeTable& rope);
+  void finish_keys(const AttentionWeights& weights, const RopeTable& rope);
+  void take_gates_out();
+  void turn_heads(AlignedFloats& rows, std::int64_t n_heads, const AlignedFloats& norm,
+                  const RopeTable& rope);
+  void attend(std::int64_t index, const cache::AttentionLayer& layer);
   void feed_forward(const LayerWeights& weights);
-  void add_to_x(const AlignedFloats& rows);
+  void add_to_x(const AlignedFloats& norm);
+  const RopeTable& rope_of(std::int64_t layer) const;
 
   const ModelConfig& config_;
   const Weights& weights_;
   Workers workers_;
   StepAttention step_attention_;
   ChunkAttention chunk_attention_;
-  RopeTable rope_;
+  GatedDeltaNet delta_net_;
+  GatedUnit unit_;
+  Experts experts_;
+  std::vector<RopeTable> ropes_;            // the different ones of all layers
+  std::vector<std::size_t> rope_of_layer_;  // [n_layers]
+  std::vector<std::int64_t> windows_;       // [n_layers]
 
   std::int64_t first_ = 0;     // position of the first token at hand
   std::int64_t n_ = 0;         // tokens at hand
@@ -89,9 +114,9 @@ class Transformer {
   AlignedFloats q_;            // [capacity, n_heads, head_dim]
   AlignedFloats k_;            // [capacity, n_kv_heads, head_dim]
   AlignedFloats v_;            // [capacity, n_kv_heads, head_dim]
+  AlignedFloats gates_;        // [capacity, n_heads, head_dim], if attention's output has gates
+  AlignedFloats q_and_gates_;  // [capacity, n_heads, 2, head_dim] likewise
   AlignedFloats attended_;     // [capacity, n_heads, head_dim]
-  AlignedFloats gate_;         // [capacity, d_ff]
-  AlignedFloats up_;           // [capacity, d_ff]
   AlignedFloats logits_;       // [n, vocab_size]
 };
 

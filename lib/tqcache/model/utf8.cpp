@@ -46,6 +46,33 @@ Utf8Character first_character(std::string_view text) {
   return {Utf8Status::kWhole, code_point, lead.n_bytes};
 }
 
+bool is_white_space(char32_t c) {
+  if (c < 0x80) return c == ' ' || (c >= '\t' && c <= '\r');
+  return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||
+         c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+std::size_t leading_white_space(std::string_view text) {
+  std::size_t n = 0;
+  while (n < text.size()) {
+    const Utf8Character character = first_character(text.substr(n));
+    if (!is_white_space(character.code_point)) break;
+    n += character.n_bytes;
+  }
+  return n;
+}
+
+std::size_t trailing_white_space(std::string_view text) {
+  std::size_t begin = text.size();
+  while (begin > 0) {
+    std::size_t start = begin - 1;
+    while (start > 0 && (text[start] & 0xc0) == 0x80) --start;
+    if (!is_white_space(first_character(text.substr(start)).code_point)) break;
+    begin = start;
+  }
+  return text.size() - begin;
+}
+
 std::size_t valid_utf8_bytes(std::string_view text) {
   std::size_t position = 0;
   while (position < text.size()) {

@@ -23,6 +23,13 @@ struct Utf8Character {
 // Source:   The Unicode Standard 15, table 3-7.
 Utf8Character first_character(std::string_view text);
 
+// Whether Unicode counts it among its spaces (property White_Space).
+bool is_white_space(char32_t code_point);
+
+// How many bytes of white space `text` begins, or ends, with. Requires: text is UTF-8.
+std::size_t leading_white_space(std::string_view text);
+std::size_t trailing_white_space(std::string_view text);
+
 // How many bytes of `text`, from its start, are whole characters.
 std::size_t valid_utf8_bytes(std::string_view text);
 

@@ -2,159 +2,158 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <utility>
 
-#include "tqcache/base/shape.h"
+#include "tqcache/model/delta_net_weights.h"
 
 namespace tqcache::model {
 namespace {
 
-using Tensors = std::map<std::string, tensors::TensorView>;
-
-std::string describe(std::span<const std::uint64_t> shape) {
-  std::string text;
-  for (const std::uint64_t n : shape) text += (text.empty() ? "" : ", ") + std::to_string(n);
-  return "[" + text + "]";
-}
-
-Error error_at(ErrorCode code, const std::string& name, const std::string& fact) {
-  return {code, "tensor \"" + name + "\": " + fact};
-}
-
-// A tensor of this shape. Seen as a matrix, a vector has one row.
-Result<Matrix> find(const Tensors& tensors, const std::string& name,
-                    const std::vector<std::uint64_t>& shape) {
-  const auto found = tensors.find(name);
-  if (found == tensors.end()) return error_at(ErrorCode::kCorrupt, name, "missing");
-  const tensors::TensorView& tensor = found->second;
-  if (tensor.shape != shape) {
-    return error_at(
-        ErrorCode::kCorrupt, name,
-        "shape " + describe(tensor.shape) + " where the configuration wants " + describe(shape));
-  }
-  const std::uint64_t n_rows = shape.size() == 2 ? shape.front() : 1;
-  const std::uint64_t bytes_a_row = row_bytes(tensor.type, shape.back());
-  if (bytes_a_row == 0) {
-    return error_at(ErrorCode::kUnsupported, name,
-                    "type " + tensor.type_name + " (readable: F32, F16, BF16, Q8_0)");
-  }
-  if (checked_mul(n_rows, bytes_a_row) != tensor.bytes.size()) {
-    return error_at(ErrorCode::kCorrupt, name, std::to_string(tensor.bytes.size()) + " bytes");
-  }
-  return Matrix{tensor.type, static_cast<std::int64_t>(n_rows),
-                static_cast<std::int64_t>(shape.back()), tensor.bytes};
-}
-
-// Finds the tensors one after another, and keeps the first error until finish().
-class Finder {
- public:
-  explicit Finder(const Tensors& tensors) : tensors_(tensors) {}
-
-  Matrix matrix(const std::string& name, std::int64_t n_rows, std::int64_t n_cols) {
-    return take(name, {static_cast<std::uint64_t>(n_rows), static_cast<std::uint64_t>(n_cols)});
-  }
-
-  AlignedFloats vector(const std::string& name, std::int64_t size) {
-    const Matrix row = take(name, {static_cast<std::uint64_t>(size)});
-    AlignedFloats values(static_cast<std::size_t>(row.n_cols));
-    load_rows(row, 0, row.n_rows, values);
-    return values;
-  }
-
-  bool failed() const { return !first_error_.ok(); }
-  Result<void> finish() && { return std::move(first_error_); }
-
- private:
-  Matrix take(const std::string& name, const std::vector<std::uint64_t>& shape) {
-    if (failed()) return {};
-    Result<Matrix> found = find(tensors_, name, shape);
-    if (found) return *found;
-    first_error_ = std::move(found).error();
-    return {};
-  }
-
-  const Tensors& tensors_;
-  Result<void> first_error_;
-};
-
-LayerWeights read_layer(Finder& finder, const std::string& block, const ModelConfig& config) {
+AttentionWeights read_attention(TensorFinder& finder, const std::string& block,
+                                const ModelConfig& config) {
   const std::int64_t d_model = config.d_model;
-  const std::int64_t d_ff = config.d_ff;
   const std::int64_t q_size = config.n_heads * config.head_dim;
   const std::int64_t kv_size = config.n_kv_heads * config.head_dim;
+  AttentionWeights weights;
+  if (config.form.fused_projections) {
+    const Matrix all = finder.matrix(block + "attn_qkv.weight", q_size + 2 * kv_size, d_model);
+    weights.q = rows_of(all, 0, q_size);
+    weights.k = rows_of(all, q_size, kv_size);
+    weights.v = rows_of(all, q_size + kv_size, kv_size);
+  } else {
+    const std::int64_t q_rows = (config.attention_gate ? 2 : 1) * q_size;
+    weights.q = finder.matrix(block + "attn_q.weight", q_rows, d_model);
+    weights.k = finder.matrix(block + "attn_k.weight", kv_size, d_model);
+    weights.v = finder.matrix(block + "attn_v.weight", kv_size, d_model);
+  }
+  weights.output = finder.matrix(block + "attn_output.weight", d_model, q_size);
+  const bool biases = config.qkv_biases;
+  weights.q_bias = finder.vector_if(biases, block + "attn_q.bias", weights.q.n_rows);
+  weights.k_bias = finder.vector_if(biases, block + "attn_k.bias", kv_size);
+  weights.v_bias = finder.vector_if(biases, block + "attn_v.bias", kv_size);
+  weights.output_bias = finder.vector_if(config.output_bias, block + "attn_output.bias", d_model);
+  weights.q_norm = finder.norm_if(config.qk_norms, block + "attn_q_norm.weight", config.head_dim);
+  weights.k_norm = finder.norm_if(config.qk_norms, block + "attn_k_norm.weight", config.head_dim);
+  return weights;
+}
+
+// Names end in "_shexp.weight" or ".5.weight" for other feed-forwards than the layer's own.
+FeedForwardWeights read_ffn(TensorFinder& finder, const std::string& block, const std::string& end,
+                            std::int64_t d_ff, std::int64_t d_model) {
+  return {finder.matrix(block + "ffn_gate" + end, d_ff, d_model),
+          finder.matrix(block + "ffn_up" + end, d_ff, d_model),
+          finder.matrix(block + "ffn_down" + end, d_model, d_ff)};
+}
+
+FeedForwardWeights read_ffn(TensorFinder& finder, const std::string& block,
+                            const ModelConfig& config) {
+  const std::int64_t d_ff = config.d_ff;
+  if (!config.form.fused_projections) {
+    return read_ffn(finder, block, ".weight", d_ff, config.d_model);
+  }
+  const Matrix both = finder.matrix(block + "ffn_up.weight", 2 * d_ff, config.d_model);
+  return {rows_of(both, 0, d_ff), rows_of(both, d_ff, d_ff),
+          finder.matrix(block + "ffn_down.weight", config.d_model, d_ff)};
+}
+
+// All experts in three tensors, or in two.
+std::vector<FeedForwardWeights> read_stacked_experts(TensorFinder& finder, const std::string& block,
+                                                     const ExpertsConfig& experts,
+                                                     std::int64_t d_model) {
+  const std::string both_name = block + "ffn_gate_up_exps.weight";
+  const std::int64_t n = experts.count;
+  const std::int64_t d_ff = experts.d_ff;
+  std::vector<Matrix> gate, up;
+  if (finder.has(both_name)) {
+    for (const Matrix& both : finder.stack(both_name, n, 2 * d_ff, d_model)) {
+      gate.push_back(rows_of(both, 0, d_ff));
+      up.push_back(rows_of(both, d_ff, d_ff));
+    }
+  } else {
+    gate = finder.stack(block + "ffn_gate_exps.weight", n, d_ff, d_model);
+    up = finder.stack(block + "ffn_up_exps.weight", n, d_ff, d_model);
+  }
+  const auto down = finder.stack(block + "ffn_down_exps.weight", n, d_model, d_ff);
+  std::vector<FeedForwardWeights> each;
+  for (std::size_t i = 0; i < down.size(); ++i) each.push_back({gate[i], up[i], down[i]});
+  return each;
+}
+
+ExpertsWeights read_experts(TensorFinder& finder, const std::string& block,
+                            const ModelConfig& config) {
+  const ExpertsConfig& experts = config.experts;
+  ExpertsWeights weights;
+  weights.router = finder.matrix(block + "ffn_gate_inp.weight", experts.count, config.d_model);
+  if (finder.has(block + "ffn_down_exps.weight")) {
+    weights.each = read_stacked_experts(finder, block, experts, config.d_model);
+  } else {
+    for (std::int64_t i = 0; i < experts.count && !finder.failed(); ++i) {
+      const std::string end = "." + std::to_string(i) + ".weight";
+      weights.each.push_back(read_ffn(finder, block, end, experts.d_ff, config.d_model));
+    }
+  }
+  if (experts.shared_d_ff == 0) return weights;
+  weights.shared = read_ffn(finder, block, "_shexp.weight", experts.shared_d_ff, config.d_model);
+  weights.shared_gate = finder.matrix(block + "ffn_gate_inp_shexp.weight", 1, config.d_model);
+  return weights;
+}
+
+LayerWeights read_layer(TensorFinder& finder, std::int64_t index, const ModelConfig& config) {
+  const std::string block = "blk." + std::to_string(index) + ".";
+  const std::int64_t d_model = config.d_model;
   LayerWeights layer;
-  layer.attention_norm = finder.vector(block + "attn_norm.weight", d_model);
-  layer.q = finder.matrix(block + "attn_q.weight", q_size, d_model);
-  layer.k = finder.matrix(block + "attn_k.weight", kv_size, d_model);
-  layer.v = finder.matrix(block + "attn_v.weight", kv_size, d_model);
-  layer.attention_output = finder.matrix(block + "attn_output.weight", d_model, q_size);
-  layer.q_norm = finder.vector(block + "attn_q_norm.weight", config.head_dim);
-  layer.k_norm = finder.vector(block + "attn_k_norm.weight", config.head_dim);
-  layer.ffn_norm = finder.vector(block + "ffn_norm.weight", d_model);
-  layer.ffn_gate = finder.matrix(block + "ffn_gate.weight", d_ff, d_model);
-  layer.ffn_up = finder.matrix(block + "ffn_up.weight", d_ff, d_model);
-  layer.ffn_down = finder.matrix(block + "ffn_down.weight", d_model, d_ff);
+  layer.attention_norm = finder.norm(block + "attn_norm.weight", d_model);
+  if (config.layer(index).kind == LayerKind::kDeltaNet) {
+    layer.delta_net = read_delta_net(finder, block, config);
+  } else {
+    layer.attention = read_attention(finder, block, config);
+  }
+  layer.ffn_norm = finder.norm(block + std::string(config.form.ffn_norm), d_model);
+  if (config.experts.count > 0) {
+    layer.experts = read_experts(finder, block, config);
+  } else {
+    layer.ffn = read_ffn(finder, block, config);
+  }
+  layer.post_attention_norm =
+      finder.norm_if(config.post_norms, block + "post_attention_norm.weight", d_model);
+  layer.post_ffn_norm = finder.norm_if(config.post_norms, block + "post_ffw_norm.weight", d_model);
   return layer;
 }
 
-using NamePair = std::pair<std::string_view, std::string_view>;
-
-constexpr std::array<NamePair, 3> kModelNames = {{
-    {"model.embed_tokens.weight", "token_embd.weight"},
-    {"model.norm.weight", "output_norm.weight"},
-    {"lm_head.weight", "output.weight"},
-}};
-
-constexpr std::array<NamePair, 11> kLayerNames = {{
-    {"input_layernorm.weight", "attn_norm.weight"},
-    {"self_attn.q_proj.weight", "attn_q.weight"},
-    {"self_attn.k_proj.weight", "attn_k.weight"},
-    {"self_attn.v_proj.weight", "attn_v.weight"},
-    {"self_attn.o_proj.weight", "attn_output.weight"},
-    {"self_attn.q_norm.weight", "attn_q_norm.weight"},
-    {"self_attn.k_norm.weight", "attn_k_norm.weight"},
-    {"post_attention_layernorm.weight", "ffn_norm.weight"},
-    {"mlp.gate_proj.weight", "ffn_gate.weight"},
-    {"mlp.up_proj.weight", "ffn_up.weight"},
-    {"mlp.down_proj.weight", "ffn_down.weight"},
-}};
-
-std::string_view look_up(std::span<const NamePair> names, std::string_view hf_name) {
-  const auto found = std::ranges::find(names, hf_name, &NamePair::first);
-  return found == names.end() ? std::string_view() : found->second;
-}
-
-bool is_number(std::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+// Tensors that the configuration has read, or that belong to layers which are not used.
+std::int64_t count_others(const Tensors& tensors, const ModelConfig& config) {
+  std::int64_t n = 0;
+  for (const char* name :
+       {"rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"}) {
+    n += static_cast<std::int64_t>(tensors.count(name));
+  }
+  for (std::int64_t i = 0; i < config.form.n_extra_layers; ++i) {
+    const std::string block = "blk." + std::to_string(config.n_layers + i) + ".";
+    for (auto each = tensors.lower_bound(block);
+         each != tensors.end() && each->first.starts_with(block); ++each) {
+      ++n;
+    }
+  }
+  return n;
 }
 
 }  // namespace
 
 Result<Weights> read_weights(const Tensors& tensors, const ModelConfig& config) {
-  Finder finder(tensors);
+  TensorFinder finder(tensors, config.form.norm_offset);
   Weights weights;
   weights.token_embedding = finder.matrix("token_embd.weight", config.vocab_size, config.d_model);
   for (std::int64_t i = 0; i < config.n_layers && !finder.failed(); ++i) {
-    weights.layers.push_back(read_layer(finder, "blk." + std::to_string(i) + ".", config));
+    weights.layers.push_back(read_layer(finder, i, config));
   }
-  weights.output_norm = finder.vector("output_norm.weight", config.d_model);
+  weights.output_norm = finder.norm("output_norm.weight", config.d_model);
   weights.output = config.tied_embeddings
                        ? weights.token_embedding
                        : finder.matrix("output.weight", config.vocab_size, config.d_model);
+  weights.n_tensors =
+      static_cast<std::int64_t>(finder.taken().size()) + count_others(tensors, config);
   TQC_TRY(std::move(finder).finish());
   return weights;
-}
-
-std::string gguf_name(std::string_view hf_name) {
-  constexpr std::string_view kLayers = "model.layers.";
-  if (!hf_name.starts_with(kLayers)) return std::string(look_up(kModelNames, hf_name));
-  const std::string_view rest = hf_name.substr(kLayers.size());  // "3.self_attn.q_proj.weight"
-  const std::size_t dot = rest.find('.');
-  if (dot == std::string_view::npos || !is_number(rest.substr(0, dot))) return {};
-  const std::string_view name = look_up(kLayerNames, rest.substr(dot + 1));
-  if (name.empty()) return {};
-  return "blk." + std::string(rest.substr(0, dot)) + "." + std::string(name);
 }
 
 }  // namespace tqcache::model

@@ -84,15 +84,6 @@ Result<std::uint64_t> find_alignment(const Gguf& file) {
   return value;
 }
 
-Result<void> refuse_split_file(const Gguf& file) {
-  if (!file.has("split.count")) return {};
-  TQC_TRY_ASSIGN(const std::int64_t count, file.get_int("split.count"));
-  if (count <= 1) return {};
-  return error(ErrorCode::kUnsupported, "key \"split.count\": a model split into " +
-                                            std::to_string(count) +
-                                            " files, which must be merged first");
-}
-
 Result<std::string> read_name(ByteReader& in) {
   TQC_TRY_ASSIGN(std::string name, read_gguf_string(in, kMaxNameBytes));
   if (name.find('\0') != std::string::npos) {
@@ -214,7 +205,6 @@ Result<Gguf> read_gguf(ByteView file) {
   Gguf gguf;
   gguf.version = header.version;
   TQC_TRY_ASSIGN(gguf.metadata, read_gguf_metadata(in, header.n_keys));
-  TQC_TRY(refuse_split_file(gguf));
   TQC_TRY_ASSIGN(const std::uint64_t alignment, find_alignment(gguf));
   TQC_TRY_ASSIGN(std::vector<TensorInfo> infos, read_tensor_infos(in, header.n_tensors));
   if (infos.empty()) return gguf;  // a file of metadata alone need not be padded

@@ -41,10 +41,11 @@ struct Gguf {
   bool has(const std::string& key) const { return metadata.contains(key); }
 };
 
-// Bytes after the last tensor are not looked at (ggml pads them, some writers don't).
+// Bytes after the last tensor are not looked at (ggml pads them, some writers don't). A part of a
+// split model is a file as any other, and has some of the tensors (model/gguf_parts.h).
 //
 // Errors:  kTruncated, kCorrupt, kTooLarge (the limits stand in the .cpp files), kUnsupported
-//          (version 1 or above 3, big-endian, split files, nested arrays, unknown types).
+//          (version 1 or above 3, big-endian, nested arrays, unknown types).
 // Threads: any number at once; the views are as safe as the bytes.
 Result<Gguf> read_gguf(ByteView file);
 

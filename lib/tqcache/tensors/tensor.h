@@ -24,7 +24,18 @@ enum class TensorType : std::uint8_t {
   kU32,
   kU64,
   kBool,
-  kQ8_0,   // GGUF: blocks of 32 values, f16 scale and 32 i8 (34 bytes)
+  // GGUF's blocks of quantized values (tensors/block_types.h).
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kIQ4_NL,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
   kOther,  // sized and bounds-checked, but not readable here; `type_name` says what it is
 };
 

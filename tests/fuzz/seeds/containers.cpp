@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "format/file_fixture.h"
 #include "fuzz/seeds/seeds.h"
 #include "support/cache_builder.h"
 #include "tqcache/format/cache_file.h"
@@ -38,6 +39,7 @@ test::CacheBuilder small_builder(std::int64_t n_tokens) {
 struct NamedCache {
   std::string name;
   cache::Cache cache;
+  format::Compression compression = format::Compression::kZstd;
 };
 
 // A cache of each kind of layer and of side, none larger than it has to be.
@@ -45,6 +47,8 @@ std::vector<NamedCache> small_caches() {
   std::vector<NamedCache> all;
   all.push_back({"empty", small_builder(0).build()});
   all.push_back({"dense", small_builder(3).dense({1, 4}).dense({2, 3}, Dtype::kBF16).build()});
+  all.push_back({"planes", small_builder(40).dense({1, 2}).dense({1, 2}, Dtype::kF32).build(),
+                 format::Compression::kPlanes});
   all.push_back({"arrays", small_builder(2).arrays().build()});
   all.push_back({"rotating", small_builder(5).rotating({{1, 4}, 3, 1}).build()});
   all.push_back({"hidden", small_builder(4).dense({1, 2}).hide_tokens().build()});
@@ -66,6 +70,14 @@ std::vector<NamedCache> small_caches() {
     packed = small_builder(256).sides({1, 32}, Dtype::kF16, plan, Dtype::kBF16, plan).build();
     all.push_back({name + "_centred", with_zero_codes(std::move(packed))});
   }
+  // Coded by a matrix that stands in the file.
+  const codec::CodecSpec spec{.head_dim = 32,
+                              .mode = codec::Mode::kMse,
+                              .bits = 1,
+                              .rotation = codec::RotationKind::kDenseQr};
+  cache::Cache matrix = test::pack_dense(small_builder(256).dense({1, 32}).build(),
+                                         test::by_value(test::must(codec::make_parts(spec))));
+  all.push_back({"matrix", with_zero_codes(std::move(matrix))});
   return all;
 }
 
@@ -73,7 +85,8 @@ std::vector<NamedCache> small_caches() {
 
 void make_containers(const SeedFolder& files, const SeedFolder& manifests) {
   for (const NamedCache& each : small_caches()) {
-    const Bytes file = test::must(format::write_cache_bytes(each.cache, {.n_threads = 1}));
+    const Bytes file = test::must(
+        format::write_cache_bytes(each.cache, {.compression = each.compression, .n_threads = 1}));
     files.add(each.name, file);
     const auto info = test::must(format::read_cache_info(*memory_source(file)));
     manifests.add(each.name, test::must(format::encode_manifest(info)));

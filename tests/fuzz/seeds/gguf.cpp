@@ -10,6 +10,20 @@
 #include "tensors/gguf_builder.h"
 
 namespace tqcache::fuzz {
+namespace {
+
+// The tokenizer alone, of a few pieces.
+Bytes pieces(std::string_view kind) {
+  test::GgufBuilder file;
+  file.text("tokenizer.ggml.model", kind);
+  file.texts("tokenizer.ggml.tokens", {"<unk>", "<s>", "</s>", "▁", "t", "h", "▁t", "▁th"});
+  file.array<std::int32_t>("tokenizer.ggml.token_type", test::kI32, {2, 3, 3, 1, 1, 1, 1, 4});
+  file.array<float>("tokenizer.ggml.scores", test::kF32, {0, 0, 0, -3, -4, -5, -1, -2});
+  file.value<std::uint32_t>("tokenizer.ggml.unknown_token_id", test::kU32, 0);
+  return file.build();
+}
+
+}  // namespace
 
 void make_gguf(const SeedFolder& seeds) {
   seeds.add("small", test::small_gguf());
@@ -46,6 +60,8 @@ void make_gguf(const SeedFolder& seeds) {
   model.texts("tokenizer.ggml.merges", {"h e"});
   model.value<std::uint32_t>("tokenizer.ggml.eos_token_id", test::kU32, 257);
   seeds.add("model", model.build());
+  seeds.add("pieces", pieces("llama"));
+  seeds.add("unigram", pieces("t5"));
 }
 
 }  // namespace tqcache::fuzz

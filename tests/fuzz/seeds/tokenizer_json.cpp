@@ -4,6 +4,7 @@
 
 #include "fuzz/seeds/seeds.h"
 #include "model/tiny_files.h"
+#include "model/tiny_pieces.h"
 
 namespace tqcache::fuzz {
 namespace {
@@ -15,6 +16,33 @@ std::string shortened(const tiny::Json& tokenizer) {
   root["model"]["vocab"]["#"] = 0;
   std::string text = root.dump();
   return text.replace(text.find("\"#\":0"), 5, "\x1f");
+}
+
+// SentencePiece's vocabularies with few of their bytes, as a target that changes bytes likes them.
+void make_pieces(const SeedFolder& seeds) {
+  tiny::Json root = tiny::pieces_with_metaspace("first", false);
+  root["model"]["byte_fallback"] = false;
+  root["model"]["vocab"] = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}, {"▁", 3},
+                            {"t", 4},     {"h", 5},   {"▁t", 6}};
+  root["model"]["merges"] = {"▁ t"};
+  root["added_tokens"][1]["rstrip"] = true;
+  root["added_tokens"][2]["lstrip"] = true;
+  seeds.add("pieces_metaspace", root.dump());
+  root["normalizer"] = tiny::pieces()["normalizer"];
+  root["pre_tokenizer"] = nullptr;
+  root["added_tokens"][1]["normalized"] = true;
+  seeds.add("pieces_prepend", root.dump());
+  root["model"] = {{"type", "Unigram"},
+                   {"unk_id", 0},
+                   {"vocab",
+                    {{"<unk>", 0.0},
+                     {"<s>", 0.0},
+                     {"</s>", 0.0},
+                     {"▁", -2.5},
+                     {"t", -3.0},
+                     {"▁th", -4.0},
+                     {"the", -4.5}}}};
+  seeds.add("unigram", root.dump());
 }
 
 }  // namespace
@@ -39,6 +67,7 @@ void make_tokenizer_json(const SeedFolder& seeds) {
   root["model"]["ignore_merges"] = true;
   root["added_tokens"] = tiny::Json::array({tiny::added_token(1, "<x>", true)});
   seeds.add("short", root.dump());
+  make_pieces(seeds);
 }
 
 }  // namespace tqcache::fuzz

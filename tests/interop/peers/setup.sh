@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes a Python environment with the peers of the interop tests: real mlx-lm, transformers and
-# llama.cpp, in the versions of requirements.txt. What is already there is left alone. Only wheels are
-# installed; what has none, or cannot be had, is told in DIR/missing.txt, and its tests then count as
-# not run.
+# Makes a Python environment with the peers of the interop tests: real mlx-lm, transformers,
+# llama.cpp and gguf, in the versions of requirements.txt. What is already there is left alone. Only
+# wheels are installed; what has none, or cannot be had, is told in DIR/missing.txt, and its tests
+# then count as not run.
 #
 # usage: tests/interop/peers/setup.sh DIR
 set -euo pipefail

@@ -23,6 +23,10 @@ def _command_line():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tqcache", type=Path, required=True, help="the program under test")
     parser.add_argument("--source", type=Path, required=True, help="the project's sources")
+    parser.add_argument("--tensors-test", type=Path, help="the tests of lib/tqcache/tensors")
+    parser.add_argument("--tokenize-lines", type=Path, help="the library's tokenizers, for many texts")
+    parser.add_argument("--render-chats", type=Path, help="the library's chat templates")
+    parser.add_argument("--logits", type=Path, help="the program of logits.cpp")
     parser.add_argument("--mlx-lm", default="", help="version of mlx-lm that is wanted, as 0.31")
     return parser.parse_known_args()
 

@@ -1,0 +1,60 @@
+#pragma once
+// model/experts.h: a mixture of experts, of which each token goes through a few.
+//
+//   p = softmax(W_router x);  the `used` largest p choose the experts and are their weights
+//   y = sum of p_e expert_e(x), + sigmoid(w . x) shared(x) if there is a shared expert
+//
+// Tokens of a chunk are gathered by expert, so that each expert's matrices are read once. Experts
+// are added in the order of their numbers.
+//
+// Source: huggingface/transformers models/qwen3_moe and models/qwen3_next.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tqcache/base/aligned.h"
+#include "tqcache/model/config.h"
+#include "tqcache/model/gated_unit.h"
+#include "tqcache/model/weights.h"
+#include "tqcache/model/workers.h"
+
+namespace tqcache::model {
+
+class Experts {
+ public:
+  Experts(const ExpertsConfig& config, Activation activation)
+      : config_(config), unit_(activation) {}
+
+  // Shapes: x, out [n, d_model].
+  // Bytes:  identical for any number of threads.
+  void run(const ExpertsWeights& weights, std::int64_t n, std::span<const float> x,
+           std::span<float> out, const Workers& workers);
+
+  std::uint64_t scratch_bytes() const;
+
+ private:
+  // A token that goes through an expert, and with which weight.
+  struct Use {
+    std::int64_t row;
+    float weight;
+  };
+
+  void choose(const ExpertsWeights& weights, std::int64_t n, std::span<const float> x,
+              const Workers& workers);
+  void choose_for(std::int64_t row);
+  void add_expert(const FeedForwardWeights& expert, std::span<const Use> uses,
+                  std::span<const float> x, std::span<float> out, const Workers& workers);
+  void add_shared(const ExpertsWeights& weights, std::int64_t n, std::span<const float> x,
+                  std::span<float> out, const Workers& workers);
+
+  const ExpertsConfig& config_;
+  GatedUnit unit_;
+  AlignedFloats scores_;                // [n, count]
+  std::vector<std::vector<Use>> uses_;  // [count]
+  std::vector<std::int64_t> order_;     // experts, by score
+  AlignedFloats gathered_;              // [uses, d_model]
+  AlignedFloats results_;               // [uses, d_model]
+};
+
+}  // namespace tqcache::model

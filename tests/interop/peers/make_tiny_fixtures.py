@@ -1,0 +1,75 @@
+"""Makes tests/data/architectures: models of a few thousand random weights in bf16, one of each family,
+and the logits that transformers computes with them in f32.
+
+usage: make_tiny_fixtures.py FOLDER
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+import tiny_models
+
+N_TOKENS = 40
+N_VOCAB = 64
+
+SMALL = dict(vocab_size=N_VOCAB, hidden_size=32, intermediate_size=40, num_hidden_layers=2,
+             num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=512)
+SMALL_EXPERTS = dict(num_experts=4, moe_intermediate_size=16)
+SMALL_LINEAR = dict(linear_key_head_dim=16, linear_value_head_dim=24,
+                    layer_types=["linear_attention", "full_attention"])
+
+CHANGES = {
+    "llama": {},
+    "llama_biased": {},
+    "mistral": dict(sliding_window=9),
+    "qwen2": {},
+    "qwen3_moe": SMALL_EXPERTS,
+    "gemma2": dict(sliding_window=8),
+    "gemma3": dict(num_hidden_layers=3, sliding_window=7,
+                   layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+    "phi3_long": dict(hidden_size=64, num_attention_heads=2, num_key_value_heads=1,
+                      original_max_position_embeddings=128,
+                      rope_parameters=dict(
+                          rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75,
+                          short_factor=[1 + 0.2 * i for i in range(12)],
+                          long_factor=[4 + 0.2 * i for i in range(12)],
+                          original_max_position_embeddings=128)),
+    "qwen3_next": dict(SMALL_EXPERTS, shared_expert_intermediate_size=12, **SMALL_LINEAR),
+    "qwen3_5": SMALL_LINEAR,
+}
+
+
+def ids():
+    return [(7 * i * i + 3 * i + 11) % N_VOCAB for i in range(N_TOKENS)]
+
+
+@torch.no_grad()
+def write(name, root):
+    folder = root / name
+    tiny_models.FAMILIES[name][1].update({**SMALL, **CHANGES[name]})
+    model = tiny_models.make(name)
+    model.to(torch.bfloat16)
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    (folder / "model.safetensors").chmod(0o644)
+    # As saved: to() rounds what is no weight, too.
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
+                                                              attn_implementation="eager").eval()
+    logits = model(torch.tensor([ids()])).logits[0].numpy()
+    logits.astype("<f4").tofile(folder / "logits.f32")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    print(name, sum(file.stat().st_size for file in folder.iterdir()), np.abs(logits).max())
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    shutil.rmtree(target, ignore_errors=True)
+    for each in CHANGES:
+        write(each, target)

@@ -1,0 +1,153 @@
+"""Families of models against transformers: tiny models of random weights, as a Hugging Face folder and
+as a GGUF file, in f32. Logits of every token, across the edge of windows, and behind a cache that was
+saved and loaded."""
+
+import subprocess
+from functools import lru_cache
+
+import numpy as np
+
+import support
+
+peer = support.need("hf_peer")
+gguf = support.need("gguf")
+import tiny_gguf  # noqa: E402: after it is known to be there
+import tiny_models  # noqa: E402
+import torch  # noqa: E402
+
+N_TOKENS = 84
+N_BEFORE = 81  # tokens in a saved cache; the others come after it
+BOUND = 1e-3
+
+
+@lru_cache
+def model(name):
+    return tiny_models.make(name)
+
+
+@lru_cache
+def folder(name):
+    path = support.shared_folder() / name
+    path.mkdir()
+    tiny_models.save_folder(model(name), path)
+    return path
+
+
+@lru_cache
+def gguf_file(name):
+    path = support.shared_folder() / f"{name}.gguf"
+    tiny_gguf.write(model(name), path)
+    return path
+
+
+def ids_of(count):
+    return np.random.default_rng(5).integers(0, tiny_models.N_VOCAB, count).tolist()
+
+
+@lru_cache
+@torch.no_grad()
+def expected(name, count):
+    return model(name)(torch.tensor([ids_of(count)])).logits[0].numpy()
+
+
+def forms(name):
+    yield "folder", folder(name)
+    if name not in tiny_models.HF_ONLY:
+        yield "gguf", gguf_file(name)
+
+
+def relative_errors(rows, reference):
+    return np.linalg.norm(rows - reference, axis=1) / np.linalg.norm(reference, axis=1)
+
+
+class Logits(support.PeerTest):
+    def logits(self, path, prefill=(), steps=(), **files):
+        """Logits of every token that the decoder takes, by a small program of the tests."""
+        out = self.folder / "logits.f32"
+        command = [support.options().logits, path, out]
+        for flag, ids in (("--prefill", prefill), ("--steps", steps)):
+            command += [flag, ",".join(map(str, ids))] if len(ids) > 0 else []
+        for flag, file in files.items():
+            command += [f"--{flag}", file]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return np.fromfile(out, "<f4").reshape(-1, tiny_models.N_VOCAB)
+
+    def for_all(self, names, check):
+        for name in names:
+            for form, path in forms(name):
+                with self.subTest(name=name, form=form):
+                    worst = check(name, path)
+                    print(f"  {name}, {form}: relative error {worst:.2e}", flush=True)
+
+    def assert_near(self, rows, reference, bound=BOUND):
+        errors = relative_errors(rows, reference)
+        self.assertLess(errors.max(), bound, f"token {errors.argmax()}")
+        return errors.max()
+
+
+class Architectures(Logits):
+    def test_logits(self):
+        """A prompt, and the same tokens one by one."""
+        ids = ids_of(N_TOKENS)
+
+        def check(name, path):
+            reference = expected(name, N_TOKENS)
+            worst = self.assert_near(self.logits(path, prefill=ids), reference)
+            return max(worst, self.assert_near(self.logits(path, steps=ids), reference))
+        self.for_all(tiny_models.FAMILIES, check)
+
+    def test_logits_after_a_file(self):
+        """Tokens behind a saved cache: the same bits as without the file."""
+        ids = ids_of(N_TOKENS)
+
+        def check(name, path):
+            saved = self.folder / "saved.tqkv"
+            through = self.logits(path, prefill=ids[:N_BEFORE], steps=ids[N_BEFORE:], save=saved)
+            after = self.logits(path, steps=ids[N_BEFORE:], cache=saved)
+            self.assertEqual(through[N_BEFORE:].tobytes(), after.tobytes())
+            return self.assert_near(after, expected(name, N_TOKENS)[N_BEFORE:])
+        self.for_all(tiny_models.FAMILIES, check)
+
+    def test_long_prompts(self):
+        """Several token blocks, windows that end within them, and what is packed of them."""
+        ids = ids_of(600)
+
+        def check(name, path):
+            rows = self.logits(path, prefill=ids)
+            return self.assert_near(rows, expected(name, 600), 2 * BOUND)
+        self.for_all(["gemma2", "gemma3", "mistral", "qwen3_5"], check)
+
+    def test_conversion(self):
+        """Full attention is packed, everything else stays as it is."""
+        ids = ids_of(600)
+
+        def check(name, path):
+            saved, packed = self.folder / "saved.tqkv", self.folder / "packed.tqkv"
+            self.logits(path, prefill=ids[:597], save=saved)
+            self.tqcache("convert", saved, packed, "--force", "--bits", 8)
+            rows = self.logits(path, steps=ids[597:], cache=packed)
+            return self.assert_near(rows, expected(name, 600)[597:], 0.05)
+        self.for_all(["gemma3", "qwen3_next", "qwen3_5"], check)
+
+
+class Exchange(Logits):
+    """Caches of transformers, whose windows are a token shorter and whose states are transposed."""
+
+    def test_from_transformers(self):
+        tool = peer.tool(support.options().source)
+        ids = ids_of(N_TOKENS)
+        for name in sorted(tiny_models.WINDOWED | tiny_models.HYBRID):
+            with self.subTest(name=name):
+                path = self.folder / "hf.safetensors"
+                cache = peer.prefill(model(name), ids[:N_BEFORE])
+                tool.save(cache, str(path), ids[:N_BEFORE], model(name).config)
+                tqkv = self.convert(path, f"{name}.tqkv", "--bits", 16, "--model", folder(name))
+                rows = self.logits(folder(name), steps=ids[N_BEFORE:], cache=tqkv)
+                worst = self.assert_near(rows, expected(name, N_TOKENS)[N_BEFORE:])
+                print(f"  {name}, a cache of transformers: relative error {worst:.2e}", flush=True)
+
+
+if __name__ == "__main__":
+    print(peer.versions(), flush=True)
+    support.main()

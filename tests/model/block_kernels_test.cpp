@@ -1,0 +1,234 @@
+#include "tqcache/model/block_kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "support/gaussian.h"
+#include "support/random_blocks.h"
+#include "tqcache/base/half.h"
+#include "tqcache/codec/kernels.h"
+#include "tqcache/model/block_loops.h"
+#include "tqcache/model/quantized_vector.h"
+#include "tqcache/tensors/block_types.h"
+
+namespace tqcache::model {
+namespace {
+
+using tensors::BlockType;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+bool same(float a, float b) {
+  return (std::isnan(a) && std::isnan(b)) || std::memcmp(&a, &b, sizeof(float)) == 0;
+}
+
+// Ordinary values, and groups that are zero, tiny, huge or not finite.
+std::vector<float> awkward(std::size_t n, std::uint64_t seed) {
+  std::vector<float> values = test::GaussianSource(seed).vector(n);
+  test::SplitMix64 random(seed);
+  for (std::size_t i = 0; i + kGroup <= n; i += kGroup) {
+    constexpr float kFactors[] = {1.0f, 1.0f, 1.0f, 0.0f, 1e-42f, 1e-28f, 1e30f, -1.0f};
+    const float factor = kFactors[random.below(std::size(kFactors))];
+    for (std::size_t l = 0; l < kGroup; ++l) values[i + l] *= factor;
+    if (random.below(40) == 0) values[i + 5] = random.below(2) == 0 ? kInfinity : kNan;
+  }
+  return values;
+}
+
+// A vector as arrays of their own, so that tests see every number.
+struct Parts {
+  std::vector<std::int16_t> codes;
+  std::vector<std::int32_t> minus_sums;
+  std::vector<float> scales;
+
+  Parts(const BlockKernels& kernels, const std::vector<float>& x)
+      : codes(rounds(x) * 8 * 32, 7), minus_sums(rounds(x) * 24 * 4, 7), scales(rounds(x) * 8, 7) {
+    kernels.quantize(x.data(), x.size() / kGroup, codes.data(), minus_sums.data(), scales.data());
+  }
+  static std::size_t rounds(const std::vector<float>& x) { return (x.size() + 255) / 256; }
+
+  // Value i of a group.
+  int code(std::size_t group, std::size_t i) const {
+    return codes[loops::code_place(group, i / 16 * 2 + i % 2) + i % 16 / 2];
+  }
+};
+
+class FastBlocks : public testing::TestWithParam<const BlockKernels* (*)()> {
+ protected:
+  void SetUp() override {
+    if (GetParam()() == nullptr) GTEST_SKIP() << "this CPU or build has no such kernels";
+  }
+  const BlockKernels& fast() const { return *GetParam()(); }
+};
+
+constexpr const char* kSets[] = {"avx2", "avx512", "neon"};
+INSTANTIATE_TEST_SUITE_P(Sets, FastBlocks, testing::Values(avx2_blocks, avx512_blocks, neon_blocks),
+                         [](const auto& set) { return kSets[set.index]; });
+
+TEST_P(FastBlocks, QuantizeAsScalarDoes) {
+  for (std::size_t n = 0; n <= 20 * kGroup; n += kGroup) {
+    const std::vector<float> x = awkward(n, n + 1);
+    const Parts expected(scalar_blocks(), x), parts(fast(), x);
+    EXPECT_EQ(parts.codes, expected.codes);
+    EXPECT_EQ(parts.minus_sums, expected.minus_sums);
+    for (std::size_t i = 0; i < parts.scales.size(); ++i) {
+      EXPECT_TRUE(same(parts.scales[i], expected.scales[i])) << i;
+    }
+  }
+}
+
+// Rows one byte off any alignment, and in memory of exactly their size, so that a sanitizer sees a
+// read past the end.
+TEST_P(FastBlocks, DotOfEveryTypeEqualsScalarBitForBit) {
+  test::SplitMix64 random(3);
+  for (std::size_t type = 0; type < tensors::block_types().size(); ++type) {
+    const BlockType& block = tensors::block_types()[type];
+    for (std::size_t n = 0; n <= 20 * block.block_values; n += block.block_values) {
+      const QuantizedVector x(awkward(n, n + 1), scalar_blocks());
+      for (const bool any_scale : {false, true}) {
+        Bytes row(n / block.block_values * block.block_bytes + 1);
+        const auto blocks = std::span(row).subspan(1);
+        any_scale ? test::fill(blocks, random) : test::fill_blocks(block, blocks, random);
+        const float expected = scalar_blocks().dot[type](blocks.data(), x.view(), n / kGroup);
+        const float dot = fast().dot[type](blocks.data(), x.view(), n / kGroup);
+        EXPECT_TRUE(same(dot, expected)) << type << ", " << n << ": " << dot << ", " << expected;
+      }
+    }
+  }
+}
+
+TEST(QuantizedVector, HasTheNearestOfTheCodesThatReachFromLargestToLargest) {
+  const std::vector<float> x = test::GaussianSource(5).vector(4 * kGroup, 3.0f);
+  const Parts parts(scalar_blocks(), x);
+  for (std::size_t group = 0; group < 4; ++group) {
+    int largest = 0;
+    for (std::size_t i = 0; i < kGroup; ++i) {
+      const int code = parts.code(group, i);
+      const double scale = static_cast<double>(parts.scales[group]);
+      const double value = static_cast<double>(x[group * kGroup + i]);
+      EXPECT_NEAR(code * scale, value, 0.501 * scale);
+      largest = std::max(largest, std::abs(code));
+    }
+    EXPECT_EQ(largest, 32767);
+  }
+}
+
+TEST(QuantizedVector, RoundsHalvesToTheEvenNumber) {
+  std::vector<float> x(kGroup);
+  x[0] = 32767.0f, x[1] = 0.5f, x[2] = 1.5f, x[3] = -2.5f, x[4] = -32767.0f;
+  const Parts parts(scalar_blocks(), x);
+  EXPECT_EQ(parts.scales[0], 1.0f);
+  const int expected[] = {32767, 0, 2, -2, -32767};
+  for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(parts.code(0, i), expected[i]);
+}
+
+TEST(QuantizedVector, HasTheSumsOfTheCodesOfEveryLane) {
+  const Parts parts(scalar_blocks(), test::GaussianSource(6).vector(5 * kGroup));
+  for (std::size_t group = 0; group < 5; ++group) {
+    for (std::size_t l = 0; l < kGroupLanes; ++l) {
+      int sums[2] = {};
+      for (std::size_t i = 0; i < 4; ++i) {
+        sums[0] += parts.code(group, 4 * l + i);
+        sums[1] += parts.code(group, 16 + 4 * l + i);
+      }
+      EXPECT_EQ(parts.minus_sums[loops::sum_place(group, 0) + l], -sums[0]);
+      EXPECT_EQ(parts.minus_sums[loops::sum_place(group, 1) + l], -sums[1]);
+      EXPECT_EQ(parts.minus_sums[loops::sum_place(group, 2) + l], -sums[0] - sums[1]);
+    }
+  }
+}
+
+TEST(QuantizedVector, IsZeroWhereAGroupIsTinyAndBehindTheLastOne) {
+  std::vector<float> x(2 * kGroup, 1.0f);
+  for (std::size_t i = 0; i < kGroup; ++i) x[i] = std::ldexp(0.99f, -100);
+  const Parts parts(scalar_blocks(), x);
+  for (std::size_t group = 0; group < 8; ++group) {
+    EXPECT_EQ(parts.scales[group] != 0, group == 1);
+    for (std::size_t i = 0; i < kGroup; ++i) EXPECT_EQ(parts.code(group, i) != 0, group == 1);
+  }
+  x.assign(kGroup, std::ldexp(1.0f, -100));
+  EXPECT_EQ(Parts(scalar_blocks(), x).code(0, 3), 32767);
+}
+
+TEST(QuantizedVector, IsNotANumberWhereAGroupIsNotFinite) {
+  for (const float value : {kInfinity, -kInfinity, kNan, -kNan}) {
+    std::vector<float> x(2 * kGroup, 1.0f);
+    x[kGroup + 9] = value;
+    const Parts parts(scalar_blocks(), x);
+    EXPECT_EQ(parts.code(0, 9), 32767);
+    EXPECT_TRUE(std::isnan(parts.scales[1]));
+    EXPECT_EQ(parts.code(1, 9), 0);
+    const QuantizedVector vector(x, scalar_blocks());
+    EXPECT_TRUE(std::isnan(scalar_blocks().dot[0](Bytes(68).data(), vector.view(), 2)));
+  }
+}
+
+// The rule of model/block_kernels.h, told anew: terms of a lane, one after another, then the fold.
+template <class Form>
+float dot_as_stated(const std::byte* row, const Parts& x, std::size_t n_groups) {
+  constexpr std::size_t kGroups = Form::kValues / kGroup, kPerGroup = kGroup / Form::kRun;
+  float lanes[32] = {};
+  for (std::size_t g = 0; g < n_groups; ++g) {
+    const std::byte* const block = row + g / kGroups * Form::kBytes;
+    std::uint8_t code[kGroup];
+    Form::codes(block, g % kGroups, code);
+    const auto scales = Form::scales(block);
+    for (std::size_t l = 0; l < 4; ++l) {
+      for (std::size_t run = 0; run < kPerGroup; ++run) {
+        std::int64_t products = 0, sum = 0;
+        for (std::size_t i = run * Form::kRun; i < (run + 1) * Form::kRun; ++i) {
+          if (i % 16 / 4 != l) continue;
+          products += (code[i] - Form::kOffset) * x.code(g, i);
+          sum += x.code(g, i);
+        }
+        const std::size_t n = g % kGroups * kPerGroup + run;
+        float& lane = lanes[4 * (g % 8) + l];
+        lane += static_cast<float>(products) * (scales.scale[n] * x.scales[g]);
+        if (!Form::kHasMinimum) continue;
+        lane += static_cast<float>(sum) * (-scales.minimum[n] * x.scales[g]);
+      }
+    }
+  }
+  for (std::size_t half = 16; half > 0; half /= 2) {
+    for (std::size_t l = 0; l < half; ++l) lanes[l] += lanes[half + l];
+  }
+  return lanes[0];
+}
+
+template <class... Form>
+void expect_as_stated(tensors::forms::List<Form...>) {
+  const std::vector<float> x = test::GaussianSource(7).vector(768);
+  const Parts parts(scalar_blocks(), x);
+  const QuantizedVector vector(x, scalar_blocks());
+  test::SplitMix64 random(8);
+  std::size_t type = 0;
+  const auto compare = [&](auto dot) {
+    const BlockType& block = tensors::block_types()[type];
+    Bytes row(768 / block.block_values * block.block_bytes);
+    test::fill_blocks(block, row, random);
+    EXPECT_EQ(best_blocks().dot[type](row.data(), vector.view(), 24), dot(row.data(), parts, 24))
+        << type;
+    ++type;
+  };
+  (compare(dot_as_stated<Form>), ...);
+}
+
+TEST(BlockKernels, AddUpInTheStatedOrder) { expect_as_stated(tensors::forms::All{}); }
+
+TEST(BlockKernels, TheBestSetIsTheOneThatTheCodecTook) {
+  const std::string_view name = codec::best_kernels().name;
+  const BlockKernels* const expected = name == "avx512" ? avx512_blocks()
+                                       : name == "avx2" ? avx2_blocks()
+                                       : name == "neon" ? neon_blocks()
+                                                        : &scalar_blocks();
+  EXPECT_EQ(&best_blocks(), expected);
+}
+
+}  // namespace
+}  // namespace tqcache::model

@@ -1,0 +1,150 @@
+// A Redis server that is gone, slow, or says wrong things.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "store/fake_server.h"
+#include "tqcache/store/backend.h"
+
+namespace tqcache::test {
+namespace {
+
+using store::Backend;
+using testing::HasSubstr;
+
+const std::string kValue = "$5\r\nvalue\r\n";
+
+std::unique_ptr<Backend> open(const FakeServer& server, std::uint64_t max_value_bytes = 1000) {
+  store::BackendOptions options;
+  options.connect_timeout = std::chrono::milliseconds(500);
+  options.idle_timeout = std::chrono::milliseconds(200);
+  options.max_value_bytes = max_value_bytes;
+  return std::move(store::open_backend("redis://" + server.address(), options)).value();
+}
+
+Error error_of(const std::string& answer) {
+  const FakeServer server(Script{{answer}});
+  return open(server)->get("a").error();
+}
+
+TEST(RedisFaults, TellsOfAServerThatIsGone) {
+  std::string address;
+  {
+    const FakeServer server(Script{{}});
+    address = server.address();
+  }
+  const auto backend = store::open_backend("redis://" + address, {});
+  const Error error = (*backend)->get("a").error();
+  EXPECT_EQ(error.code, ErrorCode::kIo);
+  EXPECT_THAT(error.message, HasSubstr(address));
+  const auto socket = store::open_backend("redis+unix:/nowhere/socket", {});
+  EXPECT_EQ((*socket)->get("a").error().code, ErrorCode::kIo);
+}
+
+TEST(RedisFaults, GivesUpAServerThatIsSilent) {
+  const FakeServer server(Script{{kSilence}});
+  const Error error = open(server)->get("a").error();
+  EXPECT_EQ(error.code, ErrorCode::kIo);
+  EXPECT_THAT(error.message, HasSubstr("nothing for 200 ms"));
+  EXPECT_EQ(server.n_connections(), 1);  // a second wait would not help
+}
+
+TEST(RedisFaults, AsksAgainWhenAConnectionBreaks) {
+  const FakeServer server(Script{{""}, {kValue}});
+  EXPECT_TRUE(open(server)->get("a")->has_value());
+}
+
+TEST(RedisFaults, AsksAgainWhenAConnectionBreaksInTheMiddleOfAValue) {
+  const FakeServer server(Script{{"$5\r\nval"}, {kValue}});
+  const auto value = open(server)->get("a");
+  ASSERT_TRUE(value.ok()) << value.error().message;
+  EXPECT_EQ(**value, Bytes(as_bytes("value").begin(), as_bytes("value").end()));
+}
+
+TEST(RedisFaults, GivesUpWhenASecondConnectionBreaks) {
+  const FakeServer server(Script{{"$5\r\nval"}});
+  EXPECT_EQ(open(server)->get("a").error().code, ErrorCode::kIo);
+  EXPECT_EQ(server.n_connections(), 2);
+}
+
+TEST(RedisFaults, GoesOnWithANewConnectionAfterAnError) {
+  const FakeServer server(Script{{"nonsense\r\n"}, {kValue}});
+  const auto backend = open(server);
+  EXPECT_EQ(backend->get("a").error().code, ErrorCode::kCorrupt);
+  EXPECT_TRUE(backend->get("a").ok());
+}
+
+TEST(RedisFaults, RefusesWhatIsNotItsProtocol) {
+  for (const char* answer :
+       {"HTTP/1.1 400 Bad Request\r\n\r\n", ":5\r\n", "+OK\r\n", "*0\r\n", "$x\r\n", "$-5\r\n"}) {
+    EXPECT_EQ(error_of(answer).code, ErrorCode::kCorrupt) << answer;
+  }
+}
+
+TEST(RedisFaults, TakesNoMoreThanTheLargestValue) {
+  EXPECT_EQ(error_of("$1001\r\n" + std::string(1001, 'x') + "\r\n").code, ErrorCode::kTooLarge);
+  // The length is no promise: this one goes on for ever, as far as anyone can tell.
+  EXPECT_EQ(error_of("$500000\r\n" + std::string(200'000, 'x')).code, ErrorCode::kTooLarge);
+}
+
+TEST(RedisFaults, TellsWhyItWasRefused) {
+  EXPECT_EQ(error_of("-LOADING the dataset\r\n").code, ErrorCode::kBusy);
+  EXPECT_EQ(error_of("-CLUSTERDOWN no slot\r\n").code, ErrorCode::kBusy);
+  EXPECT_EQ(error_of("-OOM command not allowed\r\n").code, ErrorCode::kTooLarge);
+  EXPECT_EQ(error_of("-NOAUTH Authentication required.\r\n").code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of("-WRONGTYPE not a string\r\n").code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of("-ERR unknown command `GET`\r\n").code, ErrorCode::kUnsupported);
+  EXPECT_THAT(error_of("-NOPERM \x1b[31m\x07\r\n").message, HasSubstr("refused: NOPERM ?[31m?"));
+}
+
+TEST(RedisFaults, FollowsARedirection) {
+  const FakeServer other(Script{{kValue}});
+  const FakeServer first(Script{{"-MOVED 15495 " + other.address() + "\r\n", "-ERR no\r\n"}});
+  EXPECT_TRUE(open(first)->get("a")->has_value());
+}
+
+TEST(RedisFaults, AsksForTheSlotsOnce) {
+  // One node has all slots; what is asked afterwards goes there.
+  const FakeServer other(Script{{kValue, kValue}});
+  const std::string port = other.address().substr(other.address().find(':') + 1);
+  const std::string slots =
+      "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:" + port + "\r\n";
+  const FakeServer first(Script{{"-MOVED 15495 " + other.address() + "\r\n", slots}});
+  const auto backend = open(first);
+  EXPECT_TRUE(backend->get("a").ok());
+  EXPECT_TRUE(backend->get("b").ok());
+  EXPECT_EQ(first.n_connections(), 1);
+}
+
+TEST(RedisFaults, FollowsARedirectionForOneCommand) {
+  const FakeServer other(Script{{"+OK\r\n" + kValue}});
+  const FakeServer first(Script{{"-ASK 15495 " + other.address() + "\r\n", kValue}});
+  const auto backend = open(first);
+  EXPECT_TRUE(backend->get("a")->has_value());
+  EXPECT_TRUE(backend->get("a")->has_value());
+  EXPECT_EQ(other.n_connections(), 1);
+}
+
+TEST(RedisFaults, GivesUpNodesThatPointAtEachOther) {
+  // An empty host means the node itself.
+  const FakeServer server(Script{std::vector<std::string>(50, "-ASK 1 :0\r\n")});
+  EXPECT_EQ(open(server)->get("a").error().code, ErrorCode::kInvalidArgument);  // no such port
+  const std::string itself(":" + server.address().substr(server.address().find(':') + 1));
+  const FakeServer circle(
+      Script{std::vector<std::string>(50, "-MOVED 1 127.0.0.1" + itself + "\r\n")});
+  EXPECT_FALSE(open(circle)->get("a").ok());
+}
+
+TEST(RedisFaults, RefusesAListingThatIsNone) {
+  for (const char* scan : {"*0\r\n", "*2\r\n$1\r\n0\r\n$1\r\nx\r\n", "*2\r\n$-1\r\n*0\r\n",
+                           "*2\r\n$1\r\n0\r\n*1\r\n$5\r\nother\r\n"}) {
+    const FakeServer server(Script{{"-ERR no cluster\r\n", scan}});
+    const Result<void> done =
+        open(server)->list("", [](const store::Entry&) -> Result<void> { return {}; });
+    ASSERT_FALSE(done.ok()) << scan;
+    EXPECT_EQ(done.error().code, ErrorCode::kCorrupt) << scan;
+  }
+}
+
+}  // namespace
+}  // namespace tqcache::test

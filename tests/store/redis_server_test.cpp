@@ -1,0 +1,177 @@
+// Real Redis servers that these tests start, stop and fill themselves, and what a real one refuses.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "store/server_url.h"
+#include "store/values.h"
+#include "support/temp_dir.h"
+#include "tqcache/store/backend.h"
+
+namespace tqcache::test {
+namespace {
+
+using store::Backend;
+
+// A server of its own, on a socket in a folder.
+class RedisServer : public testing::Test {
+ protected:
+  // What store/backend.h asks of everyone who wants to be told of broken connections.
+  RedisServer() { ::signal(SIGPIPE, SIG_IGN); }
+  ~RedisServer() override { stop(); }
+
+  void start(std::vector<std::string> more = {}) {
+    std::vector<std::string> words = {"redis-server",
+                                      "--port",
+                                      "0",
+                                      "--unixsocket",
+                                      socket_,
+                                      "--save",
+                                      "",
+                                      "--appendonly",
+                                      "no",
+                                      "--logfile",
+                                      (folder_ / "log").string()};
+    words.insert(words.end(), more.begin(), more.end());
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    child_ = ::fork();
+    if (child_ == 0) {
+      ::execvp(argv[0], argv.data());
+      ::_exit(127);
+    }
+    const auto store = open();
+    for (int i = 0; i < 200 && !store->exists("a"); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    ASSERT_TRUE(store->exists("a").ok()) << "redis-server does not answer";
+  }
+
+  void stop() {
+    if (child_ < 0) return;
+    ::kill(child_, SIGKILL);
+    ::waitpid(child_, nullptr, 0);
+    child_ = -1;
+  }
+
+  std::unique_ptr<Backend> open(const std::string& query = "") const {
+    auto opened = store::open_backend("redis+unix:" + socket_ + query, {});
+    if (!opened) throw std::runtime_error(opened.error().message);
+    return std::move(opened).value();
+  }
+
+  TempDir folder_;
+  std::string socket_ = (folder_ / "socket").string();
+  pid_t child_ = -1;
+};
+
+TEST_F(RedisServer, IsReachedAgainAfterARestart) {
+  start();
+  const auto store = open();
+  ASSERT_TRUE(store->put("a", as_bytes("value")).ok());
+  stop();
+  EXPECT_EQ(store->get("a").error().code, ErrorCode::kIo);
+  start();
+  const auto value = store->get("a");
+  ASSERT_TRUE(value.ok()) << value.error().message;
+  EXPECT_FALSE(value->has_value());  // it keeps nothing on disk
+  EXPECT_TRUE(store->put("a", as_bytes("value")).ok());
+}
+
+TEST_F(RedisServer, ShowsNoPartOfAValueWhenItIsRestartedInTheMiddle) {
+  start();
+  const Bytes value = value_of("a", 8 << 20);
+  const auto store = open();
+  std::thread writer([&] {
+    for (int i = 0; i < 30; ++i) (void)store->put("k/" + std::to_string(i), value).ok();
+  });
+  stop();
+  start();
+  writer.join();
+  const std::vector<std::string> keys = {"k/0", "k/10", "k/20", "k/29"};
+  const Result<void> done =
+      store->get(keys, [&](std::size_t, std::optional<ByteView> found) -> Result<void> {
+        EXPECT_TRUE(!found || std::ranges::equal(*found, value));
+        return {};
+      });
+  EXPECT_TRUE(done.ok()) << done.error().message;
+}
+
+TEST_F(RedisServer, SaysThatItIsFull) {
+  start({"--maxmemory", "4mb", "--maxmemory-policy", "noeviction"});
+  const auto store = open();
+  Result<store::PutOutcome> outcome = store->put("k/0", Bytes(1 << 20));
+  for (int i = 1; i < 20 && outcome; ++i)
+    outcome = store->put("k/" + std::to_string(i), Bytes(1 << 20));
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_EQ(outcome.error().code, ErrorCode::kTooLarge);
+  EXPECT_TRUE(store->get("k/0")->has_value());
+}
+
+TEST_F(RedisServer, MayDropWhatItLikes) {
+  start({"--maxmemory", "6mb", "--maxmemory-policy", "allkeys-lru"});
+  const auto store = open();
+  std::vector<std::string> keys;
+  for (int i = 0; i < 20; ++i) {
+    keys.push_back("k/" + std::to_string(i));
+    ASSERT_TRUE(store->put(keys.back(), value_of(keys.back(), 1 << 20)).ok());
+  }
+  int n_found = 0;
+  const Result<void> done =
+      store->get(keys, [&](std::size_t i, std::optional<ByteView> value) -> Result<void> {
+        EXPECT_TRUE(!value || std::ranges::equal(*value, value_of(keys[i], 1 << 20)));
+        n_found += value ? 1 : 0;
+        return {};
+      });
+  EXPECT_TRUE(done.ok()) << done.error().message;
+  EXPECT_GT(n_found, 0);
+  EXPECT_LT(n_found, 20);
+}
+
+TEST_F(RedisServer, DropsABlobAfterItsTime) {
+  start();
+  const auto store = open("?ttl=1");
+  ASSERT_TRUE(store->put("a", as_bytes("value")).ok());
+  for (int i = 0; i < 200 && *store->exists("a"); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_FALSE(store->get("a")->has_value());
+}
+
+TEST_F(RedisServer, KeepsStoresOfDifferentDatabasesAndPrefixesApart) {
+  start();
+  ASSERT_TRUE(open("?db=1&prefix=x:")->put("a", as_bytes("value")).ok());
+  EXPECT_TRUE(open("?db=1&prefix=x:")->get("a")->has_value());
+  EXPECT_FALSE(open("?db=2&prefix=x:")->get("a")->has_value());
+  EXPECT_FALSE(open("?db=1&prefix=y:")->get("a")->has_value());
+}
+
+TEST_F(RedisServer, IsNotAskedByTheWrongUser) {
+  const std::string url = server_url("TQCACHE_TEST_REDIS");
+  const std::string address = url.substr(url.find('@') + 1);
+  for (const std::string login : {"", ":wrong@", "nobody:secret@"}) {
+    const auto store = store::open_backend("redis://" + login + address, {});
+    const auto value = (*store)->get("a");
+    ASSERT_FALSE(value.ok()) << login;
+    EXPECT_EQ(value.error().code, ErrorCode::kInvalidArgument) << value.error().message;
+  }
+}
+
+TEST_F(RedisServer, IsNeverSentMoreThanItTakes) {
+  start();
+  const auto store = open();
+  // Memory that nobody touches.
+  const std::unique_ptr<std::byte[]> bytes(new std::byte[store::kMaxValueBytes + 1]);
+  const auto outcome = store->put("a", {bytes.get(), store::kMaxValueBytes + 1});
+  EXPECT_EQ(outcome.error().code, ErrorCode::kTooLarge);
+  EXPECT_TRUE(store->put("b", {}).ok());
+}
+
+}  // namespace
+}  // namespace tqcache::test

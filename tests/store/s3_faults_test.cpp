@@ -1,0 +1,180 @@
+// An S3 service that is gone, slow, or says wrong things.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "store/fake_server.h"
+#include "tqcache/store/backend.h"
+
+namespace tqcache::test {
+namespace {
+
+using store::Backend;
+using store::Entry;
+using store::PutOutcome;
+using testing::HasSubstr;
+
+std::string http(int status, const std::string& body = "", const std::string& headers = "") {
+  return "HTTP/1.1 " + std::to_string(status) +
+         " x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" + headers + "\r\n" + body;
+}
+
+std::string error_body(const std::string& code) {
+  return "<?xml version=\"1.0\"?><Error><Code>" + code + "</Code><Message>words</Message></Error>";
+}
+
+class S3Faults : public testing::Test {
+ protected:
+  S3Faults() {
+    ::setenv("AWS_ACCESS_KEY_ID", "id", 1);
+    ::setenv("AWS_SECRET_ACCESS_KEY", "key", 1);
+  }
+
+  static std::unique_ptr<Backend> open(const std::string& address, const std::string& more = "") {
+    store::BackendOptions options;
+    options.connect_timeout = std::chrono::milliseconds(500);
+    options.idle_timeout = std::chrono::milliseconds(500);
+    options.max_value_bytes = 1000;
+    auto opened = store::open_backend("s3://bucket?endpoint=http://" + address + more, options);
+    if (!opened) throw std::runtime_error(opened.error().message);
+    return std::move(opened).value();
+  }
+
+  static Error error_of(const std::string& answer) {
+    const FakeServer server(Script{{answer}});
+    return open(server.address())->get("a").error();
+  }
+
+  static Result<void> list(const std::string& body, const std::string& headers,
+                           std::vector<Entry>& entries) {
+    const FakeServer server(Script{{http(200, body, headers)}});
+    return open(server.address())->list("", [&](const Entry& entry) -> Result<void> {
+      entries.push_back(entry);
+      return {};
+    });
+  }
+};
+
+TEST_F(S3Faults, WantsToKnowWhoAsks) {
+  ::unsetenv("AWS_SECRET_ACCESS_KEY");
+  const auto backend = store::open_backend("s3://bucket", {});
+  ASSERT_FALSE(backend.ok());
+  EXPECT_EQ(backend.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(backend.error().message, HasSubstr("AWS_SECRET_ACCESS_KEY"));
+}
+
+TEST_F(S3Faults, TellsOfAServiceThatIsGone) {
+  std::string address;
+  {
+    const FakeServer server(Script{{}});
+    address = server.address();
+  }
+  EXPECT_EQ(open(address)->get("a").error().code, ErrorCode::kIo);
+}
+
+TEST_F(S3Faults, GivesUpAServiceThatIsSilent) {
+  const FakeServer server(Script{{kSilence}});
+  EXPECT_EQ(open(server.address())->get("a").error().code, ErrorCode::kIo);
+}
+
+TEST_F(S3Faults, AsksAgainWhenAConnectionBreaksInTheMiddleOfAValue) {
+  const std::string whole = http(200, "value");
+  const FakeServer server(Script{{whole.substr(0, whole.size() - 2)}, {whole}});
+  const auto value = open(server.address())->get("a");
+  ASSERT_TRUE(value.ok()) << value.error().message;
+  EXPECT_EQ((*value)->size(), 5u);
+}
+
+TEST_F(S3Faults, GivesUpWhenASecondConnectionBreaks) {
+  const std::string whole = http(200, "value");
+  EXPECT_EQ(error_of(whole.substr(0, whole.size() - 2)).code, ErrorCode::kIo);
+}
+
+TEST_F(S3Faults, RefusesWhatIsNotItsProtocol) {
+  EXPECT_EQ(error_of("-ERR unknown command\r\n").code, ErrorCode::kIo);  // libcurl's word
+  EXPECT_EQ(error_of(http(202)).code, ErrorCode::kCorrupt);
+}
+
+TEST_F(S3Faults, TakesNoMoreThanTheLargestValue) {
+  EXPECT_EQ(error_of(http(200, std::string(1001, 'x'))).code, ErrorCode::kTooLarge);
+  EXPECT_EQ(error_of("HTTP/1.1 200 x\r\n\r\n" + std::string(5000, 'x')).code, ErrorCode::kTooLarge);
+}
+
+TEST_F(S3Faults, TellsWhyItWasRefused) {
+  const Error denied = error_of(http(403, error_body("AccessDenied")));
+  EXPECT_EQ(denied.code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(denied.message, HasSubstr("HTTP 403 AccessDenied"));
+  EXPECT_EQ(error_of(http(404, error_body("NoSuchBucket"))).code, ErrorCode::kNotFound);
+  EXPECT_EQ(error_of(http(503, error_body("SlowDown"))).code, ErrorCode::kBusy);
+  EXPECT_EQ(error_of(http(403, error_body("QuotaExceeded"))).code, ErrorCode::kTooLarge);
+  EXPECT_EQ(error_of(http(507)).code, ErrorCode::kTooLarge);
+  EXPECT_EQ(error_of(http(301, error_body("PermanentRedirect"))).code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of(http(405)).code, ErrorCode::kUnsupported);
+  EXPECT_THAT(error_of(http(403, error_body("\x7f\n"))).message, HasSubstr("HTTP 403 ??"));
+}
+
+TEST_F(S3Faults, MissesAKeyThatIsNotThere) {
+  const FakeServer server(Script{{http(404, error_body("NoSuchKey"))}});
+  EXPECT_FALSE(open(server.address())->get("a")->has_value());
+}
+
+TEST_F(S3Faults, LooksBeforeItPutsWhereThereAreNoConditions) {
+  const FakeServer server(Script{{http(501, error_body("NotImplemented")), http(404), http(200)}});
+  const auto backend = open(server.address());
+  const auto outcome = backend->put("a", {});
+  ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+  EXPECT_EQ(*outcome, PutOutcome::kStored);
+}
+
+TEST_F(S3Faults, RemembersThatThereAreNoConditions) {
+  const FakeServer server(Script{{http(501), http(404), http(200), http(200)}});
+  const auto backend = open(server.address());
+  EXPECT_EQ(*backend->put("a", {}), PutOutcome::kStored);
+  EXPECT_EQ(*backend->put("a", {}), PutOutcome::kExisted);  // by HEAD alone
+}
+
+TEST_F(S3Faults, PutsAgainWhatAnotherWasPutting) {
+  const FakeServer server(Script{{http(409), http(412)}});
+  EXPECT_EQ(*open(server.address())->put("a", {}), PutOutcome::kExisted);
+  const FakeServer stubborn(Script{std::vector<std::string>(9, http(409))});
+  EXPECT_EQ(open(stubborn.address())->put("a", {}).error().code, ErrorCode::kBusy);
+}
+
+const std::string kObject =
+    "<Contents><Key>b/1</Key><Size>7</Size><LastModified>2026-11-22T10:00:00.000Z</LastModified></"
+    "Contents>";
+
+TEST_F(S3Faults, CountsTimeByTheClockOfTheService) {
+  std::vector<Entry> entries;
+  const std::string body = "<ListBucketResult>" + kObject + "</ListBucketResult>";
+  ASSERT_TRUE(list(body, "Date: Sun, 22 Nov 2026 10:01:40 GMT\r\n", entries).ok());
+  ASSERT_TRUE(list(body, "date:Sun, 22 Nov 2026 09:00:00 GMT\r\n", entries).ok());
+  ASSERT_TRUE(list(body, "", entries).ok());
+  ASSERT_EQ(entries.size(), 3u);
+  EXPECT_EQ(entries[0].key, "b/1");
+  EXPECT_EQ(entries[0].bytes, 7u);
+  EXPECT_EQ(entries[0].idle, std::chrono::seconds(100));
+  EXPECT_EQ(entries[1].idle, std::chrono::seconds(0));
+  EXPECT_FALSE(entries[2].idle.has_value());
+}
+
+TEST_F(S3Faults, RefusesAListingThatIsNone) {
+  std::vector<Entry> entries;
+  EXPECT_EQ(list("value", "", entries).error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(list("<Other/>", "", entries).error().code, ErrorCode::kCorrupt);
+}
+
+TEST_F(S3Faults, EndsAListingThatGoesRoundInCircles) {
+  const std::string body =
+      "<ListBucketResult><IsTruncated>true</IsTruncated>"
+      "<NextContinuationToken>t</NextContinuationToken></ListBucketResult>";
+  const FakeServer server(Script{{http(200, body), http(200, body)}});
+  const Result<void> done =
+      open(server.address())->list("", [](const Entry&) -> Result<void> { return {}; });
+  ASSERT_FALSE(done.ok());
+  EXPECT_EQ(done.error().code, ErrorCode::kCorrupt);
+}
+
+}  // namespace
+}  // namespace tqcache::test
