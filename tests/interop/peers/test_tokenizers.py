@@ -12,7 +12,7 @@ from functools import lru_cache
 import support
 
 transformers = support.need("transformers")
-sentencepiece = support.need("sentencepiece")
+support.need("sentencepiece")
 import mixed_text  # noqa: E402: after it is known that the test runs
 import tokenizer_families  # noqa: E402
 
@@ -112,19 +112,15 @@ class SentencePiece(Tokenizers):
                 self.compare(family)
 
     def gguf_texts(self, family):
-        """Texts that spell a space with its mark are left out where that is something else: where words
-        of the file hold spaces, and where SentencePiece is the reference, which takes marks away with
-        the spaces at the end of a text. To it nothing is special, either."""
-        left_out = [tokenizer_families.MARK] if family.name == "gemma" else []
-        if isinstance(family.of_gguf, sentencepiece.SentencePieceProcessor):
-            left_out = [tokenizer_families.MARK, "<pad>", "</s>", "<unk>"]
-        return [text for text in lines() if not any(name in text for name in left_out)]
+        """Where words of the file hold spaces, without texts that spell one with its mark: transformers'
+        words are spelled that way."""
+        if family.name != "gemma":
+            return lines()
+        return [text for text in lines() if tokenizer_families.MARK not in text]
 
     def expected_of_gguf(self, family, texts):
         if family.of_gguf is None:
             return [pair[0] for pair in theirs(folder_of(family), texts)]
-        if isinstance(family.of_gguf, sentencepiece.SentencePieceProcessor):
-            return [family.of_gguf.encode(text) + [1] for text in texts]
         folder = support.shared_folder() / f"{family.name}-gguf"
         folder.mkdir()
         family.of_gguf.save(str(folder / "tokenizer.json"))
@@ -134,7 +130,7 @@ class SentencePiece(Tokenizers):
         for family in sentencepiece_families():
             with self.subTest(family=family.name):
                 texts = self.gguf_texts(family)
-                self.assertGreater(len(texts), 0.8 * N_LINES)
+                self.assertGreater(len(texts), 0.9 * N_LINES)
                 answer = ours(folder_of(family) / "model.gguf", texts)
                 self.assert_same([pair[0] for pair in answer["texts"]],
                                  self.expected_of_gguf(family, texts), texts,

@@ -293,23 +293,31 @@ def gemma(folder, corpus):
     return Family("gemma", tokenizer, gguf)
 
 
+def _unigram_tokenizer(pieces, normalizer, pretokenizer):
+    tokenizer = Tokenizer(models.Unigram(list(zip(pieces.texts, pieces.scores)), unk_id=2))
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    if pretokenizer:
+        tokenizer.pre_tokenizer = pretokenizer
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>",
+                                                             special_tokens=[("</s>", 1)])
+    pieces.added_tokens(tokenizer)
+    return tokenizer
+
+
 def _unigram(name, folder, corpus, normalizer, pretokenizer):
     spm = _train_spm(folder, name, corpus, model_type="unigram", vocab_size=N_TOKENS, pad_id=0,
                      eos_id=1, unk_id=2, bos_id=-1, character_coverage=0.99)
     pieces = Pieces(spm)
-    tokenizer = Tokenizer(models.Unigram(list(zip(pieces.texts, pieces.scores)), unk_id=2))
-    if normalizer:
-        tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = pretokenizer
+    tokenizer = _unigram_tokenizer(pieces, normalizer, pretokenizer)
     tokenizer.decoder = decoders.Metaspace(MARK, prepend_scheme="always")
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>",
-                                                             special_tokens=[("</s>", 1)])
-    pieces.added_tokens(tokenizer)
     gguf = {**pieces.gguf(eos_token_id=1, unknown_token_id=2, add_bos_token=False,
                           add_eos_token=True, add_space_prefix=True,
                           remove_extra_whitespaces=True),
             "tokenizer.ggml.model": "t5"}
-    return Family(name, tokenizer, gguf, of_gguf=spm)
+    return Family(name, tokenizer, gguf, of_gguf=_unigram_tokenizer(pieces, normalizers.Sequence(
+        [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " "),
+         normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)]), None))
 
 
 def t5(folder, corpus):
