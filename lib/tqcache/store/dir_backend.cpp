@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <future>
+#include <set>
 #include <system_error>
 
 #include "tqcache/base/file.h"
@@ -31,10 +32,21 @@ class DirBackend : public Backend {
  private:
   Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
     std::vector<PutOutcome> outcomes;
-    for (std::size_t i = 0; i < blobs.size(); i += kFilesAtOnce) {
-      TQC_TRY(put_some(blobs.subspan(i, std::min(kFilesAtOnce, blobs.size() - i)), outcomes));
+    for (std::size_t i = 0; i < blobs.size();) {
+      const std::size_t count = blobs_at_once(blobs.subspan(i));
+      TQC_TRY(put_some(blobs.subspan(i, count), outcomes));
+      i += count;
     }
     return outcomes;
+  }
+
+  // None of them has the key of another, as they get their names in no order.
+  static std::size_t blobs_at_once(std::span<const Blob> blobs) {
+    std::set<std::string_view> keys;
+    while (keys.size() < std::min(blobs.size(), kFilesAtOnce)) {
+      if (!keys.insert(blobs[keys.size()].key).second) break;
+    }
+    return keys.size();
   }
 
   // Rows first, and again in the end: an index that was made anew meanwhile may not have them.
