@@ -102,6 +102,16 @@ TEST_F(GgufParts, AreTheSameAsTheModelInOneFile) {
   EXPECT_EQ(parts->identity.weights_fingerprint, whole->identity.weights_fingerprint);
 }
 
+// What a model is also depends on which tensors it has, wherever they are.
+TEST_F(GgufParts, MayHaveTheOutputMatrixInALaterOne) {
+  parts_[2].tensors["lm_head.weight"] = tiny::shapes().at("model.embed_tokens.weight");
+  parts_[0].n_tensors = 25;
+  write();
+  const auto model = load_model(dir_ / name(0));
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  EXPECT_FALSE((*model)->config.tied_embeddings);
+}
+
 TEST_F(GgufParts, AreNamedByTheFirst) {
   write();
   expect_refused(ErrorCode::kInvalidArgument, "name the one that ends in -00001-of-00003.gguf",

@@ -79,7 +79,7 @@ Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path) {
   if (!is_gguf(mapped.bytes())) return Error{ErrorCode::kCorrupt, kNoModel};
   TQC_TRY_ASSIGN(const tensors::Gguf file, tensors::read_gguf(mapped.bytes()));
   TQC_TRY_ASSIGN(ModelTensors tensors, map_gguf_parts(path, std::move(mapped), file));
-  TQC_TRY_ASSIGN(ModelConfig config, read_gguf_config(file));
+  TQC_TRY_ASSIGN(ModelConfig config, read_gguf_config(file, tensors.by_name));
   TQC_TRY_ASSIGN(Tokenizer tokenizer, Tokenizer::from_gguf(file));
   return assemble(std::move(config), std::move(tokenizer), tensors.by_name,
                   std::move(tensors.files));
