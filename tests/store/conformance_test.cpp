@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Store, AnyStore, testing::ValuesIn(engines()),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST_P(AnyStore, GivesBackWhatWasPut) {
-  for (const std::size_t size : {0, 1, 4096, 5 << 20}) {
+  for (const std::size_t size : {0U, 1U, 4096U, 5U << 20U}) {
     const std::string key = "b/0/" + std::to_string(size);
     const Bytes value = value_of(key, size);
     EXPECT_EQ(put(key, value), PutOutcome::kStored);
