@@ -34,11 +34,12 @@ struct Flags {
   std::string routing = "spread";
   std::int64_t n_kept = 0;
   double warm_up = 0.5;
+  std::string states = "all";
   std::int64_t n_layers = 32, n_kv_heads = 8, head_dim = 128;
   double turbo_bits = 4.125, archive_bits = 3.0;
   double blob_mib = 2;
-  double prefill_rate = 0, decode_rate = 0;  // tokens a second
-  double get_rate = 0, put_rate = 0;         // bytes a second of one engine
+  double prefill_rate = 0;            // tokens a second
+  double get_rate = 0, put_rate = 0;  // bytes a second of one engine
   double round_trip_ms = 0;
   bool as_json = false, as_csv = false;
 };
@@ -49,11 +50,11 @@ struct Row {
   Outcome outcome;
 };
 
-// Seconds of a machine that a request takes, with and without a store; puts are done meanwhile.
+// Seconds that prompts take, until their last token is read: without a store, and with one. What is
+// said behind them takes as long either way, and is stored meanwhile.
 double seconds_without(const Flags& flags, const Counts& c) {
-  if (flags.prefill_rate <= 0 || flags.decode_rate <= 0) return std::nan("");
-  return static_cast<double>(c.prompt_tokens) / flags.prefill_rate +
-         static_cast<double>(c.answer_tokens) / flags.decode_rate;
+  if (flags.prefill_rate <= 0) return std::nan("");
+  return static_cast<double>(c.prompt_tokens) / flags.prefill_rate;
 }
 
 double seconds_with(const Flags& flags, const Counts& c) {
@@ -121,7 +122,7 @@ std::vector<Column> columns() {
          return (seconds_without(f, c) - seconds_with(f, c)) / c.seconds;
        }},
       {"s/req", 3, [](F f, R r) { return each(seconds_with(f, r.outcome.counts), r); }},
-      {"s/req-none", 3, [](F f, R r) { return each(seconds_without(f, r.outcome.counts), r); }},
+      {"s/req-bare", 3, [](F f, R r) { return each(seconds_without(f, r.outcome.counts), r); }},
       {"carried/s", 3, [](F f, R r) { return carried(seconds_with(f, r.outcome.counts), r); }},
       {"engines", 3, [](F f, R r) { return engines(f, r.outcome.counts); }},
   };
@@ -205,6 +206,7 @@ Machines machines_of(const Flags& flags, const Row& row) {
   machines.n_machines = row.n_machines;
   machines.routing = flags.routing == "sticky" ? Routing::kSticky : Routing::kSpread;
   machines.n_kept = flags.n_kept;
+  machines.stores_states = flags.states == "all";
   machines.warm_up = flags.warm_up;
   return machines;
 }
@@ -261,6 +263,8 @@ void add_setup(CLI::App& app, Flags& f) {
       ->check(CLI::IsMember({"sticky", "spread"}));
   add("--kept", f.n_kept, "system prompts that are never evicted, the most common ones")
       ->check(CLI::Range(0, 10'000'000));
+  add("--states", f.states, "all: what stands behind the last block is stored, too; none")
+      ->check(CLI::IsMember({"all", "none"}));
   add("--warm-up", f.warm_up, "share of the requests that are not counted")
       ->check(CLI::Range(0.0, 0.99));
 }
@@ -277,8 +281,6 @@ void add_costs(CLI::App& app, Flags& f) {
   add("--archive-bits", f.archive_bits, "a value in an archive")->check(CLI::Range(0.5, 32.0));
   add("--blob-mib", f.blob_mib, "largest blob, MiB")->check(CLI::Range(0.001, 512.0));
   add("--prefill-rate", f.prefill_rate, "tokens a second; 0: not told")
-      ->check(CLI::NonNegativeNumber);
-  add("--decode-rate", f.decode_rate, "tokens a second; 0: not told")
       ->check(CLI::NonNegativeNumber);
   add("--get-rate", f.get_rate, "bytes a second of an engine; 0: not told")
       ->check(CLI::NonNegativeNumber);

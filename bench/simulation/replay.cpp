@@ -114,6 +114,7 @@ class Replay {
   // The state behind what was said before, if all blocks before it were found.
   bool fetch_state(const Request& request, std::size_t found, const BlockStore* near) {
     const std::int64_t blocks = final_blocks(request.known_tokens);
+    if (!m_.stores_states) return false;
     if (blocks == 0 || static_cast<std::int64_t>(found) < blocks) return false;
     return fetch_one(state_of(request, request.known_tokens), near);
   }
@@ -139,7 +140,8 @@ class Replay {
   void store(const Request& request, bool goes_on, BlockStore* near) {
     const auto before = static_cast<std::size_t>(final_blocks(request.known_tokens));
     if (goes_on) insert_state(before, state_of(request, request.known_tokens));
-    if (!chain_.empty()) chain_.push_back(state_of(request, request.all_tokens()));
+    if (m_.stores_states && !chain_.empty())
+      chain_.push_back(state_of(request, request.all_tokens()));
     if (near != nullptr) near->use(chain_);
     const Added added = shared_.use(chain_);
     counts_.put_bytes += added.bytes;

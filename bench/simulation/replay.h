@@ -34,9 +34,10 @@ struct Machines {
   std::uint64_t local_bytes = 0;                      // of each machine; 0: there is none
   std::int64_t n_machines = 1;
   Routing routing = Routing::kSpread;
-  std::int64_t n_kept = 0;  // of the most common system prompts, which are never evicted
-  double warm_up = 0.5;     // of the requests, which are not counted
-  std::uint64_t seed = 1;   // of the routing
+  std::int64_t n_kept = 0;    // of the most common system prompts, which are never evicted
+  bool stores_states = true;  // what stands behind a prompt's last block
+  double warm_up = 0.5;       // of the requests, which are not counted
+  std::uint64_t seed = 1;     // of the routing
 };
 
 // Sums over all requests that count. What goes over the network is the shared store's.

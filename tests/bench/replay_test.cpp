@@ -97,6 +97,15 @@ TEST(Replay, StoresNoStateWithoutABlockBeforeIt) {
   EXPECT_EQ(outcome.counts.put_bytes, 256u + 2 * 45);
 }
 
+TEST(Replay, ReadsTailsAgainWhereStatesAreNotStored) {
+  Machines blocks_only = one_machine();
+  blocks_only.stores_states = false;
+  const Counts c = replay(three_requests(), blocks_only).counts;
+  EXPECT_EQ(c.reused_tokens, 512 + 768);
+  EXPECT_EQ(c.get_bytes, 512u + 768);
+  EXPECT_EQ(c.put_bytes, 768u);
+}
+
 TEST(Replay, LeavesOutTheWarmUp) {
   Machines warm = one_machine();
   warm.warm_up = 0.34;
