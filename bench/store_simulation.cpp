@@ -64,7 +64,8 @@ double seconds_with(const Flags& flags, const Counts& c) {
          static_cast<double>(c.round_trips) * flags.round_trip_ms / 1000;
 }
 
-// How many engines that do nothing else would be busy all the time.
+// How many engines that do nothing else would be busy all the time. "per-engine" are the requests a
+// second that one carries, "carried/s" those that the machines do.
 double engines(const Flags& flags, const Counts& c) {
   if (flags.get_rate <= 0 || flags.put_rate <= 0) return std::nan("");
   return (static_cast<double>(c.get_bytes) / flags.get_rate +
@@ -125,11 +126,16 @@ std::vector<Column> columns() {
       {"s/req-bare", 3, [](F f, R r) { return each(seconds_without(f, r.outcome.counts), r); }},
       {"carried/s", 3, [](F f, R r) { return carried(seconds_with(f, r.outcome.counts), r); }},
       {"engines", 3, [](F f, R r) { return engines(f, r.outcome.counts); }},
+      {"per-engine", 2,
+       [](F f, R r) {
+         const Counts& c = r.outcome.counts;
+         return static_cast<double>(c.requests) / c.seconds / engines(f, c);
+       }},
   };
 }
 
 std::string text_of(const Column& column, double value) {
-  if (std::isnan(value)) return "-";
+  if (!std::isfinite(value)) return "-";
   char text[40];
   std::snprintf(text, sizeof text, "%.*f", column.digits, value);
   return text;
@@ -168,7 +174,8 @@ void print_json(const Flags& flags, const std::vector<Row>& rows) {
     object["answer_tokens"] = row.outcome.counts.answer_tokens;
     for (const Column& c : columns()) {
       const double value = c.value(flags, row);
-      object[c.name] = std::isnan(value) ? nlohmann::ordered_json() : nlohmann::ordered_json(value);
+      object[c.name] =
+          std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
     }
     all.push_back(std::move(object));
   }
