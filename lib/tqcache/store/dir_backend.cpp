@@ -6,10 +6,10 @@
 #include <array>
 #include <cerrno>
 #include <future>
-#include <set>
 #include <system_error>
 
 #include "tqcache/base/file.h"
+#include "tqcache/store/batches.h"
 #include "tqcache/store/dir_index.h"
 #include "tqcache/store/dir_layout.h"
 
@@ -19,6 +19,8 @@ namespace {
 // So many files are written before the first is flushed: by then the disk has much of it.
 constexpr std::size_t kFilesAtOnce = 16;
 constexpr std::int64_t kRowsAtOnce = 128;
+// The disk reads so many before they are asked for.
+constexpr std::size_t kFilesAhead = 8;
 
 bool says_exists(const Error& error) { return error.code == ErrorCode::kInvalidArgument; }
 
@@ -31,22 +33,9 @@ class DirBackend : public Backend {
 
  private:
   Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
-    std::vector<PutOutcome> outcomes;
-    for (std::size_t i = 0; i < blobs.size();) {
-      const std::size_t count = blobs_at_once(blobs.subspan(i));
-      TQC_TRY(put_some(blobs.subspan(i, count), outcomes));
-      i += count;
-    }
-    return outcomes;
-  }
-
-  // None of them has the key of another, as they get their names in no order.
-  static std::size_t blobs_at_once(std::span<const Blob> blobs) {
-    std::set<std::string_view> keys;
-    while (keys.size() < std::min(blobs.size(), kFilesAtOnce)) {
-      if (!keys.insert(blobs[keys.size()].key).second) break;
-    }
-    return keys.size();
+    return put_in_batches(blobs, kFilesAtOnce, [this](std::span<const Blob> some, auto& outcomes) {
+      return put_some(some, outcomes);
+    });
   }
 
   // Rows first, and again in the end: an index that was made anew meanwhile may not have them.
@@ -104,7 +93,11 @@ class DirBackend : public Backend {
 
   Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
     Bytes value;  // one for all: new memory for each would take longer than reading it
+    std::size_t n_announced = 0;
     for (std::size_t i = 0; i < keys.size(); ++i) {
+      for (; n_announced < std::min(keys.size(), i + kFilesAhead); ++n_announced) {
+        announce_reading(layout_.blob(keys[n_announced]));
+      }
       const Result<bool> found = read_blob(keys[i], value);
       if (!found) return in_context(keys[i], found.error());
       TQC_TRY(sink(i, *found ? std::optional<ByteView>(value) : std::nullopt));
