@@ -16,7 +16,6 @@
 namespace tqcache::store {
 namespace {
 
-// So many files are written before the first is flushed: by then the disk has much of it.
 constexpr std::size_t kFilesAtOnce = 16;
 constexpr std::int64_t kRowsAtOnce = 128;
 // The disk reads so many before they are asked for.
@@ -44,28 +43,27 @@ class DirBackend : public Backend {
     for (const Blob& blob : blobs) rows.push_back({blob.key, blob.value.size(), {}});
     TQC_TRY(index_.add(rows));
     std::array<std::optional<AtomicFile>, kFilesAtOnce> files;  // not open: it is there already
+    std::vector<std::future<Result<PutOutcome>>> published;
     for (std::size_t i = 0; i < blobs.size(); ++i) {
       TQC_TRY_ASSIGN(files[i], write_file(blobs[i]));
+      published.push_back(publish_meanwhile(blobs[i].key, files[i]));
     }
-    TQC_TRY(publish_all(blobs, files, outcomes));
+    TQC_TRY(await_all(published, outcomes));
     return index_.add(rows);
   }
 
-  // All at once, and not on the processors' number of threads: they wait for the disk, which
-  // flushes many as quickly as one.
-  Result<void> publish_all(std::span<const Blob> blobs, std::span<std::optional<AtomicFile>> files,
-                           std::vector<PutOutcome>& outcomes) {
-    std::vector<std::future<Result<PutOutcome>>> published;
-    for (std::size_t i = 1; i < blobs.size(); ++i) {
-      published.push_back(std::async(
-          std::launch::async,
-          [this, &blob = blobs[i], &file = files[i]] { return publish(blob.key, file); }));
-    }
-    Result<PutOutcome> first = publish(blobs[0].key, files[0]);
-    std::vector<Result<PutOutcome>> all = {std::move(first)};
-    for (auto& one : published) all.push_back(one.get());
-    for (const Result<PutOutcome>& one : all) {
-      TQC_TRY_ASSIGN(const PutOutcome outcome, one);
+  // In a thread of its own, whatever the number of processors: it waits for the disk, which flushes
+  // many files as quickly as one. Without threads it waits for its turn.
+  std::future<Result<PutOutcome>> publish_meanwhile(const std::string& key,
+                                                    std::optional<AtomicFile>& file) {
+    return std::async(std::launch::async | std::launch::deferred,
+                      [this, &key, &file] { return publish(key, file); });
+  }
+
+  static Result<void> await_all(std::span<std::future<Result<PutOutcome>>> published,
+                                std::vector<PutOutcome>& outcomes) {
+    for (auto& one : published) {
+      TQC_TRY_ASSIGN(const PutOutcome outcome, one.get());
       outcomes.push_back(outcome);
     }
     return {};
