@@ -2,9 +2,13 @@
 //
 // usage: store_rates URL [MIB [BLOB_KIB [ROUNDS]]]
 //
-// Rounds take turns: the raw rate, then the store's. For `dir:` raw is one file written and flushed
-// beside the store, and read; for `redis://HOST:PORT` it is SET and GET of the same values, one
-// after another, by hiredis. Medians, in MiB/s.
+// Rounds take turns: the raw rate, then the store's. Raw is, with the same values, one after
+// another:
+//   dir:PATH           written to one file beside the store, which is then flushed; and read
+//   redis://HOST:PORT  SET and GET by hiredis
+//   s3://BUCKET?...    PUT and GET by libcurl, signed but for the body
+// Both hand every value that they got on to the same place. A folder is read a second time after
+// the system was told to drop what it keeps of its files ("cold"). Medians, in MiB/s.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -14,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <string>
@@ -23,6 +28,9 @@
 
 #ifdef TQCACHE_STORE_REDIS
 #include <hiredis/hiredis.h>
+#endif
+#ifdef TQCACHE_STORE_S3
+#include <curl/curl.h>
 #endif
 
 namespace {
@@ -37,7 +45,7 @@ struct Blobs {
 };
 
 struct Rates {
-  std::vector<double> put, get;
+  std::vector<double> put, get, get_cold;
 };
 
 [[noreturn]] void give_up(const std::string& why) {
@@ -106,15 +114,32 @@ void write_file(const std::string& path, const Blobs& blobs) {
 
 void read_file(const std::string& path, const Blobs& blobs) {
   const int fd = ::open(path.c_str(), O_RDONLY);
-  Bytes into(blobs.values[0].size());
-  while (::read(fd, into.data(), into.size()) > 0) {
+  Bytes value(blobs.values[0].size());
+  Bytes into(value.size());
+  while (::read(fd, value.data(), value.size()) > 0) {
+    std::memcpy(into.data(), value.data(), value.size());
   }
+  ::close(fd);
+}
+
+// What the system keeps of a file, or of all in a folder.
+void drop_pages(const std::filesystem::path& path) {
+  if (std::filesystem::is_directory(path)) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {
+      if (entry.is_regular_file()) drop_pages(entry.path());
+    }
+    return;
+  }
+  const int fd = ::open(path.c_str(), O_RDONLY);
+  (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
   ::close(fd);
 }
 
 void measure_file(const std::string& path, const Blobs& blobs, Rates& rates) {
   rates.put.push_back(rate(blobs.mib, [&] { write_file(path, blobs); }));
   rates.get.push_back(rate(blobs.mib, [&] { read_file(path, blobs); }));
+  drop_pages(path);
+  rates.get_cold.push_back(rate(blobs.mib, [&] { read_file(path, blobs); }));
   ::unlink(path.c_str());
 }
 
@@ -145,17 +170,81 @@ void measure_redis(const std::string& address, const Blobs& blobs, Rates& rates)
 }
 #endif
 
-void measure_raw(const std::string& url, const Blobs& blobs, Rates& rates) {
+#ifdef TQCACHE_STORE_S3
+struct Place {
+  char* bytes;
+  std::size_t size, done;
+};
+
+std::size_t take(char* data, std::size_t, std::size_t size, void* user) {
+  Place& place = *static_cast<Place*>(user);
+  size = std::min(size, place.size - place.done);
+  std::memcpy(place.bytes + place.done, data, size);
+  place.done += size;
+  return size;
+}
+
+std::size_t give(char* data, std::size_t, std::size_t room, void* user) {
+  Place& place = *static_cast<Place*>(user);
+  const std::size_t size = std::min(room, place.size - place.done);
+  std::memcpy(data, place.bytes + place.done, size);
+  place.done += size;
+  return size;
+}
+
+void transfer(CURL* easy, const std::string& url, bool upload, Bytes& bytes) {
+  Place place{reinterpret_cast<char*>(bytes.data()), bytes.size(), 0};
+  curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
+  curl_easy_setopt(easy, upload ? CURLOPT_UPLOAD : CURLOPT_HTTPGET, 1L);
+  curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(bytes.size()));
+  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, upload ? nullptr : take);
+  curl_easy_setopt(easy, CURLOPT_WRITEDATA, upload ? static_cast<void*>(stderr) : &place);
+  curl_easy_setopt(easy, CURLOPT_READFUNCTION, give);
+  curl_easy_setopt(easy, CURLOPT_READDATA, &place);
+  long status = 0;
+  if (curl_easy_perform(easy) != CURLE_OK) give_up("s3 does not answer");
+  curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+  if (status != 200 || place.done != bytes.size()) give_up("s3: HTTP " + std::to_string(status));
+}
+
+// "s3://BUCKET?endpoint=URL"
+void measure_s3(const std::string& url, Blobs& blobs, Rates& rates) {
+  const std::size_t query = url.find("?endpoint=");
+  const std::string base = url.substr(query + 10) + "/" + url.substr(5, query - 5) + "/raw-";
+  CURL* const easy = curl_easy_init();
+  curl_slist* const headers = curl_slist_append(nullptr, "x-amz-content-sha256: UNSIGNED-PAYLOAD");
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
+  curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, "aws:amz:us-east-1:s3");
+  curl_easy_setopt(easy, CURLOPT_USERNAME, std::getenv("AWS_ACCESS_KEY_ID"));
+  curl_easy_setopt(easy, CURLOPT_PASSWORD, std::getenv("AWS_SECRET_ACCESS_KEY"));
+  const auto all = [&](bool upload) {
+    Bytes into(blobs.values[0].size());
+    for (std::size_t i = 0; i < blobs.keys.size(); ++i) {
+      transfer(easy, base + std::to_string(i), upload, upload ? blobs.values[i] : into);
+    }
+  };
+  rates.put.push_back(rate(blobs.mib, [&] { all(true); }));
+  rates.get.push_back(rate(blobs.mib, [&] { all(false); }));
+  curl_slist_free_all(headers);
+  curl_easy_cleanup(easy);
+}
+#endif
+
+void measure_raw(const std::string& url, Blobs& blobs, Rates& rates) {
   if (url.starts_with("dir:")) return measure_file(url.substr(4) + ".raw", blobs, rates);
 #ifdef TQCACHE_STORE_REDIS
   if (url.starts_with("redis://")) return measure_redis(url.substr(8), blobs, rates);
+#endif
+#ifdef TQCACHE_STORE_S3
+  if (url.starts_with("s3://")) return measure_s3(url, blobs, rates);
 #endif
 }
 
 void print(const char* what, const Rates& rates) {
   if (rates.put.empty()) return;
-  std::printf("%-6s put %8.1f MiB/s  get %8.1f MiB/s\n", what, median(rates.put),
-              median(rates.get));
+  std::printf("%-6s put %8.1f MiB/s  get %8.1f MiB/s", what, median(rates.put), median(rates.get));
+  if (!rates.get_cold.empty()) std::printf("  cold %8.1f MiB/s", median(rates.get_cold));
+  std::printf("\n");
 }
 
 }  // namespace
@@ -165,7 +254,7 @@ int main(int argc, char** argv) {
   const auto number = [&](int i, int otherwise) {
     return static_cast<std::size_t>(std::max(1, argc > i ? std::atoi(argv[i]) : otherwise));
   };
-  const Blobs blobs = make_blobs(number(2, 100), number(3, 4096));
+  Blobs blobs = make_blobs(number(2, 100), number(3, 4096));
   const auto store = tqcache::store::open_backend(argv[1], {});
   if (!store) give_up(store.error().message);
   Rates raw, ours;
@@ -174,6 +263,9 @@ int main(int argc, char** argv) {
     measure_raw(argv[1], blobs, raw);
     ours.put.push_back(rate(blobs.mib, [&] { put(**store, blobs); }));
     ours.get.push_back(rate(blobs.mib, [&] { get(**store, blobs); }));
+    if (raw.get_cold.empty()) continue;
+    drop_pages(std::string(argv[1]).substr(4));
+    ours.get_cold.push_back(rate(blobs.mib, [&] { get(**store, blobs); }));
   }
   remove(**store, blobs);
   print("engine", raw);

@@ -6,19 +6,20 @@
 #include <array>
 #include <cerrno>
 #include <future>
-#include <set>
 #include <system_error>
 
 #include "tqcache/base/file.h"
+#include "tqcache/store/batches.h"
 #include "tqcache/store/dir_index.h"
 #include "tqcache/store/dir_layout.h"
 
 namespace tqcache::store {
 namespace {
 
-// So many files are written before the first is flushed: by then the disk has much of it.
 constexpr std::size_t kFilesAtOnce = 16;
 constexpr std::int64_t kRowsAtOnce = 128;
+// The disk reads so many before they are asked for.
+constexpr std::size_t kFilesAhead = 8;
 
 bool says_exists(const Error& error) { return error.code == ErrorCode::kInvalidArgument; }
 
@@ -31,22 +32,9 @@ class DirBackend : public Backend {
 
  private:
   Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
-    std::vector<PutOutcome> outcomes;
-    for (std::size_t i = 0; i < blobs.size();) {
-      const std::size_t count = blobs_at_once(blobs.subspan(i));
-      TQC_TRY(put_some(blobs.subspan(i, count), outcomes));
-      i += count;
-    }
-    return outcomes;
-  }
-
-  // None of them has the key of another, as they get their names in no order.
-  static std::size_t blobs_at_once(std::span<const Blob> blobs) {
-    std::set<std::string_view> keys;
-    while (keys.size() < std::min(blobs.size(), kFilesAtOnce)) {
-      if (!keys.insert(blobs[keys.size()].key).second) break;
-    }
-    return keys.size();
+    return put_in_batches(blobs, kFilesAtOnce, [this](std::span<const Blob> some, auto& outcomes) {
+      return put_some(some, outcomes);
+    });
   }
 
   // Rows first, and again in the end: an index that was made anew meanwhile may not have them.
@@ -55,28 +43,27 @@ class DirBackend : public Backend {
     for (const Blob& blob : blobs) rows.push_back({blob.key, blob.value.size(), {}});
     TQC_TRY(index_.add(rows));
     std::array<std::optional<AtomicFile>, kFilesAtOnce> files;  // not open: it is there already
+    std::vector<std::future<Result<PutOutcome>>> published;
     for (std::size_t i = 0; i < blobs.size(); ++i) {
       TQC_TRY_ASSIGN(files[i], write_file(blobs[i]));
+      published.push_back(publish_meanwhile(blobs[i].key, files[i]));
     }
-    TQC_TRY(publish_all(blobs, files, outcomes));
+    TQC_TRY(await_all(published, outcomes));
     return index_.add(rows);
   }
 
-  // All at once, and not on the processors' number of threads: they wait for the disk, which
-  // flushes many as quickly as one.
-  Result<void> publish_all(std::span<const Blob> blobs, std::span<std::optional<AtomicFile>> files,
-                           std::vector<PutOutcome>& outcomes) {
-    std::vector<std::future<Result<PutOutcome>>> published;
-    for (std::size_t i = 1; i < blobs.size(); ++i) {
-      published.push_back(std::async(
-          std::launch::async,
-          [this, &blob = blobs[i], &file = files[i]] { return publish(blob.key, file); }));
-    }
-    Result<PutOutcome> first = publish(blobs[0].key, files[0]);
-    std::vector<Result<PutOutcome>> all = {std::move(first)};
-    for (auto& one : published) all.push_back(one.get());
-    for (const Result<PutOutcome>& one : all) {
-      TQC_TRY_ASSIGN(const PutOutcome outcome, one);
+  // In a thread of its own, whatever the number of processors: it waits for the disk, which flushes
+  // many files as quickly as one. Without threads it waits for its turn.
+  std::future<Result<PutOutcome>> publish_meanwhile(const std::string& key,
+                                                    std::optional<AtomicFile>& file) {
+    return std::async(std::launch::async | std::launch::deferred,
+                      [this, &key, &file] { return publish(key, file); });
+  }
+
+  static Result<void> await_all(std::span<std::future<Result<PutOutcome>>> published,
+                                std::vector<PutOutcome>& outcomes) {
+    for (auto& one : published) {
+      TQC_TRY_ASSIGN(const PutOutcome outcome, one.get());
       outcomes.push_back(outcome);
     }
     return {};
@@ -104,7 +91,11 @@ class DirBackend : public Backend {
 
   Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
     Bytes value;  // one for all: new memory for each would take longer than reading it
+    std::size_t n_announced = 0;
     for (std::size_t i = 0; i < keys.size(); ++i) {
+      for (; n_announced < std::min(keys.size(), i + kFilesAhead); ++n_announced) {
+        announce_reading(layout_.blob(keys[n_announced]));
+      }
       const Result<bool> found = read_blob(keys[i], value);
       if (!found) return in_context(keys[i], found.error());
       TQC_TRY(sink(i, *found ? std::optional<ByteView>(value) : std::nullopt));

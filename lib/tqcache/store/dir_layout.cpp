@@ -71,6 +71,14 @@ Result<void> flush_folder(const fs::path& folder) {
   return failed == 0 ? Result<void>() : io_error("flush", failed);
 }
 
+void announce_reading(const fs::path& path) {
+  constexpr off_t kBytes = 4 << 20;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return;
+  (void)::posix_fadvise(fd, 0, kBytes, POSIX_FADV_WILLNEED);
+  ::close(fd);
+}
+
 Result<std::unique_ptr<LockedFile>> lock_patiently(const fs::path& path,
                                                    std::chrono::milliseconds timeout) {
   constexpr std::chrono::milliseconds kPause{10};

@@ -55,6 +55,10 @@ class DirLayout {
 Result<std::unique_ptr<LockedFile>> lock_patiently(const std::filesystem::path& path,
                                                    std::chrono::milliseconds timeout);
 
+// Has the system read the first bytes of a file, as many as a blob has, while its caller does other
+// things. What goes wrong shows when the file is read.
+void announce_reading(const std::filesystem::path& path);
+
 // Returns when all names in the folder are on disk. Errors: kIo.
 Result<void> flush_folder(const std::filesystem::path& folder);
 

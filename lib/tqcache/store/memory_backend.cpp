@@ -15,7 +15,7 @@ class MemoryBackend : public Backend {
   // Shared, so that a reader may look at a value that is being removed.
   struct Value {
     std::shared_ptr<const Bytes> bytes;
-    std::chrono::steady_clock::time_point last_use = std::chrono::steady_clock::now();
+    std::int64_t last_use = 0;
   };
 
   Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
@@ -23,7 +23,7 @@ class MemoryBackend : public Backend {
     for (const Blob& blob : blobs) {
       const std::lock_guard lock(mutex_);
       const bool existed = values_.contains(blob.key);
-      if (!existed) values_.emplace(blob.key, copy_of(blob.value));
+      if (!existed) values_.emplace(blob.key, Value{copy_of(blob.value), ++n_uses_});
       outcomes.push_back(existed ? PutOutcome::kExisted : PutOutcome::kStored);
     }
     return outcomes;
@@ -61,13 +61,13 @@ class MemoryBackend : public Backend {
     const std::lock_guard lock(mutex_);
     for (const std::string& key : keys) {
       const auto found = values_.find(key);
-      if (found != values_.end()) found->second.last_use = std::chrono::steady_clock::now();
+      if (found != values_.end()) found->second.last_use = ++n_uses_;
     }
     return {};
   }
 
-  static Value copy_of(ByteView value) {
-    return {std::make_shared<const Bytes>(value.begin(), value.end())};
+  static std::shared_ptr<const Bytes> copy_of(ByteView value) {
+    return std::make_shared<const Bytes>(value.begin(), value.end());
   }
 
   std::shared_ptr<const Bytes> find(const std::string& key) {
@@ -78,18 +78,18 @@ class MemoryBackend : public Backend {
 
   std::vector<Entry> entries(const std::string& prefix) {
     const std::lock_guard lock(mutex_);
-    const auto now = std::chrono::steady_clock::now();
     std::vector<Entry> all;
     for (auto i = values_.lower_bound(prefix); i != values_.end() && i->first.starts_with(prefix);
          ++i) {
-      all.push_back({i->first, i->second.bytes->size(),
-                     std::chrono::duration_cast<std::chrono::seconds>(now - i->second.last_use)});
+      all.push_back(
+          {i->first, i->second.bytes->size(), std::chrono::seconds(n_uses_ - i->second.last_use)});
     }
     return all;
   }
 
   std::mutex mutex_;
   std::map<std::string, Value> values_;
+  std::int64_t n_uses_ = 0;  // its clock: a second for everything put or touched
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tqcache/base/pool.h"
+#include "tqcache/store/batches.h"
 #include "tqcache/store/engine_text.h"
 #include "tqcache/store/redis_client.h"
 
@@ -14,8 +15,6 @@ namespace tqcache::store {
 namespace {
 
 constexpr std::size_t kValuesAtOnce = 8;
-constexpr std::uint64_t kBytesAtOnce = 8
-                                       << 20;  // to be put: hiredis copies commands into one buffer
 constexpr std::size_t kKeysAtOnce = 512;
 
 // One step, so that a value that another has put meanwhile stays.
@@ -43,54 +42,32 @@ class RedisBackend : public Backend {
   using Client = Pool<RedisClient>::Lease;
 
   Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
-    std::vector<PutOutcome> outcomes;
-    for (std::size_t i = 0; i < blobs.size();) {
-      const std::size_t count = blobs_at_once(blobs.subspan(i));
-      TQC_TRY(put_some(blobs.subspan(i, count), outcomes));
-      i += count;
-    }
-    return outcomes;
-  }
-
-  static std::size_t blobs_at_once(std::span<const Blob> blobs) {
-    std::uint64_t bytes = blobs[0].value.size();
-    std::size_t count = 1;
-    while (count < blobs.size() && count < kKeysAtOnce) {
-      bytes += blobs[count].value.size();
-      if (bytes > kBytesAtOnce) break;
-      ++count;
-    }
-    return count;
-  }
-
-  Result<void> put_some(std::span<const Blob> blobs, std::vector<PutOutcome>& outcomes) {
-    const std::vector<std::string> names = names_of(blobs);
+    std::vector<std::string> names;
+    for (const Blob& blob : blobs) names.push_back(place_.prefix + blob.key);
     std::vector<RedisCommand> commands;
     for (std::size_t i = 0; i < blobs.size(); ++i) {
       RedisCommand set{{"SET", names[i], text_of(blobs[i].value), "NX"}, names[i]};
       if (!place_.ttl_ms.empty()) set.words.insert(set.words.end(), {"PX", place_.ttl_ms});
       commands.push_back(std::move(set));
     }
-    TQC_TRY_ASSIGN(const auto replies, client()->run(commands));
-    for (std::size_t i = 0; i < replies.size(); ++i) {
-      const Result<bool> stored = reply_ok(*replies[i]);
-      if (!stored) return in_context(blobs[i].key, stored.error());
-      outcomes.push_back(*stored ? PutOutcome::kStored : PutOutcome::kExisted);
-    }
-    return {};
+    std::vector<PutOutcome> outcomes;
+    TQC_TRY(client()->run(
+        commands, kValuesAtOnce, [&](std::size_t i, RedisReply reply) -> Result<void> {
+          const Result<bool> stored = reply_ok(*reply);
+          if (!stored) return in_context(blobs[i].key, stored.error());
+          outcomes.push_back(*stored ? PutOutcome::kStored : PutOutcome::kExisted);
+          return {};
+        }));
+    return outcomes;
   }
 
   Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
-    for (std::size_t i = 0; i < keys.size(); i += kValuesAtOnce) {
-      const auto some = keys.subspan(i, std::min(kValuesAtOnce, keys.size() - i));
-      TQC_TRY_ASSIGN(const auto replies, run_on_each({"GET"}, some));
-      for (std::size_t j = 0; j < some.size(); ++j) {
-        const auto value = reply_value(*replies[j]);
-        if (!value) return in_context(some[j], value.error());
-        TQC_TRY(sink(i + j, *value));
-      }
-    }
-    return {};
+    return run_on_each({"GET"}, keys, kValuesAtOnce,
+                       [&](std::size_t i, RedisReply reply) -> Result<void> {
+                         const auto value = reply_value(*reply);
+                         if (!value) return in_context(keys[i], value.error());
+                         return sink(i, *value);
+                       });
   }
 
   Result<std::vector<bool>> do_exists(std::span<const std::string> keys) override {
@@ -103,10 +80,15 @@ class RedisBackend : public Backend {
     const std::string name = place_.prefix + key;
     RedisCommand command{{"UNLINK", name}, name};
     if (only) command.words = {"EVAL", kRemoveIfSame, "1", name, text_of(*only)};
-    TQC_TRY_ASSIGN(const auto replies, client()->run(std::span(&command, 1)));
-    const Result<std::int64_t> count = reply_number(*replies[0]);
-    if (!count) return in_context(key, count.error());
-    return *count > 0;
+    bool removed = false;
+    TQC_TRY(client()->run(std::span(&command, 1), 1,
+                          [&](std::size_t, RedisReply reply) -> Result<void> {
+                            const Result<std::int64_t> count = reply_number(*reply);
+                            if (!count) return in_context(key, count.error());
+                            removed = *count > 0;
+                            return {};
+                          }));
+    return removed;
   }
 
   Result<void> do_touch(std::span<const std::string> keys) override {
@@ -120,10 +102,8 @@ class RedisBackend : public Backend {
     TQC_TRY_ASSIGN(const std::vector<RedisAddress> nodes, client->nodes());
     for (const RedisAddress& node : nodes) TQC_TRY(scan(*client, node, prefix, found));
     const std::vector<std::string> keys(found.begin(), found.end());
-    for (std::size_t i = 0; i < keys.size(); i += kKeysAtOnce) {
-      TQC_TRY(tell(std::span(keys).subspan(i, std::min(kKeysAtOnce, keys.size() - i)), sink));
-    }
-    return {};
+    return in_batches(std::span(keys), kKeysAtOnce,
+                      [&](std::size_t, auto some) { return tell(some, sink); });
   }
 
   // Nothing in a prefix or key means anything in a pattern.
@@ -158,38 +138,44 @@ class RedisBackend : public Backend {
 
   // Neither of the two commands counts as a use. STRLEN would, and so is not asked.
   Result<void> tell(std::span<const std::string> keys, const EntrySink& sink) {
-    TQC_TRY_ASSIGN(const auto sizes, run_on_each({"MEMORY", "USAGE"}, keys));
-    TQC_TRY_ASSIGN(const auto idles, run_on_each({"OBJECT", "IDLETIME"}, keys));
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      if (sizes[i]->type == REDIS_REPLY_NIL) continue;  // it has just gone
-      const Result<std::int64_t> bytes = reply_number(*sizes[i]);
+    std::vector<std::optional<std::uint64_t>> sizes;
+    const auto take_size = [&](std::size_t i, RedisReply reply) -> Result<void> {
+      sizes.emplace_back();  // nil: it has just gone
+      if (reply->type == REDIS_REPLY_NIL) return {};
+      const Result<std::int64_t> bytes = reply_number(*reply);
       if (!bytes) return in_context(keys[i], bytes.error());
-      Entry entry{keys[i], static_cast<std::uint64_t>(*bytes), std::nullopt};
-      // Refused where the engine counts uses in place of times (maxmemory-policy *-lfu).
-      const Result<std::int64_t> idle = reply_number(*idles[i]);
-      if (idle) entry.idle = std::chrono::seconds(*idle);
-      TQC_TRY(sink(entry));
-    }
-    return {};
+      sizes[i] = static_cast<std::uint64_t>(*bytes);
+      return {};
+    };
+    TQC_TRY(run_on_each({"MEMORY", "USAGE"}, keys, kKeysAtOnce, take_size));
+    return run_on_each({"OBJECT", "IDLETIME"}, keys, kKeysAtOnce,
+                       [&](std::size_t i, RedisReply reply) -> Result<void> {
+                         if (!sizes[i]) return {};
+                         Entry entry{keys[i], *sizes[i], std::nullopt};
+                         // Refused where the engine counts uses in place of times (maxmemory-policy
+                         // *-lfu).
+                         const Result<std::int64_t> idle = reply_number(*reply);
+                         if (idle) entry.idle = std::chrono::seconds(*idle);
+                         return sink(entry);
+                       });
   }
 
   template <class Each>
   Result<void> count_each(std::string_view verb, std::span<const std::string> keys, Each each) {
-    for (std::size_t i = 0; i < keys.size(); i += kKeysAtOnce) {
-      const auto some = keys.subspan(i, std::min(kKeysAtOnce, keys.size() - i));
-      TQC_TRY_ASSIGN(const auto replies, run_on_each({verb}, some));
-      for (std::size_t j = 0; j < some.size(); ++j) {
-        const Result<std::int64_t> count = reply_number(*replies[j]);
-        if (!count) return in_context(some[j], count.error());
+    return in_batches(keys, kKeysAtOnce, [&](std::size_t, auto some) {
+      const auto take = [&](std::size_t i, RedisReply reply) -> Result<void> {
+        const Result<std::int64_t> count = reply_number(*reply);
+        if (!count) return in_context(some[i], count.error());
         each(*count);
-      }
-    }
-    return {};
+        return {};
+      };
+      return run_on_each({verb}, some, kKeysAtOnce, take);
+    });
   }
 
   // One command a key and not one for all: in a cluster they belong to different nodes.
-  Result<std::vector<RedisReply>> run_on_each(std::vector<std::string_view> verb,
-                                              std::span<const std::string> keys) {
+  Result<void> run_on_each(std::vector<std::string_view> verb, std::span<const std::string> keys,
+                           std::size_t ahead, const AnswerSink& sink) {
     std::vector<std::string> names;
     for (const std::string& key : keys) names.push_back(place_.prefix + key);
     std::vector<RedisCommand> commands;
@@ -197,13 +183,7 @@ class RedisBackend : public Backend {
       commands.push_back({verb, name});
       commands.back().words.push_back(name);
     }
-    return client()->run(commands);
-  }
-
-  std::vector<std::string> names_of(std::span<const Blob> blobs) const {
-    std::vector<std::string> names;
-    for (const Blob& blob : blobs) names.push_back(place_.prefix + blob.key);
-    return names;
+    return client()->run(commands, ahead, sink);
   }
 
   Client client() {

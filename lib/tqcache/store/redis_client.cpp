@@ -2,14 +2,25 @@
 
 #include <hiredis/hiredis.h>
 
-#include <set>
+#include <algorithm>
+#include <map>
 #include <utility>
 
 namespace tqcache::store {
 namespace {
 
 // A slot moves once, or twice if a table is old; more is two nodes that point at each other.
-constexpr int kMaxRounds = 8;
+constexpr int kMaxRedirections = 8;
+
+// A server makes all answers that it was asked for before it sends the first. For large ones that
+// takes longer than the waits that it saves.
+constexpr std::size_t kLargeBytes = 64 << 10;
+constexpr std::size_t kLargeAnswersAhead = 2;
+
+std::optional<Redirection> redirection(const redisReply& reply, const RedisAddress& asked) {
+  const auto refused = refusal(reply);
+  return refused ? parse_redirection(*refused, asked) : std::nullopt;
+}
 
 }  // namespace
 
@@ -17,6 +28,18 @@ struct RedisClient::Pending {
   std::size_t command = 0;
   RedisAddress node;
   bool asking = false;  // sent on by ASK
+  int n_redirections = 0;
+};
+
+struct RedisClient::Run {
+  std::span<const RedisCommand> commands;
+  std::size_t ahead = 0;
+  const AnswerSink& sink;
+  std::vector<RedisReply> answers;  // that came before others' turn
+  std::size_t n_told = 0;
+
+  std::vector<Pending> unanswered() const;
+  Result<void> take(std::size_t command, RedisReply answer);
 };
 
 // After an error the answers of every connection are out of step, so that none is kept. What was
@@ -39,8 +62,10 @@ bool RedisClient::forget_broken() {
   return broken;
 }
 
-Result<std::vector<RedisReply>> RedisClient::run(std::span<const RedisCommand> commands) {
-  return twice([&] { return try_run(commands); });
+Result<void> RedisClient::run(std::span<const RedisCommand> commands, std::size_t ahead,
+                              const AnswerSink& sink) {
+  Run run{commands, ahead, sink, std::vector<RedisReply>(commands.size()), 0};
+  return twice([&] { return try_run(run); });
 }
 
 Result<RedisReply> RedisClient::run_at(const RedisAddress& node,
@@ -62,65 +87,99 @@ Result<std::vector<RedisAddress>> RedisClient::nodes() {
   });
 }
 
-Result<RedisClient::Answers> RedisClient::try_run(std::span<const RedisCommand> commands) {
-  Answers answers(commands.size());
-  std::vector<Pending> pending;
-  for (std::size_t i = 0; i < commands.size(); ++i) {
-    pending.push_back({i, slots_.node(slot_of(commands[i].key), *seed_), false});
+std::vector<RedisClient::Pending> RedisClient::Run::unanswered() const {
+  std::vector<Pending> all;
+  for (std::size_t i = n_told; i < commands.size(); ++i) {
+    if (!answers[i]) all.push_back({i, {}, false, 0});
   }
-  for (int round = 0; round < kMaxRounds; ++round) {
-    TQC_TRY(send_all(commands, pending));
-    TQC_TRY_ASSIGN(pending, read_all(pending, answers));
-    if (pending.empty()) return answers;
-  }
-  return Error{ErrorCode::kBusy, "its nodes send a command from one to the other"};
+  return all;
 }
 
-Result<void> RedisClient::send_all(std::span<const RedisCommand> commands,
-                                   std::vector<Pending>& pending) {
-  std::set<RedisConnection*> used;
-  for (const Pending& one : pending) {
-    TQC_TRY_ASSIGN(RedisConnection* const to, connection(one.node));
-    const std::string_view asking[] = {"ASKING"};
-    if (one.asking) TQC_TRY(to->append(asking));
-    TQC_TRY(to->append(commands[one.command].words));
-    used.insert(to);
+Result<void> RedisClient::Run::take(std::size_t command, RedisReply answer) {
+  if (answer->type == REDIS_REPLY_STRING && answer->len > kLargeBytes) {
+    ahead = std::min(ahead, kLargeAnswersAhead);
   }
-  for (RedisConnection* const to : used) {
-    if (auto sent = to->send(); !sent) return sent;
+  answers[command] = std::move(answer);
+  while (n_told < answers.size() && answers[n_told]) {
+    const std::size_t i = n_told++;
+    TQC_TRY(sink(i, std::move(answers[i])));
   }
   return {};
 }
 
-// Gives what has to be asked elsewhere. Every answer is read before any is followed.
-Result<std::vector<RedisClient::Pending>> RedisClient::read_all(std::span<const Pending> pending,
-                                                                Answers& answers) {
-  std::vector<std::pair<Redirection, Pending>> redirected;
-  for (const Pending& one : pending) {
-    RedisConnection& from = connections_.at(one.node);
-    if (one.asking) {
-      if (auto read = from.read(); !read) return in_context(to_string(one.node), read.error());
-    }
-    Result<RedisReply> reply = from.read();
-    if (!reply) return in_context(to_string(one.node), reply.error());
-    const auto refused = refusal(**reply);
-    const auto to = refused ? parse_redirection(*refused, one.node) : std::nullopt;
-    if (to) redirected.emplace_back(*to, one);
-    answers[one.command] = std::move(reply).value();
+Result<void> RedisClient::try_run(Run& run) {
+  std::vector<Pending> pending = run.unanswered();
+  while (!pending.empty()) {
+    TQC_TRY_ASSIGN(pending, exchange(run, std::move(pending)));
   }
-  std::vector<Pending> again;
-  for (auto& [to, one] : redirected) {
-    TQC_TRY(follow(to, one.node, one));
-    again.push_back(one);
-  }
-  return again;
+  return {};
 }
 
-Result<void> RedisClient::follow(const Redirection& to, const RedisAddress& asked,
-                                 Pending& pending) {
-  const bool is_news = slots_.node(to.slot, asked) != to.address;
+// Gives what is still to be asked. After a redirection nothing more is sent, and every answer is
+// read before it is followed.
+Result<std::vector<RedisClient::Pending>> RedisClient::exchange(Run& run,
+                                                                std::vector<Pending> pending) {
+  std::vector<std::pair<Redirection, Pending>> redirected;
+  std::size_t n_sent = 0;
+  std::size_t n_read = 0;
+  for (; n_read < pending.size(); ++n_read) {
+    if (redirected.empty() && n_sent - n_read <= run.ahead / 2) {
+      const std::size_t end = std::min(pending.size(), n_read + run.ahead);
+      TQC_TRY(send(run, std::span(pending).subspan(n_sent, end - n_sent)));
+      n_sent = end;
+    }
+    if (n_read == n_sent) break;
+    const Pending& one = pending[n_read];
+    TQC_TRY_ASSIGN(RedisReply reply, read(one));
+    if (const auto to = redirection(*reply, one.node)) {
+      redirected.emplace_back(*to, one);
+    } else {
+      TQC_TRY(run.take(one.command, std::move(reply)));
+    }
+  }
+  std::vector<Pending> rest;
+  for (auto& [to, one] : redirected) {
+    TQC_TRY(follow(to, one));
+    rest.push_back(one);
+  }
+  rest.insert(rest.end(), pending.begin() + static_cast<std::ptrdiff_t>(n_read), pending.end());
+  return rest;
+}
+
+Result<void> RedisClient::send(const Run& run, std::span<Pending> pending) {
+  std::map<RedisConnection*, RedisAddress> used;
+  for (Pending& one : pending) {
+    const RedisCommand& command = run.commands[one.command];
+    if (one.n_redirections == 0) one.node = slots_.node(slot_of(command.key), *seed_);
+    TQC_TRY_ASSIGN(RedisConnection* const to, connection(one.node));
+    const std::string_view asking[] = {"ASKING"};
+    if (one.asking) to->append(asking);
+    to->append(command.words);
+    used.emplace(to, one.node);
+  }
+  for (const auto& [to, node] : used) {
+    if (auto sent = to->send(); !sent) return in_context(to_string(node), sent.error());
+  }
+  return {};
+}
+
+Result<RedisReply> RedisClient::read(const Pending& one) {
+  RedisConnection& from = connections_.at(one.node);
+  if (one.asking) {
+    if (auto asked = from.read(); !asked) return in_context(to_string(one.node), asked.error());
+  }
+  Result<RedisReply> reply = from.read();
+  if (!reply) return in_context(to_string(one.node), reply.error());
+  return reply;
+}
+
+Result<void> RedisClient::follow(const Redirection& to, Pending& pending) {
+  if (++pending.n_redirections > kMaxRedirections) {
+    return Error{ErrorCode::kBusy, "its nodes send a command from one to the other"};
+  }
+  const bool is_news = slots_.node(to.slot, pending.node) != to.address;
   if (!to.once && is_news) {
-    TQC_TRY(learn_slots(asked));
+    TQC_TRY(learn_slots(pending.node));
     slots_.set(to.slot, to.address);
   }
   pending.node = to.address;
@@ -151,7 +210,7 @@ Result<RedisConnection*> RedisClient::connection(const RedisAddress& node) {
 Result<RedisReply> RedisClient::ask(const RedisAddress& node,
                                     std::span<const std::string_view> words) {
   TQC_TRY_ASSIGN(RedisConnection* const to, connection(node));
-  TQC_TRY(to->append(words));
+  to->append(words);
   if (auto sent = to->send(); !sent) return in_context(to_string(node), sent.error());
   Result<RedisReply> reply = to->read();
   if (!reply) return in_context(to_string(node), reply.error());

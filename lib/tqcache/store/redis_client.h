@@ -4,6 +4,7 @@
 //
 // Only for the sources of store.
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -21,6 +22,9 @@ struct RedisCommand {
   std::string_view key;  // which decides about the node
 };
 
+// Told what command i was answered. Its error ends the run.
+using AnswerSink = std::function<Result<void>(std::size_t i, RedisReply answer)>;
+
 // One connection a node. It begins with one node; the first that says MOVED is asked for all slots.
 //
 // Errors: those of RedisConnection, told with the node's address; kBusy when nodes send the
@@ -32,9 +36,11 @@ class RedisClient {
   RedisClient(const RedisAddress& seed, const RedisSettings& settings)
       : seed_(&seed), settings_(&settings) {}
 
-  // All at once to each node, so one wait for all; answers in the order of the commands. If a
-  // connection breaks, all are sent once more.
-  Result<std::vector<RedisReply>> run(std::span<const RedisCommand> commands);
+  // Told in the order of the commands, each as soon as it is there and those before it. At most
+  // `ahead` commands are on their way at a time, or 2 where answers are large. If a connection
+  // breaks, those that nothing was told of are sent once more.
+  Result<void> run(std::span<const RedisCommand> commands, std::size_t ahead,
+                   const AnswerSink& sink);
   // One command to one node.
   Result<RedisReply> run_at(const RedisAddress& node, std::vector<std::string_view> words);
   // The masters of the cluster, or the one server.
@@ -42,13 +48,14 @@ class RedisClient {
 
  private:
   struct Pending;
-  using Answers = std::vector<RedisReply>;
+  struct Run;
   template <class Attempt>
   auto twice(Attempt attempt) -> decltype(attempt());
-  Result<Answers> try_run(std::span<const RedisCommand> commands);
-  Result<void> send_all(std::span<const RedisCommand> commands, std::vector<Pending>& pending);
-  Result<std::vector<Pending>> read_all(std::span<const Pending> pending, Answers& answers);
-  Result<void> follow(const Redirection& to, const RedisAddress& asked, Pending& pending);
+  Result<void> try_run(Run& run);
+  Result<std::vector<Pending>> exchange(Run& run, std::vector<Pending> pending);
+  Result<void> send(const Run& run, std::span<Pending> pending);
+  Result<RedisReply> read(const Pending& one);
+  Result<void> follow(const Redirection& to, Pending& pending);
   Result<void> learn_slots(const RedisAddress& asked);
   Result<RedisConnection*> connection(const RedisAddress& node);
   Result<RedisReply> ask(const RedisAddress& node, std::span<const std::string_view> words);

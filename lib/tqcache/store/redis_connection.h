@@ -9,10 +9,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tqcache/base/result.h"
 #include "tqcache/store/redis_reply.h"
 
+struct iovec;
 struct redisContext;
 
 namespace tqcache::store {
@@ -41,9 +43,9 @@ class RedisConnection {
   // Errors: kIo; kInvalidArgument and others as refusal_error().
   static Result<RedisConnection> open(const RedisAddress& address, const RedisSettings& settings);
 
-  // Adds a command to those that go with the next send().
-  // Errors: kTooLarge when there is no memory for it.
-  Result<void> append(std::span<const std::string_view> words);
+  // Adds a command to those that go with the next send(), until which its words must live: a value
+  // is sent from where it is.
+  void append(std::span<const std::string_view> words);
   // Errors: kIo.
   Result<void> send();
   // The answer to the next command in the order of append().
@@ -62,10 +64,20 @@ class RedisConnection {
   RedisConnection(std::unique_ptr<redisContext, Close> context, const RedisSettings& settings)
       : context_(std::move(context)), settings_(&settings) {}
   Result<void> ask(std::span<const std::string_view> words);
+  std::vector<iovec> pieces_to_send();
   Error failure(const std::string& action);
+  Error io_failure(const std::string& action, int error_number, const std::string& told);
+
+  // What is to be sent: text up to `text_end`, and then the value.
+  struct Part {
+    std::size_t text_end = 0;
+    std::string_view value;
+  };
 
   std::unique_ptr<redisContext, Close> context_;
   const RedisSettings* settings_;
+  std::string text_;
+  std::vector<Part> parts_;
   bool broken_ = false;
 };
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <set>
 
 #include "tqcache/base/pool.h"
+#include "tqcache/store/batches.h"
 #include "tqcache/store/engine_text.h"
 #include "tqcache/store/s3_client.h"
 #include "tqcache/store/s3_listing.h"
@@ -65,22 +65,9 @@ class S3Backend : public Backend {
 
  private:
   Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
-    std::vector<PutOutcome> outcomes;
-    for (std::size_t i = 0; i < blobs.size();) {
-      const std::size_t count = blobs_at_once(blobs.subspan(i));
-      TQC_TRY(put_some(blobs.subspan(i, count), outcomes));
-      i += count;
-    }
-    return outcomes;
-  }
-
-  // None of them has the key of another, as they are sent in no order.
-  static std::size_t blobs_at_once(std::span<const Blob> blobs) {
-    std::set<std::string_view> keys;
-    while (keys.size() < std::min(blobs.size(), kValuesAtOnce)) {
-      if (!keys.insert(blobs[keys.size()].key).second) break;
-    }
-    return keys.size();
+    return put_in_batches(blobs, kValuesAtOnce, [this](std::span<const Blob> some, auto& outcomes) {
+      return put_some(some, outcomes);
+    });
   }
 
   Result<void> put_some(std::span<const Blob> blobs, std::vector<PutOutcome>& outcomes) {
@@ -128,30 +115,30 @@ class S3Backend : public Backend {
   }
 
   Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
-    for (std::size_t i = 0; i < keys.size(); i += kValuesAtOnce) {
-      const auto some = keys.subspan(i, std::min(kValuesAtOnce, keys.size() - i));
-      const S3Request like{S3Method::kGet, "", "", {}, {}, options().max_value_bytes};
+    const S3Request like{S3Method::kGet, "", "", {}, {}, options().max_value_bytes};
+    return in_batches(keys, kValuesAtOnce, [&](std::size_t i, auto some) -> Result<void> {
       TQC_TRY_ASSIGN(const auto answers, run_on_each(like, some));
       for (std::size_t j = 0; j < some.size(); ++j) {
         const Result<bool> found = is_there(answers[j]);
         if (!found) return in_context(some[j], found.error());
         TQC_TRY(sink(i + j, *found ? std::optional<ByteView>(answers[j].body) : std::nullopt));
       }
-    }
-    return {};
+      return {};
+    });
   }
 
   Result<std::vector<bool>> do_exists(std::span<const std::string> keys) override {
     std::vector<bool> found;
-    for (std::size_t i = 0; i < keys.size(); i += kKeysAtOnce) {
-      const auto some = keys.subspan(i, std::min(kKeysAtOnce, keys.size() - i));
-      TQC_TRY_ASSIGN(const auto answers, run_on_each({S3Method::kHead, "", "", {}, {}, 0}, some));
+    const S3Request like{S3Method::kHead, "", "", {}, {}, 0};
+    TQC_TRY(in_batches(keys, kKeysAtOnce, [&](std::size_t, auto some) -> Result<void> {
+      TQC_TRY_ASSIGN(const auto answers, run_on_each(like, some));
       for (std::size_t j = 0; j < some.size(); ++j) {
         const Result<bool> one = is_there(answers[j]);
         if (!one) return in_context(some[j], one.error());
         found.push_back(*one);
       }
-    }
+      return {};
+    }));
     return found;
   }
 

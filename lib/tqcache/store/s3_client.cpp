@@ -44,6 +44,14 @@ struct Transfer {
   }
 };
 
+// No promise, and so no more than a blob usually has.
+std::size_t announced_bytes(const Transfer& transfer) {
+  constexpr curl_off_t kMost = 8 << 20;
+  curl_off_t bytes = 0;
+  curl_easy_getinfo(transfer.easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &bytes);
+  return static_cast<std::size_t>(std::clamp<curl_off_t>(bytes, 0, kMost));
+}
+
 std::size_t take_body(char* data, std::size_t, std::size_t size, void* user) {
   Transfer& transfer = *static_cast<Transfer*>(user);
   Bytes& body = transfer.answer.body;
@@ -51,6 +59,7 @@ std::size_t take_body(char* data, std::size_t, std::size_t size, void* user) {
     transfer.too_large = true;
     return 0;
   }
+  if (body.empty()) body.reserve(announced_bytes(transfer));
   const ByteView bytes = as_bytes({data, size});
   body.insert(body.end(), bytes.begin(), bytes.end());
   return size;
