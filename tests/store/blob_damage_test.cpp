@@ -164,7 +164,7 @@ TEST_F(DamagedBlob, GapsAreZero) {
   Bytes changed = blob_;
   const auto sections = (64 + number_at<std::uint64_t>(blob_, 24) + 63) / 64 * 64;
   changed[sections + 192 + 5] = std::byte{1};
-  expect_error(key_, changed, ErrorCode::kCorrupt, "section 2 (layer 1 array, block 0): bytes");
+  expect_error(key_, changed, ErrorCode::kCorrupt, "section 2 (layer 1 array 0): bytes before it");
   const std::string usage_key = sample("usage").key;
   Bytes usage = sample_bytes("usage");
   ASSERT_NE(number_at<std::uint64_t>(usage, 24) % 64, 0U);
@@ -183,8 +183,7 @@ TEST_F(DamagedBlob, SectionsEndWithTheBlob) {
 
 TEST_F(DamagedBlob, SectionsHaveChecksums) {
   blob_.back() ^= std::byte{1};
-  expect_error(key_, blob_, ErrorCode::kCorrupt,
-               "section 5 (layer 2 array, block 1): checksum mismatch");
+  expect_error(key_, blob_, ErrorCode::kCorrupt, "section 5 (layer 2 array 1): checksum mismatch");
 }
 
 // Made once and kept: whatever becomes of this library, it reads them, and writes the same.

@@ -199,7 +199,8 @@ TEST(Blob, LayersThatDoNotBelongTogetherAreNotJoined) {
   expect_mismatch([](auto& layers) { layers[2].arrays.pop_back(); });
 }
 
-TEST(HashParameters, CountsWhatCodesMean) {
+// All that is in the content name of a prompt, so that each chain has one.
+TEST(HashParameters, CountsAllButTokensAndShapesOfArrays) {
   const Sha256 hash = store::hash_parameters(sample_parameters());
   const auto changed = [](auto change) {
     Parameters parameters = sample_parameters();
@@ -211,8 +212,8 @@ TEST(HashParameters, CountsWhatCodesMean) {
   EXPECT_NE(changed([](Parameters& p) { p.layers[0].v.dense_dtype = Dtype::kF16; }), hash);
   EXPECT_NE(changed([](Parameters& p) { p.identity.weights_fingerprint[3] = {}; }), hash);
   EXPECT_NE(changed([](Parameters& p) { p.identity.source_format = "mlx-lm"; }), hash);
+  EXPECT_NE(changed([](Parameters& p) { p.identity.model_name = "other"; }), hash);
   EXPECT_EQ(changed([](Parameters& p) { p.tokens[5] = 1; }), hash);
-  EXPECT_EQ(changed([](Parameters& p) { p.identity.model_name = "other"; }), hash);
   EXPECT_EQ(changed([](Parameters& p) { p.layers = sample_layers(); }), hash);
 }
 

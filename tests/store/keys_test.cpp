@@ -19,7 +19,7 @@ using testing::StartsWith;
 constexpr std::string_view kScope =
     "dd4caf3d1dbba3a078beaac5c8fd8909929827947cde520d23c608e96c471d3a";
 constexpr std::string_view kEmptyScope =
-    "646467a6224902bf523cbaeb9094fb3697a3cbc8789cadf6825d920c2c65c016";
+    "18b117ad30e1e46a3b59c4f41f80c7719ee565cf2a7018214eeed77f372b4295";
 constexpr std::string_view kFirst =
     "a97b83b4668dae42a2af834baaa9b5f2744c05b01614ee78ae307ce8faa03e3c";
 constexpr std::string_view kRoot =
