@@ -189,7 +189,15 @@ TEST(BlobRules, ARecordAgreesWithItself) {
   rule([](Record& r) { r.tokens.back() += 1; }, "a tail of other tokens");
   rule([](Record& r) { r.chain.pop_back(); }, "1 blocks");
   rule([](Record& r) { r.state.tail.pop_back(); }, "a tail of 2 tokens");
-  rule([](Record& r) { r.state_key.clear(); }, "a key of the state where there is none");
+  rule(
+      [](Record& r) {
+        r.tokens.resize(256);
+        r.state.n_tokens = 256;
+        r.state.tail = r.tokens;
+        for (format::ArrayInfo& array : r.state.layers[1].arrays) array.shape[1] = 4;
+        r.chain.clear();
+      },
+      "a key of the state where there is none");
   rule([](Record& r) { r.state_key = "d/x"; }, "a key of the state that is none");
   rule([](Record& r) { r.state_key = "s/../x"; }, "a key of the state that is none");
   rule([](Record& r) { r.parameters_key.clear(); }, "a key of parameters that is none");
