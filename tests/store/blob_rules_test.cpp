@@ -195,6 +195,13 @@ TEST(BlobRules, ARecordAgreesWithItself) {
   rule([](Record& r) { r.parameters_key = "n/0/0"; }, "a key of parameters that is none");
 }
 
+// Its blocks and its tail have them.
+TEST(BlobRules, ARecordDoesWithoutTokens) {
+  Record record = sample_record();
+  record.tokens.clear();
+  EXPECT_TRUE(store::encode_blob(sample("record").key, record));
+}
+
 // A prompt without a final block has no block whose slots its state could stand in.
 TEST(BlobRules, AStateStandsBehindABlockOrInTheRecordAlone) {
   Record record = sample_record();
