@@ -94,6 +94,9 @@ class SmallFamily {
       root["model"]["vocab"].push_back({std::string(1, letter), -1.0});
     }
     root["added_tokens"] = {tiny::added_token(0, "<unk>", true)};
+    root["pre_tokenizer"] = {
+        {"type", "Metaspace"}, {"replacement", "\u2581"}, {"add_prefix_space", false}};
+    root["decoder"] = root["pre_tokenizer"];
     write_all(dir_ / "tokenizer.json", as_bytes(root.dump()));
   }
 
