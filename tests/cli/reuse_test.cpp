@@ -89,10 +89,11 @@ class SmallFamily {
       std::filesystem::create_symlink(from / file, dir_ / file);
     }
     nlohmann::json root;
-    root["model"] = {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", {{"<unk>", 0.0}}}};
+    auto vocab = nlohmann::json::array({nlohmann::json::array({"<unk>", 0.0})});
     for (char letter = 'A'; letter < 'A' + 58; ++letter) {
-      root["model"]["vocab"].push_back({std::string(1, letter), -1.0});
+      vocab.push_back(nlohmann::json::array({std::string(1, letter), -1.0}));
     }
+    root["model"] = {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", vocab}};
     root["added_tokens"] = {tiny::added_token(0, "<unk>", true)};
     root["pre_tokenizer"] = {
         {"type", "Metaspace"}, {"replacement", "\u2581"}, {"add_prefix_space", false}};
