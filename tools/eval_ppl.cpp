@@ -121,6 +121,7 @@ Json costs_json(const Flags& flags, const Measured& measured) {
   json["windows"] = costs.n_windows;
   json["predictions"] = costs.n_predictions();
   json["as_served"] = costs.as_served;
+  json["begin_token"] = costs.begin_token ? Json(*costs.begin_token) : Json(nullptr);
   json["dense_perplexity"] = costs.dense_perplexity;
   json["configurations"] = Json::array();
   for (const eval::PredictionCost& way : costs.ways) {

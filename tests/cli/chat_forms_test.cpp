@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -83,6 +84,25 @@ TEST(BeginToken, DoesNotBeginWhatGoesOn) {
   must({"generate", "-m", model.path(), "--cache", cache, "-p", " there", "-n", "1", "--save",
         longer});
   EXPECT_THAT(saved_text(model, longer), StartsWith("<|endoftext|>Hello there"));
+}
+
+// Two windows of a text are two texts that begin alike.
+TEST(BeginToken, BeginsEachWindowOfAnEvaluation) {
+  const OtherNames model("<a>", "<b>");
+  const auto ppl = [&](const std::string& ids) {
+    return Json::parse(must({"eval", "ppl", "-m", model.path(), "--ids", ids, "--window", "4",
+                             "--configs", "f32", "--json"})
+                           .out);
+  };
+  const auto surprise = [](const Json& result) {
+    return std::log(result["dense_perplexity"].get<double>());
+  };
+  const Json both = ppl("0,470,1800,223,19,26,470,19,1800");
+  EXPECT_EQ(both["begin_token"], 0);
+  EXPECT_EQ(both["predictions"], 8);
+  const double apart = surprise(ppl("0,470,1800,223,19")) + surprise(ppl("0,26,470,19,1800"));
+  EXPECT_NEAR(surprise(both), apart / 2, 1e-6);
+  EXPECT_EQ(ppl("470,1800,223,19,26")["begin_token"], nullptr);
 }
 
 TEST(ChatForms, AreThoseOfTheModelsTemplate) {

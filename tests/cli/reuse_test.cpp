@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 
 #include "cli/demo.h"
+#include "model/tiny_files.h"
 
 namespace tqcache::test {
 namespace {
@@ -76,6 +78,80 @@ TEST_F(Reuse, LetsAFileGrowButNotGetShorter) {
   EXPECT_EQ(refused.exit_code, 22);
   EXPECT_THAT(refused.err, HasSubstr("differs after 400 tokens"));
   EXPECT_EQ(info_of(cache_)["n_tokens"], 532);
+}
+
+// A small model whose layers have windows or a state, with a tokenizer of 59 pieces.
+class SmallFamily {
+ public:
+  explicit SmallFamily(const std::string& name) {
+    const auto from = std::filesystem::absolute(TQCACHE_TEST_DATA "/architectures/" + name);
+    for (const char* file : {"config.json", "model.safetensors"}) {
+      std::filesystem::create_symlink(from / file, dir_ / file);
+    }
+    nlohmann::json root;
+    auto vocab = nlohmann::json::array({nlohmann::json::array({"<unk>", 0.0})});
+    for (char letter = 'A'; letter < 'A' + 58; ++letter) {
+      vocab.push_back(nlohmann::json::array({std::string(1, letter), -1.0}));
+    }
+    root["model"] = {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", vocab}};
+    root["added_tokens"] = {tiny::added_token(0, "<unk>", true)};
+    root["pre_tokenizer"] = {
+        {"type", "Metaspace"}, {"replacement", "\u2581"}, {"add_prefix_space", false}};
+    root["decoder"] = root["pre_tokenizer"];
+    write_all(dir_ / "tokenizer.json", as_bytes(root.dump()));
+  }
+
+  // The first `n_tokens` of some tokens, the last one being another.
+  static std::string ids(std::int32_t n_tokens, bool ends_otherwise = false) {
+    std::vector<std::int32_t> all;
+    for (std::int32_t i = 0; i < n_tokens; ++i) all.push_back((7 * i * i + 3 * i + 11) % 59);
+    if (ends_otherwise) all.back() = (all.back() + 1) % 59;
+    return id_list(all);
+  }
+
+  Output generate(std::vector<std::string> flags) const {
+    flags.insert(flags.begin(), {"generate", "-m", dir_.path().string(), "--json", "-n", "6"});
+    return must(flags);
+  }
+  std::string prefill(std::int32_t n_tokens) const {
+    std::string cache = (dir_ / "a.kv").string();
+    must({"prefill", "-m", dir_.path().string(), "--ids", ids(n_tokens), "-o", cache});
+    return cache;
+  }
+
+ private:
+  TempDir dir_;
+};
+
+class ReuseOfFamilies : public testing::TestWithParam<const char*> {
+ protected:
+  SmallFamily model_{GetParam()};
+};
+
+INSTANTIATE_TEST_SUITE_P(WindowsAndStates, ReuseOfFamilies,
+                         testing::Values("mistral", "gemma2", "gemma3", "qwen3_next", "qwen3_5"));
+
+TEST_P(ReuseOfFamilies, ReadsTheRestAloneWhereNothingIsCut) {
+  const auto json = nlohmann::json::parse(
+      model_.generate({"--cache", model_.prefill(30), "--reuse", "--ids", model_.ids(36)}).out);
+  EXPECT_EQ(json["cached_tokens"], 30);
+  EXPECT_EQ(json["prompt_tokens"], 6);
+  const auto whole = nlohmann::json::parse(model_.generate({"--ids", model_.ids(36)}).out);
+  EXPECT_EQ(json["token_ids"], whole["token_ids"]);
+}
+
+TEST_P(ReuseOfFamilies, BeginsAnewAndSaysSoWhereTheCacheCannotBeCut) {
+  const std::string prompt = model_.ids(30, true);
+  const Output output =
+      model_.generate({"--cache", model_.prefill(30), "--reuse", "--ids", prompt});
+  EXPECT_THAT(output.err, HasSubstr("differs from the cache after 29 tokens, and the cache cannot "
+                                    "be cut there (layer 0"));
+  EXPECT_THAT(output.err, HasSubstr("nothing of it is reused"));
+  const auto json = nlohmann::json::parse(output.out);
+  EXPECT_EQ(json["cached_tokens"], 0);
+  EXPECT_EQ(json["prompt_tokens"], 30);
+  const auto whole = nlohmann::json::parse(model_.generate({"--ids", prompt}).out);
+  EXPECT_EQ(json["token_ids"], whole["token_ids"]);
 }
 
 TEST_F(Reuse, WantsACacheAndAPrompt) {

@@ -91,6 +91,28 @@ TEST_F(Predictions, HaveThePerplexityOfTheTokensThatFollow) {
   EXPECT_NEAR(costs.dense_perplexity, std::exp(sum / 600), 1e-6 * costs.dense_perplexity);
 }
 
+// The token stands where each window begins, and nothing else changes: the one it stands for is
+// still predicted.
+TEST_F(Predictions, BeginEachWindowWithTheTokenThatTextsBeginWith) {
+  const PredictionCosts costs = measure("f32", {.window = 300, .begin_token = 7});
+  EXPECT_EQ(costs.begin_token, 7);
+  EXPECT_EQ(costs.n_predictions(), 600);
+  const std::vector<std::int32_t> ids = model_.prompt(700);
+  double sum = 0;
+  for (const std::size_t window : {0u, 300u}) {
+    std::vector<std::int32_t> read(ids.begin() + static_cast<std::ptrdiff_t>(window),
+                                   ids.begin() + static_cast<std::ptrdiff_t>(window) + 300);
+    read[0] = 7;
+    const auto logits = logits_of(read, empty());
+    std::vector<float> scratch;
+    for (std::size_t i = 0; i < 300; ++i) {
+      sum += surprise(row(logits, i), softmax_of(row(logits, i), scratch), ids[window + i + 1]);
+    }
+  }
+  EXPECT_NEAR(costs.dense_perplexity, std::exp(sum / 600), 1e-6 * costs.dense_perplexity);
+  EXPECT_NE(costs.dense_perplexity, measure("f32").dense_perplexity);
+}
+
 TEST_F(Predictions, OfTheDenseConfigurationAreTheDenseOnes) {
   const PredictionCost way = measure("f32").ways[0];
   EXPECT_EQ(way.perplexity, measure("f32").dense_perplexity);
@@ -284,6 +306,8 @@ TEST_F(Predictions, RefuseTokensThatAreNotTheModels) {
     ASSERT_FALSE(measured);
     EXPECT_EQ(measured.error().code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(measured.error().message, HasSubstr("token id " + std::to_string(id)));
+    expect_refusal("f32", {.window = 300, .begin_token = id}, 301, ErrorCode::kInvalidArgument,
+                   "token id " + std::to_string(id));
   }
 }
 

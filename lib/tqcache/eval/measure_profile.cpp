@@ -129,7 +129,9 @@ std::vector<Configuration> curve_configurations(const cache::StepWeights& weight
 
 Result<Profile> measure_profile(const model::Model& model, std::span<const std::int32_t> ids,
                                 const ProfileOptions& options, const Progress& progress) {
-  const PredictionOptions measure{.window = options.window, .n_threads = options.n_threads};
+  const PredictionOptions measure{.window = options.window,
+                                  .begin_token = begin_token_of(model.tokenizer, ids),
+                                  .n_threads = options.n_threads};
   const auto taken = options.window < 1 ? std::vector<std::int32_t>(ids.begin(), ids.end())
                                         : spread_windows(ids, options.window, options.max_windows);
   const auto sides = sensitivity_configurations(model.config.n_layers);

@@ -204,6 +204,13 @@ class Measurement {
 
 }  // namespace
 
+std::optional<std::int32_t> begin_token_of(const model::Tokenizer& tokenizer,
+                                           std::span<const std::int32_t> ids) {
+  const std::optional<std::int32_t> begin = tokenizer.begin_token();
+  if (!tokenizer.adds_begin_token() || !begin || ids.empty()) return std::nullopt;
+  return ids.front() == *begin ? begin : std::nullopt;
+}
+
 Result<PredictionCosts> measure_predictions(const model::ModelConfig& config,
                                             const model::Weights& weights,
                                             const cache::Identity& identity,
@@ -217,8 +224,11 @@ Result<PredictionCosts> measure_predictions(const model::ModelConfig& config,
   costs.n_tokens = std::ssize(ids);
   costs.window = options.window;
   costs.as_served = options.as_served;
+  costs.begin_token = options.begin_token;
   TQC_TRY(check_window(config, options.window, costs.n_tokens, n_packed > 0));
   TQC_TRY(check_ids(ids, config.vocab_size));
+  if (options.begin_token)
+    TQC_TRY(check_ids(std::span(&*options.begin_token, 1), config.vocab_size));
   costs.n_windows = (costs.n_tokens - 1) / options.window;
   if (options.max_windows > 0) costs.n_windows = std::min(costs.n_windows, options.max_windows);
 
@@ -231,7 +241,9 @@ Result<PredictionCosts> measure_predictions(const model::ModelConfig& config,
   Measurement measurement(config, weights, empty, options, costs);
   RunProgress runs(progress, to_unsigned(costs.n_predictions() * (1 + n_packed)));
   for (std::int64_t i = 0; i < costs.n_windows; ++i) {
-    const auto window = ids.subspan(to_size(i * options.window), to_size(options.window + 1));
+    const auto part = ids.subspan(to_size(i * options.window), to_size(options.window + 1));
+    std::vector<std::int32_t> window(part.begin(), part.end());
+    if (options.begin_token) window.front() = *options.begin_token;
     TQC_TRY(measurement.measure_window(window, n_packed > 0, runs));
   }
   measurement.finish();

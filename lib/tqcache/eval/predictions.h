@@ -14,6 +14,7 @@
 // Spec: docs/eval.md, "ppl and kld".
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,6 +30,8 @@ struct PredictionOptions {
   std::int64_t window = 2048;    // tokens
   std::int64_t max_windows = 0;  // from the first on; 0: all of the text
   bool as_served = false;
+  // Read in the place of each window's first token, which is predicted by the window before.
+  std::optional<std::int32_t> begin_token = {};
   unsigned n_threads = 0;  // 0: all processors
 };
 
@@ -64,6 +67,7 @@ struct PredictionCosts {
   std::int64_t window = 0;
   std::int64_t n_windows = 0;
   bool as_served = false;
+  std::optional<std::int32_t> begin_token;  // that each window began with
   double dense_perplexity = 0;
   std::vector<PredictionCost> ways;  // as `configurations` asks for them
 
@@ -87,10 +91,16 @@ Result<PredictionCosts> measure_predictions(const model::ModelConfig& config,
                                             const PredictionOptions& options,
                                             const Progress& progress = {});
 
+// The token that the model's texts begin with, if this one does: then each of its windows should.
+std::optional<std::int32_t> begin_token_of(const model::Tokenizer& tokenizer,
+                                           std::span<const std::int32_t> ids);
+
+// With begin_token_of() the text, unless options have a token.
 inline Result<PredictionCosts> measure_predictions(
     const model::Model& model, std::span<const std::int32_t> ids,
-    std::span<const cache::Configuration> configurations, const PredictionOptions& options,
+    std::span<const cache::Configuration> configurations, PredictionOptions options,
     const Progress& progress = {}) {
+  if (!options.begin_token) options.begin_token = begin_token_of(model.tokenizer, ids);
   return measure_predictions(model.config, model.weights, model.identity, ids, configurations,
                              options, progress);
 }
