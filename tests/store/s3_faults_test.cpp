@@ -91,6 +91,18 @@ TEST_F(S3Faults, GivesUpWhenASecondConnectionBreaks) {
   EXPECT_EQ(error_of(whole.substr(0, whole.size() - 2)).code, ErrorCode::kIo);
 }
 
+TEST_F(S3Faults, FindsWhatItPutBeforeTheConnectionBroke) {
+  const FakeServer server(Script{{""}, {http(412)}});
+  const auto outcome = open(server.address())->put("a", {});
+  ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+  EXPECT_EQ(*outcome, PutOutcome::kExisted);
+}
+
+TEST_F(S3Faults, TakesTheLengthOfAnAnswerForNoPromise) {
+  EXPECT_EQ(error_of("HTTP/1.1 200 x\r\nContent-Length: 9000000000000000000\r\n\r\nvalue").code,
+            ErrorCode::kIo);
+}
+
 TEST_F(S3Faults, RefusesWhatIsNotItsProtocol) {
   EXPECT_EQ(error_of("-ERR unknown command\r\n").code, ErrorCode::kIo);  // libcurl's word
   EXPECT_EQ(error_of(http(202)).code, ErrorCode::kCorrupt);
