@@ -50,6 +50,12 @@ TEST(RedisFaults, GivesUpAServerThatIsSilent) {
   EXPECT_EQ(server.n_connections(), 1);  // a second wait would not help
 }
 
+TEST(RedisFaults, GivesUpAServerThatFallsSilentInTheMiddleOfAValue) {
+  const FakeServer server(Script{{"$5\r\nval", kSilence}});
+  EXPECT_THAT(open(server)->get("a").error().message, HasSubstr("nothing for 200 ms"));
+  EXPECT_EQ(server.n_connections(), 1);
+}
+
 TEST(RedisFaults, AsksAgainWhenAConnectionBreaks) {
   const FakeServer server(Script{{""}, {kValue}});
   EXPECT_TRUE(open(server)->get("a")->has_value());

@@ -78,6 +78,13 @@ TEST_F(S3Faults, GivesUpAServiceThatIsSilent) {
   EXPECT_EQ(open(server.address())->get("a").error().code, ErrorCode::kIo);
 }
 
+TEST_F(S3Faults, GivesUpAServiceThatFallsSilentInTheMiddleOfAValue) {
+  const std::string whole = http(200, "value");
+  const FakeServer server(Script{{whole.substr(0, whole.size() - 2), kSilence}});
+  EXPECT_EQ(open(server.address())->get("a").error().code, ErrorCode::kIo);
+  EXPECT_EQ(server.n_connections(), 1);
+}
+
 TEST_F(S3Faults, AsksAgainWhenAConnectionBreaksInTheMiddleOfAValue) {
   const std::string whole = http(200, "value");
   const FakeServer server(Script{{whole.substr(0, whole.size() - 2)}, {whole}});
