@@ -58,7 +58,9 @@ run() {
     start)
       stop # one that an earlier run left behind
       mkdir -p "$folder"
-      start || { stop_after_failure; exit 1; }
+      # Not "start || ...": then none of its steps that fails would end it.
+      trap '[ $? -eq 0 ] || stop_after_failure' EXIT
+      start
       ;;
     stop) stop ;;
     *) echo "usage: $0 start|stop FOLDER" >&2; exit 2 ;;
