@@ -73,7 +73,28 @@ ssize_t pwrite(int fd, const void* bytes, std::size_t count, off_t offset) {
   return ::syscall(SYS_pwrite64, fd, bytes, count, offset);
 }
 
+// The names with 64 are those that SQLite calls.
+ssize_t pread64(int fd, void* bytes, std::size_t count, off64_t offset) {
+  return pread(fd, bytes, count, offset);
+}
+
+ssize_t pwrite64(int fd, const void* bytes, std::size_t count, off64_t offset) {
+  return pwrite(fd, bytes, count, offset);
+}
+
+int ftruncate64(int fd, off64_t size) noexcept {
+  return pass_on("ftruncate", SYS_ftruncate, fd, size);
+}
+
 int open(const char* name, int flags, ...) {
+  std::va_list rest;
+  va_start(rest, flags);
+  const unsigned mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, unsigned) : 0;
+  va_end(rest);
+  return pass_on("open", SYS_openat, AT_FDCWD, name, flags, mode);
+}
+
+int open64(const char* name, int flags, ...) {
   std::va_list rest;
   va_start(rest, flags);
   const unsigned mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, unsigned) : 0;

@@ -21,7 +21,7 @@ struct CallFailures {
   int always_error = 0;
 };
 
-// In force while it lives. One at a time, and all calls from one thread.
+// In force while it lives. One at a time, and all calls from one thread at a time.
 class FailingCalls {
  public:
   explicit FailingCalls(CallFailures failures);

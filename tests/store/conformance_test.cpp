@@ -2,9 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -328,61 +325,6 @@ TEST_P(AnyStore, ShowsNoTornValueToReadersBesideWriters) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(n_wrong, 0);
   EXPECT_GT(n_found, 0);
-}
-
-// A process that puts "w/0", "w/1" and so on until it is killed, and tells of each that was
-// acknowledged.
-class Writer {
- public:
-  explicit Writer(const std::string& url) {
-    if (::pipe(pipe_) != 0) throw std::runtime_error("pipe failed");
-    child_ = ::fork();
-    if (child_ == 0) ::_exit(write_on(url));
-    ::close(pipe_[1]);
-  }
-  ~Writer() { ::close(pipe_[0]); }
-
-  // Waits for some, kills it, and gives how many it told of.
-  int kill_after(int n_wanted) {
-    int n_told = 0;
-    char told = 0;
-    while (n_told < n_wanted && ::read(pipe_[0], &told, 1) == 1) ++n_told;
-    ::kill(child_, SIGKILL);
-    ::waitpid(child_, nullptr, 0);
-    while (::read(pipe_[0], &told, 1) == 1) ++n_told;
-    return n_told;
-  }
-
- private:
-  int write_on(const std::string& url) const {
-    const auto store = store::open_backend(url, {});
-    for (int i = 0; store; ++i) {
-      const std::string key = "w/" + std::to_string(i);
-      if (!(*store)->put(key, value_of(key, 300'000))) return 1;
-      if (::write(pipe_[1], "x", 1) != 1) return 1;
-    }
-    return 1;
-  }
-
-  int pipe_[2] = {-1, -1};
-  pid_t child_ = -1;
-};
-
-TEST_P(AnyStore, KeepsWhatWasAcknowledgedToAWriterThatIsKilled) {
-  if (!GetParam().many_processes) return;  // it has no other process
-  Writer writer(url_);
-  const int n_told = writer.kill_after(5);
-  ASSERT_GE(n_told, 5);
-  for (int i = 0; i < n_told; ++i) {
-    const std::string key = "w/" + std::to_string(i);
-    EXPECT_EQ(get(key), value_of(key, 300'000));
-  }
-  // The one that it was putting is there whole, or not at all.
-  for (const std::string& key : keys("w/")) {
-    const auto value = store_->get(key);
-    ASSERT_TRUE(value.ok()) << value.error().message;
-    EXPECT_TRUE(!value->has_value() || **value == value_of(key, 300'000)) << key;
-  }
 }
 
 TEST_P(AnyStore, IsTheSameForEveryoneWhoOpensIt) {

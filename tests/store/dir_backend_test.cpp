@@ -187,6 +187,26 @@ TEST_F(DirStore, TakesNoHarmFromAClockThatIsSetBack) {
   EXPECT_EQ(*list(*store)[0].idle, std::chrono::seconds(0));
 }
 
+TEST_F(DirStore, TakesNoHarmFromTimesThatCannotBe) {
+  const auto store = open();
+  ASSERT_TRUE(store->put("a", Bytes(10)).ok());
+  auto database = store::Sqlite::open(index_, std::chrono::milliseconds(1000));
+  for (const char* time : {"9223372036854775807", "-9223372036854775807 - 1"}) {
+    ASSERT_TRUE(database->run(("UPDATE blob SET used = " + std::string(time)).c_str()).ok());
+    EXPECT_GE(*list(*store)[0].idle, std::chrono::seconds(0)) << time;
+    ASSERT_TRUE(store->touch(std::vector<std::string>{"a"}).ok());
+    EXPECT_LE(*list(*store)[0].idle, std::chrono::seconds(60)) << time;
+  }
+}
+
+TEST_F(DirStore, TakesAFileFromTheFutureForANewOne) {
+  ASSERT_TRUE(open()->put("a", Bytes(10)).ok());
+  std::filesystem::last_write_time(
+      blob_path("a"), std::filesystem::file_time_type::clock::now() + std::chrono::hours(1000));
+  for (const char* end : {"", "-wal", "-shm"}) std::filesystem::remove(index_.string() + end);
+  EXPECT_EQ(*list(*open())[0].idle, std::chrono::seconds(0));
+}
+
 TEST_F(DirStore, ReadsWithoutAnIndex) {
   ASSERT_TRUE(open()->put("a", as_bytes("value")).ok());
   std::filesystem::remove(index_);

@@ -20,6 +20,9 @@ namespace tqcache::test {
 // In the place of an answer: none, until the other side gives up.
 inline const std::string kSilence = "(silence)";
 
+// In an answer: the address of the server itself.
+inline const std::string kItself = "(itself)";
+
 // For each connection, what it is answered.
 using Script = std::vector<std::vector<std::string>>;
 
@@ -73,7 +76,10 @@ class FakeServer {
 
   void talk(int fd, const std::vector<std::string>& answers) const {
     char asked[4096];
-    for (const std::string& answer : answers) {
+    for (std::string answer : answers) {
+      if (const std::size_t at = answer.find(kItself); at != answer.npos) {
+        answer.replace(at, kItself.size(), address());
+      }
       if (!wait_for(fd) || ::recv(fd, asked, sizeof(asked), 0) <= 0) return;
       if (answer != kSilence) {
         ::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);

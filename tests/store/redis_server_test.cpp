@@ -1,75 +1,17 @@
 // Real Redis servers that these tests start, stop and fill themselves, and what a real one refuses.
 
+#include "store/redis_server.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <thread>
 
 #include "store/server_url.h"
 #include "store/values.h"
-#include "support/temp_dir.h"
-#include "tqcache/store/backend.h"
 
 namespace tqcache::test {
 namespace {
-
-using store::Backend;
-
-// A server of its own, on a socket in a folder.
-class RedisServer : public testing::Test {
- protected:
-  // What store/backend.h asks of everyone who wants to be told of broken connections.
-  RedisServer() { ::signal(SIGPIPE, SIG_IGN); }
-  ~RedisServer() override { stop(); }
-
-  void start(std::vector<std::string> more = {}) {
-    std::vector<std::string> words = {"redis-server",
-                                      "--port",
-                                      "0",
-                                      "--unixsocket",
-                                      socket_,
-                                      "--save",
-                                      "",
-                                      "--appendonly",
-                                      "no",
-                                      "--logfile",
-                                      (folder_ / "log").string()};
-    words.insert(words.end(), more.begin(), more.end());
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    child_ = ::fork();
-    if (child_ == 0) {
-      ::execvp(argv[0], argv.data());
-      ::_exit(127);
-    }
-    const auto store = open();
-    for (int i = 0; i < 200 && !store->exists("a"); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    ASSERT_TRUE(store->exists("a").ok()) << "redis-server does not answer";
-  }
-
-  void stop() {
-    if (child_ < 0) return;
-    ::kill(child_, SIGKILL);
-    ::waitpid(child_, nullptr, 0);
-    child_ = -1;
-  }
-
-  std::unique_ptr<Backend> open(const std::string& query = "") const {
-    auto opened = store::open_backend("redis+unix:" + socket_ + query, {});
-    if (!opened) throw std::runtime_error(opened.error().message);
-    return std::move(opened).value();
-  }
-
-  TempDir folder_;
-  std::string socket_ = (folder_ / "socket").string();
-  pid_t child_ = -1;
-};
 
 TEST_F(RedisServer, IsReachedAgainAfterARestart) {
   start();

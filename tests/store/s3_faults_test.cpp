@@ -78,6 +78,13 @@ TEST_F(S3Faults, GivesUpAServiceThatIsSilent) {
   EXPECT_EQ(open(server.address())->get("a").error().code, ErrorCode::kIo);
 }
 
+TEST_F(S3Faults, GivesUpAServiceThatFallsSilentInTheMiddleOfAValue) {
+  const std::string whole = http(200, "value");
+  const FakeServer server(Script{{whole.substr(0, whole.size() - 2), kSilence}});
+  EXPECT_EQ(open(server.address())->get("a").error().code, ErrorCode::kIo);
+  EXPECT_EQ(server.n_connections(), 1);
+}
+
 TEST_F(S3Faults, AsksAgainWhenAConnectionBreaksInTheMiddleOfAValue) {
   const std::string whole = http(200, "value");
   const FakeServer server(Script{{whole.substr(0, whole.size() - 2)}, {whole}});
@@ -89,6 +96,18 @@ TEST_F(S3Faults, AsksAgainWhenAConnectionBreaksInTheMiddleOfAValue) {
 TEST_F(S3Faults, GivesUpWhenASecondConnectionBreaks) {
   const std::string whole = http(200, "value");
   EXPECT_EQ(error_of(whole.substr(0, whole.size() - 2)).code, ErrorCode::kIo);
+}
+
+TEST_F(S3Faults, FindsWhatItPutBeforeTheConnectionBroke) {
+  const FakeServer server(Script{{""}, {http(412)}});
+  const auto outcome = open(server.address())->put("a", {});
+  ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+  EXPECT_EQ(*outcome, PutOutcome::kExisted);
+}
+
+TEST_F(S3Faults, TakesTheLengthOfAnAnswerForNoPromise) {
+  EXPECT_EQ(error_of("HTTP/1.1 200 x\r\nContent-Length: 9000000000000000000\r\n\r\nvalue").code,
+            ErrorCode::kIo);
 }
 
 TEST_F(S3Faults, RefusesWhatIsNotItsProtocol) {

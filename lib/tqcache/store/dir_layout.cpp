@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,6 +62,13 @@ Result<void> visit_folder(const fs::path& folder,
   return failed ? io_error("folder " + folder.string(), failed.value()) : Result<void>();
 }
 
+// Whether the first byte is in memory: to ask for all bytes takes the system a while even then.
+bool is_in_memory(int fd) {
+  std::byte first{};
+  iovec one{&first, 1};
+  return ::preadv2(fd, &one, 1, 0, RWF_NOWAIT) >= 0;
+}
+
 }  // namespace
 
 Result<void> flush_folder(const fs::path& folder) {
@@ -75,7 +83,7 @@ void announce_reading(const fs::path& path) {
   constexpr off_t kBytes = 4 << 20;
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return;
-  (void)::posix_fadvise(fd, 0, kBytes, POSIX_FADV_WILLNEED);
+  if (!is_in_memory(fd)) (void)::posix_fadvise(fd, 0, kBytes, POSIX_FADV_WILLNEED);
   ::close(fd);
 }
 

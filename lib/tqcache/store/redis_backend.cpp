@@ -14,8 +14,10 @@
 namespace tqcache::store {
 namespace {
 
-constexpr std::size_t kValuesAtOnce = 8;
 constexpr std::size_t kKeysAtOnce = 512;
+constexpr Ahead kKeysAhead{kKeysAtOnce, kKeysAtOnce};
+constexpr Ahead kValuesToPut{8, 8};
+constexpr Ahead kValuesToGet{4, 16};
 
 // One step, so that a value that another has put meanwhile stays.
 constexpr std::string_view kRemoveIfSame =
@@ -51,8 +53,8 @@ class RedisBackend : public Backend {
       commands.push_back(std::move(set));
     }
     std::vector<PutOutcome> outcomes;
-    TQC_TRY(client()->run(
-        commands, kValuesAtOnce, [&](std::size_t i, RedisReply reply) -> Result<void> {
+    TQC_TRY(
+        client()->run(commands, kValuesToPut, [&](std::size_t i, RedisReply reply) -> Result<void> {
           const Result<bool> stored = reply_ok(*reply);
           if (!stored) return in_context(blobs[i].key, stored.error());
           outcomes.push_back(*stored ? PutOutcome::kStored : PutOutcome::kExisted);
@@ -62,7 +64,7 @@ class RedisBackend : public Backend {
   }
 
   Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
-    return run_on_each({"GET"}, keys, kValuesAtOnce,
+    return run_on_each({"GET"}, keys, kValuesToGet,
                        [&](std::size_t i, RedisReply reply) -> Result<void> {
                          const auto value = reply_value(*reply);
                          if (!value) return in_context(keys[i], value.error());
@@ -81,7 +83,7 @@ class RedisBackend : public Backend {
     RedisCommand command{{"UNLINK", name}, name};
     if (only) command.words = {"EVAL", kRemoveIfSame, "1", name, text_of(*only)};
     bool removed = false;
-    TQC_TRY(client()->run(std::span(&command, 1), 1,
+    TQC_TRY(client()->run(std::span(&command, 1), Ahead{},
                           [&](std::size_t, RedisReply reply) -> Result<void> {
                             const Result<std::int64_t> count = reply_number(*reply);
                             if (!count) return in_context(key, count.error());
@@ -147,8 +149,8 @@ class RedisBackend : public Backend {
       sizes[i] = static_cast<std::uint64_t>(*bytes);
       return {};
     };
-    TQC_TRY(run_on_each({"MEMORY", "USAGE"}, keys, kKeysAtOnce, take_size));
-    return run_on_each({"OBJECT", "IDLETIME"}, keys, kKeysAtOnce,
+    TQC_TRY(run_on_each({"MEMORY", "USAGE"}, keys, kKeysAhead, take_size));
+    return run_on_each({"OBJECT", "IDLETIME"}, keys, kKeysAhead,
                        [&](std::size_t i, RedisReply reply) -> Result<void> {
                          if (!sizes[i]) return {};
                          Entry entry{keys[i], *sizes[i], std::nullopt};
@@ -169,13 +171,13 @@ class RedisBackend : public Backend {
         each(*count);
         return {};
       };
-      return run_on_each({verb}, some, kKeysAtOnce, take);
+      return run_on_each({verb}, some, kKeysAhead, take);
     });
   }
 
   // One command a key and not one for all: in a cluster they belong to different nodes.
   Result<void> run_on_each(std::vector<std::string_view> verb, std::span<const std::string> keys,
-                           std::size_t ahead, const AnswerSink& sink) {
+                           Ahead ahead, const AnswerSink& sink) {
     std::vector<std::string> names;
     for (const std::string& key : keys) names.push_back(place_.prefix + key);
     std::vector<RedisCommand> commands;

@@ -33,7 +33,8 @@ struct RedisClient::Pending {
 
 struct RedisClient::Run {
   std::span<const RedisCommand> commands;
-  std::size_t ahead = 0;
+  std::size_t ahead = 0;  // at this moment
+  std::size_t most = 0;
   const AnswerSink& sink;
   std::vector<RedisReply> answers;  // that came before others' turn
   std::size_t n_told = 0;
@@ -62,9 +63,9 @@ bool RedisClient::forget_broken() {
   return broken;
 }
 
-Result<void> RedisClient::run(std::span<const RedisCommand> commands, std::size_t ahead,
+Result<void> RedisClient::run(std::span<const RedisCommand> commands, Ahead ahead,
                               const AnswerSink& sink) {
-  Run run{commands, ahead, sink, std::vector<RedisReply>(commands.size()), 0};
+  Run run{commands, ahead.first, ahead.most, sink, std::vector<RedisReply>(commands.size()), 0};
   return twice([&] { return try_run(run); });
 }
 
@@ -96,9 +97,8 @@ std::vector<RedisClient::Pending> RedisClient::Run::unanswered() const {
 }
 
 Result<void> RedisClient::Run::take(std::size_t command, RedisReply answer) {
-  if (answer->type == REDIS_REPLY_STRING && answer->len > kLargeBytes) {
-    ahead = std::min(ahead, kLargeAnswersAhead);
-  }
+  const bool is_large = answer->type == REDIS_REPLY_STRING && answer->len > kLargeBytes;
+  ahead = std::min(most, is_large ? kLargeAnswersAhead : 2 * ahead);
   answers[command] = std::move(answer);
   while (n_told < answers.size() && answers[n_told]) {
     const std::size_t i = n_told++;

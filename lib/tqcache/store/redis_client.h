@@ -22,6 +22,12 @@ struct RedisCommand {
   std::string_view key;  // which decides about the node
 };
 
+// How many commands are on their way at a time: at first, and at most while answers are small.
+struct Ahead {
+  std::size_t first = 1;
+  std::size_t most = 1;
+};
+
 // Told what command i was answered. Its error ends the run.
 using AnswerSink = std::function<Result<void>(std::size_t i, RedisReply answer)>;
 
@@ -36,11 +42,9 @@ class RedisClient {
   RedisClient(const RedisAddress& seed, const RedisSettings& settings)
       : seed_(&seed), settings_(&settings) {}
 
-  // Told in the order of the commands, each as soon as it is there and those before it. At most
-  // `ahead` commands are on their way at a time, or 2 where answers are large. If a connection
-  // breaks, those that nothing was told of are sent once more.
-  Result<void> run(std::span<const RedisCommand> commands, std::size_t ahead,
-                   const AnswerSink& sink);
+  // Told in the order of the commands, each as soon as it is there and those before it. If a
+  // connection breaks, those that nothing was told of are sent once more.
+  Result<void> run(std::span<const RedisCommand> commands, Ahead ahead, const AnswerSink& sink);
   // One command to one node.
   Result<RedisReply> run_at(const RedisAddress& node, std::vector<std::string_view> words);
   // The masters of the cluster, or the one server.
