@@ -67,9 +67,10 @@ void Inventory::index_blocks() {
 }
 
 Inventory::Range Inventory::of_kind(BlobKind kind) const {
-  const auto range = std::ranges::equal_range(units_, kind, {}, &Unit::kind);
-  return {static_cast<std::size_t>(range.begin() - units_.begin()),
-          static_cast<std::size_t>(range.end() - units_.begin())};
+  const auto first = std::ranges::find(units_, kind, &Unit::kind);
+  const auto end = std::find_if(first, units_.end(), [&](const Unit& u) { return u.kind != kind; });
+  return {static_cast<std::size_t>(first - units_.begin()),
+          static_cast<std::size_t>(end - units_.begin())};
 }
 
 std::optional<std::uint32_t> Inventory::find(std::string_view name) const {

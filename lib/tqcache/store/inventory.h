@@ -52,7 +52,7 @@ class Inventory {
   Inventory(const Inventory&) = delete;
   Inventory& operator=(const Inventory&) = delete;
 
-  // In the order of their names, and so kind by kind.
+  // In the order of their names, and so one kind after another.
   const std::vector<Unit>& units() const { return units_; }
   const Unit& unit(std::size_t i) const { return units_[i]; }
   // Those of one kind: [first, end).

@@ -1,5 +1,6 @@
 #include "tqcache/store/key_parts.h"
 
+#include <array>
 #include <charconv>
 
 #include "tqcache/store/keys.h"
@@ -74,8 +75,8 @@ std::optional<KeyParts> parse_record(std::string_view key, const Words& words) {
 }  // namespace
 
 std::string_view name_of(BlobKind kind) {
-  constexpr std::array<std::string_view, kBlobKinds> kNames = {"block",      "data",  "record",
-                                                               "parameters", "state", "usage"};
+  constexpr std::array<std::string_view, kBlobKinds> kNames = {"parameters", "block",  "state",
+                                                               "data",       "record", "usage"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

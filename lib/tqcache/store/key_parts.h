@@ -3,21 +3,17 @@
 //
 // Spec: docs/store.md, "Keys".
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "tqcache/base/hash.h"
+#include "tqcache/store/blob_header.h"
 
 namespace tqcache::store {
 
-// In the order of their keys.
-enum class BlobKind : std::uint8_t { kBlock, kData, kRecord, kParameters, kState, kUsage };
-inline constexpr std::size_t kBlobKinds = 6;
-
-// "block", "data", "record", "parameters", "state", "usage"
+// "parameters", "block", "state", "data", "record", "usage"
 std::string_view name_of(BlobKind kind);
 
 // Views of the key.
