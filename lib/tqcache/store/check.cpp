@@ -38,7 +38,7 @@ class Checker {
 
   Result<CheckReport> run() {
     report_.others = inventory_.others();
-    for (const BlobKind kind : kKinds) {
+    for (const BlobKind kind : kAllKinds) {
       report_.blobs.blobs += inventory_.total(kind).blobs;
       report_.blobs.bytes += inventory_.total(kind).bytes;
     }
@@ -49,13 +49,10 @@ class Checker {
   }
 
  private:
-  static constexpr BlobKind kKinds[] = {BlobKind::kParameters, BlobKind::kBlock,  BlobKind::kState,
-                                        BlobKind::kData,       BlobKind::kRecord, BlobKind::kUsage};
-
   std::uint64_t count_to_read() const {
     std::uint64_t count = 2 * inventory_.total(BlobKind::kRecord).blobs;  // and their parameters
     if (!options_.read_data) return count;
-    for (const BlobKind kind : kKinds) {
+    for (const BlobKind kind : kAllKinds) {
       if (kind != BlobKind::kRecord) count += inventory_.total(kind).blobs;
     }
     return count;
@@ -115,15 +112,14 @@ class Checker {
   }
 
   Result<void> check_prompts() {
-    const Inventory::Range range = inventory_.of_kind(BlobKind::kRecord);
-    std::vector<std::string> keys;
-    for (std::size_t i = range.first; i < range.end; ++i) keys.push_back(inventory_.unit(i).name);
+    const std::vector<std::string> keys = inventory_.names(BlobKind::kRecord);
     for (std::size_t first = 0; first < keys.size(); first += kRecordsAtOnce) {
       const auto some =
           std::span(keys).subspan(first, std::min(kRecordsAtOnce, keys.size() - first));
       std::vector<std::pair<std::string, Record>> records;
       TQC_TRY(blobs_.read(some, [&](std::size_t i, const Content& content) {
-        if (const auto* record = std::get_if<Record>(&content)) records.emplace_back(some[i], *record);
+        if (const auto* record = std::get_if<Record>(&content))
+          records.emplace_back(some[i], *record);
       }));
       for (const auto& [key, record] : records) TQC_TRY(check_prompt(key, record));
     }

@@ -73,6 +73,13 @@ Inventory::Range Inventory::of_kind(BlobKind kind) const {
           static_cast<std::size_t>(end - units_.begin())};
 }
 
+std::vector<std::string> Inventory::names(BlobKind kind) const {
+  std::vector<std::string> names;
+  const Range range = of_kind(kind);
+  for (std::size_t i = range.first; i < range.end; ++i) names.push_back(units_[i].name);
+  return names;
+}
+
 std::optional<std::uint32_t> Inventory::find(std::string_view name) const {
   const auto found = std::ranges::lower_bound(units_, name, {}, &Unit::name);
   if (found == units_.end() || found->name != name) return std::nullopt;

@@ -60,6 +60,7 @@ class Inventory {
     std::size_t first = 0, end = 0;
   };
   Range of_kind(BlobKind kind) const;
+  std::vector<std::string> names(BlobKind kind) const;
 
   std::optional<std::uint32_t> find(std::string_view name) const;
   // The block of that hash, at whatever index.

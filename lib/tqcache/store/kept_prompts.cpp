@@ -46,10 +46,8 @@ std::vector<std::string> needs_of(const Record& record) {
 
 Result<std::vector<KeptPrompt>> read_kept_prompts(Backend& backend, const Inventory& inventory,
                                                   const Progress& progress) {
-  const Inventory::Range range = inventory.of_kind(BlobKind::kRecord);
-  std::vector<std::string> keys;
-  for (std::size_t i = range.first; i < range.end; ++i) keys.push_back(inventory.unit(i).name);
-
+  const std::size_t first = inventory.of_kind(BlobKind::kRecord).first;
+  const std::vector<std::string> keys = inventory.names(BlobKind::kRecord);
   std::vector<KeptPrompt> prompts;
   TQC_TRY(
       read_blobs(backend, keys, [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
@@ -58,7 +56,7 @@ Result<std::vector<KeptPrompt>> read_kept_prompts(Backend& backend, const Invent
         }
         if (!blob) return {};  // one that went meanwhile needs nothing any more
         TQC_TRY_ASSIGN(const Record record, content_of<Record>(keys[i], std::move(*blob)));
-        KeptPrompt prompt{static_cast<std::uint32_t>(range.first + i),
+        KeptPrompt prompt{static_cast<std::uint32_t>(first + i),
                           units_of(inventory, needs_of(record)), record.name,
                           static_cast<std::int64_t>(record.tokens.size())};
         prompt.idle = idle_of(inventory, prompt);

@@ -3,6 +3,7 @@
 //
 // Spec: docs/store.md, "Keys".
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +13,10 @@
 #include "tqcache/store/blob_header.h"
 
 namespace tqcache::store {
+
+inline constexpr std::array kAllKinds = {BlobKind::kParameters, BlobKind::kBlock,
+                                         BlobKind::kState,      BlobKind::kData,
+                                         BlobKind::kRecord,     BlobKind::kUsage};
 
 // "parameters", "block", "state", "data", "record", "usage"
 std::string_view name_of(BlobKind kind);
