@@ -66,4 +66,23 @@ Result<std::vector<KeptPrompt>> read_kept_prompts(Backend& backend, const Invent
   return prompts;
 }
 
+Result<void> list_prompts(Backend& backend, const std::string& prefix, const OnTrouble& on_trouble,
+                          const RecordSink& sink) {
+  std::vector<Entry> entries;
+  std::vector<std::string> keys;
+  TQC_TRY(backend.list(prefix, [&](const Entry& entry) -> Result<void> {
+    entries.push_back(entry);
+    keys.push_back(entry.key);
+    return {};
+  }));
+  return read_blobs(backend, keys,
+                    [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
+                      if (!blob) return {};
+                      const Result<Record> record = content_of<Record>(keys[i], std::move(*blob));
+                      if (record) return sink(entries[i], *record);
+                      if (on_trouble) on_trouble(record.error().message);
+                      return {};
+                    });
+}
+
 }  // namespace tqcache::store

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "tqcache/store/backend.h"
 #include "tqcache/store/blob.h"
 #include "tqcache/store/inventory.h"
+#include "tqcache/store/trouble.h"
 
 namespace tqcache::store {
 
@@ -35,5 +37,13 @@ struct KeptPrompt {
 //         names its key. kInterrupted.
 Result<std::vector<KeptPrompt>> read_kept_prompts(Backend& backend, const Inventory& inventory,
                                                   const Progress& progress = {});
+
+// Tells of each prompt that is kept under keys that begin with `prefix` (record_prefix(), keys.h;
+// "n/": those of all tenants), in the order of their keys, and of each damaged one. `sink` must not
+// call the backend.
+// Errors: those of the backend and of `sink`.
+using RecordSink = std::function<Result<void>(const Entry& entry, const Record& record)>;
+Result<void> list_prompts(Backend& backend, const std::string& prefix, const OnTrouble& on_trouble,
+                          const RecordSink& sink);
 
 }  // namespace tqcache::store
