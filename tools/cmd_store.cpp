@@ -22,8 +22,7 @@ constexpr std::array kStoreVerbs = {
          define_store_stats},
     Verb{"store check", "Check that all is there, and with --read-data that all is whole",
          define_store_check},
-    Verb{"store copy", "Copy prompts, or everything, from one store to another",
-         define_store_copy},
+    Verb{"store copy", "Copy prompts, or everything, from one store to another", define_store_copy},
 };
 
 }  // namespace

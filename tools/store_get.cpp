@@ -108,10 +108,12 @@ Outcome<ExitCode> run_get(const Console& console, const GetFlags& flags) {
   TQC_TRY_ASSIGN(const std::uint64_t bytes, write(*got.prompt, flags));
   const std::int64_t n_tokens = got.prompt->manifest().n_tokens();
   const std::string of_all =
-      n_tokens == got.n_wanted ? "" : fmt::format(" of {}", grouped(got.n_wanted));
-  note(console, fmt::format("{}: {}{} tokens, {} bytes",
-                            display_name(flags.output, "standard output"), grouped(n_tokens),
-                            of_all, grouped(bytes)));
+      n_tokens == got.n_wanted
+          ? ""
+          : fmt::format(" of {}", grouped(static_cast<std::uint64_t>(got.n_wanted)));
+  note(console,
+       fmt::format("{}: {}{} tokens, {} bytes", display_name(flags.output, "standard output"),
+                   grouped(static_cast<std::uint64_t>(n_tokens)), of_all, grouped(bytes)));
   if (console.json) TQC_TRY(print_json(got_json(flags, store, got, bytes)));
   return ExitCode::kDone;
 }
@@ -128,8 +130,8 @@ Outcome<ExitCode> tell_record(const Console& console, const OpenStore& store,
     json.update(record_json(record));
     TQC_TRY(print_json(json));
   } else {
-    TQC_TRY(print(fmt::format("{} tokens are kept under that name\n",
-                              grouped(record.tokens.size()))));
+    TQC_TRY(
+        print(fmt::format("{} tokens are kept under that name\n", grouped(record.tokens.size()))));
   }
   return ExitCode::kDone;
 }
@@ -139,8 +141,7 @@ Outcome<ExitCode> run_find(const Console& console, const FindFlags& flags) {
   TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
   store::Library library = store.library();
   if (flags.selection.by_name()) {
-    TQC_TRY_ASSIGN(const store::Record record,
-                   find_record(store, library, flags.selection.name));
+    TQC_TRY_ASSIGN(const store::Record record, find_record(store, library, flags.selection.name));
     return tell_record(console, store, record);
   }
   TQC_TRY_ASSIGN(const FoundPrefix found, find_prefix(store, library, flags.selection));

@@ -70,10 +70,10 @@ Json report_json(const PutFlags& flags, const OpenStore& store, const std::strin
 void tell(const Console& console, const std::string& file, const std::string& name,
           const store::PutReport& report) {
   const std::string kept = name.empty() ? "" : fmt::format(", kept as {}", name);
-  note(console, fmt::format("{}: {} tokens{}; {} of {} blocks new, {} of {} bytes", file,
-                            grouped(static_cast<std::uint64_t>(report.n_tokens)), kept,
-                            report.new_blocks, report.blocks, grouped(report.new_bytes),
-                            grouped(report.bytes)));
+  note(console,
+       fmt::format("{}: {} tokens{}; {} of {} blocks new, {} of {} bytes", file,
+                   grouped(static_cast<std::uint64_t>(report.n_tokens)), kept, report.new_blocks,
+                   report.blocks, grouped(report.new_bytes), grouped(report.bytes)));
   if (report.other_blocks == 0) return;
   warn(file, fmt::format("{} blocks of the same tokens were there with other values, and stay",
                          report.other_blocks));
@@ -86,9 +86,9 @@ Outcome<ExitCode> run(const Console& console, const PutFlags& flags) {
   store::Library library = store.library(flags.n_threads);
   ProgressBar bar(console, "storing", Unit::kBlocks);
   const store::PutOptions options{flags.replace, std::time(nullptr)};
-  TQC_TRY_ASSIGN(const store::PutReport report,
-                 in_file(input.name,
-                         library.put_file(*input.source, name, bar.callback(), options)));
+  TQC_TRY_ASSIGN(
+      const store::PutReport report,
+      in_file(input.name, library.put_file(*input.source, name, bar.callback(), options)));
   bar.clear();
   tell(console, input.name, name, report);
   if (console.json) TQC_TRY(print_json(report_json(flags, store, name, report)));

@@ -111,8 +111,8 @@ Result<Bytes> encode_blob(std::string_view key, const Content& content);
 //         blob of another key.
 Result<Content> decode_blob(std::string_view key, const SharedBytes& blob);
 
-// SHA-256 of what parameters mean: identity and layers. The first tokens do not count, nor do the
-// model's name and the shapes of arrays.
+// SHA-256 of what parameters mean: identity and layers, all that the content name of a prompt says
+// of them. The first tokens do not count, nor do shapes of arrays.
 Sha256 hash_parameters(const Parameters& parameters);
 
 // Whether the sections of a block, or of one of its parts, are those that caches with these layers
