@@ -25,10 +25,12 @@ Result<std::vector<std::string>> BlobCopier::missing_there(const std::vector<std
   return missing;
 }
 
-Result<void> BlobCopier::copy_block(const std::string& name, int n_parts) {
+Result<void> BlobCopier::copy_block(const std::string& name, std::size_t n_parts) {
   if (done_.contains(name)) return {};
   std::vector<std::string> keys;
-  for (int part = 0; part < n_parts; ++part) keys.push_back(part_key(name, part));
+  for (std::size_t part = 0; part < n_parts; ++part) {
+    keys.push_back(part_key(name, static_cast<int>(part)));
+  }
   TQC_TRY_ASSIGN(const std::vector<std::string> missing, missing_there(keys));
   done_.insert(name);
   if (missing.empty()) return {};
@@ -38,7 +40,7 @@ Result<void> BlobCopier::copy_block(const std::string& name, int n_parts) {
         const ByteView bytes = blob ? blob->bytes : ByteView();
         TQC_TRY_ASSIGN(const auto block, judge<Block>(missing[i], std::move(blob), false));
         if (!block) return {};
-        if (block->n_parts != n_parts) {
+        if (static_cast<std::size_t>(block->n_parts) != n_parts) {
           fail(missing[i], "a block of " + std::to_string(block->n_parts) + " parts");
           return {};
         }

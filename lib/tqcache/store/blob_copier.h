@@ -39,7 +39,7 @@ class BlobCopier {
 
   // Each is copied once, however often it is asked for. All parts, or none: a block that lacks one
   // where it is, or holds a damaged one, is left out.
-  Result<void> copy_block(const std::string& name, int n_parts);
+  Result<void> copy_block(const std::string& name, std::size_t n_parts);
   Result<void> copy_data(const std::vector<std::string>& keys);
   // Returns when all is acknowledged.
   Result<void> flush();

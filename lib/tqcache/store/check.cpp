@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tqcache/store/blob.h"
+#include "tqcache/store/chain_form.h"
 #include "tqcache/store/check_blobs.h"
 #include "tqcache/store/kept_prompts.h"
 
@@ -149,7 +150,7 @@ class Checker {
 
   // All blobs that the record needs. Of a block whose parameters are not known, part 0.
   Result<std::vector<std::string>> keys_needed_by(const Record& record) {
-    TQC_TRY(read_layers(record.parameters_key));
+    TQC_TRY(read_counts(record.parameters_key));
     std::vector<std::string> keys;
     for (const std::string& name : needs_of(record)) {
       const auto parts = parse_key(name + "/0");
@@ -157,7 +158,7 @@ class Checker {
         keys.push_back(name);
         continue;
       }
-      const std::size_t n_parts = layers_ ? block_parts(*layers_, parts->index).size() : 1;
+      const std::size_t n_parts = counts_ ? counts_->of(parts->index) : 1;
       for (std::size_t part = 0; part < n_parts; ++part) {
         keys.push_back(part_key(name, static_cast<int>(part)));
       }
@@ -167,14 +168,14 @@ class Checker {
 
   // Prompts that share a beginning often stand one after another in nobody's order, so the last one
   // is all that is kept.
-  Result<void> read_layers(const std::string& key) {
-    if (key == layers_key_) return {};
-    layers_key_ = key;
-    layers_.reset();
+  Result<void> read_counts(const std::string& key) {
+    if (key == counts_key_) return {};
+    counts_key_ = key;
+    counts_.reset();
     if (blobs_.is_bad(key)) return {};
     const KindTotal read = report_.read;
     TQC_TRY(blobs_.read(std::span(&key, 1), [&](std::size_t, const Content& content) {
-      if (const auto* found = std::get_if<Parameters>(&content)) layers_ = found->layers;
+      if (const auto* found = std::get_if<Parameters>(&content)) counts_.emplace(found->layers);
     }));
     if (options_.read_data) report_.read = read;  // they count once
     return {};
@@ -242,8 +243,8 @@ class Checker {
   std::unordered_set<std::string> cut_off_;     // blocks without the one before
   std::unordered_set<std::string> torn_;        // blocks without all their parts
   std::unordered_set<std::string> missing_;     // keys that were told already
-  std::string layers_key_;
-  std::optional<std::vector<format::LayerInfo>> layers_;  // of these parameters
+  std::string counts_key_;
+  std::optional<PartCounts> counts_;  // as these parameters say
 };
 
 }  // namespace

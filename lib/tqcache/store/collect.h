@@ -20,8 +20,8 @@
 namespace tqcache::store {
 
 struct CollectOptions {
-  std::optional<std::uint64_t> max_bytes;       // of all that the store holds, as the engine counts
-  std::optional<std::chrono::seconds> max_age;  // since its last use; kept prompts go, too
+  std::optional<std::uint64_t> max_bytes = {};  // of all that the store holds, as the engine counts
+  std::optional<std::chrono::seconds> max_age = {};    // since its last use; kept prompts go, too
   std::chrono::seconds grace = std::chrono::hours(1);  // what was used in this time stays
   bool drop_prompts = false;  // kept prompts may go for max_bytes, after all that none needs
   bool dry_run = false;

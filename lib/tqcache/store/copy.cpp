@@ -8,6 +8,7 @@
 
 #include "tqcache/store/blob.h"
 #include "tqcache/store/blob_copier.h"
+#include "tqcache/store/chain_form.h"
 #include "tqcache/store/inventory.h"
 #include "tqcache/store/kept_prompts.h"
 #include "tqcache/store/slots.h"
@@ -30,13 +31,6 @@ bool is_same(const Record& a, const Record& b) {
   return a.tokens == b.tokens && a.state.content_name == b.state.content_name;
 }
 
-// Of what parameters say of blocks.
-struct PartCounts {
-  int first_block = 1, others = 1;
-
-  int of(std::size_t index) const { return index == 0 ? first_block : others; }
-};
-
 class Copier {
  public:
   Copier(Backend& from, Backend& to, const CopyOptions& options, const Progress& progress)
@@ -58,7 +52,7 @@ class Copier {
     const Inventory::Range blocks = inventory.of_kind(BlobKind::kBlock);
     for (std::size_t i = blocks.first; i < blocks.end; ++i) {
       const Unit& block = inventory.unit(i);
-      if (has_part(block, 0)) TQC_TRY(blobs_.copy_block(block.name, block.parts.back() + 1));
+      if (has_part(block, 0)) TQC_TRY(blobs_.copy_block(block.name, block.parts.size()));
     }
     TQC_TRY(blobs_.copy_data(inventory.names(BlobKind::kData)));
     TQC_TRY(each<State>(
@@ -98,27 +92,28 @@ class Copier {
     return {};
   }
 
+  // False: there is no slot for it.
   template <class Kind>
-  Result<void> place(const std::string& key, const Kind& content,
+  Result<bool> place(const std::string& key, const Kind& content,
                      const std::function<bool(const Kind&)>& is_wanted) {
     TQC_TRY_ASSIGN(const std::optional<Slot> slot,
                    find_or_take<Kind>(to_, reader_, slots_of(key), is_wanted, Content(content)));
     if (!slot) {
       blobs_.fail(key, "all slots are taken by others there");
-      return {};
+      return false;
     }
     placed_[key] = slot->key;
     slot->is_new ? blobs_.count_put(slot->bytes) : blobs_.count_existing(0);
-    return {};
+    return true;
   }
 
   Result<void> copy_parameters(const std::string& key, const Parameters& parameters) {
-    n_parts_[key] = {static_cast<int>(block_parts(parameters.layers, 0).size()),
-                     static_cast<int>(block_parts(parameters.layers, 1).size())};
+    n_parts_.emplace(key, PartCounts(parameters.layers));
     const Sha256 hash = hash_parameters(parameters);
-    return place<Parameters>(key, parameters, [&](const Parameters& other) {
+    TQC_TRY(place<Parameters>(key, parameters, [&](const Parameters& other) {
       return other.tokens == parameters.tokens && hash_parameters(other) == hash;
-    });
+    }));
+    return {};
   }
 
   Result<void> copy_state(const std::string& key, const State& state) {
@@ -129,10 +124,14 @@ class Copier {
       blobs_.fail(key, "its data are missing");
       return {};
     }
-    return place<State>(key, state, [&](const State& other) {
+    const auto is_same_state = [&](const State& other) {
       return other.tail == state.tail && other.content_name == state.content_name &&
              other.data_keys == state.data_keys;
-    });
+    };
+    TQC_TRY_ASSIGN(const bool is_placed, place<State>(key, state, is_same_state));
+    // A kept prompt has its state in its record, too: it is then found by no other one's tokens.
+    if (!is_placed) placed_[key] = "";
+    return {};
   }
 
   Result<bool> all_there(const std::vector<std::string>& keys) {
@@ -162,20 +161,21 @@ class Copier {
       return copy_parameters(key, content);
     }));
     if (!placed_.contains(record.parameters_key)) return false;
-    const PartCounts n_parts = n_parts_[record.parameters_key];
+    const PartCounts& n_parts = n_parts_.at(record.parameters_key);
     std::vector<std::string> keys = record.state.data_keys;
-    for (std::size_t i = 0; i < record.chain.size(); ++i) {
-      const std::string name = block_name(record.chain[i], static_cast<std::int64_t>(i));
-      TQC_TRY(blobs_.copy_block(name, n_parts.of(i)));
-      for (int part = 0; part < n_parts.of(i); ++part) keys.push_back(part_key(name, part));
+    const auto blocks = block_keys(n_parts, 0, record.chain);
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const auto index = static_cast<std::int64_t>(i);
+      TQC_TRY(blobs_.copy_block(block_name(record.chain[i], index), blocks[i].size()));
     }
+    for (const auto& parts : blocks) keys.insert(keys.end(), parts.begin(), parts.end());
     TQC_TRY(blobs_.copy_data(record.state.data_keys));
     if (!record.state_key.empty()) {
       TQC_TRY(copy_slot<State>(record.state_key, [&](const auto& key, const auto& content) {
         return copy_state(key, content);
       }));
       if (!placed_.contains(record.state_key)) return false;
-      keys.push_back(placed_[record.state_key]);
+      if (const std::string& key = placed_[record.state_key]; !key.empty()) keys.push_back(key);
     }
     keys.push_back(placed_[record.parameters_key]);
     TQC_TRY(blobs_.flush());
