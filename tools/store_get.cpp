@@ -69,7 +69,7 @@ Outcome<Got> fetch(const Console& console, const OpenStore& store, const GetFlag
   ProgressBar bar(console, "fetching", Unit::kBlobs);
   TQC_TRY_ASSIGN(std::unique_ptr<store::StoredPrompt> prompt,
                  store.in(library.fetch(record, bar.callback())));
-  return Got{std::move(prompt), std::ssize(record.tokens)};
+  return Got{std::move(prompt), record.state.n_tokens};
 }
 
 Outcome<std::uint64_t> write(const store::StoredPrompt& prompt, const GetFlags& flags) {
@@ -130,8 +130,8 @@ Outcome<ExitCode> tell_record(const Console& console, const OpenStore& store,
     json.update(record_json(record));
     TQC_TRY(print_json(json));
   } else {
-    TQC_TRY(
-        print(fmt::format("{} tokens are kept under that name\n", grouped(record.tokens.size()))));
+    TQC_TRY(print(fmt::format("{} tokens are kept under that name\n",
+                              grouped(static_cast<std::uint64_t>(record.state.n_tokens)))));
   }
   return ExitCode::kDone;
 }

@@ -47,18 +47,22 @@ Examples:
   tqcache store rm alice --store dir:/var/lib/prompts
 )";
 
+std::uint64_t n_tokens_of(const store::Record& record) {
+  return static_cast<std::uint64_t>(record.state.n_tokens);
+}
+
 // What of a record is shown in a list; its tokens are not kept.
 struct Row {
   std::string name, model_name;
   Json json;
-  std::size_t n_tokens = 0;
+  std::uint64_t n_tokens = 0;
   std::uint64_t bytes = 0;
   std::int64_t created = 0;
   std::optional<std::chrono::seconds> idle;
 };
 
 Row row_of(const store::Entry& entry, const store::Record& record) {
-  Row row{record.name,  record.model_name, record_json(record), record.tokens.size(),
+  Row row{record.name,  record.model_name, record_json(record), n_tokens_of(record),
           record.bytes, record.created,    entry.idle};
   row.json["idle_seconds"] = entry.idle ? Json(entry.idle->count()) : Json(nullptr);
   return row;
@@ -118,7 +122,7 @@ std::string record_text(const OpenStore& store, const store::Record& record) {
   return line("name", record.name) + line("store", store.name()) +
          line("model", fmt::format("{} ({})", record.model_name, record.architecture)) +
          line("content", "sha256 " + to_hex(record.state.content_name)) +
-         line("tokens", grouped(record.tokens.size())) +
+         line("tokens", grouped(n_tokens_of(record))) +
          line("blocks", grouped(record.chain.size())) + line("bytes", grouped(record.bytes)) +
          line("put", time_text(record.created) + " UTC");
 }

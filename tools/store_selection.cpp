@@ -77,7 +77,7 @@ Json record_json(const store::Record& record) {
   json["name"] = record.name;
   json["model_name"] = record.model_name;
   json["architecture"] = record.architecture;
-  json["n_tokens"] = record.tokens.size();
+  json["n_tokens"] = record.state.n_tokens;
   json["n_blocks"] = record.chain.size();
   json["bytes"] = record.bytes;
   json["created"] = record.created;

@@ -73,11 +73,11 @@ struct Record {
   std::string name;
   std::string model_name;
   std::string architecture;
-  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> tokens;  // all, or none: then the blocks and the tail tell them
   std::string parameters_key;
   std::vector<Sha256> chain;  // of its final blocks
   State state;                // as the state blob has it
-  std::string state_key;      // where it stands, or empty: the prompt has no final block
+  std::string state_key;      // where it stands, too; empty: no final block, or no free slot
   std::int64_t created = 0;   // seconds since 1970, by the clock of who put it
   std::uint64_t bytes = 0;    // of all its blobs, whoever else needs them
 };

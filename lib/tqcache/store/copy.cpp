@@ -28,7 +28,7 @@ std::vector<std::string> slots_of(const std::string& key) {
 }
 
 bool is_same(const Record& a, const Record& b) {
-  return a.tokens == b.tokens && a.state.content_name == b.state.content_name;
+  return a.chain == b.chain && a.state.content_name == b.state.content_name;
 }
 
 class Copier {

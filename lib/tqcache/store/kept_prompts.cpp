@@ -58,7 +58,7 @@ Result<std::vector<KeptPrompt>> read_kept_prompts(Backend& backend, const Invent
         TQC_TRY_ASSIGN(const Record record, content_of<Record>(keys[i], std::move(*blob)));
         KeptPrompt prompt{static_cast<std::uint32_t>(first + i),
                           units_of(inventory, needs_of(record)), record.name,
-                          static_cast<std::int64_t>(record.tokens.size())};
+                          record.state.n_tokens};
         prompt.idle = idle_of(inventory, prompt);
         prompts.push_back(std::move(prompt));
         return {};
