@@ -208,7 +208,7 @@ TEST_F(Collect, PromptsStayForALimitUnlessTheyMayBeDropped) {
   backend_.age_all(10h);
   put(branch(trunk_, 600, 0, 2), "newer");
   backend_.age_all(2h);
-  const std::uint64_t limit = backend_.bytes() / 2;
+  const std::uint64_t limit = backend_.bytes() * 2 / 3;
   EXPECT_TRUE(collect({.max_bytes = limit}).above_limit);
   EXPECT_THAT(gone_, IsEmpty());
   const store::CollectReport report = collect({.max_bytes = limit, .drop_prompts = true});

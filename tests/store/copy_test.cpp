@@ -142,7 +142,7 @@ TEST_F(Copy, NamesThatAreTakenAreLeftUnlessTheyMayBeReplaced) {
 // Whatever is missing or damaged: the prompt that needs it is left out, and the rest is copied.
 TEST_F(Copy, LeavesOutWhatIsBad) {
   must(here_->put_cache(branch(trunk_, 600, 0, 1), "bad"));
-  must(here_->put_cache(branch(trunk_, 600, 0, 2), "good"));
+  must(here_->put_cache(trunk_of(600, 2), "good"));
   const store::Record bad = record_of(here_.library, "bad");
   const auto all = from_.values;
   std::vector<std::string> keys = {bad.parameters_key, bad.state_key,

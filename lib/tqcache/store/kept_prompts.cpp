@@ -40,7 +40,7 @@ std::vector<std::string> needs_of(const Record& record) {
   if (!record.state_key.empty()) names.push_back(record.state_key);
   names.insert(names.end(), record.state.data_keys.begin(), record.state.data_keys.end());
   std::ranges::sort(names);
-  names.erase(std::ranges::unique(names).begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
 }
 
