@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <string>
 
 #include "support/cache_builder.h"
+#include "tqcache/base/hash.h"
 #include "tqcache/cache/truncate.h"
 #include "tqcache/store/backend.h"
 
@@ -45,6 +47,13 @@ class AgedBackend : public store::Backend {
   }
   // One byte of it becomes another.
   void damage(const std::string& key) { values.at(key).bytes.back() ^= std::byte{1}; }
+  // As a later version of this program might write it.
+  void make_later(const std::string& key) {
+    Bytes& blob = values.at(key).bytes;
+    blob[8] = std::byte{2};
+    const std::uint64_t checksum = xxh3_64(ByteView(blob).first(56));
+    std::memcpy(blob.data() + 56, &checksum, sizeof checksum);
+  }
 
  private:
   Result<std::vector<store::PutOutcome>> do_put(std::span<const store::Blob> blobs) override {

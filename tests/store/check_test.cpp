@@ -189,6 +189,20 @@ TEST_F(Check, CountsWhatIsNotOurs) {
   EXPECT_EQ(backend_.values.size(), 1u);
 }
 
+TEST_F(Check, WhatALaterVersionWroteIsNoDamageAndStays) {
+  must(library_->put_cache(trunk_, "kept"));
+  must(library_->put_cache(branch(trunk_, 100, 0, 1), "later"));
+  backend_.make_later(key_of("b/000001"));
+  backend_.make_later(store::record_key("", "later"));
+  const std::size_t before = backend_.values.size();
+  const store::CheckReport report = check({.read_data = true, .repair = true});
+  EXPECT_TRUE(report.is_whole());
+  EXPECT_EQ(report.later, 2u);
+  EXPECT_EQ(report.prompts, 1u);
+  EXPECT_EQ(report.prompts_damaged, 0u);
+  EXPECT_EQ(backend_.values.size(), before);
+}
+
 TEST_F(Check, CanBeInterrupted) {
   must(library_->put_cache(trunk_, "kept"));
   const auto never = [](std::uint64_t, std::uint64_t) { return false; };

@@ -312,6 +312,17 @@ TEST_F(Collect, RefusesWhileARecordIsDamaged) {
   EXPECT_EQ(backend_.values.size(), before);
 }
 
+TEST_F(Collect, RefusesWhileARecordIsOfALaterVersion) {
+  put(trunk_, "kept");
+  backend_.make_later(store::record_key("", "kept"));
+  backend_.age_all(1000h);
+  const std::size_t before = backend_.values.size();
+  const auto report = store::collect(backend_, {.max_bytes = kNothing});
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(backend_.values.size(), before);
+}
+
 TEST_F(Collect, CanBeInterrupted) {
   put(trunk_, "");
   backend_.age_all(2h);

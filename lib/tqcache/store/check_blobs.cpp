@@ -41,11 +41,11 @@ Result<void> BlobChecker::read(std::span<const std::string> keys, const ContentS
 }
 
 Result<void> BlobChecker::settle(const Bad& bad) {
-  bad_.insert(bad.key);
   if (bad.error.code == ErrorCode::kUnsupported) {
     report_.later += 1;
     return {};
   }
+  bad_.insert(bad.key);
   bool removed = false;
   if (options_.repair) {
     TQC_TRY_ASSIGN(removed, backend_.remove_if_same(bad.key, bad.bytes));
