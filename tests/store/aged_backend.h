@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <string>
 
 #include "support/cache_builder.h"
@@ -57,6 +58,7 @@ class AgedBackend : public store::Backend {
 
  private:
   Result<std::vector<store::PutOutcome>> do_put(std::span<const store::Blob> blobs) override {
+    const std::lock_guard lock(mutex_);
     std::vector<store::PutOutcome> outcomes;
     for (const store::Blob& blob : blobs) {
       const bool is_new =
@@ -66,6 +68,7 @@ class AgedBackend : public store::Backend {
     return outcomes;
   }
   Result<void> do_get(std::span<const std::string> keys, const store::ValueSink& sink) override {
+    const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < keys.size(); ++i) {
       const auto found = values.find(keys[i]);
       const bool is_there = found != values.end();
@@ -75,11 +78,13 @@ class AgedBackend : public store::Backend {
     return {};
   }
   Result<std::vector<bool>> do_exists(std::span<const std::string> keys) override {
+    const std::lock_guard lock(mutex_);
     std::vector<bool> there;
     for (const std::string& key : keys) there.push_back(values.contains(key));
     return there;
   }
   Result<bool> do_remove(const std::string& key, std::optional<ByteView> only) override {
+    const std::lock_guard lock(mutex_);
     if (on_remove) on_remove(key);
     const auto found = values.find(key);
     if (found == values.end()) return false;
@@ -89,6 +94,7 @@ class AgedBackend : public store::Backend {
   }
   Result<void> do_list(const std::string& prefix, const store::EntrySink& sink) override {
     std::vector<store::Entry> entries;
+    const std::lock_guard lock(mutex_);
     for (const auto& [key, value] : values) {
       if (key.starts_with(prefix)) entries.push_back({key, value.bytes.size(), value.idle});
     }
@@ -96,12 +102,15 @@ class AgedBackend : public store::Backend {
     return {};
   }
   Result<void> do_touch(std::span<const std::string> keys) override {
+    const std::lock_guard lock(mutex_);
     for (const std::string& key : keys) {
       const auto found = values.find(key);
       if (found != values.end()) found->second.idle = std::chrono::seconds(0);
     }
     return {};
   }
+
+  std::recursive_mutex mutex_;  // a test's own part in the work may call again
 };
 
 // The first `n_tokens` tokens of a prompt that goes another way after `n_shared` of them: so many
