@@ -5,6 +5,8 @@
 // Only for the sources of store.
 
 #include <cstddef>
+#include <memory>
+#include <utility>
 
 #include "tqcache/base/file.h"
 #include "tqcache/base/result.h"
@@ -13,6 +15,7 @@
 #include "tqcache/format/section_compressor.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/store/blob.h"
+#include "tqcache/store/blob_memory.h"
 
 namespace tqcache::store {
 
@@ -43,6 +46,7 @@ class FileSource : public PutSource {
 
   const ByteSource* file_;
   format::CacheFileInfo info_;
+  std::unique_ptr<BlobMemory> memory_ = std::make_unique<BlobMemory>();
 };
 
 // A cache in memory. Packed blocks are stored as they are, but for trellis codes, which become
