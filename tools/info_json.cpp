@@ -91,11 +91,15 @@ Json layer_json(const LayerGroup& group) {
   return json;
 }
 
+}  // namespace
+
 Json layers_json(const std::vector<format::LayerInfo>& layers) {
   Json json = Json::array();
   for (const LayerGroup& group : group_layers(layers)) json.push_back(layer_json(group));
   return json;
 }
+
+namespace {
 
 Json bytes_json(const format::CacheFileInfo& info) {
   const PartBytes parts = bytes_by_part(info);

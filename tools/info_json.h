@@ -1,6 +1,8 @@
 #pragma once
 // tools/info_json.h: `tqcache info --json`.
 
+#include <vector>
+
 #include "console.h"
 #include "info_view.h"
 
@@ -8,5 +10,8 @@ namespace tqcache::cli {
 
 Json info_json(const InfoView& view);
 Json info_json(const ForeignView& view);
+
+// An object for each group of layers that are alike.
+Json layers_json(const std::vector<format::LayerInfo>& layers);
 
 }  // namespace tqcache::cli

@@ -158,13 +158,19 @@ std::string prompt_text(const InfoView& view) {
 
 }  // namespace
 
+std::string layers_text(const std::vector<format::LayerInfo>& layers) {
+  std::string text;
+  for (const LayerGroup& group : group_layers(layers)) text += layer_text(group);
+  return text;
+}
+
 std::string info_text(const InfoView& view) {
   const format::CacheFileInfo& info = view.info;
   const std::optional<V1Summary>& v1 = view.input.v1;
   std::string text = line("file", view.input.name) +
                      (v1 ? v1_text(*v1, view.show_prompt) : head_text(info)) +
                      identity_text(info.identity) + tokens_text(info);
-  for (const LayerGroup& group : group_layers(info.layers)) text += layer_text(group);
+  text += layers_text(info.layers);
   const std::uint64_t n_values = value_count(info, info.n_tokens());
   const std::uint64_t file_bytes = v1 ? view.input.file_bytes : info.file_bytes;
   if (const auto bits = bits_per_value(file_bytes, n_values)) {
@@ -186,7 +192,7 @@ std::string info_text(const ForeignView& view) {
   text += line("bytes", grouped(view.file_bytes));
   if (const format::Manifest* cache = view.manifest) {
     text += tokens_text(*cache);
-    for (const LayerGroup& group : group_layers(cache->layers)) text += layer_text(group);
+    text += layers_text(cache->layers);
     const std::uint64_t n_values = value_count(*cache, cache->n_tokens());
     if (const auto bits = bits_per_value(view.file_bytes, n_values)) {
       text += line("bits a value", fmt::format("{:.3f}, everything in the file counted", *bits));

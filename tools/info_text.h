@@ -2,6 +2,7 @@
 // tools/info_text.h: `tqcache info` for people.
 
 #include <string>
+#include <vector>
 
 #include "info_view.h"
 
@@ -9,5 +10,8 @@ namespace tqcache::cli {
 
 std::string info_text(const InfoView& view);
 std::string info_text(const ForeignView& view);
+
+// A line for each group of layers that are alike.
+std::string layers_text(const std::vector<format::LayerInfo>& layers);
 
 }  // namespace tqcache::cli

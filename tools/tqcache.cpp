@@ -14,6 +14,7 @@
 #include "cli.h"
 #include "eval_verbs.h"
 #include "interrupt.h"
+#include "store_verbs.h"
 #include "tqcache/codec/kernels.h"
 #include "tqcache/store/backend.h"
 
@@ -38,6 +39,8 @@ constexpr std::array kVerbs = {
     Verb{"profile", "Measure once what a model needs of an archive, for convert --tier archive",
          define_profile},
     Verb{"eval", "Measure what a way to keep caches costs a model", nullptr, true, eval_verbs},
+    Verb{"store", "A library of prompts: put, found by their longest beginning, fetched", nullptr,
+         true, store_verbs},
 };
 
 // "ppl" of "eval ppl".
