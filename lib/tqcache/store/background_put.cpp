@@ -1,0 +1,298 @@
+#include "tqcache/store/background_put.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <new>
+#include <span>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "tqcache/store/cache_pieces.h"
+#include "tqcache/store/chain_writer.h"
+#include "tqcache/store/keys.h"
+
+namespace tqcache::store {
+namespace {
+
+using cache::kTokenBlock;
+using Ids = std::vector<std::int32_t>;
+
+// The beginning of the chain, with the token blocks that the store has.
+struct OpenJob {
+  Parameters parameters;
+  Ids tokens;
+};
+
+struct BlockJob {
+  Ids tokens;
+  std::vector<RawSection> sections;
+};
+
+using Job = std::variant<OpenJob, BlockJob, StatePieces>;
+
+std::uint64_t byte_count(const Job& job) {
+  if (const auto* block = std::get_if<BlockJob>(&job)) return total_bytes(block->sections);
+  if (const auto* state = std::get_if<StatePieces>(&job)) return total_bytes(state->sections);
+  return 0;
+}
+
+std::vector<StoredSection> store_all(std::vector<RawSection> sections) {
+  std::vector<StoredSection> stored;
+  for (RawSection& section : sections) stored.push_back(store_raw(std::move(section)));
+  return stored;
+}
+
+// Does the jobs, in their order.
+class Putter {
+ public:
+  Putter(Backend& backend, std::string salt) : backend_(backend), salt_(std::move(salt)) {}
+
+  Result<void> run(Job job) {
+    return std::visit([this](auto& each) { return put(std::move(each)); }, job);
+  }
+
+  // Returns when all that was put is acknowledged.
+  Result<void> flush() { return writer_ ? writer_->flush() : Result<void>(); }
+
+  // As far as it is acknowledged.
+  std::int64_t new_blocks() const { return writer_ ? writer_->new_blocks() : 0; }
+  std::uint64_t new_bytes() const { return writer_ ? writer_->new_bytes() : 0; }
+  std::int64_t states() const { return states_; }
+
+ private:
+  Result<void> put(OpenJob job) {
+    TQC_TRY_ASSIGN(writer_, ChainWriter::open(backend_, salt_, std::move(job.parameters)));
+    const std::span<const std::int32_t> tokens(job.tokens);
+    for (std::size_t at = 0; at < tokens.size(); at += kTokenBlock) {
+      writer_->pass(tokens.subspan(at, kTokenBlock));
+    }
+    return {};
+  }
+
+  Result<void> put(BlockJob job) {
+    return writer_->put_block(job.tokens, store_all(std::move(job.sections)));
+  }
+
+  Result<void> put(StatePieces pieces) {
+    TQC_TRY(writer_->put_state(pieces.state, store_all(std::move(pieces.sections))));
+    ++states_;
+    return {};
+  }
+
+  Backend& backend_;
+  std::string salt_;
+  std::optional<ChainWriter> writer_;
+  std::int64_t states_ = 0;
+};
+
+}  // namespace
+
+struct BackgroundPut::Checkpoint {
+  StatePieces pieces;
+  bool wanted = false;  // to be put as soon as there is room
+};
+
+// The thread and its queue.
+class BackgroundPut::Worker {
+ public:
+  Worker(Backend& backend, std::string salt, std::uint64_t queue_bytes)
+      : queue_bytes_(queue_bytes), putter_(backend, std::move(salt)), thread_([this] { work(); }) {}
+  ~Worker() { stop(); }
+
+  // Whether another job may be given; when one failed, none is wanted.
+  bool has_room() const {
+    const std::lock_guard lock(mutex_);
+    return !report_.error && queued_bytes_ < queue_bytes_;
+  }
+
+  void give(Job job) {
+    const std::lock_guard lock(mutex_);
+    queued_bytes_ += byte_count(job);
+    jobs_.push_back(std::move(job));
+    changed_.notify_all();
+  }
+
+  bool has_failed() const {
+    const std::lock_guard lock(mutex_);
+    return report_.error.has_value();
+  }
+
+  // Whether nothing is left to do, after at most so long.
+  bool wait_idle(std::chrono::milliseconds limit) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, limit, [this] { return report_.error || is_idle(); });
+  }
+
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+      changed_.notify_all();
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+  BackgroundPutReport report() const {
+    const std::lock_guard lock(mutex_);
+    BackgroundPutReport report = report_;
+    for (const Job& job : jobs_) report.left_blocks += std::holds_alternative<BlockJob>(job);
+    return report;
+  }
+
+ private:
+  bool is_idle() const { return jobs_.empty() && !working_ && !unflushed_; }
+  bool has_work() const { return !report_.error && (!jobs_.empty() || unflushed_); }
+
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stopping_ || has_work(); });
+      if (stopping_) return;
+      jobs_.empty() ? flush(lock) : do_next(lock);
+      changed_.notify_all();
+    }
+  }
+
+  void do_next(std::unique_lock<std::mutex>& lock) {
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    const std::uint64_t bytes = byte_count(job);
+    const bool is_block = std::holds_alternative<BlockJob>(job);
+    const bool done = call(lock, [&] { return putter_.run(std::move(job)); });
+    queued_bytes_ -= bytes;
+    unflushed_ = true;
+    if (!done && is_block) ++report_.left_blocks;
+  }
+
+  // The writer puts many blobs at a time; when nothing more comes, what it holds is put, too.
+  void flush(std::unique_lock<std::mutex>& lock) {
+    unflushed_ = false;
+    call(lock, [&] { return putter_.flush(); });
+  }
+
+  // An exception must not leave the thread.
+  bool call(std::unique_lock<std::mutex>& lock, const std::function<Result<void>()>& work) {
+    working_ = true;
+    lock.unlock();
+    Result<void> done;
+    try {
+      done = work();
+    } catch (const std::bad_alloc&) {
+      done = Error{ErrorCode::kTooLarge, "out of memory"};
+    }
+    lock.lock();
+    working_ = false;
+    report_.new_blocks = putter_.new_blocks();
+    report_.new_bytes = putter_.new_bytes();
+    report_.states = putter_.states();
+    if (!done) report_.error = done.error();
+    return done.ok();
+  }
+
+  const std::uint64_t queue_bytes_;
+  Putter putter_;  // of the thread alone
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;
+  std::uint64_t queued_bytes_ = 0;  // of the job at work, too
+  bool working_ = false;
+  bool unflushed_ = false;
+  bool stopping_ = false;
+  BackgroundPutReport report_;
+  std::thread thread_;  // last: it uses all of the others
+};
+
+BackgroundPut::BackgroundPut(Backend& backend, BackgroundPutOptions options)
+    : options_(std::move(options)),
+      worker_(std::make_unique<Worker>(backend, options_.salt, options_.queue_bytes)) {}
+
+BackgroundPut::~BackgroundPut() = default;
+
+void BackgroundPut::begin(const Beginning& beginning) {
+  parameters_ = beginning.parameters;
+  next_block_ = beginning.n_blocks;
+  seen_tokens_ = beginning.cache.n_tokens();
+}
+
+void BackgroundPut::watch(const cache::Cache& cache) {
+  if (cache.n_tokens() == seen_tokens_) return;
+  if (cache.n_tokens() < seen_tokens_) checkpoint_.reset();  // it was cut
+  seen_tokens_ = cache.n_tokens();
+  if (worker_->has_failed()) return;
+  take_checkpoint(cache);
+  collect(cache);
+}
+
+// A newer state takes the place of one that nobody wants so far.
+void BackgroundPut::take_checkpoint(const cache::Cache& cache) {
+  const std::int64_t n_tokens = cache.n_tokens();
+  if (n_tokens % kTokenBlock != 0 || final_blocks(n_tokens) == 0 || !keeps_state(cache)) return;
+  if (checkpoint_ && checkpoint_->wanted) return;
+  const bool wanted = n_tokens % options_.checkpoint_tokens == 0;
+  checkpoint_ = std::make_unique<Checkpoint>(Checkpoint{state_pieces(cache), wanted});
+}
+
+// A state is put behind exactly the blocks before it: while it may still be wanted, later blocks
+// have to wait.
+std::int64_t BackgroundPut::n_ready(const cache::Cache& cache) const {
+  const std::int64_t n_final = final_blocks(cache.n_tokens());
+  if (!checkpoint_) return n_final;
+  return std::min(n_final, final_blocks(checkpoint_->pieces.state.n_tokens));
+}
+
+void BackgroundPut::collect(const cache::Cache& cache) {
+  for (;;) {
+    while (next_block_ < n_ready(cache) && worker_->has_room()) collect_block(cache);
+    if (!checkpoint_ || !checkpoint_->wanted || next_block_ != n_ready(cache)) return;
+    if (!worker_->has_room()) return;
+    open_chain(cache);
+    worker_->give(std::move(checkpoint_->pieces));
+    checkpoint_.reset();
+  }
+}
+
+// Opens the chain behind the blocks that the store has.
+void BackgroundPut::open_chain(const cache::Cache& cache) {
+  if (is_open_) return;
+  if (!parameters_) parameters_ = parameters_of(cache);
+  const auto begin = cache.tokens.begin();
+  worker_->give(OpenJob{*parameters_, Ids(begin, begin + next_block_ * kTokenBlock)});
+  is_open_ = true;
+}
+
+void BackgroundPut::collect_block(const cache::Cache& cache) {
+  open_chain(cache);
+  const auto first = cache.tokens.begin() + next_block_ * kTokenBlock;
+  worker_->give(BlockJob{Ids(first, first + kTokenBlock),
+                         block_pieces(cache, parameters_->layers, next_block_)});
+  ++next_block_;
+}
+
+void BackgroundPut::end_prompt(const cache::Cache& cache) {
+  watch(cache);
+  if (checkpoint_) checkpoint_->wanted = true;
+  collect(cache);
+}
+
+BackgroundPutReport BackgroundPut::finish(const cache::Cache& cache,
+                                          std::chrono::milliseconds limit,
+                                          const std::function<bool()>& goes_on) {
+  constexpr std::chrono::milliseconds kLook{50};
+  end_prompt(cache);
+  const auto end = std::chrono::steady_clock::now() + limit;
+  bool done = false;
+  while (!done && goes_on() && std::chrono::steady_clock::now() < end) {
+    const bool idle = worker_->wait_idle(kLook);
+    done = worker_->has_failed() || (idle && next_block_ >= n_ready(cache) && !checkpoint_);
+    if (!done) collect(cache);
+  }
+  worker_->stop();
+  BackgroundPutReport report = worker_->report();
+  report.left_blocks += std::max<std::int64_t>(final_blocks(cache.n_tokens()) - next_block_, 0);
+  return report;
+}
+
+}  // namespace tqcache::store
