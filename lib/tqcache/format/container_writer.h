@@ -44,4 +44,14 @@ Result<void> write_container_file(ContainerContent content, AtomicFile file,
 // The same bytes in memory.
 Result<Bytes> write_container_bytes(ContainerContent content, const WriteOptions& options);
 
+// The stored bytes of each section, as its row in the section table says.
+using StoredSections = std::function<ByteView(std::size_t section)>;
+
+// Writes sections that are stored in this way already to a new file, which the caller commits.
+// Gaps and file offsets of `manifest` have no meaning; an empty writer is this library.
+//
+// Errors: kCorrupt when the content name is not the one that the manifest has; kTooLarge, kIo.
+Result<void> write_stored_sections(Manifest manifest, const StoredSections& stored,
+                                   AtomicFile& file);
+
 }  // namespace tqcache::format

@@ -200,9 +200,9 @@ Result<void> check_rotating(const LayerInfo& layer, std::int64_t n_tokens) {
   return {};
 }
 
-Result<void> check_layer(const LayerInfo& layer, const Manifest& manifest) {
-  if (is_attention(layer)) return check_attention(layer, manifest.identity.rope);
-  if (is_rotating(layer)) return check_rotating(layer, manifest.n_tokens());
+Result<void> check_layer(const LayerInfo& layer, const cache::Rope& rope, std::int64_t n_tokens) {
+  if (is_attention(layer)) return check_attention(layer, rope);
+  if (is_rotating(layer)) return check_rotating(layer, n_tokens);
   if (layer.cache_type_id != kArraysType) return unknown_name("cache type", layer.cache_type_id);
   return check_arrays(layer);
 }
@@ -252,6 +252,19 @@ Result<void> check_codec_costs(const std::vector<LayerInfo>& layers) {
 
 }  // namespace
 
+Result<void> check_layers(const std::vector<LayerInfo>& layers, const cache::Rope& rope,
+                          std::int64_t n_tokens) {
+  if (layers.size() > static_cast<std::size_t>(cache::kMaxLayers)) {
+    return too_large(std::to_string(layers.size()) + " layers");
+  }
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (auto layer = check_layer(layers[i], rope, n_tokens); !layer) {
+      return in_context("layer " + std::to_string(i), std::move(layer).error());
+    }
+  }
+  return check_codec_costs(layers);
+}
+
 Result<void> check_contents(const Manifest& manifest) {
   TQC_TRY(check_text("writer", manifest.writer));
   if (auto identity = check_identity_fields(manifest.identity); !identity) {
@@ -261,15 +274,7 @@ Result<void> check_contents(const Manifest& manifest) {
   if (manifest.gaps.size() > kMaxGaps) {
     return too_large(std::to_string(manifest.gaps.size()) + " gaps");
   }
-  if (manifest.layers.size() > static_cast<std::size_t>(cache::kMaxLayers)) {
-    return too_large(std::to_string(manifest.layers.size()) + " layers");
-  }
-  for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
-    if (auto layer = check_layer(manifest.layers[i], manifest); !layer) {
-      return in_context("layer " + std::to_string(i), std::move(layer).error());
-    }
-  }
-  return check_codec_costs(manifest.layers);
+  return check_layers(manifest.layers, manifest.identity.rope, manifest.n_tokens());
 }
 
 }  // namespace tqcache::format

@@ -27,25 +27,22 @@ Result<void> check_fixed(const SideInfo& side) {
 }
 
 // A turbo side packs every token block but the last, which it cannot pack before it is full.
-Result<void> check_form(const Manifest& manifest, const SectionInfo& section) {
-  const LayerInfo& layer = manifest.layers[static_cast<std::size_t>(section.layer)];
+Result<void> check_form(const LayerInfo& layer, std::int64_t n_tokens, const SectionInfo& section) {
   if (section.side == SideName::kArray || !is_turbo(side_of(layer, section.side))) {
     if (section.packed) return corrupt("packed, of a side that is not turbo");
     return {};
   }
-  const bool is_full =
-      cache::tokens_in_block(manifest.n_tokens(), section.block) == cache::kTokenBlock;
-  const bool is_last = section.block + 1 == cache::block_count(manifest.n_tokens());
+  const bool is_full = cache::tokens_in_block(n_tokens, section.block) == cache::kTokenBlock;
+  const bool is_last = section.block + 1 == cache::block_count(n_tokens);
   if (section.packed && !is_full) return corrupt("packed, but not full");
   if (section.packed) return check_fixed(side_of(layer, section.side));
   if (!is_last) return corrupt("a token block before the last is not packed");
   return {};
 }
 
-Result<void> check_sizes(const Manifest& manifest, const SectionInfo& section) {
-  const LayerInfo& layer = manifest.layers[static_cast<std::size_t>(section.layer)];
-  const std::uint64_t expected =
-      raw_bytes(layer, key_of(section), section.packed, manifest.n_tokens());
+Result<void> check_sizes(const LayerInfo& layer, std::int64_t n_tokens,
+                         const SectionInfo& section) {
+  const std::uint64_t expected = raw_bytes(layer, key_of(section), section.packed, n_tokens);
   if (section.raw_bytes != expected) {
     return corrupt("raw size " + std::to_string(section.raw_bytes) + " where the shape says " +
                    std::to_string(expected));
@@ -66,13 +63,6 @@ Result<void> check_sizes(const Manifest& manifest, const SectionInfo& section) {
                    std::to_string(section.raw_bytes));
   }
   return {};
-}
-
-Result<void> check_section(const Manifest& manifest, const SectionInfo& section,
-                           const SectionKey& expected) {
-  if (key_of(section) != expected) return corrupt("not the section that follows here");
-  TQC_TRY(check_form(manifest, section));
-  return check_sizes(manifest, section);
 }
 
 // Bytes of the file that something accounts for.
@@ -144,7 +134,15 @@ Result<void> check_gaps(const std::vector<GapInfo>& gaps) {
 
 }  // namespace
 
-Result<void> check_sections(const Manifest& manifest, std::uint64_t manifest_offset) {
+Result<void> check_section(const std::vector<LayerInfo>& layers, std::int64_t n_tokens,
+                           const SectionInfo& section, const SectionKey& expected) {
+  if (key_of(section) != expected) return corrupt("not the section that follows here");
+  const LayerInfo& layer = layers[static_cast<std::size_t>(section.layer)];
+  TQC_TRY(check_form(layer, n_tokens, section));
+  return check_sizes(layer, n_tokens, section);
+}
+
+Result<void> check_section_table(const Manifest& manifest) {
   const std::uint64_t expected = count_sections(manifest.layers, manifest.n_tokens());
   if (manifest.sections.size() != expected) {
     return corrupt("section table: " + std::to_string(manifest.sections.size()) +
@@ -153,9 +151,14 @@ Result<void> check_sections(const Manifest& manifest, std::uint64_t manifest_off
   const std::vector<SectionKey> plan = plan_sections(manifest.layers, manifest.n_tokens());
   for (std::size_t i = 0; i < plan.size(); ++i) {
     const SectionInfo& section = manifest.sections[i];
-    auto checked = check_section(manifest, section, plan[i]);
+    auto checked = check_section(manifest.layers, manifest.n_tokens(), section, plan[i]);
     if (!checked) return in_context(section_place(i, section), std::move(checked).error());
   }
+  return {};
+}
+
+Result<void> check_sections(const Manifest& manifest, std::uint64_t manifest_offset) {
+  TQC_TRY(check_section_table(manifest));
   TQC_TRY(check_gaps(manifest.gaps));
   return check_tiling(manifest, manifest_offset);
 }

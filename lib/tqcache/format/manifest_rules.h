@@ -9,9 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tqcache/base/result.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/format/section_plan.h"
 
 namespace tqcache::format {
 
@@ -19,6 +21,26 @@ namespace tqcache::format {
 //
 // Errors: kTooLarge, kUnsupported (a name that this reader does not know), kCorrupt.
 Result<void> check_contents(const Manifest& manifest);
+
+// Layers alone, of a cache of `n_tokens`. `rope`: whether keys can be centred before it.
+Result<void> check_layers(const std::vector<LayerInfo>& layers, const cache::Rope& rope,
+                          std::int64_t n_tokens);
+
+// One row of the section table of a cache with these layers and so many tokens: it is the section
+// `expected`, in a form that it may have, of the size that the shapes say. Where it stands is not
+// looked at.
+//
+// Requires: check_layers(); `expected` is one of plan_sections().
+// Errors:   kCorrupt.
+Result<void> check_section(const std::vector<LayerInfo>& layers, std::int64_t n_tokens,
+                           const SectionInfo& section, const SectionKey& expected);
+
+// The section table but for places: it names exactly the sections that the layers have, in their
+// order and with the sizes that the shapes say.
+//
+// Requires: check_contents(manifest).
+// Errors:   kCorrupt.
+Result<void> check_section_table(const Manifest& manifest);
 
 // The section table: it names exactly the sections that the layers have, in their order and with
 // the sizes that the shapes say, and they and the gaps tile the file from the header up to the

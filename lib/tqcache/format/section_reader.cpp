@@ -25,6 +25,26 @@ Result<void> check_stored(const SectionInfo& section, ByteView stored) {
   return Error{ErrorCode::kCorrupt, "checksum mismatch"};
 }
 
+Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section, ByteView stored,
+                           const Decompressor& decompressor, AlignedBytes& raw) {
+  const auto layer = static_cast<std::size_t>(section.layer);
+  if (section.compression == Compression::kPlanes) {
+    const std::size_t width = number_bytes(manifest.layers[layer], key_of(section));
+    TQC_TRY(check_planes(stored, section.raw_bytes, width));
+    raw.resize(section.raw_bytes);
+    return decompress_planes(decompressor, stored, width, raw);
+  }
+  if (section.compression == Compression::kSymbols) {
+    const SymbolShape shape = symbol_shape(manifest.layers[layer], section);
+    TQC_TRY(check_symbols(stored, shape));
+    raw.resize(section.raw_bytes);
+    return decompress_symbols(decompressor, stored, shape, raw);
+  }
+  TQC_TRY(Decompressor::check_frame(stored, section.raw_bytes));
+  raw.resize(section.raw_bytes);
+  return decompressor.decompress(stored, raw);
+}
+
 Result<void> read_section(const ByteSource& source, const Manifest& manifest,
                           const SectionInfo& section, const Decompressor& decompressor,
                           AlignedBytes& raw) {
@@ -35,24 +55,7 @@ Result<void> read_section(const ByteSource& source, const Manifest& manifest,
   TQC_TRY(source.read_at(section.file_offset, stored));
   TQC_TRY(check_stored(section, stored));
   if (is_stored) return {};
-
-  if (section.compression == Compression::kPlanes) {
-    const auto layer = static_cast<std::size_t>(section.layer);
-    const std::size_t width = number_bytes(manifest.layers[layer], key_of(section));
-    TQC_TRY(check_planes(stored, section.raw_bytes, width));
-    raw.resize(section.raw_bytes);
-    return decompress_planes(decompressor, stored, width, raw);
-  }
-  if (section.compression == Compression::kSymbols) {
-    const SymbolShape shape =
-        symbol_shape(manifest.layers[static_cast<std::size_t>(section.layer)], section);
-    TQC_TRY(check_symbols(stored, shape));
-    raw.resize(section.raw_bytes);
-    return decompress_symbols(decompressor, stored, shape, raw);
-  }
-  TQC_TRY(Decompressor::check_frame(stored, section.raw_bytes));
-  raw.resize(section.raw_bytes);
-  return decompressor.decompress(stored, raw);
+  return unpack_stored(manifest, section, stored, decompressor, raw);
 }
 
 Result<void> check_padding(const ByteSource& source, const Manifest& manifest, std::size_t index) {

@@ -21,6 +21,14 @@ namespace tqcache::format {
 
 std::uint64_t total_raw_bytes(const Manifest& manifest);
 
+// The bytes before compression of a section that is not stored as it is, from those that are
+// stored, which have the checksum of the section table. Of `manifest` only the layers count.
+//
+// Threads: may be called from several at once.
+// Errors:  kCorrupt (zstd frame, planes, symbols); without the section's place.
+Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section, ByteView stored,
+                           const Decompressor& decompressor, AlignedBytes& raw);
+
 // Reads the bytes of a section before compression into `raw`, which gets their size. Its memory is
 // used again if it has enough. Of `manifest` only the layers count.
 //

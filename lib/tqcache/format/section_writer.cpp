@@ -5,15 +5,12 @@
 #include <numeric>
 #include <utility>
 
-#include "tqcache/base/hash.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/token_hashes.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest_rules.h"
-#include "tqcache/format/plane_section.h"
-#include "tqcache/format/section_plan.h"
-#include "tqcache/format/symbol_section.h"
+#include "tqcache/format/section_compressor.h"
 
 namespace tqcache::format {
 namespace {
@@ -24,33 +21,6 @@ struct PreparedSection {
   Bytes compressed;  // empty: stored as it is
 
   ByteView stored() const { return compressed.empty() ? raw.view() : ByteView(compressed); }
-};
-
-// Makes sections smaller in the way that the options ask for.
-class SectionCompressor {
- public:
-  SectionCompressor(Compression method, Compressor zstd)
-      : method_(method), zstd_(std::move(zstd)), planes_(Compressor::for_planes()) {}
-
-  // Gives how it was done. Not at all: it would not be smaller, and `out` is empty.
-  Compression compress(const LayerInfo& layer, const SectionInfo& section, ByteView raw,
-                       Bytes& out) const {
-    if (method_ == Compression::kNone) return Compression::kNone;
-    if (method_ == Compression::kPlanes && !section.packed) {
-      const std::size_t width = number_bytes(layer, key_of(section));
-      return compress_planes(planes_, raw, width, out) ? Compression::kPlanes : Compression::kNone;
-    }
-    if (section.packed && has_symbols(side_of(layer, section.side)) &&
-        compress_symbols(planes_, symbol_shape(layer, section), raw, out)) {
-      return Compression::kSymbols;
-    }
-    return zstd_.compress(raw, out) ? Compression::kZstd : Compression::kNone;
-  }
-
- private:
-  Compression method_;
-  Compressor zstd_;
-  Compressor planes_;
 };
 
 class SectionWriter {
@@ -82,11 +52,8 @@ class SectionWriter {
     SectionInfo& info = section(i);
     TQC_TRY_ASSIGN(prepared.raw, content_.make_section(numbers_[i]));
     assert(prepared.raw.size() == info.raw_bytes);
-    info.raw_sha256 = sha256(prepared.raw.view());
     const LayerInfo& layer = content_.manifest.layers[static_cast<std::size_t>(info.layer)];
-    info.compression = compressor_.compress(layer, info, prepared.raw.view(), prepared.compressed);
-    info.stored_bytes = prepared.stored().size();
-    info.checksum = xxh3_128(prepared.stored());
+    compressor_.prepare(layer, prepared.raw.view(), info, prepared.compressed);
     return {};
   }
 
@@ -146,8 +113,8 @@ Result<void> prepare_manifest(Manifest& manifest, const WriteOptions& options) {
 
 Result<void> write_sections(ContainerContent& content, const std::vector<std::size_t>& numbers,
                             const WriteOptions& options, FileEnd& end) {
-  TQC_TRY_ASSIGN(Compressor zstd, Compressor::make(options.zstd_level));
-  const SectionCompressor compressor(options.compression, std::move(zstd));
+  TQC_TRY_ASSIGN(const SectionCompressor compressor,
+                 SectionCompressor::make(options.compression, options.zstd_level));
   return SectionWriter(content, numbers, compressor, end).write_all(options);
 }
 

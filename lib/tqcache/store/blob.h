@@ -33,10 +33,12 @@ namespace tqcache::store {
 // Sections go into blobs of about this size, if there are enough of them; no section is cut.
 inline constexpr std::uint64_t kBlobBytes = std::uint64_t{2} << 20;
 
+// Of a prompt that has no whole token block, too.
 struct Parameters {
   cache::Identity identity;
-  std::vector<std::int32_t> tokens;       // the first token block
-  std::vector<format::LayerInfo> layers;  // with means, outliers, maps; arrays without their shapes
+  std::vector<std::int32_t> tokens;  // the first token block: 256, or all that there are
+  std::vector<format::LayerInfo>
+      layers;  // with means, outliers, maps; shapes of arrays are dropped
 };
 
 // Section with its bytes as they are stored. `info.file_offset` has no meaning.
@@ -57,7 +59,7 @@ struct Block {
 struct State {
   std::int64_t n_tokens = 0;              // of the whole prompt
   std::vector<std::int32_t> tail;         // its last 1 to 256 tokens
-  std::vector<format::LayerInfo> layers;  // of the whole prompt: arrays with their shapes
+  std::vector<format::LayerInfo> layers;  // bare_layers() of the whole prompt
   std::vector<std::string> data_keys;     // in the order of their sections
   std::uint64_t data_bytes = 0;           // of these blobs
   Sha256 content_name{};                  // of the whole prompt as a file
@@ -89,22 +91,44 @@ struct Usage {
 
 using Content = std::variant<Parameters, Block, State, Data, Record, Usage>;
 
+// Drops what parameters have: sides of attention layers become dense ones of f16. What is left are
+// kinds, shapes of heads and windows, and arrays with their shapes.
+std::vector<format::LayerInfo> bare_layers(std::vector<format::LayerInfo> layers);
+
+// The layers of a whole prompt: those of its parameters, with the shapes of the state's arrays.
+// Errors: kMismatch when the two do not belong together.
+Result<std::vector<format::LayerInfo>> join_layers(const std::vector<format::LayerInfo>& parameters,
+                                                   const std::vector<format::LayerInfo>& bare);
+
 // Bytes:  the same content gives the same bytes (with the same FlatBuffers library).
-// Errors: kTooLarge, kInvalidArgument (a key that is not of this kind).
+// Errors: kTooLarge; kInvalidArgument (a key that is not of this kind, or content that
+//         decode_blob() would refuse).
 Result<Bytes> encode_blob(std::string_view key, const Content& content);
 
-// What stands under `key`. Sections are views of `blob`, and checked: sizes, order, checksums. They
-// begin at multiples of 64 if the blob does.
+// What stands under `key`. Sections are views of `blob`, and checked: order, checksums, and what
+// can be told of sizes without parameters. They begin at multiples of 64 if the blob does.
 // Errors: kCorrupt, kTruncated, kUnsupported (a later version), kTooLarge; kMismatch when it is a
 //         blob of another key.
 Result<Content> decode_blob(std::string_view key, const SharedBytes& blob);
 
-// SHA-256 of what parameters mean: identity and layers; the first tokens do not count.
+// SHA-256 of what parameters mean: identity and layers. The first tokens do not count, nor do the
+// model's name and the shapes of arrays.
 Sha256 hash_parameters(const Parameters& parameters);
+
+// Whether the sections of a block, or of one of its parts, are those that caches with these layers
+// have there, with the sizes that the shapes say.
+// Requires: both came from decode_blob(), or would.
+// Errors:   kCorrupt.
+Result<void> check_block(const Parameters& parameters, const Block& block);
 
 // Cuts sections of these sizes into runs of about kBlobBytes, no section in two of them: where each
 // run ends. The same sizes before compression give the same runs. At least one run, even of
 // nothing.
 std::vector<std::size_t> cut_into_parts(std::span<const std::uint64_t> raw_bytes);
+
+// The parts of a final token block: where each one ends among the block's sections.
+// Requires: layers of parameters.
+std::vector<std::size_t> block_parts(const std::vector<format::LayerInfo>& layers,
+                                     std::int64_t index);
 
 }  // namespace tqcache::store

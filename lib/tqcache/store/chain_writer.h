@@ -7,7 +7,7 @@
 // Spec: docs/store.md, "Putting".
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,56 +17,76 @@
 #include "tqcache/store/backend.h"
 #include "tqcache/store/blob.h"
 #include "tqcache/store/keys.h"
+#include "tqcache/store/trouble.h"
 
 namespace tqcache::store {
 
-// Threads: one at a time.
+// Blobs are put many at a time: those of several blocks are held, up to 32 MiB, until
+// flush() or put_state().
+//
+// Threads: one at a time. Several writers of one chain, in any processes, do each other no harm.
 class ChainWriter {
  public:
-  // Finds these parameters in the slots of the first block, or takes a slot for them.
-  // Requires: parameters.tokens are the first block's; means are fixed.
+  // Finds these parameters in the slots of the first block, or takes a slot for them. What is bad
+  // there is told to `on_trouble` and removed.
+  // Requires: parameters.tokens are the first block's, or all of a prompt that has no whole one;
+  //           means are fixed if there is a final block. `backend` must outlive this.
   // Errors:   those of the backend; kTooLarge when all slots are taken by others.
-  static Result<ChainWriter> open(Backend& backend, std::string_view salt, Parameters parameters);
+  static Result<ChainWriter> open(Backend& backend, std::string_view salt, Parameters parameters,
+                                  OnTrouble on_trouble = {});
 
-  // Blocks that were put or found, from the first one on.
-  std::int64_t n_blocks() const { return static_cast<std::int64_t>(chain_.size()); }
-  const std::vector<Sha256>& chain() const { return chain_; }
-  const std::string& parameters_key() const { return parameters_key_; }
-  const Sha256& scope() const { return scope_; }
-  std::int64_t new_blocks() const { return new_blocks_; }
-  std::uint64_t bytes() const {
-    return bytes_;
-  }  // of all blobs of this chain that were put or found here
-  std::uint64_t new_bytes() const { return new_bytes_; }  // of those that were put
+  ChainWriter(ChainWriter&&) noexcept;
+  ChainWriter& operator=(ChainWriter&&) noexcept;
+  ~ChainWriter();
 
-  // Which of the next blocks of `tokens` (from n_blocks() on) the store has, in one batch.
+  // Blocks that were put, found or passed over, from the first one on.
+  std::int64_t n_blocks() const { return static_cast<std::int64_t>(chain().size()); }
+  const std::vector<Sha256>& chain() const;
+  const std::string& parameters_key() const;
+  const Sha256& scope() const;
+  const Sha256& root() const;
+
+  // Blocks that were not there before, as far as flush() has brought them.
+  std::int64_t new_blocks() const;
+  // Bytes of all blobs that were put or found here; of those that were not there before.
+  std::uint64_t bytes() const;
+  std::uint64_t new_bytes() const;
+
+  // Keys of all parts of the whole token blocks of `tokens`, [block][part], from n_blocks() on.
+  // Requires: the first n_blocks() blocks of `tokens` are those of the chain.
+  std::vector<std::vector<std::string>> keys(std::span<const std::int32_t> tokens) const;
+
+  // Which of these blocks the store has, all of their parts, in one batch.
   Result<std::vector<bool>> has(std::span<const std::int32_t> tokens);
 
-  // Passes over the next block: the store has it.
-  void pass(std::span<const std::int32_t> block_tokens);
+  // Passes over the next block: the store has it, in blobs of so many bytes as far as is known.
+  void pass(std::span<const std::int32_t> block_tokens, std::uint64_t bytes = 0);
 
-  // Puts the next block. Requires: 256 tokens; all of its sections, in their order.
+  // Puts the next block.
+  // Requires: 256 tokens.
+  // Errors:   kInvalidArgument when these are not all of its sections, in their order, and as the
+  //           parameters say; those of the backend.
   Result<void> put_block(std::span<const std::int32_t> block_tokens,
                          std::vector<StoredSection> sections);
 
-  // Puts what stands behind the last block: tail and arrays. Fills in the keys. Gives the state's
-  // key; a state of the same tokens that is there already is taken instead.
+  // Returns when all that was put is acknowledged.
+  Result<void> flush();
+
+  // Puts sections of a state into data blobs and fills in state.data_keys and data_bytes. Those that
+  // are there are not sent again.
+  Result<void> put_data(State& state, std::vector<StoredSection> sections);
+
+  // Puts what stands behind the last block: tail and arrays. Gives the key of a state with this
+  // tail, "" when all slots behind the block hold other ones: it is then found by no prefix.
+  // One of the same tail that is there already, with all its data, takes the place of `state` if
+  // that has no content name; otherwise the state stays what it is, and only the slot is shared.
   // Requires: n_blocks() == final_blocks(state.n_tokens) > 0.
   Result<std::string> put_state(State& state, std::vector<StoredSection> sections);
 
  private:
-  ChainWriter(Backend& backend, Sha256 scope, Sha256 root, std::string parameters_key)
-      : backend_(&backend),
-        scope_(scope),
-        root_(root),
-        parameters_key_(std::move(parameters_key)) {}
-
-  Backend* backend_;
-  Sha256 scope_, root_;
-  std::string parameters_key_;
-  std::vector<Sha256> chain_;
-  std::int64_t new_blocks_ = 0;
-  std::uint64_t bytes_ = 0, new_bytes_ = 0;
+  struct Chain;
+  explicit ChainWriter(std::unique_ptr<Chain> chain);
+  std::unique_ptr<Chain> chain_;
 };
 
 }  // namespace tqcache::store

@@ -36,7 +36,7 @@ Sha256 hash_fields(std::span<const ByteView> fields);
 Sha256 hash_scope(const Scope& scope);
 
 // Of the first token block: names the slots of the parameters it may be coded with.
-// Requires: 256 tokens.
+// Requires: 256 tokens, or all those of a prompt that has fewer.
 Sha256 hash_first(const Sha256& scope, std::span<const std::int32_t> block);
 
 // The beginning of a chain: `parameters` is the SHA-256 of what a parameters blob says
