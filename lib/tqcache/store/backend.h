@@ -112,6 +112,8 @@ class Backend {
   // These were used just now. Keys that are not there are passed over. In Redis get() does that,
   // too.
   Result<void> touch(std::span<const std::string> keys);
+  // Whether that costs little. Otherwise only what stands for much is worth it.
+  virtual bool touches_cheaply() const { return true; }
 
  protected:
   Backend(std::string name, const BackendOptions& options)

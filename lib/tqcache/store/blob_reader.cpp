@@ -16,6 +16,9 @@ Result<void> judge(const std::string& key, std::size_t i, const SharedBytes& val
   return take(i, std::move(content));
 }
 
+// Of what is bad no more than this is held until it can be removed; the rest stays.
+constexpr std::size_t kMaxBadBytes = std::size_t{64} << 20;
+
 // What only a later version can read is no damage.
 bool is_damage(ErrorCode code) {
   return code == ErrorCode::kCorrupt || code == ErrorCode::kTruncated ||
@@ -28,6 +31,7 @@ Result<std::vector<Found>> BlobReader::read(std::span<const std::string> keys,
                                             const ContentSink& take) {
   std::vector<Found> found(keys.size(), Found::kMissing);
   std::vector<Bad> bad;
+  std::size_t bad_bytes = 0;
   TQC_TRY(backend_->get(keys, [&](std::size_t i, std::optional<ByteView> value) -> Result<void> {
     if (!value) return {};
     bytes_ += value->size();
@@ -36,7 +40,9 @@ Result<std::vector<Found>> BlobReader::read(std::span<const std::string> keys,
     found[i] = judged ? Found::kGood : Found::kBad;
     if (judged) return {};
     if (judged.error().code == ErrorCode::kInterrupted) return judged;
-    bad.push_back({keys[i], bytes, std::move(judged).error()});
+    bad_bytes += bytes.size();
+    bad.push_back(
+        {keys[i], bad_bytes <= kMaxBadBytes ? bytes : SharedBytes(), std::move(judged).error()});
     return {};
   }));
   TQC_TRY(drop(bad));
@@ -46,7 +52,8 @@ Result<std::vector<Found>> BlobReader::read(std::span<const std::string> keys,
 Result<void> BlobReader::drop(const std::vector<Bad>& all) {
   for (const Bad& bad : all) {
     tell(bad.key + ": " + bad.error.message);
-    if (is_damage(bad.error.code)) TQC_TRY(backend_->remove_if_same(bad.key, bad.value.view()));
+    if (!is_damage(bad.error.code) || bad.value.size() == 0) continue;
+    TQC_TRY(backend_->remove_if_same(bad.key, bad.value.view()));
   }
   return {};
 }

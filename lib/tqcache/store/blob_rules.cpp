@@ -164,7 +164,7 @@ Result<void> check_record_keys(const Record& record) {
   if (!is_key_of(BlobKind::kParameters, record.parameters_key)) {
     return corrupt("a key of parameters that is none");
   }
-  if (record.chain.empty() != record.state_key.empty()) {
+  if (record.chain.empty() && !record.state_key.empty()) {
     return corrupt("a key of the state where there is none behind a block");
   }
   if (!record.state_key.empty() && !is_key_of(BlobKind::kState, record.state_key)) {

@@ -7,110 +7,44 @@
 #include "tqcache/store/keys.h"
 
 namespace tqcache::store {
-namespace {
 
-using format::LayerInfo;
-using format::SectionInfo;
-
-const LayerInfo& layer_of(const std::vector<LayerInfo>& layers, std::int64_t layer) {
-  return layers[static_cast<std::size_t>(layer)];
-}
-
-bool same_side(const format::SideInfo& a, const format::SideInfo& b) {
-  return a.cache_type_id == b.cache_type_id && a.dense_dtype == b.dense_dtype &&
-         format::same_bits(a.parts, b.parts) && a.centring == b.centring &&
-         format::same_bits(a.mean, b.mean) && a.outliers == b.outliers && a.n_sinks == b.n_sinks &&
-         a.maps == b.maps;
-}
-
-bool same_array(const format::ArrayInfo& a, const format::ArrayInfo& b) {
-  return a.name == b.name && a.dtype == b.dtype;
-}
-
-bool same_layer(const LayerInfo& a, const LayerInfo& b) {
-  return a.cache_type_id == b.cache_type_id && a.shape == b.shape && same_side(a.k, b.k) &&
-         same_side(a.v, b.v) && a.window == b.window && a.keep == b.keep &&
-         std::ranges::equal(a.arrays, b.arrays, same_array);
-}
-
-// A section that is stored in no more bytes than it has, in a way that is there for its form.
-bool is_stored_well(const SectionInfo& section) {
-  using enum format::Compression;
-  if (section.compression == kNone) return section.stored_bytes == section.raw_bytes;
-  if (section.packed && section.compression == kPlanes) return false;
-  if (!section.packed && section.compression == kSymbols) return false;
-  return section.stored_bytes > 0 && section.stored_bytes < section.raw_bytes;
-}
-
-}  // namespace
-
-std::vector<LayerInfo> chain_layers(std::vector<LayerInfo> layers) {
-  for (LayerInfo& layer : layers) {
-    for (format::ArrayInfo& array : layer.arrays) array.shape.clear();
-  }
-  return layers;
-}
-
-bool same_chain(const std::vector<LayerInfo>& a, const std::vector<LayerInfo>& b) {
-  return std::ranges::equal(a, b, same_layer);
-}
-
-bool can_be_cut(const std::vector<LayerInfo>& layers) {
+bool can_be_cut(const std::vector<format::LayerInfo>& layers) {
   return std::ranges::all_of(layers, format::is_attention);
 }
 
-BlockPlan::BlockPlan(const std::vector<LayerInfo>& layers)
-    : first_(shape_of(layers, 0)), later_(shape_of(layers, 1)) {}
+std::size_t block_sections(const std::vector<format::LayerInfo>& layers) {
+  return 2 * static_cast<std::size_t>(std::ranges::count_if(layers, format::is_attention));
+}
 
-BlockPlan::Shape BlockPlan::shape_of(const std::vector<LayerInfo>& layers, std::int64_t block) {
-  Shape shape;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (!format::is_attention(layers[i])) continue;
+std::uint64_t block_bytes(const std::vector<format::LayerInfo>& layers) {
+  std::uint64_t bytes = 0;
+  for (const format::LayerInfo& layer : layers) {
+    if (!format::is_attention(layer)) continue;
     for (const format::SideName side : {format::SideName::kKeys, format::SideName::kValues}) {
-      SectionInfo section;
-      section.layer = static_cast<std::int64_t>(i);
-      section.side = side;
-      section.packed = format::is_turbo(format::side_of(layers[i], side));
-      section.raw_bytes = format::raw_bytes(layers[i], {section.layer, side, block}, section.packed,
-                                            (block + 1) * cache::kTokenBlock);
-      shape.sections.push_back(section);
+      const bool packed = format::is_turbo(format::side_of(layer, side));
+      bytes += format::raw_bytes(layer, {0, side, 1}, packed, 2 * cache::kTokenBlock);
     }
   }
-  shape.ends = store::part_ends(shape.sections);
-  return shape;
+  return bytes;
 }
 
-std::span<const SectionInfo> BlockPlan::part(std::int64_t block, int part) const {
-  const Shape& shape = of(block);
-  const auto i = static_cast<std::size_t>(part);
-  const std::size_t begin = i == 0 ? 0 : shape.ends[i - 1];
-  return std::span(shape.sections).subspan(begin, shape.ends[i] - begin);
-}
-
-std::uint64_t BlockPlan::raw_bytes(std::int64_t block) const {
-  std::uint64_t sum = 0;
-  for (const SectionInfo& section : sections(block)) sum += section.raw_bytes;
-  return sum;
-}
-
-bool is_planned(const SectionInfo& section, const SectionInfo& planned, std::int64_t block) {
-  return section.layer == planned.layer && section.side == planned.side && section.block == block &&
-         section.packed == planned.packed && section.raw_bytes == planned.raw_bytes &&
-         is_stored_well(section);
-}
-
-std::vector<SectionInfo> plan_state(const std::vector<LayerInfo>& layers, std::int64_t n_tokens) {
-  std::vector<SectionInfo> sections;
-  for (const format::SectionKey& key : format::plan_sections(layers, n_tokens)) {
-    if (key.side != format::SideName::kArray && key.block < final_blocks(n_tokens)) continue;
-    SectionInfo section;
-    section.layer = key.layer;
-    section.side = key.side;
-    section.block = key.block;
-    section.raw_bytes = format::raw_bytes(layer_of(layers, key.layer), key, false, n_tokens);
-    sections.push_back(section);
+std::vector<std::vector<std::string>> block_keys(const PartCounts& counts, std::int64_t first,
+                                                 std::span<const Sha256> hashes) {
+  std::vector<std::vector<std::string>> keys;
+  for (const Sha256& hash : hashes) {
+    const std::int64_t block = first + std::ssize(keys);
+    std::vector<std::string>& parts = keys.emplace_back();
+    for (std::size_t part = 0; part < counts.of(block); ++part) {
+      parts.push_back(block_key(hash, block, static_cast<int>(part)));
+    }
   }
-  return sections;
+  return keys;
+}
+
+std::vector<std::string> flatten(const std::vector<std::vector<std::string>>& keys) {
+  std::vector<std::string> all;
+  for (const auto& some : keys) all.insert(all.end(), some.begin(), some.end());
+  return all;
 }
 
 Bytes data_content(std::span<const StoredSection> sections) {
@@ -129,12 +63,6 @@ Bytes data_content(std::span<const StoredSection> sections) {
     out.append(info.raw_sha256);
   }
   return std::move(out).take();
-}
-
-std::vector<std::size_t> part_ends(std::span<const SectionInfo> sections) {
-  std::vector<std::uint64_t> sizes;
-  for (const SectionInfo& section : sections) sizes.push_back(section.raw_bytes);
-  return cut_into_parts(sizes);
 }
 
 }  // namespace tqcache::store

@@ -1,73 +1,47 @@
 #pragma once
-// store/chain_form.h: what the layers of a chain say of its blocks: which sections each one has, how
-// large they are, and how they are spread over blobs.
+// store/chain_form.h: what the layers of a chain say of its blocks.
 //
 // Only for the sources of store.
-//
-// Spec: docs/store.md, "Putting".
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "tqcache/base/bytes.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/store/blob.h"
 
 namespace tqcache::store {
 
-// The layers as parameters have them: without the shapes of arrays, which belong to a token count.
-std::vector<format::LayerInfo> chain_layers(std::vector<format::LayerInfo> layers);
-
-// Whether they are the same but for the shapes of arrays.
-bool same_chain(const std::vector<format::LayerInfo>& a, const std::vector<format::LayerInfo>& b);
-
 // Whether a cache of these layers can be cut after any token block: it has attention alone.
 bool can_be_cut(const std::vector<format::LayerInfo>& layers);
 
-// The final blocks of a chain.
-class BlockPlan {
+// Sections of a final token block.
+std::size_t block_sections(const std::vector<format::LayerInfo>& layers);
+
+// Bytes of a final token block before compression, without sink tokens.
+std::uint64_t block_bytes(const std::vector<format::LayerInfo>& layers);
+
+// In how many blobs final token blocks stand. The first one may have sink tokens.
+class PartCounts {
  public:
-  // Requires: layers within the limits (format/manifest_rules.h).
-  explicit BlockPlan(const std::vector<format::LayerInfo>& layers);
+  explicit PartCounts(const std::vector<format::LayerInfo>& layers)
+      : first_(block_parts(layers, 0).size()), later_(block_parts(layers, 1).size()) {}
 
-  // In their order: layer, side, form and size before compression; block is 0.
-  const std::vector<format::SectionInfo>& sections(std::int64_t block) const {
-    return of(block).sections;
-  }
-  // Where each part ends among them.
-  const std::vector<std::size_t>& part_ends(std::int64_t block) const { return of(block).ends; }
-  int n_parts(std::int64_t block) const { return static_cast<int>(part_ends(block).size()); }
-  // Which of them part `part` has.
-  std::span<const format::SectionInfo> part(std::int64_t block, int part) const;
-
-  std::uint64_t raw_bytes(std::int64_t block) const;
+  std::size_t of(std::int64_t block) const { return block == 0 ? first_ : later_; }
 
  private:
-  struct Shape {
-    std::vector<format::SectionInfo> sections;
-    std::vector<std::size_t> ends;
-  };
-  static Shape shape_of(const std::vector<format::LayerInfo>& layers, std::int64_t block);
-  const Shape& of(std::int64_t block) const { return block == 0 ? first_ : later_; }
-
-  Shape first_;  // with sink tokens
-  Shape later_;
+  std::size_t first_, later_;
 };
 
-// Whether a section is the planned one: of that layer and side, form and size, in that block, and
-// stored in a way that goes with them.
-bool is_planned(const format::SectionInfo& section, const format::SectionInfo& planned,
-                std::int64_t block);
+// The keys of all parts of these blocks, of which the first one has number `first`: [block][part].
+std::vector<std::vector<std::string>> block_keys(const PartCounts& counts, std::int64_t first,
+                                                 std::span<const Sha256> hashes);
 
-// What stands behind the final blocks of a prompt: sections of its tail, and arrays. Forms are
-// those of dense sections: a tail that is full may be packed.
-std::vector<format::SectionInfo> plan_state(const std::vector<format::LayerInfo>& layers,
-                                            std::int64_t n_tokens);
+// All keys in one list.
+std::vector<std::string> flatten(const std::vector<std::vector<std::string>>& keys);
 
 // What data_key() takes for the content of a data blob: what its sections are, and their digests.
 Bytes data_content(std::span<const StoredSection> sections);
-
-// Where the parts of such sections end.
-std::vector<std::size_t> part_ends(std::span<const format::SectionInfo> sections);
 
 }  // namespace tqcache::store

@@ -14,16 +14,15 @@ namespace {
 
 constexpr auto kBlock = static_cast<std::size_t>(cache::kTokenBlock);
 
-Result<void> check_planned(const std::vector<StoredSection>& sections, const BlockPlan& plan,
-                           std::int64_t block) {
-  const std::vector<format::SectionInfo>& planned = plan.sections(block);
-  const auto fits = [&](const StoredSection& section, const format::SectionInfo& expected) {
-    return is_planned(section.info, expected, block) &&
-           section.stored.size() == section.info.stored_bytes;
-  };
-  if (std::ranges::equal(sections, planned, fits)) return {};
-  return Error{ErrorCode::kInvalidArgument, "token block " + std::to_string(block) +
-                                                ": not the sections that its layers have"};
+std::vector<StoredSection> slice(const std::vector<StoredSection>& sections, std::size_t begin,
+                                 std::size_t end) {
+  const auto some = std::span(sections).subspan(begin, end - begin);
+  return {some.begin(), some.end()};
+}
+
+Error wrong_sections(std::int64_t block) {
+  return {ErrorCode::kInvalidArgument,
+          "token block " + std::to_string(block) + ": not the sections that its layers have"};
 }
 
 }  // namespace
@@ -33,7 +32,8 @@ struct ChainWriter::Chain {
   BlobReader reader;
   Sha256 scope, root;
   Slot slot;
-  BlockPlan plan;
+  Parameters parameters;
+  PartCounts counts;
   Outbox outbox;
   std::vector<Sha256> hashes = {};
   std::uint64_t bytes = 0, new_bytes = 0;  // of what does not go through the outbox
@@ -55,7 +55,8 @@ struct ChainWriter::Chain {
     State state;
   };
 
-  // One that has the same tail, and all of its data. One whose data is gone is of no use to anybody.
+  // One that has the same tail, and all of its data. One whose data is gone is of no use to
+  // anybody.
   Result<std::optional<KnownState>> known_state(const State& wanted) {
     const std::vector<std::string> keys = state_slots(last());
     TQC_TRY_ASSIGN(auto slots, read_slots<State>(reader, keys));
@@ -92,45 +93,35 @@ Result<ChainWriter> ChainWriter::open(Backend& backend, std::string_view salt,
   const Sha256 hash = hash_parameters(parameters);
   const Sha256 first = hash_first(scope, parameters.tokens);
   BlobReader reader(backend, std::move(on_trouble));
-  BlockPlan plan(parameters.layers);
+  const PartCounts counts(parameters.layers);
   const auto is_same = [&](const Parameters& other) {
-    return other.tokens == parameters.tokens && hash_parameters(other) == hash;
+    return other.tokens == parameters.tokens && hash_parameters(other) == hash &&
+           other.identity.model_name == parameters.identity.model_name;
   };
   TQC_TRY_ASSIGN(const std::optional<Slot> slot,
                  find_or_take<Parameters>(backend, reader, parameters_slots(first), is_same,
                                           Content(parameters)));
   if (!slot) {
-    return Error{ErrorCode::kTooLarge, "all " + std::to_string(kSlots) +
-                                           " slots of this first token block are taken"};
+    return Error{ErrorCode::kTooLarge,
+                 "all " + std::to_string(kSlots) + " slots of this first token block are taken"};
   }
-  auto chain = std::make_unique<Chain>(
-      Chain{backend, std::move(reader), scope, hash_root(scope, hash), *slot, std::move(plan),
-            Outbox(backend)});
+  auto chain =
+      std::make_unique<Chain>(Chain{backend, std::move(reader), scope, hash_root(scope, hash),
+                                    *slot, std::move(parameters), counts, Outbox(backend)});
   chain->count(slot->bytes, slot->is_new);
   return ChainWriter(std::move(chain));
 }
 
 std::vector<std::vector<std::string>> ChainWriter::keys(
     std::span<const std::int32_t> tokens) const {
-  std::vector<std::vector<std::string>> keys;
   const auto n_known = static_cast<std::size_t>(n_blocks());
   const std::vector<Sha256> hashes = hash_chain(chain_->last(), tokens.subspan(n_known * kBlock));
-  std::int64_t block = n_blocks();
-  for (const Sha256& hash : hashes) {
-    std::vector<std::string>& parts = keys.emplace_back();
-    for (int part = 0; part < chain_->plan.n_parts(block); ++part) {
-      parts.push_back(block_key(hash, block, part));
-    }
-    ++block;
-  }
-  return keys;
+  return block_keys(chain_->counts, n_blocks(), hashes);
 }
 
 Result<std::vector<bool>> ChainWriter::has(std::span<const std::int32_t> tokens) {
   const std::vector<std::vector<std::string>> blocks = keys(tokens);
-  std::vector<std::string> all;
-  for (const auto& parts : blocks) all.insert(all.end(), parts.begin(), parts.end());
-  TQC_TRY_ASSIGN(const std::vector<bool> there, chain_->backend.exists(all));
+  TQC_TRY_ASSIGN(const std::vector<bool> there, chain_->backend.exists(flatten(blocks)));
   std::vector<bool> has;
   std::size_t i = 0;
   for (const auto& parts : blocks) {
@@ -149,15 +140,20 @@ void ChainWriter::pass(std::span<const std::int32_t> block_tokens, std::uint64_t
 Result<void> ChainWriter::put_block(std::span<const std::int32_t> block_tokens,
                                     std::vector<StoredSection> sections) {
   const std::int64_t index = n_blocks();
-  TQC_TRY(check_planned(sections, chain_->plan, index));
   const Sha256 hash = chain_->hash_next(block_tokens);
-  Block block{chain_->last(), index, 0, chain_->plan.n_parts(index),
-              {block_tokens.begin(), block_tokens.end()}, {}};
+  const std::vector<std::size_t> ends = block_parts(chain_->parameters.layers, index);
+  if (ends.back() != sections.size()) return wrong_sections(index);
+  Block block{chain_->last(),
+              index,
+              0,
+              static_cast<int>(ends.size()),
+              {block_tokens.begin(), block_tokens.end()},
+              {}};
   std::vector<Outbox::Value> parts;
   std::size_t begin = 0;
-  for (const std::size_t end : chain_->plan.part_ends(index)) {
-    block.sections.assign(sections.begin() + static_cast<std::ptrdiff_t>(begin),
-                          sections.begin() + static_cast<std::ptrdiff_t>(end));
+  for (const std::size_t end : ends) {
+    block.sections = slice(sections, begin, end);
+    if (!check_block(chain_->parameters, block)) return wrong_sections(index);
     std::string key = block_key(hash, index, block.part);
     TQC_TRY_ASSIGN(Bytes bytes, encode_blob(key, Content(block)));
     parts.push_back({std::move(key), std::move(bytes)});
@@ -173,12 +169,11 @@ Result<void> ChainWriter::flush() { return chain_->outbox.flush(); }
 Result<void> ChainWriter::put_data(State& state, std::vector<StoredSection> sections) {
   state.data_keys.clear();
   state.data_bytes = 0;
-  std::vector<format::SectionInfo> infos;
-  for (const StoredSection& section : sections) infos.push_back(section.info);
+  std::vector<std::uint64_t> sizes;
+  for (const StoredSection& section : sections) sizes.push_back(section.info.raw_bytes);
   std::size_t begin = 0;
-  for (const std::size_t end : part_ends(infos)) {
-    Data data{{sections.begin() + static_cast<std::ptrdiff_t>(begin),
-               sections.begin() + static_cast<std::ptrdiff_t>(end)}};
+  for (const std::size_t end : cut_into_parts(sizes)) {
+    Data data{slice(sections, begin, end)};
     std::string key = data_key(chain_->scope, data_content(data.sections));
     TQC_TRY_ASSIGN(Bytes bytes, encode_blob(key, Content(std::move(data))));
     state.data_keys.push_back(key);

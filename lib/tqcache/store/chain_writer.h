@@ -72,8 +72,8 @@ class ChainWriter {
   // Returns when all that was put is acknowledged.
   Result<void> flush();
 
-  // Puts sections of a state into data blobs and fills in state.data_keys and data_bytes. Those that
-  // are there are not sent again.
+  // Puts sections of a state into data blobs and fills in state.data_keys and data_bytes. Those
+  // that are there are not sent again.
   Result<void> put_data(State& state, std::vector<StoredSection> sections);
 
   // Puts what stands behind the last block: tail and arrays. Gives the key of a state with this

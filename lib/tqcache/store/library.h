@@ -7,8 +7,6 @@
 // Spec: docs/store.md, "Putting" and "Finding".
 
 #include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,30 +18,41 @@
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
+#include "tqcache/format/compression.h"
 #include "tqcache/format/section_source.h"
 #include "tqcache/store/backend.h"
 #include "tqcache/store/blob.h"
 #include "tqcache/store/keys.h"
+#include "tqcache/store/trouble.h"
 
 namespace tqcache::store {
 
 struct LibraryOptions {
   std::string salt = {};
   unsigned n_threads = 0;
-  // Told of each thing that was missing or damaged though it should have been there.
-  std::function<void(const std::string& message)> on_trouble = {};
+  OnTrouble on_trouble = {};
+};
+
+struct PutOptions {
+  bool replace = false;      // a record of that name with other content goes
+  std::int64_t created = 0;  // seconds since 1970: what the record says of its age
 };
 
 struct PutReport {
   std::int64_t n_tokens = 0;
   std::int64_t blocks = 0, new_blocks = 0;
+  // Blocks of the same tokens that somebody else computed, with other values, and that stay. What
+  // was put is then found with these. Looked at only if there is a name.
+  std::int64_t other_blocks = 0;
   std::uint64_t bytes = 0, new_bytes = 0;  // of blobs
   std::string key;                         // of the record, if there is a name
+  Sha256 content_name{};                   // of what the record stands for, if there is one
 };
 
 // A prefix that the store is said to have.
 struct Prefix {
   std::int64_t n_tokens = 0;
+  std::vector<std::int32_t> tokens;  // these
   std::string parameters_key;
   Parameters parameters;
   std::vector<Sha256> chain;   // of the blocks of the prefix
@@ -51,9 +60,15 @@ struct Prefix {
   std::string state_key;
 };
 
-// Everything of a stored prompt, in memory as it was stored.
+// Everything of a stored prompt, in memory as it was stored, and checked: whatever is in it keeps
+// to the rules of a file.
 class StoredPrompt : public format::SectionSource {
  public:
+  // Requires: check_contents(manifest) and check_sections(manifest), with `stored` in the places
+  //           of the sections.
+  StoredPrompt(format::Manifest manifest, std::vector<SharedBytes> stored,
+               std::uint64_t blob_bytes);
+
   const format::Manifest& manifest() const override { return manifest_; }
   Result<void> read(std::size_t section, AlignedBytes& raw) const override;
   // Its stored bytes, whose checksum manifest() has.
@@ -61,10 +76,10 @@ class StoredPrompt : public format::SectionSource {
   std::uint64_t blob_bytes() const { return blob_bytes_; }  // that were read
 
  private:
-  friend class Library;
   format::Manifest manifest_;
   std::vector<SharedBytes> stored_;
   std::uint64_t blob_bytes_ = 0;
+  format::Decompressor decompressor_;
 };
 
 struct FindOptions {
@@ -74,6 +89,7 @@ struct FindOptions {
   const std::vector<format::LayerInfo>* form = nullptr;
 };
 
+// What was computed in one form cannot go on in another.
 bool same_form(const std::vector<format::LayerInfo>& a, const std::vector<format::LayerInfo>& b);
 
 // Threads: several may find and fetch at once; one puts at a time through one Library.
@@ -82,15 +98,20 @@ class Library {
   // `backend` must outlive it.
   Library(Backend& backend, LibraryOptions options);
 
-  // Puts what `source` has; blocks that are there stay. The record, if there is a name, is written
-  // last, and blocks that went meanwhile are put again before.
-  // Errors: those of the backend and the source; kUnsupported (hidden tokens, unknown origin);
-  //         kInvalidArgument (an empty name, or one of more than 512 bytes); kTooLarge when all
-  //         slots are taken.
+  // Puts a .tqkv file with its sections as they are stored there, or a cache; blocks that are there
+  // stay. With an empty name there is no record, and others will find what was put by its tokens
+  // alone. The record is written last, when all that it needs was seen to be there; what is there
+  // already is read and compared before, and put again if it is damaged.
+  //
+  // Progress: blocks.
+  // Errors:   those of the backend and the source; kUnsupported (hidden tokens, unknown origin);
+  //           kInvalidArgument (no tokens; a name of more than 512 bytes, or one that stands for
+  //           something else); kTooLarge when all slots are taken, or the engine drops blocks as
+  //           they are put.
   Result<PutReport> put_file(const ByteSource& file, std::string_view name,
-                             const Progress& progress = {});
+                             const Progress& progress = {}, const PutOptions& options = {});
   Result<PutReport> put_cache(const cache::Cache& cache, std::string_view name,
-                              const Progress& progress = {});
+                              const Progress& progress = {}, const PutOptions& options = {});
 
   // The longest prefix of `tokens` that is there, of any form, or of the one wanted; of several of
   // one length, the one with most bytes a token. n_tokens 0: there is none.
@@ -98,13 +119,16 @@ class Library {
   Result<Prefix> find(const cache::Identity& identity, std::span<const std::int32_t> tokens,
                       const FindOptions& options = {});
 
-  // Brings it. What is missing makes it shorter: prefix.n_tokens tells what there was in the end;
-  // of caches with state that cannot be cut nothing is left then, and the result is empty.
+  // Brings it. What is missing or damaged makes it shorter: `prefix` tells what there was in the
+  // end; of caches with state that cannot be cut nothing is left then, and the result is empty.
+  // Tells the engine that the blobs were used.
+  // Progress: blobs. Errors: those of the backend; kInterrupted.
   Result<std::unique_ptr<StoredPrompt>> fetch(Prefix& prefix, const Progress& progress = {});
 
   // The record of that name, or none.
   Result<std::optional<Record>> record(std::string_view name);
-  // All of it, or an error that names what is missing (kNotFound, kCorrupt).
+  // All of it, or an error that names what is missing (kNotFound) or damaged (kCorrupt); kCorrupt
+  // also when blocks went and others of the same tokens, with other values, took their place.
   Result<std::unique_ptr<StoredPrompt>> fetch(const Record& record, const Progress& progress = {});
 
   Result<void> note_usage(const Usage& usage);

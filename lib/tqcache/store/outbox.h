@@ -1,6 +1,6 @@
 #pragma once
-// store/outbox.h: blobs on their way into a store, many at a time, in an order that readers can rely
-// on, and no more of them in memory than a bound.
+// store/outbox.h: blobs on their way into a store, many at a time, in an order that readers can
+// rely on, and no more of them in memory than a bound.
 //
 // Only for the sources of store.
 

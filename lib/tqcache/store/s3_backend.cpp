@@ -63,6 +63,9 @@ class S3Backend : public Backend {
         place_(std::move(place)),
         conditional_(place_.conditional) {}
 
+  // It copies the object.
+  bool touches_cheaply() const override { return false; }
+
  private:
   Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
     std::vector<PutOutcome> outcomes;

@@ -1,6 +1,6 @@
 #pragma once
-// store/slots.h: what stands in the slots of a key: parameters of a first token block, states behind
-// a block.
+// store/slots.h: what stands in the slots of a key: parameters of a first token block, states
+// behind a block.
 //
 // Only for the sources of store.
 
@@ -40,9 +40,8 @@ struct Slot {
   std::uint64_t bytes = 0;  // of what was put into it
 };
 
-// The slot that holds what `is_wanted` says, or the first empty one, which then gets `content`; none
-// if all hold something else.
-// Errors: those of the backend and of encode_blob().
+// The slot that holds what `is_wanted` says, or the first empty one, which then gets `content`;
+// none if all hold something else. Errors: those of the backend and of encode_blob().
 template <class Kind>
 Result<std::optional<Slot>> find_or_take(Backend& backend, BlobReader& reader,
                                          const std::vector<std::string>& keys,

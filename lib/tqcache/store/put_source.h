@@ -1,0 +1,70 @@
+#pragma once
+// store/put_source.h: a prompt that is to be put, section by section, in the form in which it will
+// be stored.
+//
+// Only for the sources of store.
+
+#include <cstddef>
+
+#include "tqcache/base/file.h"
+#include "tqcache/base/result.h"
+#include "tqcache/cache/cache.h"
+#include "tqcache/format/cache_content.h"
+#include "tqcache/format/section_compressor.h"
+#include "tqcache/format/section_reader.h"
+#include "tqcache/store/blob.h"
+
+namespace tqcache::store {
+
+class PutSource {
+ public:
+  virtual ~PutSource() = default;
+
+  virtual const format::Manifest& manifest() const = 0;
+  // Whether the manifest has the digests of its sections.
+  virtual bool has_digests() const = 0;
+  // With all digests. Threads: any number at once. Errors: name the section's place.
+  virtual Result<StoredSection> section(std::size_t i) const = 0;
+};
+
+// A .tqkv file, whose sections are taken as they stand there once their checksums are compared.
+class FileSource : public PutSource {
+ public:
+  // `file` must outlive it. Errors: as SectionReader::open().
+  static Result<FileSource> open(const ByteSource& file);
+
+  const format::Manifest& manifest() const override { return info_; }
+  bool has_digests() const override { return true; }
+  Result<StoredSection> section(std::size_t i) const override;
+
+ private:
+  FileSource(const ByteSource& file, format::CacheFileInfo info)
+      : file_(&file), info_(std::move(info)) {}
+
+  const ByteSource* file_;
+  format::CacheFileInfo info_;
+};
+
+// A cache in memory. Packed blocks are stored as they are, but for trellis codes, which become
+// symbols; dense ones become planes (docs/store.md, "Putting", says why).
+class CacheSource : public PutSource {
+ public:
+  // `cache` must outlive it. Errors: as cache::validate().
+  static Result<CacheSource> open(const cache::Cache& cache);
+
+  const format::Manifest& manifest() const override { return content_.manifest; }
+  bool has_digests() const override { return false; }
+  Result<StoredSection> section(std::size_t i) const override;
+
+ private:
+  CacheSource(format::ContainerContent content, format::SectionCompressor as_it_is,
+              format::SectionCompressor smaller)
+      : content_(std::move(content)),
+        as_it_is_(std::move(as_it_is)),
+        smaller_(std::move(smaller)) {}
+
+  format::ContainerContent content_;
+  format::SectionCompressor as_it_is_, smaller_;
+};
+
+}  // namespace tqcache::store

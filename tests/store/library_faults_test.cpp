@@ -1,0 +1,294 @@
+// What is missing or damaged makes a prefix shorter, and is told once. Nothing wrong is used.
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "store/altered_backend.h"
+#include "store/library_fixture.h"
+#include "tqcache/cache/truncate.h"
+#include "tqcache/store/keys.h"
+
+namespace tqcache::test {
+namespace {
+
+cache::Cache dense(std::int64_t n) { return CacheBuilder(n).dense(kHeads).build(); }
+cache::Cache with_state(std::int64_t n) { return CacheBuilder(n).dense(kHeads).arrays().build(); }
+
+// Another good blob of the same kind, under the key of this one.
+Bytes swapped(AlteredBackend& backend, const std::string& key, const std::string& other) {
+  Bytes value = backend.value(other);
+  backend.give(key, value);
+  return value;
+}
+
+class Faults : public testing::Test {
+ protected:
+  // Of the prompt that was put last.
+  std::string key_of_block(std::int64_t block) {
+    return all_keys(backend_, "b/00000" + std::to_string(block) + "/").front();
+  }
+  void put_prompt(const cache::Cache& cache, std::string_view name = "a prompt") {
+    put(library_, file_of(cache), name);
+  }
+  store::Prefix found(const cache::Cache& cache) {
+    return must(library_.find(cache.identity, and_more(cache)));
+  }
+  // Fetches what is found, and holds it against the beginning of `cache`.
+  void expect_prefix(const cache::Cache& cache, std::int64_t n_tokens) {
+    store::Prefix prefix = found(cache);
+    const auto prompt = must(library_.fetch(prefix));
+    EXPECT_EQ(prefix.n_tokens, n_tokens);
+    EXPECT_EQ(prompt == nullptr, n_tokens == 0);
+    if (prompt == nullptr) return;
+    EXPECT_EQ(difference(load(*prompt), must(cache::truncate(cache, n_tokens))), "");
+  }
+  bool is_there(const std::string& key) { return must(backend_.inner().exists(key)); }
+
+  AlteredBackend backend_;
+  ToldLibrary told_{backend_};
+  store::Library& library_ = told_.library;
+};
+
+TEST_F(Faults, ABlockThatIsGoneMakesThePrefixShorter) {
+  const cache::Cache cache = dense(1100);
+  put_prompt(cache);
+  must(backend_.remove(key_of_block(2)));
+  expect_prefix(cache, 512);
+  EXPECT_TRUE(told_.told.empty());  // it was never promised
+}
+
+TEST_F(Faults, ABlockThatGoesMeanwhileMakesThePrefixShorter) {
+  const cache::Cache cache = dense(1100);
+  put_prompt(cache);
+  store::Prefix prefix = found(cache);
+  must(backend_.remove(key_of_block(3)));
+  const auto prompt = must(library_.fetch(prefix));
+  EXPECT_EQ(prefix.n_tokens, 768);
+  EXPECT_EQ(prefix.chain.size(), 3u);
+  EXPECT_FALSE(prefix.state);
+  EXPECT_EQ(difference(load(*prompt), must(cache::truncate(cache, 768))), "");
+  EXPECT_EQ(told_.told.size(), 1u);
+}
+
+TEST_F(Faults, NothingIsLeftWithoutTheFirstBlock) {
+  const cache::Cache cache = dense(600);
+  put_prompt(cache);
+  store::Prefix prefix = found(cache);
+  must(backend_.remove(key_of_block(0)));
+  EXPECT_EQ(must(library_.fetch(prefix)), nullptr);
+  EXPECT_EQ(prefix.n_tokens, 0);
+  EXPECT_EQ(must(library_.fetch(prefix)), nullptr);
+}
+
+TEST_F(Faults, ADamagedBlockIsToldAndRemoved) {
+  const cache::Cache cache = dense(1100);
+  put_prompt(cache);
+  const std::string key = key_of_block(1);
+  Bytes value = backend_.value(key);
+  value[value.size() / 2] ^= std::byte{4};
+  backend_.give(key, value);
+  expect_prefix(cache, 256);
+  EXPECT_FALSE(is_there(key));
+  ASSERT_EQ(told_.told.size(), 1u);
+  EXPECT_NE(told_.told[0].find(key), std::string::npos);
+  expect_prefix(cache, 256);
+  EXPECT_EQ(told_.told.size(), 1u);
+}
+
+TEST_F(Faults, ABlockOfAnotherKeyIsToldAndRemoved) {
+  const cache::Cache cache = dense(1100);
+  put_prompt(cache);
+  const std::string key = key_of_block(1);
+  swapped(backend_, key, key_of_block(2));
+  expect_prefix(cache, 256);
+  EXPECT_FALSE(is_there(key));
+  EXPECT_EQ(told_.told.size(), 1u);
+}
+
+// As the block of a prompt would look that was made of another form with the same key.
+TEST_F(Faults, ABlockOfOtherLayersIsToldAndRemoved) {
+  const cache::Cache cache = dense(600);
+  put_prompt(cache);
+  const std::string key = key_of_block(1);
+  const Bytes value = backend_.value(key);
+  const SharedBytes blob(AlignedBytes(value.begin(), value.end()));
+  auto block = std::get<store::Block>(must(store::decode_blob(key, blob)));
+  block.sections.pop_back();
+  backend_.give(key, must(store::encode_blob(key, store::Content(block))));
+  expect_prefix(cache, 256);
+  EXPECT_FALSE(is_there(key));
+}
+
+// Somebody may have put a good one in the place of a bad one meanwhile.
+TEST_F(Faults, OnlyWhatWasSeenToBeBadIsRemoved) {
+  const cache::Cache cache = dense(600);
+  put_prompt(cache);
+  const std::string key = key_of_block(1);
+  const Bytes good = backend_.value(key);
+  Bytes bad = good;
+  bad.back() ^= std::byte{1};
+  backend_.give(key, bad);
+  store::Prefix prefix = found(cache);
+  // The engine gives the bad one, and then has the good one.
+  class Late : public store::Backend {
+   public:
+    Late(AlteredBackend& inner, std::string key, Bytes good)
+        : Backend("memory:", {}), inner_(inner), key_(std::move(key)), good_(std::move(good)) {}
+
+   private:
+    Result<std::vector<store::PutOutcome>> do_put(std::span<const store::Blob> b) override {
+      return inner_.put(b);
+    }
+    Result<void> do_get(std::span<const std::string> k, const store::ValueSink& s) override {
+      TQC_TRY(inner_.get(k, s));
+      inner_.give(key_, good_);
+      return {};
+    }
+    Result<std::vector<bool>> do_exists(std::span<const std::string> k) override {
+      return inner_.exists(k);
+    }
+    Result<bool> do_remove(const std::string& k, std::optional<ByteView> only) override {
+      return only ? inner_.remove_if_same(k, *only) : inner_.remove(k);
+    }
+    Result<void> do_list(const std::string& p, const store::EntrySink& s) override {
+      return inner_.list(p, s);
+    }
+    Result<void> do_touch(std::span<const std::string> k) override { return inner_.touch(k); }
+
+    AlteredBackend& inner_;
+    std::string key_;
+    Bytes good_;
+  } late(backend_, key, good);
+  store::Library library(late, {});
+  (void)must(library.fetch(prefix));
+  EXPECT_EQ(prefix.n_tokens, 256);
+  EXPECT_EQ(backend_.value(key), good);
+}
+
+TEST_F(Faults, LostDataOfATailLeavesTheBlocks) {
+  const cache::Cache cache = dense(600);
+  put_prompt(cache);
+  must(backend_.remove(all_keys(backend_, "d/").front()));
+  expect_prefix(cache, 512);
+  EXPECT_EQ(told_.told.size(), 1u);
+}
+
+TEST_F(Faults, LostDataOfStateThatCannotBeCutLeavesNothing) {
+  const cache::Cache cache = with_state(600);
+  put_prompt(cache);
+  must(backend_.remove(all_keys(backend_, "d/").front()));
+  expect_prefix(cache, 0);
+}
+
+TEST_F(Faults, ALostBlockLeavesNothingOfStateThatCannotBeCut) {
+  const cache::Cache cache = with_state(1100);
+  put_prompt(cache);
+  store::Prefix prefix = found(cache);
+  EXPECT_EQ(prefix.n_tokens, 1100);
+  must(backend_.remove(key_of_block(3)));
+  EXPECT_EQ(must(library_.fetch(prefix)), nullptr);
+}
+
+TEST_F(Faults, DataOfAnotherPromptIsNotUsed) {
+  put_prompt(dense(600), "one");
+  const std::string key = all_keys(backend_, "d/").front();
+  const cache::Cache two = CacheBuilder(600, 2).dense(kHeads).build();
+  put_prompt(two, "two");
+  for (const std::string& other : all_keys(backend_, "d/")) {
+    if (other != key) swapped(backend_, key, other);
+  }
+  expect_prefix(dense(600), 512);
+  EXPECT_FALSE(is_there(key));
+}
+
+TEST_F(Faults, DamagedParametersAreAMiss) {
+  const cache::Cache cache = dense(600);
+  put_prompt(cache);
+  const std::string key = all_keys(backend_, "p/").front();
+  Bytes value = backend_.value(key);
+  value[100] ^= std::byte{1};
+  backend_.give(key, value);
+  EXPECT_EQ(found(cache).n_tokens, 0);
+  EXPECT_FALSE(is_there(key));
+  put_prompt(cache, "again");  // and the next one to come puts them again
+  EXPECT_EQ(found(cache).n_tokens, 600);
+}
+
+TEST_F(Faults, WhatALaterVersionPutIsAMissAndStays) {
+  const cache::Cache cache = dense(600);
+  put_prompt(cache);
+  const std::string key = key_of_block(1);
+  Bytes value = backend_.value(key);
+  value[8] = std::byte{99};
+  // The checksum of the header is that of the version before, unless somebody makes it anew.
+  backend_.give(key, value);
+  expect_prefix(cache, 256);
+}
+
+TEST_F(Faults, AnEngineThatFailsIsAnError) {
+  const cache::Cache cache = dense(600);
+  put_prompt(cache);
+  store::Prefix prefix = found(cache);
+  backend_.all_fail = Error{ErrorCode::kIo, "gone"};
+  EXPECT_EQ(library_.find(cache.identity, cache.tokens).error().code, ErrorCode::kIo);
+  EXPECT_EQ(library_.fetch(prefix).error().code, ErrorCode::kIo);
+  EXPECT_EQ(library_.record("a prompt").error().code, ErrorCode::kIo);
+  EXPECT_EQ(library_.put_cache(cache, "b").error().code, ErrorCode::kIo);
+  EXPECT_EQ(library_.records().error().code, ErrorCode::kIo);
+  EXPECT_EQ(library_.remove("a").error().code, ErrorCode::kIo);
+  EXPECT_EQ(library_.note_usage({}).error().code, ErrorCode::kIo);
+}
+
+TEST_F(Faults, FetchStopsWhenItIsAskedTo) {
+  const cache::Cache cache = dense(600);
+  put_prompt(cache);
+  store::Prefix prefix = found(cache);
+  const auto stop = [](std::uint64_t, std::uint64_t) { return false; };
+  EXPECT_EQ(library_.fetch(prefix, stop).error().code, ErrorCode::kInterrupted);
+  EXPECT_EQ(library_.put_cache(cache, "b", stop).error().code, ErrorCode::kInterrupted);
+}
+
+TEST_F(Faults, ARecordIsAllOrAnError) {
+  const cache::Cache cache = dense(900);
+  put_prompt(cache);
+  const store::Record record = record_of(library_, "a prompt");
+  const std::string key = key_of_block(1);
+  const Bytes value = backend_.value(key);
+  must(backend_.remove(key));
+  const auto missing = library_.fetch(record);
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
+  EXPECT_NE(missing.error().message.find(key), std::string::npos);
+  Bytes bad = value;
+  bad.back() ^= std::byte{1};
+  backend_.give(key, bad);
+  EXPECT_EQ(library_.fetch(record).error().code, ErrorCode::kCorrupt);
+}
+
+// Parameters may have gone, and come back in another slot.
+TEST_F(Faults, ARecordFindsItsParametersInAnySlot) {
+  const cache::Cache cache = dense(600);
+  put_prompt(cache);
+  store::Record record = record_of(library_, "a prompt");
+  record.parameters_key.back() = '5';
+  EXPECT_EQ(difference(load(*must(library_.fetch(record))), cache), "");
+  must(backend_.remove(all_keys(backend_, "p/").front()));
+  EXPECT_EQ(library_.fetch(record).error().code, ErrorCode::kNotFound);
+}
+
+// Blocks of the same tokens, computed elsewhere, have other values.
+TEST_F(Faults, ARecordTellsThatOtherBlocksCame) {
+  const cache::Cache cache = dense(600);
+  put_prompt(cache);
+  const store::Record record = record_of(library_, "a prompt");
+  must(backend_.remove(key_of_block(0)));
+  cache::Cache other = CacheBuilder(600, 9).dense(kHeads).build();
+  other.identity = cache.identity;
+  other.tokens = cache.tokens;
+  put(library_, file_of(other), "");
+  EXPECT_EQ(library_.fetch(record).error().code, ErrorCode::kCorrupt);
+}
+
+}  // namespace
+}  // namespace tqcache::test

@@ -1,0 +1,190 @@
+// Prompts are found by their longest prefix.
+
+#include <gtest/gtest.h>
+
+#include "store/library_fixture.h"
+#include "tqcache/cache/truncate.h"
+#include "tqcache/format/describe.h"
+#include "tqcache/store/keys.h"
+
+namespace tqcache::test {
+namespace {
+
+cache::Cache dense(std::int64_t n) { return CacheBuilder(n).dense(kHeads).build(); }
+cache::Cache turbo(std::int64_t n) { return CacheBuilder(n).turbo(kHeads, 4, 4).build(); }
+cache::Cache with_state(std::int64_t n) { return CacheBuilder(n).dense(kHeads).arrays().build(); }
+
+// The first `n` tokens of a prompt, and then others.
+std::vector<std::int32_t> leaving_after(const cache::Cache& cache, std::size_t n) {
+  std::vector<std::int32_t> tokens(cache.tokens.begin(),
+                                   cache.tokens.begin() + static_cast<std::ptrdiff_t>(n));
+  tokens.resize(tokens.size() + 600, 7);
+  return tokens;
+}
+
+std::int64_t found(store::Library& library, const cache::Cache& cache,
+                   std::span<const std::int32_t> tokens, const store::FindOptions& options = {}) {
+  return must(library.find(cache.identity, tokens, options)).n_tokens;
+}
+
+class Find : public testing::Test {
+ protected:
+  std::unique_ptr<store::Backend> backend_ = open_store();
+  ToldLibrary told_{*backend_};
+  store::Library& library_ = told_.library;
+};
+
+TEST_F(Find, EndsAtTheLastCommonTokenBlock) {
+  const cache::Cache cache = dense(1000);
+  put(library_, file_of(cache), "");
+  for (const std::size_t n : {0, 1, 255, 256, 257, 511, 512, 513, 767, 768, 999}) {
+    EXPECT_EQ(found(library_, cache, leaving_after(cache, n)),
+              static_cast<std::int64_t>(n / 256 * 256));
+  }
+}
+
+TEST_F(Find, TakesATailThatThePromptHasAllOf) {
+  const cache::Cache cache = dense(700);
+  put(library_, file_of(cache), "");
+  EXPECT_EQ(found(library_, cache, leaving_after(cache, 700)), 700);
+  EXPECT_EQ(found(library_, cache, leaving_after(cache, 699)), 512);
+}
+
+TEST_F(Find, LeavesOneTokenToBeReadUnlessAllAreWanted) {
+  const cache::Cache cache = dense(512);
+  put(library_, file_of(cache), "");
+  EXPECT_EQ(found(library_, cache, cache.tokens), 256);
+  EXPECT_EQ(found(library_, cache, cache.tokens, {.max_tokens = 512}), 512);
+  EXPECT_EQ(found(library_, cache, cache.tokens, {.max_tokens = 511}), 256);
+  EXPECT_EQ(found(library_, cache, cache.tokens, {.max_tokens = 255}), 0);
+  EXPECT_EQ(found(library_, cache, cache.tokens, {.max_tokens = 10000}), 512);
+}
+
+TEST_F(Find, FindsNothingOfShortPrompts) {
+  const cache::Cache cache = dense(256);
+  put(library_, file_of(cache), "short");
+  EXPECT_EQ(found(library_, cache, and_more(cache, 300)), 0);
+  EXPECT_EQ(found(library_, cache, {}), 0);
+  EXPECT_TRUE(all_keys(*backend_, "b/").empty());
+}
+
+TEST_F(Find, FindsNothingInAnEmptyStore) {
+  EXPECT_EQ(found(library_, dense(600), dense(600).tokens), 0);
+}
+
+TEST_F(Find, BringsAPrefixOfAnotherPrompt) {
+  const cache::Cache cache = turbo(1000);
+  put(library_, file_of(cache), "");
+  store::Prefix prefix = must(library_.find(cache.identity, leaving_after(cache, 600)));
+  const auto prompt = must(library_.fetch(prefix));
+  EXPECT_EQ(prefix.n_tokens, 512);
+  EXPECT_EQ(difference(load(*prompt), must(cache::truncate(cache, 512))), "");
+}
+
+// State that belongs to a token count is of use there alone.
+TEST_F(Find, CutsNoStateThatCannotBeCut) {
+  const cache::Cache cache = with_state(700);
+  put(library_, file_of(cache), "");
+  EXPECT_EQ(found(library_, cache, leaving_after(cache, 699)), 0);
+  EXPECT_EQ(found(library_, cache, leaving_after(cache, 700)), 700);
+  EXPECT_EQ(found(library_, cache, cache.tokens), 0);
+}
+
+TEST_F(Find, TakesTheLongestStateThatFits) {
+  const cache::Cache all = dense(1000);
+  for (const std::int64_t n : {300, 520, 600, 900}) {
+    cache::Cache part = with_state(n);
+    part.tokens.assign(all.tokens.begin(), all.tokens.begin() + n);
+    put(library_, file_of(part), "");
+  }
+  EXPECT_EQ(found(library_, all, leaving_after(all, 299)), 0);
+  EXPECT_EQ(found(library_, all, leaving_after(all, 300)), 300);
+  EXPECT_EQ(found(library_, all, leaving_after(all, 599)), 520);
+  EXPECT_EQ(found(library_, all, leaving_after(all, 600)), 600);
+  EXPECT_EQ(found(library_, all, all.tokens), 900);
+}
+
+TEST_F(Find, KnowsTenantsApart) {
+  const cache::Cache cache = dense(600);
+  ToldLibrary other(*backend_, "another salt");
+  put(other.library, file_of(cache), "a prompt");
+  EXPECT_EQ(found(library_, cache, and_more(cache)), 0);
+  EXPECT_EQ(found(other.library, cache, and_more(cache)), 600);
+  EXPECT_FALSE(must(library_.record("a prompt")));
+  EXPECT_TRUE(must(library_.records()).empty());
+  EXPECT_FALSE(must(library_.remove("a prompt")));
+  EXPECT_EQ(must(other->records()).size(), 1u);
+}
+
+TEST_F(Find, KnowsModelsApart) {
+  const cache::Cache cache = dense(600);
+  put(library_, file_of(cache), "");
+  cache::Cache other = cache;
+  other.identity.weights_fingerprint[0] ^= std::byte{1};
+  EXPECT_EQ(found(library_, other, and_more(cache)), 0);
+  other.identity = cache.identity;
+  other.identity.model_name = "what people call it does not count";
+  EXPECT_EQ(found(library_, other, and_more(cache)), 600);
+}
+
+// Of several forms of one length the one with most bytes a token, which is nearest to the model.
+TEST_F(Find, PrefersTheLongestAndThenTheNearest) {
+  const cache::Cache small = turbo(600);
+  const cache::Cache large = dense(600);
+  put(library_, file_of(small), "");
+  put(library_, file_of(must(cache::truncate(large, 400))), "");
+  EXPECT_EQ(
+      must(library_.find(small.identity, and_more(small))).parameters.layers[0].k.parts.size(), 1u);
+  put(library_, file_of(large), "");
+  EXPECT_TRUE(
+      must(library_.find(small.identity, and_more(small))).parameters.layers[0].k.parts.empty());
+}
+
+TEST_F(Find, LooksForOneFormIfOneIsWanted) {
+  const cache::Cache small = turbo(600);
+  const cache::Cache large = dense(900);
+  put(library_, file_of(small), "");
+  cache::Cache longer = large;
+  std::ranges::copy(small.tokens, longer.tokens.begin());
+  put(library_, file_of(longer), "");
+  const auto form = format::describe(small, "").layers;
+  EXPECT_EQ(found(library_, small, and_more(longer), {.form = &form}), 600);
+  EXPECT_EQ(found(library_, small, and_more(longer)), 900);
+  const auto other = format::describe(CacheBuilder(1).turbo(kHeads, 3, 3).build(), "").layers;
+  EXPECT_EQ(found(library_, small, and_more(longer), {.form = &other}), 0);
+}
+
+// Means belong to codes: a prompt converted apart has others, and a chain of its own.
+TEST_F(Find, KeepsChainsOfOtherMeansApart) {
+  const auto centred = [](std::int64_t n, std::uint64_t seed) {
+    cache::Cache cache =
+        CacheBuilder(n, seed).center(cache::Centring::kPostRope).turbo(kHeads, 4, 4).build();
+    cache.identity = CacheBuilder(1).build().identity;
+    cache.tokens.assign(static_cast<std::size_t>(n), 5);
+    return cache;
+  };
+  const cache::Cache one = centred(600, 1);
+  const cache::Cache two = centred(800, 2);
+  put(library_, file_of(one), "");
+  put(library_, file_of(two), "");
+  EXPECT_EQ(all_keys(*backend_, "p/").size(), 2u);
+  store::Prefix prefix = must(library_.find(one.identity, and_more(two)));
+  EXPECT_EQ(prefix.n_tokens, 800);
+  const auto prompt = must(library_.fetch(prefix));
+  EXPECT_EQ(difference(load(*prompt), two), "");
+}
+
+TEST_F(Find, RefusesMoreFormsThanThereAreSlots) {
+  const cache::Cache cache = dense(300);
+  for (int i = 0; i <= store::kSlots; ++i) {
+    cache::Cache other = cache;
+    other.identity.source_format = "program " + std::to_string(i);
+    const auto done = library_.put_file(*memory_source(file_of(other)), "");
+    EXPECT_EQ(done.ok(), i < store::kSlots);
+    if (done) continue;
+    EXPECT_EQ(done.error().code, ErrorCode::kTooLarge);
+  }
+}
+
+}  // namespace
+}  // namespace tqcache::test

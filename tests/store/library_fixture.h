@@ -1,0 +1,90 @@
+#pragma once
+// What the tests of a library of prompts share: stores, prompts as files, and what comes back.
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/cache_builder.h"
+#include "support/temp_dir.h"
+#include "tqcache/base/file.h"
+#include "tqcache/format/cache_file.h"
+#include "tqcache/format/load_sections.h"
+#include "tqcache/store/backend.h"
+#include "tqcache/store/library.h"
+
+namespace tqcache::test {
+
+inline constexpr std::uint64_t kAllMemory = std::uint64_t{1} << 34;
+inline constexpr cache::HeadShape kHeads{1, 32};  // small, so that tests are quick
+
+inline std::unique_ptr<store::Backend> open_store(const std::string& url = "memory:") {
+  return must(store::open_backend(url, {}));
+}
+
+inline Bytes file_of(const cache::Cache& cache,
+                     format::Compression compression = format::Compression::kNone) {
+  format::WriteOptions options;
+  options.compression = compression;
+  return must(format::write_cache_bytes(cache, options));
+}
+
+inline Sha256 name_of(const Bytes& file) {
+  return must(format::read_cache_info(*memory_source(file))).content_name;
+}
+
+inline store::PutReport put(store::Library& library, const Bytes& file, std::string_view name,
+                            const store::PutOptions& options = {}) {
+  return must(library.put_file(*memory_source(file), name, {}, options));
+}
+
+inline cache::Cache load(const store::StoredPrompt& prompt) {
+  return must(format::load_sections(prompt, kAllMemory));
+}
+
+inline store::Record record_of(store::Library& library, std::string_view name) {
+  return must(library.record(name)).value();
+}
+
+// All of it, as a file.
+inline Bytes written(const store::StoredPrompt& prompt) {
+  const TempDir folder;
+  AtomicFile file = must(AtomicFile::create(folder / "x.tqkv", Overwrite::kRefuse));
+  must(store::write_stored(prompt, file));
+  must(file.commit());
+  return read_all(folder / "x.tqkv");
+}
+
+// The tokens of `cache` and `n` more.
+inline std::vector<std::int32_t> and_more(const cache::Cache& cache, std::size_t n = 1) {
+  std::vector<std::int32_t> tokens = cache.tokens;
+  tokens.resize(tokens.size() + n, 7);
+  return tokens;
+}
+
+inline std::vector<std::string> all_keys(store::Backend& backend, const std::string& prefix = "") {
+  std::vector<std::string> keys;
+  must(backend.list(prefix, [&](const store::Entry& entry) -> Result<void> {
+    keys.push_back(entry.key);
+    return {};
+  }));
+  return keys;
+}
+
+// A library that notes what it tells.
+struct ToldLibrary {
+  explicit ToldLibrary(store::Backend& backend, std::string salt = {})
+      : library(backend, {std::move(salt), 2,
+                          [this](const std::string& message) { told.push_back(message); }}) {}
+  ToldLibrary(const ToldLibrary&) = delete;
+
+  store::Library* operator->() { return &library; }
+
+  std::vector<std::string> told;
+  store::Library library;
+};
+
+}  // namespace tqcache::test

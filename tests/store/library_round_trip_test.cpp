@@ -1,0 +1,164 @@
+// What is put comes back as it was, whatever kind of cache it is.
+
+#include <gtest/gtest.h>
+
+#include "store/library_fixture.h"
+
+namespace tqcache::test {
+namespace {
+
+struct Kind {
+  std::string name;
+  cache::Cache (*make)(std::int64_t n_tokens);
+  format::Compression compression = format::Compression::kNone;
+};
+
+std::ostream& operator<<(std::ostream& out, const Kind& kind) { return out << kind.name; }
+
+const cache::HeadShape kTwoHeads{2, 64};
+const cache::Window kWindow{{2, 64}, 300, 4};
+
+cache::Cache dense(std::int64_t n) { return CacheBuilder(n).dense(kTwoHeads).build(); }
+cache::Cache dense_of_three(std::int64_t n) {
+  return CacheBuilder(n)
+      .dense(kTwoHeads, Dtype::kF32)
+      .dense(kTwoHeads, Dtype::kBF16)
+      .dense(kHeads)
+      .build();
+}
+cache::Cache turbo(std::int64_t n) {
+  return CacheBuilder(n)
+      .center(cache::Centring::kPostRope)
+      .turbo(kTwoHeads, 4, 3)
+      .turbo(kTwoHeads, 8, 8)
+      .build();
+}
+cache::Cache grown_turbo(std::int64_t n) {
+  return CacheBuilder(n)
+      .keep_full_tail()
+      .center(cache::Centring::kPostRope)
+      .turbo(kTwoHeads, 4, 4)
+      .build();
+}
+cache::Cache sinks(std::int64_t n) {
+  cache::SidePlan plan;
+  plan.dense = false;
+  plan.codec.bits = 4;
+  plan.n_sinks = 4;
+  return CacheBuilder(n).sides(kTwoHeads, Dtype::kF16, plan, Dtype::kF16, plan).build();
+}
+cache::Cache boundary(std::int64_t n) {
+  return CacheBuilder(n)
+      .dense(kTwoHeads)
+      .turbo(kTwoHeads, 4, 4)
+      .mixed(kTwoHeads, Dtype::kF16, 16, Dtype::kF16, 2)
+      .build();
+}
+cache::Cache mixed(std::int64_t n) { return CacheBuilder(n).preset({2, 128}, "turbo2.5").build(); }
+cache::Cache rotating(std::int64_t n) {
+  return CacheBuilder(n).dense(kTwoHeads).rotating(kWindow).build();
+}
+cache::Cache hybrid(std::int64_t n) {
+  return CacheBuilder(n).arrays().turbo(kTwoHeads, 4, 4).arrays().rotating(kWindow).build();
+}
+cache::Cache arrays(std::int64_t n) { return CacheBuilder(n).arrays().build(); }
+
+const std::vector<Kind> kKinds = {
+    {"dense", dense},
+    {"dense_of_three", dense_of_three},
+    {"dense_zstd", dense, format::Compression::kZstd},
+    {"dense_planes", dense_of_three, format::Compression::kPlanes},
+    {"turbo", turbo},
+    {"turbo_zstd", turbo, format::Compression::kZstd},
+    {"grown_turbo", grown_turbo},
+    {"sinks", sinks},
+    {"boundary", boundary},
+    {"mixed", mixed},
+    {"rotating", rotating},
+    {"hybrid", hybrid},
+    {"arrays", arrays},
+};
+
+class RoundTrip : public testing::TestWithParam<Kind> {};
+
+TEST_P(RoundTrip, GivesBackTheFile) {
+  for (const std::int64_t n : {1, 255, 256, 257, 511, 512, 513, 800}) {
+    const cache::Cache cache = GetParam().make(n);
+    const Bytes file = file_of(cache, GetParam().compression);
+    const auto backend = open_store();
+    ToldLibrary library(*backend);
+    const store::PutReport report = put(library.library, file, "a prompt");
+    EXPECT_EQ(report.n_tokens, n);
+    EXPECT_EQ(report.blocks, (n - 1) / 256);
+    EXPECT_EQ(report.new_blocks, report.blocks);
+    EXPECT_EQ(report.content_name, name_of(file));
+
+    const auto prompt = must(library->fetch(record_of(library.library, "a prompt")));
+    EXPECT_EQ(prompt->manifest().content_name, name_of(file));
+    EXPECT_EQ(difference(load(*prompt), cache), "") << n;
+    EXPECT_EQ(name_of(written(*prompt)), name_of(file));
+    EXPECT_TRUE(library.told.empty());
+  }
+}
+
+TEST_P(RoundTrip, TakesACacheAsItTakesAFile) {
+  for (const std::int64_t n : {256, 600}) {
+    const cache::Cache cache = GetParam().make(n);
+    const auto backend = open_store();
+    ToldLibrary library(*backend);
+    const auto report = must(library->put_cache(cache, "a prompt"));
+    EXPECT_EQ(report.content_name, name_of(file_of(cache)));
+    const auto prompt = must(library->fetch(record_of(library.library, "a prompt")));
+    EXPECT_EQ(difference(load(*prompt), cache), "");
+  }
+}
+
+// The whole prompt is its own longest prefix, if more is asked for.
+TEST_P(RoundTrip, IsFoundByItsTokens) {
+  for (const std::int64_t n : {257, 512, 700}) {
+    const cache::Cache cache = GetParam().make(n);
+    const auto backend = open_store();
+    ToldLibrary library(*backend);
+    put(library.library, file_of(cache, GetParam().compression), "");
+    store::Prefix prefix = must(library->find(cache.identity, and_more(cache)));
+    EXPECT_EQ(prefix.n_tokens, n);
+    const auto prompt = must(library->fetch(prefix));
+    ASSERT_NE(prompt, nullptr);
+    EXPECT_EQ(difference(load(*prompt), cache), "");
+    EXPECT_TRUE(library.told.empty());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, RoundTrip, testing::ValuesIn(kKinds),
+                         [](const auto& kind) { return kind.param.name; });
+
+TEST(RoundTripInAFolder, GivesBackTheFileToAnotherProcess) {
+  const TempDir folder;
+  const std::string url = "dir:" + (folder / "store").string();
+  const Bytes file = file_of(hybrid(700));
+  {
+    const auto backend = open_store(url);
+    store::Library library(*backend, {});
+    put(library, file, "a prompt");
+  }
+  const auto backend = open_store(url);
+  store::Library library(*backend, {});
+  const auto prompt = must(library.fetch(record_of(library, "a prompt")));
+  EXPECT_EQ(name_of(written(*prompt)), name_of(file));
+}
+
+// Layers of so many bytes that a block stands in several blobs.
+TEST(RoundTrips, BlocksOfSeveralBlobsAreWhole) {
+  CacheBuilder builder(600);
+  for (int layer = 0; layer < 5; ++layer) builder.dense({8, 256});
+  const cache::Cache cache = builder.build();
+  const auto backend = open_store();
+  ToldLibrary library(*backend);
+  put(library.library, file_of(cache), "large");
+  EXPECT_EQ(all_keys(*backend, "b/").size(), 2u * 5);
+  const auto prompt = must(library->fetch(record_of(library.library, "large")));
+  EXPECT_EQ(difference(load(*prompt), cache), "");
+}
+
+}  // namespace
+}  // namespace tqcache::test
