@@ -126,9 +126,10 @@ Result<std::optional<store::Beginning>> PromptStore::look_up(const model::Model&
   const std::vector<format::LayerInfo> form = layers_of(empty);
   store::FindOptions find;
   if (options_.own_form) find.form = &form;
-  ProgressBar bar(console_, "from the store", Unit::kBytes);
+  ProgressBar bar(console_, "from the store", Unit::kBlobs);
   TQC_TRY_ASSIGN(std::optional<store::Beginning> found,
-                 store::load_beginning(library_, model.identity, prompt, find, bar.callback()));
+                 store::load_beginning(library_, model.identity, prompt, find, options_.n_threads,
+                                       bar.callback()));
   if (found) TQC_TRY(adopt(found->cache, model));
   return found;
 }

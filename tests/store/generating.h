@@ -117,7 +117,7 @@ inline StoreRun run_from(store::Backend& backend, const StoreModel& model, const
                                      .queue_bytes = options.queue_bytes,
                                      .checkpoint_tokens = options.checkpoint_tokens});
   auto found = store::load_beginning(library, model.identity(), prompt,
-                                     {.form = options.any_form ? nullptr : &form});
+                                     {.form = options.any_form ? nullptr : &form}, 1);
   run.looked_up = found.ok();
   if (found && *found) {
     put.begin(**found);

@@ -101,6 +101,7 @@ TEST_P(Generating, StaysInItsForm) {
   const Ids prompt = model_.many_ids(700);
   const test::StoreRunOptions options{.form = &turbo};
   const StoreRun alone = run_alone(model_, prompt, options);
+  if (n_attention() == 0) return;  // every form is the same
   EXPECT_EQ(run_from(backend_, model_, prompt).reused, 0);
   EXPECT_EQ(run_from(backend_, model_, prompt, options).reused, 0);
   const StoreRun second = run_from(backend_, model_, prompt, options);

@@ -13,6 +13,7 @@
 #include "tqcache/store/cache_pieces.h"
 #include "tqcache/store/chain_writer.h"
 #include "tqcache/store/keys.h"
+#include "tqcache/store/section_storer.h"
 
 namespace tqcache::store {
 namespace {
@@ -39,12 +40,6 @@ std::uint64_t byte_count(const Job& job) {
   return 0;
 }
 
-std::vector<StoredSection> store_all(std::vector<RawSection> sections) {
-  std::vector<StoredSection> stored;
-  for (RawSection& section : sections) stored.push_back(store_raw(std::move(section)));
-  return stored;
-}
-
 // Does the jobs, in their order.
 class Putter {
  public:
@@ -64,6 +59,9 @@ class Putter {
 
  private:
   Result<void> put(OpenJob job) {
+    TQC_TRY_ASSIGN(SectionStorer storer, SectionStorer::make());
+    storer_.emplace(std::move(storer));
+    layers_ = job.parameters.layers;
     TQC_TRY_ASSIGN(writer_, ChainWriter::open(backend_, salt_, std::move(job.parameters)));
     const std::span<const std::int32_t> tokens(job.tokens);
     for (std::size_t at = 0; at < tokens.size(); at += kTokenBlock) {
@@ -82,9 +80,20 @@ class Putter {
     return {};
   }
 
+  std::vector<StoredSection> store_all(std::vector<RawSection> sections) const {
+    std::vector<StoredSection> stored;
+    for (RawSection& section : sections) {
+      const auto layer = static_cast<std::size_t>(section.info.layer);
+      stored.push_back(storer_->store(layers_[layer], section.info, std::move(section.raw)));
+    }
+    return stored;
+  }
+
   Backend& backend_;
   std::string salt_;
+  std::optional<SectionStorer> storer_;
   std::optional<ChainWriter> writer_;
+  std::vector<format::LayerInfo> layers_;
   std::int64_t states_ = 0;
 };
 

@@ -27,13 +27,14 @@ struct Beginning {
 // more: then the model reads the rest in the same chunks as if it read all, and gives the same
 // bits.
 //
-// Progress: bytes of blobs.
+// Progress: blobs.
 // Errors:   those of the backend; kCorrupt when what was brought is no cache of these tokens;
 //           kTooLarge; kInterrupted. What is missing or damaged is none: it makes the beginning
 //           shorter, and the library tells of it.
 Result<std::optional<Beginning>> load_beginning(Library& library, const cache::Identity& identity,
                                                 std::span<const std::int32_t> tokens,
                                                 const FindOptions& options = {},
+                                                unsigned n_threads = 0,
                                                 const Progress& progress = {});
 
 }  // namespace tqcache::store

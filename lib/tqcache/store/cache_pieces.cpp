@@ -1,12 +1,10 @@
 #include "tqcache/store/cache_pieces.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 #include <variant>
 
 #include "tqcache/base/aligned.h"
-#include "tqcache/base/hash.h"
 #include "tqcache/format/describe.h"
 #include "tqcache/format/section_bytes.h"
 #include "tqcache/format/section_plan.h"
@@ -63,7 +61,6 @@ Parameters parameters_of(const cache::Cache& cache) {
   parameters.tokens.assign(cache.tokens.begin(), cache.tokens.begin() + kTokenBlock);
   for (const cache::Layer& layer : cache.layers) {
     parameters.layers.push_back(format::describe_layer(layer));
-    for (format::ArrayInfo& array : parameters.layers.back().arrays) array.shape.clear();
   }
   return parameters;
 }
@@ -97,15 +94,6 @@ StatePieces state_pieces(const cache::Cache& cache) {
     if (!is_final) pieces.sections.push_back({info, raw_bytes_of(cache, info)});
   }
   return pieces;
-}
-
-StoredSection store_raw(RawSection section) {
-  SectionInfo& info = section.info;
-  info.raw_sha256 = sha256(section.raw.view());
-  info.compression = format::Compression::kNone;
-  info.stored_bytes = section.raw.size();
-  info.checksum = xxh3_128(section.raw.view());
-  return {info, std::move(section.raw)};
 }
 
 }  // namespace tqcache::store

@@ -46,7 +46,4 @@ struct StatePieces {
 // Requires: the cache has a token, and is whole: nothing is half appended.
 StatePieces state_pieces(const cache::Cache& cache);
 
-// Digest and checksum of a section that is stored as it is.
-StoredSection store_raw(RawSection section);
-
 }  // namespace tqcache::store
