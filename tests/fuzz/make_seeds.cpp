@@ -35,6 +35,7 @@ void make_all(const std::filesystem::path& root) {
   make_mlx_lm({root, "mlx_lm"});
   make_npz({root, "npz"});
   make_profile({root, "profile"});
+  make_store_blob({root, "store_blob"});
   make_turbomlx({root, "turbomlx"});
   for (const char* target : {"kernels_agree", "write_read_equal"}) make_numbers({root, target});
 }

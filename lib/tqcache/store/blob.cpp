@@ -1,4 +1,4 @@
-// What parameters, states and blocks say together.
+// What goes into blobs, and what those of one prompt say together.
 
 #include "tqcache/store/blob.h"
 
@@ -11,6 +11,7 @@
 #include "tqcache/format/section_plan.h"
 #include "tqcache/format/type_names.h"
 #include "tqcache/store/blob_rules.h"
+#include "tqcache/store/blob_write.h"
 #include "tqcache/store/keys.h"
 
 namespace tqcache::store {
@@ -63,6 +64,24 @@ std::uint64_t raw_bytes_of(const std::vector<format::LayerInfo>& layers,
   return format::raw_bytes(layer, key, packed, tokens_behind(key.block));
 }
 
+// Layers as a blob keeps them.
+Content kept(Content content) {
+  if (auto* parameters = std::get_if<Parameters>(&content)) {
+    parameters->layers = without_array_shapes(std::move(parameters->layers));
+  }
+  if (auto* state = std::get_if<State>(&content)) state->layers = bare_layers(state->layers);
+  if (auto* record = std::get_if<Record>(&content)) {
+    record->state.layers = bare_layers(record->state.layers);
+  }
+  return content;
+}
+
+// What would be damage in a blob that is read is a mistake in one that is made.
+Error mistake(Error error) {
+  if (error.code != ErrorCode::kTooLarge) error.code = ErrorCode::kInvalidArgument;
+  return error;
+}
+
 }  // namespace
 
 std::vector<format::LayerInfo> bare_layers(std::vector<format::LayerInfo> layers) {
@@ -85,6 +104,14 @@ Result<std::vector<format::LayerInfo>> join_layers(const std::vector<format::Lay
     layers[i].arrays = bare[i].arrays;
   }
   return layers;
+}
+
+Result<Bytes> encode_blob(std::string_view key, const Content& given) {
+  const Content content = kept(given);
+  if (auto checked = check_content(key, content); !checked) {
+    return mistake(std::move(checked).error());
+  }
+  return make_blob(key, content);
 }
 
 Sha256 hash_parameters(const Parameters& parameters) {

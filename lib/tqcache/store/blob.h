@@ -77,7 +77,7 @@ struct Record {
   std::string parameters_key;
   std::vector<Sha256> chain;  // of its final blocks
   State state;                // as the state blob has it
-  std::string state_key;      // where it stands, or empty: the prompt has no final block
+  std::string state_key;      // where it stands, too; empty: no final block, or no free slot
   std::int64_t created = 0;   // seconds since 1970, by the clock of who put it
   std::uint64_t bytes = 0;    // of all its blobs, whoever else needs them
 };
@@ -111,8 +111,8 @@ Result<Bytes> encode_blob(std::string_view key, const Content& content);
 //         blob of another key.
 Result<Content> decode_blob(std::string_view key, const SharedBytes& blob);
 
-// SHA-256 of what parameters mean: identity and layers. The first tokens do not count, nor do the
-// model's name and the shapes of arrays.
+// SHA-256 of what parameters mean: identity and layers, all that the content name of a prompt says
+// of them. The first tokens do not count, nor do shapes of arrays.
 Sha256 hash_parameters(const Parameters& parameters);
 
 // Whether the sections of a block, or of one of its parts, are those that caches with these layers

@@ -146,7 +146,8 @@ Result<std::vector<StoredSection>> read_sections(const format::Manifest& manifes
 Result<Block> read_block(const fb::Block& in, format::Manifest manifest,
                          std::vector<StoredSection> sections) {
   TQC_TRY(check_count(in.n_parts(), static_cast<std::uint64_t>(kMaxParts), "parts"));
-  TQC_TRY(check_count(in.part(), static_cast<std::uint64_t>(kMaxParts), "parts before it"));
+  if (in.part() >= in.n_parts())
+    return corrupt("part " + std::to_string(in.part()) + " of " + std::to_string(in.n_parts()));
   Block block;
   block.parent = to_sha256(*in.parent());
   block.index = in.index();

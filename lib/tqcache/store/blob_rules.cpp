@@ -114,8 +114,8 @@ Result<void> check_block_content(std::string_view key, const Block& block) {
   if (block.index < 0 || block.index >= cache::block_count(cache::kMaxTokens)) {
     return too_large("token block " + std::to_string(block.index));
   }
-  if (block.n_parts < 1 || block.n_parts > kMaxParts || block.part < 0 ||
-      block.part >= block.n_parts) {
+  if (block.n_parts > kMaxParts) return too_large(std::to_string(block.n_parts) + " parts");
+  if (block.part < 0 || block.part >= block.n_parts) {
     return corrupt("part " + std::to_string(block.part) + " of " + std::to_string(block.n_parts));
   }
   TQC_TRY(check_block_key(key, block));
@@ -193,6 +193,9 @@ Result<void> check_record(std::string_view key, const Record& record) {
 }
 
 Result<void> check_usage(std::string_view, const Usage& usage) {
+  if (usage.wanted_tokens > cache::kMaxTokens) {
+    return too_large(std::to_string(usage.wanted_tokens) + " tokens");
+  }
   if (usage.found_tokens >= 0 && usage.found_tokens <= usage.wanted_tokens) return {};
   return corrupt("more tokens found than wanted");
 }

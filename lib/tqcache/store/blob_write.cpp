@@ -1,5 +1,7 @@
 // Builds a blob: its description as a FlatBuffer, then header and sections around it.
 
+#include "tqcache/store/blob_write.h"
+
 #include <store_v1_generated.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 
 #include "tqcache/format/container_format.h"
 #include "tqcache/store/backend.h"
-#include "tqcache/store/blob.h"
 #include "tqcache/store/blob_header.h"
 #include "tqcache/store/blob_rules.h"
 
@@ -162,31 +163,9 @@ Bytes join(const BlobHeader& header, ByteView description,
   return blob;
 }
 
-// Layers as a blob keeps them.
-Content kept(Content content) {
-  if (auto* parameters = std::get_if<Parameters>(&content)) {
-    parameters->layers = without_array_shapes(std::move(parameters->layers));
-  }
-  if (auto* state = std::get_if<State>(&content)) state->layers = bare_layers(state->layers);
-  if (auto* record = std::get_if<Record>(&content)) {
-    record->state.layers = bare_layers(record->state.layers);
-  }
-  return content;
-}
-
-// What would be damage in a blob that is read is a mistake in one that is made.
-Error mistake(Error error) {
-  if (error.code != ErrorCode::kTooLarge) error.code = ErrorCode::kInvalidArgument;
-  return error;
-}
-
 }  // namespace
 
-Result<Bytes> encode_blob(std::string_view key, const Content& given) {
-  const Content content = kept(given);
-  if (auto checked = check_content(key, content); !checked) {
-    return mistake(std::move(checked).error());
-  }
+Result<Bytes> make_blob(std::string_view key, const Content& content) {
   TQC_TRY_ASSIGN(const Bytes description, make_description(key, content));
   const std::vector<StoredSection>* sections = sections_of(content);
   BlobHeader header;

@@ -30,6 +30,7 @@ void make_mlx_lm(const SeedFolder& seeds);
 void make_npz(const SeedFolder& seeds);
 void make_profile(const SeedFolder& seeds);
 void make_safetensors(const SeedFolder& seeds);
+void make_store_blob(const SeedFolder& seeds);
 void make_tokenizer_json(const SeedFolder& seeds);
 void make_turbomlx(const SeedFolder& seeds);
 void make_v1(const SeedFolder& readers, const SeedFolder& migrated);

@@ -1,0 +1,200 @@
+// Blobs that are cut, changed, or those of another key: each is told, none is taken.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "store/blob_fixture.h"
+#include "support/temp_dir.h"
+
+namespace tqcache::test {
+namespace {
+
+using testing::HasSubstr;
+
+void expect_error(const std::string& key, ByteView blob, ErrorCode code, std::string_view message) {
+  const auto decoded = decode(key, blob);
+  ASSERT_FALSE(decoded.ok()) << message;
+  EXPECT_EQ(decoded.error().code, code) << decoded.error().message;
+  EXPECT_THAT(decoded.error().message, HasSubstr(message));
+}
+
+class AnyBlob : public testing::TestWithParam<const char*> {
+ protected:
+  const std::string key_ = sample(GetParam()).key;
+  Bytes blob_ = sample_bytes(GetParam());
+};
+
+TEST_P(AnyBlob, NoBitOfItCanBeWrong) {
+  for (std::size_t i = 0; i < blob_.size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      blob_[i] ^= std::byte(1 << bit);
+      ASSERT_FALSE(decode(key_, blob_).ok()) << "byte " << i << " bit " << bit;
+      blob_[i] ^= std::byte(1 << bit);
+    }
+  }
+  EXPECT_TRUE(decode(key_, blob_).ok());
+}
+
+TEST_P(AnyBlob, NoBeginningOfItIsTaken) {
+  for (std::size_t n = 0; n < blob_.size(); ++n) {
+    const auto decoded = decode(key_, ByteView(blob_).first(n));
+    ASSERT_FALSE(decoded.ok()) << n;
+    ASSERT_EQ(decoded.error().code, ErrorCode::kTruncated) << n;
+  }
+}
+
+TEST_P(AnyBlob, NothingStandsBehindIt) {
+  blob_.push_back(std::byte{0});
+  expect_error(key_, blob_, ErrorCode::kCorrupt, "1 bytes behind the end");
+}
+
+TEST_P(AnyBlob, ThatOfAnotherKeyIsAMismatch) {
+  for (const SampleBlob& other : sample_blobs()) {
+    if (other.name == GetParam()) continue;
+    expect_error(other.key, blob_, ErrorCode::kMismatch, "the blob is that of another key");
+  }
+  std::string near = key_;
+  near.back() = near.back() == '0' ? '1' : '0';
+  expect_error(near, blob_, ErrorCode::kMismatch, "the blob is that of another key");
+}
+
+// Whatever else a later version changes, its magic and the checksum of its header stand where they
+// do now.
+TEST_P(AnyBlob, OfALaterVersionIsUnsupported) {
+  put_number(blob_, 8, std::uint32_t{2});
+  reseal(blob_);
+  expect_error(key_, blob_, ErrorCode::kUnsupported, "version 2 is newer than version 1");
+}
+
+// Digests that fit are no reason to trust: kinds, sizes and offsets are looked at for themselves.
+TEST_P(AnyBlob, OfAnotherKindIsCorrupt) {
+  const auto kind = number_at<std::uint32_t>(blob_, 12);
+  for (std::uint32_t other = 1; other <= store::kBlobKinds; ++other) {
+    if (other == kind) continue;
+    put_number(blob_, 12, other);
+    reseal(blob_);
+    EXPECT_FALSE(decode(key_, blob_).ok()) << other;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, AnyBlob,
+                         testing::Values("parameters", "block", "state", "data", "record", "usage"),
+                         [](const auto& each) { return std::string(each.param); });
+
+class DamagedBlob : public testing::Test {
+ protected:
+  void expect_corrupt(std::string_view message) {
+    reseal(blob_);
+    expect_error(key_, blob_, ErrorCode::kCorrupt, message);
+  }
+
+  const std::string key_ = sample("data").key;
+  Bytes blob_ = sample_bytes("data");
+};
+
+TEST_F(DamagedBlob, OtherBytesAreNoBlob) {
+  blob_[3] = std::byte{'V'};
+  expect_error(key_, blob_, ErrorCode::kCorrupt, "not a blob of a store");
+  expect_error(key_, as_bytes("no"), ErrorCode::kCorrupt, "not a blob of a store");
+}
+
+TEST_F(DamagedBlob, TheHeaderHasAChecksum) {
+  blob_[20] ^= std::byte{1};
+  expect_error(key_, blob_, ErrorCode::kCorrupt, "header: checksum mismatch");
+}
+
+TEST_F(DamagedBlob, ThereIsNoVersion0) {
+  put_number(blob_, 8, std::uint32_t{0});
+  expect_corrupt("version 0");
+}
+
+TEST_F(DamagedBlob, ThereAreSixKinds) {
+  put_number(blob_, 12, std::uint32_t{0});
+  expect_corrupt("kind 0");
+  put_number(blob_, 12, std::uint32_t{7});
+  expect_corrupt("kind 7");
+}
+
+TEST_F(DamagedBlob, ReservedBytesAreZero) {
+  blob_[48] = std::byte{1};
+  expect_corrupt("reserved bytes");
+}
+
+TEST_F(DamagedBlob, TheDescriptionIsWithinTheBlob) {
+  for (const std::uint64_t n : {std::uint64_t{blob_.size()}, store::kMaxDescriptionBytes}) {
+    put_number(blob_, 24, n);
+    expect_corrupt("the description reaches behind the end");
+  }
+  for (const std::uint64_t n : {store::kMaxDescriptionBytes + 1, ~std::uint64_t{0}}) {
+    put_number(blob_, 24, n);
+    reseal(blob_);
+    expect_error(key_, blob_, ErrorCode::kTooLarge, "a description of");
+  }
+}
+
+TEST_F(DamagedBlob, TheDescriptionHasAChecksum) {
+  blob_[100] ^= std::byte{1};
+  expect_error(key_, blob_, ErrorCode::kCorrupt, "description: checksum mismatch");
+}
+
+TEST_F(DamagedBlob, TheDescriptionIsAFlatBuffer) {
+  std::fill(blob_.begin() + 64, blob_.begin() + 80, std::byte{0xff});
+  expect_corrupt("description: not a valid FlatBuffer");
+  put_number(blob_, 24, std::uint64_t{0});
+  expect_corrupt("description: not a valid FlatBuffer");
+}
+
+TEST_F(DamagedBlob, EveryChangeOfADescriptionIsReadOrRefused) {
+  const auto n = number_at<std::uint64_t>(blob_, 24);
+  for (std::size_t i = 64; i < 64 + n; ++i) {
+    for (const int value : {0x00, 0x01, 0x7f, 0x80, 0xff}) {
+      const std::byte before = std::exchange(blob_[i], std::byte(value));
+      reseal(blob_);
+      const auto decoded = decode(key_, blob_);
+      EXPECT_TRUE(decoded.ok() || !decoded.error().message.empty());
+      blob_[i] = before;
+    }
+  }
+}
+
+// Gaps between sections are zero, and so is what stands between description and sections.
+TEST_F(DamagedBlob, GapsAreZero) {
+  Bytes changed = blob_;
+  const auto sections = (64 + number_at<std::uint64_t>(blob_, 24) + 63) / 64 * 64;
+  changed[sections + 192 + 5] = std::byte{1};
+  expect_error(key_, changed, ErrorCode::kCorrupt, "section 2 (layer 1 array 0): bytes before it");
+  const std::string usage_key = sample("usage").key;
+  Bytes usage = sample_bytes("usage");
+  ASSERT_NE(number_at<std::uint64_t>(usage, 24) % 64, 0U);
+  usage.back() = std::byte{1};
+  expect_error(usage_key, usage, ErrorCode::kCorrupt, "bytes between description and sections");
+}
+
+TEST_F(DamagedBlob, SectionsEndWithTheBlob) {
+  blob_.resize(blob_.size() + 64);
+  put_number(blob_, 16, std::uint64_t{blob_.size()});
+  expect_corrupt("64 bytes too many");
+  blob_.resize(blob_.size() - 65);
+  put_number(blob_, 16, std::uint64_t{blob_.size()});
+  expect_corrupt("reaches behind the end");
+}
+
+TEST_F(DamagedBlob, SectionsHaveChecksums) {
+  blob_.back() ^= std::byte{1};
+  expect_error(key_, blob_, ErrorCode::kCorrupt, "section 5 (layer 2 array 1): checksum mismatch");
+}
+
+// Made once and kept: whatever becomes of this library, it reads them, and writes the same.
+TEST(GoldenBlobs, AreReadAndWrittenAsTheyWere) {
+  const std::filesystem::path folder = TQCACHE_GOLDEN_BLOBS;
+  for (const SampleBlob& each : sample_blobs()) {
+    const Bytes golden = read_all(folder / (each.name + ".tqkb"));
+    EXPECT_TRUE(decode(each.key, golden).ok()) << each.name;
+    EXPECT_EQ(sample_bytes(each.name), golden) << each.name;
+  }
+}
+
+}  // namespace
+}  // namespace tqcache::test

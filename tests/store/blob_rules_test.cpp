@@ -1,0 +1,224 @@
+// What a blob has to fulfil. Each rule is broken twice: by who makes a blob, and in a blob whose
+// digests all fit.
+
+#include "tqcache/store/blob_rules.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "store/blob_fixture.h"
+#include "tqcache/store/blob_write.h"
+
+namespace tqcache::test {
+namespace {
+
+using format::SideName;
+using store::Block;
+using store::Data;
+using store::Parameters;
+using store::Record;
+using store::State;
+using store::Usage;
+using testing::HasSubstr;
+
+void expect_refused(const std::string& key, const store::Content& content, ErrorCode code,
+                    std::string_view message) {
+  const auto encoded = store::encode_blob(key, content);
+  ASSERT_FALSE(encoded.ok()) << message;
+  EXPECT_EQ(encoded.error().code,
+            code == ErrorCode::kTooLarge ? code : ErrorCode::kInvalidArgument);
+  EXPECT_THAT(encoded.error().message, HasSubstr(message));
+  const auto decoded = decode(key, must(store::make_blob(key, content)));
+  ASSERT_FALSE(decoded.ok()) << message;
+  EXPECT_EQ(decoded.error().code, code) << decoded.error().message;
+  EXPECT_THAT(decoded.error().message, HasSubstr(message));
+}
+
+// A rule that the sample of this kind breaks once it is changed.
+template <class T, class Change>
+void expect_rule(std::string_view name, Change change, std::string_view message,
+                 ErrorCode code = ErrorCode::kCorrupt) {
+  T content = std::get<T>(sample(name).content);
+  change(content);
+  expect_refused(sample(name).key, content, code, message);
+}
+
+TEST(BlobRules, SamplesKeepToThem) {
+  for (const SampleBlob& each : sample_blobs()) {
+    const auto checked = store::check_content(each.key, each.content);
+    EXPECT_TRUE(checked.ok()) << each.name << ": " << checked.error().message;
+  }
+}
+
+TEST(BlobRules, AKeyIsOneOfItsKind) {
+  for (const SampleBlob& each : sample_blobs()) {
+    const std::string other = each.key[0] == 'u' ? "d/" + each.key.substr(2) : "u/x";
+    expect_refused(other, each.content, ErrorCode::kCorrupt, "not one of this kind");
+  }
+  EXPECT_FALSE(store::is_key_of(store::BlobKind::kUsage, "u/"));
+  EXPECT_FALSE(store::is_key_of(store::BlobKind::kUsage, "u//a"));
+  EXPECT_FALSE(store::is_key_of(store::BlobKind::kUsage, "u/A"));
+  EXPECT_FALSE(store::is_key_of(store::BlobKind::kUsage, "ua"));
+}
+
+TEST(BlobRules, ParametersHaveFirstTokens) {
+  const auto rule = [](auto change, std::string_view message) {
+    expect_rule<Parameters>("parameters", change, message);
+  };
+  rule([](Parameters& p) { p.tokens.clear(); }, "0 first tokens");
+  rule([](Parameters& p) { p.tokens.push_back(1); }, "257 first tokens");
+  rule([](Parameters& p) { p.tokens[3] = -1; }, "a token id below 0");
+}
+
+TEST(BlobRules, ParametersAreThoseOfACache) {
+  const auto rule = [](auto change, std::string_view message,
+                       ErrorCode code = ErrorCode::kCorrupt) {
+    expect_rule<Parameters>("parameters", change, message, code);
+  };
+  rule([](Parameters& p) { p.identity.rope.base = -1; }, "base is no number");
+  rule([](Parameters& p) { p.layers[0].k.mean.pop_back(); }, "layer 0: k: a mean of 31");
+  rule([](Parameters& p) { p.layers[0].k.parts[0].centroids[1] = -1; }, "do not ascend");
+  rule([](Parameters& p) { p.layers[1].arrays.pop_back(); }, "layer 1: a rotating layer");
+  rule([](Parameters& p) { p.layers[2].cache_type_id = "other.v1"; }, "other.v1",
+       ErrorCode::kUnsupported);
+  rule([](Parameters& p) { p.layers[0].shape.n_kv_heads = 4096; }, "4096", ErrorCode::kTooLarge);
+  rule([](Parameters& p) { p.layers.resize(1025, p.layers[2]); }, "layers", ErrorCode::kTooLarge);
+}
+
+// encode_blob() drops shapes, so that only a blob that somebody else made has one.
+TEST(BlobRules, ParametersHaveNoShapesOfArrays) {
+  Parameters parameters = sample_parameters();
+  parameters.layers = sample_layers();
+  const std::string& key = sample("parameters").key;
+  const auto decoded = decode(key, must(store::make_blob(key, parameters)));
+  ASSERT_FALSE(decoded.ok());
+  EXPECT_EQ(decoded.error().code, ErrorCode::kCorrupt);
+  EXPECT_THAT(decoded.error().message, HasSubstr("an array with a shape"));
+}
+
+TEST(BlobRules, ABlockHasItsTokensAndPlace) {
+  const auto rule = [](auto change, std::string_view message,
+                       ErrorCode code = ErrorCode::kCorrupt) {
+    expect_rule<Block>("block", change, message, code);
+  };
+  rule([](Block& b) { b.tokens.pop_back(); }, "255 tokens");
+  rule([](Block& b) { b.tokens[255] = -2; }, "a token id below 0");
+  rule([](Block& b) { b.index = 65536; }, "token block 65536", ErrorCode::kTooLarge);
+  rule([](Block& b) { b.part = 1; }, "part 1 of 1");
+  rule([](Block& b) { b.n_parts = 0; }, "part 0 of 0");
+  rule([](Block& b) { b.n_parts = 2049; }, "2049 parts", ErrorCode::kTooLarge);
+  rule([](Block& b) { b.index = 2; }, "the key is not that of its tokens");
+  rule([](Block& b) { b.parent[0] ^= std::byte{1}; }, "the key is not that of its tokens");
+  rule([](Block& b) { b.tokens[0] += 1; }, "the key is not that of its tokens");
+}
+
+TEST(BlobRules, ABlockHasItsOwnSections) {
+  const auto rule = [](auto change) {
+    expect_rule<Block>("block", change, "a section of another block");
+  };
+  rule([](Block& b) { b.sections[1].info.block = 0; });
+  rule([](Block& b) { b.sections[1].info.side = SideName::kArray; });
+}
+
+TEST(BlobRules, SectionsAreWhatTheirRowsSay) {
+  const auto rule = [](auto change, std::string_view message,
+                       ErrorCode code = ErrorCode::kCorrupt) {
+    expect_rule<Data>("data", change, message, code);
+  };
+  rule([](Data& d) { d.sections[0].info.layer = 1024; }, "no such layer");
+  rule([](Data& d) { d.sections[1].info.raw_bytes = (std::uint64_t{1} << 40) + 1; },
+       "too many bytes", ErrorCode::kTooLarge);
+  rule([](Data& d) { d.sections[0].info.raw_bytes -= 1; }, "stored size 192 for raw size 191");
+  rule([](Data& d) { d.sections[1].info.raw_bytes = 5; }, "stored size 5 for raw size 5");
+  rule([](Data& d) { d.sections[2].info.checksum.low ^= 1; }, "checksum mismatch");
+  rule([](Data& d) { std::swap(d.sections[0], d.sections[1]); }, "not behind the one before");
+  rule([](Data& d) { std::swap(d.sections[3], d.sections[4]); }, "not behind the one before");
+  rule([](Data& d) { std::swap(d.sections[1], d.sections[2]); }, "not behind the one before");
+  rule([](Data& d) { d.sections[1] = d.sections[0]; }, "not behind the one before");
+  rule([](Data& d) { d.sections[1].info.block = 3; }, "sections of several token blocks");
+}
+
+// A blob that is made: its bytes are those of the row.
+TEST(BlobRules, SectionsHaveAsManyBytesAsTheirRowsSay) {
+  Data data = sample_data();
+  data.sections[0].stored = data.sections[0].stored.part(0, 191);
+  const auto encoded = store::encode_blob(sample("data").key, data);
+  ASSERT_FALSE(encoded.ok());
+  EXPECT_EQ(encoded.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(encoded.error().message, HasSubstr("other bytes than its size says"));
+}
+
+TEST(BlobRules, AStateHasItsTail) {
+  const auto rule = [](auto change, std::string_view message,
+                       ErrorCode code = ErrorCode::kCorrupt) {
+    expect_rule<State>("state", change, message, code);
+  };
+  rule([](State& s) { s.n_tokens = 0; }, "0 tokens", ErrorCode::kTooLarge);
+  rule([](State& s) { s.n_tokens = (16 << 20) + 1; }, "tokens", ErrorCode::kTooLarge);
+  rule([](State& s) { s.n_tokens = 512; }, "a tail of 3 tokens where 256 belong");
+  rule([](State& s) { s.tail[0] = -1; }, "a token id below 0");
+  rule([](State& s) { s.data_keys[0].back() = 'g'; }, "a key of data");
+  rule([](State& s) { s.data_keys[0] += "0"; }, "a key of data");
+  rule([](State& s) { s.data_keys[0][0] = 'b'; }, "a key of data");
+  rule([](State& s) { s.data_keys.resize(65537, s.data_keys[0]); }, "65537 data blobs",
+       ErrorCode::kTooLarge);
+  rule([](State& s) { s.layers[1].arrays[0].shape[1] = 7; }, "not of the window's shape");
+  rule([](State& s) { s.layers[2].arrays[0].shape.assign(9, 1); }, "9 dimensions",
+       ErrorCode::kTooLarge);
+}
+
+// Windows grow until they are full: their shape follows from the number of tokens.
+TEST(BlobRules, AStateOfFewTokensHasASmallerWindow) {
+  State state = sample_state();
+  state.n_tokens = 3;
+  for (format::ArrayInfo& array : state.layers[1].arrays) array.shape = {1, 3, 2};
+  EXPECT_TRUE(store::encode_blob(sample("state").key, state));
+}
+
+TEST(BlobRules, ARecordAgreesWithItself) {
+  const auto rule = [](auto change, std::string_view message,
+                       ErrorCode code = ErrorCode::kCorrupt) {
+    expect_rule<Record>("record", change, message, code);
+  };
+  rule([](Record& r) { r.name.clear(); }, "a record without a name");
+  rule([](Record& r) { r.name.assign(513, 'n'); }, "513 bytes", ErrorCode::kTooLarge);
+  rule([](Record& r) { r.model_name.assign(1025, 'n'); }, "1025 bytes", ErrorCode::kTooLarge);
+  rule([](Record& r) { r.architecture.assign(1025, 'n'); }, "1025 bytes", ErrorCode::kTooLarge);
+  rule([](Record& r) { r.tokens[7] = -1; }, "a token id below 0");
+  rule([](Record& r) { r.tokens.pop_back(); }, "a state of other tokens");
+  rule([](Record& r) { r.tokens.back() += 1; }, "a tail of other tokens");
+  rule([](Record& r) { r.chain.pop_back(); }, "1 blocks");
+  rule([](Record& r) { r.state.tail.pop_back(); }, "a tail of 2 tokens");
+  rule(
+      [](Record& r) {
+        r.tokens.resize(256);
+        r.state.n_tokens = 256;
+        r.state.tail = r.tokens;
+        for (format::ArrayInfo& array : r.state.layers[1].arrays) array.shape[1] = 4;
+        r.chain.clear();
+      },
+      "a key of the state where there is none");
+  rule([](Record& r) { r.state_key = "d/x"; }, "a key of the state that is none");
+  rule([](Record& r) { r.state_key = "s/../x"; }, "a key of the state that is none");
+  rule([](Record& r) { r.parameters_key.clear(); }, "a key of parameters that is none");
+  rule([](Record& r) { r.parameters_key = "n/0/0"; }, "a key of parameters that is none");
+}
+
+TEST(BlobRules, NobodyFindsMoreThanWasWanted) {
+  const auto rule = [](auto change, std::string_view message,
+                       ErrorCode code = ErrorCode::kCorrupt) {
+    expect_rule<Usage>("usage", change, message, code);
+  };
+  rule([](Usage& u) { u.found_tokens = 516; }, "more tokens found than wanted");
+  rule([](Usage& u) { u.wanted_tokens = (16 << 20) + 1; }, "tokens", ErrorCode::kTooLarge);
+}
+
+TEST(BlobRules, KeysOfDataAreDigests) {
+  EXPECT_TRUE(store::is_data_key(sample_data_key()));
+  EXPECT_FALSE(store::is_data_key("d/0"));
+  EXPECT_FALSE(store::is_data_key("d/" + std::string(63, '0') + "A"));
+  EXPECT_FALSE(store::is_data_key("s/" + std::string(64, '0')));
+}
+
+}  // namespace
+}  // namespace tqcache::test

@@ -1,0 +1,185 @@
+#pragma once
+// tests/store/blob_samples.h: one blob of each kind, of one small prompt, made of constants alone:
+// 515 tokens of a model with an attention layer, a window, and a layer of arrays.
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tqcache/format/type_names.h"
+#include "tqcache/store/blob.h"
+#include "tqcache/store/keys.h"
+
+namespace tqcache::test {
+
+inline constexpr std::int64_t kSampleTokens = 515;
+
+inline Sha256 filled_hash(int value) {
+  Sha256 hash;
+  hash.fill(static_cast<std::byte>(value));
+  return hash;
+}
+
+inline cache::Identity sample_identity() {
+  cache::Identity identity;
+  identity.architecture = "qwen3";
+  identity.model_name = "a small model";
+  identity.rope = {cache::RopeStyle::kHalfSplit, 4, 10000.0, {1.0f, 2.5f}};
+  identity.weights_fingerprint = filled_hash(0x11);
+  identity.tokenizer_fingerprint = filled_hash(0x22);
+  identity.adapter_fingerprint = filled_hash(0x33);
+  identity.source_format = "tqcache";
+  return identity;
+}
+
+// 0, 7, 14, ...
+inline std::vector<std::int32_t> sample_tokens(std::int64_t n = kSampleTokens) {
+  std::vector<std::int32_t> tokens;
+  for (std::int32_t i = 0; i < n; ++i) tokens.push_back(7 * i);
+  return tokens;
+}
+
+// Keys of 2 bits with a mean, values of bf16; a full window of 8 tokens; two arrays.
+inline std::vector<format::LayerInfo> sample_layers() {
+  format::LayerInfo attention;
+  attention.cache_type_id = format::kAttentionType;
+  attention.shape = {1, 32};
+  codec::PartSpec part;
+  part.quantizer.head_dim = 32;
+  part.quantizer.bits = 2;
+  part.centroids = {-0.5f, -0.125f, 0.125f, 0.5f};
+  attention.k.cache_type_id = format::name_of(format::kTurboTypes, codec::Mode::kMse);
+  attention.k.parts = {part};
+  attention.k.centring = cache::Centring::kPostRope;
+  attention.k.mean.assign(32, 0.25f);
+  attention.v.cache_type_id = format::kDenseType;
+  attention.v.dense_dtype = Dtype::kBF16;
+
+  format::LayerInfo window;
+  window.cache_type_id = format::kRotatingType;
+  window.shape = {1, 2};
+  window.window = 8;
+  window.arrays = {{"keys", Dtype::kF16, {1, 8, 2}}, {"values", Dtype::kF16, {1, 8, 2}}};
+
+  format::LayerInfo arrays;
+  arrays.cache_type_id = format::kArraysType;
+  arrays.arrays = {{"conv", Dtype::kBF16, {3, 2}}, {"state", Dtype::kF32, {}}};
+  return {attention, window, arrays};
+}
+
+// Bytes 0, 1, 2, ... in the place of a section's.
+inline store::StoredSection sample_section(std::int64_t layer, format::SideName side,
+                                           std::int64_t block, std::size_t n_stored,
+                                           std::size_t n_raw) {
+  AlignedBytes bytes(n_stored);
+  for (std::size_t i = 0; i < n_stored; ++i) bytes[i] = static_cast<std::byte>(i);
+  store::StoredSection section;
+  section.info.layer = layer;
+  section.info.side = side;
+  section.info.block = block;
+  section.info.compression =
+      n_stored == n_raw ? format::Compression::kNone : format::Compression::kZstd;
+  section.info.stored_bytes = n_stored;
+  section.info.raw_bytes = n_raw;
+  section.info.checksum = xxh3_128(bytes);
+  section.info.raw_sha256 = filled_hash(static_cast<int>(layer) + 0x40);
+  section.stored = SharedBytes(std::move(bytes));
+  return section;
+}
+
+inline store::Scope sample_scope() { return {sample_identity(), "a tenant"}; }
+
+struct SampleBlob {
+  std::string name;
+  std::string key;
+  store::Content content;
+};
+
+inline store::Parameters sample_parameters() {
+  store::Parameters parameters{sample_identity(), sample_tokens(256), sample_layers()};
+  for (format::LayerInfo& layer : parameters.layers) {
+    for (format::ArrayInfo& array : layer.arrays) array.shape.clear();
+  }
+  return parameters;
+}
+
+inline std::vector<Sha256> sample_chain() {
+  const Sha256 root = store::hash_root(store::hash_scope(sample_scope()),
+                                       store::hash_parameters(sample_parameters()));
+  return store::hash_chain(root, sample_tokens());
+}
+
+inline store::Block sample_block() {
+  store::Block block;
+  block.parent = sample_chain()[0];
+  block.index = 1;
+  const std::vector<std::int32_t> tokens = sample_tokens();
+  block.tokens.assign(tokens.begin() + 256, tokens.begin() + 512);
+  block.sections = {sample_section(0, format::SideName::kKeys, 1, 70, 2560),
+                    sample_section(0, format::SideName::kValues, 1, 33, 16384)};
+  block.sections[0].info.packed = true;
+  return block;
+}
+
+inline store::Data sample_data() {
+  using format::SideName;
+  return {{sample_section(0, SideName::kKeys, 2, 192, 192),
+           sample_section(0, SideName::kValues, 2, 5, 192),
+           sample_section(1, SideName::kArray, 0, 32, 32),
+           sample_section(1, SideName::kArray, 1, 32, 32),
+           sample_section(2, SideName::kArray, 0, 12, 12),
+           sample_section(2, SideName::kArray, 1, 4, 4)}};
+}
+
+inline std::string sample_data_key() {
+  return store::data_key(store::hash_scope(sample_scope()), as_bytes("what it holds"));
+}
+
+inline store::State sample_state() {
+  store::State state;
+  state.n_tokens = kSampleTokens;
+  const std::vector<std::int32_t> tokens = sample_tokens();
+  state.tail.assign(tokens.begin() + 512, tokens.end());
+  state.layers = store::bare_layers(sample_layers());
+  state.data_keys = {sample_data_key()};
+  state.data_bytes = 1234;
+  state.content_name = filled_hash(0x66);
+  return state;
+}
+
+inline std::string sample_parameters_key() {
+  const auto tokens = sample_tokens(256);
+  return store::parameters_key(store::hash_first(store::hash_scope(sample_scope()), tokens), 3);
+}
+
+inline store::Record sample_record() {
+  store::Record record;
+  record.name = "a prompt";
+  record.model_name = "a small model";
+  record.architecture = "qwen3";
+  record.tokens = sample_tokens();
+  record.parameters_key = sample_parameters_key();
+  record.chain = sample_chain();
+  record.state = sample_state();
+  record.state_key = store::state_key(record.chain.back(), 0);
+  record.created = 1790000000;
+  record.bytes = 98765;
+  return record;
+}
+
+inline store::Usage sample_usage() { return {1790000001, 515, 512, 4096, 100}; }
+
+inline std::vector<SampleBlob> sample_blobs() {
+  const std::vector<Sha256> chain = sample_chain();
+  return {{"parameters", sample_parameters_key(), sample_parameters()},
+          {"block", store::block_key(chain[1], 1, 0), sample_block()},
+          {"state", store::state_key(chain[1], 15), sample_state()},
+          {"data", sample_data_key(), sample_data()},
+          {"record", store::record_key("a tenant", "a prompt"), sample_record()},
+          {"usage", store::usage_key(filled_hash(0x77)), sample_usage()}};
+}
+
+}  // namespace tqcache::test
