@@ -26,10 +26,12 @@ std::string amount(Unit unit, std::uint64_t done, std::uint64_t total) {
       return fmt::format("{}/{} vectors", grouped(done), grouped(total));
     case Unit::kSides:
       return fmt::format("{}/{} sides", grouped(done), grouped(total));
-    case Unit::kBlobs:
-      return fmt::format("{}/{} blobs", grouped(done), grouped(total));
     case Unit::kLayers:
       return fmt::format("{}/{} layers", grouped(done), grouped(total));
+    case Unit::kBlocks:
+      return fmt::format("{}/{} blocks", grouped(done), grouped(total));
+    case Unit::kBlobs:
+      return fmt::format("{}/{} blobs", grouped(done), grouped(total));
   }
   return {};
 }

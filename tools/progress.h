@@ -10,7 +10,7 @@
 
 namespace tqcache::cli {
 
-enum class Unit { kTokens, kBytes, kVectors, kLayers, kSides, kBlobs };
+enum class Unit { kTokens, kBytes, kVectors, kLayers, kSides, kBlocks, kBlobs };
 
 // Draws at most ten times a second on standard error, only when that is a terminal and the user
 // did not ask for quiet, and takes the bar away at the end of the scope. In any case it passes

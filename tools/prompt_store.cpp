@@ -193,7 +193,7 @@ void PromptStore::finish_putting(const cache::Cache& cache) {
 Outcome<Done> PromptStore::keep_name(const cache::Cache& cache) {
   const std::string& name = options_.choice.name;
   if (name.empty() || cache.n_tokens() == 0) return Done{};
-  ProgressBar bar(console_, "to the store", Unit::kBytes);
+  ProgressBar bar(console_, "to the store", Unit::kBlocks);
   TQC_TRY_ASSIGN(const store::PutReport report,
                  in_file("store " + backend_->name(),
                          library_.put_cache(cache, name, bar.callback(),

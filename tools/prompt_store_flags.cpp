@@ -5,36 +5,14 @@
 
 #include "cli.h"
 #include "outcome.h"
-#include "tqcache/base/file.h"
+#include "store_salt.h"
 
 namespace tqcache::cli {
 namespace {
 
-constexpr std::size_t kMaxSaltBytes = 4096;
-
-std::string variable(const char* name) {
-  const char* const value = std::getenv(name);
+std::string store_variable() {
+  const char* const value = std::getenv("TQCACHE_STORE");
   return value == nullptr ? std::string() : std::string(value);
-}
-
-// The file's text without the line end that an editor leaves.
-Result<std::string> read_salt(const std::string& path) {
-  TQC_TRY_ASSIGN(const auto file, open_file(path));
-  if (file->size() > kMaxSaltBytes) {
-    return Error{ErrorCode::kTooLarge, "a salt has up to 4,096 bytes"};
-  }
-  std::string salt(static_cast<std::size_t>(file->size()), '\0');
-  TQC_TRY(file->read_at(0, std::as_writable_bytes(std::span(salt))));
-  while (salt.ends_with('\n') || salt.ends_with('\r')) salt.pop_back();
-  if (salt.empty()) return usage_error("the salt is empty");
-  return salt;
-}
-
-Result<std::string> choose_salt(const PromptStoreFlags& flags) {
-  if (flags.salt_file.empty()) return variable("TQCACHE_STORE_SALT");
-  auto salt = read_salt(flags.salt_file);
-  if (!salt) return in_context("--salt-file " + flags.salt_file, std::move(salt).error());
-  return salt;
 }
 
 Result<void> check_flags(const PromptStoreFlags& flags, bool has_store) {
@@ -83,14 +61,11 @@ Result<std::optional<PromptStoreChoice>> choose_prompt_store(const PromptStoreFl
                                                              std::string_view obstacle) {
   const bool is_given = !flags.url.empty();
   if (is_given && !obstacle.empty()) return usage_error("--store: " + std::string(obstacle));
-  std::string url = is_given ? flags.url : variable("TQCACHE_STORE");
+  std::string url = is_given ? flags.url : store_variable();
   const bool has_store = !url.empty() && !flags.no_store && obstacle.empty();
   TQC_TRY(check_flags(flags, has_store));
   if (!has_store) return std::optional<PromptStoreChoice>();
-  TQC_TRY_ASSIGN(std::string salt, choose_salt(flags));
-  if (salt.size() > kMaxSaltBytes) {
-    return Error{ErrorCode::kTooLarge, "TQCACHE_STORE_SALT: a salt has up to 4,096 bytes"};
-  }
+  TQC_TRY_ASSIGN(std::string salt, tenant_salt(flags.salt_file));
   return std::optional(
       PromptStoreChoice{std::move(url), std::move(salt), flags.read_only, flags.name});
 }

@@ -1,9 +1,6 @@
 #pragma once
 // tools/prompt_store_flags.h: the flags and variables that name a store which a session begins
 // from.
-//
-// The salt that parts tenants is never given as a flag: everybody on a machine sees the command
-// lines of all programs.
 
 #include <CLI/CLI.hpp>
 #include <optional>
