@@ -189,19 +189,30 @@ TEST(BlobRules, ARecordAgreesWithItself) {
   rule([](Record& r) { r.tokens.back() += 1; }, "a tail of other tokens");
   rule([](Record& r) { r.chain.pop_back(); }, "1 blocks");
   rule([](Record& r) { r.state.tail.pop_back(); }, "a tail of 2 tokens");
-  rule(
-      [](Record& r) {
-        r.tokens.resize(256);
-        r.state.n_tokens = 256;
-        r.state.tail = r.tokens;
-        for (format::ArrayInfo& array : r.state.layers[1].arrays) array.shape[1] = 4;
-        r.chain.clear();
-      },
-      "a key of the state where there is none");
   rule([](Record& r) { r.state_key = "d/x"; }, "a key of the state that is none");
   rule([](Record& r) { r.state_key = "s/../x"; }, "a key of the state that is none");
   rule([](Record& r) { r.parameters_key.clear(); }, "a key of parameters that is none");
   rule([](Record& r) { r.parameters_key = "n/0/0"; }, "a key of parameters that is none");
+}
+
+// Its blocks and its tail have them.
+TEST(BlobRules, ARecordDoesWithoutTokens) {
+  Record record = sample_record();
+  record.tokens.clear();
+  EXPECT_TRUE(store::encode_blob(sample("record").key, record));
+}
+
+// A prompt without a final block has no block whose slots its state could stand in.
+TEST(BlobRules, AStateStandsBehindABlockOrInTheRecordAlone) {
+  Record record = sample_record();
+  record.state_key.clear();
+  const std::string& key = sample("record").key;
+  EXPECT_TRUE(store::encode_blob(key, record));
+  record.state_key = sample_record().state_key;
+  record.chain.clear();
+  record.tokens = record.state.tail = sample_tokens(9);
+  record.state.n_tokens = 9;
+  expect_refused(key, record, ErrorCode::kCorrupt, "a key of the state where there is none");
 }
 
 TEST(BlobRules, NobodyFindsMoreThanWasWanted) {

@@ -5,9 +5,11 @@
 // What converts and what exports works on this, and so never holds a whole cache.
 
 #include <cstddef>
+#include <optional>
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/result.h"
+#include "tqcache/base/shared_bytes.h"
 #include "tqcache/format/manifest.h"
 
 namespace tqcache::format {
@@ -29,6 +31,10 @@ class SectionSource {
   // Threads: may be called from several at once.
   // Errors:  those of what is read. The message names the section's place.
   virtual Result<void> read(std::size_t section, AlignedBytes& raw) const = 0;
+
+  // The same where they stand, if the source has them in memory, at a multiple of 64, and somebody
+  // may keep them. Threads: as read().
+  virtual std::optional<SharedBytes> in_memory(std::size_t) const { return std::nullopt; }
 };
 
 }  // namespace tqcache::format

@@ -73,7 +73,7 @@ struct Record {
   std::string name;
   std::string model_name;
   std::string architecture;
-  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> tokens;  // all, or none: then the blocks and the tail tell them
   std::string parameters_key;
   std::vector<Sha256> chain;  // of its final blocks
   State state;                // as the state blob has it

@@ -173,20 +173,24 @@ Result<void> check_record_keys(const Record& record) {
   return {};
 }
 
+// None is enough: the blocks have them.
+Result<void> check_record_tokens(const Record& record) {
+  if (record.tokens.empty()) return {};
+  TQC_TRY(check_tokens(record.tokens));
+  if (std::ssize(record.tokens) != record.state.n_tokens) return corrupt("a state of other tokens");
+  const std::vector<std::int32_t>& tail = record.state.tail;
+  if (std::ranges::equal(tail, std::span(record.tokens).last(tail.size()))) return {};
+  return corrupt("a tail of other tokens");
+}
+
 Result<void> check_record(std::string_view key, const Record& record) {
   if (record.name.empty()) return corrupt("a record without a name");
   TQC_TRY(check_text("name", record.name, kMaxNameBytes));
   TQC_TRY(check_text("model name", record.model_name, format::kMaxTextBytes));
   TQC_TRY(check_text("architecture", record.architecture, format::kMaxTextBytes));
-  TQC_TRY(check_tokens(record.tokens));
   TQC_TRY(check_state(key, record.state));
-  const std::int64_t n_tokens = std::ssize(record.tokens);
-  if (record.state.n_tokens != n_tokens) return corrupt("a state of other tokens");
-  if (!std::ranges::equal(record.state.tail,
-                          std::span(record.tokens).last(record.state.tail.size()))) {
-    return corrupt("a tail of other tokens");
-  }
-  if (std::ssize(record.chain) != final_blocks(n_tokens)) {
+  TQC_TRY(check_record_tokens(record));
+  if (std::ssize(record.chain) != final_blocks(record.state.n_tokens)) {
     return corrupt(std::to_string(record.chain.size()) + " blocks");
   }
   return check_record_keys(record);

@@ -71,6 +71,7 @@ class StoredPrompt : public format::SectionSource {
 
   const format::Manifest& manifest() const override { return manifest_; }
   Result<void> read(std::size_t section, AlignedBytes& raw) const override;
+  std::optional<SharedBytes> in_memory(std::size_t section) const override;
   // Its stored bytes, whose checksum manifest() has.
   const SharedBytes& stored(std::size_t section) const { return stored_[section]; }
   std::uint64_t blob_bytes() const { return blob_bytes_; }  // that were read

@@ -48,6 +48,8 @@ struct Contents {
 // Brings the blobs of a prefix.
 class Fetch {
  public:
+  // Of a prefix without tokens, as of a record, the blocks tell them; their hashes are those of the
+  // chain.
   Fetch(Backend& backend, const LibraryOptions& options, const Prefix& prefix)
       : reader_(backend, options.on_trouble),
         prefix_(prefix),
@@ -63,6 +65,7 @@ class Fetch {
       keys_.insert(keys_.end(), data.begin(), data.end());
     }
     sections_.resize(keys_.size());
+    tokens_.resize(prefix.chain.size());
   }
 
   const std::vector<std::string>& keys() const { return keys_; }
@@ -95,6 +98,13 @@ class Fetch {
 
   void tell(const std::string& message) const { reader_.tell(message); }
 
+  // The tokens of all blocks, as these have them.
+  std::vector<std::int32_t> block_tokens() const {
+    std::vector<std::int32_t> tokens;
+    for (const auto& block : tokens_) tokens.insert(tokens.end(), block.begin(), block.end());
+    return tokens;
+  }
+
   // What is there of `prefix`, which may have become shorter.
   // Errors: kMismatch, kCorrupt and others when its parts do not belong together.
   Result<std::unique_ptr<StoredPrompt>> put_together(const Prefix& prefix) const {
@@ -119,15 +129,21 @@ class Fetch {
   Result<void> take_block(std::size_t i, Content content) {
     TQC_TRY_ASSIGN(Block block, BlobReader::take_kind<Block>(std::move(content)));
     const Part& part = parts_[i];
-    const auto tokens = std::span(prefix_.tokens).subspan(part.block * kBlock, kBlock);
     const Sha256& parent = part.block == 0 ? root_ : prefix_.chain[part.block - 1];
     if (block.index != static_cast<std::int64_t>(part.block) || block.part != part.part ||
-        block.parent != parent || !std::ranges::equal(block.tokens, tokens)) {
+        block.parent != parent || !has_tokens(part.block, block.tokens)) {
       return Error{ErrorCode::kMismatch, "a block of other tokens"};
     }
     TQC_TRY(check_block(prefix_.parameters, block));
     sections_[i] = std::move(block.sections);
+    tokens_[part.block] = std::move(block.tokens);
     return {};
+  }
+
+  // Whether they are those of the prefix, as far as it tells.
+  bool has_tokens(std::size_t block, const std::vector<std::int32_t>& tokens) const {
+    if (prefix_.tokens.empty()) return true;
+    return std::ranges::equal(std::span(prefix_.tokens).subspan(block * kBlock, kBlock), tokens);
   }
 
   Result<void> take_data(std::size_t i, Content content) {
@@ -146,6 +162,7 @@ class Fetch {
   std::vector<Part> parts_;
   std::vector<Found> found_;
   std::vector<std::vector<StoredSection>> sections_;  // by key
+  std::vector<std::vector<std::int32_t>> tokens_;     // by block
 };
 
 // Leaves `n_blocks` whole token blocks of a prefix, or nothing if it cannot be cut.
@@ -186,8 +203,8 @@ std::vector<std::string> parameters_keys(const Record& record) {
 bool is_chain_of(const Record& record, const Parameters& parameters, const std::string& salt) {
   const Sha256 scope = hash_scope({parameters.identity, salt});
   const Sha256 root = hash_root(scope, hash_parameters(parameters));
-  const auto final_tokens = std::span(record.tokens).first(record.chain.size() * kBlock);
-  return hash_chain(root, final_tokens) == record.chain;
+  return record.chain.empty() ||
+         hash_chain(root, parameters.tokens) == std::vector{record.chain[0]};
 }
 
 Error lost(const std::string& key, bool is_missing) {
@@ -226,8 +243,11 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(Prefix& prefix, const Progr
 Result<std::unique_ptr<StoredPrompt>> Library::fetch(const Record& record,
                                                      const Progress& progress) {
   BlobReader reader(backend_, options_.on_trouble);
-  Prefix prefix{std::ssize(record.tokens), record.tokens, {}, {}, record.chain, record.state,
-                record.state_key};
+  Prefix prefix;
+  prefix.n_tokens = record.state.n_tokens;
+  prefix.chain = record.chain;
+  prefix.state = record.state;
+  prefix.state_key = record.state_key;
   for (const std::string& key : parameters_keys(record)) {
     TQC_TRY_ASSIGN(auto parameters, reader.read_one<Parameters>(key));
     if (!parameters || !is_chain_of(record, *parameters, options_.salt)) continue;
@@ -240,7 +260,10 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(const Record& record,
   Fetch fetch(backend_, options_, prefix);
   TQC_TRY(fetch.bring(progress));
   if (const auto i = fetch.first_lost()) return lost(fetch.keys()[*i], fetch.is_missing(*i));
-  TQC_TRY_ASSIGN(auto prompt, fetch.put_together(prefix));
+  Prefix whole = prefix;
+  whole.tokens = fetch.block_tokens();
+  whole.tokens.insert(whole.tokens.end(), record.state.tail.begin(), record.state.tail.end());
+  TQC_TRY_ASSIGN(auto prompt, fetch.put_together(whole));
   if (prompt->manifest().content_name != record.state.content_name) {
     return Error{ErrorCode::kCorrupt,
                  "blocks with other values have taken the place of those that were put"};

@@ -281,11 +281,15 @@ class NamedPut {
   NamedPut(Library& library, Backend& backend, const LibraryOptions& options, std::string_view name)
       : library_(library), backend_(backend), name_(name), key_(record_key(options.salt, name)) {}
 
-  // Before the work: whether it may be there.
+  // Before the work: whether it can be the same prompt, if the name stands for one.
   Result<void> look_up(const format::Manifest& manifest, bool replace) {
     TQC_TRY_ASSIGN(old_, library_.record(name_));
-    if (old_ && !replace && old_->tokens != manifest.tokens) return taken(name_);
-    return {};
+    if (!old_ || replace) return {};
+    const State& state = old_->state;
+    const bool may_be =
+        state.n_tokens == manifest.n_tokens() &&
+        std::ranges::equal(state.tail, std::span(manifest.tokens).last(state.tail.size()));
+    return may_be ? Result<void>() : taken(name_);
   }
 
   Result<void> write(const Record& record, bool replace) {
@@ -303,7 +307,7 @@ class NamedPut {
 
  private:
   static bool is_same(const Record& a, const Record& b) {
-    return a.tokens == b.tokens && a.chain == b.chain && a.parameters_key == b.parameters_key &&
+    return a.chain == b.chain && a.parameters_key == b.parameters_key &&
            a.state.content_name == b.state.content_name && a.state.data_keys == b.state.data_keys;
   }
 

@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <utility>
 
 #include "tqcache/format/container_writer.h"
@@ -20,6 +21,15 @@ Result<void> StoredPrompt::read(std::size_t section, AlignedBytes& raw) const {
   auto unpacked = format::unpack_stored(manifest_, info, stored, decompressor_, raw);
   if (unpacked) return {};
   return in_context(format::section_place(section, info), std::move(unpacked).error());
+}
+
+std::optional<SharedBytes> StoredPrompt::in_memory(std::size_t section) const {
+  const SharedBytes& stored = stored_[section];
+  const bool is_aligned = reinterpret_cast<std::uintptr_t>(stored.data()) % kAlignment == 0;
+  if (manifest_.sections[section].compression != format::Compression::kNone || !is_aligned) {
+    return std::nullopt;
+  }
+  return stored;
 }
 
 Result<void> write_stored(const StoredPrompt& prompt, AtomicFile& file) {

@@ -1,0 +1,95 @@
+// Many conversations over one long prompt keep it once.
+
+#include <gtest/gtest.h>
+
+#include "store/library_fixture.h"
+#include "tqcache/cache/side.h"
+#include "tqcache/store/keys.h"
+
+namespace tqcache::test {
+namespace {
+
+constexpr std::int64_t kSystemTokens = 8192;
+constexpr cache::HeadShape kShape{4, 64};
+
+// Goes on with `n` tokens of random state, as a decoder does.
+cache::Cache continued(cache::Cache cache, std::int64_t n, std::uint64_t seed) {
+  Random random(seed);
+  const auto width = static_cast<std::size_t>(kShape.n_kv_heads * kShape.head_dim);
+  for (std::int64_t left = n; left > 0;) {
+    const std::int64_t n_tokens = cache.n_tokens();
+    const std::int64_t some = std::min(left, cache::kTokenBlock - n_tokens % cache::kTokenBlock);
+    for (cache::Layer& layer : cache.layers) {
+      auto& attention = std::get<cache::AttentionLayer>(layer);
+      for (cache::Side* side : {&attention.k, &attention.v}) {
+        std::vector<float> rows(static_cast<std::size_t>(some) * width);
+        for (float& value : rows) value = random.bell();
+        must(cache::pack_full_tail(*side, kShape, n_tokens, 1));
+        cache::append(*side, kShape, n_tokens, rows);
+      }
+    }
+    for (std::int64_t i = 0; i < some; ++i) {
+      cache.tokens.push_back(static_cast<std::int32_t>(random.below(150000)));
+    }
+    left -= some;
+  }
+  return cache;
+}
+
+std::uint64_t bytes_of(store::Backend& backend) {
+  std::uint64_t bytes = 0;
+  must(backend.list("", [&](const store::Entry& entry) -> Result<void> {
+    bytes += entry.bytes;
+    return {};
+  }));
+  return bytes;
+}
+
+// Bytes of the sections of a conversation that no other one has: those behind the system prompt, or
+// all of them.
+std::uint64_t section_bytes(const store::StoredPrompt& prompt, std::int64_t from_block) {
+  std::uint64_t bytes = 0;
+  for (const format::SectionInfo& section : prompt.manifest().sections) {
+    if (section.block >= from_block) bytes += section.stored_bytes;
+  }
+  return bytes;
+}
+
+void expect_sharing(const cache::Cache& system, const char* what) {
+  const auto backend = open_store();
+  ToldLibrary library(*backend);
+  (void)must(library->put_cache(system, "system"));
+  std::uint64_t unique =
+      section_bytes(*must(library->fetch(record_of(library.library, "system"))), 0);
+  std::int64_t n_blocks = 31;
+  for (int i = 0; i < 100; ++i) {
+    const std::string name = "conversation " + std::to_string(i);
+    const auto seed = static_cast<std::uint64_t>(1000 + i);
+    const cache::Cache cache = continued(system, 700, seed);
+    const auto report = must(library->put_cache(cache, name));
+    EXPECT_EQ(report.other_blocks, 0);
+    // The system prompt's last block has become final with the first of them.
+    EXPECT_EQ(report.new_blocks, i == 0 ? 3 : 2);
+    n_blocks += report.new_blocks;
+    unique += section_bytes(*must(library->fetch(record_of(library.library, name))),
+                            kSystemTokens / cache::kTokenBlock);
+  }
+  EXPECT_EQ(static_cast<std::int64_t>(all_keys(*backend, "b/").size()), n_blocks);
+  const double ratio = static_cast<double>(bytes_of(*backend)) / static_cast<double>(unique);
+  testing::Test::RecordProperty(what, std::to_string(ratio));
+  EXPECT_LT(ratio, 1.02) << what;
+  EXPECT_TRUE(library.told.empty());
+}
+
+TEST(Sharing, AHundredConversationsKeepADenseSystemPromptOnce) {
+  expect_sharing(CacheBuilder(kSystemTokens).dense(kShape).build(), "dense");
+}
+
+TEST(Sharing, AHundredConversationsKeepAPackedSystemPromptOnce) {
+  expect_sharing(
+      CacheBuilder(kSystemTokens).center(cache::Centring::kPostRope).turbo(kShape, 8, 8).build(),
+      "turbo");
+}
+
+}  // namespace
+}  // namespace tqcache::test
