@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <mutex>
-#include <new>
 #include <span>
 #include <thread>
 #include <utility>
@@ -49,10 +49,8 @@ class Putter {
     return std::visit([this](auto& each) { return put(std::move(each)); }, job);
   }
 
-  // Returns when all that was put is acknowledged.
-  Result<void> flush() { return writer_ ? writer_->flush() : Result<void>(); }
-
-  // As far as it is acknowledged.
+  // Blocks that the engine has acknowledged or had, from the first one on.
+  std::int64_t n_blocks() const { return n_blocks_; }
   std::int64_t new_blocks() const { return writer_ ? writer_->new_blocks() : 0; }
   std::uint64_t new_bytes() const { return writer_ ? writer_->new_bytes() : 0; }
   std::int64_t states() const { return states_; }
@@ -70,8 +68,13 @@ class Putter {
     return {};
   }
 
+  // The writer would hold many blocks and put them together. One by one, the end of a session has
+  // to wait for no more than one.
   Result<void> put(BlockJob job) {
-    return writer_->put_block(job.tokens, store_all(std::move(job.sections)));
+    TQC_TRY(writer_->put_block(job.tokens, store_all(std::move(job.sections))));
+    TQC_TRY(writer_->flush());
+    n_blocks_ = writer_->n_blocks();
+    return {};
   }
 
   Result<void> put(StatePieces pieces) {
@@ -94,6 +97,7 @@ class Putter {
   std::optional<SectionStorer> storer_;
   std::optional<ChainWriter> writer_;
   std::vector<format::LayerInfo> layers_;
+  std::int64_t n_blocks_ = 0;
   std::int64_t states_ = 0;
 };
 
@@ -132,7 +136,8 @@ class BackgroundPut::Worker {
   // Whether nothing is left to do, after at most so long.
   bool wait_idle(std::chrono::milliseconds limit) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, limit, [this] { return report_.error || is_idle(); });
+    return changed_.wait_for(lock, limit,
+                             [this] { return report_.error || (jobs_.empty() && !working_); });
   }
 
   void stop() {
@@ -146,21 +151,20 @@ class BackgroundPut::Worker {
 
   BackgroundPutReport report() const {
     const std::lock_guard lock(mutex_);
-    BackgroundPutReport report = report_;
-    for (const Job& job : jobs_) report.left_blocks += std::holds_alternative<BlockJob>(job);
-    return report;
+    return report_;
+  }
+  std::int64_t n_blocks() const {
+    const std::lock_guard lock(mutex_);
+    return n_blocks_;
   }
 
  private:
-  bool is_idle() const { return jobs_.empty() && !working_ && !unflushed_; }
-  bool has_work() const { return !report_.error && (!jobs_.empty() || unflushed_); }
-
   void work() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [this] { return stopping_ || has_work(); });
+      changed_.wait(lock, [this] { return stopping_ || (!report_.error && !jobs_.empty()); });
       if (stopping_) return;
-      jobs_.empty() ? flush(lock) : do_next(lock);
+      do_next(lock);
       changed_.notify_all();
     }
   }
@@ -169,36 +173,26 @@ class BackgroundPut::Worker {
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
     const std::uint64_t bytes = byte_count(job);
-    const bool is_block = std::holds_alternative<BlockJob>(job);
-    const bool done = call(lock, [&] { return putter_.run(std::move(job)); });
-    queued_bytes_ -= bytes;
-    unflushed_ = true;
-    if (!done && is_block) ++report_.left_blocks;
-  }
-
-  // The writer puts many blobs at a time; when nothing more comes, what it holds is put, too.
-  void flush(std::unique_lock<std::mutex>& lock) {
-    unflushed_ = false;
-    call(lock, [&] { return putter_.flush(); });
-  }
-
-  // An exception must not leave the thread.
-  bool call(std::unique_lock<std::mutex>& lock, const std::function<Result<void>()>& work) {
     working_ = true;
     lock.unlock();
-    Result<void> done;
-    try {
-      done = work();
-    } catch (const std::bad_alloc&) {
-      done = Error{ErrorCode::kTooLarge, "out of memory"};
-    }
+    const Result<void> done = run(std::move(job));
     lock.lock();
     working_ = false;
+    queued_bytes_ -= bytes;
+    n_blocks_ = putter_.n_blocks();
     report_.new_blocks = putter_.new_blocks();
     report_.new_bytes = putter_.new_bytes();
     report_.states = putter_.states();
     if (!done) report_.error = done.error();
-    return done.ok();
+  }
+
+  // An exception must not leave the thread.
+  Result<void> run(Job job) {
+    try {
+      return putter_.run(std::move(job));
+    } catch (const std::exception& error) {
+      return Error{ErrorCode::kIo, error.what()};
+    }
   }
 
   const std::uint64_t queue_bytes_;
@@ -208,8 +202,8 @@ class BackgroundPut::Worker {
   std::deque<Job> jobs_;
   std::uint64_t queued_bytes_ = 0;  // of the job at work, too
   bool working_ = false;
-  bool unflushed_ = false;
   bool stopping_ = false;
+  std::int64_t n_blocks_ = 0;
   BackgroundPutReport report_;
   std::thread thread_;  // last: it uses all of the others
 };
@@ -222,6 +216,7 @@ BackgroundPut::~BackgroundPut() = default;
 
 void BackgroundPut::begin(const Beginning& beginning) {
   parameters_ = beginning.parameters;
+  n_begun_ = beginning.n_blocks;
   next_block_ = beginning.n_blocks;
   seen_tokens_ = beginning.cache.n_tokens();
 }
@@ -300,7 +295,8 @@ BackgroundPutReport BackgroundPut::finish(const cache::Cache& cache,
   }
   worker_->stop();
   BackgroundPutReport report = worker_->report();
-  report.left_blocks += std::max<std::int64_t>(final_blocks(cache.n_tokens()) - next_block_, 0);
+  const std::int64_t n_there = std::max(n_begun_, worker_->n_blocks());
+  report.left_blocks = std::max<std::int64_t>(final_blocks(cache.n_tokens()) - n_there, 0);
   return report;
 }
 

@@ -82,6 +82,7 @@ class BackgroundPut {
   BackgroundPutOptions options_;
   std::optional<Parameters> parameters_;  // once a block is final
   bool is_open_ = false;                  // the thread knows the chain
+  std::int64_t n_begun_ = 0;              // blocks that the session began with
   std::int64_t next_block_ = 0;
   std::int64_t seen_tokens_ = 0;
   std::unique_ptr<Checkpoint> checkpoint_;  // the last state taken, until it is put or replaced
