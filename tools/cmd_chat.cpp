@@ -9,9 +9,12 @@
 #include "cache_io.h"
 #include "chat_turns.h"
 #include "cli.h"
+#include "form_flags.h"
 #include "growing_file.h"
 #include "interrupt.h"
 #include "line_reader.h"
+#include "prompt_store.h"
+#include "prompt_store_flags.h"
 #include "session.h"
 #include "text.h"
 #include "text_stream.h"
@@ -37,10 +40,15 @@ whoever reads it at any moment finds the old state or the new one. It is locked
 for the whole conversation; a second writer is refused (exit code 11). tqcache
 compact drops what such saves leave dead.
 
+With --store (or the variable TQCACHE_STORE) a new conversation begins from what a
+store of prompts has of its first turn, as a long --system, and what is new is put
+there while it goes on. --store-name keeps all of it at the end.
+
 Examples:
   tqcache chat -m model.gguf
   tqcache chat -m model.gguf --system "Answer in one sentence." --save talk.tqkv
   tqcache chat -m model.gguf --cache talk.tqkv --save talk.tqkv
+  tqcache chat -m model.gguf --store dir:prompts --system "Answer in one sentence."
   echo "What is the name of my parrot?" | tqcache chat -m model.gguf --cache talk.tqkv
 )";
 
@@ -48,6 +56,8 @@ constexpr std::string_view kCommands = "/save [FILE]  /info  /help  /quit (or Ct
 
 struct ChatFlags {
   SessionOptions session;
+  FormFlags form;
+  PromptStoreFlags store;
   std::string system;
   std::string chat_template;
   bool no_think = false;
@@ -70,14 +80,15 @@ Error no_tokens_in_growing_file() {
 
 class Chat {
  public:
-  // `growing` is the cache file, if it was opened to grow.
+  // `growing` is the cache file, if it was opened to grow; `store` may be null.
   Chat(const Console& console, const ChatFlags& flags, Session& session, ChatTurns turns,
-       std::optional<GrowingFile>& growing)
+       std::optional<GrowingFile>& growing, PromptStore* store)
       : console_(console),
         flags_(flags),
         session_(session),
         turns_(std::move(turns)),
-        growing_(growing) {}
+        growing_(growing),
+        store_(store) {}
 
   // Reads and answers until the input ends or the user does.
   Outcome<Done> converse();
@@ -88,6 +99,7 @@ class Chat {
 
  private:
   Outcome<Done> say(const std::string& text);
+  Outcome<Done> read(std::span<const std::int32_t> ids);
   Outcome<Done> answer();
   void command(const std::string& line);
   void command_save(const std::string& argument);
@@ -99,6 +111,7 @@ class Chat {
   Session& session_;
   ChatTurns turns_;
   std::optional<GrowingFile>& growing_;
+  PromptStore* store_;
   LineReader reader_;
   std::vector<std::string> saved_;  // files written by this conversation
   bool quit_ = false;
@@ -129,11 +142,19 @@ Outcome<Done> Chat::converse() {
   return Done{};
 }
 
+// The first turn may stand in the store, or its beginning.
+Outcome<Done> Chat::read(std::span<const std::int32_t> ids) {
+  const bool begins = store_ != nullptr && session_.cache().n_tokens() == 0;
+  if (begins) TQC_TRY(session_.begin_from(*store_, ids));
+  const std::int64_t n_found = begins ? session_.cache().n_tokens() : 0;
+  return session_.feed(ids.subspan(static_cast<std::size_t>(n_found)));
+}
+
 Outcome<Done> Chat::say(const std::string& text) {
   TQC_TRY_ASSIGN(const Ids ids,
                  turns_.ask(session_.cache().tokens, flags_.system, text, !flags_.no_think));
   const std::int64_t n_before = session_.cache().n_tokens();
-  if (Outcome<Done> fed = session_.feed(ids); !fed) {
+  if (Outcome<Done> fed = read(ids); !fed) {
     // Half a turn is of no use to whoever goes on from the saved cache.
     TQC_TRY_ASSIGN(session_.cache(), cache::truncate(std::move(session_.cache()), n_before));
     return fed;
@@ -220,9 +241,25 @@ Outcome<Done> check_flags(const ChatFlags& flags) {
   TQC_TRY(write_options(flags.compression, flags.session.n_threads, flags.force));
   TQC_TRY(check_sampling(flags.session.sampling));
   if (!flags.chat_template.empty()) TQC_TRY(model::ChatTemplate::by_name(flags.chat_template));
+  if (flags.form.given() && !flags.session.cache.empty()) {
+    return usage_error("--bits and --config say how a new cache is kept, and --cache names one");
+  }
   if (flags.grows() && flags.no_tokens) return no_tokens_in_growing_file();
   if (!flags.save.empty() && !flags.grows()) TQC_TRY(check_output(flags.save, flags.force));
   return Done{};
+}
+
+Outcome<std::unique_ptr<PromptStore>> open_store(const Console& console, const ChatFlags& flags) {
+  std::string_view obstacle;
+  if (!flags.session.cache.empty()) obstacle = "a session begins from a store or from --cache";
+  if (flags.no_tokens) obstacle = "a store shows the tokens that --no-tokens hides";
+  TQC_TRY_ASSIGN(const std::optional<PromptStoreChoice> choice,
+                 choose_prompt_store(flags.store, obstacle));
+  if (!choice) return std::unique_ptr<PromptStore>();
+  return PromptStore::open(console, {.choice = *choice,
+                                     .own_form = flags.form.given(),
+                                     .replace_name = flags.force,
+                                     .n_threads = flags.session.n_threads});
 }
 
 // Whether a conversation can go on from the cache.
@@ -247,8 +284,10 @@ Outcome<ChatTurns> choose_turns(const ChatFlags& flags, const model::Tokenizer& 
   return Failure{std::move(error), flags.session.model, false};
 }
 
-Outcome<ExitCode> run(const Console& console, const ChatFlags& flags) {
+Outcome<ExitCode> run(const Console& console, ChatFlags& flags) {
   TQC_TRY(check_flags(flags));
+  TQC_TRY_ASSIGN(flags.session.form, form_of(flags.form));
+  TQC_TRY_ASSIGN(const std::unique_ptr<PromptStore> store, open_store(console, flags));
   std::optional<GrowingFile> growing;
   if (flags.grows()) {
     TQC_TRY_ASSIGN(growing, GrowingFile::open(flags.session.cache));
@@ -257,10 +296,11 @@ Outcome<ExitCode> run(const Console& console, const ChatFlags& flags) {
                  Session::open(console, flags.session, growing ? &*growing : nullptr));
   TQC_TRY(check_cache(flags, session->cache()));
   TQC_TRY_ASSIGN(ChatTurns turns, choose_turns(flags, session->model().tokenizer));
-  Chat chat(console, flags, *session, std::move(turns), growing);
+  Chat chat(console, flags, *session, std::move(turns), growing, store.get());
   const Outcome<Done> conversed = chat.converse();
   acknowledge_interrupt();  // or it would end the saving too
   if (!flags.save.empty() && session->cache().n_tokens() > 0) TQC_TRY(chat.save(flags.save));
+  if (store) TQC_TRY(store->finish(session->cache()));
   if (!conversed) return conversed.error();
   return ExitCode::kDone;
 }
@@ -286,6 +326,8 @@ Action define_chat(CLI::App& app) {
   app.add_flag("--no-think", flags->no_think,
                "Have a model that thinks before it answers not do so (Qwen3)");
   add_sampling_flags(app, flags->session.sampling);
+  add_form_flags(app, flags->form);
+  add_prompt_store_flags(app, flags->store, StoreNames::kWithName);
   app.add_option("--save", flags->save, "Keep the conversation in this file at the end")
       ->type_name("FILE")
       ->check(file_name());

@@ -8,9 +8,12 @@
 
 #include "cache_io.h"
 #include "cli.h"
+#include "form_flags.h"
 #include "growing_file.h"
 #include "interrupt.h"
 #include "prompt.h"
+#include "prompt_store.h"
+#include "prompt_store_flags.h"
 #include "reuse.h"
 #include "session.h"
 #include "speed_fields.h"
@@ -34,6 +37,12 @@ With --append the cache file itself grows by what is new, in place: whoever read
 it at any moment, even after a loss of power, finds the old state or the new one.
 It is locked from the beginning; a second writer is refused (exit code 11).
 
+With --store (or the variable TQCACHE_STORE) the prompt is looked up in a store of
+prompts: what stands there of it is not read again, and what is new is put there
+meanwhile. --store-name keeps prompt and answer as a whole. A store that cannot be
+reached, or is damaged, costs time and nothing else. The cache is in the form that
+the store has, unless --bits or --config says which one.
+
 Of a cache that hides its tokens (--no-tokens) the whole prompt has to be given,
 which must begin with the cached tokens; what comes after them is read. Saved
 again it hides them, too.
@@ -45,6 +54,8 @@ Examples:
   tqcache generate -m model.gguf --cache book.tqkv -p " Then" -n 50 --append
   tqcache generate -m model.gguf --cache book.tqkv --tokens 1000 -n 50
   tqcache generate -m model.gguf --cache book.tqkv --reuse --file book2.txt -n 50
+  tqcache generate -m model.gguf --store dir:prompts --file book.txt -n 50
+  tqcache generate -m model.gguf --store redis://host --bits 4 --file book.txt -n 50
   tqcache generate -m model.gguf -p "Q: Why?" -n 50 --stop "Q:" --repeat-penalty 1.1
   tqcache generate -m model.gguf -p "Hi" -n 20 --temperature 0.8 --top-p 0.95 --seed 7
 )";
@@ -52,6 +63,8 @@ Examples:
 struct GenerateFlags {
   SessionOptions session;
   PromptFlags prompt;
+  FormFlags form;
+  PromptStoreFlags store;
   std::int64_t n = 0;
   std::string save;
   bool append = false;
@@ -74,8 +87,8 @@ struct Run {
   }
 };
 
-Json generate_json(const Session& session, const GenerateFlags& flags, const Run& run,
-                   const std::string& text) {
+Json generate_json(const Session& session, const GenerateFlags& flags, const PromptStore* store,
+                   const Run& run, const std::string& text) {
   Json json;
   json["text"] = text;
   json["token_ids"] = run.generation.ids;
@@ -90,6 +103,7 @@ Json generate_json(const Session& session, const GenerateFlags& flags, const Run
                     .route = session.scorer_route()},
                    json);
   json["stop_reason"] = stop_word(run.generation.stop);
+  if (store != nullptr) json["store"] = store->json();
   if (run.appended) json["append"] = append_json(flags.session.cache, *run.appended);
   return json;
 }
@@ -102,9 +116,10 @@ std::string amount(std::int64_t n_tokens, std::string_view what, std::int64_t n_
   return text + fmt::format(" ({:.0f}/s)", static_cast<double>(n_timed) / seconds);
 }
 
-void tell(const Console& console, const Run& run) {
+void tell(const Console& console, const PromptStore* store, const Run& run) {
   std::string line;
-  if (run.cached_tokens > 0) line += amount(run.cached_tokens, "from the cache", 0, 0) + ", ";
+  const char* const from = store != nullptr ? "from the store" : "from the cache";
+  if (run.cached_tokens > 0) line += amount(run.cached_tokens, from, 0, 0) + ", ";
   if (run.prompt_tokens > 0) {
     line += amount(run.prompt_tokens, "of prompt", run.prompt_tokens, run.prompt_seconds) + ", ";
   }
@@ -152,8 +167,15 @@ void point_at_reuse(const Console& console, const cache::Cache& cache,
        "takes it for the whole text");
 }
 
+// Takes what the store has of the prompt, and leaves the rest in `ids`.
+Outcome<Done> begin_from(PromptStore& store, Session& session, std::vector<std::int32_t>& ids) {
+  TQC_TRY(session.begin_from(store, ids));
+  ids.erase(ids.begin(), ids.begin() + session.cache().n_tokens());
+  return Done{};
+}
+
 Outcome<Done> feed_prompt(const Console& console, Session& session, const GenerateFlags& flags,
-                          Run& run) {
+                          PromptStore* store, Run& run) {
   run.was_hidden = !cache::tokens_known(session.cache());
   const bool begins = run.was_hidden || flags.reuse || session.cache().n_tokens() == 0;
   TQC_TRY_ASSIGN(std::vector<std::int32_t> ids,
@@ -162,6 +184,8 @@ Outcome<Done> feed_prompt(const Console& console, Session& session, const Genera
   if (run.was_hidden) {
     const std::string name = display_name(flags.session.cache, "standard input");
     TQC_TRY_ASSIGN(ids, rest_of_prompt(session.cache(), name, std::move(ids)));
+  } else if (store != nullptr) {
+    TQC_TRY(begin_from(*store, session, ids));
   } else if (flags.reuse) {
     TQC_TRY(reuse(console, flags, session, ids));
   } else {
@@ -207,6 +231,9 @@ Result<void> check_flags(const GenerateFlags& flags) {
   if (flags.reuse && (flags.session.cache.empty() || !flags.prompt.given())) {
     return usage_error("--reuse needs --cache and the whole prompt");
   }
+  if (flags.form.given() && !flags.session.cache.empty()) {
+    return usage_error("--bits and --config say how a new cache is kept, and --cache names one");
+  }
   if (flags.append) return check_append(flags);
   if (flags.no_tokens && flags.save.empty()) {
     return usage_error("--no-tokens is of use only with --save");
@@ -214,9 +241,27 @@ Result<void> check_flags(const GenerateFlags& flags) {
   return {};
 }
 
+// Why no store can be of use; empty: one can.
+std::string_view store_obstacle(const GenerateFlags& flags) {
+  if (!flags.session.cache.empty()) return "a session begins from a store or from --cache";
+  if (flags.no_tokens) return "a store shows the tokens that --no-tokens hides";
+  return {};
+}
+
+Outcome<std::unique_ptr<PromptStore>> open_store(const Console& console,
+                                                 const GenerateFlags& flags) {
+  TQC_TRY_ASSIGN(const std::optional<PromptStoreChoice> choice,
+                 choose_prompt_store(flags.store, store_obstacle(flags)));
+  if (!choice) return std::unique_ptr<PromptStore>();
+  return PromptStore::open(console, {.choice = *choice,
+                                     .own_form = flags.form.given(),
+                                     .replace_name = flags.force,
+                                     .n_threads = flags.session.n_threads});
+}
+
 // Keeps what was made, whatever ended it.
 Outcome<Done> keep(const Console& console, const GenerateFlags& flags, const Session& session,
-                   std::optional<GrowingFile>& growing, Run& run) {
+                   std::optional<GrowingFile>& growing, PromptStore* store, Run& run) {
   const unsigned n_threads = flags.session.n_threads;
   if (growing) {
     TQC_TRY_ASSIGN(run.appended,
@@ -228,25 +273,28 @@ Outcome<Done> keep(const Console& console, const GenerateFlags& flags, const Ses
     write.hide_tokens = flags.no_tokens || run.was_hidden;
     TQC_TRY(save_cache(console, session.cache(), flags.save, write));
   }
-  return Done{};
+  return store != nullptr ? store->finish(session.cache()) : Done{};
 }
 
 // The user ended the reading of the prompt: what is read is kept.
 Outcome<ExitCode> keep_part(const Console& console, const GenerateFlags& flags,
-                            const Session& session, std::optional<GrowingFile>& growing, Run& run,
-                            Failure interrupted) {
+                            const Session& session, std::optional<GrowingFile>& growing,
+                            PromptStore* store, Run& run, Failure interrupted) {
   acknowledge_interrupt();
   if (session.cache().n_tokens() == run.cached_tokens) return interrupted;
-  TQC_TRY(keep(console, flags, session, growing, run));
+  TQC_TRY(keep(console, flags, session, growing, store, run));
+  if (flags.save.empty() && !growing) return interrupted;
   note(console, fmt::format("interrupted: the cache kept has the first {} of {} tokens",
                             session.cache().n_tokens(), run.cached_tokens + run.prompt_tokens));
   return interrupted;
 }
 
-Outcome<ExitCode> run(const Console& console, const GenerateFlags& flags) {
+Outcome<ExitCode> run(const Console& console, GenerateFlags& flags) {
   TQC_TRY(check_flags(flags));
   TQC_TRY(write_options(flags.compression, flags.session.n_threads, flags.force));
+  TQC_TRY_ASSIGN(flags.session.form, form_of(flags.form));
   if (!flags.save.empty()) TQC_TRY(check_output(flags.save, flags.force));
+  TQC_TRY_ASSIGN(const std::unique_ptr<PromptStore> store, open_store(console, flags));
   std::optional<GrowingFile> growing;
   if (flags.append) {
     TQC_TRY_ASSIGN(growing, GrowingFile::open(flags.session.cache));
@@ -255,21 +303,26 @@ Outcome<ExitCode> run(const Console& console, const GenerateFlags& flags) {
   TQC_TRY_ASSIGN(const std::unique_ptr<Session> session,
                  Session::open(console, flags.session, growing ? &*growing : nullptr));
   Run run;
-  const bool keeps = growing || !flags.save.empty();
-  if (Outcome<Done> fed = feed_prompt(console, *session, flags, run); !fed) {
-    if (!keeps || fed.error().error.code != ErrorCode::kInterrupted) return std::move(fed).error();
-    return keep_part(console, flags, *session, growing, run, std::move(fed).error());
+  const bool keeps = growing || !flags.save.empty() || !flags.store.name.empty();
+  if (Outcome<Done> fed = feed_prompt(console, *session, flags, store.get(), run); !fed) {
+    const bool by_user = fed.error().error.code == ErrorCode::kInterrupted;
+    if (!by_user || (!keeps && !store)) return std::move(fed).error();
+    return keep_part(console, flags, *session, growing, store.get(), run, std::move(fed).error());
   }
   TextStream stream(session->model().tokenizer, flags.session.sampling.stops, !console.json);
   run.generation =
       session->generate(flags.n, keeps, [&](std::int32_t id) { return stream.add(id); });
 
   acknowledge_interrupt();  // or it would end the saving too
-  TQC_TRY(keep(console, flags, *session, growing, run));
-  if (run.generation.stop == StopReason::kFailed) return std::move(*run.generation.failure);
-  TQC_TRY(console.json ? print_json(generate_json(*session, flags, run, stream.text()))
-                       : stream.end());
-  tell(console, run);
+  const bool failed = run.generation.stop == StopReason::kFailed;
+  const Outcome<Done> shown = console.json || failed ? Done{} : stream.end();
+  TQC_TRY(keep(console, flags, *session, growing, store.get(), run));
+  if (failed) return std::move(*run.generation.failure);
+  if (!shown) return shown.error();
+  if (console.json) {
+    TQC_TRY(print_json(generate_json(*session, flags, store.get(), run, stream.text())));
+  }
+  tell(console, store.get(), run);
   if (run.generation.failure) return std::move(*run.generation.failure);
   return ExitCode::kDone;
 }
@@ -284,6 +337,8 @@ Action define_generate(CLI::App& app) {
       ->type_name("FILE")
       ->check(file_name());
   add_prompt_flags(app, flags->prompt);
+  add_form_flags(app, flags->form);
+  add_prompt_store_flags(app, flags->store, StoreNames::kWithName);
   app.add_option("-n,--max-new-tokens", flags->n, "Tokens to write at most")
       ->type_name("N")
       ->check(at_least(1))

@@ -9,6 +9,7 @@
 #include "interrupt.h"
 #include "progress.h"
 #include "speed_fields.h"
+#include "tqcache/cache/convert.h"
 
 namespace tqcache::cli {
 
@@ -33,6 +34,15 @@ Outcome<cache::Cache> load(const Console& console, const SessionOptions& options
   read.first_tokens = options.first_tokens;
   return options.map ? map_cache(console, options.cache, read)
                      : load_cache(console, options.cache, read);
+}
+
+// A turbo cache without tokens packs its first token block when that is full.
+Result<cache::Cache> empty_cache(const model::Model& model, const SessionOptions& options) {
+  TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(model, Dtype::kF16));
+  if (!options.form) return empty;
+  cache::ConvertOptions form = *options.form;
+  form.n_threads = options.n_threads;
+  return cache::convert(std::move(empty), form);
 }
 
 Result<void> check_biases(const SamplingFlags& sampling, const model::Model& model) {
@@ -71,7 +81,7 @@ Outcome<std::unique_ptr<Session>> Session::open(const Console& console,
                  in_file(options.model, model::load_model(options.model)));
   TQC_TRY(check_biases(options.sampling, *model));
   if (options.cache.empty()) {
-    TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(*model, Dtype::kF16));
+    TQC_TRY_ASSIGN(cache::Cache empty, empty_cache(*model, options));
     return std::unique_ptr<Session>(
         new Session(console, std::move(model), std::move(empty), options));
   }
@@ -80,10 +90,14 @@ Outcome<std::unique_ptr<Session>> Session::open(const Console& console,
                   cache::check_identity(cache, model->identity)));
   std::unique_ptr<Session> session(
       new Session(console, std::move(model), std::move(cache), options));
-  if (const std::string reason = session->scorer_route().fallback; !reason.empty()) {
-    note(console, "scoring packed codes in f32: " + reason);
-  }
+  session->tell_route();
   return session;
+}
+
+void Session::tell_route() const {
+  if (const std::string reason = scorer_route().fallback; !reason.empty()) {
+    note(console_, "scoring packed codes in f32: " + reason);
+  }
 }
 
 Session::Session(const Console& console, std::unique_ptr<model::Model> model, cache::Cache cache,
@@ -96,9 +110,22 @@ Session::Session(const Console& console, std::unique_ptr<model::Model> model, ca
       sampler_(options.sampling.options),
       end_tokens_(model_->tokenizer.end_tokens()) {}
 
+Outcome<Done> Session::begin_from(PromptStore& store, std::span<const std::int32_t> prompt) {
+  TQC_TRY(store.begin(*model_, prompt, cache_));
+  store_ = &store;
+  tell_route();
+  return Done{};
+}
+
 Outcome<Done> Session::feed(std::span<const std::int32_t> ids) {
   ProgressBar bar(console_, "prefill", Unit::kTokens);
-  TQC_TRY_ASSIGN(logits_, decoder_.prefill(cache_, ids, bar.callback()));
+  const Progress show = bar.callback();
+  TQC_TRY_ASSIGN(logits_,
+                 decoder_.prefill(cache_, ids, [&](std::uint64_t done, std::uint64_t total) {
+                   if (store_ != nullptr) store_->watch(cache_);
+                   return show(done, total);
+                 }));
+  if (store_ != nullptr) store_->end_prompt(cache_);
   return Done{};
 }
 
@@ -113,6 +140,7 @@ bool Session::is_end_token(std::int32_t id) const {
 
 Outcome<Done> Session::append(std::int32_t id) {
   TQC_TRY_ASSIGN(logits_, decoder_.decode_step(cache_, id));
+  if (store_ != nullptr) store_->watch(cache_);
   sampler_.saw({&id, 1});
   return Done{};
 }

@@ -13,7 +13,9 @@
 #include "console.h"
 #include "growing_file.h"
 #include "outcome.h"
+#include "prompt_store.h"
 #include "sampling_flags.h"
+#include "tqcache/cache/convert.h"
 #include "tqcache/model/decoder.h"
 #include "tqcache/model/model.h"
 #include "tqcache/model/sampler.h"
@@ -22,7 +24,8 @@ namespace tqcache::cli {
 
 struct SessionOptions {
   std::string model;
-  std::string cache;  // empty: start with an empty dense cache
+  std::string cache;                               // empty: start with an empty cache
+  std::optional<cache::ConvertOptions> form = {};  // of an empty cache; absent: dense
   SamplingFlags sampling;
   unsigned n_threads = 0;
   model::Scorer scorer = model::Scorer::kFast;
@@ -58,6 +61,11 @@ class Session {
   cache::Cache& cache() { return cache_; }
   model::ScorerRoute scorer_route() const { return model::scorer_route(cache_, scorer_); }
 
+  // Begins with what a store has of the prompt, and shows it the cache as it grows.
+  // Requires: the cache is empty; `store` outlives this.
+  // Errors:   as PromptStore::begin().
+  Outcome<Done> begin_from(PromptStore& store, std::span<const std::int32_t> prompt);
+
   // Appends tokens to the cache. Requires: ids not empty.
   Outcome<Done> feed(std::span<const std::int32_t> ids);
 
@@ -77,6 +85,7 @@ class Session {
   Session(const Console& console, std::unique_ptr<model::Model> model, cache::Cache cache,
           const SessionOptions& options);
 
+  void tell_route() const;
   bool is_end_token(std::int32_t id) const;
   Outcome<Done> append(std::int32_t id);
   std::optional<StopReason> choose(std::int64_t n, const TokenSink& sink, Generation& generation);
@@ -84,6 +93,7 @@ class Session {
   const Console& console_;
   std::unique_ptr<model::Model> model_;
   cache::Cache cache_;
+  PromptStore* store_ = nullptr;
   model::Scorer scorer_;
   model::Decoder decoder_;
   model::Sampler sampler_;

@@ -51,7 +51,7 @@ class Decoder {
   // Appends `ids` to the cache, in token order after those it holds.
   //
   // Gives the logits of the last token: [vocab_size], valid until the next call.
-  // Progress: tokens of `ids` done; asked between layers too.
+  // Progress: tokens of `ids` done; asked before each layer: before the first, with it whole.
   // Requires: ids not empty; the cache passed cache::check_identity with this model.
   // Errors:   kInvalidArgument (an id out of range; more tokens than the context holds, and how
   //           many fit), kUnsupported (hidden tokens), those of check_layers() and

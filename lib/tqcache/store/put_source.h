@@ -12,10 +12,10 @@
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/format/cache_content.h"
-#include "tqcache/format/section_compressor.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/store/blob.h"
 #include "tqcache/store/blob_memory.h"
+#include "tqcache/store/section_storer.h"
 
 namespace tqcache::store {
 
@@ -49,8 +49,7 @@ class FileSource : public PutSource {
   std::unique_ptr<BlobMemory> memory_ = std::make_unique<BlobMemory>();
 };
 
-// A cache in memory. Packed blocks are stored as they are, but for trellis codes, which become
-// symbols; dense ones become planes (docs/store.md, "Putting", says why).
+// A cache in memory.
 class CacheSource : public PutSource {
  public:
   // `cache` must outlive it. Errors: as cache::validate().
@@ -61,14 +60,11 @@ class CacheSource : public PutSource {
   Result<StoredSection> section(std::size_t i) const override;
 
  private:
-  CacheSource(format::ContainerContent content, format::SectionCompressor as_it_is,
-              format::SectionCompressor smaller)
-      : content_(std::move(content)),
-        as_it_is_(std::move(as_it_is)),
-        smaller_(std::move(smaller)) {}
+  CacheSource(format::ContainerContent content, SectionStorer storer)
+      : content_(std::move(content)), storer_(std::move(storer)) {}
 
   format::ContainerContent content_;
-  format::SectionCompressor as_it_is_, smaller_;
+  SectionStorer storer_;
 };
 
 }  // namespace tqcache::store

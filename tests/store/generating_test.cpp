@@ -1,0 +1,276 @@
+// Sessions that begin from a store: the same bits as without one, whatever the store does.
+
+#include "store/generating.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "store/faulty_backend.h"
+#include "tqcache/cache/configuration.h"
+#include "tqcache/cache/truncate.h"
+#include "tqcache/store/keys.h"
+
+namespace tqcache::store {
+namespace {
+
+using test::FaultyBackend;
+using test::Ids;
+using test::must;
+using test::run_alone;
+using test::run_from;
+using test::StoreModel;
+using test::StoreRun;
+using testing::IsEmpty;
+using testing::Not;
+
+void expect_same(const StoreRun& run, const StoreRun& other) {
+  EXPECT_EQ(run.ids, other.ids);
+  EXPECT_TRUE(run.logits == other.logits);
+  EXPECT_TRUE(run.file == other.file);
+}
+
+// As the first ids of a prompt, with others behind them.
+Ids changed_from(Ids ids, std::size_t at, std::size_t n) {
+  ids.resize(at);
+  for (std::size_t i = 0; ids.size() < n; ++i) {
+    ids.push_back(static_cast<std::int32_t>((11 * i + 5) % 61));
+  }
+  return ids;
+}
+
+cache::ConvertOptions form(const std::string& text) {
+  cache::ConvertOptions options = must(cache::parse_configuration(text)).options;
+  options.n_threads = 1;
+  return options;
+}
+
+class Generating : public testing::TestWithParam<std::string> {
+ protected:
+  bool keeps_state() const { return model_.empty().layers.size() != n_attention(); }
+  std::size_t n_attention() const {
+    const cache::Cache cache = model_.empty();
+    return static_cast<std::size_t>(std::ranges::count_if(cache.layers, [](const auto& layer) {
+      return std::holds_alternative<cache::AttentionLayer>(layer);
+    }));
+  }
+  // What a prompt of n tokens finds of a prompt that begins with the same n - 1 and was read whole.
+  std::int64_t reusable(std::int64_t n) const {
+    const std::int64_t n_blocks = final_blocks(n);
+    return keeps_state() && n_blocks < 2 ? 0 : n_blocks * cache::kTokenBlock;
+  }
+
+  StoreModel model_{GetParam()};
+  FaultyBackend backend_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Families, Generating,
+                         testing::Values("llama", "mistral", "gemma3", "qwen3_next", "qwen3_5"),
+                         [](const auto& name) { return name.param; });
+
+TEST_P(Generating, GivesTheSameBitsAtEveryBorder) {
+  for (const std::size_t n : {255, 256, 257, 511, 512, 513, 769}) {
+    FaultyBackend backend;
+    const Ids prompt = model_.many_ids(n);
+    const StoreRun alone = run_alone(model_, prompt);
+    const StoreRun first = run_from(backend, model_, prompt);
+    const StoreRun second = run_from(backend, model_, prompt);
+    EXPECT_EQ(first.reused, 0);
+    EXPECT_FALSE(first.put.error);
+    EXPECT_EQ(second.reused, reusable(static_cast<std::int64_t>(n))) << n;
+    expect_same(first, alone);
+    expect_same(second, alone);
+  }
+}
+
+TEST_P(Generating, SharesBeginnings) {
+  const Ids prompt = model_.many_ids(700);
+  run_from(backend_, model_, prompt);
+  const Ids other = changed_from(prompt, 600, 900);
+  const StoreRun run = run_from(backend_, model_, other);
+  EXPECT_EQ(run.reused, 512);
+  expect_same(run, run_alone(model_, other));
+  const StoreRun again = run_from(backend_, model_, other);
+  EXPECT_EQ(again.reused, 768);
+  expect_same(again, run);
+}
+
+TEST_P(Generating, StaysInItsForm) {
+  const cache::ConvertOptions turbo = form("turbo4");
+  const Ids prompt = model_.many_ids(700);
+  const test::StoreRunOptions options{.form = &turbo};
+  const StoreRun alone = run_alone(model_, prompt, options);
+  if (n_attention() == 0) return;  // every form is the same
+  EXPECT_EQ(run_from(backend_, model_, prompt).reused, 0);
+  EXPECT_EQ(run_from(backend_, model_, prompt, options).reused, 0);
+  const StoreRun second = run_from(backend_, model_, prompt, options);
+  EXPECT_EQ(second.reused, 512);
+  expect_same(second, alone);
+  EXPECT_EQ(must(format::read_cache(*memory_source(second.file))).n_tokens(), 704);
+}
+
+TEST_P(Generating, GoesOnInWhateverFormThereIs) {
+  const cache::ConvertOptions turbo = form("turbo4,sink=4");
+  const Ids prompt = model_.many_ids(700);
+  const StoreRun first = run_from(backend_, model_, prompt, {.form = &turbo});
+  const StoreRun second = run_from(backend_, model_, prompt, {.any_form = true});
+  EXPECT_EQ(second.reused, 512);
+  expect_same(second, first);
+}
+
+TEST_P(Generating, PutsWhatItWrites) {
+  const Ids prompt = model_.many_ids(200);
+  const StoreRun first = run_from(backend_, model_, prompt, {.n_new = 600});
+  EXPECT_EQ(first.put.new_blocks, 3);
+  EXPECT_EQ(first.put.left_blocks, 0);
+  Ids all = prompt;
+  all.insert(all.end(), first.ids.begin(), first.ids.end());
+  all.push_back(3);
+  const StoreRun second = run_from(backend_, model_, all);
+  EXPECT_EQ(second.reused, 768);
+}
+
+TEST_P(Generating, FindsNothingOfAnotherTenant) {
+  const Ids prompt = model_.many_ids(700);
+  run_from(backend_, model_, prompt, {.salt = "one"});
+  const StoreRun other = run_from(backend_, model_, prompt, {.salt = "two"});
+  EXPECT_EQ(other.reused, 0);
+  expect_same(other, run_alone(model_, prompt));
+  EXPECT_EQ(run_from(backend_, model_, prompt, {.salt = "one"}).reused, 512);
+}
+
+TEST_P(Generating, DoesWithoutALostBlock) {
+  const Ids prompt = model_.many_ids(1100);
+  run_from(backend_, model_, prompt);
+  for (const std::string& key : backend_.keys("b/000002/")) backend_.lose(key);
+  const StoreRun run = run_from(backend_, model_, prompt);
+  EXPECT_EQ(run.reused, keeps_state() ? 0 : 512);
+  const StoreRun alone = run_alone(model_, prompt);
+  expect_same(run, alone);
+  const StoreRun mended = run_from(backend_, model_, prompt);
+  EXPECT_EQ(mended.reused, 1024);
+  expect_same(mended, alone);
+}
+
+TEST_P(Generating, DoesWithoutABlockOfWrongBytes) {
+  const Ids prompt = model_.many_ids(1100);
+  run_from(backend_, model_, prompt);
+  backend_.spoil("b/000002/");
+  const StoreRun run = run_from(backend_, model_, prompt);
+  EXPECT_EQ(run.reused, keeps_state() ? 0 : 512);
+  EXPECT_THAT(run.troubles, Not(IsEmpty()));
+  expect_same(run, run_alone(model_, prompt));
+}
+
+TEST_P(Generating, DoesWithoutAnyParameters) {
+  const Ids prompt = model_.many_ids(600);
+  run_from(backend_, model_, prompt);
+  backend_.spoil("p/");
+  const StoreRun run = run_from(backend_, model_, prompt);
+  EXPECT_EQ(run.reused, 0);
+  expect_same(run, run_alone(model_, prompt));
+}
+
+TEST_P(Generating, DoesWithoutAStore) {
+  const Ids prompt = model_.many_ids(600);
+  backend_.fail(Error{ErrorCode::kIo, "gone"});
+  const StoreRun run = run_from(backend_, model_, prompt);
+  EXPECT_FALSE(run.looked_up);
+  ASSERT_TRUE(run.put.error);
+  EXPECT_EQ(run.put.error->message, "gone");
+  EXPECT_EQ(run.put.new_blocks, 0);
+  expect_same(run, run_alone(model_, prompt));
+}
+
+// The state at a prompt's last border, and at those that are far apart.
+TEST_P(Generating, PutsStatesWhereTheyCanBeUsed) {
+  const Ids prompt = model_.many_ids(1400);
+  const StoreRun first = run_from(backend_, model_, prompt, {.checkpoint_tokens = 512});
+  EXPECT_EQ(first.put.states, keeps_state() ? 3 : 0);  // 512, 1024, 1280
+  EXPECT_EQ(first.put.new_blocks, 5);
+  for (const std::size_t n : {1100, 1300}) {
+    const Ids other = changed_from(prompt, n, n + 50);
+    const StoreRun run = run_from(backend_, model_, other, {.checkpoint_tokens = 512});
+    EXPECT_EQ(run.reused, n == 1100 ? 1024 : 1280);
+    expect_same(run, run_alone(model_, other));
+  }
+}
+
+TEST(BackgroundPut, LeavesBlocksInTheCacheWhileTheStoreIsSlow) {
+  const StoreModel model("qwen3_5");
+  FaultyBackend backend;
+  backend.close_gate();
+  const Ids prompt = model.many_ids(1400);
+  const auto open = [&] {
+    backend.open_gate();
+    return true;
+  };
+  const StoreRun run = run_from(backend, model, prompt, {.queue_bytes = 1, .goes_on = open});
+  EXPECT_EQ(run.put.left_blocks, 0);
+  EXPECT_EQ(run.put.new_blocks, 5);
+  EXPECT_EQ(run.put.states, 1);
+  expect_same(run, run_alone(model, prompt));
+  EXPECT_EQ(run_from(backend, model, prompt).reused, 1280);
+}
+
+TEST(BackgroundPut, EndsWhenNobodyWantsToWait) {
+  const StoreModel model("llama");
+  FaultyBackend backend;
+  backend.close_gate();
+  const Ids prompt = model.many_ids(1400);
+  const auto leave = [&] {
+    backend.open_gate();  // what is on its way comes to an end
+    return false;
+  };
+  const StoreRun run = run_from(backend, model, prompt, {.queue_bytes = 1, .goes_on = leave});
+  EXPECT_GT(run.put.left_blocks, 0);
+  EXPECT_FALSE(run.put.error);
+  expect_same(run, run_alone(model, prompt));
+  expect_same(run_from(backend, model, prompt), run);
+}
+
+TEST(BackgroundPut, GivesUpAfterTheFirstError) {
+  const StoreModel model("llama");
+  FaultyBackend backend;
+  backend.fail_puts_after(2, Error{ErrorCode::kTooLarge, "the store is full"});
+  const Ids prompt = model.many_ids(1400);
+  const StoreRun run = run_from(backend, model, prompt, {.queue_bytes = 1});
+  ASSERT_TRUE(run.put.error);
+  EXPECT_EQ(run.put.error->code, ErrorCode::kTooLarge);
+  EXPECT_GT(run.put.left_blocks, 0);
+  expect_same(run, run_alone(model, prompt));
+  // What is there in part is no harm to who comes next.
+  backend.fail_puts_after(1000, Error{ErrorCode::kTooLarge, "the store is full"});
+  expect_same(run_from(backend, model, prompt), run);
+  EXPECT_EQ(run_from(backend, model, prompt).reused, 1280);
+}
+
+TEST(BackgroundPut, TakesBlocksThatNobodyKeeps) {
+  const StoreModel model("llama");
+  FaultyBackend backend;
+  backend.close_gate();
+  model::Decoder decoder = model.decoder();
+  cache::Cache cache = model.empty();
+  const Ids prompt = model.many_ids(800);
+  must(decoder.prefill(cache, prompt));
+  const Bytes before = must(format::write_cache_bytes(cache, {}));
+  BackgroundPut put(backend, {});
+  put.watch(cache);
+  cache = must(cache::truncate(std::move(cache), 100));
+  backend.open_gate();
+  const BackgroundPutReport report =
+      put.finish(cache, std::chrono::minutes(1), [] { return true; });
+  EXPECT_EQ(report.new_blocks, 3);
+  EXPECT_EQ(run_from(backend, model, prompt).reused, 768);
+}
+
+TEST(BackgroundPut, PutsNothingOfAShortPrompt) {
+  const StoreModel model("llama");
+  FaultyBackend backend;
+  run_from(backend, model, model.many_ids(200));
+  EXPECT_THAT(backend.keys(""), IsEmpty());
+}
+
+}  // namespace
+}  // namespace tqcache::store
