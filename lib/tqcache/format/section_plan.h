@@ -28,8 +28,9 @@ inline SectionKey key_of(const SectionInfo& section) {
 
 std::uint64_t count_sections(const std::vector<LayerInfo>& layers, std::int64_t n_tokens);
 
-// Token block by token block, in it layer by layer, keys before values; then all arrays. So a
-// longer cache only adds sections behind those it has.
+// Token block by token block, in it layer by layer, keys before values; then all arrays. Rotating
+// layers with sides have the blocks that their window touches. So a longer cache adds sections
+// behind those it has, and loses some that windows have left.
 std::vector<SectionKey> plan_sections(const std::vector<LayerInfo>& layers, std::int64_t n_tokens);
 
 // Where things stand in a packed section: a block of codes for every kv head, then rows of scales

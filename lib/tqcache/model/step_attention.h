@@ -38,7 +38,8 @@ class StepAttention {
   // included; 0: all.
   //
   // Shapes:   q, out [n_heads, head_dim]; the layer holds n_tokens >= 1 tokens.
-  // Requires: with a window, what it has is there and dense.
+  // Requires: with a window, what it has is there; what stands before it in its first block may be
+  //           anything finite.
   // Bytes:    identical for any number of threads; not on another kind of CPU.
   void attend(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t window,
               std::span<const float> q, std::span<float> out, const Workers& workers);
