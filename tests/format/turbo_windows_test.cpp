@@ -21,6 +21,7 @@ using testing::IsEmpty;
 // A window of 300 tokens beside full attention.
 CacheBuilder windowed(std::int64_t n_tokens) {
   CacheBuilder builder(n_tokens);
+  builder.center(cache::Centring::kPostRope);
   builder.turbo_rotating({{1, 32}, 300, 0}, 4, 3).dense({1, 4});
   return builder;
 }
