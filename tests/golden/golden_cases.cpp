@@ -209,9 +209,9 @@ cache::Cache rotating() {
 
 // Windows that begin in a packed block, in the dense tail, and with the first token; dense keys.
 cache::Cache turbo_rotating() {
-  return GoldenBuilder(21, 600)
+  return GoldenBuilder(21, 530)
       .turbo_rotating({{1, 32}, 300, 0}, coded(mse(2)), coded(mse(3), Centring::kPostRope))
-      .turbo_rotating({{2, 32}, 50, 0}, coded(mse(2), Centring::kPreRope), coded(mse(2)))
+      .turbo_rotating({{2, 32}, 10, 0}, coded(mse(2), Centring::kPreRope), coded(mse(2)))
       .attention({1, 4}, dense_as(Dtype::kF16), dense_as(Dtype::kF16))
       .turbo_rotating({{1, 32}, 1024, 0}, coded(mse(2), Centring::kPreRope), coded(mse(2)))
       .turbo_rotating({{1, 32}, 100, 0}, dense_as(Dtype::kBF16),
