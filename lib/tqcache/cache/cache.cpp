@@ -193,7 +193,8 @@ Result<void> validate_rotating(const ArraysLayer& layer, const Window& window,
 
 Result<void> validate_window_side(const Side& side, const NamedArray& array,
                                   const SideContext& context) {
-  if (dense_dtype(side) != array.dtype || !array.data.empty()) return corrupt("rows of another kind");
+  const bool is_alike = dense_dtype(side) == array.dtype && array.data.empty();
+  if (!is_alike) return corrupt("rows of another kind");
   if (const auto* turbo = std::get_if<TurboSide>(&side)) {
     if (turbo->n_sinks != 0) return corrupt("sink tokens in a window");
     return validate_turbo(*turbo, context);
@@ -236,15 +237,13 @@ Result<void> validate_layer(const ArraysLayer& layer, std::int64_t n_tokens, con
   return {};
 }
 
-// Of an open window its tokens count, though its first block may have more, and packed blocks.
+// Of a dense side only the tokens of the window are used.
 ByteCount byte_count_of_rows(const Side& side, const Window& window, std::int64_t n_tokens) {
-  const bool is_turbo = std::holds_alternative<TurboSide>(side);
-  const std::int64_t begin = window_begin(window, n_tokens);
   ByteCount bytes = byte_count(side, window.shape, n_tokens);
-  const std::int64_t n_before = is_turbo ? 0 : begin;
-  bytes.used -= static_cast<std::uint64_t>(n_before * window.shape.n_kv_heads *
-                                           window.shape.head_dim) *
-                dtype_size(dense_dtype(side));
+  if (std::holds_alternative<TurboSide>(side)) return bytes;
+  const auto n_before = static_cast<std::uint64_t>(window_begin(window, n_tokens));
+  const auto row = static_cast<std::uint64_t>(window.shape.n_kv_heads * window.shape.head_dim);
+  bytes.used -= n_before * row * dtype_size(dense_dtype(side));
   return bytes;
 }
 

@@ -55,8 +55,8 @@ inline std::span<const float> mean_of_head(const Mean& mean, HeadShape shape,
 // ones if there are no more than 32, otherwise 32 of them, evenly spread and the first among them.
 // So who streams a cache reads a bounded part of it twice.
 //
-// Of a sliding window that begins with token `begin`, those that lie in it whole; if there are none,
-// full ones that it begins in.
+// Of a sliding window that begins with token `begin`, those that lie in it whole; if there are
+// none, full ones that it begins in.
 std::vector<std::int64_t> mean_blocks(std::int64_t n_tokens, std::int64_t begin = 0);
 
 // The mean of the tokens in some full blocks of a side, but for its first `n_sinks` tokens and

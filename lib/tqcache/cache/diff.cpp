@@ -165,8 +165,7 @@ bool has_rows_to_compare(const ArraysLayer& a, std::int64_t n_a, const ArraysLay
 }
 
 // Leaves `a` of the pair null when there are none. `pair` refers to itself and to the layers.
-void find_rows(const Layer& a, std::int64_t n_a, const Layer& b, std::int64_t n_b,
-               RowsPair& pair) {
+void find_rows(const Layer& a, std::int64_t n_a, const Layer& b, std::int64_t n_b, RowsPair& pair) {
   if (std::holds_alternative<AttentionLayer>(a)) {
     pair.a = &std::get<AttentionLayer>(a);
     pair.b = &std::get<AttentionLayer>(b);

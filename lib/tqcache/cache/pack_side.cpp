@@ -17,7 +17,7 @@ struct FullBlocks {
   std::int64_t end;
 
   FullBlocks(const PackJob& job, std::int64_t n_tokens)
-      : first(job.begin / kTokenBlock), end(std::max(first, n_tokens / kTokenBlock)) {}
+      : first(job.begin / kTokenBlock), end(n_tokens / kTokenBlock) {}
 };
 
 FullBlock full_block(const PackJob& job, const DenseSide& dense, std::int64_t index) {

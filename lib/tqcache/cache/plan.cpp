@@ -205,7 +205,9 @@ class LayerPlanner {
  public:
   LayerPlanner(const Cache& cache, const ConvertOptions& options)
       : cache_(cache), options_(options) {
-    for (const Layer& layer : cache.layers) n_packed_ += packed_layer(layer, options.windows) ? 1 : 0;
+    n_packed_ = std::ranges::count_if(cache.layers, [&](const Layer& layer) {
+      return packed_layer(layer, options.windows).has_value();
+    });
   }
 
   // Plans: [2], of the layer's sides; they stay as they are unless the layer is to be packed.

@@ -47,8 +47,8 @@ inline constexpr float kMaxStepWeight = 8;
 // What becomes of sliding windows. One that is turbo already stays so in any case.
 enum class WindowForm {
   kAsTheyAre,
-  // Packed as full attention is, without sink tokens and maps; but keys are not centred, since in some models
-  // (Gemma 3) those of windows turn otherwise than the cache's RoPE says.
+  // Packed as full attention is, without sink tokens and maps; but keys are not centred, since in
+  // some models (Gemma 3) those of windows turn otherwise than the cache's RoPE says.
   kTurbo,
   kTurboCentred,  // the same, keys centred as well: for models with one RoPE
 };
@@ -65,8 +65,8 @@ struct ConvertOptions {
 };
 
 // What convert() makes of each layer: [n_layers, 2], keys before values. Sides that stay as they
-// are, windows that do and arrays layers have dense plans. In the others all is settled: head_dim, how many channels
-// are loud, and the centring that the side really gets.
+// are, windows that do and arrays layers have dense plans. In the others all is settled: head_dim,
+// how many channels are loud, and the centring that the side really gets.
 //
 // Looks at what sides are and not at their values: a cache without its token blocks will do.
 // Errors: kInvalidArgument (bits, sinks, boundary layers or weights out of range; weights of

@@ -148,8 +148,8 @@ Result<TurboBlock> pack_block(const TurboSide& side, const FullBlock& block, uns
   return TurboBlock{SharedBytes(std::move(packed))};
 }
 
-Result<void> pack_full_tail(Side& side, HeadShape shape, std::int64_t n_tokens,
-                            unsigned n_threads, std::int64_t begin) {
+Result<void> pack_full_tail(Side& side, HeadShape shape, std::int64_t n_tokens, unsigned n_threads,
+                            std::int64_t begin) {
   auto* turbo = std::get_if<TurboSide>(&side);
   if (turbo == nullptr || turbo->tail.blocks.empty() || n_tokens % kTokenBlock != 0) return {};
   const FullBlock block = full_tail(*turbo, shape, begin);

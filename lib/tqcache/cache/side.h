@@ -68,8 +68,8 @@ const AlignedBytes& dense_block(const Side& side, std::int64_t block);
 // called before append(), so that the side's tail has room. If this is the side's first packed
 // block, its mean and its loud channels become the side's, unless those are fixed already.
 //
-// Requires: the side holds `n_tokens` tokens. Of a sliding window `begin` is the first that it still
-//           holds: what stands before it gets no codes, and counts for nothing.
+// Requires: the side holds `n_tokens` tokens. Of a sliding window `begin` is the first one in it;
+//           what stands before gets no codes, and counts for nothing.
 // Errors:   as pack_block(); the side is then as it was.
 Result<void> pack_full_tail(Side& side, HeadShape shape, std::int64_t n_tokens, unsigned n_threads,
                             std::int64_t begin = 0);

@@ -57,13 +57,12 @@ void decode_run(const Side& side, HeadShape shape, const Run& run, AlignedFloats
   values.resize(to_size(kTokenBlock * shape.head_dim));
   read_block(side, shape, (run.block + 1) * kTokenBlock, run.block, run.kv_head, values);
   const std::size_t value_bytes = dtype_size(dense_dtype(side));
-  const std::size_t first =
-      run.block_offset / value_bytes - to_size(run.kv_head) * values.size();
+  const std::size_t first = run.block_offset / value_bytes - to_size(run.kv_head) * values.size();
   store_f32(dense_dtype(side), std::span(values).subspan(first, run.bytes / value_bytes), out);
 }
 
-// Gives the memory of the blocks before `n_left` back. Those further on were left when they were few
-// tokens older.
+// Gives the memory of the blocks before `n_left` back. Those further on were left when they were
+// few tokens older.
 void leave_blocks(Side& side, std::int64_t n_left) {
   if (auto* turbo = std::get_if<TurboSide>(&side)) {
     auto& packed = turbo->packed;

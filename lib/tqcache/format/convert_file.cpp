@@ -1,6 +1,5 @@
 #include "tqcache/format/convert_file.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -127,8 +126,8 @@ class Conversion {
   ContainerContent content(ByteCounter& counter) {
     ContainerContent content{describe(target_, {}), {}};
     // A copy: the writer changes those of the manifest while others are made.
-    content.make_section = [this, sections = content.manifest.sections](
-                               std::size_t i) -> Result<SharedBytes> {
+    content.make_section =
+        [this, sections = content.manifest.sections](std::size_t i) -> Result<SharedBytes> {
       const auto origin = number_of(key_of(sections[i]));
       if (!origin) return take_from_window(sections[i]);
       return sections[i].packed && !section(*origin).packed ? pack(*origin) : carry_over(*origin);
@@ -172,8 +171,7 @@ class Conversion {
     }
     cache::TurboSide& turbo = std::get<cache::TurboSide>(side);
     const std::int64_t n_tokens = target_.n_tokens();
-    const std::int64_t n_full = std::max(n_tokens / cache::kTokenBlock,
-                                         begin_of(layer) / cache::kTokenBlock);
+    const std::int64_t n_full = n_tokens / cache::kTokenBlock;
     turbo.packed.resize(to_size(n_full));
     turbo.tail.blocks.resize(to_size(cache::block_count(n_tokens) - n_full));
     jobs_.push_back({layer, name, plan.outlier_policy,
@@ -228,8 +226,7 @@ class Conversion {
     const auto no_progress = [](std::uint64_t) -> Result<void> { return {}; };
     for (const cache::PackJob& side :
          cache::pack_jobs(target_.layers[job.layer], job.layer, job.plans, n_tokens)) {
-      auto packed =
-          cache::pack_side(side, n_tokens, options_.n_threads, *maker_, no_progress);
+      auto packed = cache::pack_side(side, n_tokens, options_.n_threads, *maker_, no_progress);
       if (!packed) return in_context(side.name, std::move(packed).error());
     }
     return {};

@@ -117,8 +117,7 @@ Result<void> DenseSections::read_window(std::size_t section, AlignedBytes& raw) 
   const SectionInfo& info = manifest_.sections[section];
   const LayerInfo& layer = manifest_.layers[static_cast<std::size_t>(info.layer)];
   const std::int64_t n_tokens = manifest_.n_tokens();
-  const std::int64_t begin =
-      cache::window_begin({layer.shape, layer.window, layer.keep}, n_tokens);
+  const std::int64_t begin = cache::window_begin({layer.shape, layer.window, layer.keep}, n_tokens);
   const std::size_t row = static_cast<std::size_t>(layer.shape.head_dim) *
                           dtype_size(layer.arrays[static_cast<std::size_t>(info.block)].dtype);
   const auto bytes_of = [&](std::int64_t n) { return static_cast<std::size_t>(n) * row; };

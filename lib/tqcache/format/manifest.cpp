@@ -11,9 +11,7 @@ namespace tqcache::format {
 
 bool is_attention(const LayerInfo& layer) { return layer.cache_type_id == kAttentionType; }
 bool is_rotating(const LayerInfo& layer) { return layer.cache_type_id == kRotatingType; }
-bool is_turbo_rotating(const LayerInfo& layer) {
-  return layer.cache_type_id == kTurboRotatingType;
-}
+bool is_turbo_rotating(const LayerInfo& layer) { return layer.cache_type_id == kTurboRotatingType; }
 bool has_sides(const LayerInfo& layer) { return is_attention(layer) || is_turbo_rotating(layer); }
 
 std::int64_t first_block(const LayerInfo& layer, std::int64_t n_tokens) {

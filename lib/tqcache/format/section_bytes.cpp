@@ -173,8 +173,7 @@ class SideMaker {
   Result<cache::Side> make_empty(const LayerInfo& layer, SideName name, std::size_t n_packed) {
     const SideInfo& info = side_of(layer, name);
     if (!is_turbo(info)) {
-      return cache::Side(
-          cache::DenseSide{info.dense_dtype, std::vector<AlignedBytes>(n_blocks_)});
+      return cache::Side(cache::DenseSide{info.dense_dtype, std::vector<AlignedBytes>(n_blocks_)});
     }
     cache::DenseSide dense{info.dense_dtype, std::vector<AlignedBytes>(n_blocks_ - n_packed)};
     TQC_TRY_ASSIGN(codec::HeadCodec codec,
