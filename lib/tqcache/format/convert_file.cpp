@@ -2,10 +2,10 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -182,13 +182,10 @@ class Conversion {
   // Where sections stand in the source's table.
   void number_sections() {
     const std::vector<SectionInfo>& sections = source_.manifest().sections;
-    for (std::size_t i = 0; i < sections.size(); ++i) {
-      const SectionKey key = key_of(sections[i]);
-      numbers_[{key.layer, key.side, key.block}] = i;
-    }
+    for (std::size_t i = 0; i < sections.size(); ++i) numbers_[key_of(sections[i])] = i;
   }
   std::optional<std::size_t> number_of(const SectionKey& key) const {
-    const auto found = numbers_.find({key.layer, key.side, key.block});
+    const auto found = numbers_.find(key);
     if (found == numbers_.end()) return std::nullopt;
     return found->second;
   }
@@ -233,10 +230,9 @@ class Conversion {
   }
 
   Result<SharedBytes> take_from_window(const SectionInfo& section) const {
-    AlignedBytes scratch;
-    const ByteView bytes = section_bytes(target_, section, scratch);
-    if (scratch.empty()) scratch.assign(bytes.begin(), bytes.end());
-    return SharedBytes(std::move(scratch));
+    const auto copy = std::make_shared<AlignedBytes>();
+    const ByteView bytes = section_bytes(target_, section, *copy);
+    return SharedBytes(copy, bytes);
   }
 
   Result<void> read_sample(const SideJob& job, std::vector<AlignedBytes>& blocks) const {
@@ -286,8 +282,7 @@ class Conversion {
   std::vector<SideJob> jobs_;
   std::vector<WindowJob> windows_;
   std::optional<cache::SideMaker> maker_;
-  // Of sections of the source, by layer, side and block.
-  std::map<std::tuple<std::int64_t, SideName, std::int64_t>, std::size_t> numbers_;
+  std::map<SectionKey, std::size_t> numbers_;  // of sections of the source
   Pool<AlignedBytes> buffers_;
 };
 

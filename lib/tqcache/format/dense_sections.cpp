@@ -3,7 +3,6 @@
 #include <cstring>
 #include <map>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "tqcache/base/dtype.h"
@@ -47,10 +46,6 @@ SectionKey dense_key(const SectionInfo& section, const std::vector<LayerInfo>& l
   return {key.layer, SideName::kArray, static_cast<std::int64_t>(key.side)};
 }
 
-std::tuple<std::int64_t, SideName, std::int64_t> order_key(const SectionKey& key) {
-  return {key.layer, key.side, key.block};
-}
-
 // Rows of a kv head that stand behind each other, from a block's to a window's.
 struct RowsCopy {
   std::size_t n_heads;
@@ -78,14 +73,14 @@ Result<DenseSections> DenseSections::make(const SectionSource& source) {
 DenseSections::DenseSections(const SectionSource& source, cache::Cache decoders)
     : source_(&source), decoders_(std::move(decoders)), manifest_(source.manifest()) {
   const std::vector<SectionInfo>& sections = source.manifest().sections;
-  std::map<std::tuple<std::int64_t, SideName, std::int64_t>, std::vector<std::size_t>> origins;
+  std::map<SectionKey, std::vector<std::size_t>> origins;
   for (std::size_t i = 0; i < sections.size(); ++i) {
-    origins[order_key(dense_key(sections[i], source.manifest().layers))].push_back(i);
+    origins[dense_key(sections[i], source.manifest().layers)].push_back(i);
   }
   for (LayerInfo& layer : manifest_.layers) make_dense(layer, manifest_.n_tokens());
   manifest_.sections.clear();
   for (const SectionKey& key : plan_sections(manifest_.layers, manifest_.n_tokens())) {
-    origins_.push_back(origins[order_key(key)]);
+    origins_.push_back(origins[key]);
     const LayerInfo& before = source.manifest().layers[static_cast<std::size_t>(key.layer)];
     const bool is_one = !is_turbo_rotating(before);
     SectionInfo section = is_one ? sections[origins_.back().front()] : SectionInfo{};

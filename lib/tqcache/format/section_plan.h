@@ -6,6 +6,7 @@
 //
 // Spec: docs/format.md §4.5 and §6.
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -18,8 +19,8 @@ namespace tqcache::format {
 struct SectionKey {
   std::int64_t layer = 0;
   SideName side = SideName::kKeys;
-  std::int64_t block = 0;  // token block, or the index of the array
-  bool operator==(const SectionKey&) const = default;
+  std::int64_t block = 0;                               // token block, or the index of the array
+  auto operator<=>(const SectionKey&) const = default;  // not the order in a file
 };
 
 inline SectionKey key_of(const SectionInfo& section) {
