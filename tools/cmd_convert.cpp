@@ -171,7 +171,9 @@ void tell_fallback(const Console& console, const format::Manifest& info,
   const cache::SidePlan& keys = options.keys;
   if (options.keep_all || keys.dense || keys.center != cache::Centring::kPreRope) return;
   for (const format::LayerInfo& layer : info.layers) {
-    if (!is_attention(layer) || is_turbo(layer.k)) continue;
+    const bool is_centred_window =
+        is_rotating(layer) && options.windows == cache::WindowForm::kTurboCentred;
+    if (!(is_attention(layer) || is_centred_window) || is_turbo(layer.k)) continue;
     const auto got = cache::key_centring(keys.center, info.identity.rope, layer.shape.head_dim);
     if (got == keys.center) continue;
     note(console,

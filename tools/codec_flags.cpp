@@ -391,6 +391,13 @@ void add_codec_flags(CLI::App& app, CodecFlags& flags) {
                  "The first and last N layers get BITS bits, 8 unless told otherwise")
       ->type_name("N[:BITS]")
       ->group("Codec");
+  app.add_option("--windows", flags.windows,
+                 "Sliding windows: keep as they are; turbo: packed, too; turbo:center: their keys "
+                 "centred as well, for models with one RoPE (not Gemma 3)")
+      ->type_name("WORD")
+      ->check(CLI::IsMember(words_of(cache::kWindowWords)).description(""))
+      ->group("Codec")
+      ->capture_default_str();
   SideFlagAdder(app, "key-").add_all(flags.keys);
   SideFlagAdder(app, "value-").add_all(flags.values);
   add_quality_flag(app, flags);
@@ -415,6 +422,7 @@ Result<cache::ConvertOptions> convert_options(const CodecFlags& flags) {
   TQC_TRY(apply(SideChoices(flags.both, flags.keys, "key-"), options.keys));
   TQC_TRY(apply(SideChoices(flags.both, flags.values, "value-"), options.values));
   TQC_TRY_ASSIGN(options.boundary, parse_boundary(flags.boundary_layers));
+  options.windows = value_of(cache::kWindowWords, flags.windows);
   return options;
 }
 

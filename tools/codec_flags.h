@@ -12,6 +12,7 @@
 #include <string>
 
 #include "tqcache/base/result.h"
+#include "tqcache/cache/codec_words.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/cache/presets.h"
 
@@ -41,6 +42,7 @@ struct CodecFlags {
   std::optional<std::string> quality;        // cache/presets.h; likewise
   std::string preset{cache::kDefaultPreset};
   std::string boundary_layers;  // "N" or "N:BITS"; empty: none
+  std::string windows{cache::word_of(cache::kWindowWords, cache::WindowForm::kAsTheyAre)};
   SideFlags both;
   SideFlags keys;
   SideFlags values;

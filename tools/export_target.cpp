@@ -143,7 +143,7 @@ std::vector<std::string> losses_of(Target target, const format::Manifest& cache)
   std::vector<std::string> losses;
   if (target == Target::kTqkv) return losses;
   const auto is_packed = [](const format::LayerInfo& layer) {
-    return is_attention(layer) && (is_turbo(layer.k) || is_turbo(layer.v));
+    return is_turbo(layer.k) || is_turbo(layer.v);
   };
   if (std::ranges::any_of(cache.layers, is_packed)) {
     losses.emplace_back("packed keys and values are written as what they decode to");

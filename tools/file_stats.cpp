@@ -2,16 +2,13 @@
 
 #include <algorithm>
 
-#include "tqcache/format/type_names.h"
-
 namespace tqcache::cli {
 namespace {
 
 // Tokens of which a layer holds keys and values.
 std::int64_t tokens_in(const format::LayerInfo& layer, std::int64_t n_tokens) {
   if (is_attention(layer)) return n_tokens;
-  if (layer.cache_type_id != format::kRotatingType) return 0;
-  return std::min(layer.window, n_tokens);
+  return std::min(layer.window, n_tokens);  // of arrays layers none
 }
 
 std::uint64_t& part_of(const format::SectionInfo& section, PartBytes& parts) {

@@ -78,14 +78,14 @@ Json layer_json(const LayerGroup& group) {
     json["n_kv_heads"] = layer.shape.n_kv_heads;
     json["head_dim"] = layer.shape.head_dim;
   }
-  if (is_attention(layer)) {
+  if (layer.window > 0) {
+    json["window"] = layer.window;
+    json["keep"] = layer.keep;
+  }
+  if (has_sides(layer)) {
     json["k"] = side_json(layer.k);
     json["v"] = side_json(layer.v);
     return json;
-  }
-  if (layer.cache_type_id == format::kRotatingType) {
-    json["window"] = layer.window;
-    json["keep"] = layer.keep;
   }
   json["arrays"] = arrays_json(layer.arrays);
   return json;

@@ -80,16 +80,20 @@ std::string array_text(const format::ArrayInfo& array) {
 }
 
 std::string state_text(const format::LayerInfo& layer) {
-  if (is_attention(layer)) {
-    return fmt::format("attention, {} kv heads of {}: k {}, v {}", layer.shape.n_kv_heads,
-                       layer.shape.head_dim, side_text(layer.k), side_text(layer.v));
+  const std::string heads =
+      fmt::format("{} kv heads of {}", layer.shape.n_kv_heads, layer.shape.head_dim);
+  if (has_sides(layer)) {
+    const std::string kind = is_attention(layer)
+                                 ? "attention"
+                                 : fmt::format("rotating, window of {} tokens", layer.window);
+    return fmt::format("{}, {}: k {}, v {}", kind, heads, side_text(layer.k), side_text(layer.v));
   }
   std::vector<std::string> arrays;
   for (const format::ArrayInfo& array : layer.arrays) arrays.push_back(array_text(array));
   const std::string all = fmt::format("{}", fmt::join(arrays, ", "));
-  if (layer.cache_type_id != format::kRotatingType) return "arrays: " + all;
-  return fmt::format("rotating, window of {} tokens ({} kept for good), {} kv heads of {}: {}",
-                     layer.window, layer.keep, layer.shape.n_kv_heads, layer.shape.head_dim, all);
+  if (!is_rotating(layer)) return "arrays: " + all;
+  return fmt::format("rotating, window of {} tokens ({} kept for good), {}: {}", layer.window,
+                     layer.keep, heads, all);
 }
 
 std::string layer_text(const LayerGroup& group) {

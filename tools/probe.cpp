@@ -87,9 +87,9 @@ std::optional<int> fewest_bits(const cache::Cache& cache) {
     fewest = std::min(fewest.value_or(codec::kMaxBits), least_bits(turbo->codec));
   };
   for (const cache::Layer& layer : cache.layers) {
-    if (const auto* attention = std::get_if<cache::AttentionLayer>(&layer)) {
-      look(attention->k);
-      look(attention->v);
+    if (const cache::AttentionLayer* rows = cache::rows_of(layer)) {
+      look(rows->k);
+      look(rows->v);
     }
   }
   return fewest;

@@ -33,6 +33,7 @@ void expect_same(const ConvertOptions& a, const ConvertOptions& b) {
     EXPECT_EQ(a.values, b.values);
   }
   EXPECT_EQ(a.weights, b.weights);
+  EXPECT_EQ(a.windows, b.windows);
   EXPECT_EQ(a.boundary.n, b.boundary.n);
   if (a.boundary.n > 0) {
     EXPECT_EQ(a.boundary.bits, b.boundary.bits);
@@ -112,6 +113,10 @@ TEST(Configuration, SaysWhatIsAroundTheSides) {
   EXPECT_EQ(options.values.outlier_policy, OutlierPolicy::kRollingVariance);
   EXPECT_EQ(options.keys.outlier_policy, OutlierPolicy::kCalibrationVariance);
   EXPECT_EQ(parse("boundary=3").boundary.bits, 8);
+  EXPECT_EQ(options.windows, WindowForm::kAsTheyAre);
+  EXPECT_EQ(parse("windows=keep").windows, WindowForm::kAsTheyAre);
+  EXPECT_EQ(parse("k8v4,windows=turbo").windows, WindowForm::kTurbo);
+  EXPECT_EQ(parse("windows=turbo:center").windows, WindowForm::kTurboCentred);
   EXPECT_EQ(parse("turbo4,rotation=dense").keys.codec.rotation, RotationKind::kDenseQr);
   EXPECT_EQ(parse("prod4,residual=orthogonal").values.codec.residual, RotationKind::kDenseQr);
 }
@@ -188,6 +193,8 @@ TEST(Configuration, RefusesWhatItDoesNotKnow) {
       {"boundary=2:9", {"boundary=2:9"}},
       {"boundary=2:", {"boundary=2:"}},
       {"boundary=2000", {"boundary=2000"}},
+      {"windows=dense", {"windows=dense", "dense is none of keep, turbo, turbo:center"}},
+      {"k.windows=turbo", {"k.windows=turbo: not one of"}},
       {"sink=257", {"sink=257: 257 is not 0 to 256"}},
       {"sink=-1", {"sink=-1: -1 is not 0 to 256"}},
       {"center=mean", {"mean is none of pre-rope, post-rope, none"}},
@@ -255,6 +262,8 @@ TEST(ConfigurationText, IsTheShortestThatMeansTheSame) {
   expect_text(parse("turbo3,center=none,boundary=2"), "turbo3,boundary=2,center=none");
   expect_text(parse("boundary=1:6"), "boundary=1:6");
   expect_text(parse("boundary=0:6"), "turbo4");
+  expect_text(parse("windows=keep"), "turbo4");
+  expect_text(parse("turbo4,sink=4,windows=turbo"), "windows=turbo,sink=4");
   expect_text(parse("turbo4,k.center=none"), "k.center=none");
 }
 
@@ -262,8 +271,8 @@ TEST(ConfigurationText, IsReadToTheSameOptions) {
   for (const std::string text :
        {"k=mixed:3:32:5,v=affine:4:32,outliers=rolling_variance", "prod3,residual=orthogonal",
         "turbo2,rotation=dense,seed=18446744073709551615", "k=mse:1,v=prod:8,scale=norm",
-        "k=affine:3:128,v=dense,boundary=1024:1", "k8v4,k.rounds=3,v.scale=raw,sink=256",
-        "k=trellis:0.2333:map,v=trellis:0.5,v.rounds=2",
+        "k=affine:3:128,v=dense,boundary=1024:1,windows=turbo:center",
+        "k8v4,k.rounds=3,v.scale=raw,sink=256", "k=trellis:0.2333:map,v=trellis:0.5,v.rounds=2",
         "k=trellis:0.25:map,v=trellis:0.25:map,sink=4,k.weights=0.8:1.25,v.weights=1:0",
         "k=trellis:0.25,v=dense,k.weights=0.333", "turbo2.5,k.outliers=rolling_variance,v.seed=0",
         "affine4,center=pre-rope", "prod4,scale=unbiased,k.center=none,v.center=post-rope"}) {

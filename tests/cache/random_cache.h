@@ -7,6 +7,7 @@
 
 #include "tqcache/cache/cache.h"
 #include "tqcache/cache/convert.h"
+#include "tqcache/cache/window_rows.h"
 
 namespace tqcache::test {
 
@@ -36,18 +37,28 @@ inline cache::ConvertOptions centred(cache::Centring center) {
   return options_of_bits(4, 4, center);
 }
 
-// Appends tokens as a decoder does: block by block, a full tail packed first.
+// A turbo window; otherwise null.
+inline cache::ArraysLayer* turbo_window(cache::Layer& layer) {
+  auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
+  return arrays != nullptr && cache::is_turbo_window(*arrays) ? arrays : nullptr;
+}
+
+// Appends tokens as a decoder does: block by block, a full tail packed first; also to windows that
+// are turbo.
 inline void append_tokens(cache::Cache& cache, std::mt19937& random, std::int64_t n) {
   while (n > 0) {
     const std::int64_t held = cache.n_tokens();
     const std::int64_t piece = std::min(n, cache::kTokenBlock - held % cache::kTokenBlock);
     for (cache::Layer& any : cache.layers) {
-      auto* layer = std::get_if<cache::AttentionLayer>(&any);
+      cache::ArraysLayer* const window = turbo_window(any);
+      auto* layer = window ? &*window->rows : std::get_if<cache::AttentionLayer>(&any);
       if (layer == nullptr) continue;
+      const std::int64_t begin = window ? cache::window_begin(*window->window, held) : 0;
       for (cache::Side* side : {&layer->k, &layer->v}) {
-        if (!cache::pack_full_tail(*side, layer->shape, held, 1)) std::abort();
+        if (!cache::pack_full_tail(*side, layer->shape, held, 1, begin)) std::abort();
         cache::append(*side, layer->shape, held, random_rows(random, piece, layer->shape));
       }
+      if (window) cache::advance_window(*window, held + piece);
     }
     for (std::int64_t i = 0; i < piece; ++i) {
       cache.tokens.push_back(static_cast<std::int32_t>((held + i) % 1000));

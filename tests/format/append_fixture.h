@@ -27,7 +27,7 @@ inline void grow(cache::Cache& cache, std::mt19937& random, std::int64_t n) {
   append_tokens(cache, random, n);
   for (cache::Layer& any : cache.layers) {
     auto* const layer = std::get_if<cache::ArraysLayer>(&any);
-    if (layer == nullptr) continue;
+    if (layer == nullptr || cache::is_turbo_window(*layer)) continue;
     for (cache::NamedArray& array : layer->arrays) {
       if (layer->window) array.shape = cache::window_array_shape(*layer->window, cache.n_tokens());
       array.data.resize(element_count(array.shape).value() * dtype_size(array.dtype));

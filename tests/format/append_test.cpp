@@ -68,6 +68,12 @@ const std::vector<Kind>& kinds() {
        [](CacheBuilder& cache) {
          cache.turbo({1, 32}, 4, 3).arrays().dense({1, 4}).rotating({{1, 8}, 300, 4});
        }},
+      {"Windows",
+       [](CacheBuilder& cache) {
+         cache.turbo_rotating({{1, 32}, 300, 0}, 4, 3).turbo({1, 32}, 2, 16);
+         cache.center(cache::Centring::kPreRope).turbo_rotating({{1, 64}, 40, 0}, 2, 2);
+         cache.turbo_rotating({{1, 32}, 100, 0}, 16, 2, Dtype::kBF16, Dtype::kF32);
+       }},
       {"NoLayers", [](CacheBuilder&) {}},
   };
   return kKinds;

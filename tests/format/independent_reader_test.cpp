@@ -52,7 +52,7 @@ std::vector<float> values_of(const cache::Cache& cache, const CacheFileInfo& inf
 
 // The values of a packed section: [n_kv_heads, 256, head_dim].
 std::vector<float> decoded_values(const cache::Cache& cache, const SectionInfo& section) {
-  const auto& layer = std::get<0>(cache.layers[static_cast<std::size_t>(section.layer)]);
+  const auto& layer = *cache::rows_of(cache.layers[static_cast<std::size_t>(section.layer)]);
   const cache::Side& side = section.side == format::SideName::kKeys ? layer.k : layer.v;
   const auto head_values = static_cast<std::size_t>(cache::kTokenBlock * layer.shape.head_dim);
   std::vector<float> values(static_cast<std::size_t>(layer.shape.n_kv_heads) * head_values);
@@ -156,6 +156,17 @@ TEST_F(IndependentReader, ReadsTheSameFromEveryKindOfFile) {
                                                  .build());
     expect_read_alike(file_of(cache));
     expect_read_alike(file_of(cache, Compression::kPlanes));
+  }
+}
+
+TEST_F(IndependentReader, ReadsTurboWindows) {
+  for (const std::int64_t n_tokens : {0, 3, 256, 300, 600}) {
+    expect_read_alike(file_of(CacheBuilder(n_tokens)
+                                  .turbo_rotating({{1, 32}, 300, 0}, 2, 3)
+                                  .dense({1, 4})
+                                  .center(cache::Centring::kPreRope)
+                                  .turbo_rotating({{1, 64}, 40, 0}, 2, 16)
+                                  .build()));
   }
 }
 

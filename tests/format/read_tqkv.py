@@ -174,9 +174,11 @@ def name_side(side, shape):
 
 def name_layer(layer):
     parts = sized(layer.text(0))
-    if layer.text(0) == b"tqcache.attention.v1":
+    if layer.text(0) in (b"tqcache.attention.v1", b"tqcache.rotating.v2"):
         parts += u64(layer.scalar(1, "I")) + u64(layer.scalar(2, "I"))
         shape = layer.scalar(1, "I"), layer.scalar(2, "I")
+        if layer.text(0) == b"tqcache.rotating.v2":
+            parts += u64(layer.scalar(6, "I"))
         return parts + name_side(layer.table(3), shape) + name_side(layer.table(4), shape)
     if layer.text(0) == b"tqcache.rotating.v1":
         parts += b"".join(u64(layer.scalar(field, "I")) for field in (1, 2, 6, 7))
@@ -254,6 +256,29 @@ def check_window(layer, n_tokens):
     require([array.text(0) for array in arrays] == [b"keys", b"values"], "arrays of a window")
     shape = [heads, min(window, n_tokens), dim]
     require(all(array.numbers(2, "Q") == shape for array in arrays), "shape of a window")
+
+
+def check_turbo_window(layer):
+    """A rotating layer in token blocks."""
+    require(layer.scalar(6, "I") > 0 and layer.scalar(7, "I") == 0, "a window that is none")
+    sides = [layer.table(3), layer.table(4)]
+    require(any(side.table(2) for side in sides), "a turbo window of dense sides")
+    require(not any(side.scalar(6, "H") for side in sides), "sink tokens in a window")
+
+
+def planned_sections(layers, n_tokens):
+    """Layer, side and block of all sections, in their order."""
+    n_blocks, planned = (n_tokens + BLOCK - 1) // BLOCK, []
+    for block in range(n_blocks):
+        for i, layer in enumerate(layers):
+            window = layer.scalar(6, "I")
+            begin = n_tokens - min(window, n_tokens) if window else 0
+            if layer.table(3) and block >= begin // BLOCK:
+                planned += [(i, 0, block), (i, 1, block)]
+    for i, layer in enumerate(layers):
+        if not layer.table(3):
+            planned += [(i, 2, array) for array in range(len(layer.tables(5)))]
+    return planned
 
 
 def raw_blocks(frame):
@@ -459,6 +484,10 @@ def read(path):
     for layer in layers:
         if layer.text(0) == b"tqcache.rotating.v1":
             check_window(layer, len(tokens))
+        if layer.text(0) == b"tqcache.rotating.v2":
+            check_turbo_window(layer)
+    found = [(section["layer"], section["side"], section["block"]) for section in sections]
+    require(found == planned_sections(layers, len(tokens)), "other sections than the layers have")
     rows = []
     for section in sections:
         row = {key: section[key] for key in ("layer", "side", "block", "form")}

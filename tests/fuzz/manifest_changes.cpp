@@ -22,7 +22,7 @@ using format::SideInfo;
 constexpr std::string_view kTypes[] = {
     format::kAttentionType, format::kArraysType,     format::kRotatingType,    format::kDenseType,
     "tqcache.turbo_mse.v1", "tqcache.turbo_prod.v1", "tqcache.turbo_mixed.v1", "tqcache.affine.v1",
-    "tqcache.trellis.v1",   "tqcache.attention.v2"};
+    "tqcache.trellis.v1",   "tqcache.rotating.v2",   "tqcache.attention.v2"};
 
 // Most lists are kept short: long ones cost time and say nothing more.
 constexpr std::size_t kMostElements = 600;
@@ -249,8 +249,18 @@ void make_rotating(Chance& chance, LayerInfo& layer, std::int64_t n_tokens) {
   layer.arrays = {{"keys", Dtype::kF16, shape}, {"values", Dtype::kF16, shape}};
 }
 
+// A layer with sides becomes one of the newest tokens, or back.
+void turn_window(Chance& chance, LayerInfo& layer) {
+  const bool is_window = layer.cache_type_id == format::kTurboRotatingType;
+  layer.cache_type_id = is_window ? format::kAttentionType : format::kTurboRotatingType;
+  layer.window = is_window ? 0 : 1 + static_cast<std::int64_t>(chance.below(600));
+  layer.keep = 0;
+  if (is_window || chance.one_in(4)) return;
+  layer.k.n_sinks = layer.v.n_sinks = 0;
+}
+
 void change_layer(Chance& chance, LayerInfo& layer, std::int64_t n_tokens) {
-  switch (chance.below(9)) {
+  switch (chance.below(10)) {
     case 0:
       layer.cache_type_id = chance.one_of(kTypes);
       return;
@@ -262,6 +272,8 @@ void change_layer(Chance& chance, LayerInfo& layer, std::int64_t n_tokens) {
       return change_number(chance, chance.one_in(2) ? layer.window : layer.keep);
     case 4:
       return make_rotating(chance, layer, n_tokens);
+    case 9:
+      return turn_window(chance, layer);
     case 5:
       if (layer.arrays.empty()) {
         layer.arrays.push_back({"state", Dtype::kF32, {2, 3}});

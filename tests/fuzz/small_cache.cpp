@@ -10,6 +10,7 @@
 #include "support/gaussian.h"
 #include "tqcache/base/half.h"
 #include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache/window_rows.h"
 #include "tqcache/codec/codec_spec.h"
 
 namespace tqcache::fuzz {
@@ -164,6 +165,22 @@ cache::Side SmallCache::make_side(const SideChoice& choice, const LayerChoice& l
   return side;
 }
 
+// Sides as full attention has them, without the token blocks that the window has left.
+cache::ArraysLayer SmallCache::make_turbo_window(const LayerChoice& choice,
+                                                 std::int64_t n_tokens) const {
+  LayerChoice layer = choice;
+  layer.k.n_sinks = layer.v.n_sinks = 0;
+  cache::ArraysLayer made;
+  made.window = cache::Window{layer.shape, 16 * layer.window, 0};
+  made.rows = cache::AttentionLayer{layer.shape, make_side(layer.k, layer, true, n_tokens),
+                                    make_side(layer.v, layer, false, n_tokens)};
+  const auto shape = cache::window_array_shape(*made.window, n_tokens);
+  made.arrays.push_back({std::string(cache::kWindowKeys), layer.k.dtype, shape, {}});
+  made.arrays.push_back({std::string(cache::kWindowValues), layer.v.dtype, shape, {}});
+  cache::advance_window(made, n_tokens);
+  return made;
+}
+
 cache::Layer SmallCache::make_layer(const LayerChoice& layer, std::int64_t n_tokens) const {
   const auto array = [&](std::string name, Dtype dtype, std::vector<std::uint64_t> shape) {
     std::uint64_t count = 1;
@@ -186,6 +203,8 @@ cache::Layer SmallCache::make_layer(const LayerChoice& layer, std::int64_t n_tok
     arrays.arrays.push_back(array(std::string(cache::kWindowValues), layer.v.dtype, shape));
     return arrays;
   }
+  const bool is_turbo = layer.k.kind != 0 || layer.v.kind != 0;
+  if (layer.kind == 4 && is_turbo) return make_turbo_window(layer, n_tokens);
   return cache::AttentionLayer{layer.shape, make_side(layer.k, layer, true, n_tokens),
                                make_side(layer.v, layer, false, n_tokens)};
 }

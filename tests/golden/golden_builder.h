@@ -9,7 +9,9 @@
 #include "support/cache_builder.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/cache/convert.h"
+#include "tqcache/cache/pack_side.h"
 #include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache/window_rows.h"
 
 namespace tqcache::test {
 
@@ -89,6 +91,27 @@ class GoldenBuilder {
     return *this;
   }
 
+  // Requires: the window keeps no first tokens, and one of the sides is coded, without sink tokens.
+  GoldenBuilder& turbo_rotating(const cache::Window& window, const SideChoice& k,
+                                const SideChoice& v) {
+    cache::ArraysLayer layer;
+    layer.window = window;
+    layer.rows = cache::AttentionLayer{window.shape, window_rows(window, k.dtype),
+                                       window_rows(window, v.dtype)};
+    const auto shape = cache::window_array_shape(window, cache_.n_tokens());
+    layer.arrays.push_back({"keys", k.dtype, shape, {}});
+    layer.arrays.push_back({"values", v.dtype, shape, {}});
+    cache_.layers.emplace_back(std::move(layer));
+    const std::vector<cache::SidePlan> plans = {k.plan, v.plan};
+    cache::SideMaker maker(cache_.identity.rope);
+    const auto no_progress = [](std::uint64_t) -> Result<void> { return {}; };
+    for (const cache::PackJob& job :
+         cache::pack_jobs(cache_.layers.back(), 0, plans, cache_.n_tokens())) {
+      must(cache::pack_side(job, cache_.n_tokens(), 1, maker, no_progress));
+    }
+    return *this;
+  }
+
   GoldenBuilder& hide_tokens() {
     cache::hide_tokens(cache_);
     return *this;
@@ -102,6 +125,14 @@ class GoldenBuilder {
   cache::Cache build() { return std::move(cache_); }
 
  private:
+  // What stands before the window in its first block stays there.
+  cache::DenseSide window_rows(const cache::Window& window, Dtype dtype) {
+    cache::DenseSide rows = dense_side(window.shape, dtype);
+    const std::int64_t n_left = cache::first_window_block(window, cache_.n_tokens());
+    for (std::int64_t i = 0; i < n_left; ++i) rows.blocks[static_cast<std::size_t>(i)].clear();
+    return rows;
+  }
+
   cache::Side side(cache::HeadShape shape, const SideChoice& choice, codec::BlockOrder order) {
     cache::DenseSide dense = dense_side(shape, choice.dtype);
     if (choice.plan.dense) return dense;

@@ -207,6 +207,18 @@ cache::Cache rotating() {
       .build();
 }
 
+// Windows that begin in a packed block, in the dense tail, and with the first token; dense keys.
+cache::Cache turbo_rotating() {
+  return GoldenBuilder(21, 530)
+      .turbo_rotating({{1, 32}, 300, 0}, coded(mse(2)), coded(mse(3), Centring::kPostRope))
+      .turbo_rotating({{2, 32}, 10, 0}, coded(mse(2), Centring::kPreRope), coded(mse(2)))
+      .attention({1, 4}, dense_as(Dtype::kF16), dense_as(Dtype::kF16))
+      .turbo_rotating({{1, 32}, 1024, 0}, coded(mse(2), Centring::kPreRope), coded(mse(2)))
+      .turbo_rotating({{1, 32}, 100, 0}, dense_as(Dtype::kBF16),
+                      coded({.mode = Mode::kAffine, .bits = 4, .group_size = 32}))
+      .build();
+}
+
 cache::Cache appended() {
   return GoldenBuilder(17, 520)
       .attention({1, 32}, coded(mse(2), Centring::kPreRope), dense_as(Dtype::kF16))
@@ -238,6 +250,7 @@ std::vector<GoldenCase> golden_cases() {
       {"planes", Compression::kPlanes, planes},
       {"archive", Compression::kZstd, archive},
       {"matrix", Compression::kNone, matrix},
+      {"turbo_rotating", Compression::kNone, turbo_rotating},
   };
 }
 

@@ -15,6 +15,7 @@
 
 #include "support/cache_builder.h"
 #include "tqcache/base/hash.h"
+#include "tqcache/cache/window_rows.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/type_names.h"
 
@@ -126,6 +127,31 @@ inline Json side(const format::SideInfo& info, const cache::Side& side, cache::H
   return json;
 }
 
+// Values of the tokens of the window, [n_kv_heads, tokens, head_dim] of the side's dtype.
+inline Json window_side(const format::SideInfo& info, const cache::ArraysLayer& layer,
+                        std::size_t index, std::int64_t n_tokens) {
+  const cache::Side& rows = index == 0 ? layer.rows->k : layer.rows->v;
+  Json json;
+  json["cache_type_id"] = info.cache_type_id;
+  json["dtype"] = dtype_word(info.dense_dtype);
+  if (is_turbo(info)) add_codec(info, json);
+  json["packed_blocks"] = cache::packed_block_count(rows);
+  json["bytes_sha256"] = to_hex(sha256(cache::window_array(layer, index, n_tokens)));
+  return json;
+}
+
+inline Json turbo_window(const format::LayerInfo& info, const cache::ArraysLayer& layer,
+                         std::int64_t n_tokens) {
+  Json json;
+  json["cache_type_id"] = info.cache_type_id;
+  json["n_kv_heads"] = info.shape.n_kv_heads;
+  json["head_dim"] = info.shape.head_dim;
+  json["window"] = info.window;
+  json["k"] = window_side(info.k, layer, 0, n_tokens);
+  json["v"] = window_side(info.v, layer, 1, n_tokens);
+  return json;
+}
+
 inline Json layer(const format::LayerInfo& info, const cache::Layer& layer, std::int64_t n_tokens) {
   Json json;
   json["cache_type_id"] = info.cache_type_id;
@@ -137,6 +163,7 @@ inline Json layer(const format::LayerInfo& info, const cache::Layer& layer, std:
     return json;
   }
   const auto& arrays = std::get<cache::ArraysLayer>(layer);
+  if (cache::is_turbo_window(arrays)) return turbo_window(info, arrays, n_tokens);
   if (arrays.window) {
     json["n_kv_heads"] = arrays.window->shape.n_kv_heads;
     json["head_dim"] = arrays.window->shape.head_dim;

@@ -87,7 +87,8 @@ TEST(MlxExport, GivesBackWhatWasImported) {
 }
 
 TEST(MlxExport, DecodesTurboSides) {
-  const auto source = test::sections_of(CacheBuilder(600).turbo({2, 64}, 4, 3).build());
+  const auto source = test::sections_of(
+      CacheBuilder(600).turbo({2, 64}, 4, 3).turbo_rotating({{2, 32}, 300, 0}, 4, 3).build());
   const format::DenseSections dense = must(format::DenseSections::make(*source));
   for (const int minor : kMinors) {
     const Bytes file = export_bytes(*source, for_minor(minor));

@@ -91,6 +91,36 @@ TEST(CodingFilter, LeavesDenseSidesAlone) {
   EXPECT_NE(v, v_before);
 }
 
+// The same keys and values, as a window as wide as they are.
+cache::Cache as_window(cache::Cache cache) {
+  const cache::AttentionLayer rows = first_layer(cache);
+  cache::ArraysLayer layer;
+  layer.window = cache::Window{kShape, cache.n_tokens(), 0};
+  const auto shape = cache::window_array_shape(*layer.window, cache.n_tokens());
+  layer.arrays.push_back({std::string(cache::kWindowKeys), Dtype::kF32, shape, {}});
+  layer.arrays.push_back({std::string(cache::kWindowValues), Dtype::kF32, shape, {}});
+  layer.rows = rows;
+  cache.layers.front() = std::move(layer);
+  return cache;
+}
+
+TEST(CodingFilter, CodesTurboWindowsAsFullAttention) {
+  const cache::Cache dense = test::CacheBuilder(512).dense(kShape, Dtype::kF32).build();
+  const cache::ConvertOptions options{.n_threads = 1, .windows = cache::WindowForm::kTurboCentred};
+  const cache::Cache full = must(cache::convert(dense, options));
+  const cache::Cache window = must(cache::convert(as_window(dense), options));
+  const cache::Cache kept = must(cache::convert(as_window(dense), {.n_threads = 1}));
+  const std::vector<float> k = read_rows(first_layer(dense).k, 512, 256, 256);
+  const std::vector<float> v = read_rows(first_layer(dense).v, 512, 256, 256);
+  const auto coded = [&](const cache::Cache& cache) {
+    std::pair<std::vector<float>, std::vector<float>> rows = {k, v};
+    must(coding_filter(cache)(0, 256, rows.first, rows.second));
+    return rows;
+  };
+  EXPECT_EQ(coded(window), coded(full));
+  EXPECT_EQ(coded(kept), std::pair(k, v));
+}
+
 TEST(CodingFilter, NamesWhatItCannotCode) {
   const cache::Cache dense = test::CacheBuilder(256).dense(kShape, Dtype::kF32).build();
   const cache::Cache turbo = must(cache::convert(dense, {.n_threads = 1}));

@@ -40,7 +40,14 @@ struct SideContext {
   std::int64_t n_tokens;
   Rope rope;
   bool is_keys;
+  std::int64_t first_block = 0;  // of a window: those before it are not there
 };
+
+// The packed blocks that are there.
+std::span<const TurboBlock> packed_blocks(const TurboSide& side, const SideContext& context) {
+  const auto n_left = std::min(static_cast<std::size_t>(context.first_block), side.packed.size());
+  return std::span(side.packed).subspan(n_left);
+}
 
 Result<void> validate_mean(const TurboSide& side, const SideContext& context) {
   const Mean& mean = side.mean;
@@ -49,7 +56,9 @@ Result<void> validate_mean(const TurboSide& side, const SideContext& context) {
     if (!mean.values.empty()) return corrupt("a mean without centring");
     return {};
   }
-  if (mean.values.empty() && !side.packed.empty()) return corrupt("packed, but without its mean");
+  if (mean.values.empty() && !packed_blocks(side, context).empty()) {
+    return corrupt("packed, but without its mean");
+  }
   if (!mean.values.empty() && std::ssize(mean.values) != n_kv_heads * head_dim) {
     return corrupt("a mean of " + std::to_string(mean.values.size()) + " values");
   }
@@ -66,13 +75,14 @@ Result<void> validate_mean(const TurboSide& side, const SideContext& context) {
   return {};
 }
 
-Result<void> validate_outliers(const TurboSide& side, HeadShape shape) {
+Result<void> validate_outliers(const TurboSide& side, const SideContext& context) {
+  const HeadShape shape = context.shape;
   const Outliers& outliers = side.outliers;
   if (outliers.n_channels != side.codec.outlier_channels()) {
     return corrupt(std::to_string(outliers.n_channels) + " outlier channels for a codec with " +
                    std::to_string(side.codec.outlier_channels()));
   }
-  if (!outliers.is_fixed() && !side.packed.empty()) {
+  if (!outliers.is_fixed() && !packed_blocks(side, context).empty()) {
     return corrupt("packed, but without its outlier channels");
   }
   if (outliers.orders.empty()) return {};
@@ -87,8 +97,11 @@ Result<void> validate_outliers(const TurboSide& side, HeadShape shape) {
   return {};
 }
 
-Result<void> validate_maps(const TurboSide& side, HeadShape shape) {
-  if (!side.maps.is_fixed() && !side.packed.empty()) return corrupt("packed, but without its maps");
+Result<void> validate_maps(const TurboSide& side, const SideContext& context) {
+  const HeadShape shape = context.shape;
+  if (!side.maps.is_fixed() && !packed_blocks(side, context).empty()) {
+    return corrupt("packed, but without its maps");
+  }
   if (!side.maps.is_there()) return {};
   const auto count = static_cast<std::size_t>(shape.n_kv_heads * shape.head_dim * shape.head_dim);
   if (side.maps.entries.size() != count || side.maps.rows.size() != count ||
@@ -99,7 +112,7 @@ Result<void> validate_maps(const TurboSide& side, HeadShape shape) {
   const std::size_t block_bytes =
       static_cast<std::size_t>(shape.n_kv_heads * kTokenBlock * shape.head_dim) *
       dtype_size(side.tail.dtype);
-  for (const TurboBlock& block : side.packed) {
+  for (const TurboBlock& block : packed_blocks(side, context)) {
     if (block.decoded.size() != block_bytes) return corrupt("a mapped token block, not decoded");
   }
   return {};
@@ -117,10 +130,10 @@ Result<void> validate_codec(const codec::HeadCodec& codec, const SideContext& co
   return {};
 }
 
-Result<void> validate_packed(const TurboSide& side, HeadShape shape) {
-  for (std::size_t i = 0; i < side.packed.size(); ++i) {
+Result<void> validate_packed(const TurboSide& side, const SideContext& context) {
+  for (auto i = static_cast<std::size_t>(context.first_block); i < side.packed.size(); ++i) {
     const SharedBytes& bytes = side.packed[i].bytes;
-    if (bytes.size() != packed_block_bytes(side, shape, static_cast<std::int64_t>(i))) {
+    if (bytes.size() != packed_block_bytes(side, context.shape, static_cast<std::int64_t>(i))) {
       return corrupt("a packed token block of the wrong size");
     }
     if (reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlignment != 0) {
@@ -141,10 +154,10 @@ Result<void> validate_turbo(const TurboSide& side, const SideContext& context) {
   }
   const std::int64_t n_tail = block_count(context.n_tokens) - n_packed;
   if (n_tail > 1) return corrupt("a token block before the last is not packed");
-  TQC_TRY(validate_packed(side, context.shape));
+  TQC_TRY(validate_packed(side, context));
   TQC_TRY(validate_mean(side, context));
-  TQC_TRY(validate_outliers(side, context.shape));
-  TQC_TRY(validate_maps(side, context.shape));
+  TQC_TRY(validate_outliers(side, context));
+  TQC_TRY(validate_maps(side, context));
   return validate_dense(side.tail, context.shape, n_tail);
 }
 
@@ -178,29 +191,42 @@ Result<void> validate_rotating(const ArraysLayer& layer, const Window& window,
   return {};
 }
 
+Result<void> validate_window_side(const Side& side, const NamedArray& array,
+                                  const SideContext& context) {
+  const bool is_alike = dense_dtype(side) == array.dtype && array.data.empty();
+  if (!is_alike) return corrupt("rows of another kind");
+  if (const auto* turbo = std::get_if<TurboSide>(&side)) {
+    if (turbo->n_sinks != 0) return corrupt("sink tokens in a window");
+    return validate_turbo(*turbo, context);
+  }
+  const auto& blocks = std::get<DenseSide>(side).blocks;
+  const auto n_left = std::min(static_cast<std::size_t>(context.first_block), blocks.size());
+  return validate_blocks(std::span(blocks).subspan(n_left), context.shape, array.dtype,
+                         block_count(context.n_tokens) - context.first_block);
+}
+
 // An open rotating layer: token blocks in the place of the arrays' data.
-Result<void> validate_rows(const ArraysLayer& layer, std::int64_t n_tokens) {
-  if (!layer.window || layer.window->keep != 0) return corrupt("rows of no window");
-  const std::int64_t first_block = window_begin(*layer.window, n_tokens) / kTokenBlock;
+Result<void> validate_rows(const ArraysLayer& layer, std::int64_t n_tokens, const Rope& rope) {
+  if (!layer.window || layer.window->keep != 0 || layer.rows->shape != layer.window->shape) {
+    return corrupt("rows of no window");
+  }
   const Side* sides[] = {&layer.rows->k, &layer.rows->v};
   for (std::size_t i = 0; i < layer.arrays.size(); ++i) {
-    const auto* dense = std::get_if<DenseSide>(sides[i]);
     const NamedArray& array = layer.arrays[i];
-    if (dense == nullptr || dense->dtype != array.dtype || !array.data.empty()) {
-      return corrupt(array.name + ": rows of another kind");
+    const SideContext context = {layer.window->shape, n_tokens, rope, /*is_keys=*/i == 0,
+                                 first_window_block(*layer.window, n_tokens)};
+    if (auto side = validate_window_side(*sides[i], array, context); !side) {
+      return in_context(array.name, std::move(side).error());
     }
-    const auto n_left = std::min(static_cast<std::size_t>(first_block), dense->blocks.size());
-    TQC_TRY(validate_blocks(std::span(dense->blocks).subspan(n_left), layer.window->shape,
-                            dense->dtype, block_count(n_tokens) - first_block));
   }
   return {};
 }
 
-Result<void> validate_layer(const ArraysLayer& layer, std::int64_t n_tokens, const Rope&) {
+Result<void> validate_layer(const ArraysLayer& layer, std::int64_t n_tokens, const Rope& rope) {
   if (layer.window) {
     TQC_TRY(validate_rotating(layer, *layer.window, n_tokens));
   }
-  if (layer.rows) return validate_rows(layer, n_tokens);
+  if (layer.rows) return validate_rows(layer, n_tokens, rope);
   for (const NamedArray& array : layer.arrays) {
     const auto count = element_count(array.shape);
     const auto bytes = count ? checked_mul(*count, dtype_size(array.dtype)) : std::nullopt;
@@ -211,18 +237,30 @@ Result<void> validate_layer(const ArraysLayer& layer, std::int64_t n_tokens, con
   return {};
 }
 
-ByteCount byte_count(const ArraysLayer& layer) {
+// Of a dense side only the tokens of the window are used.
+ByteCount byte_count_of_rows(const Side& side, const Window& window, std::int64_t n_tokens) {
+  ByteCount bytes = byte_count(side, window.shape, n_tokens);
+  if (std::holds_alternative<TurboSide>(side)) return bytes;
+  const auto n_before = static_cast<std::uint64_t>(window_begin(window, n_tokens));
+  const auto row = static_cast<std::uint64_t>(window.shape.n_kv_heads * window.shape.head_dim);
+  bytes.used -= n_before * row * dtype_size(dense_dtype(side));
+  return bytes;
+}
+
+ByteCount byte_count(const ArraysLayer& layer, std::int64_t n_tokens) {
   ByteCount bytes;
+  if (layer.rows) {
+    for (const Side* side : {&layer.rows->k, &layer.rows->v}) {
+      const ByteCount of_side = byte_count_of_rows(*side, *layer.window, n_tokens);
+      bytes.allocated += of_side.allocated;
+      bytes.used += of_side.used;
+    }
+    return bytes;
+  }
   for (const NamedArray& array : layer.arrays) {
     const auto count = element_count(array.shape);
     bytes.used += count.value_or(0) * dtype_size(array.dtype);
     bytes.allocated += array.data.size();
-  }
-  if (!layer.rows) return bytes;
-  for (const Side* side : {&layer.rows->k, &layer.rows->v}) {
-    for (const AlignedBytes& block : std::get<DenseSide>(*side).blocks) {
-      bytes.allocated += block.size();
-    }
   }
   return bytes;
 }
@@ -351,7 +389,7 @@ ByteCount byte_count(const Cache& cache) {
       add(byte_count(attention->k, attention->shape, cache.n_tokens()));
       add(byte_count(attention->v, attention->shape, cache.n_tokens()));
     } else {
-      add(byte_count(std::get<ArraysLayer>(layer)));
+      add(byte_count(std::get<ArraysLayer>(layer), cache.n_tokens()));
     }
   }
   return total;

@@ -71,11 +71,14 @@ bool operator==(const Mean& a, const Mean& b) {
   return of_a == of_b || (of_a != nullptr && of_b != nullptr && of_a->rope() == of_b->rope());
 }
 
-std::vector<std::int64_t> mean_blocks(std::int64_t n_tokens) {
+std::vector<std::int64_t> mean_blocks(std::int64_t n_tokens, std::int64_t begin) {
   const std::int64_t n_full = n_tokens / kTokenBlock;
-  std::vector<std::int64_t> blocks(to_size(std::min(n_full, kMostMeanBlocks)));
+  const std::int64_t first_whole = block_count(begin);
+  const std::int64_t first = first_whole < n_full ? first_whole : begin / kTokenBlock;
+  const std::int64_t n_blocks = std::max<std::int64_t>(n_full - first, 0);
+  std::vector<std::int64_t> blocks(to_size(std::min(n_blocks, kMostMeanBlocks)));
   const auto n = static_cast<std::int64_t>(blocks.size());
-  for (std::int64_t i = 0; i < n; ++i) blocks[to_size(i)] = i * n_full / n;
+  for (std::int64_t i = 0; i < n; ++i) blocks[to_size(i)] = first + i * n_blocks / n;
   return blocks;
 }
 
@@ -90,14 +93,14 @@ AlignedFloats compute_mean(std::span<const FullBlock> blocks, std::int64_t n_sin
   parallel_for(blocks.size() * n_heads, n_threads, [&](std::size_t i) {
     const FullBlock& block = blocks[i / n_heads];
     const auto head = static_cast<std::int64_t>(i % n_heads);
-    sum_block({block, head, sinks_in_block(n_sinks, block.index)}, rope,
+    sum_block({block, head, uncoded_tokens(block, n_sinks)}, rope,
               std::span(sums).subspan(i * head_dim, head_dim));
   });
   for (std::size_t i = n_values; i < sums.size(); ++i) sums[i % n_values] += sums[i];
 
   std::int64_t n_tokens = 0;
   for (const FullBlock& block : blocks) {
-    n_tokens += kTokenBlock - sinks_in_block(n_sinks, block.index);
+    n_tokens += kTokenBlock - uncoded_tokens(block, n_sinks);
   }
   AlignedFloats mean(n_values);
   if (n_tokens == 0) return mean;

@@ -54,9 +54,13 @@ inline std::span<const float> mean_of_head(const Mean& mean, HeadShape shape,
 // The token blocks that the mean of a side of n_tokens tokens is taken over, ascending: all full
 // ones if there are no more than 32, otherwise 32 of them, evenly spread and the first among them.
 // So who streams a cache reads a bounded part of it twice.
-std::vector<std::int64_t> mean_blocks(std::int64_t n_tokens);
+//
+// Of a sliding window that begins with token `begin`, those that lie in it whole; if there are
+// none, full ones that it begins in.
+std::vector<std::int64_t> mean_blocks(std::int64_t n_tokens, std::int64_t begin = 0);
 
-// The mean of the tokens in some full blocks of a side, but for its first `n_sinks` tokens.
+// The mean of the tokens in some full blocks of a side, but for its first `n_sinks` tokens and
+// those that a window has left.
 //
 // Shapes:   blocks in ascending order, at least one, all of one shape and dtype; the result
 //           [n_kv_heads, head_dim]. Zero when no token is left, and when a value is not finite:

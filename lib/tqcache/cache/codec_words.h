@@ -10,6 +10,7 @@
 
 #include "tqcache/cache/centring.h"
 #include "tqcache/cache/outliers.h"
+#include "tqcache/cache/plan.h"
 #include "tqcache/codec/codec_spec.h"
 
 namespace tqcache::cache {
@@ -47,6 +48,12 @@ inline constexpr auto kCentringWords = std::to_array<Word<Centring>>({
     {"pre-rope", Centring::kPreRope},
     {"post-rope", Centring::kPostRope},
     {"none", Centring::kNone},
+});
+
+inline constexpr auto kWindowWords = std::to_array<Word<WindowForm>>({
+    {"keep", WindowForm::kAsTheyAre},
+    {"turbo", WindowForm::kTurbo},
+    {"turbo:center", WindowForm::kTurboCentred},
 });
 
 // Nothing for a word that the table does not have.

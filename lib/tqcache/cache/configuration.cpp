@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "tqcache/cache/codec_words.h"
 #include "tqcache/cache/configuration_items.h"
 #include "tqcache/cache/presets.h"
 
@@ -54,7 +55,7 @@ Item read_item(std::string_view text) {
 std::string all_names() {
   std::string all = "k, v, boundary";
   for (const SideItem& each : side_items()) all += ", " + std::string(each.name);
-  return all + ", k.weights, v.weights";
+  return all + ", k.weights, v.weights, windows";
 }
 
 // "2" or "2:8".
@@ -84,7 +85,13 @@ Result<void> apply_weights(const Item& item, ConvertOptions& options) {
   return {};
 }
 
-// Items that say what the sides are, and which layers are others: k, v, boundary. False: another.
+Result<WindowForm> parse_windows(std::string_view value) {
+  const auto form = find_word(kWindowWords, value);
+  if (form) return *form;
+  return invalid(std::string(value) + " is none of " + all_words(kWindowWords));
+}
+
+// Items that say what the sides are, and which layers are others. False: another.
 Result<bool> apply_frame(const Item& item, ConvertOptions& options) {
   if (item.scope != Scope::kBoth) return false;
   if (item.name == "k") {
@@ -93,6 +100,8 @@ Result<bool> apply_frame(const Item& item, ConvertOptions& options) {
     TQC_TRY_ASSIGN(options.values, parse_side(item.value));
   } else if (item.name == "boundary") {
     TQC_TRY_ASSIGN(options.boundary, parse_boundary(item.value));
+  } else if (item.name == "windows") {
+    TQC_TRY_ASSIGN(options.windows, parse_windows(item.value));
   } else {
     return false;
   }
@@ -239,6 +248,9 @@ std::string text_from(std::string_view name, const ConvertOptions& base,
     if (boundary.bits != BoundaryLayers{}.bits) {
       items.back() += ":" + std::to_string(boundary.bits);
     }
+  }
+  if (options.windows != WindowForm::kAsTheyAre) {
+    items.push_back("windows=" + std::string(word_of(kWindowWords, options.windows)));
   }
   for (const SideItem& item : side_items()) {
     add_side_item(item, {keys, values}, {options.keys, options.values}, items);

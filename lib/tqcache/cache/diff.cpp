@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "tqcache/base/threads.h"
@@ -80,20 +81,29 @@ struct SideOf {
   std::int64_t n_tokens;  // that the side holds, of which the first are compared
 };
 
-// Compares the first `n_tokens` tokens, of each kv head. Sums are joined in block order, so the
-// result does not depend on the number of threads.
-std::vector<Sums> compare_sides(SideOf a, SideOf b, HeadShape shape, std::int64_t n_tokens,
+// Tokens [begin, end).
+struct TokenRange {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+// Compares some tokens, of each kv head. Sums are joined in block order, so the result does not
+// depend on the number of threads.
+std::vector<Sums> compare_sides(SideOf a, SideOf b, HeadShape shape, TokenRange range,
                                 unsigned n_threads) {
-  const std::int64_t n_blocks = block_count(n_tokens);
+  const std::int64_t first_block = range.begin / kTokenBlock;
+  const std::int64_t n_blocks = block_count(range.end) - first_block;
   std::vector<Sums> parts(static_cast<std::size_t>(n_blocks * shape.n_kv_heads));
   parallel_for(parts.size(), n_threads, [&](std::size_t i) {
-    const std::int64_t block = static_cast<std::int64_t>(i) / shape.n_kv_heads;
+    const std::int64_t block = first_block + static_cast<std::int64_t>(i) / shape.n_kv_heads;
     const std::int64_t head = static_cast<std::int64_t>(i) % shape.n_kv_heads;
+    const auto n_before = tokens_before(range.begin, block) * shape.head_dim;
     const auto read = [&](SideOf x) {
       std::vector<float> values(
           static_cast<std::size_t>(tokens_in_block(x.n_tokens, block) * shape.head_dim));
       read_block(x.side, shape, x.n_tokens, block, head, values);
-      values.resize(static_cast<std::size_t>(tokens_in_block(n_tokens, block) * shape.head_dim));
+      values.resize(static_cast<std::size_t>(tokens_in_block(range.end, block) * shape.head_dim));
+      values.erase(values.begin(), values.begin() + n_before);
       return values;
     };
     parts[i] = compare(read(a), read(b), static_cast<std::size_t>(shape.head_dim));
@@ -128,6 +138,46 @@ bool same_arrays(const ArraysLayer& a, std::int64_t n_a, const ArraysLayer& b, s
   close_window(closed_a, n_a);
   close_window(closed_b, n_b);
   return same_arrays(closed_a.arrays, closed_b.arrays);
+}
+
+// Keys and values of a pair of layers, and which of their tokens can be compared. A window that is
+// not open is opened in a copy.
+struct RowsPair {
+  std::optional<ArraysLayer> opened_a, opened_b;
+  const AttentionLayer* a = nullptr;
+  const AttentionLayer* b = nullptr;
+  TokenRange range = {0, 0};
+};
+
+const AttentionLayer* open_rows(const ArraysLayer& layer, std::int64_t n_tokens,
+                                std::optional<ArraysLayer>& opened) {
+  if (layer.rows) return &*layer.rows;
+  opened = layer;
+  open_window(*opened, n_tokens);
+  return &*opened->rows;
+}
+
+// Windows are compared value by value if one of them is turbo: otherwise they are the same, or not.
+// Those of other tokens have nothing in common.
+bool has_rows_to_compare(const ArraysLayer& a, std::int64_t n_a, const ArraysLayer& b,
+                         std::int64_t n_b) {
+  return (is_turbo_window(a) || is_turbo_window(b)) && a.window == b.window && n_a == n_b;
+}
+
+// Leaves `a` of the pair null when there are none. `pair` refers to itself and to the layers.
+void find_rows(const Layer& a, std::int64_t n_a, const Layer& b, std::int64_t n_b, RowsPair& pair) {
+  if (std::holds_alternative<AttentionLayer>(a)) {
+    pair.a = &std::get<AttentionLayer>(a);
+    pair.b = &std::get<AttentionLayer>(b);
+    pair.range = {0, std::min(n_a, n_b)};
+    return;
+  }
+  const auto& x = std::get<ArraysLayer>(a);
+  const auto& y = std::get<ArraysLayer>(b);
+  if (!has_rows_to_compare(x, n_a, y, n_b)) return;
+  pair.a = open_rows(x, n_a, pair.opened_a);
+  pair.b = open_rows(y, n_b, pair.opened_b);
+  pair.range = {window_begin(*x.window, n_a), n_a};
 }
 
 Error mismatch(std::string message) { return {ErrorCode::kMismatch, std::move(message)}; }
@@ -210,19 +260,19 @@ Result<CacheDifference> diff(const Cache& a, const Cache& b, unsigned n_threads)
   TQC_TRY_ASSIGN(result.n_tokens_checked, check_tokens(a, b, result.n_tokens));
   Sums all_k, all_v;
   for (std::size_t i = 0; i < a.layers.size(); ++i) {
-    const auto* x = std::get_if<AttentionLayer>(&a.layers[i]);
-    if (x == nullptr) {
+    RowsPair rows;
+    find_rows(a.layers[i], a.n_tokens(), b.layers[i], b.n_tokens(), rows);
+    if (rows.a == nullptr) {
       result.arrays_equal &= same_arrays(std::get<ArraysLayer>(a.layers[i]), a.n_tokens(),
                                          std::get<ArraysLayer>(b.layers[i]), b.n_tokens());
       continue;
     }
-    const auto& y = std::get<AttentionLayer>(b.layers[i]);
     const auto compare_pair = [&](const Side& of_a, const Side& of_b) {
-      return compare_sides({of_a, a.n_tokens()}, {of_b, b.n_tokens()}, x->shape, result.n_tokens,
+      return compare_sides({of_a, a.n_tokens()}, {of_b, b.n_tokens()}, rows.a->shape, rows.range,
                            n_threads);
     };
-    const std::vector<Sums> k = compare_pair(x->k, y.k);
-    const std::vector<Sums> v = compare_pair(x->v, y.v);
+    const std::vector<Sums> k = compare_pair(rows.a->k, rows.b->k);
+    const std::vector<Sums> v = compare_pair(rows.a->v, rows.b->v);
     all_k.add(total(k));
     all_v.add(total(v));
     result.layers.push_back({static_cast<std::int64_t>(i), difference_of(total(k)),

@@ -27,11 +27,12 @@ struct LayerDifference {
 };
 
 struct CacheDifference {
-  std::int64_t n_tokens = 0;            // compared: the shorter of the two
-  std::vector<LayerDifference> layers;  // attention layers
-  Difference k;                         // over all layers
+  std::int64_t n_tokens = 0;  // compared: the shorter of the two
+  // Attention layers, and windows of which one is turbo, if both hold the same tokens.
+  std::vector<LayerDifference> layers;
+  Difference k;  // over all layers
   Difference v;
-  bool arrays_equal = true;  // arrays layers and rotating ones, bit for bit
+  bool arrays_equal = true;  // arrays layers and all other windows, bit for bit
   // How many of the compared tokens are known to be the same: all of them, but for token blocks of
   // which one cache has neither ids nor a hash of so much.
   std::int64_t n_tokens_checked = 0;

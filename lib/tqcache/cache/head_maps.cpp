@@ -55,7 +55,7 @@ AlignedFloats rows_to_map(const FullBlock& block, std::int64_t kv_head, std::int
 // within the block. The lower half counts.
 void add_block(const FullBlock& block, std::int64_t kv_head, std::int64_t n_sinks, const Mean& mean,
                std::span<double> sum) {
-  const std::int64_t first = sinks_in_block(n_sinks, block.index);
+  const std::int64_t first = uncoded_tokens(block, n_sinks);
   if (first == kTokenBlock) return;
   const std::size_t dim = to_size(block.shape.head_dim);
   AlignedFloats rows = rows_to_map(block, kv_head, first, mean);

@@ -36,6 +36,7 @@ struct NamedArray {
 // Sliding-window attention: the state of the newest tokens alone. Of a layer that has seen n tokens
 // min(n, size) are there: the first `keep` ones, which stay for good, and then the newest, in the
 // order of their positions whatever order a ring had them in. Keys are as in AttentionLayer.
+// Only a window that keeps no first tokens can be turbo.
 struct Window {
   HeadShape shape;
   std::int64_t size = 0;  // tokens kept at most, at least 1
@@ -49,9 +50,16 @@ struct ArraysLayer {
   // is state like any other here: kept bit for bit, and never cut shorter.
   std::optional<Window> window = {};
   // Of a rotating layer that a model goes on from, the tokens of the window, in token blocks that
-  // new ones can be appended to (cache/window_rows.h). The data of the arrays is then empty.
+  // new ones can be appended to (cache/window_rows.h). The data of the arrays is then empty. One
+  // that is turbo has them always; its arrays only say the shape and the dtype of what is dense.
   std::optional<AttentionLayer> rows = {};
 };
+
+// Whether a side of a rotating layer is turbo.
+inline bool is_turbo_window(const ArraysLayer& layer) {
+  return layer.rows && (std::holds_alternative<TurboSide>(layer.rows->k) ||
+                        std::holds_alternative<TurboSide>(layer.rows->v));
+}
 
 // Tokens whose state a rotating layer holds.
 inline std::int64_t window_tokens(const Window& window, std::int64_t n_tokens) {
@@ -70,5 +78,15 @@ inline std::vector<std::uint64_t> window_array_shape(const Window& window, std::
 }
 
 using Layer = std::variant<AttentionLayer, ArraysLayer>;
+
+// Keys and values in token blocks, of full attention or of a window that is open; otherwise null.
+inline AttentionLayer* rows_of(Layer& layer) {
+  if (auto* attention = std::get_if<AttentionLayer>(&layer)) return attention;
+  auto& rows = std::get<ArraysLayer>(layer).rows;
+  return rows ? &*rows : nullptr;
+}
+inline const AttentionLayer* rows_of(const Layer& layer) {
+  return rows_of(const_cast<Layer&>(layer));
+}
 
 }  // namespace tqcache::cache

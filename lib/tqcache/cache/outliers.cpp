@@ -30,7 +30,7 @@ std::vector<double> energies(std::span<const FullBlock> blocks, std::int64_t n_s
   std::vector<double> sum(to_size(shape.head_dim));
   for (const FullBlock& block : blocks) {
     const BlockMean in_block(mean, shape, block.index, kv_head);
-    const Pieces pieces{block, kv_head, sinks_in_block(n_sinks, block.index)};
+    const Pieces pieces{block, kv_head, uncoded_tokens(block, n_sinks)};
     add_pieces(pieces, in_block.centre(kv_head), sum,
                [](std::int64_t, std::span<const float> rows, std::span<float> of_piece) {
                  add_squares(rows, of_piece);

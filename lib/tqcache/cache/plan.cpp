@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -141,10 +143,9 @@ std::string form_of(const TurboSide& side) {
   return form;
 }
 
-// Errors: the side is turbo, but not as `plan` wants it.
-Result<void> check_form(const Side& side, const SidePlan& plan,
+// Errors: the side is turbo, but not as `plan` wants it. Null: it is dense.
+Result<void> check_form(const TurboSide* turbo, const SidePlan& plan,
                         const std::vector<codec::PartSpec>& parts) {
-  const auto* turbo = std::get_if<TurboSide>(&side);
   if (turbo == nullptr) return {};
   if (!plan.dense && turbo->codec.parts() == parts && turbo->mean.kind == plan.center &&
       turbo->n_sinks == plan.n_sinks) {
@@ -154,53 +155,105 @@ Result<void> check_form(const Side& side, const SidePlan& plan,
                  "; to keep it in another form, convert the dense cache it was made from");
 }
 
-Result<SidePlan> plan_side(const Side& side, const SidePlan& wanted, BlockOrder order,
+Result<SidePlan> plan_side(const TurboSide* turbo, const SidePlan& wanted, BlockOrder order,
                            std::int64_t head_dim, const Rope& rope, PartsOfSpecs& specs) {
-  if (wanted.keep_packed && std::holds_alternative<TurboSide>(side)) return dense_plan();
+  if (wanted.keep_packed && turbo != nullptr) return dense_plan();
   if (wanted.dense) {
-    TQC_TRY(check_form(side, wanted, {}));
+    TQC_TRY(check_form(turbo, wanted, {}));
     return dense_plan();
   }
   const SidePlan plan = settled(wanted, order, head_dim, rope);
   TQC_TRY_ASSIGN(const auto* parts, specs.of(plan.codec));
-  TQC_TRY(check_form(side, plan, *parts));
+  TQC_TRY(check_form(turbo, plan, *parts));
   return plan;
 }
+
+// A layer that is to be packed: full attention, or a window.
+struct PackedLayer {
+  std::array<const TurboSide*, 2> sides;  // null: dense
+  std::int64_t head_dim;
+  bool is_window;
+};
+
+bool is_to_be_packed(const ArraysLayer& layer, WindowForm windows) {
+  return layer.window && layer.window->keep == 0 && windows != WindowForm::kAsTheyAre;
+}
+
+std::optional<PackedLayer> packed_layer(const Layer& layer, WindowForm windows) {
+  const auto* arrays = std::get_if<ArraysLayer>(&layer);
+  if (arrays != nullptr && !is_to_be_packed(*arrays, windows)) return std::nullopt;
+  if (const AttentionLayer* rows = rows_of(layer)) {
+    return PackedLayer{{std::get_if<TurboSide>(&rows->k), std::get_if<TurboSide>(&rows->v)},
+                       rows->shape.head_dim,
+                       arrays != nullptr};
+  }
+  return PackedLayer{{}, arrays->window->shape.head_dim, true};
+}
+
+// What `plan` is for a side of a window: that leaves the first tokens, and is too short for maps.
+SidePlan window_plan(SidePlan plan, BlockOrder order, WindowForm windows) {
+  plan.n_sinks = 0;
+  plan.fit_maps = false;
+  const bool is_plain = order == BlockOrder::kKeys && windows != WindowForm::kTurboCentred;
+  if (is_plain) plan.center = Centring::kNone;
+  return plan;
+}
+
+// Plans both sides of layer `index`, whose numbers among those that are packed decide whether it is
+// a boundary layer.
+class LayerPlanner {
+ public:
+  LayerPlanner(const Cache& cache, const ConvertOptions& options)
+      : cache_(cache), options_(options) {
+    n_packed_ = std::ranges::count_if(cache.layers, [&](const Layer& layer) {
+      return packed_layer(layer, options.windows).has_value();
+    });
+  }
+
+  // Plans: [2], of the layer's sides; they stay as they are unless the layer is to be packed.
+  Result<void> plan(std::size_t index, std::span<SidePlan> plans) {
+    const auto layer = packed_layer(cache_.layers[index], options_.windows);
+    if (!layer) return {};
+    const BoundaryLayers& boundary = options_.boundary;
+    const bool is_boundary = number_ < boundary.n || number_ >= n_packed_ - boundary.n;
+    ++number_;
+    const std::array<SidePlan, 2> wanted = {
+        weighted_plan(options_.keys, options_.weights.keys, index),
+        weighted_plan(options_.values, options_.weights.values, index)};
+    for (std::size_t s = 0; s < 2; ++s) {
+      SidePlan plan = is_boundary ? boundary_plan(wanted[s], boundary.bits) : wanted[s];
+      if (layer->is_window) plan = window_plan(plan, kSideOrders[s], options_.windows);
+      // There is nothing to make maps for, and nothing of the wish would be kept.
+      if (cache_.n_tokens() < kTokenBlock) plan.fit_maps = false;
+      auto planned = plan_side(layer->sides[s], plan, kSideOrders[s], layer->head_dim,
+                               cache_.identity.rope, specs_);
+      if (!planned) {
+        return in_context("layer " + std::to_string(index) + std::string(kSideNames[s]),
+                          std::move(planned).error());
+      }
+      plans[s] = std::move(planned).value();
+    }
+    return {};
+  }
+
+ private:
+  const Cache& cache_;
+  const ConvertOptions& options_;
+  PartsOfSpecs specs_;
+  std::int64_t n_packed_ = 0;
+  std::int64_t number_ = 0;
+};
 
 }  // namespace
 
 Result<std::vector<SidePlan>> plan_layers(const Cache& cache, const ConvertOptions& options) {
-  if (options.keep_all) return std::vector<SidePlan>(2 * cache.layers.size(), dense_plan());
+  std::vector<SidePlan> plans(2 * cache.layers.size(), dense_plan());
+  if (options.keep_all) return plans;
   TQC_TRY(check_options(options));
   TQC_TRY(check_weights(options.weights, cache.layers.size()));
-  const Rope& rope = cache.identity.rope;
-  const std::int64_t n_attention = std::ranges::count_if(cache.layers, [](const Layer& layer) {
-    return std::holds_alternative<AttentionLayer>(layer);
-  });
-  std::vector<SidePlan> plans(2 * cache.layers.size(), dense_plan());
-  PartsOfSpecs specs;
-  std::int64_t number = 0;  // among attention layers
+  LayerPlanner planner(cache, options);
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    const auto* layer = std::get_if<AttentionLayer>(&cache.layers[i]);
-    if (layer == nullptr) continue;
-    const BoundaryLayers& boundary = options.boundary;
-    const bool is_boundary = number < boundary.n || number >= n_attention - boundary.n;
-    ++number;
-    const std::array<const Side*, 2> sides = {&layer->k, &layer->v};
-    const std::array<SidePlan, 2> wanted = {
-        weighted_plan(options.keys, options.weights.keys, i),
-        weighted_plan(options.values, options.weights.values, i)};
-    for (std::size_t s = 0; s < 2; ++s) {
-      SidePlan plan = is_boundary ? boundary_plan(wanted[s], boundary.bits) : wanted[s];
-      // There is nothing to make maps for, and nothing of the wish would be kept.
-      if (cache.n_tokens() < kTokenBlock) plan.fit_maps = false;
-      auto planned = plan_side(*sides[s], plan, kSideOrders[s], layer->shape.head_dim, rope, specs);
-      if (!planned) {
-        return in_context("layer " + std::to_string(i) + std::string(kSideNames[s]),
-                          std::move(planned).error());
-      }
-      plans[2 * i + s] = std::move(planned).value();
-    }
+    TQC_TRY(planner.plan(i, std::span(plans).subspan(2 * i, 2)));
   }
   return plans;
 }

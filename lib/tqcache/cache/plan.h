@@ -27,7 +27,7 @@ struct SidePlan {
 
 // The first and the last attention layers are often the ones that suffer most.
 struct BoundaryLayers {
-  std::int64_t n = 0;  // of each end; layers without attention do not count
+  std::int64_t n = 0;  // of each end; layers without attention do not count, nor windows that stay
   int bits = 8;        // of mode mse, for both sides; a side that stays dense elsewhere does here
 };
 
@@ -44,6 +44,15 @@ struct StepWeights {
 inline constexpr float kMinStepWeight = 1.0f / 8;  // of those that are not 0
 inline constexpr float kMaxStepWeight = 8;
 
+// What becomes of sliding windows. One that is turbo already stays so in any case.
+enum class WindowForm {
+  kAsTheyAre,
+  // Packed as full attention is, without sink tokens and maps; but keys are not centred, since in
+  // some models (Gemma 3) those of windows turn otherwise than the cache's RoPE says.
+  kTurbo,
+  kTurboCentred,  // the same, keys centred as well: for models with one RoPE
+};
+
 struct ConvertOptions {
   SidePlan keys = {};
   SidePlan values = {};
@@ -52,11 +61,12 @@ struct ConvertOptions {
   // Every side stays as it is, dense or turbo, in whatever form; plans have no meaning then.
   bool keep_all = false;
   StepWeights weights = {};
+  WindowForm windows = WindowForm::kAsTheyAre;  // those that keep first tokens are never packed
 };
 
 // What convert() makes of each layer: [n_layers, 2], keys before values. Sides that stay as they
-// are and arrays layers have dense plans. In the others all is settled: head_dim, how many channels
-// are loud, and the centring that the side really gets.
+// are, windows that do and arrays layers have dense plans. In the others all is settled: head_dim,
+// how many channels are loud, and the centring that the side really gets.
 //
 // Looks at what sides are and not at their values: a cache without its token blocks will do.
 // Errors: kInvalidArgument (bits, sinks, boundary layers or weights out of range; weights of

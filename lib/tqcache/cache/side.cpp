@@ -89,14 +89,19 @@ Result<void> pack_head(const TurboSide& side, const FullBlock& block, std::int64
   auto* const scales = packed.data() + layout.scales_of(kv_head);
   return HeadCoder(side, block.shape, block.index, kv_head)
       .encode({block.dtype, rows.data(), dense_bytes(1, block.shape.head_dim, block.dtype)}, 0,
-              to_size(kTokenBlock), to_size(sinks_in_block(side, block.index)),
+              to_size(kTokenBlock), to_size(uncoded_tokens(block, side.n_sinks)),
               packed.subspan(layout.codes_of(kv_head), layout.codes),
               {reinterpret_cast<std::uint16_t*>(scales), layout.scales / 2});
 }
 
-FullBlock full_tail(const TurboSide& side, HeadShape shape) {
-  return {shape, side.tail.dtype, static_cast<std::int64_t>(side.packed.size()),
-          side.tail.blocks.front()};
+// One that is not has nothing packed that is still there.
+bool is_fixed(const TurboSide& side) {
+  return side.mean.is_fixed() && side.outliers.is_fixed() && side.maps.is_fixed();
+}
+
+FullBlock full_tail(const TurboSide& side, HeadShape shape, std::int64_t begin) {
+  const auto index = static_cast<std::int64_t>(side.packed.size());
+  return {shape, side.tail.dtype, index, side.tail.blocks.front(), tokens_before(begin, index)};
 }
 
 }  // namespace
@@ -116,7 +121,7 @@ const AlignedBytes& dense_block(const Side& side, std::int64_t block) {
 
 void fix_side(TurboSide& side, std::span<const FullBlock> blocks, OutlierPolicy policy,
               unsigned n_threads) {
-  assert(!blocks.empty() && blocks.front().index == 0);
+  assert(!blocks.empty() && (side.n_sinks == 0 || blocks.front().index == 0));
   if (!side.mean.is_fixed()) {
     side.mean.values = compute_mean(blocks, side.n_sinks, side.mean.rope.get(), n_threads);
   }
@@ -130,7 +135,7 @@ void fix_side(TurboSide& side, std::span<const FullBlock> blocks, OutlierPolicy 
 }
 
 Result<TurboBlock> pack_block(const TurboSide& side, const FullBlock& block, unsigned n_threads) {
-  assert(side.mean.is_fixed() && side.outliers.is_fixed() && side.maps.is_fixed());
+  assert(is_fixed(side));
   assert(block.dtype == side.tail.dtype);
   assert(block.values.size() == dense_block_bytes(block.shape, block.dtype));
   AlignedBytes packed(packed_block_bytes(side, block.shape, block.index));
@@ -143,16 +148,15 @@ Result<TurboBlock> pack_block(const TurboSide& side, const FullBlock& block, uns
   return TurboBlock{SharedBytes(std::move(packed))};
 }
 
-Result<void> pack_full_tail(Side& side, HeadShape shape, std::int64_t n_tokens,
-                            unsigned n_threads) {
+Result<void> pack_full_tail(Side& side, HeadShape shape, std::int64_t n_tokens, unsigned n_threads,
+                            std::int64_t begin) {
   auto* turbo = std::get_if<TurboSide>(&side);
   if (turbo == nullptr || turbo->tail.blocks.empty() || n_tokens % kTokenBlock != 0) return {};
-  const FullBlock block = full_tail(*turbo, shape);
+  const FullBlock block = full_tail(*turbo, shape, begin);
   const Mean mean = turbo->mean;
   const Outliers outliers = turbo->outliers;
   const HeadMaps maps = turbo->maps;
-  // A side whose mean is not fixed has nothing packed, so the tail is its first block.
-  if (block.index == 0) {
+  if (!is_fixed(*turbo)) {
     fix_side(*turbo, std::span(&block, 1), OutlierPolicy::kCalibrationVariance, n_threads);
   }
   auto packed = pack_block(*turbo, block, n_threads);

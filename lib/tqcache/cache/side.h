@@ -44,7 +44,7 @@ struct TurboBlock {
 
 struct TurboSide {
   codec::HeadCodec codec;          // keys and values stand in different orders
-  std::vector<TurboBlock> packed;  // the first blocks, each full
+  std::vector<TurboBlock> packed;  // the first blocks, each full; empty: a window has left it
   DenseSide tail;                  // the tokens after them: at most one block
   Mean mean = {};                  // taken out of what is packed; the tail has it in
   Outliers outliers = {};          // of mode mixed: the channels that are coded apart
@@ -68,9 +68,11 @@ const AlignedBytes& dense_block(const Side& side, std::int64_t block);
 // called before append(), so that the side's tail has room. If this is the side's first packed
 // block, its mean and its loud channels become the side's, unless those are fixed already.
 //
-// Requires: the side holds `n_tokens` tokens.
+// Requires: the side holds `n_tokens` tokens. Of a sliding window `begin` is the first one in it;
+//           what stands before gets no codes, and counts for nothing.
 // Errors:   as pack_block(); the side is then as it was.
-Result<void> pack_full_tail(Side& side, HeadShape shape, std::int64_t n_tokens, unsigned n_threads);
+Result<void> pack_full_tail(Side& side, HeadShape shape, std::int64_t n_tokens, unsigned n_threads,
+                            std::int64_t begin = 0);
 
 // Appends one or more tokens that all fall into one token block.
 //
@@ -115,7 +117,8 @@ void complete_block(TurboSide& side, HeadShape shape, std::int64_t block);
 // Takes the mean, the loud channels and the maps of a side from some of its blocks, as far as they
 // are not fixed yet: the mean from all of them, loud channels as the policy says.
 //
-// Requires: full blocks in ascending order, the first token block among them.
+// Requires: full blocks in ascending order, at least one. If the side has sink tokens, the first
+//           token block is among them.
 void fix_side(TurboSide& side, std::span<const FullBlock> blocks, OutlierPolicy policy,
               unsigned n_threads);
 

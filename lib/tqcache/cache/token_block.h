@@ -34,12 +34,20 @@ constexpr std::int64_t sinks_in_block(std::int64_t n_sinks, std::int64_t block) 
   return block == 0 ? n_sinks : 0;
 }
 
+// Number of tokens in block `block` that stand before token `begin`.
+constexpr std::int64_t tokens_before(std::int64_t begin, std::int64_t block) {
+  return std::clamp<std::int64_t>(begin - block * kTokenBlock, 0, kTokenBlock);
+}
+
 // A dense block that is full, wherever it is kept: all that packing it needs to know.
 struct FullBlock {
   HeadShape shape;
   Dtype dtype = Dtype::kF16;
   std::int64_t index = 0;  // token block: its first token is at 256 times this
   ByteView values;         // [n_kv_heads, kTokenBlock, head_dim] of dtype
+  // Its first tokens that a sliding window has left: nobody asks for them any more, and their
+  // values may be anything.
+  std::int64_t n_left = 0;
 
   // The head vectors of one kv head: [kTokenBlock, head_dim].
   ByteView head(std::int64_t kv_head) const {
@@ -47,5 +55,10 @@ struct FullBlock {
     return values.subspan(static_cast<std::size_t>(kv_head) * size, size);
   }
 };
+
+// Number of first tokens of a block that are not coded: sink tokens stand densely.
+constexpr std::int64_t uncoded_tokens(const FullBlock& block, std::int64_t n_sinks) {
+  return std::max(sinks_in_block(n_sinks, block.index), block.n_left);
+}
 
 }  // namespace tqcache::cache

@@ -393,6 +393,9 @@ Result<cache::ConvertOptions> choose_step(const SectionSource& source,
                                           const cache::ConvertOptions& options,
                                           const ArchiveTarget& target, const Progress& progress) {
   TQC_TRY(check_target(target));
+  if (options.windows != cache::WindowForm::kAsTheyAre) {
+    return invalid("an archive leaves sliding windows as they are");
+  }
   const Manifest& manifest = source.manifest();
   TQC_TRY_ASSIGN(const Outlook outlook, look_ahead(manifest, with_step(options, 1.0)));
   const double first = first_step(target, outlook.sides);

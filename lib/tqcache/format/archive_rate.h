@@ -38,8 +38,9 @@ inline constexpr double kMaxArchiveMse = 0.5;
 // Reads at most 32 token blocks of every side that gets packed, one side after another.
 // Requires: both plans are of mode trellis, or dense, or keep what is packed.
 // Errors:   kInvalidArgument for a target out of range, or that no step meets: the message says
-//           what the file takes without the packed sections; those of the source; as
-//           cache::plan_layers(), as convert_file() for what is packed. kInterrupted.
+//           what the file takes without the packed sections; for windows that shall be packed;
+//           those of the source; as cache::plan_layers(), as convert_file() for what is packed.
+//           kInterrupted.
 // Value:    the same for any number of threads.
 Result<cache::ConvertOptions> choose_step(const SectionSource& source,
                                           const cache::ConvertOptions& options,

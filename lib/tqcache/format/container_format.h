@@ -46,7 +46,10 @@ inline constexpr std::size_t kMaxMeanValues = 16 << 20;       // of the means of
 inline constexpr std::size_t kMaxOrderedChannels = 16 << 20;  // of all sides with loud channels
 inline constexpr std::size_t kMaxMapEntries = 16 << 20;       // of the maps of all sides
 inline constexpr std::size_t kMaxGaps = 1 << 20;  // dead ranges, before a file is compacted
-inline constexpr std::size_t kMaxArrays = 64;     // of one arrays layer
+// Token blocks of all turbo windows, k and v alike, with those that windows have left: each takes
+// a row in memory.
+inline constexpr std::int64_t kMaxWindowBlocks = 1 << 20;
+inline constexpr std::size_t kMaxArrays = 64;  // of one arrays layer
 inline constexpr std::size_t kMaxArrayRank = 8;
 inline constexpr std::uint64_t kMaxArrayBytes = std::uint64_t{1} << 40;
 

@@ -111,9 +111,10 @@ void add_tokens(Serialization& out, const Manifest& manifest) {
 
 void add_layer(Serialization& out, const LayerInfo& layer, MatrixDigests& digests) {
   out.text(layer.cache_type_id);
-  if (is_attention(layer)) {
+  if (has_sides(layer)) {
     out.number(layer.shape.n_kv_heads);
     out.number(layer.shape.head_dim);
+    if (is_turbo_rotating(layer)) out.number(layer.window);
     add_side(out, layer.k, digests);
     add_side(out, layer.v, digests);
     return;

@@ -1,6 +1,10 @@
 #include "tqcache/format/convert_file.h"
 
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -8,6 +12,9 @@
 
 #include "tqcache/base/pool.h"
 #include "tqcache/base/threads.h"
+#include "tqcache/cache/pack_side.h"
+#include "tqcache/cache/window_rows.h"
+#include "tqcache/format/cache_file.h"
 #include "tqcache/format/compression.h"
 #include "tqcache/format/container_writer.h"
 #include "tqcache/format/describe.h"
@@ -36,7 +43,7 @@ class ByteCounter {
   std::uint64_t done_ = 0;
 };
 
-// One side that is turbo in the target.
+// One side in token blocks that is turbo in the target.
 struct SideJob {
   std::size_t layer = 0;
   SideName name = SideName::kKeys;
@@ -46,8 +53,8 @@ struct SideJob {
 
 // The token blocks that have to be seen before the first one of a side can be packed.
 std::vector<std::int64_t> sample_of(const cache::TurboSide& side, cache::OutlierPolicy policy,
-                                    std::int64_t n_tokens) {
-  std::vector<std::int64_t> blocks = cache::mean_blocks(n_tokens);
+                                    std::int64_t n_tokens, std::int64_t begin) {
+  std::vector<std::int64_t> blocks = cache::mean_blocks(n_tokens, begin);
   if (!side.mean.is_fixed() || !side.maps.is_fixed()) return blocks;
   if (side.outliers.is_fixed()) return {};
   const bool first_decides = policy == cache::OutlierPolicy::kCalibrationVariance;
@@ -58,6 +65,9 @@ std::vector<std::int64_t> sample_of(const cache::TurboSide& side, cache::Outlier
 // A cache that passes by. In `target_` stands what it will be: every layer and side, its codec,
 // mean and loud channels, and room for its token blocks, none of which is ever there. The sections
 // of source and target are the same ones in the same order; only their form and bytes differ.
+//
+// Windows that become turbo are the exception: arrays in the source, token blocks in the target.
+// They are short, so they are packed in memory and wait there until they are written.
 class Conversion {
  public:
   // Everything must outlive this.
@@ -68,15 +78,21 @@ class Conversion {
   Result<void> plan() {
     TQC_TRY_ASSIGN(target_, make_empty_cache(source_.manifest()));
     TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(target_, options_));
-    cache::SideMaker maker(target_.identity.rope);
+    number_sections();
+    maker_.emplace(target_.identity.rope);
     for (std::size_t i = 0; i < target_.layers.size(); ++i) {
+      const auto of_layer = std::span(plans).subspan(2 * i, 2);
+      if (of_layer[0].dense && of_layer[1].dense) continue;
+      if (is_rotating(source_.manifest().layers[i])) {
+        windows_.push_back({i, {of_layer.begin(), of_layer.end()}});
+        continue;
+      }
       for (const SideName name : {SideName::kKeys, SideName::kValues}) {
-        const cache::SidePlan& plan = plans[2 * i + static_cast<std::size_t>(name)];
-        if (!plan.dense) TQC_TRY(plan_side(i, name, plan, maker));
+        const cache::SidePlan& plan = of_layer[static_cast<std::size_t>(name)];
+        if (!plan.dense) TQC_TRY(plan_side(i, name, plan));
       }
     }
-    number_sections();
-    return {};
+    return check_window_memory();
   }
 
   // Bytes of the source that are to be read.
@@ -88,8 +104,12 @@ class Conversion {
     return total;
   }
 
-  // Pass one, side by side.
+  // Pass one, side by side; and windows.
   Result<void> fix_sides(ByteCounter& counter) {
+    for (const WindowJob& job : windows_) {
+      TQC_TRY(pack_window(job));
+      if (!counter.add(window_bytes(job))) return Error{ErrorCode::kInterrupted, "interrupted"};
+    }
     std::vector<AlignedBytes> blocks;
     for (const SideJob& job : jobs_) {
       if (job.sample.empty()) continue;
@@ -105,23 +125,30 @@ class Conversion {
   // Pass two, section by section.
   ContainerContent content(ByteCounter& counter) {
     ContainerContent content{describe(target_, {}), {}};
-    std::vector<bool> is_packed;
-    for (const SectionInfo& section : content.manifest.sections) {
-      is_packed.push_back(section.packed);
-    }
-    content.make_section = [this, is_packed = std::move(is_packed)](std::size_t i) {
-      return is_packed[i] && !section(i).packed ? pack(i) : carry_over(i);
+    // A copy: the writer changes those of the manifest while others are made.
+    content.make_section =
+        [this, sections = content.manifest.sections](std::size_t i) -> Result<SharedBytes> {
+      const auto origin = number_of(key_of(sections[i]));
+      if (!origin) return take_from_window(sections[i]);
+      return sections[i].packed && !section(*origin).packed ? pack(*origin) : carry_over(*origin);
     };
-    content.after_section = [this, &counter](std::size_t i) {
-      return counter.add(section(i).raw_bytes);
+    content.after_section = [this, &counter, sections = content.manifest.sections](std::size_t i) {
+      const auto origin = number_of(key_of(sections[i]));
+      return counter.add(origin ? section(*origin).raw_bytes : 0);
     };
     return content;
   }
 
  private:
+  // A window that becomes turbo.
+  struct WindowJob {
+    std::size_t layer;
+    std::vector<cache::SidePlan> plans;  // [2]
+  };
+
   const SectionInfo& section(std::size_t i) const { return source_.manifest().sections[i]; }
   cache::AttentionLayer& layer_of(std::size_t layer) {
-    return std::get<cache::AttentionLayer>(target_.layers[layer]);
+    return *cache::rows_of(target_.layers[layer]);
   }
   cache::Side& side_of(std::size_t layer, SideName name) {
     return name == SideName::kKeys ? layer_of(layer).k : layer_of(layer).v;
@@ -129,13 +156,17 @@ class Conversion {
   cache::TurboSide& turbo_of(std::size_t layer, SideName name) {
     return std::get<cache::TurboSide>(side_of(layer, name));
   }
+  // The first token that a layer holds.
+  std::int64_t begin_of(std::size_t layer) const {
+    const auto* arrays = std::get_if<cache::ArraysLayer>(&target_.layers[layer]);
+    return arrays ? cache::window_begin(*arrays->window, target_.n_tokens()) : 0;
+  }
 
-  Result<void> plan_side(std::size_t layer, SideName name, const cache::SidePlan& plan,
-                         cache::SideMaker& maker) {
+  Result<void> plan_side(std::size_t layer, SideName name, const cache::SidePlan& plan) {
     cache::Side& side = side_of(layer, name);
     if (const auto* dense = std::get_if<cache::DenseSide>(&side)) {
       TQC_TRY_ASSIGN(cache::TurboSide made,
-                     maker.make(plan, order_of(name), layer_of(layer).shape, dense->dtype));
+                     maker_->make(plan, order_of(name), layer_of(layer).shape, dense->dtype));
       side = std::move(made);
     }
     cache::TurboSide& turbo = std::get<cache::TurboSide>(side);
@@ -143,26 +174,65 @@ class Conversion {
     const std::int64_t n_full = n_tokens / cache::kTokenBlock;
     turbo.packed.resize(to_size(n_full));
     turbo.tail.blocks.resize(to_size(cache::block_count(n_tokens) - n_full));
-    jobs_.push_back(
-        {layer, name, plan.outlier_policy, sample_of(turbo, plan.outlier_policy, n_tokens)});
+    jobs_.push_back({layer, name, plan.outlier_policy,
+                     sample_of(turbo, plan.outlier_policy, n_tokens, begin_of(layer))});
     return {};
   }
 
-  // Where each side's token blocks stand in the section table.
+  // Where sections stand in the source's table.
   void number_sections() {
     const std::vector<SectionInfo>& sections = source_.manifest().sections;
-    numbers_.resize(2 * target_.layers.size());
-    for (std::size_t i = 0; i < sections.size(); ++i) {
-      if (sections[i].side == SideName::kArray) break;  // they stand behind all others
-      numbers_[2 * to_size(sections[i].layer) + static_cast<std::size_t>(sections[i].side)]
-          .push_back(i);
-    }
+    for (std::size_t i = 0; i < sections.size(); ++i) numbers_[key_of(sections[i])] = i;
+  }
+  std::optional<std::size_t> number_of(const SectionKey& key) const {
+    const auto found = numbers_.find(key);
+    if (found == numbers_.end()) return std::nullopt;
+    return found->second;
   }
   std::size_t number_of(const SideJob& job, std::int64_t block) const {
-    return numbers_[2 * job.layer + static_cast<std::size_t>(job.name)][to_size(block)];
+    return number_of(SectionKey{static_cast<std::int64_t>(job.layer), job.name, block}).value();
   }
   const SectionInfo& sample_section(const SideJob& job, std::int64_t block) const {
     return section(number_of(job, block));
+  }
+
+  std::size_t array_number(const WindowJob& job, std::int64_t array) const {
+    return number_of(SectionKey{static_cast<std::int64_t>(job.layer), SideName::kArray, array})
+        .value();
+  }
+  std::uint64_t window_bytes(const WindowJob& job) const {
+    return section(array_number(job, 0)).raw_bytes + section(array_number(job, 1)).raw_bytes;
+  }
+
+  // All of them are in memory in the end.
+  Result<void> check_window_memory() const {
+    std::uint64_t bytes = 0;
+    for (const WindowJob& job : windows_) bytes += window_bytes(job);
+    if (bytes <= ReadOptions{}.max_payload_bytes) return {};
+    return Error{ErrorCode::kTooLarge, "windows of " + std::to_string(bytes) + " bytes"};
+  }
+
+  // Reads a window's arrays and packs them where they are.
+  Result<void> pack_window(const WindowJob& job) {
+    auto& layer = std::get<cache::ArraysLayer>(target_.layers[job.layer]);
+    for (const std::int64_t i : {0, 1}) {
+      TQC_TRY(source_.read(array_number(job, i), layer.arrays[to_size(i)].data));
+    }
+    const std::int64_t n_tokens = target_.n_tokens();
+    cache::open_window(layer, n_tokens);
+    const auto no_progress = [](std::uint64_t) -> Result<void> { return {}; };
+    for (const cache::PackJob& side :
+         cache::pack_jobs(target_.layers[job.layer], job.layer, job.plans, n_tokens)) {
+      auto packed = cache::pack_side(side, n_tokens, options_.n_threads, *maker_, no_progress);
+      if (!packed) return in_context(side.name, std::move(packed).error());
+    }
+    return {};
+  }
+
+  Result<SharedBytes> take_from_window(const SectionInfo& section) const {
+    const auto copy = std::make_shared<AlignedBytes>();
+    const ByteView bytes = section_bytes(target_, section, *copy);
+    return SharedBytes(copy, bytes);
   }
 
   Result<void> read_sample(const SideJob& job, std::vector<AlignedBytes>& blocks) const {
@@ -176,7 +246,8 @@ class Conversion {
     cache::TurboSide& side = turbo_of(job.layer, job.name);
     std::vector<cache::FullBlock> sample;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
-      sample.push_back({layer_of(job.layer).shape, side.tail.dtype, job.sample[i], blocks[i]});
+      sample.push_back({layer_of(job.layer).shape, side.tail.dtype, job.sample[i], blocks[i],
+                        cache::tokens_before(begin_of(job.layer), job.sample[i])});
     }
     cache::fix_side(side, sample, job.policy, options_.n_threads);
   }
@@ -194,8 +265,10 @@ class Conversion {
     const auto layer = to_size(section.layer);
     const cache::TurboSide& side = turbo_of(layer, section.side);
     // One thread: other sections keep the others busy.
-    auto packed =
-        cache::pack_block(side, {layer_of(layer).shape, side.tail.dtype, section.block, *raw}, 1);
+    auto packed = cache::pack_block(side,
+                                    {layer_of(layer).shape, side.tail.dtype, section.block, *raw,
+                                     cache::tokens_before(begin_of(layer), section.block)},
+                                    1);
     if (packed) return std::move(packed->bytes);
     const std::string where = "layer " + std::to_string(section.layer) +
                               (section.side == SideName::kKeys ? " k" : " v") + ": token block " +
@@ -207,7 +280,9 @@ class Conversion {
   const cache::ConvertOptions& options_;
   cache::Cache target_;
   std::vector<SideJob> jobs_;
-  std::vector<std::vector<std::size_t>> numbers_;  // [2 n_layers][token block]
+  std::vector<WindowJob> windows_;
+  std::optional<cache::SideMaker> maker_;
+  std::map<SectionKey, std::size_t> numbers_;  // of sections of the source
   Pool<AlignedBytes> buffers_;
 };
 

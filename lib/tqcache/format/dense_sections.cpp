@@ -1,8 +1,12 @@
 #include "tqcache/format/dense_sections.h"
 
+#include <cstring>
+#include <map>
 #include <string>
 #include <utility>
 
+#include "tqcache/base/dtype.h"
+#include "tqcache/cache/window_rows.h"
 #include "tqcache/format/section_plan.h"
 #include "tqcache/format/type_names.h"
 #include "tqcache/format/unpack_section.h"
@@ -17,6 +21,48 @@ SideInfo dense_side(Dtype dtype) {
   return side;
 }
 
+ArrayInfo window_array(const LayerInfo& layer, const SideInfo& side, std::string_view name,
+                       std::int64_t n_tokens) {
+  const cache::Window window{layer.shape, layer.window, layer.keep};
+  return {std::string(name), side.dense_dtype, cache::window_array_shape(window, n_tokens)};
+}
+
+void make_dense(LayerInfo& layer, std::int64_t n_tokens) {
+  if (is_attention(layer)) {
+    layer.k = dense_side(layer.k.dense_dtype);
+    layer.v = dense_side(layer.v.dense_dtype);
+  }
+  if (!is_turbo_rotating(layer)) return;
+  layer.cache_type_id = std::string(kRotatingType);
+  layer.arrays = {window_array(layer, layer.k, cache::kWindowKeys, n_tokens),
+                  window_array(layer, layer.v, cache::kWindowValues, n_tokens)};
+  layer.k = layer.v = {};
+}
+
+// What a section of the source becomes, or a part of: token blocks of a turbo window are its array.
+SectionKey dense_key(const SectionInfo& section, const std::vector<LayerInfo>& layers) {
+  SectionKey key = key_of(section);
+  if (!is_turbo_rotating(layers[static_cast<std::size_t>(section.layer)])) return key;
+  return {key.layer, SideName::kArray, static_cast<std::int64_t>(key.side)};
+}
+
+// Rows of a kv head that stand behind each other, from a block's to a window's.
+struct RowsCopy {
+  std::size_t n_heads;
+  std::size_t from_head;  // bytes of a head in the block
+  std::size_t to_head;    // and in the window
+  std::size_t from;       // first byte in the block's head
+  std::size_t to;         // and in the window's
+  std::size_t bytes;
+};
+
+void copy_rows(const RowsCopy& copy, ByteView block, AlignedBytes& window) {
+  for (std::size_t head = 0; head < copy.n_heads; ++head) {
+    std::memcpy(window.data() + head * copy.to_head + copy.to,
+                block.data() + head * copy.from_head + copy.from, copy.bytes);
+  }
+}
+
 }  // namespace
 
 Result<DenseSections> DenseSections::make(const SectionSource& source) {
@@ -26,23 +72,63 @@ Result<DenseSections> DenseSections::make(const SectionSource& source) {
 
 DenseSections::DenseSections(const SectionSource& source, cache::Cache decoders)
     : source_(&source), decoders_(std::move(decoders)), manifest_(source.manifest()) {
-  for (LayerInfo& layer : manifest_.layers) {
-    if (!is_attention(layer)) continue;
-    layer.k = dense_side(layer.k.dense_dtype);
-    layer.v = dense_side(layer.v.dense_dtype);
+  const std::vector<SectionInfo>& sections = source.manifest().sections;
+  std::map<SectionKey, std::vector<std::size_t>> origins;
+  for (std::size_t i = 0; i < sections.size(); ++i) {
+    origins[dense_key(sections[i], source.manifest().layers)].push_back(i);
   }
-  for (SectionInfo& section : manifest_.sections) {
+  for (LayerInfo& layer : manifest_.layers) make_dense(layer, manifest_.n_tokens());
+  manifest_.sections.clear();
+  for (const SectionKey& key : plan_sections(manifest_.layers, manifest_.n_tokens())) {
+    origins_.push_back(origins[key]);
+    const LayerInfo& before = source.manifest().layers[static_cast<std::size_t>(key.layer)];
+    const bool is_one = !is_turbo_rotating(before);
+    SectionInfo section = is_one ? sections[origins_.back().front()] : SectionInfo{};
+    section.layer = key.layer;
+    section.side = key.side;
+    section.block = key.block;
     section.packed = false;
-    section.raw_bytes = raw_bytes(manifest_.layers[static_cast<std::size_t>(section.layer)],
-                                  key_of(section), false, manifest_.n_tokens());
+    section.raw_bytes = raw_bytes(manifest_.layers[static_cast<std::size_t>(key.layer)], key, false,
+                                  manifest_.n_tokens());
+    manifest_.sections.push_back(section);
   }
 }
 
 Result<void> DenseSections::read(std::size_t section, AlignedBytes& raw) const {
-  TQC_TRY(source_->read(section, raw));
-  const SectionInfo& info = source_->manifest().sections[section];
+  const auto layer = static_cast<std::size_t>(manifest_.sections[section].layer);
+  if (is_turbo_rotating(source_->manifest().layers[layer])) return read_window(section, raw);
+  return read_block(origins_[section].front(), raw);
+}
+
+Result<void> DenseSections::read_block(std::size_t in_source, AlignedBytes& raw) const {
+  TQC_TRY(source_->read(in_source, raw));
+  const SectionInfo& info = source_->manifest().sections[in_source];
   if (!info.packed) return {};
   raw = unpack_section(decoders_, info, SharedBytes(std::move(raw)), cache::kTokenBlock);
+  return {};
+}
+
+Result<void> DenseSections::read_window(std::size_t section, AlignedBytes& raw) const {
+  const SectionInfo& info = manifest_.sections[section];
+  const LayerInfo& layer = manifest_.layers[static_cast<std::size_t>(info.layer)];
+  const std::int64_t n_tokens = manifest_.n_tokens();
+  const std::int64_t begin = cache::window_begin({layer.shape, layer.window, layer.keep}, n_tokens);
+  const std::size_t row = static_cast<std::size_t>(layer.shape.head_dim) *
+                          dtype_size(layer.arrays[static_cast<std::size_t>(info.block)].dtype);
+  const auto bytes_of = [&](std::int64_t n) { return static_cast<std::size_t>(n) * row; };
+  raw.resize(info.raw_bytes);
+  AlignedBytes block;
+  for (const std::size_t in_source : origins_[section]) {
+    TQC_TRY(read_block(in_source, block));
+    const std::int64_t number = source_->manifest().sections[in_source].block;
+    const std::int64_t first = number * cache::kTokenBlock;
+    const std::int64_t n_left = cache::tokens_before(begin, number);
+    const std::int64_t n_in_block = cache::tokens_in_block(n_tokens, number);
+    copy_rows({static_cast<std::size_t>(layer.shape.n_kv_heads), bytes_of(n_in_block),
+               bytes_of(n_tokens - begin), bytes_of(n_left), bytes_of(first + n_left - begin),
+               bytes_of(n_in_block - n_left)},
+              block, raw);
+  }
   return {};
 }
 

@@ -2,6 +2,7 @@
 // format/dense_sections.h: a cache as if nothing in it were packed: what other programs can take.
 
 #include <cstddef>
+#include <vector>
 
 #include "tqcache/cache/cache.h"
 #include "tqcache/format/section_source.h"
@@ -9,7 +10,8 @@
 namespace tqcache::format {
 
 // Every turbo side is dense here, of the dtype of its tail; packed blocks are decoded as they are
-// read. All else is as in the source.
+// read. Turbo windows are arrays of exactly the window's tokens, as dense ones are. All else is as
+// in the source.
 //
 // Threads: as SectionSource.
 class DenseSections : public SectionSource {
@@ -22,10 +24,15 @@ class DenseSections : public SectionSource {
 
  private:
   DenseSections(const SectionSource& source, cache::Cache decoders);
+  Result<void> read_block(std::size_t in_source, AlignedBytes& raw) const;
+  Result<void> read_window(std::size_t section, AlignedBytes& raw) const;
 
   const SectionSource* source_;
   cache::Cache decoders_;
   Manifest manifest_;
+  // [n_sections] where each comes from: numbers of sections of the source, those of a window in the
+  // order of its token blocks.
+  std::vector<std::vector<std::size_t>> origins_;
 };
 
 }  // namespace tqcache::format

@@ -34,7 +34,15 @@ LayerInfo describe_kind(const cache::AttentionLayer& layer) {
   return info;
 }
 
+LayerInfo describe_turbo_window(const cache::ArraysLayer& layer) {
+  LayerInfo info = describe_kind(*layer.rows);
+  info.cache_type_id = kTurboRotatingType;
+  info.window = layer.window->size;
+  return info;
+}
+
 LayerInfo describe_kind(const cache::ArraysLayer& layer) {
+  if (cache::is_turbo_window(layer)) return describe_turbo_window(layer);
   LayerInfo info;
   info.cache_type_id = kArraysType;
   if (layer.window) {
@@ -50,10 +58,9 @@ LayerInfo describe_kind(const cache::ArraysLayer& layer) {
 }
 
 bool is_packed(const cache::Layer& layer, const SectionKey& key) {
-  const auto* attention = std::get_if<cache::AttentionLayer>(&layer);
-  if (attention == nullptr) return false;
-  return key.block <
-         cache::packed_block_count(key.side == SideName::kKeys ? attention->k : attention->v);
+  if (key.side == SideName::kArray) return false;
+  const cache::AttentionLayer& rows = *cache::rows_of(layer);
+  return key.block < cache::packed_block_count(key.side == SideName::kKeys ? rows.k : rows.v);
 }
 
 }  // namespace

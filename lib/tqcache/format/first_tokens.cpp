@@ -65,7 +65,7 @@ Result<TokenCut> TokenCut::make(Manifest& manifest, std::int64_t n_tokens) {
 AlignedBytes TokenCut::cut(std::size_t section, AlignedBytes raw) const {
   const SectionInfo& info = in_file(section);
   if (info.packed) return unpack_section(sides_, info, SharedBytes(std::move(raw)), n_kept_);
-  const auto& layer = std::get<cache::AttentionLayer>(sides_.layers[to_size(info.layer)]);
+  const auto& layer = *cache::rows_of(sides_.layers[to_size(info.layer)]);
   const cache::Side& side = info.side == SideName::kKeys ? layer.k : layer.v;
   return cut_dense(std::move(raw), layer.shape, cache::dense_dtype(side), n_kept_);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "tqcache/base/hash.h"
@@ -102,13 +103,27 @@ struct Pair {
   bool same = false;
 };
 
-// Both tables are in one order, in which a longer cache has sections between those of a shorter
-// one.
+// Both tables are in one order. A longer cache has sections between those of a shorter one, and
+// lacks some that windows have left.
+bool comes_before(const SectionKey& a, const SectionKey& b) {
+  const auto rank = [](const SectionKey& key) {
+    const bool is_array = key.side == SideName::kArray;
+    return std::tuple(is_array, is_array ? key.layer : key.block, is_array ? key.block : key.layer,
+                      key.side);
+  };
+  return rank(a) < rank(b);
+}
+
 std::vector<Pair> pair_sections(const Manifest& file, const Manifest& grown) {
   std::vector<Pair> pairs;
-  for (std::size_t i = 0; i < grown.sections.size() && pairs.size() < file.sections.size(); ++i) {
-    if (key_of(grown.sections[i]) != key_of(file.sections[pairs.size()])) continue;
-    pairs.push_back({pairs.size(), i});
+  std::size_t in_file = 0;
+  for (std::size_t i = 0; i < grown.sections.size(); ++i) {
+    const SectionKey key = key_of(grown.sections[i]);
+    while (in_file < file.sections.size() && comes_before(key_of(file.sections[in_file]), key)) {
+      ++in_file;
+    }
+    if (in_file == file.sections.size()) break;
+    if (key_of(file.sections[in_file]) == key) pairs.push_back({in_file, i});
   }
   return pairs;
 }
@@ -145,14 +160,13 @@ Result<Growth> compare_sections(const Manifest& file, std::int64_t n_trusted,
   }));
 
   Growth growth;
-  std::vector<bool> stays(sections.size());
+  std::vector<bool> stays(sections.size()), lives(file.sections.size());
   for (const Pair& pair : pairs) {
-    stays[pair.number] = pair.same;
-    if (pair.same) {
-      sections[pair.number] = file.sections[pair.old_number];
-    } else {
-      growth.dead_sections.push_back(pair.old_number);
-    }
+    stays[pair.number] = lives[pair.old_number] = pair.same;
+    if (pair.same) sections[pair.number] = file.sections[pair.old_number];
+  }
+  for (std::size_t i = 0; i < lives.size(); ++i) {
+    if (!lives[i]) growth.dead_sections.push_back(i);
   }
   for (std::size_t i = 0; i < sections.size(); ++i) {
     if (!stays[i]) growth.new_sections.push_back(i);

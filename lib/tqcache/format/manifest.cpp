@@ -4,12 +4,20 @@
 #include <cassert>
 #include <cstring>
 
+#include "tqcache/cache/window_rows.h"
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::format {
 
 bool is_attention(const LayerInfo& layer) { return layer.cache_type_id == kAttentionType; }
 bool is_rotating(const LayerInfo& layer) { return layer.cache_type_id == kRotatingType; }
+bool is_turbo_rotating(const LayerInfo& layer) { return layer.cache_type_id == kTurboRotatingType; }
+bool has_sides(const LayerInfo& layer) { return is_attention(layer) || is_turbo_rotating(layer); }
+
+std::int64_t first_block(const LayerInfo& layer, std::int64_t n_tokens) {
+  if (!is_turbo_rotating(layer)) return 0;
+  return cache::first_window_block({layer.shape, layer.window, layer.keep}, n_tokens);
+}
 
 const SideInfo& side_of(const LayerInfo& layer, SideName side) {
   assert(side != SideName::kArray);

@@ -59,8 +59,8 @@ struct ArrayInfo {
 struct LayerInfo {
   std::string cache_type_id;      // type_names.h: "tqcache.attention.v1", "tqcache.arrays.v1", ...
   cache::HeadShape shape;         // attention and rotating layers
-  SideInfo k, v;                  // attention layers
-  std::vector<ArrayInfo> arrays;  // arrays layers; rotating layers: "keys" and "values"
+  SideInfo k, v;                  // attention layers, turbo rotating layers
+  std::vector<ArrayInfo> arrays;  // arrays layers; dense rotating layers: "keys" and "values"
   std::int64_t window = 0;        // rotating layers, as keep: cache/layer.h
   std::int64_t keep = 0;
 };
@@ -88,7 +88,12 @@ struct Manifest {
 };
 
 bool is_attention(const LayerInfo& layer);
-bool is_rotating(const LayerInfo& layer);
+bool is_rotating(const LayerInfo& layer);        // a dense one, of arrays
+bool is_turbo_rotating(const LayerInfo& layer);  // one with sides, at least one of them turbo
+bool has_sides(const LayerInfo& layer);          // k and v in token blocks
+
+// The first token block that a layer with sides has: of full attention 0.
+std::int64_t first_block(const LayerInfo& layer, std::int64_t n_tokens);
 
 inline bool is_turbo(const SideInfo& side) { return !side.parts.empty(); }
 

@@ -138,20 +138,31 @@ Result<void> check_side(const SideInfo& side, SideName name, cache::HeadShape sh
 
 bool has_window(const LayerInfo& layer) { return layer.window != 0 || layer.keep != 0; }
 
-bool has_sides(const LayerInfo& layer) {
-  return !layer.k.cache_type_id.empty() || !layer.v.cache_type_id.empty();
-}
-
-Result<void> check_attention(const LayerInfo& layer, const cache::Rope& rope) {
-  TQC_TRY(cache::validate_shape(layer.shape));
-  if (has_window(layer)) return corrupt("an attention layer with a window");
-  if (!layer.arrays.empty()) return corrupt("an attention layer with arrays");
+Result<void> check_sides(const LayerInfo& layer, const cache::Rope& rope) {
   if (auto k = check_side(layer.k, SideName::kKeys, layer.shape, rope); !k) {
     return in_context("k", std::move(k).error());
   }
   if (auto v = check_side(layer.v, SideName::kValues, layer.shape, rope); !v) {
     return in_context("v", std::move(v).error());
   }
+  return {};
+}
+
+Result<void> check_attention(const LayerInfo& layer, const cache::Rope& rope) {
+  TQC_TRY(cache::validate_shape(layer.shape));
+  if (has_window(layer)) return corrupt("an attention layer with a window");
+  if (!layer.arrays.empty()) return corrupt("an attention layer with arrays");
+  return check_sides(layer, rope);
+}
+
+// Of two dense sides it would be arrays, so that there is one way to write a window.
+Result<void> check_turbo_rotating(const LayerInfo& layer, const cache::Rope& rope) {
+  TQC_TRY(cache::validate_window({layer.shape, layer.window, layer.keep}));
+  if (layer.keep != 0) return corrupt("a turbo window that keeps first tokens");
+  if (!layer.arrays.empty()) return corrupt("a turbo window with arrays");
+  TQC_TRY(check_sides(layer, rope));
+  if (!is_turbo(layer.k) && !is_turbo(layer.v)) return corrupt("a turbo window of dense sides");
+  if (layer.k.n_sinks != 0 || layer.v.n_sinks != 0) return corrupt("sink tokens in a window");
   return {};
 }
 
@@ -167,7 +178,9 @@ Result<void> check_array(const ArrayInfo& array) {
 }
 
 Result<void> check_array_list(const LayerInfo& layer) {
-  if (has_sides(layer)) return corrupt("arrays beside k or v");
+  if (!layer.k.cache_type_id.empty() || !layer.v.cache_type_id.empty()) {
+    return corrupt("arrays beside k or v");
+  }
   if (layer.arrays.size() > kMaxArrays) {
     return too_large(std::to_string(layer.arrays.size()) + " arrays");
   }
@@ -203,6 +216,7 @@ Result<void> check_rotating(const LayerInfo& layer, std::int64_t n_tokens) {
 Result<void> check_layer(const LayerInfo& layer, const cache::Rope& rope, std::int64_t n_tokens) {
   if (is_attention(layer)) return check_attention(layer, rope);
   if (is_rotating(layer)) return check_rotating(layer, n_tokens);
+  if (is_turbo_rotating(layer)) return check_turbo_rotating(layer, rope);
   if (layer.cache_type_id != kArraysType) return unknown_name("cache type", layer.cache_type_id);
   return check_arrays(layer);
 }
@@ -241,6 +255,13 @@ class CodecCosts {
   std::size_t n_matrix_values_ = 0;
 };
 
+Result<void> check_window_blocks(const std::vector<LayerInfo>& layers, std::int64_t n_tokens) {
+  const std::int64_t n_blocks =
+      2 * std::ranges::count_if(layers, is_turbo_rotating) * cache::block_count(n_tokens);
+  if (n_blocks <= kMaxWindowBlocks) return {};
+  return too_large("turbo windows behind " + std::to_string(n_blocks) + " token blocks");
+}
+
 Result<void> check_codec_costs(const std::vector<LayerInfo>& layers) {
   CodecCosts costs;
   for (const LayerInfo& layer : layers) {
@@ -262,6 +283,7 @@ Result<void> check_layers(const std::vector<LayerInfo>& layers, const cache::Rop
       return in_context("layer " + std::to_string(i), std::move(layer).error());
     }
   }
+  TQC_TRY(check_window_blocks(layers, n_tokens));
   return check_codec_costs(layers);
 }
 

@@ -163,7 +163,7 @@ Offset<fb::Layer> make_layer(Builder& out, SideWriter& sides, const LayerInfo& l
   const auto type = sides.text(layer.cache_type_id);
   Offset<fb::Side> k, v;
   Offset<flatbuffers::Vector<Offset<fb::Array>>> arrays;
-  if (is_attention(layer)) {
+  if (has_sides(layer)) {
     k = sides.make(layer.k);
     v = sides.make(layer.v);
   } else {

@@ -16,9 +16,9 @@ namespace {
 
 std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-// Works for Cache& and const Cache&.
-auto& attention_layer(auto& cache, const SectionInfo& section) {
-  return std::get<0>(cache.layers[to_size(section.layer)]);
+// Works for Cache& and const Cache&. Requires: the section is of a side.
+auto& rows_of_section(auto& cache, const SectionInfo& section) {
+  return *cache::rows_of(cache.layers[to_size(section.layer)]);
 }
 
 auto& array_of(auto& cache, const SectionInfo& section) {
@@ -83,7 +83,7 @@ void copy_dense(const DenseRows& rows, ByteView raw, AlignedBytes& memory) {
 }
 
 cache::TurboBlock& packed_block(cache::Cache& cache, const SectionInfo& section) {
-  cache::Side& side = side_of_section(attention_layer(cache, section), section);
+  cache::Side& side = side_of_section(rows_of_section(cache, section), section);
   return std::get<cache::TurboSide>(side).packed[to_size(section.block)];
 }
 
@@ -97,7 +97,7 @@ DensePlace dense_place(cache::Cache& cache, const SectionInfo& section) {
   if (section.side == SideName::kArray) {
     return {array_of(cache, section).data, {1, section.raw_bytes, section.raw_bytes}};
   }
-  cache::AttentionLayer& layer = attention_layer(cache, section);
+  cache::AttentionLayer& layer = rows_of_section(cache, section);
   cache::Side& side = side_of_section(layer, section);
   return {dense_memory(side, section.block),
           dense_rows(layer.shape, cache::dense_dtype(side), cache.n_tokens(), section.block)};
@@ -121,9 +121,13 @@ class CodecCache {
   std::vector<codec::HeadCodec> known_;
 };
 
-// How many token blocks stand packed, [layer][side].
+// How many token blocks stand packed, [layer][side], with those that a window has left: they were.
 std::vector<std::array<std::size_t, 2>> count_packed(const Manifest& manifest) {
-  std::vector<std::array<std::size_t, 2>> counts(manifest.layers.size());
+  std::vector<std::array<std::size_t, 2>> counts;
+  for (const LayerInfo& layer : manifest.layers) {
+    const std::size_t n_left = to_size(first_block(layer, manifest.n_tokens()));
+    counts.push_back({n_left, n_left});
+  }
   for (const SectionInfo& section : manifest.sections) {
     if (section.packed) {
       ++counts[to_size(section.layer)][static_cast<std::size_t>(section.side)];
@@ -165,11 +169,13 @@ class SideMaker {
       : n_blocks_(to_size(cache::block_count(manifest.n_tokens()))),
         rope_(make_rope_table(manifest)) {}
 
-  // A side whose first `n_packed` token blocks stand packed.
+  // A side whose first `n_packed` token blocks stand packed, if it is turbo.
   Result<cache::Side> make_empty(const LayerInfo& layer, SideName name, std::size_t n_packed) {
     const SideInfo& info = side_of(layer, name);
+    if (!is_turbo(info)) {
+      return cache::Side(cache::DenseSide{info.dense_dtype, std::vector<AlignedBytes>(n_blocks_)});
+    }
     cache::DenseSide dense{info.dense_dtype, std::vector<AlignedBytes>(n_blocks_ - n_packed)};
-    if (!is_turbo(info)) return cache::Side(std::move(dense));
     TQC_TRY_ASSIGN(codec::HeadCodec codec,
                    codecs_.get(info, static_cast<int>(layer.shape.head_dim), order_of(name)));
     TQC_TRY_ASSIGN(cache::Outliers outliers, make_outliers(info, layer.shape, codec));
@@ -197,12 +203,23 @@ cache::ArraysLayer make_empty_arrays(const LayerInfo& info) {
   return layer;
 }
 
+cache::ArraysLayer make_turbo_window(const LayerInfo& info, cache::AttentionLayer rows,
+                                     std::int64_t n_tokens) {
+  cache::ArraysLayer layer;
+  layer.window = cache::Window{info.shape, info.window, info.keep};
+  const auto shape = cache::window_array_shape(*layer.window, n_tokens);
+  layer.arrays.push_back({std::string(cache::kWindowKeys), info.k.dense_dtype, shape, {}});
+  layer.arrays.push_back({std::string(cache::kWindowValues), info.v.dense_dtype, shape, {}});
+  layer.rows = std::move(rows);
+  return layer;
+}
+
 }  // namespace
 
 ByteView section_bytes(const cache::Cache& cache, const SectionInfo& section,
                        AlignedBytes& scratch) {
   if (section.side == SideName::kArray) return array_section(cache, section, scratch);
-  const cache::AttentionLayer& layer = attention_layer(cache, section);
+  const cache::AttentionLayer& layer = rows_of_section(cache, section);
   const cache::Side& side = side_of_section(layer, section);
   if (section.packed) {
     return std::get<cache::TurboSide>(side).packed[to_size(section.block)].bytes.view();
@@ -216,13 +233,18 @@ Result<cache::Cache> make_empty_cache(const Manifest& manifest) {
   const auto n_packed = count_packed(manifest);
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
     const LayerInfo& info = manifest.layers[i];
-    if (!is_attention(info)) {
+    if (!has_sides(info)) {
       cache.layers.emplace_back(make_empty_arrays(info));
       continue;
     }
     TQC_TRY_ASSIGN(cache::Side k, sides.make_empty(info, SideName::kKeys, n_packed[i][0]));
     TQC_TRY_ASSIGN(cache::Side v, sides.make_empty(info, SideName::kValues, n_packed[i][1]));
-    cache.layers.emplace_back(cache::AttentionLayer{info.shape, std::move(k), std::move(v)});
+    cache::AttentionLayer rows{info.shape, std::move(k), std::move(v)};
+    if (is_attention(info)) {
+      cache.layers.emplace_back(std::move(rows));
+    } else {
+      cache.layers.emplace_back(make_turbo_window(info, std::move(rows), manifest.n_tokens()));
+    }
   }
   return cache;
 }
@@ -230,7 +252,7 @@ Result<cache::Cache> make_empty_cache(const Manifest& manifest) {
 void place_section(const SectionInfo& section, SharedBytes raw, cache::Cache& cache) {
   if (section.packed) {
     packed_block(cache, section).bytes = std::move(raw);
-    cache::AttentionLayer& layer = attention_layer(cache, section);
+    cache::AttentionLayer& layer = rows_of_section(cache, section);
     auto& side = std::get<cache::TurboSide>(side_of_section(layer, section));
     return cache::complete_block(side, layer.shape, section.block);
   }

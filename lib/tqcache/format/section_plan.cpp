@@ -1,5 +1,7 @@
 #include "tqcache/format/section_plan.h"
 
+#include <algorithm>
+
 #include "tqcache/base/shape.h"
 
 namespace tqcache::format {
@@ -20,12 +22,25 @@ std::uint64_t dense_bytes(const LayerInfo& layer, SideName side, std::int64_t n_
          dtype_size(side_of(layer, side).dense_dtype);
 }
 
+// [n_layers]; of layers without sides a block that no cache has.
+std::vector<std::int64_t> first_blocks(const std::vector<LayerInfo>& layers,
+                                       std::int64_t n_tokens) {
+  std::vector<std::int64_t> blocks;
+  for (const LayerInfo& layer : layers) {
+    blocks.push_back(has_sides(layer) ? first_block(layer, n_tokens)
+                                      : cache::block_count(cache::kMaxTokens));
+  }
+  return blocks;
+}
+
 }  // namespace
 
 std::uint64_t count_sections(const std::vector<LayerInfo>& layers, std::int64_t n_tokens) {
   std::uint64_t count = 0;
   for (const LayerInfo& layer : layers) {
-    count += is_attention(layer) ? 2 * to_u64(cache::block_count(n_tokens)) : layer.arrays.size();
+    count += has_sides(layer)
+                 ? 2 * to_u64(cache::block_count(n_tokens) - first_block(layer, n_tokens))
+                 : layer.arrays.size();
   }
   return count;
 }
@@ -34,9 +49,11 @@ std::vector<SectionKey> plan_sections(const std::vector<LayerInfo>& layers, std:
   const auto n_layers = static_cast<std::int64_t>(layers.size());
   std::vector<SectionKey> keys;
   keys.reserve(count_sections(layers, n_tokens));
-  for (std::int64_t block = 0; block < cache::block_count(n_tokens); ++block) {
+  const std::vector<std::int64_t> begins = first_blocks(layers, n_tokens);
+  const std::int64_t first = begins.empty() ? 0 : std::ranges::min(begins);
+  for (std::int64_t block = first; block < cache::block_count(n_tokens); ++block) {
     for (std::int64_t layer = 0; layer < n_layers; ++layer) {
-      if (!is_attention(layers[static_cast<std::size_t>(layer)])) continue;
+      if (block < begins[static_cast<std::size_t>(layer)]) continue;
       keys.push_back({layer, SideName::kKeys, block});
       keys.push_back({layer, SideName::kValues, block});
     }

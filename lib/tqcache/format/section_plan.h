@@ -6,6 +6,7 @@
 //
 // Spec: docs/format.md §4.5 and §6.
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -18,8 +19,8 @@ namespace tqcache::format {
 struct SectionKey {
   std::int64_t layer = 0;
   SideName side = SideName::kKeys;
-  std::int64_t block = 0;  // token block, or the index of the array
-  bool operator==(const SectionKey&) const = default;
+  std::int64_t block = 0;                               // token block, or the index of the array
+  auto operator<=>(const SectionKey&) const = default;  // not the order in a file
 };
 
 inline SectionKey key_of(const SectionInfo& section) {
@@ -28,8 +29,9 @@ inline SectionKey key_of(const SectionInfo& section) {
 
 std::uint64_t count_sections(const std::vector<LayerInfo>& layers, std::int64_t n_tokens);
 
-// Token block by token block, in it layer by layer, keys before values; then all arrays. So a
-// longer cache only adds sections behind those it has.
+// Token block by token block, in it layer by layer, keys before values; then all arrays. Rotating
+// layers with sides have the blocks that their window touches. So a longer cache adds sections
+// behind those it has, and loses some that windows have left.
 std::vector<SectionKey> plan_sections(const std::vector<LayerInfo>& layers, std::int64_t n_tokens);
 
 // Where things stand in a packed section: a block of codes for every kv head, then rows of scales

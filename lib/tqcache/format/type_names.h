@@ -19,9 +19,10 @@ namespace tqcache::format {
 // Layers.
 inline constexpr std::string_view kAttentionType = "tqcache.attention.v1";
 inline constexpr std::string_view kArraysType = "tqcache.arrays.v1";
-inline constexpr std::string_view kRotatingType = "tqcache.rotating.v1";
+inline constexpr std::string_view kRotatingType = "tqcache.rotating.v1";       // dense, as arrays
+inline constexpr std::string_view kTurboRotatingType = "tqcache.rotating.v2";  // in token blocks
 
-// Sides of attention layers: dense, or turbo of some mode.
+// Sides of attention layers and of rotating layers in token blocks: dense, or turbo of some mode.
 inline constexpr std::string_view kDenseType = "tqcache.dense.v1";
 
 // The arrangement of packed codes.

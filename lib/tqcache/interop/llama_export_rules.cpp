@@ -44,7 +44,7 @@ Result<void> check_kind(LlamaLayerKind of_model, const format::LayerInfo& layer)
     return Error{ErrorCode::kUnsupported,
                  "recurrent state, from which llama-server does not go on"};
   }
-  if (of_model == LlamaLayerKind::kSlidingWindow || format::is_rotating(layer)) {
+  if (of_model == LlamaLayerKind::kSlidingWindow || layer.window > 0) {
     return Error{ErrorCode::kUnsupported,
                  "a sliding window, from which llama-server does not go on"};
   }

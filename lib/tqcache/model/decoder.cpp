@@ -59,14 +59,21 @@ Result<void> check_context(const cache::Cache& cache, std::int64_t n_new,
                                                 " of " + std::to_string(config.context_length)};
 }
 
+// The first token that a layer still holds.
+std::int64_t first_token(const cache::Layer& layer, std::int64_t n_tokens) {
+  const auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
+  return arrays != nullptr ? cache::window_begin(*arrays->window, n_tokens) : 0;
+}
+
 // Packs the blocks that have become full, before any layer appends: packing is what can fail.
 Result<void> pack_full_tails(cache::Cache& cache, std::size_t n_threads) {
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    auto* layer = std::get_if<cache::AttentionLayer>(&cache.layers[i]);
-    if (layer == nullptr) continue;
-    for (auto [side, name] : {std::pair{&layer->k, " k"}, std::pair{&layer->v, " v"}}) {
-      auto packed = cache::pack_full_tail(*side, layer->shape, cache.n_tokens(),
-                                          static_cast<unsigned>(n_threads));
+    cache::AttentionLayer* const rows = cache::rows_of(cache.layers[i]);
+    if (rows == nullptr) continue;
+    const std::int64_t begin = first_token(cache.layers[i], cache.n_tokens());
+    for (auto [side, name] : {std::pair{&rows->k, " k"}, std::pair{&rows->v, " v"}}) {
+      auto packed = cache::pack_full_tail(*side, rows->shape, cache.n_tokens(),
+                                          static_cast<unsigned>(n_threads), begin);
       if (!packed) {
         return in_context("layer " + std::to_string(i) + name, std::move(packed).error());
       }
@@ -90,13 +97,6 @@ Result<void> open_layers(cache::Cache& cache, const ModelConfig& config) {
   return {};
 }
 
-// Keys and values of a layer, if it has any that can be appended to.
-cache::AttentionLayer* open_rows(cache::Layer& layer) {
-  if (auto* attention = std::get_if<cache::AttentionLayer>(&layer)) return attention;
-  auto& rows = std::get<cache::ArraysLayer>(layer).rows;
-  return rows ? &*rows : nullptr;
-}
-
 // Takes what was appended to the layers away again, unless the tokens are counted in the end.
 class AppendGuard {
  public:
@@ -109,7 +109,7 @@ class AppendGuard {
   ~AppendGuard() {
     if (committed_) return;
     for (cache::Layer& layer : cache_.layers) {
-      cache::AttentionLayer* rows = open_rows(layer);
+      cache::AttentionLayer* rows = cache::rows_of(layer);
       if (rows == nullptr) continue;
       cache::remove_tail(rows->k, cache_.n_tokens());
       cache::remove_tail(rows->v, cache_.n_tokens());
@@ -205,7 +205,7 @@ Result<void> Decoder::State::append_chunk(cache::Cache& cache, std::span<const s
 Result<void> Decoder::State::run_layer(std::size_t index, cache::Layer& layer,
                                        const KvFilter& filter) {
   const auto number = static_cast<std::int64_t>(index);
-  if (cache::AttentionLayer* rows = open_rows(layer)) {
+  if (cache::AttentionLayer* rows = cache::rows_of(layer)) {
     return transformer.run_attention(number, *rows, filter);
   }
   transformer.run_delta_net(number, std::get<cache::ArraysLayer>(layer), after[index]);

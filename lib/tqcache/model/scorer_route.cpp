@@ -48,11 +48,11 @@ void add_side(const cache::Side& side, Scorer scorer, const std::string& name, S
 ScorerRoute scorer_route(const cache::Cache& cache, Scorer scorer) {
   ScorerRoute route;
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    const auto* attention = std::get_if<cache::AttentionLayer>(&cache.layers[i]);
-    if (attention == nullptr) continue;
+    const cache::AttentionLayer* const rows = cache::rows_of(cache.layers[i]);
+    if (rows == nullptr) continue;
     const std::string layer = "layer " + std::to_string(i);
-    add_side(attention->k, scorer, layer + " k", route);
-    add_side(attention->v, scorer, layer + " v", route);
+    add_side(rows->k, scorer, layer + " k", route);
+    add_side(rows->v, scorer, layer + " v", route);
   }
   return route;
 }

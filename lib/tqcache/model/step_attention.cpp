@@ -106,9 +106,10 @@ void StepAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_to
   const std::int64_t n_pieces = (n_blocks - first_block + kPieceBlocks - 1) / kPieceBlocks;
   const std::int64_t n_kv_heads = shape_.n_kv_heads;
   const std::size_t group_floats = to_size(group_ * shape_.head_dim);
-  reserve(layer, n_pieces, workers.count());
+  reserve(layer, first_block, n_pieces, workers.count());
   workers.run(to_size(n_kv_heads), [&](std::size_t kv_head) {
-    prepare_queries(layer.k, static_cast<std::int64_t>(kv_head), q.data() + kv_head * group_floats);
+    prepare_queries(layer.k, first_block, static_cast<std::int64_t>(kv_head),
+                    q.data() + kv_head * group_floats);
   });
   workers.run_in_lanes(to_size(n_pieces * n_kv_heads), [&](std::size_t i, std::size_t lane) {
     const std::int64_t index = static_cast<std::int64_t>(i) / n_kv_heads;
@@ -124,10 +125,10 @@ void StepAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_to
   });
 }
 
-void StepAttention::reserve(const cache::AttentionLayer& layer, std::int64_t n_pieces,
-                            std::size_t n_lanes) {
+void StepAttention::reserve(const cache::AttentionLayer& layer, std::int64_t first_block,
+                            std::int64_t n_pieces, std::size_t n_lanes) {
   const std::int64_t n_packed_keys = cache::packed_block_count(layer.k);
-  const bool packed_values = cache::packed_block_count(layer.v) > 0;
+  const bool packed_values = cache::packed_block_count(layer.v) > first_block;
   coded_dim_ = packed_values ? std::get<cache::TurboSide>(layer.v).codec.coded_dim() : 0;
   if (centring_ && n_packed_keys > 0) centring_->extend(n_packed_keys);
   grow(partials_, to_size(n_pieces * shape_.n_kv_heads) * partial_floats());
@@ -152,12 +153,14 @@ StepAttention::Partial StepAttention::partial(std::int64_t index, std::int64_t k
 }
 
 // Shapes: q [group, head_dim].
-void StepAttention::prepare_queries(const cache::Side& keys, std::int64_t kv_head, const float* q) {
+void StepAttention::prepare_queries(const cache::Side& keys, std::int64_t first_block,
+                                    std::int64_t kv_head, const float* q) {
   Queries& queries = queries_[to_size(kv_head)];
   queries.scaled.resize(to_size(group_ * shape_.head_dim));
   for (std::size_t i = 0; i < queries.scaled.size(); ++i) queries.scaled[i] = scores_.scale * q[i];
   queries.dense.set_for_dense(to_size(shape_.head_dim), queries.scaled);
-  if (cache::packed_block_count(keys) == 0) return;
+  // Of a window that has left all packed blocks nothing need be fixed.
+  if (cache::packed_block_count(keys) <= first_block) return;
   const auto& turbo = std::get<cache::TurboSide>(keys);
   if (cache::is_mapped_before_rope(turbo)) return;  // these stand decoded
   std::span<const float> scaled = queries.scaled;

@@ -38,7 +38,8 @@ class StepAttention {
   // included; 0: all.
   //
   // Shapes:   q, out [n_heads, head_dim]; the layer holds n_tokens >= 1 tokens.
-  // Requires: with a window, what it has is there and dense.
+  // Requires: with a window, what it has is there; what stands before it in its first block may be
+  //           anything finite.
   // Bytes:    identical for any number of threads; not on another kind of CPU.
   void attend(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t window,
               std::span<const float> q, std::span<float> out, const Workers& workers);
@@ -71,10 +72,12 @@ class StepAttention {
     float* dense_out;   // [group, head_dim] likewise, of dense ones
   };
 
-  void reserve(const cache::AttentionLayer& layer, std::int64_t n_pieces, std::size_t n_lanes);
+  void reserve(const cache::AttentionLayer& layer, std::int64_t first_block, std::int64_t n_pieces,
+               std::size_t n_lanes);
   std::size_t partial_floats() const;
   Partial partial(std::int64_t index, std::int64_t kv_head);
-  void prepare_queries(const cache::Side& keys, std::int64_t kv_head, const float* q);
+  void prepare_queries(const cache::Side& keys, std::int64_t first_block, std::int64_t kv_head,
+                       const float* q);
   void attend_piece(const cache::AttentionLayer& layer, std::int64_t n_tokens, const Piece& piece,
                     const Partial& partial, float* scores) const;
   void score_block(const cache::Side& keys, std::int64_t n_tokens, std::int64_t block,
@@ -97,9 +100,9 @@ class StepAttention {
   const codec::Kernels* kernels_;
   std::optional<cache::CentringTable> centring_;  // of a RoPE that can be turned
 
-  std::vector<Queries> queries_;      // [n_kv_heads]
-  std::size_t coded_dim_ = 0;         // of the values of the layer at hand; 0 if none is packed
-  AlignedFloats partials_;            // [n_pieces, n_kv_heads, partial_floats()]
+  std::vector<Queries> queries_;  // [n_kv_heads]
+  std::size_t coded_dim_ = 0;     // of the values of the layer at hand; 0 if none seen is packed
+  AlignedFloats partials_;        // [n_pieces, n_kv_heads, partial_floats()]
   std::vector<AlignedFloats> lanes_;  // scratch of each worker
 };
 

@@ -17,7 +17,7 @@ namespace {
 // All codes and scales become zero, so that a packed block takes a few bytes of zstd.
 cache::Cache with_zero_codes(cache::Cache cache) {
   for (cache::Layer& any : cache.layers) {
-    auto* layer = std::get_if<cache::AttentionLayer>(&any);
+    cache::AttentionLayer* layer = cache::rows_of(any);
     if (layer == nullptr) continue;
     for (cache::Side* side : {&layer->k, &layer->v}) {
       auto* turbo = std::get_if<cache::TurboSide>(side);
@@ -51,6 +51,9 @@ std::vector<NamedCache> small_caches() {
                  format::Compression::kPlanes});
   all.push_back({"arrays", small_builder(2).arrays().build()});
   all.push_back({"rotating", small_builder(5).rotating({{1, 4}, 3, 1}).build()});
+  all.push_back(
+      {"turbo_rotating",
+       with_zero_codes(small_builder(257).turbo_rotating({{1, 32}, 20, 0}, 1, 16).build())});
   all.push_back({"hidden", small_builder(4).dense({1, 2}).hide_tokens().build()});
   all.push_back({"forgotten", small_builder(4).dense({1, 2}).forget_tokens().build()});
   const std::vector<std::pair<std::string, codec::CodecSpec>> modes = {

@@ -1,0 +1,258 @@
+// Sliding windows that are packed, in memory.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "cache/random_cache.h"
+#include "support/cache_builder.h"
+#include "tqcache/cache/diff.h"
+#include "tqcache/cache/truncate.h"
+#include "tqcache/cache/window_rows.h"
+
+namespace tqcache::cache {
+namespace {
+
+using test::CacheBuilder;
+using test::must;
+using test::turbo_window;
+using testing::HasSubstr;
+
+constexpr HeadShape kShape = {2, 32};
+
+ConvertOptions packing(WindowForm windows, int bits = 4) {
+  ConvertOptions options = test::options_of_bits(bits, bits);
+  options.windows = windows;
+  return options;
+}
+
+// A dense window of finite values, and full attention.
+Cache dense_cache(std::int64_t n_tokens, std::int64_t size, std::int64_t keep = 0) {
+  Cache cache = CacheBuilder(n_tokens).rotating({kShape, size, keep}).dense(kShape).build();
+  test::Random random(5);
+  for (NamedArray& array : std::get<ArraysLayer>(cache.layers[0]).arrays) {
+    std::vector<float> values(array.data.size() / dtype_size(array.dtype));
+    for (float& value : values) value = random.bell();
+    store_f32(array.dtype, values, array.data.data());
+  }
+  return cache;
+}
+
+const TurboSide& keys_of(const Cache& cache) {
+  return std::get<TurboSide>(std::get<ArraysLayer>(cache.layers[0]).rows->k);
+}
+
+TEST(TurboWindows, AreMadeOnDemandOnly) {
+  const Cache kept = must(convert(dense_cache(600, 300), packing(WindowForm::kAsTheyAre)));
+  EXPECT_FALSE(is_turbo_window(std::get<ArraysLayer>(kept.layers[0])));
+  const Cache turbo = must(convert(dense_cache(600, 300), packing(WindowForm::kTurbo)));
+  EXPECT_TRUE(is_turbo_window(std::get<ArraysLayer>(turbo.layers[0])));
+  must(validate(turbo));
+}
+
+TEST(TurboWindows, ThatKeepFirstTokensStayDense) {
+  const Cache cache = must(convert(dense_cache(600, 300, 4), packing(WindowForm::kTurbo)));
+  EXPECT_FALSE(std::get<ArraysLayer>(cache.layers[0]).rows);
+}
+
+TEST(TurboWindows, StayTurboWhenTheOthersArePacked) {
+  Cache cache = must(convert(dense_cache(600, 300), packing(WindowForm::kTurbo)));
+  for (const WindowForm windows : {WindowForm::kAsTheyAre, WindowForm::kTurbo}) {
+    const Cache again = must(convert(cache, packing(windows)));
+    EXPECT_EQ(test::difference(again, cache), "");
+  }
+  const auto refused = convert(cache, packing(WindowForm::kTurboCentred));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(refused.error().message, HasSubstr("layer 0 k: is packed already"));
+}
+
+TEST(TurboWindows, HaveKeysCentredOnDemandAndValuesAlways) {
+  const Cache plain = must(convert(dense_cache(600, 300), packing(WindowForm::kTurbo)));
+  EXPECT_EQ(keys_of(plain).mean.kind, Centring::kNone);
+  EXPECT_EQ(std::get<TurboSide>(rows_of(plain.layers[0])->v).mean.kind, Centring::kPostRope);
+  EXPECT_EQ(
+      keys_of(must(convert(dense_cache(600, 300), packing(WindowForm::kTurboCentred)))).mean.kind,
+      Centring::kPostRope);  // RoPE over 64 components does not fit 32
+}
+
+TEST(TurboWindows, HaveNeitherSinkTokensNorMaps) {
+  ConvertOptions options = packing(WindowForm::kTurbo);
+  options.keys.n_sinks = 4;
+  options.keys.codec = {.mode = codec::Mode::kTrellis, .step = 0.3f};
+  options.keys.fit_maps = true;
+  const Cache cache = must(convert(dense_cache(600, 300), options));
+  EXPECT_EQ(keys_of(cache).n_sinks, 0);
+  EXPECT_FALSE(keys_of(cache).maps.is_there());
+  const auto& full = std::get<TurboSide>(std::get<AttentionLayer>(cache.layers[1]).k);
+  EXPECT_EQ(full.n_sinks, 4);
+  EXPECT_TRUE(full.maps.is_there());
+}
+
+TEST(TurboWindows, CountAsBoundaryLayersWhenTheyArePacked) {
+  ConvertOptions options = packing(WindowForm::kTurbo, 2);
+  options.boundary = {1, 6};
+  const auto bits_of = [](const Side& side) {
+    return std::get<TurboSide>(side).codec.parts()[0].quantizer.bits;
+  };
+  Cache cache = dense_cache(300, 300);
+  cache.layers.push_back(cache.layers[1]);
+  cache.layers.push_back(cache.layers[1]);
+  Cache turbo = must(convert(cache, options));
+  EXPECT_EQ(bits_of(rows_of(turbo.layers[0])->k), 6);
+  EXPECT_EQ(bits_of(rows_of(turbo.layers[1])->k), 2);
+  EXPECT_EQ(bits_of(rows_of(turbo.layers[3])->k), 6);
+  options.windows = WindowForm::kAsTheyAre;
+  turbo = must(convert(cache, options));
+  EXPECT_EQ(bits_of(rows_of(turbo.layers[1])->k), 6);
+}
+
+// Whatever of its first block the window has left counts for nothing, so that the state does not
+// tell where it came from.
+TEST(TurboWindows, DoNotLookAtWhatTheWindowHasLeft) {
+  for (const std::int64_t n_tokens : {300, 520, 600, 768}) {
+    for (const std::int64_t size : {40, 100, 300, 2000}) {
+      Cache cache = dense_cache(n_tokens, size);
+      const Cache expected = must(convert(cache, packing(WindowForm::kTurbo)));
+      auto& layer = std::get<ArraysLayer>(cache.layers[0]);
+      open_window(layer, n_tokens);
+      const std::int64_t begin = window_begin(*layer.window, n_tokens);
+      const std::int64_t block = begin / kTokenBlock;
+      for (Side* side : {&layer.rows->k, &layer.rows->v}) {
+        AlignedBytes& first = std::get<DenseSide>(*side).blocks[static_cast<std::size_t>(block)];
+        const auto row = static_cast<std::size_t>(kShape.head_dim) * 2;
+        for (std::size_t head = 0; head < 2; ++head) {
+          const auto left = static_cast<std::size_t>(begin % kTokenBlock) * row;
+          std::ranges::fill(std::span(first).subspan(head * kTokenBlock * row, left),
+                            std::byte{0x55});
+        }
+      }
+      const Cache other = must(convert(std::move(cache), packing(WindowForm::kTurbo)));
+      const auto& a = keys_of(expected);
+      const auto& b = keys_of(other);
+      EXPECT_TRUE(a.mean == b.mean);
+      ASSERT_EQ(a.packed.size(), b.packed.size());
+      for (std::size_t i = 0; i < a.packed.size(); ++i) {
+        EXPECT_EQ(test::packed_bytes(a, i), test::packed_bytes(b, i)) << n_tokens << " " << size;
+      }
+    }
+  }
+}
+
+TEST(TurboWindows, TakeTheMeanFromWholeBlocksIfThereAreAny) {
+  EXPECT_EQ(mean_blocks(1000, 100), (std::vector<std::int64_t>{1, 2}));
+  EXPECT_EQ(mean_blocks(1000, 256), (std::vector<std::int64_t>{1, 2}));
+  EXPECT_EQ(mean_blocks(700, 300), (std::vector<std::int64_t>{1}));  // none is whole
+  EXPECT_TRUE(mean_blocks(700, 600).empty());
+  EXPECT_EQ(mean_blocks(256 * 101, 256 + 7).front(), 2);
+  EXPECT_EQ(mean_blocks(256 * 101, 256 + 7).size(), 32u);
+}
+
+// Growing token by token, and going back to arrays.
+TEST(TurboWindows, HoldTheNewestTokens) {
+  std::mt19937 random(3);
+  Cache cache = must(convert(CacheBuilder(0)
+                                 .rotating({kShape, 300, 0}, Dtype::kF32, Dtype::kF32)
+                                 .dense(kShape, Dtype::kF32)
+                                 .build(),
+                             packing(WindowForm::kTurbo, 8)));
+  ArraysLayer& layer = *turbo_window(cache.layers[0]);
+  for (const std::int64_t n_tokens : {1, 255, 256, 257, 300, 301, 556, 557, 812, 900}) {
+    test::append_tokens(cache, random, n_tokens - cache.n_tokens());
+    must(validate(cache));
+    const auto& keys = std::get<TurboSide>(layer.rows->k);
+    const auto first = static_cast<std::size_t>(first_window_block(*layer.window, n_tokens));
+    for (std::size_t i = 0; i < keys.packed.size(); ++i) {
+      EXPECT_EQ(keys.packed[i].bytes.size() == 0, i < first) << n_tokens << " block " << i;
+    }
+    EXPECT_EQ(layer.arrays[0].shape, window_array_shape(*layer.window, n_tokens));
+    EXPECT_EQ(window_array(layer, 0, n_tokens).size(), layer.arrays[0].shape[1] * 2 * 32 * 4);
+  }
+  EXPECT_EQ(check_truncate(cache, 800).error().code, ErrorCode::kUnsupported);
+}
+
+TEST(TurboWindows, DecodeToWhatTheyWerePackedFrom) {
+  const Cache dense = dense_cache(600, 300);
+  Cache turbo = must(convert(dense, packing(WindowForm::kTurbo, 8)));
+  const CacheDifference packed = must(diff(dense, turbo, 1));
+  ASSERT_EQ(packed.layers.size(), 2u);  // the window is compared value by value
+  EXPECT_TRUE(packed.arrays_equal);
+  EXPECT_EQ(packed.layers[0].k.n_values, 2u * 300 * 32);
+  EXPECT_GT(packed.layers[0].k.relative_mse, 0);
+  EXPECT_LT(packed.layers[0].k.relative_mse, 1e-4);
+  EXPECT_LT(packed.layers[0].v.relative_mse, 1e-4);
+  close_window(std::get<ArraysLayer>(turbo.layers[0]), 600);
+  must(validate(turbo));
+  const CacheDifference closed = must(diff(dense, turbo, 1));
+  EXPECT_EQ(closed.layers.size(), 1u);
+  EXPECT_FALSE(closed.arrays_equal);
+}
+
+TEST(TurboWindows, OfOtherTokensHaveNothingToCompare) {
+  const Cache longer = must(convert(dense_cache(600, 300), packing(WindowForm::kTurbo)));
+  Cache shorter = must(convert(dense_cache(500, 300), packing(WindowForm::kTurbo)));
+  shorter.tokens = {longer.tokens.begin(), longer.tokens.begin() + 500};
+  const CacheDifference difference = must(diff(longer, shorter, 1));
+  EXPECT_EQ(difference.layers.size(), 1u);
+  EXPECT_FALSE(difference.arrays_equal);
+}
+
+TEST(TurboWindows, CountTheirBytes) {
+  const Cache cache = must(convert(CacheBuilder(600).rotating({kShape, 2000, 0}).build(),
+                                   packing(WindowForm::kAsTheyAre)));
+  EXPECT_EQ(byte_count(cache).used, 2u * 600 * 2 * 32 * 2);
+  Cache finite = dense_cache(600, 300);
+  finite.layers.pop_back();
+  const Cache turbo = must(convert(std::move(finite), packing(WindowForm::kTurbo)));
+  const TurboSide& keys = keys_of(turbo);
+  const std::size_t block = packed_block_bytes(keys, kShape, 1);
+  const std::size_t mean = 2 * 32 * sizeof(float);  // of values
+  EXPECT_EQ(byte_count(turbo).used, 2 * (block + 88 * 2 * 32 * 2) + mean);
+  EXPECT_EQ(byte_count(turbo).allocated, 2 * (block + 256 * 2 * 32 * 2) + mean);
+}
+
+TEST(TurboWindows, AreValidated) {
+  const auto error_of = [](const std::function<void(ArraysLayer&)>& change) {
+    Cache cache = must(convert(dense_cache(600, 300), packing(WindowForm::kTurbo)));
+    change(std::get<ArraysLayer>(cache.layers[0]));
+    const auto checked = validate(cache);
+    EXPECT_FALSE(checked.ok());
+    EXPECT_EQ(checked.error().code, ErrorCode::kCorrupt);
+    return checked.ok() ? std::string() : checked.error().message;
+  };
+  const auto keys = [](ArraysLayer& layer) -> TurboSide& {
+    return std::get<TurboSide>(layer.rows->k);
+  };
+  EXPECT_THAT(error_of([&](auto& layer) { keys(layer).n_sinks = 1; }),
+              HasSubstr("layer 0: keys: sink tokens in a window"));
+  EXPECT_THAT(error_of([&](auto& layer) { keys(layer).packed[1] = {}; }),
+              HasSubstr("keys: a packed token block of the wrong size"));
+  EXPECT_THAT(error_of([&](auto& layer) { keys(layer).packed.pop_back(); }),
+              HasSubstr("keys: a token block before the last is not packed"));
+  EXPECT_THAT(error_of([&](auto& layer) { keys(layer).tail.blocks.clear(); }),
+              HasSubstr("0 dense token blocks where 1 belong"));
+  EXPECT_THAT(
+      error_of([&](auto& layer) { std::get<TurboSide>(layer.rows->v).mean.values.clear(); }),
+      HasSubstr("values: packed, but without its mean"));
+  EXPECT_THAT(error_of([&](auto& layer) { layer.rows->shape.n_kv_heads = 1; }),
+              HasSubstr("rows of no window"));
+  EXPECT_THAT(error_of([&](auto& layer) { layer.window->keep = 1; }),
+              HasSubstr("rows of no window"));
+}
+
+// A mean that nothing is packed with any more, and one that was never fixed.
+TEST(TurboWindows, NeedNoMeanForBlocksThatTheyHaveLeft) {
+  Cache cache = must(convert(dense_cache(600, 50), packing(WindowForm::kTurbo)));
+  const auto& values = std::get<TurboSide>(std::get<ArraysLayer>(cache.layers[0]).rows->v);
+  EXPECT_EQ(values.packed.size(), 2u);
+  EXPECT_FALSE(values.mean.is_fixed());
+  must(validate(cache));
+  std::mt19937 random(3);
+  test::append_tokens(cache, random, 200);
+  must(validate(cache));
+  EXPECT_TRUE(values.mean.is_fixed());
+}
+
+}  // namespace
+}  // namespace tqcache::cache

@@ -1,0 +1,90 @@
+// Sliding windows on the command line: packed on demand, told, compared, and written for other
+// programs.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/demo.h"
+#include "support/cache_builder.h"
+#include "tqcache/cache/window_rows.h"
+#include "tqcache/format/cache_file.h"
+
+namespace tqcache::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+// A dense window of 300 tokens that are finite, and full attention.
+std::string write_windows(const TempDir& dir) {
+  cache::Cache cache =
+      CacheBuilder(600).turbo_rotating({{2, 64}, 300, 0}, 8, 8).dense({2, 64}).build();
+  cache::close_window(std::get<cache::ArraysLayer>(cache.layers[0]), 600);
+  const std::string path = (dir / "dense.kv").string();
+  must(format::write_cache_file(cache, path, {}));
+  return path;
+}
+
+TEST(WindowsFlag, LeavesWindowsAsTheyAreByDefault) {
+  const TempDir dir;
+  const json layers = info_of(pack(write_windows(dir)))["layers"];
+  EXPECT_EQ(layers[0]["cache_type_id"], "tqcache.rotating.v1");
+  EXPECT_EQ(layers[1]["k"]["cache_type_id"], "tqcache.turbo_mse.v1");
+}
+
+TEST(WindowsFlag, PacksThem) {
+  const TempDir dir;
+  const std::string dense = write_windows(dir);
+  const std::string packed = pack(dense, {"--windows", "turbo"});
+  must({"verify", packed});
+  const json layers = info_of(packed)["layers"];
+  EXPECT_EQ(layers[0]["cache_type_id"], "tqcache.rotating.v2");
+  EXPECT_EQ(layers[0]["window"], 300);
+  EXPECT_EQ(layers[0]["k"]["centring"], "none");
+  EXPECT_EQ(layers[0]["v"]["centring"], "post_rope.v1");
+  EXPECT_EQ(layers[1]["k"]["centring"], "pre_rope.v1");
+  EXPECT_THAT(must({"info", packed}).out,
+              HasSubstr("rotating, window of 300 tokens, 2 kv heads of 64: k turbo"));
+  const json difference = json::parse(must({"diff", dense, packed, "--json"}).out);
+  EXPECT_EQ(difference["layers"].size(), 2u);
+  EXPECT_LT(difference["k"]["relative_mse"], 0.02);
+}
+
+TEST(WindowsFlag, CentresTheirKeysToo) {
+  const TempDir dir;
+  const std::string dense = write_windows(dir);
+  const std::string by_flag = pack(dense, {"--windows", "turbo:center"});
+  EXPECT_EQ(info_of(by_flag)["layers"][0]["k"]["centring"], "pre_rope.v1");
+  const Bytes bytes = read_all(by_flag);
+  EXPECT_EQ(read_all(pack(dense, {"--config", "windows=turbo:center", "-f"})), bytes);
+}
+
+TEST(WindowsFlag, IsNotForArchives) {
+  const TempDir dir;
+  const Output output = tqcache({"convert", write_windows(dir), (dir / "a.tqkv").string(), "--tier",
+                                 "archive", "--windows", "turbo"});
+  EXPECT_EQ(output.exit_code, 2);
+  EXPECT_THAT(output.err, HasSubstr("--windows does not go with --tier archive"));
+}
+
+TEST(WindowsFlag, HasThreeWords) {
+  const TempDir dir;
+  const Output output =
+      tqcache({"convert", write_windows(dir), (dir / "a.tqkv").string(), "--windows", "dense"});
+  EXPECT_EQ(output.exit_code, 2);
+}
+
+TEST(TurboWindow, IsWrittenForOtherProgramsAsItDecodes) {
+  const TempDir dir;
+  const std::string packed = pack(write_windows(dir), {"--windows", "turbo"});
+  const std::string npz = (dir / "a.npz").string(), back = (dir / "back.kv").string();
+  EXPECT_THAT(must({"convert", packed, npz}).err, HasSubstr("written as what they decode to"));
+  must({"convert", npz, back, "--key-bits", "16", "--value-bits", "16"});
+  EXPECT_EQ(info_of(back)["layers"][0]["cache_type_id"], "tqcache.rotating.v1");
+  const json difference = json::parse(must({"diff", packed, back, "--json"}).out);
+  EXPECT_LT(difference["k"]["relative_mse"], 1e-6);  // what f16 rounds
+  EXPECT_LT(difference["v"]["relative_mse"], 1e-6);
+}
+
+}  // namespace
+}  // namespace tqcache::test

@@ -1,0 +1,285 @@
+// Sliding windows that are packed, in a file: their sections, what is refused, and how they grow.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "append_fixture.h"
+#include "tqcache/cache/window_rows.h"
+#include "tqcache/format/convert_file.h"
+#include "tqcache/format/dense_sections.h"
+#include "tqcache/format/section_reader.h"
+
+namespace tqcache::test {
+namespace {
+
+using cache::WindowForm;
+using format::SideName;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// A window of 300 tokens beside full attention.
+CacheBuilder windowed(std::int64_t n_tokens) {
+  CacheBuilder builder(n_tokens);
+  builder.center(cache::Centring::kPostRope);
+  builder.turbo_rotating({{1, 32}, 300, 0}, 4, 3).dense({1, 4});
+  return builder;
+}
+
+Bytes windowed_file(std::int64_t n_tokens = 600) { return file_of(windowed(n_tokens).build()); }
+
+TEST(TurboWindowFile, GivesBackWhatWasWritten) {
+  for (const std::int64_t n_tokens : {0, 1, 255, 256, 300, 512, 600, 1000}) {
+    SCOPED_TRACE(n_tokens);
+    const cache::Cache cache =
+        windowed(n_tokens)
+            .arrays()
+            .center(cache::Centring::kPreRope)
+            .turbo_rotating({{2, 64}, 40, 0}, 2, 2, Dtype::kBF16, Dtype::kF32)
+            .rotating({{1, 4}, 20, 2})
+            .turbo_rotating({{1, 32}, 100, 0}, 16, 1)
+            .turbo_rotating({{1, 32}, 5000, 0}, 1, 16)
+            .build();
+    for (const Compression compression : kCompressions) {
+      const Bytes file = file_of(cache, compression);
+      const cache::Cache read = must(load(file));
+      EXPECT_EQ(difference(read, cache), "");
+      EXPECT_EQ(file_of(read, compression), file);
+      EXPECT_THAT(damage_of(file), IsEmpty());
+    }
+  }
+}
+
+// The window begins in token block 1.
+TEST(TurboWindowFile, HasTheTokenBlocksOfTheWindowAlone) {
+  const CacheFileInfo info = info_of(windowed_file(600));
+  EXPECT_EQ(info.layers[0].cache_type_id, "tqcache.rotating.v2");
+  EXPECT_EQ(info.layers[0].window, 300);
+  std::vector<std::string> sections;
+  for (const SectionInfo& section : info.sections) {
+    sections.push_back(std::to_string(section.layer) +
+                       (section.side == SideName::kKeys ? "k" : "v") +
+                       std::to_string(section.block) + (section.packed ? "p" : "d"));
+  }
+  EXPECT_THAT(sections, ElementsAre("1k0d", "1v0d", "0k1p", "0v1p", "1k1d", "1v1d", "0k2d", "0v2d",
+                                    "1k2d", "1v2d"));
+}
+
+TEST(TurboWindowFile, IsOfAKindThatOlderReadersRefuse) {
+  expect_refused(change_text(windowed_file(), "tqcache.rotating.v2", "tqcache.rotating.v9"),
+                 ErrorCode::kUnsupported, "cache type \"tqcache.rotating.v9\"");
+}
+
+TEST(TurboWindowFile, KeepsItsTokensHidden) {
+  for (const bool forget : {false, true}) {
+    CacheBuilder builder = windowed(600);
+    forget ? builder.forget_tokens() : builder.hide_tokens();
+    const cache::Cache cache = builder.build();
+    EXPECT_EQ(difference(must(load(file_of(cache))), cache), "");
+  }
+}
+
+TEST(TurboWindowFile, CannotBeCutShorter) {
+  const auto cut = load(windowed_file(600), {.first_tokens = 500});
+  ASSERT_FALSE(cut.ok());
+  EXPECT_EQ(cut.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(cut.error().message, HasSubstr("layer 0 keeps a sliding window"));
+}
+
+TEST(TurboWindowFile, IsMapped) {
+  const CacheOnDisk file(windowed_file(600));
+  EXPECT_EQ(difference(must(format::map_cache(file.path(), {})), must(load(file.bytes()))), "");
+}
+
+// --- what is refused
+
+void expect_rule(const std::function<void(format::LayerInfo&)>& change, std::string_view part,
+                 ErrorCode code = ErrorCode::kCorrupt) {
+  Manifest manifest = info_of(windowed_file());
+  change(manifest.layers[0]);
+  expect_error(format::check_contents(manifest), code, part);
+}
+
+TEST(TurboWindowRules, HoldForItsFields) {
+  expect_rule([](auto& layer) { layer.window = 0; }, "layer 0: a window of no tokens");
+  expect_rule([](auto& layer) { layer.window = cache::kMaxTokens + 1; },
+              "layer 0: a window of 16777217 tokens", ErrorCode::kTooLarge);
+  expect_rule([](auto& layer) { layer.keep = 1; }, "a turbo window that keeps first tokens");
+  expect_rule([](auto& layer) { layer.keep = 300; }, "300 first tokens kept in a window of 300");
+  expect_rule([](auto& layer) { layer.arrays.emplace_back(); }, "a turbo window with arrays");
+  expect_rule([](auto& layer) { layer.k.n_sinks = 1; }, "sink tokens in a window");
+  expect_rule([](auto& layer) { layer.v.n_sinks = 1; }, "sink tokens in a window");
+  expect_rule([](auto& layer) { layer.shape.head_dim = 0; }, "a shape has a size below 1");
+  expect_rule([](auto& layer) { layer.k.cache_type_id = "tqcache.dense.v1"; },
+              "k: a dense side with a codec");
+  expect_rule(
+      [](auto& layer) {
+        for (format::SideInfo* side : {&layer.k, &layer.v}) {
+          *side = {};
+          side->cache_type_id = "tqcache.dense.v1";
+        }
+      },
+      "a turbo window of dense sides");
+}
+
+// A few bytes may claim many token blocks, each of which would take a row in memory.
+TEST(TurboWindowRules, BoundTheBlocksThatWindowsHaveLeft) {
+  Manifest manifest = info_of(windowed_file());
+  manifest.layers.resize(1);
+  manifest.tokens.assign(1 << 20, 1);
+  manifest.layers.assign(128, manifest.layers[0]);
+  must(format::check_contents(manifest));
+  manifest.layers.push_back(manifest.layers[0]);
+  expect_error(format::check_contents(manifest), ErrorCode::kTooLarge,
+               "turbo windows behind 1056768 token blocks");
+}
+
+TEST(TurboWindowRules, HoldForTheSectionTable) {
+  const Bytes file = windowed_file();
+  const auto refused = [&](const std::function<void(Manifest&)>& change, std::string_view part) {
+    expect_refused(change_manifest(file, change), ErrorCode::kCorrupt, part);
+  };
+  // A window that is narrower, or wider, has other blocks.
+  refused([](Manifest& manifest) { manifest.layers[0].window = 80; },
+          "10 sections where the layers have 8");
+  refused([](Manifest& manifest) { manifest.layers[0].window = 400; },
+          "10 sections where the layers have 12");
+  refused([](Manifest& manifest) { manifest.sections[2].block = 0; },
+          "section 2 (layer 0 k, block 0): not the section that follows here");
+  refused([](Manifest& manifest) { manifest.sections[2].packed = false; },
+          "a token block before the last is not packed");
+  refused([](Manifest& manifest) { manifest.sections[6].packed = true; }, "packed, but not full");
+  refused([](Manifest& manifest) { manifest.layers[0].v.mean.clear(); },
+          "section 3 (layer 0 v, block 1): packed, but without its mean");
+}
+
+// --- growing
+
+TEST(TurboWindowFile, LosesTheSectionsThatItsWindowHasLeft) {
+  std::mt19937 random(1);
+  cache::Cache cache = windowed(500).build();
+  const CacheOnDisk file(cache);
+  grow(cache, random, 400);  // the window begins in block 2
+  must(file.append(cache));
+  const CacheFileInfo info = info_of(file.bytes());
+  for (const SectionInfo& section : info.sections) {
+    EXPECT_GE(section.block, section.layer == 0 ? 2 : 0);
+  }
+  EXPECT_EQ(difference(must(load(file.bytes())), cache), "");
+  EXPECT_EQ(info.content_name, info_of(file_of(cache)).content_name);
+  EXPECT_THAT(damage_of(file.bytes()), IsEmpty());
+}
+
+TEST(TurboWindowFile, IsNotAppendedToByADenseWindow) {
+  const CacheOnDisk file(windowed_file(300));
+  cache::Cache other = must(load(file.bytes()));
+  cache::close_window(std::get<cache::ArraysLayer>(other.layers[0]), 300);
+  const auto appended = file.append(other);
+  ASSERT_FALSE(appended.ok());
+  EXPECT_EQ(appended.error().code, ErrorCode::kMismatch);
+  EXPECT_THAT(appended.error().message,
+              HasSubstr("layer 0: tqcache.rotating.v1 where the file has tqcache.rotating.v2"));
+}
+
+// --- from file to file
+
+cache::ConvertOptions packing(WindowForm windows) {
+  cache::ConvertOptions options{.n_threads = 2, .windows = windows};
+  options.values.codec.bits = 3;
+  return options;
+}
+
+// Dense windows of finite values, from the cache of turbo ones.
+cache::Cache with_dense_windows(cache::Cache cache) {
+  for (cache::Layer& layer : cache.layers) {
+    auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
+    if (arrays != nullptr) cache::close_window(*arrays, cache.n_tokens());
+  }
+  return cache;
+}
+
+Bytes converted(const Bytes& file, const cache::ConvertOptions& options) {
+  const TempDir dir;
+  must(format::convert_file(*memory_source(file), dir / "out.tqkv", options, {}));
+  return read_all(dir / "out.tqkv");
+}
+
+TEST(TurboWindowFile, IsConvertedAsInMemory) {
+  for (const std::int64_t n_tokens : {0, 100, 256, 512, 600, 1000}) {
+    SCOPED_TRACE(n_tokens);
+    const Bytes dense = file_of(with_dense_windows(
+        windowed(n_tokens).dense({2, 64}).arrays().turbo_rotating({{2, 64}, 40, 0}, 8, 8).build()));
+    for (const WindowForm windows :
+         {WindowForm::kAsTheyAre, WindowForm::kTurbo, WindowForm::kTurboCentred}) {
+      cache::ConvertOptions options = packing(windows);
+      // The full attention of head_dim 4 has no codec, and stays as it is.
+      const Bytes source = file_of([&] {
+        cache::Cache cache = must(load(dense));
+        cache.layers.erase(cache.layers.begin() + 1);
+        return cache;
+      }());
+      const Bytes given = converted(source, options);
+      const cache::Cache expected = must(cache::convert(must(load(source)), options));
+      EXPECT_EQ(given, must(format::write_cache_bytes(expected, {})));
+      // A turbo window stays what it is, whether it is asked for or not.
+      EXPECT_EQ(converted(given, options), given);
+      EXPECT_EQ(converted(given, packing(WindowForm::kAsTheyAre)), given);
+    }
+  }
+}
+
+// A full last block that was kept dense is packed, and a dense side beside a packed one.
+TEST(TurboWindowFile, PacksWhatIsLeftToPack) {
+  std::mt19937 random(1);
+  cache::Cache cache = CacheBuilder(0).turbo_rotating({{1, 32}, 300, 0}, 4, 16).build();
+  grow(cache, random, 512);
+  const Bytes file = file_of(cache);
+  for (const bool both : {false, true}) {
+    cache::ConvertOptions options = packing(WindowForm::kTurbo);
+    options.keys.center = cache::Centring::kNone;
+    options.values.dense = !both;
+    const Bytes given = converted(file, options);
+    EXPECT_EQ(given, must(format::write_cache_bytes(must(cache::convert(cache, options)), {})));
+    const cache::Cache packed = must(load(given));
+    EXPECT_EQ(cache::packed_block_count(cache::rows_of(packed.layers[0])->k), 2);
+    EXPECT_EQ(cache::packed_block_count(cache::rows_of(packed.layers[0])->v), both ? 2 : 0);
+  }
+}
+
+TEST(TurboWindowFile, TellsWhereAWindowCannotBePacked) {
+  cache::Cache cache =
+      with_dense_windows(CacheBuilder(300).turbo_rotating({{1, 32}, 300, 0}, 4, 4).build());
+  auto& array = std::get<cache::ArraysLayer>(cache.layers[0]).arrays[1];
+  array.data[2 * 32 * 5] = std::byte{0};
+  array.data[2 * 32 * 5 + 1] = std::byte{0x7c};  // infinity, of token 5
+  const Bytes file = file_of(cache);
+  const TempDir dir;
+  const auto refused =
+      format::convert_file(*memory_source(file), dir / "out.tqkv", packing(WindowForm::kTurbo), {});
+  const auto in_memory = cache::convert(must(load(file)), packing(WindowForm::kTurbo));
+  expect_error(dropped(refused), ErrorCode::kCorrupt, "layer 0 v: token block 0: head 0");
+  ASSERT_FALSE(in_memory.ok());
+  EXPECT_EQ(refused.error().message, in_memory.error().message);
+  EXPECT_EQ(dir.entry_count(), 0u);
+}
+
+// --- for other programs
+
+TEST(TurboWindowFile, IsAnArrayForOtherPrograms) {
+  for (const std::int64_t n_tokens : {0, 40, 256, 600}) {
+    const cache::Cache cache =
+        windowed(n_tokens).arrays().turbo_rotating({{2, 64}, 40, 0}, 2, 16, Dtype::kF32).build();
+    const auto file = memory_source(file_of(cache));
+    const auto reader = must(format::SectionReader::open(*file));
+    const auto dense = must(format::DenseSections::make(reader));
+    must(format::check_contents(dense.manifest()));
+    cache::ConvertOptions all_dense;
+    all_dense.keep_all = true;
+    const TempDir dir;
+    must(format::convert_sections(dense, dir / "a.tqkv", all_dense, {}));
+    EXPECT_EQ(difference(must(load(read_all(dir / "a.tqkv"))), with_dense_windows(cache)), "");
+  }
+}
+
+}  // namespace
+}  // namespace tqcache::test
