@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -25,11 +26,30 @@ Args operator+(Args a, const Args& b) {
   return a;
 }
 
+// Nothing here is about disks, and a store flushes every blob: folders that are made while this is
+// there stand in memory, where there is such a place.
+class FoldersInMemory {
+ public:
+  FoldersInMemory() {
+    is_set_ = std::getenv("TMPDIR") == nullptr && ::access("/dev/shm", W_OK) == 0;
+    if (is_set_) ::setenv("TMPDIR", "/dev/shm", 1);
+  }
+  ~FoldersInMemory() {
+    if (is_set_) ::unsetenv("TMPDIR");
+  }
+  FoldersInMemory(const FoldersInMemory&) = delete;
+  FoldersInMemory& operator=(const FoldersInMemory&) = delete;
+
+ private:
+  bool is_set_ = false;
+};
+
 class StoreVerbs : public testing::Test {
  protected:
   // The book's first 600 tokens, in two files, are made once for all tests, and so is an empty
   // store: its 256 folders are flushed to disk one by one.
   static void SetUpTestSuite() {
+    const FoldersInMemory in_memory;
     files_ = new TempDir;
     dense_ = prefill_book(*files_, 600);
     turbo_ = pack(dense_);
@@ -66,6 +86,7 @@ class StoreVerbs : public testing::Test {
 
   static TempDir* files_;
   static std::string dense_, turbo_;
+  FoldersInMemory in_memory_;
   TempDir dir_;
   fs::path folder_ = dir_ / "store";
   std::string url_ = "dir:" + folder_.string();

@@ -170,6 +170,13 @@ TEST_F(Collect, LeavesWhatWasUsedWithinGrace) {
   EXPECT_EQ(found(trunk_), 0);
 }
 
+TEST_F(Collect, GraceCoversAllThatAPutReliesOn) {
+  put(trunk_, "");
+  backend_.age_all(1000h);
+  put(trunk_, "kept");
+  for (const auto& [key, value] : backend_.values) EXPECT_EQ(value.idle, 0s) << key;
+}
+
 TEST_F(Collect, TakesWhatIsTooOldWhateverItsSize) {
   put(branch(trunk_, 600, 0, 1), "");
   backend_.age_all(48h);

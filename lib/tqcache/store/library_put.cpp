@@ -88,6 +88,8 @@ class Putter {
     keys.push_back(parameters_key_);
     if (!state_key_.empty()) keys.push_back(state_key_);
     keys.insert(keys.end(), state_.data_keys.begin(), state_.data_keys.end());
+    // Until the record says that they are needed, nothing but this keeps them from gc.
+    if (backend_.touches_cheaply()) TQC_TRY(backend_.touch(keys));
     TQC_TRY_ASSIGN(const std::vector<bool> there, backend_.exists(keys));
     return std::ranges::find(there, false) == there.end();
   }
