@@ -35,6 +35,11 @@ Result<CacheSource> CacheSource::open(const cache::Cache& cache) {
   return CacheSource(format::content_of(cache), std::move(as_it_is), std::move(smaller));
 }
 
+Result<Sha256> CacheSource::digest(std::size_t i) const {
+  TQC_TRY_ASSIGN(const SharedBytes raw, content_.make_section(i));
+  return sha256(raw.view());
+}
+
 Result<StoredSection> CacheSource::section(std::size_t i) const {
   TQC_TRY_ASSIGN(SharedBytes raw, content_.make_section(i));
   format::SectionInfo info = manifest().sections[i];
