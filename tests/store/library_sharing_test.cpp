@@ -86,9 +86,12 @@ TEST(Sharing, AHundredConversationsKeepADenseSystemPromptOnce) {
 }
 
 TEST(Sharing, AHundredConversationsKeepAPackedSystemPromptOnce) {
-  expect_sharing(
-      CacheBuilder(kSystemTokens).center(cache::Centring::kPostRope).turbo(kShape, 8, 8).build(),
-      "turbo");
+  expect_sharing(CacheBuilder(kSystemTokens)
+                     .center(cache::Centring::kPostRope)
+                     .turbo(kShape, 8, 8)
+                     .turbo(kShape, 8, 8)
+                     .build(),
+                 "turbo");
 }
 
 }  // namespace
