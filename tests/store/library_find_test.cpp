@@ -37,7 +37,7 @@ class Find : public testing::Test {
 TEST_F(Find, EndsAtTheLastCommonTokenBlock) {
   const cache::Cache cache = dense(1000);
   put(library_, file_of(cache), "");
-  for (const std::size_t n : {0, 1, 255, 256, 257, 511, 512, 513, 767, 768, 999}) {
+  for (const std::size_t n : {0U, 1U, 255U, 256U, 257U, 511U, 512U, 513U, 767U, 768U, 999U}) {
     EXPECT_EQ(found(library_, cache, leaving_after(cache, n)),
               static_cast<std::int64_t>(n / 256 * 256));
   }

@@ -1,23 +1,21 @@
 #include "tqcache/store/blob_reader.h"
 
-#include "tqcache/base/aligned.h"
+#include <algorithm>
+#include <mutex>
+
 #include "tqcache/base/shared_bytes.h"
+#include "tqcache/base/threads.h"
+#include "tqcache/store/blob_memory.h"
 
 namespace tqcache::store {
 namespace {
 
-SharedBytes copy_of(ByteView value) {
-  return SharedBytes(AlignedBytes(value.begin(), value.end()));
-}
-
-Result<void> judge(const std::string& key, std::size_t i, const SharedBytes& value,
-                   const ContentSink& take) {
-  TQC_TRY_ASSIGN(Content content, decode_blob(key, value));
-  return take(i, std::move(content));
-}
-
 // Of what is bad no more than this is held until it can be removed; the rest stays.
 constexpr std::size_t kMaxBadBytes = std::size_t{64} << 20;
+
+// As many as a backend has in memory at once. Each thread brings so many and looks at them, while
+// the others do the same.
+constexpr std::size_t kKeysAtOnce = 8;
 
 // What only a later version can read is no damage.
 bool is_damage(ErrorCode code) {
@@ -27,26 +25,53 @@ bool is_damage(ErrorCode code) {
 
 }  // namespace
 
+struct BlobReader::Reading {
+  const ContentSink& take;
+  std::vector<Found> found;
+  std::mutex mutex = {};  // of all that follows, and of `take`
+  std::vector<Bad> bad = {};
+  std::size_t bad_bytes = 0;
+
+  void add_bad(const std::string& key, const SharedBytes& value, Error error) {
+    bad_bytes += value.size();
+    bad.push_back({key, bad_bytes <= kMaxBadBytes ? value : SharedBytes(), std::move(error)});
+  }
+};
+
 Result<std::vector<Found>> BlobReader::read(std::span<const std::string> keys,
                                             const ContentSink& take) {
-  std::vector<Found> found(keys.size(), Found::kMissing);
-  std::vector<Bad> bad;
-  std::size_t bad_bytes = 0;
-  TQC_TRY(backend_->get(keys, [&](std::size_t i, std::optional<ByteView> value) -> Result<void> {
+  Reading reading{take, std::vector<Found>(keys.size(), Found::kMissing)};
+  const bool is_alone = thread_count(n_threads_) == 1;
+  const std::size_t step = is_alone ? std::max(keys.size(), kKeysAtOnce) : kKeysAtOnce;
+  const std::size_t n_steps = (keys.size() + step - 1) / step;
+  TQC_TRY(parallel_try(n_steps, n_threads_, [&](std::size_t i) {
+    const std::size_t first = i * step;
+    return read_some(keys.subspan(first, std::min(step, keys.size() - first)), first, reading);
+  }));
+  TQC_TRY(drop(reading.bad));
+  return std::move(reading.found);
+}
+
+Result<void> BlobReader::read_some(std::span<const std::string> keys, std::size_t first,
+                                   Reading& reading) {
+  return backend_->get(keys, [&](std::size_t i, std::optional<ByteView> value) -> Result<void> {
     if (!value) return {};
-    bytes_ += value->size();
-    const SharedBytes bytes = copy_of(*value);
-    auto judged = judge(keys[i], i, bytes, take);
-    found[i] = judged ? Found::kGood : Found::kBad;
+    const SharedBytes bytes = memory_.copy(*value);
+    auto content = decode_blob(keys[i], bytes);
+    const std::lock_guard lock(reading.mutex);
+    bytes_ += bytes.size();
+    Result<void> judged;
+    if (content) {
+      judged = reading.take(first + i, *std::move(content), bytes.size());
+    } else {
+      judged = std::move(content).error();
+    }
+    reading.found[first + i] = judged ? Found::kGood : Found::kBad;
     if (judged) return {};
     if (judged.error().code == ErrorCode::kInterrupted) return judged;
-    bad_bytes += bytes.size();
-    bad.push_back(
-        {keys[i], bad_bytes <= kMaxBadBytes ? bytes : SharedBytes(), std::move(judged).error()});
+    reading.add_bad(keys[i], bytes, std::move(judged).error());
     return {};
-  }));
-  TQC_TRY(drop(bad));
-  return found;
+  });
 }
 
 Result<void> BlobReader::drop(const std::vector<Bad>& all) {

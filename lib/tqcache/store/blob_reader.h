@@ -14,13 +14,15 @@
 #include "tqcache/base/result.h"
 #include "tqcache/store/backend.h"
 #include "tqcache/store/blob.h"
+#include "tqcache/store/blob_memory.h"
 #include "tqcache/store/trouble.h"
 
 namespace tqcache::store {
 
-// Told of the content of keys[i]; an error says that it is not what belongs there. kInterrupted
-// ends the reading.
-using ContentSink = std::function<Result<void>(std::size_t i, Content content)>;
+// Told of the content of keys[i], one at a time but in any order; an error says that it is not what
+// belongs there. kInterrupted ends the reading.
+using ContentSink =
+    std::function<Result<void>(std::size_t i, Content content, std::uint64_t blob_bytes)>;
 
 // What became of a key.
 enum class Found { kMissing, kBad, kGood };
@@ -28,8 +30,8 @@ enum class Found { kMissing, kBad, kGood };
 class BlobReader {
  public:
   // `backend` must outlive it.
-  BlobReader(Backend& backend, OnTrouble on_trouble)
-      : backend_(&backend), on_trouble_(std::move(on_trouble)) {}
+  BlobReader(Backend& backend, OnTrouble on_trouble, unsigned n_threads = 1)
+      : backend_(&backend), on_trouble_(std::move(on_trouble)), n_threads_(n_threads) {}
 
   // Brings all of them, many at a time. One that is damaged, or that `take` finds to be another
   // than it should be, is told, and removed if it still is the same; one of a later version only
@@ -41,10 +43,11 @@ class BlobReader {
   template <class Kind>
   Result<std::optional<Kind>> read_one(const std::string& key) {
     std::optional<Kind> found;
-    TQC_TRY(read(std::span(&key, 1), [&](std::size_t, Content content) -> Result<void> {
-      TQC_TRY_ASSIGN(found, take_kind<Kind>(std::move(content)));
-      return {};
-    }));
+    TQC_TRY(
+        read(std::span(&key, 1), [&](std::size_t, Content content, std::uint64_t) -> Result<void> {
+          TQC_TRY_ASSIGN(found, take_kind<Kind>(std::move(content)));
+          return {};
+        }));
     return found;
   }
 
@@ -66,10 +69,14 @@ class BlobReader {
     SharedBytes value;
     Error error;
   };
+  struct Reading;
+  Result<void> read_some(std::span<const std::string> keys, std::size_t first, Reading& reading);
   Result<void> drop(const std::vector<Bad>& bad);
 
   Backend* backend_;
   OnTrouble on_trouble_;
+  unsigned n_threads_;
+  BlobMemory memory_;
   std::uint64_t bytes_ = 0;
 };
 

@@ -198,7 +198,11 @@ Result<std::string> ChainWriter::put_state(State& state, std::vector<StoredSecti
     return known->key;
   }
   TQC_TRY(put_data(state, std::move(sections)));
-  if (known) return known->key;
+  if (known) {
+    TQC_TRY_ASSIGN(const Bytes blob, encode_blob(known->key, Content(known->state)));
+    chain_->count(blob.size(), false);
+    return known->key;
+  }
   const auto has_tail = [&](const State& other) { return other.tail == state.tail; };
   TQC_TRY_ASSIGN(const std::optional<Slot> slot,
                  find_or_take<State>(chain_->backend, chain_->reader, state_slots(chain_->last()),

@@ -21,8 +21,9 @@
 
 namespace tqcache::store {
 
-// Blobs are put many at a time: those of several blocks are held, up to 32 MiB, until
-// flush() or put_state().
+// Blobs are put many at a time, by a thread of its own: those of several blocks are held, up to
+// twice 16 MiB and a block, until flush() or put_state(), which also give the errors of what was
+// put meanwhile.
 //
 // Threads: one at a time. Several writers of one chain, in any processes, do each other no harm.
 class ChainWriter {

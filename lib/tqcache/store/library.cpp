@@ -33,12 +33,14 @@ Result<std::optional<Record>> Library::record(std::string_view name) {
   const std::string key = record_key(options_.salt, name);
   BlobReader reader(backend_, options_.on_trouble);
   std::optional<Record> found;
-  TQC_TRY(reader.read(std::span(&key, 1), [&](std::size_t, Content content) -> Result<void> {
-    TQC_TRY_ASSIGN(Record record, take_record(std::move(content)));
-    if (record.name != name) return Error{ErrorCode::kMismatch, "a record of another name"};
-    found = std::move(record);
-    return {};
-  }));
+  TQC_TRY(reader.read(std::span(&key, 1),
+                      [&](std::size_t, Content content, std::uint64_t) -> Result<void> {
+                        TQC_TRY_ASSIGN(Record record, take_record(std::move(content)));
+                        if (record.name != name)
+                          return Error{ErrorCode::kMismatch, "a record of another name"};
+                        found = std::move(record);
+                        return {};
+                      }));
   return found;
 }
 
@@ -50,7 +52,7 @@ Result<std::vector<Record>> Library::records() {
   }));
   BlobReader reader(backend_, options_.on_trouble);
   std::vector<Record> records;
-  TQC_TRY(reader.read(keys, [&](std::size_t, Content content) -> Result<void> {
+  TQC_TRY(reader.read(keys, [&](std::size_t, Content content, std::uint64_t) -> Result<void> {
     TQC_TRY_ASSIGN(Record record, take_record(std::move(content)));
     records.push_back(std::move(record));
     return {};

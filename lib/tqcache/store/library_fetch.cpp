@@ -51,7 +51,7 @@ class Fetch {
   // Of a prefix without tokens, as of a record, the blocks tell them; their hashes are those of the
   // chain.
   Fetch(Backend& backend, const LibraryOptions& options, const Prefix& prefix)
-      : reader_(backend, options.on_trouble),
+      : reader_(backend, options.on_trouble, options.n_threads),
         prefix_(prefix),
         scope_(hash_scope({prefix.parameters.identity, options.salt})),
         root_(hash_root(scope_, hash_parameters(prefix.parameters))) {
@@ -73,7 +73,7 @@ class Fetch {
   // Errors: those of the backend; kInterrupted.
   Result<void> bring(const Progress& progress) {
     std::size_t done = 0;
-    const auto take = [&](std::size_t i, Content content) -> Result<void> {
+    const auto take = [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
       if (progress && !progress(++done, keys_.size())) {
         return Error{ErrorCode::kInterrupted, "interrupted"};
       }

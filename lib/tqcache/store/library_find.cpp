@@ -69,7 +69,7 @@ class Search {
   Result<void> find_chains(const std::vector<format::LayerInfo>* form) {
     const Tokens first = tokens_.first(kBlock);
     const std::vector<std::string> keys = parameters_slots(hash_first(scope_, first));
-    const auto take = [&](std::size_t i, Content content) -> Result<void> {
+    const auto take = [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
       TQC_TRY_ASSIGN(Parameters parameters, BlobReader::take_kind<Parameters>(std::move(content)));
       if (!std::ranges::equal(parameters.tokens, first) ||
           !same_model(parameters.identity, identity_)) {
@@ -116,7 +116,7 @@ class Search {
     }
     std::vector<std::string> keys;
     for (const StateSlot& slot : slots_) keys.push_back(slot.key);
-    TQC_TRY(reader_.read(keys, [&](std::size_t i, Content content) -> Result<void> {
+    TQC_TRY(reader_.read(keys, [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
       TQC_TRY_ASSIGN(State state, BlobReader::take_kind<State>(std::move(content)));
       return take_state(slots_[i], std::move(state));
     }));

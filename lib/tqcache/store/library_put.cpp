@@ -93,17 +93,17 @@ class Putter {
   }
 
   Record record(std::string_view name, std::int64_t created) const {
-    const cache::Identity& identity = manifest_.identity;
-    return {std::string(name),
-            identity.model_name,
-            identity.architecture,
-            manifest_.tokens,
-            parameters_key_,
-            chain_,
-            state_,
-            state_key_,
-            created,
-            bytes_};
+    Record record;
+    record.name = name;
+    record.model_name = manifest_.identity.model_name;
+    record.architecture = manifest_.identity.architecture;
+    record.parameters_key = parameters_key_;
+    record.chain = chain_;
+    record.state = state_;
+    record.state_key = state_key_;
+    record.created = created;
+    record.bytes = bytes_;
+    return record;
   }
 
   PutReport report() const {
@@ -149,20 +149,20 @@ class Putter {
   Result<void> read_known(const std::vector<std::string>& keys,
                           const std::vector<std::size_t>& blocks) {
     const Parameters parameters{manifest_.identity, {}, manifest_.layers};
-    BlobReader reader(backend_, options_.on_trouble);
-    std::uint64_t before = 0;
-    const auto take = [&](std::size_t i, Content content) -> Result<void> {
-      known_bytes_[blocks[i]] += reader.bytes() - std::exchange(before, reader.bytes());
+    BlobReader reader(backend_, options_.on_trouble, options_.n_threads);
+    std::vector<Infos> infos(keys.size());
+    const auto take = [&](std::size_t i, Content content, std::uint64_t bytes) -> Result<void> {
       TQC_TRY_ASSIGN(const Block block, BlobReader::take_kind<Block>(std::move(content)));
       TQC_TRY(check_block(parameters, block));
-      for (const StoredSection& section : block.sections) {
-        known_[blocks[i]].push_back(section.info);
-      }
+      for (const StoredSection& section : block.sections) infos[i].push_back(section.info);
+      known_bytes_[blocks[i]] += bytes;
       return {};
     };
     TQC_TRY_ASSIGN(const std::vector<Found> found, reader.read(keys, take));
     for (std::size_t i = 0; i < found.size(); ++i) {
       if (found[i] != Found::kGood) has_[blocks[i]] = false;
+      Infos& known = known_[blocks[i]];
+      known.insert(known.end(), infos[i].begin(), infos[i].end());
     }
     return {};
   }

@@ -1,5 +1,6 @@
 #include "tqcache/store/outbox.h"
 
+#include <system_error>
 #include <utility>
 
 namespace tqcache::store {
@@ -22,27 +23,41 @@ Result<void> Outbox::add(Value value) {
 }
 
 Result<void> Outbox::put_if_many() {
-  while (waiting_bytes_ >= kOutboxBytes) TQC_TRY(put_ready());
-  return {};
+  return waiting_bytes_ < kOutboxBytes ? Result<void>() : begin_put();
 }
 
 Result<void> Outbox::flush() {
-  while (!ready_.empty() || !after_.empty()) TQC_TRY(put_ready());
+  while (!ready_.empty() || !after_.empty()) TQC_TRY(begin_put());
+  return end_put();
+}
+
+// What comes after `ready_` is ready as soon as that is on its way: nothing else is put before it
+// has arrived.
+Result<void> Outbox::begin_put() {
+  TQC_TRY(end_put());
+  going_ = std::exchange(ready_, std::exchange(after_, {}));
+  waiting_bytes_ = 0;
+  for (const Waiting& waiting : ready_) waiting_bytes_ += waiting.value.bytes.size();
+  std::vector<Blob> blobs;
+  for (const Waiting& waiting : going_) blobs.push_back({waiting.value.key, waiting.value.bytes});
+  const auto put = [backend = backend_, blobs = std::move(blobs)] { return backend->put(blobs); };
+  try {
+    put_ = std::async(std::launch::async, put);
+  } catch (const std::system_error&) {  // no more threads: whoever waits for it does it
+    put_ = std::async(std::launch::deferred, put);
+  }
   return {};
 }
 
-Result<void> Outbox::put_ready() {
-  std::vector<Blob> blobs;
-  for (const Waiting& waiting : ready_) blobs.push_back({waiting.value.key, waiting.value.bytes});
-  TQC_TRY_ASSIGN(const std::vector<PutOutcome> outcomes, backend_->put(blobs));
-  for (std::size_t i = 0; i < ready_.size(); ++i) {
-    const std::uint64_t size = ready_[i].value.bytes.size();
-    waiting_bytes_ -= size;
+Result<void> Outbox::end_put() {
+  if (!put_.valid()) return {};
+  TQC_TRY_ASSIGN(const std::vector<PutOutcome> outcomes, put_.get());
+  for (std::size_t i = 0; i < going_.size(); ++i) {
     if (outcomes[i] == PutOutcome::kExisted) continue;
-    new_bytes_ += size;
-    if (ready_[i].is_first) ++new_blocks_;
+    new_bytes_ += going_[i].value.bytes.size();
+    if (going_[i].is_first) ++new_blocks_;
   }
-  ready_ = std::exchange(after_, {});
+  going_.clear();
   return {};
 }
 

@@ -5,6 +5,7 @@
 // Only for the sources of store.
 
 #include <cstdint>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,8 @@
 
 namespace tqcache::store {
 
-// Blobs are put when there are so many bytes of them.
-inline constexpr std::uint64_t kOutboxBytes = std::uint64_t{32} << 20;
+// Blobs are put when there are so many bytes of them. While they are, so many more are gathered.
+inline constexpr std::uint64_t kOutboxBytes = std::uint64_t{16} << 20;
 
 // Threads: one at a time.
 class Outbox {
@@ -24,7 +25,7 @@ class Outbox {
 
   // The blobs of one block. The first one stands for all: it is put when the engine has
   // acknowledged the others.
-  // Errors: those of the backend, for whatever is put now. Nothing may be added after one.
+  // Errors: those of the backend, for whatever was put since. Nothing may be added after one.
   struct Value {
     std::string key;
     Bytes bytes;
@@ -47,12 +48,17 @@ class Outbox {
     bool is_first = false;
   };
   void push(std::vector<Waiting>& to, Value value, bool is_first);
+  using Outcomes = Result<std::vector<PutOutcome>>;
   Result<void> put_if_many();
-  Result<void> put_ready();
+  Result<void> begin_put();
+  Result<void> end_put();
 
   Backend* backend_;
   std::vector<Waiting> ready_;  // to be put with the next ones
   std::vector<Waiting> after_;  // and these once `ready_` is there
+  // On their way, by a thread of their own, which sees no more of this than their bytes.
+  std::vector<Waiting> going_;
+  std::future<Outcomes> put_;
   std::uint64_t waiting_bytes_ = 0;
   std::int64_t new_blocks_ = 0;
   std::uint64_t bytes_ = 0, new_bytes_ = 0;

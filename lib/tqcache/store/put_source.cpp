@@ -11,11 +11,11 @@ Result<FileSource> FileSource::open(const ByteSource& file) {
 
 Result<StoredSection> FileSource::section(std::size_t i) const {
   const format::SectionInfo& info = info_.sections[i];
-  AlignedBytes stored(info.stored_bytes);
-  auto read = file_->read_at(info.file_offset, stored);
-  if (read) read = format::check_stored(info, stored);
+  const BlobMemory::Room room = memory_->take(info.stored_bytes);
+  auto read = file_->read_at(info.file_offset, room.bytes);
+  if (read) read = format::check_stored(info, room.bytes);
   if (!read) return in_context(format::section_place(i, info), std::move(read).error());
-  return StoredSection{info, SharedBytes(std::move(stored))};
+  return StoredSection{info, room.shared()};
 }
 
 Result<CacheSource> CacheSource::open(const cache::Cache& cache) {

@@ -5,6 +5,8 @@
 // Only for the sources of store.
 
 #include <cstddef>
+#include <memory>
+#include <utility>
 
 #include "tqcache/base/file.h"
 #include "tqcache/base/result.h"
@@ -12,6 +14,7 @@
 #include "tqcache/format/cache_content.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/store/blob.h"
+#include "tqcache/store/blob_memory.h"
 #include "tqcache/store/section_storer.h"
 
 namespace tqcache::store {
@@ -43,6 +46,7 @@ class FileSource : public PutSource {
 
   const ByteSource* file_;
   format::CacheFileInfo info_;
+  std::unique_ptr<BlobMemory> memory_ = std::make_unique<BlobMemory>();
 };
 
 // A cache in memory.

@@ -27,7 +27,7 @@ template <class Kind>
 Result<std::vector<std::optional<Kind>>> read_slots(BlobReader& reader,
                                                     const std::vector<std::string>& keys) {
   std::vector<std::optional<Kind>> slots(keys.size());
-  TQC_TRY(reader.read(keys, [&](std::size_t i, Content content) -> Result<void> {
+  TQC_TRY(reader.read(keys, [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
     TQC_TRY_ASSIGN(slots[i], BlobReader::take_kind<Kind>(std::move(content)));
     return {};
   }));
@@ -37,7 +37,7 @@ Result<std::vector<std::optional<Kind>>> read_slots(BlobReader& reader,
 struct Slot {
   std::string key;
   bool is_new = false;
-  std::uint64_t bytes = 0;  // of what was put into it
+  std::uint64_t bytes = 0;  // of `content` there
 };
 
 // The slot that holds what `is_wanted` says, or the first empty one, which then gets `content`;
@@ -49,7 +49,9 @@ Result<std::optional<Slot>> find_or_take(Backend& backend, BlobReader& reader,
                                          const Content& content) {
   TQC_TRY_ASSIGN(const auto slots, read_slots<Kind>(reader, keys));
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (slots[i] && is_wanted(*slots[i])) return std::optional(Slot{keys[i]});
+    if (!slots[i] || !is_wanted(*slots[i])) continue;
+    TQC_TRY_ASSIGN(const Bytes blob, encode_blob(keys[i], content));
+    return std::optional(Slot{keys[i], false, blob.size()});
   }
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (slots[i]) continue;
@@ -58,7 +60,7 @@ Result<std::optional<Slot>> find_or_take(Backend& backend, BlobReader& reader,
     if (outcome == PutOutcome::kStored) return std::optional(Slot{keys[i], true, blob.size()});
     // Another took it meanwhile, perhaps with the same.
     TQC_TRY_ASSIGN(const auto other, reader.read_one<Kind>(keys[i]));
-    if (other && is_wanted(*other)) return std::optional(Slot{keys[i]});
+    if (other && is_wanted(*other)) return std::optional(Slot{keys[i], false, blob.size()});
   }
   return std::optional<Slot>();
 }
