@@ -70,15 +70,15 @@ INSTANTIATE_TEST_SUITE_P(Families, Generating,
                          [](const auto& name) { return name.param; });
 
 TEST_P(Generating, GivesTheSameBitsAtEveryBorder) {
-  for (const std::size_t n : {255, 256, 257, 511, 512, 513, 769}) {
+  for (const std::int64_t n : {255, 256, 257, 511, 512, 513, 769}) {
     FaultyBackend backend;
-    const Ids prompt = model_.many_ids(n);
+    const Ids prompt = model_.many_ids(static_cast<std::size_t>(n));
     const StoreRun alone = run_alone(model_, prompt);
     const StoreRun first = run_from(backend, model_, prompt);
     const StoreRun second = run_from(backend, model_, prompt);
     EXPECT_EQ(first.reused, 0);
     EXPECT_FALSE(first.put.error);
-    EXPECT_EQ(second.reused, reusable(static_cast<std::int64_t>(n))) << n;
+    EXPECT_EQ(second.reused, reusable(n)) << n;
     expect_same(first, alone);
     expect_same(second, alone);
   }
@@ -189,10 +189,10 @@ TEST_P(Generating, PutsStatesWhereTheyCanBeUsed) {
   const StoreRun first = run_from(backend_, model_, prompt, {.checkpoint_tokens = 512});
   EXPECT_EQ(first.put.states, keeps_state() ? 3 : 0);  // 512, 1024, 1280
   EXPECT_EQ(first.put.new_blocks, 5);
-  for (const std::size_t n : {1100, 1300}) {
+  for (const std::size_t n : {1100u, 1300u}) {
     const Ids other = changed_from(prompt, n, n + 50);
     const StoreRun run = run_from(backend_, model_, other, {.checkpoint_tokens = 512});
-    EXPECT_EQ(run.reused, n == 1100 ? 1024 : 1280);
+    EXPECT_EQ(run.reused, n == 1100u ? 1024 : 1280);
     expect_same(run, run_alone(model_, other));
   }
 }

@@ -4,10 +4,8 @@
 #include <memory>
 #include <utility>
 
-#include "tqcache/base/threads.h"
 #include "tqcache/format/cache_file.h"
-#include "tqcache/format/manifest_rules.h"
-#include "tqcache/format/section_bytes.h"
+#include "tqcache/format/load_sections.h"
 #include "tqcache/store/chain_form.h"
 
 namespace tqcache::store {
@@ -26,31 +24,6 @@ void end_with_block(Prefix& prefix) {
   prefix.state_key.clear();
   prefix.n_tokens = count(prefix.chain) * kTokenBlock;
   prefix.tokens.resize(static_cast<std::size_t>(prefix.n_tokens));
-}
-
-// Packed sections stay where they were brought, others are unpacked from there.
-Result<void> place(const StoredPrompt& stored, std::size_t i, cache::Cache& cache) {
-  const format::SectionInfo& section = stored.manifest().sections[i];
-  if (section.packed && section.compression == format::Compression::kNone) {
-    format::place_section(section, stored.stored(i), cache);
-    return {};
-  }
-  AlignedBytes raw;
-  TQC_TRY(stored.read(i, raw));
-  format::place_section(section, std::move(raw), cache);
-  return {};
-}
-
-Result<cache::Cache> load(const StoredPrompt& stored, unsigned n_threads) {
-  const format::Manifest& manifest = stored.manifest();
-  if (format::total_memory_bytes(manifest) > format::ReadOptions{}.max_payload_bytes) {
-    return Error{ErrorCode::kTooLarge, "the cache takes more than 64 GiB of memory"};
-  }
-  TQC_TRY_ASSIGN(cache::Cache cache, format::make_empty_cache(manifest));
-  TQC_TRY(parallel_try(manifest.sections.size(), n_threads,
-                       [&](std::size_t i) { return place(stored, i, cache); }));
-  TQC_TRY(cache::validate(cache));
-  return cache;
 }
 
 struct Brought {
@@ -83,7 +56,9 @@ Result<std::optional<Beginning>> load_beginning(Library& library, const cache::I
   }
   if (!brought.stored) return std::optional<Beginning>();
   Beginning beginning;
-  TQC_TRY_ASSIGN(beginning.cache, load(*brought.stored, n_threads));
+  TQC_TRY_ASSIGN(beginning.cache,
+                 format::load_sections(*brought.stored, format::ReadOptions{}.max_payload_bytes, {},
+                                       n_threads));
   const std::vector<std::int32_t>& found = beginning.cache.tokens;
   if (found.size() >= tokens.size() || !std::ranges::equal(found, tokens.first(found.size()))) {
     return Error{ErrorCode::kCorrupt, "the store's tokens are not those of the prompt"};
