@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
+#include <deque>
 #include <future>
 #include <system_error>
 
@@ -17,7 +17,7 @@ namespace tqcache::store {
 namespace {
 
 constexpr std::size_t kFilesAtOnce = 16;
-constexpr std::int64_t kRowsAtOnce = 128;
+constexpr std::size_t kRowsAtOnce = 128;
 // The disk reads so many before they are asked for.
 constexpr std::size_t kFilesAhead = 8;
 
@@ -32,7 +32,7 @@ class DirBackend : public Backend {
 
  private:
   Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
-    return put_in_batches(blobs, kFilesAtOnce, [this](std::span<const Blob> some, auto& outcomes) {
+    return put_in_batches(blobs, kRowsAtOnce, [this](std::span<const Blob> some, auto& outcomes) {
       return put_some(some, outcomes);
     });
   }
@@ -42,14 +42,32 @@ class DirBackend : public Backend {
     std::vector<Entry> rows;
     for (const Blob& blob : blobs) rows.push_back({blob.key, blob.value.size(), {}});
     TQC_TRY(index_.add(rows));
-    std::array<std::optional<AtomicFile>, kFilesAtOnce> files;  // not open: it is there already
-    std::vector<std::future<Result<PutOutcome>>> published;
-    for (std::size_t i = 0; i < blobs.size(); ++i) {
-      TQC_TRY_ASSIGN(files[i], write_file(blobs[i]));
-      published.push_back(publish_meanwhile(blobs[i].key, files[i]));
-    }
-    TQC_TRY(await_all(published, outcomes));
+    TQC_TRY(put_files(blobs, outcomes));
     return index_.add(rows);
+  }
+
+  // One that is written, and goes to disk while others are.
+  struct Flushing {
+    std::optional<AtomicFile> file;  // not open: it was there already
+    std::future<Result<PutOutcome>> outcome;
+  };
+
+  Result<void> put_files(std::span<const Blob> blobs, std::vector<PutOutcome>& outcomes) {
+    std::deque<Flushing> flushing;
+    const auto await_first = [&]() -> Result<void> {
+      TQC_TRY_ASSIGN(const PutOutcome outcome, flushing.front().outcome.get());
+      outcomes.push_back(outcome);
+      flushing.pop_front();
+      return {};
+    };
+    for (const Blob& blob : blobs) {
+      if (flushing.size() == kFilesAtOnce) TQC_TRY(await_first());
+      Flushing& one = flushing.emplace_back();
+      TQC_TRY_ASSIGN(one.file, write_file(blob));
+      one.outcome = publish_meanwhile(blob.key, one.file);
+    }
+    while (!flushing.empty()) TQC_TRY(await_first());
+    return {};
   }
 
   // In a thread of its own, whatever the number of processors: it waits for the disk, which flushes
@@ -58,15 +76,6 @@ class DirBackend : public Backend {
                                                     std::optional<AtomicFile>& file) {
     return std::async(std::launch::async | std::launch::deferred,
                       [this, &key, &file] { return publish(key, file); });
-  }
-
-  static Result<void> await_all(std::span<std::future<Result<PutOutcome>>> published,
-                                std::vector<PutOutcome>& outcomes) {
-    for (auto& one : published) {
-      TQC_TRY_ASSIGN(const PutOutcome outcome, one.get());
-      outcomes.push_back(outcome);
-    }
-    return {};
   }
 
   Result<std::optional<AtomicFile>> write_file(const Blob& blob) {

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kKeysAtOnce = 512;
 constexpr Ahead kKeysAhead{kKeysAtOnce, kKeysAtOnce};
 constexpr Ahead kValuesToPut{8, 8};
-constexpr Ahead kValuesToGet{4, 16};
+constexpr Ahead kValuesToGet{4, 8};
 
 // One step, so that a value that another has put meanwhile stays.
 constexpr std::string_view kRemoveIfSame =
