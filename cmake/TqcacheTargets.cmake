@@ -50,11 +50,11 @@ function(tqcache_module name)
   set_property(GLOBAL APPEND PROPERTY TQCACHE_PRIVATE_LIBRARIES ${ARG_PRIVATE})
 endfunction()
 
-# tqcache_test(<name> SOURCES <file>... [LIBRARIES <target>...] [READING]): a GoogleTest program, each
-# of whose tests is a ctest test. READING: of what reads bytes that nobody vouches for; these are the
-# ones that tools/check.sh --asan builds and runs.
+# tqcache_test(<name> SOURCES <file>... [LIBRARIES <target>...] [READING | REPLAY]): a GoogleTest
+# program, each of whose tests is a ctest test. READING: of what reads bytes that nobody vouches for;
+# these are the ones that tools/check.sh --asan builds and runs. REPLAY: these and --replay.
 function(tqcache_test name)
-  cmake_parse_arguments(ARG "READING" "" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "READING;REPLAY" "" "SOURCES;LIBRARIES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE tqcache tqcache_flags tqcache_test_support
                         GTest::gmock GTest::gtest_main ${ARG_LIBRARIES})
@@ -64,6 +64,10 @@ function(tqcache_test name)
   if(ARG_READING)
     add_dependencies(reading_tests ${name})
     set(labels LABELS reading)
+  elseif(ARG_REPLAY)
+    add_dependencies(reading_tests ${name})
+    add_dependencies(replay_tests ${name})
+    set(labels LABELS replay)
   endif()
   gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60
                        PROPERTIES TIMEOUT 300 ${labels})

@@ -2,13 +2,15 @@
 # Builds tqcache and runs its tests, installing first what is missing. The last lines are ctest's
 # own summary.
 #
-# usage: tools/check.sh [--clang] [--neon] [--asan] [--interop] [--chromium] [--servers] [--jobs N]
+# usage: tools/check.sh [--clang] [--neon] [--asan | --replay] [--interop] [--chromium] [--servers] [--jobs N]
 #        tools/check.sh --fuzz [--fuzz-seconds N] [--fuzz-runs N] [--fuzz-target NAME]... [--jobs N]
 #        tools/check.sh --coverage [--jobs N]
 #   --clang   first compile everything with clang 14 as well, warnings as errors
 #   --neon    then compile the codec for 64-bit ARM, and run its tests under qemu
 #   --asan    then run the tests of what reads untrusted bytes, and the replay of the fuzz corpora, under
 #             AddressSanitizer and UndefinedBehaviorSanitizer of clang as well
+#   --replay  of these, only the replay of the fuzz corpora and the tests of foreign containers and of
+#             the store, which is quicker
 #   --interop with the tests run those with real mlx-lm, transformers and llama.cpp as well, which
 #             are installed in build/peers meanwhile (docs/interop.md); those of what cannot be had do
 #             not run
@@ -30,6 +32,7 @@ cd "$(dirname "$0")/.."
 with_clang=false
 with_neon=false
 with_asan=false
+with_replay=false
 with_interop=false
 with_chromium=false
 with_servers=false
@@ -55,6 +58,7 @@ while [ $# -gt 0 ]; do
     --clang) with_clang=true ;;
     --neon) with_neon=true ;;
     --asan) with_asan=true ;;
+    --replay) with_replay=true ;;
     --interop) with_interop=true ;;
     --chromium) with_chromium=true ;;
     --servers) with_servers=true ;;
@@ -80,19 +84,34 @@ quiet=()
 
 step() { echo "== $*"; }
 
-# configure_and_build PRESET WERROR [CMAKE OPTION]...
+# configure_and_build PRESET WERROR [CMAKE OPTION]...: the preset's targets, or those of `targets`.
+targets=()
 configure_and_build() {
   local began=$SECONDS preset=$1 warnings=$2
   shift 2
   step "$preset: build"
   cmake --preset "$preset" -DTQCACHE_WERROR="$warnings" "$@" > /dev/null
-  cmake --build --preset "$preset" --parallel "$jobs" -- "${quiet[@]}"
+  cmake --build --preset "$preset" --parallel "$jobs" "${targets[@]}" -- "${quiet[@]}"
   step "$preset: built in $((SECONDS - began)) s"
 }
 
+# run_tests PRESET [CTEST OPTION]...
 run_tests() {
-  step "$1: tests"
-  ctest --preset "$1" --parallel "$jobs"
+  local preset=$1
+  shift
+  step "$preset: tests"
+  ctest --preset "$preset" --parallel "$jobs" "$@"
+}
+
+# What reads untrusted bytes, under sanitizers: all of it, or the part that every change has to pass.
+check_asan() {
+  local targets=() only=()
+  if ! $with_asan; then
+    targets=(--target replay_tests)
+    only=(--label-regex '^replay$')
+  fi
+  configure_and_build asan "$werror"
+  run_tests asan "${only[@]}"
 }
 
 # A project of its own (tests/neon), so that only the codec needs a compiler for ARM.
@@ -192,7 +211,7 @@ await_peers() {
 }
 
 groups=(test)
-if $with_clang || $with_asan; then groups+=(clang); fi
+if $with_clang || $with_asan || $with_replay; then groups+=(clang); fi
 ! $with_neon || groups+=(neon)
 ! $with_interop || groups+=(interop)
 ! $with_chromium || groups+=(chromium)
@@ -213,10 +232,7 @@ peers=
 if $with_interop; then start_peers; fi
 if $with_clang; then configure_and_build clang ON; fi
 if $with_neon; then check_neon; fi
-if $with_asan; then
-  configure_and_build asan "$werror"
-  run_tests asan
-fi
+if $with_asan || $with_replay; then check_asan; fi
 if $with_interop; then await_peers; fi
 servers=OFF
 ! $with_servers || servers=ON
