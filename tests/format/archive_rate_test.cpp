@@ -105,6 +105,15 @@ void expect_target_refused(const ArchiveTarget& target, std::string_view part) {
   EXPECT_THAT(refused.error().message, testing::HasSubstr(part));
 }
 
+TEST(ArchiveRate, LeavesWindowsAsTheyAre) {
+  cache::ConvertOptions from = options();
+  from.windows = cache::WindowForm::kTurbo;
+  const auto refused = chosen(dense_cache(), {{}, {}, 0.3}, from);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("leaves sliding windows as they are"));
+}
+
 TEST(ArchiveRate, RefusesTargetsOutOfRange) {
   expect_target_refused({0.5, {}}, "0.5");
   expect_target_refused({9.0, {}}, "bits a value: outside 1 to 8");

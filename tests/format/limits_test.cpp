@@ -192,6 +192,22 @@ TEST(Limits, LetAWindowBeFarLargerThanTheCache) {
   EXPECT_LT(memory.grown(), 16 * kMiB);  // all of the window would be 512 MiB
 }
 
+// Blocks that it has left take a row each in memory, and nothing else.
+TEST(Limits, LetATurboWindowBeFarFromTheFirstToken) {
+  const Bytes file =
+      file_of(CacheBuilder(600).turbo_rotating({{1, 32}, 300, 0}, 4, 4).forget_tokens().build());
+  constexpr std::int64_t kBlocks = 60000;
+  Manifest manifest = info_of(file);
+  manifest.tokens.assign(600 + 256 * kBlocks, cache::kUnknownToken);
+  for (SectionInfo& section : manifest.sections) section.block += kBlocks;
+  const std::size_t token_bytes = manifest.tokens.size() * sizeof(std::int32_t);
+  const Bytes changed = with_manifest(file, std::move(manifest));
+  const PeakMemory memory;
+  const cache::Cache cache = must(load(changed));
+  EXPECT_LT(memory.grown(), 2 * token_bytes + 32 * kMiB);
+  EXPECT_EQ(cache::packed_block_count(cache::rows_of(cache.layers[0])->k), kBlocks + 2);
+}
+
 // Layers whose codecs differ in their seeds.
 Manifest with_codecs(std::size_t n_layers, const codec::CodecSpec& spec) {
   Manifest manifest = info_of(file_of(CacheBuilder(0).turbo({1, 32}, 4, 4).build()));

@@ -7,6 +7,7 @@
 #include "tqcache/cache/window_rows.h"
 #include "tqcache/format/convert_file.h"
 #include "tqcache/format/dense_sections.h"
+#include "tqcache/format/section_plan.h"
 #include "tqcache/format/section_reader.h"
 
 namespace tqcache::test {
@@ -261,6 +262,52 @@ TEST(TurboWindowFile, TellsWhereAWindowCannotBePacked) {
   ASSERT_FALSE(in_memory.ok());
   EXPECT_EQ(refused.error().message, in_memory.error().message);
   EXPECT_EQ(dir.entry_count(), 0u);
+}
+
+// Says what it has, and is never asked for it.
+class UnreadSource : public format::SectionSource {
+ public:
+  explicit UnreadSource(Manifest manifest) : manifest_(std::move(manifest)) {}
+  const Manifest& manifest() const override { return manifest_; }
+  Result<void> read(std::size_t, AlignedBytes&) const override {
+    return Error{ErrorCode::kIo, "read"};
+  }
+
+ private:
+  Manifest manifest_;
+};
+
+// Windows of 64 GiB each: one may be packed, two may not.
+Manifest wide_windows(std::size_t n_layers) {
+  Manifest manifest;
+  manifest.tokens.assign(1 << 22, 1);
+  const cache::Window window{{64, 64}, 1 << 22, 0};
+  const auto shape = cache::window_array_shape(window, window.size);
+  format::LayerInfo layer;
+  layer.cache_type_id = "tqcache.rotating.v1";
+  layer.shape = window.shape;
+  layer.window = window.size;
+  layer.arrays = {{"keys", Dtype::kF16, shape}, {"values", Dtype::kF16, shape}};
+  manifest.layers.assign(n_layers, layer);
+  for (const auto& key : format::plan_sections(manifest.layers, manifest.n_tokens())) {
+    SectionInfo section;
+    section.layer = key.layer;
+    section.side = key.side;
+    section.block = key.block;
+    section.raw_bytes = format::raw_bytes(layer, key, false, manifest.n_tokens());
+    manifest.sections.push_back(section);
+  }
+  return manifest;
+}
+
+TEST(TurboWindowFile, IsNotMadeOfMoreThanMemoryMayHold) {
+  const TempDir dir;
+  const auto error_of = [&](std::size_t n_layers) {
+    return format::convert_sections(UnreadSource(wide_windows(n_layers)), dir / "a.tqkv",
+                                    packing(WindowForm::kTurbo), {});
+  };
+  expect_error(error_of(1), ErrorCode::kIo, "read");
+  expect_error(error_of(2), ErrorCode::kTooLarge, "windows of 137438953472 bytes");
 }
 
 // --- for other programs

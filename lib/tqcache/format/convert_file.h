@@ -27,11 +27,12 @@ namespace tqcache::format {
 // `write` does not.
 //
 // Memory:   the token blocks of one side that its mean is taken over (at most 32), then
-//           write.window_bytes and a token block a thread; when `path` is a stream (/dev/stdout),
-//           the whole file besides.
+//           write.window_bytes and a token block a thread; sliding windows that get packed, in
+//           packed form; when `path` is a stream (/dev/stdout), the whole file besides.
 // Progress: bytes of the source before compression; what is read twice counts twice.
-// Errors:   as read_cache(), but max_payload_bytes holds for each section; as cache::convert(), in
-//           the order of the file's sections; as write_cache_file(). kInterrupted.
+// Errors:   as read_cache(), but max_payload_bytes holds for each section, and for all sliding
+//           windows together that get packed; as cache::convert(), of these windows first and then
+//           in the order of the file's sections; as write_cache_file(). kInterrupted.
 Result<void> convert_file(const ByteSource& source, const std::filesystem::path& path,
                           const cache::ConvertOptions& options, const WriteOptions& write,
                           const Progress& progress = {},

@@ -131,6 +131,23 @@ class Architectures(Logits):
         self.for_all(["gemma3", "qwen3_next", "qwen3_5"], check)
 
 
+    def test_turbo_windows(self):
+        """Windows that begin in a packed block, and leave it: near the reference, and behind a file
+        the same bits."""
+        ids = ids_of(600)
+
+        def check(name, path):
+            saved, packed, again = (self.folder / f"{each}.tqkv" for each in ("a", "b", "c"))
+            self.logits(path, prefill=ids[:515], save=saved)
+            self.tqcache("convert", saved, packed, "--force", "--bits", 8, "--windows", "turbo")
+            self.tqcache("verify", packed)
+            through = self.logits(path, prefill=ids[515:518], steps=ids[518:540], cache=packed, save=again)
+            after = self.logits(path, steps=ids[518:540], cache=again)
+            self.assertEqual(through[3:].tobytes(), after.tobytes())
+            return self.assert_near(through, expected(name, 600)[515:540], 0.1)
+        self.for_all(["gemma2", "gemma3", "mistral", "qwen2_window"], check)
+
+
 class Exchange(Logits):
     """Caches of transformers, whose windows are a token shorter and whose states are transposed."""
 
