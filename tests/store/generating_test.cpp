@@ -265,6 +265,19 @@ TEST(BackgroundPut, TakesBlocksThatNobodyKeeps) {
   EXPECT_EQ(run_from(backend, model, prompt).reused, 768);
 }
 
+TEST(BackgroundPut, PutsNothingOfTurboWindows) {
+  const StoreModel model("gemma3");
+  FaultyBackend backend;
+  const cache::ConvertOptions turbo = form("turbo4,windows=turbo");
+  const Ids prompt = model.many_ids(1100);
+  const test::StoreRunOptions options{.form = &turbo};
+  const StoreRun run = run_from(backend, model, prompt, options);
+  ASSERT_TRUE(run.put.error);
+  EXPECT_EQ(run.put.error->code, ErrorCode::kUnsupported);
+  expect_same(run, run_alone(model, prompt, options));
+  EXPECT_THAT(backend.keys(""), IsEmpty());
+}
+
 TEST(BackgroundPut, PutsNothingOfAShortPrompt) {
   const StoreModel model("llama");
   FaultyBackend backend;

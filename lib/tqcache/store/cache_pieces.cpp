@@ -21,7 +21,7 @@ std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 SharedBytes raw_bytes_of(const cache::Cache& cache, const SectionInfo& info) {
   if (info.packed) {
-    const auto& layer = std::get<cache::AttentionLayer>(cache.layers[to_size(info.layer)]);
+    const cache::AttentionLayer& layer = *cache::rows_of(cache.layers[to_size(info.layer)]);
     const cache::Side& side = info.side == SideName::kKeys ? layer.k : layer.v;
     return std::get<cache::TurboSide>(side).packed[to_size(info.block)].bytes;
   }

@@ -32,7 +32,8 @@ class ChainWriter {
   // there is told to `on_trouble` and removed.
   // Requires: parameters.tokens are the first block's, or all of a prompt that has no whole one;
   //           means are fixed if there is a final block. `backend` must outlive this.
-  // Errors:   those of the backend; kTooLarge when all slots are taken by others.
+  // Errors:   those of the backend; kTooLarge when all slots are taken by others; kUnsupported
+  //           (turbo windows).
   static Result<ChainWriter> open(Backend& backend, std::string_view salt, Parameters parameters,
                                   OnTrouble on_trouble = {});
 
