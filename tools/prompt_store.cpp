@@ -40,7 +40,7 @@ std::string side_text(const format::SideInfo& side) {
 // In which form the first layer is that has one.
 std::string form_text(const std::vector<format::LayerInfo>& layers) {
   for (const format::LayerInfo& layer : layers) {
-    if (!format::is_attention(layer)) continue;
+    if (!format::has_sides(layer)) continue;
     const std::string keys = side_text(layer.k);
     const std::string values = side_text(layer.v);
     return keys == values ? keys : fmt::format("keys {}; values {}", keys, values);

@@ -135,7 +135,22 @@ TEST(BlobRules, SectionsAreWhatTheirRowsSay) {
   rule([](Data& d) { std::swap(d.sections[3], d.sections[4]); }, "not behind the one before");
   rule([](Data& d) { std::swap(d.sections[1], d.sections[2]); }, "not behind the one before");
   rule([](Data& d) { d.sections[1] = d.sections[0]; }, "not behind the one before");
-  rule([](Data& d) { d.sections[1].info.block = 3; }, "sections of several token blocks");
+  rule([](Data& d) { d.sections[1].info.block = 4; },
+       "section 1 (layer 0 v, block 4): a token block before it is missing");
+}
+
+TEST(BlobRules, DataMayHaveTheTokenBlocksOfAWindow) {
+  Data data;
+  for (const std::int64_t block : {3, 4, 5}) {
+    for (const SideName side : {SideName::kKeys, SideName::kValues}) {
+      data.sections.push_back(sample_section(1, side, block, 64, 64));
+    }
+  }
+  data.sections.push_back(sample_section(2, SideName::kArray, 0, 12, 12));
+  const std::string& key = sample("data").key;
+  EXPECT_EQ(decode_as<Data>(key, must(store::encode_blob(key, data))).sections.size(), 7u);
+  data.sections.erase(data.sections.begin() + 2, data.sections.begin() + 4);
+  expect_refused(key, data, ErrorCode::kCorrupt, "a token block before it is missing");
 }
 
 // A blob that is made: its bytes are those of the row.

@@ -176,6 +176,27 @@ TEST(Blob, StatesKeepNoMeansAndCodecs) {
   EXPECT_EQ(must(store::encode_blob(key, state)), sample_bytes("state"));
 }
 
+// They stay windows in turbo form; with what, the parameters say.
+TEST(Blob, StatesKeepCodecsOfTurboWindowsAlone) {
+  State state = sample_state();
+  LayerInfo window = sample_layers()[0];
+  window.cache_type_id = format::kTurboRotatingType;
+  window.window = 300;
+  state.layers.push_back(window);
+  const std::string& key = sample("state").key;
+  const State back = decode_as<State>(key, must(store::encode_blob(key, state)));
+  const LayerInfo& bare = back.layers.back();
+  EXPECT_EQ(bare.window, 300);
+  EXPECT_TRUE(format::same_bits(bare.k.parts, window.k.parts));
+  EXPECT_EQ(bare.k.centring, cache::Centring::kNone);
+  EXPECT_TRUE(bare.k.mean.empty());
+
+  std::vector<LayerInfo> parameters = sample_parameters().layers;
+  parameters.push_back(window);
+  const auto joined = must(store::join_layers(parameters, back.layers));
+  EXPECT_TRUE(same_layers({joined.back()}, {window}));
+}
+
 TEST(Blob, StatesAndParametersMakeTheLayersOfAPrompt) {
   const auto layers = store::join_layers(sample_parameters().layers, sample_state().layers);
   ASSERT_TRUE(layers.ok()) << layers.error().message;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "store/faulty_backend.h"
 #include "tqcache/cache/configuration.h"
@@ -265,17 +266,100 @@ TEST(BackgroundPut, TakesBlocksThatNobodyKeeps) {
   EXPECT_EQ(run_from(backend, model, prompt).reused, 768);
 }
 
-TEST(BackgroundPut, PutsNothingOfTurboWindows) {
-  const StoreModel model("gemma3");
-  FaultyBackend backend;
-  const cache::ConvertOptions turbo = form("turbo4,windows=turbo");
-  const Ids prompt = model.many_ids(1100);
-  const test::StoreRunOptions options{.form = &turbo};
-  const StoreRun run = run_from(backend, model, prompt, options);
-  ASSERT_TRUE(run.put.error);
-  EXPECT_EQ(run.put.error->code, ErrorCode::kUnsupported);
-  expect_same(run, run_alone(model, prompt, options));
-  EXPECT_THAT(backend.keys(""), IsEmpty());
+// --- windows in turbo form
+
+// Windows of the model's few tokens, or of several token blocks.
+class TurboWindows : public testing::TestWithParam<std::tuple<std::string, std::int64_t>> {
+ protected:
+  TurboWindows() {
+    for (model::LayerConfig& layer : model_.config.layers) {
+      if (layer.window != 0 && wide() != 0) layer.window = wide();
+    }
+  }
+  static std::int64_t wide() { return std::get<1>(GetParam()); }
+
+  StoreModel model_{std::get<0>(GetParam())};
+  cache::ConvertOptions turbo_ = form("turbo4,windows=turbo");
+  test::StoreRunOptions options_{.form = &turbo_, .checkpoint_tokens = 512};
+  FaultyBackend backend_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Families, TurboWindows,
+                         testing::Combine(testing::Values("mistral", "gemma3"),
+                                          testing::Values(0, 300)),
+                         [](const auto& test) {
+                           return std::get<0>(test.param) +
+                                  (std::get<1>(test.param) == 0 ? "_narrow" : "_wide");
+                         });
+
+TEST_P(TurboWindows, GoOnWithTheSameBits) {
+  for (const std::size_t n : {257, 513, 769, 1000}) {
+    FaultyBackend backend;
+    const Ids prompt = model_.many_ids(n);
+    const StoreRun alone = run_alone(model_, prompt, options_);
+    const StoreRun first = run_from(backend, model_, prompt, options_);
+    EXPECT_FALSE(first.put.error);
+    expect_same(first, alone);
+    const StoreRun second = run_from(backend, model_, prompt, options_);
+    EXPECT_EQ(second.reused, n < 513 ? 0 : n == 513 ? 512 : 768) << n;
+    EXPECT_THAT(second.troubles, IsEmpty());
+    expect_same(second, alone);
+  }
+}
+
+TEST_P(TurboWindows, AreAFormOfTheirOwn) {
+  const Ids prompt = model_.many_ids(700);
+  run_from(backend_, model_, prompt);
+  EXPECT_EQ(run_from(backend_, model_, prompt, options_).reused, 0);
+  EXPECT_EQ(run_from(backend_, model_, prompt, options_).reused, 512);
+}
+
+// One of the two states that the prompt leaves.
+TEST_P(TurboWindows, AreNotUsedWithoutAllTheirData) {
+  const Ids prompt = model_.many_ids(900);
+  const StoreRun alone = run_alone(model_, prompt, options_);
+  run_from(backend_, model_, prompt, options_);
+  std::vector<std::int64_t> reused;
+  for (const std::string& key : backend_.keys("d/")) {
+    FaultyBackend backend;
+    run_from(backend, model_, prompt, options_);
+    backend.lose(key);
+    const StoreRun run = run_from(backend, model_, prompt, options_);
+    reused.push_back(run.reused);
+    expect_same(run, alone);
+  }
+  EXPECT_THAT(reused, testing::UnorderedElementsAre(0, 768));
+}
+
+TEST_P(TurboWindows, DamagedAreNotUsedAndToldOnce) {
+  const Ids prompt = model_.many_ids(700);
+  run_from(backend_, model_, prompt, options_);
+  backend_.spoil("d/");
+  const StoreRun run = run_from(backend_, model_, prompt, options_);
+  EXPECT_EQ(run.reused, 0);
+  EXPECT_EQ(run.troubles.size(), 1u);
+  expect_same(run, run_alone(model_, prompt, options_));
+}
+
+// A window in the tail alone has nothing packed, and no mean: it gets one behind the blocks that
+// the store has, which then is none of their parameters.
+TEST_P(TurboWindows, OfALaterMeanPutNoStates) {
+  const Ids prompt = model_.many_ids(700);
+  model::Decoder decoder = model_.decoder();
+  cache::Cache dense = model_.empty();
+  must(decoder.prefill(dense, std::span(prompt).first(600)));
+  const cache::Cache turbo = must(cache::convert(std::move(dense), turbo_));
+  Library library(backend_, {});
+  must(library.put_cache(turbo, ""));
+  const StoreRun first = run_from(backend_, model_, prompt, {.n_new = 400, .any_form = true});
+  EXPECT_EQ(first.reused, 600);
+  EXPECT_FALSE(first.put.error);
+  EXPECT_EQ(first.put.states == 0, wide() == 0);
+  Ids all = prompt;
+  all.insert(all.end(), first.ids.begin(), first.ids.end());
+  const StoreRun second = run_from(backend_, model_, all, {.any_form = true});
+  EXPECT_EQ(second.reused, wide() == 0 ? 600 : 1024);
+  EXPECT_THAT(second.troubles, IsEmpty());
 }
 
 TEST(BackgroundPut, PutsNothingOfAShortPrompt) {

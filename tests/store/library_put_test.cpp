@@ -108,13 +108,6 @@ TEST_F(Put, RefusesWhatNobodyCouldFind) {
   EXPECT_TRUE(all_keys(backend_).empty());
 }
 
-TEST_F(Put, RefusesTurboWindows) {
-  const cache::Cache cache = CacheBuilder(600).turbo_rotating({kHeads, 300, 0}, 4, 4).build();
-  EXPECT_EQ(refusal(cache, "a"), ErrorCode::kUnsupported);
-  EXPECT_EQ(library_.put_cache(cache, "").error().code, ErrorCode::kUnsupported);
-  EXPECT_TRUE(all_keys(backend_).empty());
-}
-
 TEST_F(Put, TakesNamesOf512Bytes) {
   must(try_put(dense(10), std::string(512, 'n')));
   EXPECT_EQ(refusal(dense(10), std::string(513, 'n')), ErrorCode::kInvalidArgument);

@@ -61,6 +61,26 @@ cache::Cache rotating(std::int64_t n) {
 cache::Cache hybrid(std::int64_t n) {
   return CacheBuilder(n).arrays().turbo(kTwoHeads, 4, 4).arrays().rotating(kWindow).build();
 }
+// One that goes over several token blocks, and one that stands in the newest alone.
+cache::Cache turbo_windows(std::int64_t n) {
+  return CacheBuilder(n)
+      .center(cache::Centring::kPostRope)
+      .turbo_rotating({kTwoHeads, 300, 0}, 4, 3)
+      .turbo(kTwoHeads, 4, 4)
+      .turbo_rotating({kTwoHeads, 9, 0}, 4, 16)
+      .build();
+}
+cache::Cache windows_alone(std::int64_t n) {
+  return CacheBuilder(n).turbo_rotating({kTwoHeads, 520, 0}, 16, 4).build();
+}
+cache::Cache all_windows(std::int64_t n) {
+  return CacheBuilder(n)
+      .arrays()
+      .dense(kTwoHeads)
+      .turbo_rotating({kTwoHeads, 300, 0}, 4, 4)
+      .rotating(kWindow)
+      .build();
+}
 cache::Cache arrays(std::int64_t n) { return CacheBuilder(n).arrays().build(); }
 
 const std::vector<Kind> kKinds = {
@@ -76,6 +96,10 @@ const std::vector<Kind> kKinds = {
     {"mixed", mixed},
     {"rotating", rotating},
     {"hybrid", hybrid},
+    {"turbo_windows", turbo_windows},
+    {"turbo_windows_zstd", turbo_windows, format::Compression::kZstd},
+    {"windows_alone", windows_alone},
+    {"all_windows", all_windows},
     {"arrays", arrays},
 };
 

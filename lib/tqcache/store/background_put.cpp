@@ -59,7 +59,9 @@ class Putter {
   Result<void> put(OpenJob job) {
     TQC_TRY_ASSIGN(SectionStorer storer, SectionStorer::make());
     storer_.emplace(std::move(storer));
+    identity_ = job.parameters.identity;
     layers_ = job.parameters.layers;
+    hash_ = hash_parameters(job.parameters);
     TQC_TRY_ASSIGN(writer_, ChainWriter::open(backend_, salt_, std::move(job.parameters)));
     const std::span<const std::int32_t> tokens(job.tokens);
     for (std::size_t at = 0; at < tokens.size(); at += kTokenBlock) {
@@ -78,9 +80,16 @@ class Putter {
   }
 
   Result<void> put(StatePieces pieces) {
+    if (!is_of_chain(pieces.state)) return {};
     TQC_TRY(writer_->put_state(pieces.state, store_all(std::move(pieces.sections))));
     ++states_;
     return {};
+  }
+
+  // A turbo window may be packed for the first time behind the blocks that a session began with,
+  // and has its mean then; the chain's parameters do not.
+  bool is_of_chain(const State& state) const {
+    return hash_parameters({identity_, {}, state.layers}) == hash_;
   }
 
   std::vector<StoredSection> store_all(std::vector<RawSection> sections) const {
@@ -96,7 +105,9 @@ class Putter {
   std::string salt_;
   std::optional<SectionStorer> storer_;
   std::optional<ChainWriter> writer_;
+  cache::Identity identity_;  // of the chain's parameters, as the two that follow
   std::vector<format::LayerInfo> layers_;
+  Sha256 hash_{};
   std::int64_t n_blocks_ = 0;
   std::int64_t states_ = 0;
 };

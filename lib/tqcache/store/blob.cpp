@@ -25,6 +25,14 @@ format::SideInfo bare_side() {
   return side;
 }
 
+// A turbo window has to stay one: its sides keep their codecs.
+void drop_data(format::SideInfo& side) {
+  side.centring = cache::Centring::kNone;
+  side.mean.clear();
+  side.outliers.clear();
+  side.maps.clear();
+}
+
 Error mismatch(std::size_t layer, std::string message) {
   return {ErrorCode::kMismatch, "layer " + std::to_string(layer) + ": " + std::move(message)};
 }
@@ -87,6 +95,9 @@ Error mistake(Error error) {
 std::vector<format::LayerInfo> bare_layers(std::vector<format::LayerInfo> layers) {
   for (format::LayerInfo& layer : layers) {
     if (format::is_attention(layer)) layer.k = layer.v = bare_side();
+    if (!format::is_turbo_rotating(layer)) continue;
+    drop_data(layer.k);
+    drop_data(layer.v);
   }
   return layers;
 }

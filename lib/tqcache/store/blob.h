@@ -6,7 +6,7 @@
 //   block       b/  the sections of some layers of one token block, and its token ids
 //   state       s/  a prompt's end behind a block: tail tokens, and which data blobs hold them and
 //                   what else a model keeps (windows, linear attention)
-//   data        d/  sections of a state
+//   data        d/  sections of a state: of the tail, of windows, arrays
 //   record      n/  a prompt that is kept under a name
 //   usage       u/  what one run found in the store
 //
@@ -91,8 +91,9 @@ struct Usage {
 
 using Content = std::variant<Parameters, Block, State, Data, Record, Usage>;
 
-// Drops what parameters have: sides of attention layers become dense ones of f16. What is left are
-// kinds, shapes of heads and windows, and arrays with their shapes.
+// Drops what parameters have: sides of attention layers become dense ones of f16, and those of
+// turbo windows keep their codecs alone. What is left are kinds, shapes of heads and windows, and
+// arrays with their shapes.
 std::vector<format::LayerInfo> bare_layers(std::vector<format::LayerInfo> layers);
 
 // The layers of a whole prompt: those of its parameters, with the shapes of the state's arrays.

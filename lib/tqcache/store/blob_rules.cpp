@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/store/backend.h"
+#include "tqcache/store/chain_form.h"
 #include "tqcache/store/keys.h"
 
 namespace tqcache::store {
@@ -79,13 +79,6 @@ Result<void> check_section(const StoredSection& section) {
   return {};
 }
 
-// In this order sections stand in a file: format/section_plan.h.
-auto place_in_plan(const format::SectionInfo& info) {
-  const bool is_array = info.side == format::SideName::kArray;
-  return std::tuple(is_array, is_array ? 0 : info.block, info.layer, info.side,
-                    is_array ? info.block : 0);
-}
-
 Result<void> check_sections(const std::vector<StoredSection>& sections) {
   for (std::size_t i = 0; i < sections.size(); ++i) {
     const format::SectionInfo& info = sections[i].info;
@@ -93,7 +86,7 @@ Result<void> check_sections(const std::vector<StoredSection>& sections) {
     if (auto section = check_section(sections[i]); !section) {
       return in_context(place, std::move(section).error());
     }
-    if (i > 0 && place_in_plan(sections[i - 1].info) >= place_in_plan(info)) {
+    if (i > 0 && !stands_before(sections[i - 1].info, info)) {
       return corrupt(place + ": not behind the one before");
     }
   }
@@ -146,18 +139,18 @@ Result<void> check_state(std::string_view, const State& state) {
   return format::check_layers(state.layers, cache::Rope{}, state.n_tokens);
 }
 
+// A turbo window has every token block from its first one up to the tail.
 Result<void> check_data(std::string_view, const Data& data) {
-  const StoredSection* first = data.sections.empty() ? nullptr : &data.sections.front();
-  const auto is_other = [&](const StoredSection& section) {
-    const format::SectionInfo& info = section.info;
-    return info.side != format::SideName::kArray && info.block != first->info.block;
-  };
-  // Arrays stand last, so that a first one that is an array leaves no other kind behind it.
-  if (first != nullptr && first->info.side != format::SideName::kArray &&
-      std::ranges::any_of(data.sections, is_other)) {
-    return corrupt("sections of several token blocks");
+  TQC_TRY(check_sections(data.sections));
+  for (std::size_t i = 1; i < data.sections.size(); ++i) {
+    const format::SectionInfo& before = data.sections[i - 1].info;
+    const format::SectionInfo& info = data.sections[i].info;
+    if (info.side == format::SideName::kArray) break;
+    if (info.block - before.block > 1) {
+      return corrupt(format::section_place(i, info) + ": a token block before it is missing");
+    }
   }
-  return check_sections(data.sections);
+  return {};
 }
 
 Result<void> check_record_keys(const Record& record) {

@@ -8,6 +8,7 @@
 #include "tqcache/format/describe.h"
 #include "tqcache/format/section_bytes.h"
 #include "tqcache/format/section_plan.h"
+#include "tqcache/store/chain_form.h"
 #include "tqcache/store/keys.h"
 
 namespace tqcache::store {
@@ -84,14 +85,15 @@ std::vector<RawSection> block_pieces(const cache::Cache& cache,
 
 StatePieces state_pieces(const cache::Cache& cache) {
   format::Manifest manifest = format::describe(cache, {});
+  const std::vector<std::size_t> state_sections = place_sections(manifest).state;
   const std::int64_t n_final = final_blocks(cache.n_tokens());
   StatePieces pieces;
   pieces.state.n_tokens = cache.n_tokens();
   pieces.state.tail.assign(cache.tokens.begin() + n_final * kTokenBlock, cache.tokens.end());
   pieces.state.layers = std::move(manifest.layers);
-  for (const SectionInfo& info : manifest.sections) {
-    const bool is_final = info.side != SideName::kArray && info.block < n_final;
-    if (!is_final) pieces.sections.push_back({info, raw_bytes_of(cache, info)});
+  for (const std::size_t i : state_sections) {
+    const SectionInfo& info = manifest.sections[i];
+    pieces.sections.push_back({info, raw_bytes_of(cache, info)});
   }
   return pieces;
 }

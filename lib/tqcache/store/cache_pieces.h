@@ -37,9 +37,9 @@ std::vector<RawSection> block_pieces(const cache::Cache& cache,
                                      const std::vector<format::LayerInfo>& layers,
                                      std::int64_t block);
 
-// All behind the last final block: the tail, windows, arrays.
+// All that no final block has: the tail, windows, arrays. Packed sections are shared.
 struct StatePieces {
-  State state;  // without data and content name
+  State state;  // without data and content name; layers are whole, not bare
   std::vector<RawSection> sections;
 };
 

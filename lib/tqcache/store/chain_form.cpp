@@ -1,19 +1,43 @@
 #include "tqcache/store/chain_form.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "tqcache/format/section_plan.h"
 #include "tqcache/store/keys.h"
 
 namespace tqcache::store {
+namespace {
+
+auto place_in_file(const format::SectionInfo& info) {
+  const bool is_array = info.side == format::SideName::kArray;
+  return std::tuple(is_array, is_array ? 0 : info.block, info.layer, info.side,
+                    is_array ? info.block : 0);
+}
+
+}  // namespace
 
 bool can_be_cut(const std::vector<format::LayerInfo>& layers) {
   return std::ranges::all_of(layers, format::is_attention);
 }
 
-std::size_t block_sections(const std::vector<format::LayerInfo>& layers) {
-  return 2 * static_cast<std::size_t>(std::ranges::count_if(layers, format::is_attention));
+SectionPlaces place_sections(const format::Manifest& manifest) {
+  const std::int64_t n_final = final_blocks(manifest.n_tokens());
+  SectionPlaces places;
+  places.blocks.resize(static_cast<std::size_t>(n_final));
+  for (std::size_t i = 0; i < manifest.sections.size(); ++i) {
+    const format::SectionInfo& info = manifest.sections[i];
+    const auto layer = static_cast<std::size_t>(info.layer);
+    const bool is_final = format::is_attention(manifest.layers[layer]) && info.block < n_final;
+    auto& numbers = is_final ? places.blocks[static_cast<std::size_t>(info.block)] : places.state;
+    numbers.push_back(i);
+  }
+  return places;
+}
+
+bool stands_before(const format::SectionInfo& a, const format::SectionInfo& b) {
+  return place_in_file(a) < place_in_file(b);
 }
 
 std::uint64_t block_bytes(const std::vector<format::LayerInfo>& layers) {

@@ -16,8 +16,16 @@ namespace tqcache::store {
 // Whether a cache of these layers can be cut after any token block: it has attention alone.
 bool can_be_cut(const std::vector<format::LayerInfo>& layers);
 
-// Sections of a final token block.
-std::size_t block_sections(const std::vector<format::LayerInfo>& layers);
+// Which sections of a prompt go into which final token block, and which into its state: their
+// numbers, in the order of a file. What windows keep is the state's, wherever it stands in a file.
+struct SectionPlaces {
+  std::vector<std::vector<std::size_t>> blocks;
+  std::vector<std::size_t> state;
+};
+SectionPlaces place_sections(const format::Manifest& manifest);
+
+// The order in which sections stand in a file: format/section_plan.h.
+bool stands_before(const format::SectionInfo& a, const format::SectionInfo& b);
 
 // Bytes of a final token block before compression, without sink tokens.
 std::uint64_t block_bytes(const std::vector<format::LayerInfo>& layers);

@@ -93,9 +93,6 @@ std::uint64_t ChainWriter::new_bytes() const {
 
 Result<ChainWriter> ChainWriter::open(Backend& backend, std::string_view salt,
                                       Parameters parameters, OnTrouble on_trouble) {
-  if (std::ranges::any_of(parameters.layers, format::is_turbo_rotating)) {
-    return Error{ErrorCode::kUnsupported, "a store keeps no sliding windows in turbo form"};
-  }
   const Sha256 scope = hash_scope({parameters.identity, std::string(salt)});
   const Sha256 hash = hash_parameters(parameters);
   const Sha256 first = hash_first(scope, parameters.tokens);

@@ -32,8 +32,7 @@ class ChainWriter {
   // there is told to `on_trouble` and removed.
   // Requires: parameters.tokens are the first block's, or all of a prompt that has no whole one;
   //           means are fixed if there is a final block. `backend` must outlive this.
-  // Errors:   those of the backend; kTooLarge when all slots are taken by others; kUnsupported
-  //           (turbo windows).
+  // Errors:   those of the backend; kTooLarge when all slots are taken by others.
   static Result<ChainWriter> open(Backend& backend, std::string_view salt, Parameters parameters,
                                   OnTrouble on_trouble = {});
 
@@ -78,7 +77,7 @@ class ChainWriter {
   // that are there are not sent again.
   Result<void> put_data(State& state, std::vector<StoredSection> sections);
 
-  // Puts what stands behind the last block: tail and arrays. Gives the key of a state with this
+  // Puts what no block has: tail, windows and arrays. Gives the key of a state with this
   // tail, "" when all slots behind the block hold other ones: it is then found by no prefix.
   // One of the same tail that is there already, with all its data, takes the place of `state` if
   // that has no content name; otherwise the state stays what it is, and only the slot is shared.

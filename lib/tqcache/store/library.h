@@ -105,8 +105,7 @@ class Library {
   // already is read and compared before, and put again if it is damaged.
   //
   // Progress: blocks.
-  // Errors:   those of the backend and the source; kUnsupported (hidden tokens, unknown origin,
-  //           turbo windows);
+  // Errors:   those of the backend and the source; kUnsupported (hidden tokens, unknown origin);
   //           kInvalidArgument (no tokens; a name of more than 512 bytes, or one that stands for
   //           something else); kTooLarge when all slots are taken, or the engine drops blocks as
   //           they are put.

@@ -25,19 +25,23 @@ struct Part {
 // The sections of a prompt, and where they would stand in a file.
 struct Contents {
   format::Manifest manifest;
-  std::vector<SharedBytes> stored;
-  std::uint64_t end = format::kHeaderBytes;
+  std::vector<StoredSection> sections = {};
 
-  void add(const std::vector<StoredSection>& sections) {
-    for (const StoredSection& section : sections) {
-      format::SectionInfo& info = manifest.sections.emplace_back(section.info);
-      info.file_offset = format::align_section(end);
-      end = info.file_offset + info.stored_bytes;
-      stored.push_back(section.stored);
-    }
+  void add(const std::vector<StoredSection>& some) {
+    sections.insert(sections.end(), some.begin(), some.end());
   }
 
   Result<std::unique_ptr<StoredPrompt>> check(std::uint64_t blob_bytes) && {
+    // Those of turbo windows stand among those of blocks.
+    std::ranges::stable_sort(sections, stands_before, &StoredSection::info);
+    std::vector<SharedBytes> stored;
+    std::uint64_t end = format::kHeaderBytes;
+    for (StoredSection& section : sections) {
+      format::SectionInfo& info = manifest.sections.emplace_back(section.info);
+      info.file_offset = format::align_section(end);
+      end = info.file_offset + info.stored_bytes;
+      stored.push_back(std::move(section.stored));
+    }
     TQC_TRY(format::check_contents(manifest));
     TQC_TRY(format::check_sections(manifest, format::align_section(end)));
     manifest.content_name = format::content_name(manifest);

@@ -60,7 +60,7 @@ class Putter {
         manifest_(source.manifest()),
         is_named_(is_named),
         n_final_(static_cast<std::size_t>(final_blocks(manifest_.n_tokens()))),
-        n_sections_(block_sections(manifest_.layers)),
+        places_(place_sections(manifest_)),
         infos_(manifest_.sections) {}
 
   Result<void> put(const Progress& progress) {
@@ -123,6 +123,7 @@ class Putter {
  private:
   using Tokens = std::span<const std::int32_t>;
   using Infos = std::vector<format::SectionInfo>;
+  using Numbers = std::vector<std::size_t>;  // of sections
 
   Tokens final_tokens() const { return Tokens(manifest_.tokens).first(n_final_ * kBlock); }
   Tokens block_tokens(std::size_t block) const {
@@ -173,9 +174,8 @@ class Putter {
     std::vector<std::vector<StoredSection>> slots(slot_count(options_.n_threads));
     other_blocks_ = 0;
     const auto make = [&](std::size_t block, std::size_t slot) -> Result<void> {
-      const std::size_t first = block * n_sections_;
-      if (!has_[block]) return make_sections(first, first + n_sections_, slots[slot]);
-      return is_named_ ? make_digests(first, first + n_sections_) : Result<void>();
+      if (!has_[block]) return make_sections(places_.blocks[block], slots[slot]);
+      return is_named_ ? make_digests(places_.blocks[block]) : Result<void>();
     };
     const auto take = [&](std::size_t block, std::size_t slot) -> Result<void> {
       TQC_TRY(put_block(writer, block, std::exchange(slots[slot], {})));
@@ -191,11 +191,10 @@ class Putter {
     return writer.flush();
   }
 
-  // Sections from `begin` to `end` - 1.
-  Result<void> make_sections(std::size_t begin, std::size_t end,
-                             std::vector<StoredSection>& sections) const {
+  // The sections of these numbers.
+  Result<void> make_sections(const Numbers& numbers, std::vector<StoredSection>& sections) const {
     sections.clear();
-    for (std::size_t i = begin; i < end; ++i) {
+    for (const std::size_t i : numbers) {
       TQC_TRY_ASSIGN(StoredSection section, source_.section(i));
       sections.push_back(std::move(section));
     }
@@ -203,8 +202,8 @@ class Putter {
   }
 
   // All that has to be known of sections that are there.
-  Result<void> make_digests(std::size_t begin, std::size_t end) {
-    for (std::size_t i = begin; i < end; ++i) {
+  Result<void> make_digests(const Numbers& numbers) {
+    for (const std::size_t i : numbers) {
       TQC_TRY_ASSIGN(infos_[i].raw_sha256, source_.digest(i));
     }
     return {};
@@ -212,29 +211,32 @@ class Putter {
 
   Result<void> put_block(ChainWriter& writer, std::size_t block,
                          std::vector<StoredSection> sections) {
-    const std::size_t first = block * n_sections_;
-    for (std::size_t i = 0; i < sections.size(); ++i) infos_[first + i] = sections[i].info;
+    note_infos(places_.blocks[block], sections);
     if (!has_[block]) return writer.put_block(block_tokens(block), std::move(sections));
     writer.pass(block_tokens(block), known_bytes_[block]);
-    if (is_named_) take_known(first, known_[block]);
+    if (is_named_) take_known(places_.blocks[block], known_[block]);
     return {};
   }
 
+  void note_infos(const Numbers& numbers, const std::vector<StoredSection>& sections) {
+    for (std::size_t i = 0; i < sections.size(); ++i) infos_[numbers[i]] = sections[i].info;
+  }
+
   // What is there counts, whatever was to be put.
-  void take_known(std::size_t first, const Infos& known) {
-    const auto same = [](const format::SectionInfo& a, const format::SectionInfo& b) {
-      return a.raw_sha256 == b.raw_sha256;
-    };
-    const auto ours = std::span(infos_).subspan(first, n_sections_);
-    if (!std::ranges::equal(ours, known, same)) ++other_blocks_;
-    std::ranges::copy(known, ours.begin());
+  void take_known(const Numbers& numbers, const Infos& known) {
+    bool is_same = true;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      format::SectionInfo& ours = infos_[numbers[i]];
+      is_same = is_same && ours.raw_sha256 == known[i].raw_sha256;
+      ours = known[i];
+    }
+    if (!is_same) ++other_blocks_;
   }
 
   Result<void> put_state(ChainWriter& writer) {
-    const std::size_t first = n_final_ * n_sections_;
     std::vector<StoredSection> sections;
-    TQC_TRY(make_sections(first, infos_.size(), sections));
-    for (std::size_t i = 0; i < sections.size(); ++i) infos_[first + i] = sections[i].info;
+    TQC_TRY(make_sections(places_.state, sections));
+    note_infos(places_.state, sections);
     const Tokens tail = Tokens(manifest_.tokens).subspan(n_final_ * kBlock);
     state_ = {};
     state_.n_tokens = manifest_.n_tokens();
@@ -262,8 +264,8 @@ class Putter {
   const format::Manifest& manifest_;
   bool is_named_;
   std::size_t n_final_;
-  std::size_t n_sections_;  // of a block
-  Infos infos_;             // of what the store has in the end
+  SectionPlaces places_;
+  Infos infos_;  // of what the store has in the end
 
   std::vector<std::vector<std::string>> keys_;  // [block][part]
   std::vector<bool> has_;                       // by block: no need to put it
