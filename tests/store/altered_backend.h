@@ -2,7 +2,6 @@
 // A store in memory that can be made to lose things, to give other bytes, and to fail.
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,13 +27,16 @@ class AlteredBackend : public store::Backend {
   // Called before each of these with its keys.
   std::function<void(const std::vector<std::string>&)> before_put, before_exists, before_get;
   Result<void> all_fail = {};
-  std::size_t n_gets = 0, n_exists = 0, n_puts = 0;  // calls
-  std::vector<std::vector<std::string>> puts;        // keys of each call
+  bool is_touched_cheaply = true;
+  std::size_t n_gets = 0, n_exists = 0;        // calls
+  std::vector<std::vector<std::string>> puts;  // keys of each call
+  std::vector<std::string> touched;
+
+  bool touches_cheaply() const override { return is_touched_cheaply; }
 
  private:
   Result<std::vector<store::PutOutcome>> do_put(std::span<const store::Blob> blobs) override {
     TQC_TRY(all_fail);
-    ++n_puts;
     std::vector<std::string> keys;
     for (const store::Blob& blob : blobs) keys.push_back(blob.key);
     if (before_put) before_put(keys);
@@ -63,6 +65,7 @@ class AlteredBackend : public store::Backend {
   }
   Result<void> do_touch(std::span<const std::string> keys) override {
     TQC_TRY(all_fail);
+    touched.insert(touched.end(), keys.begin(), keys.end());
     return inner_->touch(keys);
   }
 

@@ -290,5 +290,75 @@ TEST_F(Faults, ARecordTellsThatOtherBlocksCame) {
   EXPECT_EQ(library_.fetch(record).error().code, ErrorCode::kCorrupt);
 }
 
+// Its checksum fits: only decompressing shows that it is no frame.
+TEST_F(Faults, ASectionThatIsNoFrameIsNamed) {
+  const cache::Cache cache = dense(600);
+  put(library_, file_of(cache, format::Compression::kPlanes), "a prompt");
+  const std::string key = key_of_block(1);
+  const Bytes value = backend_.value(key);
+  const SharedBytes blob(AlignedBytes(value.begin(), value.end()));
+  auto block = std::get<store::Block>(must(store::decode_blob(key, blob)));
+  store::StoredSection& section = block.sections[0];
+  ASSERT_EQ(section.info.compression, format::Compression::kPlanes);
+  const ByteView stored = section.stored.view();
+  AlignedBytes bad(stored.begin(), stored.end());
+  std::fill_n(bad.begin() + 16, 64, std::byte{0xff});
+  section.info.checksum = xxh3_128(bad);
+  section.stored = SharedBytes(std::move(bad));
+  backend_.give(key, must(store::encode_blob(key, store::Content(block))));
+
+  store::Prefix prefix = found(cache);
+  const auto prompt = must(library_.fetch(prefix));
+  const auto loaded = format::load_sections(*prompt, kAllMemory);
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_EQ(loaded.error().code, ErrorCode::kCorrupt);
+  EXPECT_NE(loaded.error().message.find("layer 0 k, block 1"), std::string::npos);
+}
+
+TEST_F(Faults, NoFileIsWrittenOfAnotherContentName) {
+  const cache::Cache cache = dense(600);
+  put_prompt(cache);
+  store::Prefix prefix = found(cache);
+  const auto prompt = must(library_.fetch(prefix));
+  format::Manifest manifest = prompt->manifest();
+  manifest.content_name[0] ^= std::byte{1};
+  std::vector<SharedBytes> stored;
+  for (std::size_t i = 0; i < manifest.sections.size(); ++i) stored.push_back(prompt->stored(i));
+  const store::StoredPrompt other(std::move(manifest), std::move(stored), 0);
+  const TempDir folder;
+  AtomicFile file = must(AtomicFile::create(folder / "x.tqkv", Overwrite::kRefuse));
+  EXPECT_EQ(store::write_stored(other, file).error().code, ErrorCode::kCorrupt);
+}
+
+// So that the engine drops last what is used most; where a touch is a copy, only what is small.
+TEST_F(Faults, WhatIsUsedIsTouched) {
+  const cache::Cache cache = dense(600);
+  put_prompt(cache);
+  const auto touched = [&] {
+    backend_.touched.clear();
+    store::Prefix prefix = found(cache);
+    (void)must(library_.fetch(prefix));
+    std::ranges::sort(backend_.touched);
+    return backend_.touched;
+  };
+  std::vector<std::string> all = all_keys(backend_);
+  std::erase_if(all, [](const std::string& key) { return key[0] == 'n'; });
+  EXPECT_EQ(touched(), all);
+  backend_.is_touched_cheaply = false;
+  EXPECT_EQ(touched(), all_keys(backend_, "s/"));
+  backend_.touched.clear();
+  (void)must(library_.fetch(record_of(library_, "a prompt")));
+  EXPECT_EQ(backend_.touched.front(), all_keys(backend_, "n/").front());
+}
+
+TEST_F(Faults, LookingTakesThreeBatches) {
+  const cache::Cache cache = dense(5000);
+  put_prompt(cache);
+  backend_.n_gets = backend_.n_exists = 0;
+  EXPECT_EQ(found(cache).n_tokens, 5000);
+  EXPECT_EQ(backend_.n_gets, 2u);
+  EXPECT_EQ(backend_.n_exists, 1u);
+}
+
 }  // namespace
 }  // namespace tqcache::test

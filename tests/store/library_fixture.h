@@ -42,7 +42,7 @@ inline store::PutReport put(store::Library& library, const Bytes& file, std::str
 }
 
 inline cache::Cache load(const store::StoredPrompt& prompt) {
-  return must(format::load_sections(prompt, kAllMemory));
+  return must(format::load_sections(prompt, kAllMemory, {}, 2));
 }
 
 inline store::Record record_of(store::Library& library, std::string_view name) {

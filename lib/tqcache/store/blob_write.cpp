@@ -147,36 +147,76 @@ std::uint64_t sections_end(const std::vector<StoredSection>* sections) {
   return last.file_offset + last.stored_bytes;
 }
 
-Bytes join(const BlobHeader& header, ByteView description,
-           const std::vector<StoredSection>* sections) {
-  Bytes blob;
-  blob.reserve(header.blob_bytes);
-  const auto append = [&](ByteView bytes) { blob.insert(blob.end(), bytes.begin(), bytes.end()); };
-  append(encode_blob_header(header));
-  append(description);
-  blob.resize(sections_at(header));
-  if (sections == nullptr) return blob;
-  for (const StoredSection& section : *sections) {
-    blob.resize(format::align_section(blob.size()));
-    append(section.stored.view());
+// What a blob consists of.
+struct Pieces {
+  BlobHeader header;
+  Bytes description;
+  const std::vector<StoredSection>* sections = nullptr;
+};
+
+Result<Pieces> make_pieces(std::string_view key, const Content& content) {
+  Pieces pieces;
+  TQC_TRY_ASSIGN(pieces.description, make_description(key, content));
+  pieces.sections = sections_of(content);
+  BlobHeader& header = pieces.header;
+  header.kind = kind_of(content);
+  header.description_bytes = pieces.description.size();
+  header.description_checksum = xxh3_128(pieces.description);
+  header.blob_bytes = sections_at(header) + sections_end(pieces.sections);
+  if (pieces.description.size() > kMaxDescriptionBytes || header.blob_bytes > kMaxValueBytes) {
+    return Error{ErrorCode::kTooLarge, "a blob of " + std::to_string(header.blob_bytes) + " bytes"};
   }
-  return blob;
+  return pieces;
+}
+
+// Fills memory whose content may be anything.
+class Filler {
+ public:
+  explicit Filler(std::span<std::byte> blob) : blob_(blob) {}
+
+  void append(ByteView bytes) {
+    std::ranges::copy(bytes, blob_.subspan(at_).begin());
+    at_ += bytes.size();
+  }
+  void pad_to(std::uint64_t end) {
+    const auto n = static_cast<std::size_t>(end) - at_;
+    std::ranges::fill(blob_.subspan(at_, n), std::byte{0});
+    at_ += n;
+  }
+  std::size_t at() const { return at_; }
+
+ private:
+  std::span<std::byte> blob_;
+  std::size_t at_ = 0;
+};
+
+// Shapes: blob [header.blob_bytes].
+void join(const Pieces& pieces, std::span<std::byte> blob) {
+  Filler filler(blob);
+  filler.append(encode_blob_header(pieces.header));
+  filler.append(pieces.description);
+  filler.pad_to(sections_at(pieces.header));
+  if (pieces.sections == nullptr) return;
+  for (const StoredSection& section : *pieces.sections) {
+    filler.pad_to(format::align_section(filler.at()));
+    filler.append(section.stored.view());
+  }
 }
 
 }  // namespace
 
 Result<Bytes> make_blob(std::string_view key, const Content& content) {
-  TQC_TRY_ASSIGN(const Bytes description, make_description(key, content));
-  const std::vector<StoredSection>* sections = sections_of(content);
-  BlobHeader header;
-  header.kind = kind_of(content);
-  header.description_bytes = description.size();
-  header.description_checksum = xxh3_128(description);
-  header.blob_bytes = sections_at(header) + sections_end(sections);
-  if (description.size() > kMaxDescriptionBytes || header.blob_bytes > kMaxValueBytes) {
-    return Error{ErrorCode::kTooLarge, "a blob of " + std::to_string(header.blob_bytes) + " bytes"};
-  }
-  return join(header, description, sections);
+  TQC_TRY_ASSIGN(const Pieces pieces, make_pieces(key, content));
+  Bytes blob(pieces.header.blob_bytes);
+  join(pieces, blob);
+  return blob;
+}
+
+Result<SharedBytes> make_blob(std::string_view key, const Content& content, BlobMemory& memory) {
+  TQC_TRY_ASSIGN(const Pieces pieces, make_pieces(key, content));
+  const BlobMemory::Room room = memory.take(pieces.header.blob_bytes);
+  join(pieces, room.bytes);
+  return room.shared();
 }
 
 }  // namespace tqcache::store

@@ -8,6 +8,7 @@
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/result.h"
 #include "tqcache/store/blob.h"
+#include "tqcache/store/blob_memory.h"
 
 namespace tqcache::store {
 
@@ -15,5 +16,7 @@ namespace tqcache::store {
 // Requires: check_content(key, content) (blob_rules.h); otherwise nobody will read it.
 // Errors:   kTooLarge.
 Result<Bytes> make_blob(std::string_view key, const Content& content);
+// The same in memory for large ones.
+Result<SharedBytes> make_blob(std::string_view key, const Content& content, BlobMemory& memory);
 
 }  // namespace tqcache::store

@@ -4,7 +4,10 @@
 #include <optional>
 #include <utility>
 
+#include "tqcache/store/blob_memory.h"
 #include "tqcache/store/blob_reader.h"
+#include "tqcache/store/blob_rules.h"
+#include "tqcache/store/blob_write.h"
 #include "tqcache/store/chain_form.h"
 #include "tqcache/store/outbox.h"
 #include "tqcache/store/slots.h"
@@ -35,6 +38,7 @@ struct ChainWriter::Chain {
   Parameters parameters;
   PartCounts counts;
   Outbox outbox;
+  BlobMemory memory = {};
   std::vector<Sha256> hashes = {};
   std::uint64_t bytes = 0, new_bytes = 0;  // of what does not go through the outbox
 
@@ -155,7 +159,9 @@ Result<void> ChainWriter::put_block(std::span<const std::int32_t> block_tokens,
     block.sections = slice(sections, begin, end);
     if (!check_block(chain_->parameters, block)) return wrong_sections(index);
     std::string key = block_key(hash, index, block.part);
-    TQC_TRY_ASSIGN(Bytes bytes, encode_blob(key, Content(block)));
+    const Content content(block);
+    if (!check_content(key, content)) return wrong_sections(index);
+    TQC_TRY_ASSIGN(SharedBytes bytes, make_blob(key, content, chain_->memory));
     parts.push_back({std::move(key), std::move(bytes)});
     ++block.part;
     begin = end;
@@ -175,7 +181,9 @@ Result<void> ChainWriter::put_data(State& state, std::vector<StoredSection> sect
   for (const std::size_t end : cut_into_parts(sizes)) {
     Data data{slice(sections, begin, end)};
     std::string key = data_key(chain_->scope, data_content(data.sections));
-    TQC_TRY_ASSIGN(Bytes bytes, encode_blob(key, Content(std::move(data))));
+    const Content content(std::move(data));
+    TQC_TRY(check_content(key, content));
+    TQC_TRY_ASSIGN(SharedBytes bytes, make_blob(key, content, chain_->memory));
     state.data_keys.push_back(key);
     state.data_bytes += bytes.size();
     TQC_TRY_ASSIGN(const bool is_there, chain_->backend.exists(key));

@@ -22,7 +22,7 @@
 namespace tqcache::store {
 
 // Blobs are put many at a time, by a thread of its own: those of several blocks are held, up to
-// twice 16 MiB and a block, until flush() or put_state(), which also give the errors of what was
+// twice 32 MiB and a block, until flush() or put_state(), which also give the errors of what was
 // put meanwhile.
 //
 // Threads: one at a time. Several writers of one chain, in any processes, do each other no harm.

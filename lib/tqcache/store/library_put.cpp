@@ -171,8 +171,9 @@ class Putter {
     std::vector<std::vector<StoredSection>> slots(slot_count(options_.n_threads));
     other_blocks_ = 0;
     const auto make = [&](std::size_t block, std::size_t slot) -> Result<void> {
-      if (has_[block] && (!is_named_ || source_.has_digests())) return {};
-      return make_sections(block * n_sections_, (block + 1) * n_sections_, slots[slot]);
+      const std::size_t first = block * n_sections_;
+      if (!has_[block]) return make_sections(first, first + n_sections_, slots[slot]);
+      return is_named_ ? make_digests(first, first + n_sections_) : Result<void>();
     };
     const auto take = [&](std::size_t block, std::size_t slot) -> Result<void> {
       TQC_TRY(put_block(writer, block, std::exchange(slots[slot], {})));
@@ -195,6 +196,14 @@ class Putter {
     for (std::size_t i = begin; i < end; ++i) {
       TQC_TRY_ASSIGN(StoredSection section, source_.section(i));
       sections.push_back(std::move(section));
+    }
+    return {};
+  }
+
+  // All that has to be known of sections that are there.
+  Result<void> make_digests(std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      TQC_TRY_ASSIGN(infos_[i].raw_sha256, source_.digest(i));
     }
     return {};
   }

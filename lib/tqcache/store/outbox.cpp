@@ -1,5 +1,6 @@
 #include "tqcache/store/outbox.h"
 
+#include <chrono>
 #include <system_error>
 #include <utility>
 
@@ -22,8 +23,14 @@ Result<void> Outbox::add(Value value) {
   return put_if_many();
 }
 
+bool Outbox::is_idle() const {
+  return !put_.valid() || put_.wait_for(std::chrono::seconds(0)) != std::future_status::timeout;
+}
+
+// An engine takes many at once more quickly, and nothing while it waits.
 Result<void> Outbox::put_if_many() {
-  return waiting_bytes_ < kOutboxBytes ? Result<void>() : begin_put();
+  if (waiting_bytes_ < kOutboxBytes / 2) return {};
+  return is_idle() || waiting_bytes_ >= kOutboxBytes ? begin_put() : Result<void>();
 }
 
 Result<void> Outbox::flush() {
@@ -39,7 +46,8 @@ Result<void> Outbox::begin_put() {
   waiting_bytes_ = 0;
   for (const Waiting& waiting : ready_) waiting_bytes_ += waiting.value.bytes.size();
   std::vector<Blob> blobs;
-  for (const Waiting& waiting : going_) blobs.push_back({waiting.value.key, waiting.value.bytes});
+  for (const Waiting& waiting : going_)
+    blobs.push_back({waiting.value.key, waiting.value.bytes.view()});
   const auto put = [backend = backend_, blobs = std::move(blobs)] { return backend->put(blobs); };
   try {
     put_ = std::async(std::launch::async, put);

@@ -9,14 +9,15 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
 #include "tqcache/base/result.h"
+#include "tqcache/base/shared_bytes.h"
 #include "tqcache/store/backend.h"
 
 namespace tqcache::store {
 
-// Blobs are put when there are so many bytes of them. While they are, so many more are gathered.
-inline constexpr std::uint64_t kOutboxBytes = std::uint64_t{16} << 20;
+// Blobs are put when there are so many bytes of them, or half as many and the engine has nothing to
+// do. While they are, so many more are gathered.
+inline constexpr std::uint64_t kOutboxBytes = std::uint64_t{32} << 20;
 
 // Threads: one at a time.
 class Outbox {
@@ -28,7 +29,7 @@ class Outbox {
   // Errors: those of the backend, for whatever was put since. Nothing may be added after one.
   struct Value {
     std::string key;
-    Bytes bytes;
+    SharedBytes bytes;
   };
   Result<void> add_block(std::vector<Value> parts);
 
@@ -49,6 +50,7 @@ class Outbox {
   };
   void push(std::vector<Waiting>& to, Value value, bool is_first);
   using Outcomes = Result<std::vector<PutOutcome>>;
+  bool is_idle() const;
   Result<void> put_if_many();
   Result<void> begin_put();
   Result<void> end_put();

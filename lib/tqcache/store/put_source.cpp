@@ -24,6 +24,11 @@ Result<CacheSource> CacheSource::open(const cache::Cache& cache) {
   return CacheSource(format::content_of(cache), std::move(storer));
 }
 
+Result<Sha256> CacheSource::digest(std::size_t i) const {
+  TQC_TRY_ASSIGN(const SharedBytes raw, content_.make_section(i));
+  return sha256(raw.view());
+}
+
 Result<StoredSection> CacheSource::section(std::size_t i) const {
   TQC_TRY_ASSIGN(SharedBytes raw, content_.make_section(i));
   const format::SectionInfo& info = manifest().sections[i];

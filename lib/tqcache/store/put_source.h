@@ -24,8 +24,8 @@ class PutSource {
   virtual ~PutSource() = default;
 
   virtual const format::Manifest& manifest() const = 0;
-  // Whether the manifest has the digests of its sections.
-  virtual bool has_digests() const = 0;
+  // SHA-256 of a section before compression. Threads: any number at once. Errors: as section().
+  virtual Result<Sha256> digest(std::size_t i) const = 0;
   // With all digests. Threads: any number at once. Errors: name the section's place.
   virtual Result<StoredSection> section(std::size_t i) const = 0;
 };
@@ -37,7 +37,7 @@ class FileSource : public PutSource {
   static Result<FileSource> open(const ByteSource& file);
 
   const format::Manifest& manifest() const override { return info_; }
-  bool has_digests() const override { return true; }
+  Result<Sha256> digest(std::size_t i) const override { return info_.sections[i].raw_sha256; }
   Result<StoredSection> section(std::size_t i) const override;
 
  private:
@@ -56,7 +56,7 @@ class CacheSource : public PutSource {
   static Result<CacheSource> open(const cache::Cache& cache);
 
   const format::Manifest& manifest() const override { return content_.manifest; }
-  bool has_digests() const override { return false; }
+  Result<Sha256> digest(std::size_t i) const override;
   Result<StoredSection> section(std::size_t i) const override;
 
  private:
