@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "store/kills.h"
+#include "store/prompt_kills.h"
 #include "store/redis_server.h"
 
 namespace tqcache::test {
@@ -43,6 +44,26 @@ TEST_F(RedisServerKills, LoseNothingThatWasAcknowledged) {
     ASSERT_NO_FATAL_FAILURE(expect_what_was_told(url(), blobs, n_of_it)) << i;
   }
   EXPECT_GT(n_told, n_kills());
+}
+
+TEST_F(RedisServerKills, LeaveWholePromptsAlone) {
+  const PromptFiles prompts;
+  int n_told = 0;
+  for (int i = 0; i < n_kills(); ++i) {
+    if (i % 20 == 0) {
+      ASSERT_NO_FATAL_FAILURE(begin_anew());
+    }
+    const std::string salt = "round " + std::to_string(i);
+    Writer writer(url(), prompts.putting(salt));
+    writer.wait_for(static_cast<int>(random_() % 3));
+    std::this_thread::sleep_for(std::chrono::microseconds(random_() % 20'000));
+    stop();
+    const int n_of_it = writer.wait();
+    n_told += n_of_it;
+    ASSERT_NO_FATAL_FAILURE(start_durable());
+    ASSERT_NO_FATAL_FAILURE(expect_prompts(url(), salt, prompts, n_of_it)) << i;
+  }
+  EXPECT_GE(n_told, n_kills() / 2);
 }
 
 // The reader is told of an error or gets what was put, and goes on when the server is there again.

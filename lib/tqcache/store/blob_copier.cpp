@@ -44,7 +44,7 @@ Result<void> BlobCopier::copy_block(const std::string& name, std::size_t n_parts
           fail(missing[i], "a block of " + std::to_string(block->n_parts) + " parts");
           return {};
         }
-        parts.push_back({missing[i], Bytes(bytes.begin(), bytes.end())});
+        parts.push_back({missing[i], SharedBytes(AlignedBytes(bytes.begin(), bytes.end()))});
         return {};
       }));
   if (parts.size() != missing.size()) return {};
@@ -67,7 +67,8 @@ Result<void> BlobCopier::copy_data(const std::vector<std::string>& all_keys) {
         from_, missing, [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
           const ByteView bytes = blob ? blob->bytes : ByteView();
           TQC_TRY_ASSIGN(const auto data, judge<Data>(missing[i], std::move(blob), false));
-          if (data) values.push_back({missing[i], Bytes(bytes.begin(), bytes.end())});
+          if (data)
+            values.push_back({missing[i], SharedBytes(AlignedBytes(bytes.begin(), bytes.end()))});
           return {};
         }));
     for (Outbox::Value& value : values) {
