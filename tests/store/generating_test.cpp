@@ -293,7 +293,7 @@ INSTANTIATE_TEST_SUITE_P(Families, TurboWindows,
                          });
 
 TEST_P(TurboWindows, GoOnWithTheSameBits) {
-  for (const std::size_t n : {257, 513, 769, 1000}) {
+  for (const std::size_t n : {257u, 513u, 769u, 1000u}) {
     FaultyBackend backend;
     const Ids prompt = model_.many_ids(n);
     const StoreRun alone = run_alone(model_, prompt, options_);
