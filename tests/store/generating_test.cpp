@@ -71,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Generating,
                          [](const auto& name) { return name.param; });
 
 TEST_P(Generating, GivesTheSameBitsAtEveryBorder) {
-  for (const std::size_t n : {255, 256, 257, 511, 512, 513, 769}) {
+  for (const std::size_t n : {255u, 256u, 257u, 511u, 512u, 513u, 769u}) {
     FaultyBackend backend;
     const Ids prompt = model_.many_ids(n);
     const StoreRun alone = run_alone(model_, prompt);
@@ -190,7 +190,7 @@ TEST_P(Generating, PutsStatesWhereTheyCanBeUsed) {
   const StoreRun first = run_from(backend_, model_, prompt, {.checkpoint_tokens = 512});
   EXPECT_EQ(first.put.states, keeps_state() ? 3 : 0);  // 512, 1024, 1280
   EXPECT_EQ(first.put.new_blocks, 5);
-  for (const std::size_t n : {1100, 1300}) {
+  for (const std::size_t n : {1100u, 1300u}) {
     const Ids other = changed_from(prompt, n, n + 50);
     const StoreRun run = run_from(backend_, model_, other, {.checkpoint_tokens = 512});
     EXPECT_EQ(run.reused, n == 1100 ? 1024 : 1280);
