@@ -5,14 +5,19 @@
 #include <map>
 
 #include "store/altered_backend.h"
+#include "store/blob_fixture.h"
 #include "store/library_fixture.h"
 #include "tqcache/cache/truncate.h"
+#include "tqcache/store/chain_form.h"
 #include "tqcache/store/keys.h"
 
 namespace tqcache::test {
 namespace {
 
 cache::Cache dense(std::int64_t n) { return CacheBuilder(n).dense(kHeads).build(); }
+cache::Cache with_window(std::int64_t n) {
+  return CacheBuilder(n).dense(kHeads).turbo_rotating({kHeads, 300, 0}, 4, 4).build();
+}
 cache::Cache with_state(std::int64_t n) { return CacheBuilder(n).dense(kHeads).arrays().build(); }
 
 // Another good blob of the same kind, under the key of this one.
@@ -188,6 +193,35 @@ TEST_F(Faults, ALostBlockLeavesNothingOfStateThatCannotBeCut) {
   EXPECT_EQ(prefix.n_tokens, 1100);
   must(backend_.remove(key_of_block(3)));
   EXPECT_EQ(must(library_.fetch(prefix)), nullptr);
+}
+
+TEST_F(Faults, DamagedDataOfATurboWindowLeavesNothingAndIsToldOnce) {
+  const cache::Cache cache = with_window(700);
+  put_prompt(cache);
+  const std::string key = all_keys(backend_, "d/").front();
+  Bytes value = backend_.value(key);
+  value[value.size() / 2] ^= std::byte{1};
+  backend_.give(key, value);
+  expect_prefix(cache, 0);
+  EXPECT_EQ(told_.told.size(), 1u);
+  EXPECT_FALSE(is_there(key));
+}
+
+// Its data is whole, but not all that the window has.
+TEST_F(Faults, ATurboWindowThatLacksABlockIsNotUsed) {
+  const cache::Cache cache = with_window(700);
+  put_prompt(cache);
+  const std::string key = all_keys(backend_, "s/").front();
+  auto state = decode_as<store::State>(key, backend_.value(key));
+  const std::string data_key = state.data_keys.front();
+  auto data = decode_as<store::Data>(data_key, backend_.value(data_key));
+  data.sections.erase(data.sections.begin(), data.sections.begin() + 2);  // token block 1
+  state.data_keys = {
+      store::data_key(store::hash_scope({cache.identity, ""}), store::data_content(data.sections))};
+  backend_.give(state.data_keys.front(), must(store::encode_blob(state.data_keys.front(), data)));
+  backend_.give(key, must(store::encode_blob(key, state)));
+  expect_prefix(cache, 0);
+  EXPECT_EQ(told_.told.size(), 1u);
 }
 
 TEST_F(Faults, DataOfAnotherPromptIsNotUsed) {
