@@ -50,6 +50,21 @@ function(tqcache_module name)
   set_property(GLOBAL APPEND PROPERTY TQCACHE_PRIVATE_LIBRARIES ${ARG_PRIVATE})
 endfunction()
 
+# tqcache_schema(<name>): the command that makes <name>_generated.h of schema/<name>.fbs in the build
+# folder `generated`, a variable that the caller gets. It takes the flatc that belongs to the installed
+# headers: they refuse any other version's.
+function(tqcache_schema name)
+  set(schema ${PROJECT_SOURCE_DIR}/schema/${name}.fbs)
+  set(generated ${CMAKE_CURRENT_BINARY_DIR}/generated)
+  add_custom_command(
+    OUTPUT ${generated}/${name}_generated.h
+    COMMAND ${FLATC_EXECUTABLE} --cpp --scoped-enums -o ${generated} ${schema}
+    DEPENDS ${schema}
+    COMMENT "Generating ${name}_generated.h"
+    VERBATIM)
+  set(generated ${generated} PARENT_SCOPE)
+endfunction()
+
 # tqcache_test(<name> SOURCES <file>... [LIBRARIES <target>...] [READING | REPLAY]): a GoogleTest
 # program, each of whose tests is a ctest test. READING: of what reads bytes that nobody vouches for;
 # these are the ones that tools/check.sh --asan builds and runs. REPLAY: these and --replay.
