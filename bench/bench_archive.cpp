@@ -25,7 +25,7 @@
 #include "bench_model.h"
 #include "tqcache/base/file.h"
 #include "tqcache/cache/rope.h"
-#include "tqcache/codec/row_map.h"
+#include "tqcache/codec/kernels/row_map.h"
 #include "tqcache/format/archive_rate.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/convert_file.h"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "bench_model.h"
-#include "tqcache/model/step_attention.h"
+#include "tqcache/model/attention/step_attention.h"
 
 namespace {
 

@@ -20,10 +20,10 @@
 #include "bench_model.h"
 #include "tqcache/base/file.h"
 #include "tqcache/interop/foreign_cache.h"
-#include "tqcache/interop/hf.h"
-#include "tqcache/interop/llama_state.h"
-#include "tqcache/interop/mlx_lm.h"
-#include "tqcache/interop/npz_cache.h"
+#include "tqcache/interop/hf/hf.h"
+#include "tqcache/interop/llama/llama_state.h"
+#include "tqcache/interop/mlx/mlx_lm.h"
+#include "tqcache/interop/npz/npz_cache.h"
 
 namespace {
 

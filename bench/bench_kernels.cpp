@@ -19,10 +19,10 @@
 #include "tqcache/base/aligned.h"
 #include "tqcache/cache/centring_score.h"
 #include "tqcache/codec/block_codec.h"
-#include "tqcache/codec/query_group.h"
-#include "tqcache/model/block_kernels.h"
-#include "tqcache/model/kernels.h"
-#include "tqcache/model/quantized_vector.h"
+#include "tqcache/codec/kernels/query_group.h"
+#include "tqcache/model/linear/block_kernels.h"
+#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/quantized_vector.h"
 
 namespace {
 

@@ -20,8 +20,8 @@
 #include "tqcache/cache/cache.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/cache/presets.h"
-#include "tqcache/model/config.h"
-#include "tqcache/model/weights.h"
+#include "tqcache/model/loading/config.h"
+#include "tqcache/model/loading/weights.h"
 
 namespace tqcache::bench {
 

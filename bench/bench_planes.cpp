@@ -16,7 +16,7 @@
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/dtype.h"
-#include "tqcache/format/plane_section.h"
+#include "tqcache/format/sections/plane_section.h"
 
 namespace {
 

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "tqcache/base/aligned.h"
-#include "tqcache/codec/symmetric_eigen.h"
-#include "tqcache/codec/trellis.h"
+#include "tqcache/codec/trellis/symmetric_eigen.h"
+#include "tqcache/codec/trellis/trellis.h"
 
 namespace {
 

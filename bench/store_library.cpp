@@ -23,7 +23,7 @@
 #include "support/cache_builder.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/store/backend.h"
-#include "tqcache/store/library.h"
+#include "tqcache/store/library/library.h"
 
 namespace {
 

@@ -16,7 +16,7 @@
 #include "tqcache/base/hash.h"
 #include "tqcache/base/shape.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/format/compression.h"
+#include "tqcache/format/sections/compression.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::migrations {

@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "cli.h"
-#include "eval_verbs.h"
-#include "interrupt.h"
-#include "store_verbs.h"
-#include "tqcache/codec/kernels.h"
+#include "cli/cli.h"
+#include "verbs/eval_verbs.h"
+#include "cli/interrupt.h"
+#include "verbs/store_verbs.h"
+#include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/store/backend.h"
 
 namespace tqcache::cli {

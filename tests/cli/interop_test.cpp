@@ -13,7 +13,7 @@
 #include "support/cache_builder.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/interop/foreign_cache.h"
-#include "tqcache/interop/hf.h"
+#include "tqcache/interop/hf/hf.h"
 #include "tqcache/model/decoder.h"
 
 namespace tqcache::test {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "cli/demo.h"
-#include "stop_strings.h"
+#include "cli/stop_strings.h"
 
 namespace tqcache::test {
 namespace {

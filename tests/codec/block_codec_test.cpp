@@ -15,7 +15,7 @@
 #include "tqcache/base/half.h"
 #include "tqcache/codec/codebook.h"
 #include "tqcache/codec/packing.h"
-#include "tqcache/codec/rotation_tables.h"
+#include "tqcache/codec/kernels/rotation_tables.h"
 
 namespace tqcache::codec {
 namespace {

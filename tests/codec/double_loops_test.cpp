@@ -1,6 +1,6 @@
 // Long loops of f64: every CPU gives the bits of the plain ones.
 
-#include "tqcache/codec/double_loops.h"
+#include "tqcache/codec/trellis/double_loops.h"
 
 #include <gtest/gtest.h>
 

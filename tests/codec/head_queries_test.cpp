@@ -1,7 +1,7 @@
 // Attention over packed blocks of every mode: scores and sums of values against decoded vectors in
 // f64, by every table of kernels.
 
-#include "tqcache/codec/head_queries.h"
+#include "tqcache/codec/kernels/head_queries.h"
 
 #include <gtest/gtest.h>
 

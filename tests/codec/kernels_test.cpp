@@ -1,6 +1,6 @@
 // The kernels of this CPU against the definition (docs/codec.md, "Kernels").
 
-#include "tqcache/codec/kernels.h"
+#include "tqcache/codec/kernels/kernels.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 #include "support/gaussian.h"
 #include "tqcache/base/half.h"
 #include "tqcache/codec/block_codec.h"
-#include "tqcache/codec/query_group.h"
+#include "tqcache/codec/kernels/query_group.h"
 
 namespace tqcache::codec {
 namespace {

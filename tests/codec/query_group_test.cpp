@@ -1,6 +1,6 @@
 // Codebooks and queries as bytes.
 
-#include "tqcache/codec/query_group.h"
+#include "tqcache/codec/kernels/query_group.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "support/gaussian.h"
-#include "tqcache/codec/code_tables.h"
+#include "tqcache/codec/kernels/code_tables.h"
 #include "tqcache/codec/codebook.h"
 
 namespace tqcache::codec {

@@ -1,6 +1,6 @@
 // Rows times a matrix (docs/codec.md §10).
 
-#include "tqcache/codec/row_map.h"
+#include "tqcache/codec/kernels/row_map.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Eigenvalues and eigenvectors (docs/codec.md, "Eigenvectors").
 
-#include "tqcache/codec/symmetric_eigen.h"
+#include "tqcache/codec/trellis/symmetric_eigen.h"
 
 #include <gtest/gtest.h>
 

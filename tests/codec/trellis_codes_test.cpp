@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "support/gaussian.h"
-#include "tqcache/codec/trellis.h"
+#include "tqcache/codec/trellis/trellis.h"
 
 namespace tqcache::codec {
 namespace {

@@ -1,6 +1,6 @@
 // Head vectors in mode trellis (docs/codec.md §10).
 
-#include "tqcache/codec/trellis_rows.h"
+#include "tqcache/codec/trellis/trellis_rows.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 
 #include "packed_head.h"
 #include "tqcache/base/half.h"
-#include "tqcache/codec/kernel_tables.h"
-#include "tqcache/codec/trellis.h"
+#include "tqcache/codec/kernels/kernel_tables.h"
+#include "tqcache/codec/trellis/trellis.h"
 
 namespace tqcache::codec::test {
 namespace {

@@ -1,6 +1,6 @@
 // The search for the nearest path (docs/codec.md, "Trellis codes").
 
-#include "tqcache/codec/trellis.h"
+#include "tqcache/codec/trellis/trellis.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

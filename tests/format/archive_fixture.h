@@ -3,7 +3,7 @@
 
 #include "file_fixture.h"
 #include "tqcache/codec/block_layout.h"
-#include "tqcache/format/symbol_section.h"
+#include "tqcache/format/sections/symbol_section.h"
 
 namespace tqcache::test {
 

@@ -1,6 +1,6 @@
 // Planes of bytes: what goes where, and that every bit comes back.
 
-#include "tqcache/format/byte_planes.h"
+#include "tqcache/format/sections/byte_planes.h"
 
 #include <gtest/gtest.h>
 

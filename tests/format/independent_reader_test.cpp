@@ -9,7 +9,7 @@
 
 #include "archive_fixture.h"
 #include "support/temp_dir.h"
-#include "tqcache/format/section_bytes.h"
+#include "tqcache/format/sections/section_bytes.h"
 
 namespace tqcache::test {
 namespace {

@@ -1,6 +1,6 @@
 // One test a rule of docs/format.md §6.5: what may stand in a section of planes.
 
-#include "tqcache/format/plane_section.h"
+#include "tqcache/format/sections/plane_section.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "file_fixture.h"
 #include "support/temp_dir.h"
-#include "tqcache/format/byte_planes.h"
+#include "tqcache/format/sections/byte_planes.h"
 
 namespace tqcache::test {
 namespace {

@@ -1,13 +1,13 @@
 // One test a rule of docs/format.md §6.6: what may stand in a section of symbols.
 
-#include "tqcache/format/symbol_section.h"
+#include "tqcache/format/sections/symbol_section.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "archive_fixture.h"
-#include "tqcache/format/symbol_classes.h"
-#include "tqcache/format/symbol_density.h"
+#include "tqcache/format/sections/symbol_classes.h"
+#include "tqcache/format/sections/symbol_density.h"
 
 namespace tqcache::test {
 namespace {

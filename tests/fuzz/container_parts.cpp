@@ -8,12 +8,12 @@
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/hash.h"
 #include "tqcache/format/checksum_bytes.h"
-#include "tqcache/format/compression.h"
+#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest_rules.h"
-#include "tqcache/format/plane_section.h"
+#include "tqcache/format/sections/plane_section.h"
 #include "tqcache/format/section_plan.h"
 
 namespace tqcache::fuzz {

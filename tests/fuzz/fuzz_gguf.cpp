@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "fuzz/fuzz.h"
-#include "tqcache/model/config.h"
-#include "tqcache/model/tokenizer.h"
+#include "tqcache/model/loading/config.h"
+#include "tqcache/model/tokenizer/tokenizer.h"
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache {

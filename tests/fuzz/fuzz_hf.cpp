@@ -6,7 +6,7 @@
 #include "fuzz/safetensors_changes.h"
 #include "interop/foreign_cache_reading.h"
 #include "tqcache/base/file.h"
-#include "tqcache/interop/hf.h"
+#include "tqcache/interop/hf/hf.h"
 
 namespace tqcache {
 namespace {

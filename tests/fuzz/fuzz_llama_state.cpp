@@ -8,7 +8,7 @@
 #include "interop/foreign_cache_reading.h"
 #include "interop/llama_models.h"
 #include "tqcache/base/file.h"
-#include "tqcache/interop/llama_state.h"
+#include "tqcache/interop/llama/llama_state.h"
 
 namespace tqcache {
 namespace {

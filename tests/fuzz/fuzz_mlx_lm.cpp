@@ -5,7 +5,7 @@
 #include "fuzz/fuzz.h"
 #include "fuzz/safetensors_changes.h"
 #include "tqcache/base/file.h"
-#include "tqcache/interop/mlx_lm.h"
+#include "tqcache/interop/mlx/mlx_lm.h"
 
 namespace tqcache {
 namespace {

@@ -14,9 +14,9 @@
 #include "fuzz/zip_bytes.h"
 #include "interop/foreign_cache_reading.h"
 #include "tqcache/base/file.h"
-#include "tqcache/interop/npz_cache.h"
-#include "tqcache/interop/npz_schema.h"
-#include "tqcache/interop/pickles.h"
+#include "tqcache/interop/npz/npz_cache.h"
+#include "tqcache/interop/npz/npz_schema.h"
+#include "tqcache/interop/turbomlx/pickles.h"
 #include "tqcache/tensors/npy.h"
 
 namespace tqcache {

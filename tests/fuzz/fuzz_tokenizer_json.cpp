@@ -8,8 +8,8 @@
 
 #include "fuzz/fuzz.h"
 #include "model/tiny_files.h"
-#include "tqcache/model/tokenizer.h"
-#include "tqcache/model/tokenizer_spec.h"
+#include "tqcache/model/tokenizer/tokenizer.h"
+#include "tqcache/model/tokenizer/tokenizer_spec.h"
 
 namespace tqcache {
 namespace {

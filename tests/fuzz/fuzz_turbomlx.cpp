@@ -7,7 +7,7 @@
 
 #include "fuzz/fuzz.h"
 #include "tqcache/base/aligned.h"
-#include "tqcache/interop/turbomlx.h"
+#include "tqcache/interop/turbomlx/turbomlx.h"
 
 namespace tqcache {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "fuzz/fuzz.h"
 #include "tqcache/codec/head_codec.h"
-#include "tqcache/codec/kernels.h"
+#include "tqcache/codec/kernels/kernels.h"
 
 namespace tqcache::fuzz {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tqcache/base/aligned.h"
-#include "tqcache/codec/code_tables.h"
+#include "tqcache/codec/kernels/code_tables.h"
 #include "tqcache/codec/codebook.h"
 #include "tqcache/codec/dense_matrix.h"
 

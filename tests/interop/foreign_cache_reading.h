@@ -7,7 +7,7 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/format/section_bytes.h"
+#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/interop/foreign_cache.h"
 
 namespace tqcache::test {

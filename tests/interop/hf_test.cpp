@@ -1,4 +1,4 @@
-#include "tqcache/interop/hf.h"
+#include "tqcache/interop/hf/hf.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include "support/temp_dir.h"
 #include "tqcache/base/half.h"
 #include "tqcache/format/dense_sections.h"
-#include "tqcache/interop/hf_schema.h"
+#include "tqcache/interop/hf/hf_schema.h"
 
 namespace tqcache::interop {
 namespace {

@@ -16,8 +16,8 @@
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
 #include "tqcache/base/file.h"
-#include "tqcache/interop/llama_rows.h"
-#include "tqcache/interop/llama_state.h"
+#include "tqcache/interop/llama/llama_rows.h"
+#include "tqcache/interop/llama/llama_state.h"
 
 namespace tqcache::test {
 

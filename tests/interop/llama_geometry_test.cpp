@@ -1,6 +1,6 @@
 // What a GGUF file says of its model's KV cache.
 
-#include "tqcache/interop/llama_geometry.h"
+#include "tqcache/interop/llama/llama_geometry.h"
 
 #include <gtest/gtest.h>
 

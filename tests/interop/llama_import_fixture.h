@@ -14,7 +14,7 @@
 #include "llama_state_writer.h"
 #include "tqcache/base/file.h"
 #include "tqcache/cache/side.h"
-#include "tqcache/interop/llama_state.h"
+#include "tqcache/interop/llama/llama_state.h"
 
 namespace tqcache::test {
 

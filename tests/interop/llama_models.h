@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tqcache/interop/llama_geometry.h"
+#include "tqcache/interop/llama/llama_geometry.h"
 
 namespace tqcache::test {
 

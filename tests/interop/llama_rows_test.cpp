@@ -1,6 +1,6 @@
 // Rows of a llama.cpp KV cache: what ggml makes of the same values, bit for bit.
 
-#include "tqcache/interop/llama_rows.h"
+#include "tqcache/interop/llama/llama_rows.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Sides of state files of llama.cpp, a token block at a time, from one thread and from several.
 
-#include "tqcache/interop/llama_side.h"
+#include "tqcache/interop/llama/llama_side.h"
 
 #include <thread>
 

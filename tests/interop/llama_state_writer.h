@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "tqcache/base/bytes.h"
-#include "tqcache/interop/llama_geometry.h"
-#include "tqcache/interop/llama_profile.h"
-#include "tqcache/interop/llama_rows.h"
-#include "tqcache/interop/llama_state.h"
+#include "tqcache/interop/llama/llama_geometry.h"
+#include "tqcache/interop/llama/llama_profile.h"
+#include "tqcache/interop/llama/llama_rows.h"
+#include "tqcache/interop/llama/llama_state.h"
 
 namespace tqcache::test {
 

@@ -1,6 +1,6 @@
 // Rows of the TurboQuant fork of llama.cpp, against its quantizer as its documents describe it.
 
-#include "tqcache/interop/llama_turbo.h"
+#include "tqcache/interop/llama/llama_turbo.h"
 
 #include <bit>
 #include <cmath>

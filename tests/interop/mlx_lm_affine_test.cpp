@@ -1,4 +1,4 @@
-#include "tqcache/interop/mlx_lm_affine.h"
+#include "tqcache/interop/mlx/mlx_lm_affine.h"
 
 #include <gtest/gtest.h>
 

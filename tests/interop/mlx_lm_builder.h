@@ -18,8 +18,8 @@
 #include "support/cache_builder.h"
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/file.h"
-#include "tqcache/interop/mlx_lm.h"
-#include "tqcache/interop/mlx_lm_meta.h"
+#include "tqcache/interop/mlx/mlx_lm.h"
+#include "tqcache/interop/mlx/mlx_lm_meta.h"
 #include "tqcache/tensors/safetensors.h"
 
 namespace tqcache::test {

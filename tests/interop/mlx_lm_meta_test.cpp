@@ -1,4 +1,4 @@
-#include "tqcache/interop/mlx_lm_meta.h"
+#include "tqcache/interop/mlx/mlx_lm_meta.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tqcache/interop/mlx_lm_ring.h"
+#include "tqcache/interop/mlx/mlx_lm_ring.h"
 
 #include <gtest/gtest.h>
 

@@ -13,8 +13,8 @@
 #include "support/temp_dir.h"
 #include "tqcache/base/half.h"
 #include "tqcache/format/dense_sections.h"
-#include "tqcache/interop/npz_cache.h"
-#include "tqcache/interop/npz_schema.h"
+#include "tqcache/interop/npz/npz_cache.h"
+#include "tqcache/interop/npz/npz_schema.h"
 #include "tqcache/interop/wide_bf16.h"
 
 namespace tqcache::interop {

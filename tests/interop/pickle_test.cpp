@@ -1,6 +1,6 @@
 // The interpreter of pickles: what CPython writes, what an attacker writes, and damage.
 
-#include "tqcache/interop/pickle.h"
+#include "tqcache/interop/turbomlx/pickle.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "tqcache/interop/pickles.h"
+#include "tqcache/interop/turbomlx/pickles.h"
 
 #include <gtest/gtest.h>
 

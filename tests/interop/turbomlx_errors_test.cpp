@@ -7,9 +7,9 @@
 
 #include "interop/turbomlx_files.h"
 #include "tqcache/interop/json_tree.h"
-#include "tqcache/interop/turbomlx_file.h"
-#include "tqcache/interop/turbomlx_meta.h"
-#include "tqcache/interop/turbomlx_v3.h"
+#include "tqcache/interop/turbomlx/turbomlx_file.h"
+#include "tqcache/interop/turbomlx/turbomlx_meta.h"
+#include "tqcache/interop/turbomlx/turbomlx_v3.h"
 
 namespace tqcache::interop {
 namespace {

@@ -13,7 +13,7 @@
 #include "support/temp_dir.h"
 #include "tqcache/base/dtype.h"
 #include "tqcache/cache/token_block.h"
-#include "tqcache/interop/turbomlx.h"
+#include "tqcache/interop/turbomlx/turbomlx.h"
 
 namespace tqcache::test {
 

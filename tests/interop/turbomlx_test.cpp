@@ -1,6 +1,6 @@
 // Prompt caches of TurboMLX: what is read is what NumPy decodes by TurboMLX's recipe.
 
-#include "tqcache/interop/turbomlx.h"
+#include "tqcache/interop/turbomlx/turbomlx.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

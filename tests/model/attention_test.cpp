@@ -7,9 +7,9 @@
 #include "support/cache_builder.h"
 #include "support/gaussian.h"
 #include "tqcache/cache/convert.h"
-#include "tqcache/model/chunk_attention.h"
-#include "tqcache/model/rope.h"
-#include "tqcache/model/step_attention.h"
+#include "tqcache/model/attention/chunk_attention.h"
+#include "tqcache/model/attention/rope.h"
+#include "tqcache/model/attention/step_attention.h"
 
 namespace tqcache::model {
 namespace {

@@ -1,4 +1,4 @@
-#include "tqcache/model/block_kernels.h"
+#include "tqcache/model/linear/block_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,9 @@
 #include "support/gaussian.h"
 #include "support/random_blocks.h"
 #include "tqcache/base/half.h"
-#include "tqcache/codec/kernels.h"
-#include "tqcache/model/block_loops.h"
-#include "tqcache/model/quantized_vector.h"
+#include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/model/linear/block_loops.h"
+#include "tqcache/model/linear/quantized_vector.h"
 #include "tqcache/tensors/block_types.h"
 
 namespace tqcache::model {

@@ -1,6 +1,6 @@
 // Conversations as text, and templates known by what they contain.
 
-#include "tqcache/model/chat_template.h"
+#include "tqcache/model/tokenizer/chat_template.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/model/chat_formats.h"
+#include "tqcache/model/tokenizer/chat_formats.h"
 
 namespace tqcache::model {
 namespace {

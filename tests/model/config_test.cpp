@@ -1,4 +1,4 @@
-#include "tqcache/model/config.h"
+#include "tqcache/model/loading/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

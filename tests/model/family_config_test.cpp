@@ -10,9 +10,9 @@
 
 #include "model/tiny_files.h"
 #include "support/temp_dir.h"
-#include "tqcache/model/architecture.h"
-#include "tqcache/model/config.h"
-#include "tqcache/model/rope_scaling.h"
+#include "tqcache/model/loading/architecture.h"
+#include "tqcache/model/loading/config.h"
+#include "tqcache/model/attention/rope_scaling.h"
 
 namespace tqcache::model {
 namespace {

@@ -11,11 +11,11 @@
 
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/model/config.h"
+#include "tqcache/model/loading/config.h"
 #include "tqcache/model/decoder.h"
-#include "tqcache/model/model.h"
-#include "tqcache/model/model_files.h"
-#include "tqcache/model/weights.h"
+#include "tqcache/model/loading/model.h"
+#include "tqcache/model/loading/model_files.h"
+#include "tqcache/model/loading/weights.h"
 
 namespace tqcache::test {
 

@@ -1,6 +1,6 @@
 // Split GGUF models: read as one, and refused where the parts do not fit together.
 
-#include "tqcache/model/gguf_parts.h"
+#include "tqcache/model/loading/gguf_parts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include "model/tiny_files.h"
 #include "support/temp_dir.h"
 #include "tensors/gguf_builder.h"
-#include "tqcache/model/model.h"
-#include "tqcache/model/weights.h"
+#include "tqcache/model/loading/model.h"
+#include "tqcache/model/loading/weights.h"
 
 namespace tqcache::model {
 namespace {

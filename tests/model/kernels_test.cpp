@@ -1,4 +1,4 @@
-#include "tqcache/model/kernels.h"
+#include "tqcache/model/linear/kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/half.h"
-#include "tqcache/codec/kernels.h"
+#include "tqcache/codec/kernels/kernels.h"
 
 namespace tqcache::model {
 namespace {

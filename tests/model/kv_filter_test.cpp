@@ -1,4 +1,4 @@
-#include "tqcache/model/kv_filter.h"
+#include "tqcache/model/attention/kv_filter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

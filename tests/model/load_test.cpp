@@ -8,8 +8,8 @@
 
 #include "model/tiny_files.h"
 #include "support/temp_dir.h"
-#include "tqcache/model/fingerprint.h"
-#include "tqcache/model/model.h"
+#include "tqcache/model/loading/fingerprint.h"
+#include "tqcache/model/loading/model.h"
 
 namespace tqcache::model {
 namespace {

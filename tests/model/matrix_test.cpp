@@ -1,4 +1,4 @@
-#include "tqcache/model/matrix.h"
+#include "tqcache/model/linear/matrix.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
 // The steps that prepare a text, and white space.
 
-#include "tqcache/model/normalizer.h"
+#include "tqcache/model/tokenizer/normalizer.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "tqcache/model/utf8.h"
+#include "tqcache/model/tokenizer/utf8.h"
 
 namespace tqcache::model {
 namespace {

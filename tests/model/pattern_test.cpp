@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/model/pretokenizer.h"
-#include "tqcache/model/tokenizer_spec.h"
+#include "tqcache/model/tokenizer/pretokenizer.h"
+#include "tqcache/model/tokenizer/tokenizer_spec.h"
 
 namespace tqcache::model {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "model/tiny_pieces.h"
-#include "tqcache/model/tokenizer.h"
+#include "tqcache/model/tokenizer/tokenizer.h"
 
 namespace tqcache::model {
 namespace {

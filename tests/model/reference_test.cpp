@@ -16,7 +16,7 @@
 #include "tqcache/cache/convert.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/model/decoder.h"
-#include "tqcache/model/model.h"
+#include "tqcache/model/loading/model.h"
 
 namespace tqcache::model {
 namespace {

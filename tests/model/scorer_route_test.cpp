@@ -1,4 +1,4 @@
-#include "tqcache/model/scorer_route.h"
+#include "tqcache/model/attention/scorer_route.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "support/cache_builder.h"
 #include "tqcache/cache/convert.h"
-#include "tqcache/codec/head_queries.h"
+#include "tqcache/codec/kernels/head_queries.h"
 
 namespace tqcache::model {
 namespace {

@@ -14,8 +14,8 @@
 #include "support/gaussian.h"
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/dtype.h"
-#include "tqcache/model/config.h"
-#include "tqcache/model/weights.h"
+#include "tqcache/model/loading/config.h"
+#include "tqcache/model/loading/weights.h"
 #include "tqcache/tensors/tensor.h"
 
 namespace tqcache::test {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/tiny_files.h"
-#include "tqcache/model/tokenizer.h"
+#include "tqcache/model/tokenizer/tokenizer.h"
 
 namespace tqcache::model {
 namespace {

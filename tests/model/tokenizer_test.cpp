@@ -1,6 +1,6 @@
 // The tokenizer at work: texts to ids and back.
 
-#include "tqcache/model/tokenizer.h"
+#include "tqcache/model/tokenizer/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 
 #include "model/tiny_files.h"
 #include "tqcache/base/file.h"
-#include "tqcache/model/merge_table.h"
-#include "tqcache/model/symbols.h"
+#include "tqcache/model/tokenizer/merge_table.h"
+#include "tqcache/model/tokenizer/symbols.h"
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::model {

@@ -1,6 +1,6 @@
 // Unigram tokenizers.
 
-#include "tqcache/model/unigram.h"
+#include "tqcache/model/tokenizer/unigram.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "model/tiny_pieces.h"
-#include "tqcache/model/tokenizer.h"
+#include "tqcache/model/tokenizer/tokenizer.h"
 
 namespace tqcache::model {
 namespace {

@@ -1,4 +1,4 @@
-#include "tqcache/model/weights.h"
+#include "tqcache/model/loading/weights.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

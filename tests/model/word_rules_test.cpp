@@ -1,6 +1,6 @@
 // How a text is cut into words for a SentencePiece vocabulary.
 
-#include "tqcache/model/word_rules.h"
+#include "tqcache/model/tokenizer/word_rules.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -24,7 +24,7 @@ make_tree()
 execute_process(COMMAND ${check} COMMAND_ERROR_IS_FATAL ANY)
 
 expect_violation(lib/tqcache/codec/a.cpp "#include \"tqcache/cache/cache.h\"" "codec may not include")
-expect_violation(lib/tqcache/format/a.h "#  include <tqcache/model/model.h>" "format may not include")
+expect_violation(lib/tqcache/format/a.h "#  include <tqcache/model/loading/model.h>" "format may not include")
 expect_violation(lib/tqcache/format/a.h "#include <zstd.h>" "no header may show this")
 expect_violation(lib/tqcache/format/a.h "#include \"cache_v2_generated.h\"" "no header may show this")
 expect_violation(lib/tqcache/cache/a.cpp "#include <store_v1_generated.h>" "cache may not see FlatBuffers")

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tqcache/format/type_names.h"
-#include "tqcache/store/blob.h"
-#include "tqcache/store/keys.h"
+#include "tqcache/store/blobs/blob.h"
+#include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
 

@@ -1,4 +1,4 @@
-#include "tqcache/store/blob.h"
+#include "tqcache/store/blobs/blob.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // A prompt is put block by block, by whoever has its sections.
 
-#include "tqcache/store/chain_writer.h"
+#include "tqcache/store/library/chain_writer.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include "store/library_fixture.h"
 #include "tqcache/format/cache_content.h"
 #include "tqcache/format/describe.h"
-#include "tqcache/format/section_compressor.h"
-#include "tqcache/store/keys.h"
+#include "tqcache/format/sections/section_compressor.h"
+#include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
 namespace {

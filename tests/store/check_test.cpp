@@ -1,14 +1,14 @@
 // What check finds in a store, and what it takes away.
 
-#include "tqcache/store/check.h"
+#include "tqcache/store/upkeep/check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "store/aged_backend.h"
 #include "store/library_fixture.h"
-#include "tqcache/store/key_parts.h"
-#include "tqcache/store/keys.h"
+#include "tqcache/store/blobs/key_parts.h"
+#include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
 namespace {

@@ -1,6 +1,6 @@
 // What goes when a store is to become smaller, and what does not.
 
-#include "tqcache/store/collect.h"
+#include "tqcache/store/upkeep/collect.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 
 #include "store/aged_backend.h"
 #include "store/library_fixture.h"
-#include "tqcache/store/check.h"
-#include "tqcache/store/key_parts.h"
+#include "tqcache/store/upkeep/check.h"
+#include "tqcache/store/blobs/key_parts.h"
 
 namespace tqcache::test {
 namespace {

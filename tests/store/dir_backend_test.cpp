@@ -7,8 +7,8 @@
 #include "store/values.h"
 #include "support/temp_dir.h"
 #include "tqcache/store/backend.h"
-#include "tqcache/store/dir_layout.h"
-#include "tqcache/store/sqlite.h"
+#include "tqcache/store/backends/dir_layout.h"
+#include "tqcache/store/backends/sqlite.h"
 
 namespace tqcache::test {
 namespace {

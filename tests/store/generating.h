@@ -16,9 +16,9 @@
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/describe.h"
 #include "tqcache/model/decoder.h"
-#include "tqcache/store/background_put.h"
-#include "tqcache/store/beginning.h"
-#include "tqcache/store/library.h"
+#include "tqcache/store/library/background_put.h"
+#include "tqcache/store/library/beginning.h"
+#include "tqcache/store/library/library.h"
 
 namespace tqcache::test {
 

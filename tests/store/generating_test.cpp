@@ -11,7 +11,7 @@
 #include "store/faulty_backend.h"
 #include "tqcache/cache/configuration.h"
 #include "tqcache/cache/truncate.h"
-#include "tqcache/store/keys.h"
+#include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::store {
 namespace {

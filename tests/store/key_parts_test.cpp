@@ -1,10 +1,10 @@
 // What a key says by itself.
 
-#include "tqcache/store/key_parts.h"
+#include "tqcache/store/blobs/key_parts.h"
 
 #include <gtest/gtest.h>
 
-#include "tqcache/store/keys.h"
+#include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::store {
 namespace {

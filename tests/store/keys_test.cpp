@@ -1,4 +1,4 @@
-#include "tqcache/store/keys.h"
+#include "tqcache/store/blobs/keys.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

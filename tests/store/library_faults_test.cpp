@@ -8,8 +8,8 @@
 #include "store/blob_fixture.h"
 #include "store/library_fixture.h"
 #include "tqcache/cache/truncate.h"
-#include "tqcache/store/chain_form.h"
-#include "tqcache/store/keys.h"
+#include "tqcache/store/blobs/chain_form.h"
+#include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
 namespace {

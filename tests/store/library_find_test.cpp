@@ -5,7 +5,7 @@
 #include "store/library_fixture.h"
 #include "tqcache/cache/truncate.h"
 #include "tqcache/format/describe.h"
-#include "tqcache/store/keys.h"
+#include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
 namespace {

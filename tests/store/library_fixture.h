@@ -14,7 +14,7 @@
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/load_sections.h"
 #include "tqcache/store/backend.h"
-#include "tqcache/store/library.h"
+#include "tqcache/store/library/library.h"
 
 namespace tqcache::test {
 

@@ -9,8 +9,8 @@
 #include "store/altered_backend.h"
 #include "store/library_fixture.h"
 #include "tqcache/cache/truncate.h"
-#include "tqcache/store/chain_writer.h"
-#include "tqcache/store/keys.h"
+#include "tqcache/store/library/chain_writer.h"
+#include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "store/library_fixture.h"
 #include "tqcache/cache/side.h"
-#include "tqcache/store/keys.h"
+#include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
 namespace {

@@ -9,8 +9,8 @@
 #include "store/kills.h"
 #include "support/cache_builder.h"
 #include "tqcache/format/cache_file.h"
-#include "tqcache/store/check.h"
-#include "tqcache/store/library.h"
+#include "tqcache/store/upkeep/check.h"
+#include "tqcache/store/library/library.h"
 
 namespace tqcache::test {
 

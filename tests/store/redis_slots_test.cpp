@@ -1,4 +1,4 @@
-#include "tqcache/store/redis_slots.h"
+#include "tqcache/store/backends/redis_slots.h"
 
 #include <gtest/gtest.h>
 #include <hiredis/hiredis.h>

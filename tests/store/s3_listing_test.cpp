@@ -1,4 +1,4 @@
-#include "tqcache/store/s3_listing.h"
+#include "tqcache/store/backends/s3_listing.h"
 
 #include <gtest/gtest.h>
 

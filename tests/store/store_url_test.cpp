@@ -1,4 +1,4 @@
-#include "tqcache/store/store_url.h"
+#include "tqcache/store/backends/store_url.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -19,8 +19,8 @@
 #include "tqcache/base/aligned.h"
 #include "tqcache/cache/rope.h"
 #include "tqcache/cache/token_block.h"
-#include "tqcache/codec/kernels.h"
-#include "tqcache/codec/wave_table.h"
+#include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/codec/kernels/wave_table.h"
 
 namespace tqcache::cache {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "tqcache/codec/row_buffer.h"
-#include "tqcache/codec/row_map.h"
+#include "tqcache/codec/kernels/row_buffer.h"
+#include "tqcache/codec/kernels/row_map.h"
 
 namespace tqcache::cache {
 namespace {

@@ -9,9 +9,9 @@
 #include "tqcache/base/threads.h"
 #include "tqcache/codec/dense_matrix.h"
 #include "tqcache/codec/dot.h"
-#include "tqcache/codec/kernels.h"
-#include "tqcache/codec/row_map.h"
-#include "tqcache/codec/symmetric_eigen.h"
+#include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/codec/kernels/row_map.h"
+#include "tqcache/codec/trellis/symmetric_eigen.h"
 
 namespace tqcache::cache {
 namespace {

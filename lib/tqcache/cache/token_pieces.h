@@ -12,7 +12,7 @@
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/cache/token_block.h"
-#include "tqcache/codec/kernels.h"
+#include "tqcache/codec/kernels/kernels.h"
 
 namespace tqcache::cache {
 

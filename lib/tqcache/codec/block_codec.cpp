@@ -6,8 +6,8 @@
 #include <cassert>
 #include <string>
 
-#include "tqcache/codec/kernel_tables.h"
-#include "tqcache/codec/rotation_tables.h"
+#include "tqcache/codec/kernels/kernel_tables.h"
+#include "tqcache/codec/kernels/rotation_tables.h"
 
 namespace tqcache::codec {
 namespace {

@@ -14,8 +14,8 @@
 #include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/centre.h"
-#include "tqcache/codec/code_tables.h"
-#include "tqcache/codec/kernels.h"
+#include "tqcache/codec/kernels/code_tables.h"
+#include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/codec/quantizer.h"
 
 namespace tqcache::codec {

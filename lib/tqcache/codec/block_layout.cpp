@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "tqcache/codec/codec_spec.h"
-#include "tqcache/codec/unroll.h"
+#include "tqcache/codec/kernels/unroll.h"
 
 namespace tqcache::codec {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/codec/double_loops.h"
+#include "tqcache/codec/trellis/double_loops.h"
 #include "tqcache/codec/random.h"
 
 namespace tqcache::codec {

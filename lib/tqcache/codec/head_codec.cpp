@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "tqcache/base/half.h"
-#include "tqcache/codec/row_buffer.h"
-#include "tqcache/codec/trellis_rows.h"
+#include "tqcache/codec/kernels/row_buffer.h"
+#include "tqcache/codec/trellis/trellis_rows.h"
 
 namespace tqcache::codec {
 namespace {

@@ -6,7 +6,7 @@
 #include "tqcache/eval/advise.h"
 #include "tqcache/eval/predictions_report.h"
 #include "tqcache/eval/window_size.h"
-#include "tqcache/model/model.h"
+#include "tqcache/model/loading/model.h"
 
 namespace tqcache::eval {
 namespace {

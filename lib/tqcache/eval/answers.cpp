@@ -5,8 +5,8 @@
 #include <array>
 #include <cstddef>
 
-#include "tqcache/model/normalizer.h"
-#include "tqcache/model/utf8.h"
+#include "tqcache/model/tokenizer/normalizer.h"
+#include "tqcache/model/tokenizer/utf8.h"
 
 namespace tqcache::eval {
 namespace {

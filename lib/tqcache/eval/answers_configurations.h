@@ -7,7 +7,7 @@
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/cache/configuration.h"
-#include "tqcache/model/model.h"
+#include "tqcache/model/loading/model.h"
 
 namespace tqcache::eval {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tqcache/base/result.h"
-#include "tqcache/model/tokenizer.h"
+#include "tqcache/model/tokenizer/tokenizer.h"
 
 namespace tqcache::eval {
 

@@ -16,7 +16,7 @@
 #include "tqcache/eval/answers_rows.h"
 #include "tqcache/eval/answers_score.h"
 #include "tqcache/eval/report.h"
-#include "tqcache/model/model.h"
+#include "tqcache/model/loading/model.h"
 
 namespace tqcache::eval {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "tqcache/eval/answers.h"
-#include "tqcache/model/json_fields.h"
+#include "tqcache/model/loading/json_fields.h"
 
 namespace tqcache::eval {
 namespace {

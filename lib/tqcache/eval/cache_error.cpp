@@ -9,7 +9,7 @@
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/model/decoder.h"
-#include "tqcache/model/kernels.h"
+#include "tqcache/model/linear/kernels.h"
 
 namespace tqcache::eval {
 namespace {

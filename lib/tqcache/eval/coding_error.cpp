@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "tqcache/base/aligned.h"
-#include "tqcache/model/kernels.h"
+#include "tqcache/model/linear/kernels.h"
 
 namespace tqcache::eval {
 namespace {

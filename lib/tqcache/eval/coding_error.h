@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tqcache/cache/cache.h"
-#include "tqcache/model/kv_filter.h"
+#include "tqcache/model/attention/kv_filter.h"
 
 namespace tqcache::eval {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tqcache/model/utf8.h"
+#include "tqcache/model/tokenizer/utf8.h"
 
 namespace tqcache::eval {
 namespace {

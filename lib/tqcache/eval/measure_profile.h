@@ -17,7 +17,7 @@
 #include "tqcache/cache/configuration.h"
 #include "tqcache/eval/predictions.h"
 #include "tqcache/eval/profile.h"
-#include "tqcache/model/model.h"
+#include "tqcache/model/loading/model.h"
 
 namespace tqcache::eval {
 

@@ -11,7 +11,7 @@
 #include "tqcache/eval/prediction_rows.h"
 #include "tqcache/eval/window_size.h"
 #include "tqcache/model/decoder.h"
-#include "tqcache/model/model.h"
+#include "tqcache/model/loading/model.h"
 
 namespace tqcache::eval {
 namespace {

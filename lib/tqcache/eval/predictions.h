@@ -22,7 +22,7 @@
 #include "tqcache/base/result.h"
 #include "tqcache/cache/configuration.h"
 #include "tqcache/eval/coding_error.h"
-#include "tqcache/model/model.h"
+#include "tqcache/model/loading/model.h"
 
 namespace tqcache::eval {
 

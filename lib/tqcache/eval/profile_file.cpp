@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "tqcache/eval/profile.h"
-#include "tqcache/model/json_fields.h"
+#include "tqcache/model/loading/json_fields.h"
 
 namespace tqcache::eval {
 namespace {

@@ -16,7 +16,7 @@
 #include "tqcache/cache/cache.h"
 #include "tqcache/cache/plan.h"
 #include "tqcache/model/decoder.h"
-#include "tqcache/model/model.h"
+#include "tqcache/model/loading/model.h"
 
 namespace tqcache::eval {
 

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "tqcache/base/threads.h"
-#include "tqcache/format/compression.h"
+#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/describe.h"
-#include "tqcache/format/section_bytes.h"
+#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/format/section_plan.h"
-#include "tqcache/format/symbol_section.h"
+#include "tqcache/format/sections/symbol_section.h"
 
 namespace tqcache::format {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "tqcache/base/shared_bytes.h"
 #include "tqcache/format/describe.h"
-#include "tqcache/format/section_bytes.h"
+#include "tqcache/format/sections/section_bytes.h"
 
 namespace tqcache::format {
 namespace {

@@ -8,7 +8,7 @@
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/open_container.h"
-#include "tqcache/format/section_bytes.h"
+#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/format/section_reader.h"
 
 namespace tqcache::format {

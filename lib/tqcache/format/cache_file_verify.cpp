@@ -7,7 +7,7 @@
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/open_container.h"
-#include "tqcache/format/section_checks.h"
+#include "tqcache/format/sections/section_checks.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/unpack_section.h"
 

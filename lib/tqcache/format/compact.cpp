@@ -5,7 +5,7 @@
 #include "tqcache/base/hash.h"
 #include "tqcache/format/append.h"
 #include "tqcache/format/cache_content.h"
-#include "tqcache/format/compression.h"
+#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/container_writer.h"
 #include "tqcache/format/open_container.h"
 #include "tqcache/format/section_reader.h"

@@ -15,10 +15,10 @@
 #include "tqcache/cache/pack_side.h"
 #include "tqcache/cache/window_rows.h"
 #include "tqcache/format/cache_file.h"
-#include "tqcache/format/compression.h"
+#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/container_writer.h"
 #include "tqcache/format/describe.h"
-#include "tqcache/format/section_bytes.h"
+#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/format/section_plan.h"
 #include "tqcache/format/section_reader.h"
 

@@ -7,7 +7,7 @@
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/format/manifest_rules.h"
-#include "tqcache/format/section_bytes.h"
+#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/format/section_reader.h"
 
 namespace tqcache::format {

@@ -16,7 +16,7 @@
 
 #include "tqcache/cache/token_block.h"
 #include "tqcache/format/checksum_bytes.h"
-#include "tqcache/format/compression.h"
+#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/format/section_plan.h"

@@ -7,7 +7,7 @@
 
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/section_plan.h"
-#include "tqcache/format/symbol_section.h"
+#include "tqcache/format/sections/symbol_section.h"
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::format {

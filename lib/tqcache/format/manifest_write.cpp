@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tqcache/format/checksum_bytes.h"
-#include "tqcache/format/compression.h"
+#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/format/type_names.h"

@@ -8,9 +8,9 @@
 
 #include "tqcache/base/hash.h"
 #include "tqcache/format/container_format.h"
-#include "tqcache/format/plane_section.h"
+#include "tqcache/format/sections/plane_section.h"
 #include "tqcache/format/section_plan.h"
-#include "tqcache/format/symbol_section.h"
+#include "tqcache/format/sections/symbol_section.h"
 
 namespace tqcache::format {
 

@@ -13,7 +13,7 @@
 #include "tqcache/base/file.h"
 #include "tqcache/base/result.h"
 #include "tqcache/format/cache_file.h"
-#include "tqcache/format/compression.h"
+#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/first_tokens.h"
 #include "tqcache/format/section_source.h"
 

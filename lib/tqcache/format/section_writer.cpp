@@ -10,7 +10,7 @@
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest_rules.h"
-#include "tqcache/format/section_compressor.h"
+#include "tqcache/format/sections/section_compressor.h"
 
 namespace tqcache::format {
 namespace {

@@ -16,7 +16,7 @@
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/result.h"
 #include "tqcache/format/cache_file.h"
-#include "tqcache/format/compression.h"
+#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/container_writer.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest.h"

@@ -5,7 +5,7 @@
 #include <variant>
 
 #include "tqcache/base/dtype.h"
-#include "tqcache/format/section_bytes.h"
+#include "tqcache/format/sections/section_bytes.h"
 
 namespace tqcache::format {
 namespace {

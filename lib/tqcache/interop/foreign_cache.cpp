@@ -4,7 +4,7 @@
 
 #include "tqcache/format/describe.h"
 #include "tqcache/format/manifest_rules.h"
-#include "tqcache/format/section_bytes.h"
+#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/format/section_plan.h"
 #include "tqcache/format/type_names.h"
 

@@ -8,8 +8,8 @@
 
 #include "tqcache/cache/token_hashes.h"
 #include "tqcache/cache/window_rows.h"
-#include "tqcache/model/blas.h"
-#include "tqcache/model/delta_state.h"
+#include "tqcache/model/linear/blas.h"
+#include "tqcache/model/attention/delta_state.h"
 #include "tqcache/model/layer_check.h"
 #include "tqcache/model/transformer.h"
 

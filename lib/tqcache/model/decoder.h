@@ -20,9 +20,9 @@
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/model/kv_filter.h"
-#include "tqcache/model/model.h"
-#include "tqcache/model/scorer_route.h"
+#include "tqcache/model/attention/kv_filter.h"
+#include "tqcache/model/loading/model.h"
+#include "tqcache/model/attention/scorer_route.h"
 
 namespace tqcache::model {
 

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "tqcache/base/aligned.h"
-#include "tqcache/model/config.h"
+#include "tqcache/model/loading/config.h"
 #include "tqcache/model/gated_unit.h"
-#include "tqcache/model/weights.h"
-#include "tqcache/model/workers.h"
+#include "tqcache/model/loading/weights.h"
+#include "tqcache/model/linear/workers.h"
 
 namespace tqcache::model {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "tqcache/model/kernel_loops.h"
-#include "tqcache/model/kernels.h"
-#include "tqcache/model/products.h"
+#include "tqcache/model/linear/kernel_loops.h"
+#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/products.h"
 
 namespace tqcache::model {
 namespace {

@@ -6,9 +6,9 @@
 #include <span>
 
 #include "tqcache/base/aligned.h"
-#include "tqcache/model/config.h"
-#include "tqcache/model/weights.h"
-#include "tqcache/model/workers.h"
+#include "tqcache/model/loading/config.h"
+#include "tqcache/model/loading/weights.h"
+#include "tqcache/model/linear/workers.h"
 
 namespace tqcache::model {
 

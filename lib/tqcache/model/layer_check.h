@@ -3,7 +3,7 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/model/config.h"
+#include "tqcache/model/loading/config.h"
 
 namespace tqcache::model {
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "tqcache/model/kernel_loops.h"
+#include "tqcache/model/linear/kernel_loops.h"
 
 namespace tqcache::model {
 namespace {

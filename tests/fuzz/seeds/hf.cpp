@@ -1,6 +1,6 @@
 // Caches in the schema for transformers.
 
-#include "tqcache/interop/hf.h"
+#include "tqcache/interop/hf/hf.h"
 
 #include "fuzz/seeds/exported.h"
 #include "fuzz/seeds/seeds.h"

@@ -8,7 +8,7 @@
 #include "fuzz/seeds/exported.h"
 #include "fuzz/seeds/seeds.h"
 #include "interop/zip_builder.h"
-#include "tqcache/interop/npz_cache.h"
+#include "tqcache/interop/npz/npz_cache.h"
 
 namespace tqcache::fuzz {
 namespace {

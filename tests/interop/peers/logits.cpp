@@ -17,7 +17,7 @@
 #include "tqcache/base/file.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/model/decoder.h"
-#include "tqcache/model/model.h"
+#include "tqcache/model/loading/model.h"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/model/chat_template.h"
+#include "tqcache/model/tokenizer/chat_template.h"
 
 namespace {
 

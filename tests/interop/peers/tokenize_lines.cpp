@@ -14,8 +14,8 @@
 #include <string>
 
 #include "tqcache/base/file.h"
-#include "tqcache/model/model_files.h"
-#include "tqcache/model/tokenizer.h"
+#include "tqcache/model/loading/model_files.h"
+#include "tqcache/model/tokenizer/tokenizer.h"
 #include "tqcache/tensors/gguf.h"
 
 namespace {

@@ -1,0 +1,154 @@
+#include "tqcache/codec/kernels/head_queries.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+
+#include "tqcache/base/half.h"
+
+namespace tqcache::codec {
+namespace {
+
+constexpr std::size_t kQueriesAtOnce = 8;  // whose scores of a part are kept aside, on the stack
+
+bool is_single(const HeadCodec& codec) {
+  return codec.n_parts() == 1 && !codec.parts()[0].has_bias;
+}
+
+// Queries `first` to first + n - 1 of a group.
+QueryRows rows_from(const QueryRows& rows, std::size_t first, std::size_t n) {
+  QueryRows some = rows;
+  some.n_queries = n;
+  some.values += first * rows.stride;
+  some.bytes += first * rows.n_levels * rows.stride;
+  some.multipliers += first * rows.n_levels;
+  some.sums += first * rows.n_levels;
+  return some;
+}
+
+Kernels::Score score_kernel(const HeadCodec& codec, Precision precision) {
+  const Kernels& kernels = codec.kernels();
+  return precision == Precision::kExact ? kernels.score_exact : kernels.score_fast;
+}
+
+// scores[q][t] += query q . part `part` of t.
+void add_part(const HeadCodec& codec, std::size_t part, const PackedBlock& block,
+              Kernels::Score kernel, const QueryRows& queries, OutputRows scores) {
+  alignas(64) std::array<float, kQueriesAtOnce * kBlockTokens> aside;
+  for (std::size_t first = 0; first < queries.n_queries; first += kQueriesAtOnce) {
+    const std::size_t n = std::min(kQueriesAtOnce, queries.n_queries - first);
+    kernel(block, codec.part(part).tables(), rows_from(queries, first, n),
+           {aside.data(), kBlockTokens});
+    for (std::size_t q = 0; q < n; ++q) {
+      float* const sums = scores.values + (first + q) * scores.stride;
+      const float* const added = aside.data() + q * kBlockTokens;
+      for (std::size_t t = 0; t < block.n_tokens; ++t) sums[t] += added[t];
+    }
+  }
+}
+
+using BlockFloats = std::array<float, kBlockTokens>;
+
+void load_biases(std::span<const std::uint16_t> biases, std::size_t n_tokens, BlockFloats& values) {
+  for (std::size_t t = 0; t < n_tokens; ++t) values[t] = f16_to_f32(biases[t]);
+}
+
+// A bias is the same in every channel of its part.
+void add_biases(std::span<const std::uint16_t> biases, std::span<const float> query_sums,
+                std::size_t n_tokens, OutputRows scores) {
+  BlockFloats values;
+  load_biases(biases, n_tokens, values);
+  for (std::size_t q = 0; q < query_sums.size(); ++q) {
+    float* const sums = scores.values + q * scores.stride;
+    for (std::size_t t = 0; t < n_tokens; ++t) sums[t] += values[t] * query_sums[q];
+  }
+}
+
+// In lanes, so that additions do not wait for each other.
+float weighted_sum(const float* weights, const BlockFloats& values, std::size_t n) {
+  std::array<float, kLanes> lanes{};
+  std::size_t t = 0;
+  for (; t + kLanes <= n; t += kLanes) {
+    for (std::size_t l = 0; l < kLanes; ++l) lanes[l] += weights[t + l] * values[t + l];
+  }
+  for (std::size_t l = 0; t + l < n; ++l) lanes[l] += weights[t + l] * values[t + l];
+  float sum = 0.0f;
+  for (const float lane : lanes) sum += lane;
+  return sum;
+}
+
+// The parts that have a bias are not turned: coded components are channels.
+void accumulate_biases(std::span<const std::uint16_t> biases, const WeightRows& weights,
+                       std::size_t dim, std::size_t n_tokens, OutputRows sums) {
+  BlockFloats values;
+  load_biases(biases, n_tokens, values);
+  for (std::size_t q = 0; q < weights.n_queries; ++q) {
+    const float sum = weighted_sum(weights.values + q * weights.stride, values, n_tokens);
+    float* const row = sums.values + q * sums.stride;
+    for (std::size_t i = 0; i < dim; ++i) row[i] += sum;
+  }
+}
+
+}  // namespace
+
+void HeadQueries::set(const HeadCodec& codec, ChannelOrder order, std::span<const float> queries) {
+  assert(!queries.empty() && queries.size() % codec.head_dim() == 0);
+  n_queries_ = queries.size() / codec.head_dim();
+  parts_.resize(codec.n_parts());
+  if (is_single(codec) && order.empty()) {
+    parts_[0].set_for_packed(codec.part(0).quantizer(), queries);
+    return;
+  }
+  ordered_.resize(queries.size());
+  for (std::size_t q = 0; q < n_queries_; ++q) {
+    const std::size_t at = q * codec.head_dim();
+    take_channels(order, queries.subspan(at, codec.head_dim()),
+                  std::span(ordered_).subspan(at, codec.head_dim()));
+  }
+  bias_sums_.resize(codec.n_parts() * n_queries_);
+  for (std::size_t i = 0; i < codec.n_parts(); ++i) set_part(codec, i);
+}
+
+void HeadQueries::set_part(const HeadCodec& codec, std::size_t part) {
+  const std::size_t dim = codec.part(part).shape().dim();
+  slices_.resize(n_queries_ * dim);
+  for (std::size_t q = 0; q < n_queries_; ++q) {
+    const float* const slice = ordered_.data() + q * codec.head_dim() + codec.first_channel(part);
+    std::copy_n(slice, dim, slices_.data() + q * dim);
+    float sum = 0.0f;
+    for (std::size_t i = 0; i < dim; ++i) sum += slice[i];
+    bias_sums_[part * n_queries_ + q] = sum;
+  }
+  parts_[part].set_for_packed(codec.part(part).quantizer(), slices_);
+}
+
+void HeadQueries::score(const HeadCodec& codec, const PackedHead& head, std::size_t n_tokens,
+                        Precision precision, OutputRows scores) const {
+  assert(codec.order() == BlockOrder::kKeys && parts_.size() == codec.n_parts());
+  const Kernels::Score kernel = score_kernel(codec, precision);
+  kernel(codec.view(head, 0, n_tokens), codec.part(0).tables(), parts_[0].rows(), scores);
+  for (std::size_t i = 1; i < codec.n_parts(); ++i) {
+    add_part(codec, i, codec.view(head, i, n_tokens), kernel, parts_[i].rows(), scores);
+  }
+  for (std::size_t i = 0; i < codec.n_parts(); ++i) {
+    if (!codec.parts()[i].has_bias) continue;
+    add_biases(codec.biases(head, i), std::span(bias_sums_).subspan(i * n_queries_, n_queries_),
+               n_tokens, scores);
+  }
+}
+
+void accumulate(const HeadCodec& codec, const PackedHead& head, std::size_t n_tokens,
+                Precision precision, const WeightRows& weights, OutputRows sums) {
+  assert(codec.order() == BlockOrder::kValues && sums.stride >= codec.coded_dim());
+  const Kernels& kernels = codec.kernels();
+  const auto add =
+      precision == Precision::kExact ? kernels.accumulate_exact : kernels.accumulate_fast;
+  for (std::size_t i = 0; i < codec.n_parts(); ++i) {
+    const OutputRows part = {sums.values + codec.coded_offset(i), sums.stride};
+    add(codec.view(head, i, n_tokens), codec.part(i).tables(), weights, part);
+    if (!codec.parts()[i].has_bias) continue;
+    accumulate_biases(codec.biases(head, i), weights, codec.part(i).shape().dim(), n_tokens, part);
+  }
+}
+
+}  // namespace tqcache::codec

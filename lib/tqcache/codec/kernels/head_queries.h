@@ -1,0 +1,47 @@
+#pragma once
+// codec/kernels/head_queries.h: attention of the queries that share a kv head over its packed blocks.
+//
+// Each part of a codec has its own map, so each gets the queries turned by it; the score is the sum
+// over parts. Sums of values are made part by part too, and turned back once at the end.
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "tqcache/base/aligned.h"
+#include "tqcache/codec/head_codec.h"
+#include "tqcache/codec/kernels/query_group.h"
+
+namespace tqcache::codec {
+
+// Buffers that are used again from one step to the next.
+// Threads: one at a time may set; after that any number may score.
+class HeadQueries {
+ public:
+  // Shapes: queries [n, head_dim], n at least 1; order [head_dim] or empty.
+  void set(const HeadCodec& codec, ChannelOrder order, std::span<const float> queries);
+
+  std::size_t n_queries() const { return n_queries_; }
+
+  // scores[q][t] = query q . decoded vector t, of the first n_tokens tokens.
+  // Shapes: scores [n, 256], rows `stride` apart.
+  // Requires: set() with this codec.
+  void score(const HeadCodec& codec, const PackedHead& head, std::size_t n_tokens,
+             Precision precision, OutputRows scores) const;
+
+ private:
+  void set_part(const HeadCodec& codec, std::size_t part);
+
+  std::size_t n_queries_ = 0;
+  std::vector<QueryGroup> parts_;
+  std::vector<float> bias_sums_;  // [n_parts, n]: sum of the query over the channels of a part
+  std::vector<float> ordered_;    // [n, head_dim], in the codec's order of channels
+  std::vector<float> slices_;     // [n, channels of a part]
+};
+
+// sums[q][i] += sum over tokens t of weights[q][t] * coded component i of t.
+// Shapes: sums [n, codec.coded_dim()].
+void accumulate(const HeadCodec& codec, const PackedHead& head, std::size_t n_tokens,
+                Precision precision, const WeightRows& weights, OutputRows sums);
+
+}  // namespace tqcache::codec

@@ -1,0 +1,106 @@
+#include "tqcache/codec/kernels/kernels.h"
+
+#include <array>
+#include <cstdlib>
+#include <string>
+
+#include "tqcache/codec/kernels/kernel_tables.h"
+
+#ifdef TQCACHE_X86
+#include <cpuid.h>
+#endif
+
+namespace tqcache::codec {
+namespace {
+
+constexpr std::size_t kMaxTables = 4;
+constexpr std::array<std::string_view, kMaxTables> kNames = {"scalar", "neon", "avx2", "avx512"};
+
+struct Available {
+  std::array<const Kernels*, kMaxTables> tables{};
+  std::size_t count = 0;
+
+  void add(const Kernels& kernels) { tables[count++] = &kernels; }
+};
+
+#ifdef TQCACHE_X86
+// __builtin_cpu_supports of clang 14 does not know F16C.
+bool has_f16c() {
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+}
+
+bool has_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
+Available find_available() {
+  Available found;
+  found.add(scalar_kernels());
+#ifdef TQCACHE_NEON
+  found.add(neon_kernels());  // every CPU of this architecture has it
+#endif
+#ifdef TQCACHE_X86
+  __builtin_cpu_init();
+  if (has_avx2()) found.add(avx2_kernels());
+  if (has_avx2() && has_avx512()) found.add(avx512_kernels());
+#endif
+  return found;
+}
+
+bool is_known(std::string_view name) {
+  for (const std::string_view known : kNames) {
+    if (known == name) return true;
+  }
+  return false;
+}
+
+// The one that the environment asks for, null if it does not or cannot have it.
+const Kernels* find_wanted() {
+  const char* const name = std::getenv("TQCACHE_ISA");
+  if (name == nullptr) return nullptr;
+  for (const Kernels* kernels : all_kernels()) {
+    if (std::string_view(name) == kernels->name) return kernels;
+  }
+  return nullptr;
+}
+
+std::string names_there() {
+  std::string names;
+  for (const Kernels* kernels : all_kernels()) {
+    if (!names.empty()) names += ", ";
+    names += kernels->name;
+  }
+  return names;
+}
+
+}  // namespace
+
+std::span<const Kernels* const> all_kernels() {
+  static const Available available = find_available();
+  return std::span(available.tables).first(available.count);
+}
+
+const Kernels& best_kernels() {
+  static const Kernels* const wanted = find_wanted();
+  return wanted != nullptr ? *wanted : *all_kernels().back();
+}
+
+Result<const Kernels*> find_kernels(std::string_view name) {
+  if (name.empty()) return all_kernels().back();
+  for (const Kernels* kernels : all_kernels()) {
+    if (name == kernels->name) return kernels;
+  }
+  const ErrorCode code = is_known(name) ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument;
+  const std::string fact = is_known(name) ? "not on this CPU or not in this program" : "unknown";
+  return Error{code, "kernels " + std::string(name) + ": " + fact + "; there are " + names_there()};
+}
+
+}  // namespace tqcache::codec

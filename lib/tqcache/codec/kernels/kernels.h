@@ -1,0 +1,172 @@
+#pragma once
+// codec/kernels/kernels.h: the inner loops of attention and of conversion, once for each kind of CPU.
+//
+// A table of functions that all do the same thing. The scalar table is the definition. Encoding
+// and decoding give the same bytes on every table; scores and sums agree within the bounds told
+// here, and do not depend on the number of threads.
+//
+// These are the raw loops: they check nothing. What prepares their arguments is query_group.h and
+// block_codec.h.
+//
+// Threads: a table is immutable, its functions keep no state.
+// Spec:    docs/codec.md, "Kernels".
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "tqcache/base/dtype.h"
+#include "tqcache/base/result.h"
+#include "tqcache/codec/block_layout.h"
+#include "tqcache/codec/centre.h"
+#include "tqcache/codec/kernels/code_tables.h"
+
+namespace tqcache::codec {
+
+struct RotationTables;  // codec/rotation_tables.h
+struct WaveTable;       // codec/wave_table.h
+struct Waves;           // codec/wave_table.h
+
+// One packed block of one kv head.
+struct PackedBlock {
+  BlockShape shape;
+  const std::uint8_t* codes = nullptr;    // [shape.block_bytes()]
+  const std::uint16_t* scales = nullptr;  // [256], f16 bits
+  std::size_t n_tokens = 0;               // the first of them are wanted: 1 to 256
+};
+
+// One dense block of one kv head.
+struct DenseBlock {
+  Dtype dtype = Dtype::kF16;
+  const std::byte* rows = nullptr;  // [n_tokens, head_dim] of dtype, at any alignment
+  std::size_t head_dim = 0;
+  std::size_t n_tokens = 0;  // 1 to 256
+};
+
+// The query heads that share a kv head, in the forms that the kernels multiply: made by QueryGroup.
+// Rows are padded with zeros to `stride`, a multiple of 32.
+struct QueryRows {
+  std::size_t n_queries = 0;
+  std::size_t stride = 0;
+  const float* values = nullptr;  // [n_queries, stride]
+
+  // The same as whole numbers of bytes: query q is the sum of rows q * n_levels + level, each
+  // times its multiplier.
+  std::size_t n_levels = 1;            // 1 or 2
+  const std::int8_t* bytes = nullptr;  // [n_queries * n_levels, stride]
+  const float* multipliers = nullptr;  // [n_queries * n_levels]
+  const std::int32_t* sums = nullptr;  // [n_queries * n_levels]: of each row of `bytes`
+};
+
+// The softmax weights of those query heads for the tokens of a block: [n_queries, stride].
+struct WeightRows {
+  std::size_t n_queries = 0;
+  std::size_t stride = 0;  // n_tokens or more
+  const float* values = nullptr;
+};
+
+// Where results go: row q begins at values + q * stride.
+struct OutputRows {
+  float* values = nullptr;
+  std::size_t stride = 0;
+};
+
+// Head vectors to be encoded, or decoded ones: row i begins at rows + i * stride bytes.
+struct VectorRows {
+  Dtype dtype = Dtype::kF32;
+  const std::byte* rows = nullptr;
+  std::size_t stride = 0;
+};
+struct MutableVectorRows {
+  Dtype dtype = Dtype::kF32;
+  std::byte* rows = nullptr;
+  std::size_t stride = 0;
+};
+
+// Head vectors as they come out of a map, on their way back to what the cache holds.
+struct MappedRows {
+  const float* rows = nullptr;  // [n, head_dim]
+  std::size_t n = 0;
+  std::size_t head_dim = 0;
+  bool turns = false;  // they were taken before RoPE, and turn as the centre does
+};
+
+// f32 throughout, or products of whole numbers where the CPU has fast ones (docs/codec.md,
+// "Kernels").
+enum class Precision : std::uint8_t { kExact, kFast };
+
+struct Kernels {
+  const char* name;  // "scalar", "avx2", "avx512", "neon"
+
+  // scores[q][t] = scale[t] * <query q, c[codes of t]>, of keys and rotated queries.
+  //
+  // exact: f32 throughout; within 1e-6 (root mean square, of |query| |key|) of the same sum in
+  //        f64. fast: products of bytes, within 1e-2. Where a CPU or a width of codes has nothing
+  //        faster, fast is exact.
+  using Score = void (*)(const PackedBlock&, const CodeTables&, const QueryRows&, OutputRows);
+  Score score_exact;
+  Score score_fast;
+
+  // out[q][i] += sum over t of weights[q][t] * scale[t] * c[code i of t], of values; the sum is
+  // still to be rotated back. Bounds as above, of the sum of |weight| |value|'s squares.
+  using Accumulate = void (*)(const PackedBlock&, const CodeTables&, const WeightRows&, OutputRows);
+  Accumulate accumulate_exact;
+  Accumulate accumulate_fast;
+
+  // The same of dense keys and values, in f32.
+  void (*score_dense)(const DenseBlock&, const QueryRows&, OutputRows);
+  void (*accumulate_dense)(const DenseBlock&, const WeightRows&, OutputRows);
+
+  // scores[q][t] += what the waves of q add up to at token t of a block, for all 256 tokens.
+  //
+  // exact: f32 throughout. fast: whole numbers of 16 bits, within 2e-4 (root mean square, of the
+  //        length of the query's amplitudes). Where a CPU has nothing faster, fast is exact.
+  using AddWaves = void (*)(const WaveTable&, const Waves&, OutputRows);
+  AddWaves add_waves_exact;
+  AddWaves add_waves_fast;
+
+  // out[i] = x[i] less the centre as it stands in token first_token + i of the block, in f32.
+  // Shapes: out [n, head_dim]. Bytes: identical on every table.
+  void (*centre_rows)(VectorRows x, std::size_t n, std::size_t head_dim, const Centre&,
+                      std::size_t first_token, float* out);
+
+  // The way back: rows, turned by the place of their token in the block if they turn, plus the
+  // centre as it stands in token first_token + i, in f32; then rounded to the dtype of `out`.
+  // Bytes: identical on every table.
+  void (*restore_rows)(const MappedRows&, const Centre&, std::size_t first_token,
+                       MutableVectorRows out);
+
+  // Encodes up to sixteen head vectors, the lanes of a group of keys: lines of bytes as
+  // block_layout.h has them, zero beyond head_dim and n, in whole units; and the scales.
+  // Returns a bit for each vector that Quantizer::encode refuses.
+  //
+  // Shapes: lines [ceil(head_dim / 32) * 8, 64]; scales [n].
+  // Bytes:  as Quantizer::encode on every table.
+  std::uint32_t (*encode_lines)(const RotationTables&, VectorRows, std::size_t n,
+                                std::uint8_t* lines, std::uint16_t* scales);
+
+  // The inverse: lines of bytes of sixteen tokens to up to sixteen head vectors.
+  // Bytes: as Quantizer::decode, rounded to the dtype, on every table.
+  void (*decode_lines)(const RotationTables&, const std::uint8_t* lines,
+                       const std::uint16_t* scales, std::size_t n, MutableVectorRows);
+
+  // Sixteen components of sixteen tokens from the keys' order to the values', or back: lane and
+  // place in the lane change their parts. Shapes: in, out [4, 64]; not the same memory.
+  void (*transpose_lines)(const std::uint8_t* in, std::uint8_t* out);
+};
+
+// The tables that this program was built with and this CPU can run, slowest first. The scalar one
+// is always there.
+std::span<const Kernels* const> all_kernels();
+
+// The fastest of all_kernels(), or the one that the environment variable TQCACHE_ISA names, looked
+// at once. A name that find_kernels() refuses does not count: programs tell their user.
+const Kernels& best_kernels();
+
+// The table of that name; of an empty name, the fastest.
+// Errors: kInvalidArgument for a name unknown; kUnsupported for one that this CPU or this program
+//         does not have. The message names those that are there.
+Result<const Kernels*> find_kernels(std::string_view name);
+
+}  // namespace tqcache::codec

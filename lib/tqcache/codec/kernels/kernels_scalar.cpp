@@ -1,0 +1,236 @@
+// The definition of every kernel, by plain loops.
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "tqcache/base/half.h"
+#include "tqcache/codec/kernels/kernel_tables.h"
+#include "tqcache/codec/packing.h"
+#include "tqcache/codec/quantizer.h"
+#include "tqcache/codec/kernels/rotation_tables.h"
+#include "tqcache/codec/kernels/wave_table.h"
+
+namespace tqcache::codec {
+namespace {
+
+using HeadVector = std::array<float, kMaxHeadDim>;
+using HeadCodes = std::array<std::uint8_t, kMaxHeadDim>;
+
+std::span<const std::byte> block_bytes(const PackedBlock& block) {
+  return {reinterpret_cast<const std::byte*>(block.codes), block.shape.block_bytes()};
+}
+
+// c[codes] of one token.
+void look_up(const PackedBlock& block, const CodeTables& tables, std::size_t token,
+             HeadVector& values) {
+  HeadCodes codes;
+  unpack_token(block.shape, block_bytes(block), token, std::span(codes).first(block.shape.dim()));
+  for (std::size_t i = 0; i < block.shape.dim(); ++i) values[i] = tables.values[codes[i]];
+}
+
+float dot(const float* a, const float* b, std::size_t n) {
+  float sum = 0.0f;
+  for (std::size_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void score(const PackedBlock& block, const CodeTables& tables, const QueryRows& queries,
+           OutputRows scores) {
+  HeadVector key;
+  for (std::size_t t = 0; t < block.n_tokens; ++t) {
+    look_up(block, tables, t, key);
+    const float scale = f16_to_f32(block.scales[t]);
+    for (std::size_t q = 0; q < queries.n_queries; ++q) {
+      const float* const query = queries.values + q * queries.stride;
+      scores.values[q * scores.stride + t] = scale * dot(query, key.data(), block.shape.dim());
+    }
+  }
+}
+
+void accumulate(const PackedBlock& block, const CodeTables& tables, const WeightRows& weights,
+                OutputRows out) {
+  HeadVector value;
+  for (std::size_t t = 0; t < block.n_tokens; ++t) {
+    look_up(block, tables, t, value);
+    const float scale = f16_to_f32(block.scales[t]);
+    for (std::size_t q = 0; q < weights.n_queries; ++q) {
+      const float weight = weights.values[q * weights.stride + t] * scale;
+      float* const sum = out.values + q * out.stride;
+      for (std::size_t i = 0; i < block.shape.dim(); ++i) sum[i] += weight * value[i];
+    }
+  }
+}
+
+void load_row(const DenseBlock& block, std::size_t token, HeadVector& values) {
+  const std::size_t row_bytes = block.head_dim * dtype_size(block.dtype);
+  load_f32(block.dtype, block.rows + token * row_bytes, std::span(values).first(block.head_dim));
+}
+
+void score_dense(const DenseBlock& block, const QueryRows& queries, OutputRows scores) {
+  HeadVector key;
+  for (std::size_t t = 0; t < block.n_tokens; ++t) {
+    load_row(block, t, key);
+    for (std::size_t q = 0; q < queries.n_queries; ++q) {
+      const float* const query = queries.values + q * queries.stride;
+      scores.values[q * scores.stride + t] = dot(query, key.data(), block.head_dim);
+    }
+  }
+}
+
+void accumulate_dense(const DenseBlock& block, const WeightRows& weights, OutputRows out) {
+  HeadVector value;
+  for (std::size_t t = 0; t < block.n_tokens; ++t) {
+    load_row(block, t, value);
+    for (std::size_t q = 0; q < weights.n_queries; ++q) {
+      const float weight = weights.values[q * weights.stride + t];
+      float* const sum = out.values + q * out.stride;
+      for (std::size_t i = 0; i < block.head_dim; ++i) sum[i] += weight * value[i];
+    }
+  }
+}
+
+// row -= the centre as it stands in `token`: the products and the sum of a turn each rounded.
+void subtract_centre(const Centre& centre, std::size_t token, std::span<float> row) {
+  const float* const cos = centre.cos + token * centre.n_pairs;
+  const float* const sin = centre.sin + token * centre.n_pairs;
+  const float* const low = centre.mean;
+  const float* const high = centre.mean + centre.n_pairs;
+  for (std::size_t i = 0; i < centre.n_pairs; ++i) {
+    row[i] -= low[i] * cos[i] - high[i] * sin[i];
+    row[centre.n_pairs + i] -= high[i] * cos[i] + low[i] * sin[i];
+  }
+  for (std::size_t i = 2 * centre.n_pairs; i < row.size(); ++i) row[i] -= centre.mean[i];
+}
+
+void centre_rows(VectorRows x, std::size_t n, std::size_t head_dim, const Centre& centre,
+                 std::size_t first_token, float* out) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::span row(out + i * head_dim, head_dim);
+    load_f32(x.dtype, x.rows + i * x.stride, row);
+    if (centre.mean != nullptr) subtract_centre(centre, first_token + i, row);
+  }
+}
+
+// Pairs of components turned by the angles of `token`.
+void turn_pairs(const Centre& centre, std::size_t token, float* low, float* high) {
+  const float* const cos = centre.cos + token * centre.n_pairs;
+  const float* const sin = centre.sin + token * centre.n_pairs;
+  for (std::size_t i = 0; i < centre.n_pairs; ++i) {
+    const float a = low[i], b = high[i];
+    low[i] = a * cos[i] - b * sin[i];
+    high[i] = b * cos[i] + a * sin[i];
+  }
+}
+
+void restore_rows(const MappedRows& x, const Centre& centre, std::size_t first_token,
+                  MutableVectorRows out) {
+  HeadVector row, mean;
+  for (std::size_t t = 0; t < x.n; ++t) {
+    std::copy_n(x.rows + t * x.head_dim, x.head_dim, row.data());
+    if (x.turns) turn_pairs(centre, first_token + t, row.data(), row.data() + centre.n_pairs);
+    if (centre.mean != nullptr) {
+      std::copy_n(centre.mean, x.head_dim, mean.data());
+      turn_pairs(centre, first_token + t, mean.data(), mean.data() + centre.n_pairs);
+      for (std::size_t i = 0; i < x.head_dim; ++i) row[i] += mean[i];
+    }
+    store_f32(out.dtype, std::span<const float>(row).first(x.head_dim), out.rows + t * out.stride);
+  }
+}
+
+// factors [n_rows, 2], even before odd.
+void add_rows(const WaveTable& table, const float* factors, float* scores) {
+  std::array<float, kWaveHalf> even{}, odd{};
+  for (std::size_t r = 0; r < table.n_rows; ++r) {
+    const float* const row = table.values.data() + r * kWaveRow;
+    for (std::size_t i = 0; i < kWaveHalf; ++i) {
+      even[i] += factors[2 * r] * row[i];
+      odd[i] += factors[2 * r + 1] * row[kWaveHalf + i];
+    }
+  }
+  for (std::size_t i = 0; i < kWaveHalf; ++i) {
+    scores[kWaveHalf + i] += even[i] + odd[i];
+    scores[kWaveHalf - 1 - i] += even[i] - odd[i];
+  }
+}
+
+void add_waves(const WaveTable& table, const Waves& waves, OutputRows scores) {
+  std::array<float, 2 * kMaxWaveRows> factors;
+  for (std::size_t q = 0; q < waves.n_queries; ++q) {
+    make_wave_factors(table, waves, q, factors.data());
+    add_rows(table, factors.data(), scores.values + q * scores.stride);
+  }
+}
+
+// Byte of a group of keys' lines at which the code of a lane's component stands.
+std::size_t line_byte(std::size_t lane, std::size_t component) {
+  return component / kLaneCodes * kLineBytes + lane * kLaneCodes + component % kLaneCodes;
+}
+
+std::uint32_t encode_lines(const RotationTables& tables, VectorRows x, std::size_t n,
+                           std::uint8_t* lines, std::uint16_t* scales) {
+  const std::size_t dim = tables.head_dim;
+  std::memset(lines, 0, (dim + kUnitLaneCodes - 1) / kUnitLaneCodes * kUnitLines * kLineBytes);
+  HeadVector vector;
+  HeadCodes codes;
+  std::array<std::byte, kMaxHeadDim> packed;
+  const std::span packed_codes = std::span(packed).first(tables.quantizer->code_bytes());
+  std::uint32_t refused = 0;
+  for (std::size_t lane = 0; lane < n; ++lane) {
+    load_f32(x.dtype, x.rows + lane * x.stride, std::span(vector).first(dim));
+    const auto scale = tables.quantizer->encode(std::span(vector).first(dim), packed_codes);
+    scales[lane] = scale ? *scale : std::uint16_t{0};
+    if (!scale) {
+      refused |= 1u << lane;
+      continue;
+    }
+    unpack_codes(packed_codes, tables.bits, std::span(codes).first(dim));
+    for (std::size_t i = 0; i < dim; ++i) lines[line_byte(lane, i)] = codes[i];
+  }
+  return refused;
+}
+
+void decode_lines(const RotationTables& tables, const std::uint8_t* lines,
+                  const std::uint16_t* scales, std::size_t n, MutableVectorRows x) {
+  const std::size_t dim = tables.head_dim;
+  HeadVector buffer;
+  const std::span vector = std::span(buffer).first(dim);
+  for (std::size_t lane = 0; lane < n; ++lane) {
+    const float scale = f16_to_f32(scales[lane]);
+    for (std::size_t i = 0; i < dim; ++i) {
+      vector[i] = scale * tables.centroids[lines[line_byte(lane, i)]];
+    }
+    tables.quantizer->rotation().unrotate(vector, vector);
+    store_f32(x.dtype, vector, x.rows + lane * x.stride);
+  }
+}
+
+void transpose_lines(const std::uint8_t* in, std::uint8_t* out) {
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    for (std::size_t i = 0; i < kLanes; ++i) out[line_byte(i, lane)] = in[line_byte(lane, i)];
+  }
+}
+
+}  // namespace
+
+const Kernels& scalar_kernels() {
+  static constexpr Kernels kKernels = {
+      .name = "scalar",
+      .score_exact = score,
+      .score_fast = score,
+      .accumulate_exact = accumulate,
+      .accumulate_fast = accumulate,
+      .score_dense = score_dense,
+      .accumulate_dense = accumulate_dense,
+      .add_waves_exact = add_waves,
+      .add_waves_fast = add_waves,
+      .centre_rows = centre_rows,
+      .restore_rows = restore_rows,
+      .encode_lines = encode_lines,
+      .decode_lines = decode_lines,
+      .transpose_lines = transpose_lines,
+  };
+  return kKernels;
+}
+
+}  // namespace tqcache::codec

@@ -1,0 +1,66 @@
+// codec/trellis/trellis_walk_lanes.h: the steps of trellis_walk.h over kWalkBytes vectors at a time.
+// Included by the files of the CPUs, which say before how many those are, and what functions are
+// compiled for (TQC_LANES, TQC_LANES_FUNCTION).
+
+#include <cstring>
+
+#include "tqcache/codec/trellis/trellis_walk.h"
+
+namespace tqcache::codec {
+namespace {
+
+typedef std::uint8_t WalkLanes __attribute__((vector_size(kWalkBytes)));
+
+TQC_LANES WalkLanes load_lanes(const std::uint8_t* from, std::size_t n) {
+  WalkLanes v = {};
+  if (n >= kWalkBytes) {
+    std::memcpy(&v, from, sizeof(v));
+  } else {
+    std::memcpy(&v, from, n);
+  }
+  return v;
+}
+
+TQC_LANES void store_lanes(WalkLanes v, std::uint8_t* to, std::size_t n) {
+  if (n >= kWalkBytes) {
+    std::memcpy(to, &v, sizeof(v));
+  } else {
+    std::memcpy(to, &v, n);
+  }
+}
+
+// The states after symbols whose lowest bits are `driver`.
+TQC_LANES WalkLanes next_states(WalkLanes states, WalkLanes driver) {
+  const WalkLanes odd = states & 1;
+  return (states >> 1) ^ (odd | odd << 2) ^ driver << 1;
+}
+
+TQC_LANES_FUNCTION void walk_to_codes(const TrellisStep& step) {
+  for (std::size_t i = 0; i < step.n; i += kWalkBytes) {
+    const std::size_t left = step.n - i;
+    const WalkLanes symbols = load_lanes(step.in + i, left);
+    const WalkLanes states = load_lanes(step.states + i, kWalkBytes);
+    const WalkLanes bad = load_lanes(step.bad + i, kWalkBytes) | (symbols & 0x80);
+    store_lanes(bad, step.bad + i, kWalkBytes);
+    store_lanes((symbols << 1 | (states & 1)) ^ step.flip, step.out + i, left);
+    store_lanes(next_states(states, symbols & 1), step.states + i, kWalkBytes);
+  }
+}
+
+TQC_LANES_FUNCTION void walk_to_symbols(const TrellisStep& step) {
+  for (std::size_t i = 0; i < step.n; i += kWalkBytes) {
+    const std::size_t left = step.n - i;
+    const WalkLanes codes = load_lanes(step.in + i, left) ^ step.flip;
+    const WalkLanes states = load_lanes(step.states + i, kWalkBytes);
+    const WalkLanes bad = load_lanes(step.bad + i, kWalkBytes) | ((codes ^ states) & 1);
+    store_lanes(bad, step.bad + i, kWalkBytes);
+    const WalkLanes symbols = codes >> 1;
+    store_lanes(symbols, step.out + i, left);
+    store_lanes(next_states(states, symbols & 1), step.states + i, kWalkBytes);
+  }
+}
+
+constexpr TrellisSteps kSteps = {walk_to_codes, walk_to_symbols};
+
+}  // namespace
+}  // namespace tqcache::codec

@@ -1,0 +1,159 @@
+#include "tqcache/format/sections/section_checks.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tqcache/codec/block_layout.h"
+#include "tqcache/codec/trellis/trellis.h"
+#include "tqcache/codec/trellis/trellis_rows.h"
+#include "tqcache/format/section_plan.h"
+#include "tqcache/format/sections/symbol_section.h"
+
+namespace tqcache::format {
+namespace {
+
+// Not finite: all bits of the exponent are set.
+constexpr std::uint32_t exponent_mask(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return 0x7f800000;
+    case Dtype::kF16:
+      return 0x7c00;
+    case Dtype::kBF16:
+      return 0x7f80;
+  }
+  return 0;
+}
+
+// Index of the first value that is not finite.
+template <class Word>
+std::optional<std::size_t> find_not_finite(ByteView bytes, std::uint32_t mask) {
+  for (std::size_t i = 0; i < bytes.size() / sizeof(Word); ++i) {
+    Word word;
+    std::memcpy(&word, bytes.data() + i * sizeof(Word), sizeof(Word));
+    if ((word & mask) == mask) return i;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::size_t> find_not_finite(ByteView bytes, Dtype dtype) {
+  const std::uint32_t mask = exponent_mask(dtype);
+  return dtype == Dtype::kF32 ? find_not_finite<std::uint32_t>(bytes, mask)
+                              : find_not_finite<std::uint16_t>(bytes, mask);
+}
+
+Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+
+std::string vector_place(std::size_t head, std::size_t token) {
+  return "head " + std::to_string(head) + " token " + std::to_string(token) + ": ";
+}
+
+// Rows of head vectors, [n_kv_heads, n_tokens, head_dim] of the side's dtype.
+Result<void> check_dense_rows(const LayerInfo& layer, const SideInfo& side, ByteView rows) {
+  const auto bad = find_not_finite(rows, side.dense_dtype);
+  if (!bad) return {};
+  const auto head_dim = static_cast<std::size_t>(layer.shape.head_dim);
+  const std::size_t n_vectors = rows.size() / dtype_size(side.dense_dtype) / head_dim;
+  const auto n_tokens = n_vectors / static_cast<std::size_t>(layer.shape.n_kv_heads);
+  const std::size_t vector = *bad / head_dim;
+  return corrupt(vector_place(vector / n_tokens, vector % n_tokens) + "a value is not finite");
+}
+
+// Whatever of a part's block is not the code of one of its tokens and components is zero: the block
+// is what packing its own codes gives. And so are the codes of sink tokens.
+Result<void> check_codes(const codec::BlockShape& shape, ByteView block, std::size_t n_sinks) {
+  std::vector<std::uint8_t> codes(codec::kBlockTokens * shape.dim());
+  codec::unpack_block(shape, block, codes);
+  Bytes again(block.size());
+  codec::pack_block(shape, codes, again);
+  if (!std::ranges::equal(block, again)) return corrupt("unused bits of the codes are not zero");
+  const auto of_sinks = std::span(codes).first(n_sinks * shape.dim());
+  const auto is_zero = [](std::uint8_t code) { return code == 0; };
+  if (!std::ranges::all_of(of_sinks, is_zero)) return corrupt("codes of a sink token are not zero");
+  return {};
+}
+
+// Shapes: codes [PackedLayout::head_code_bytes], a block for every part.
+Result<void> check_head_codes(const SideInfo& side, SideName name, ByteView codes,
+                              std::size_t n_sinks) {
+  for (std::size_t i = 0, at = 0; i < side.parts.size(); ++i) {
+    const codec::BlockShape shape = block_shape(side.parts[i], name);
+    const ByteView block = codes.subspan(at, shape.block_bytes());
+    if (auto checked = check_codes(shape, block, n_sinks); !checked) {
+      return in_context("part " + std::to_string(i), std::move(checked).error());
+    }
+    at += block.size();
+  }
+  return {};
+}
+
+// Shapes: row [256] of f16: the scales, or the biases, of one part.
+Result<void> check_scale_row(std::size_t head, ByteView row, std::size_t n_sinks) {
+  if (const auto bad = find_not_finite(row, Dtype::kF16)) {
+    return corrupt(vector_place(head, *bad) + "a scale is not finite");
+  }
+  const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
+  if (std::ranges::all_of(row.first(n_sinks * sizeof(std::uint16_t)), is_zero)) return {};
+  return corrupt("head " + std::to_string(head) + ": a scale of a sink token is not zero");
+}
+
+// Of mode trellis codes are a path, and scales have no more bits than a byte tells.
+Result<void> check_paths(const LayerInfo& layer, const SectionInfo& section, ByteView raw) {
+  if (!has_symbols(side_of(layer, section.side))) return {};
+  const SymbolShape shape = symbol_shape(layer, section);
+  std::vector<std::uint8_t> symbols(shape.head_dim * codec::kBlockTokens);
+  for (std::size_t head = 0; head < shape.n_heads; ++head) {
+    const ByteView block =
+        raw.subspan(head * shape.layout.head_code_bytes, shape.layout.head_code_bytes);
+    auto path = codec::trellis_block_symbols({shape.head_dim, codec::kBlockTokens}, block,
+                                             shape.order, symbols);
+    if (!path) return in_context("head " + std::to_string(head), std::move(path).error());
+  }
+  constexpr std::uint16_t kUnused = (1u << codec::kStepScaleShift) - 1;
+  const std::size_t n_scales = shape.n_heads * codec::kBlockTokens;
+  for (std::size_t i = 0; i < n_scales; ++i) {
+    std::uint16_t scale;
+    std::memcpy(&scale, raw.data() + shape.layout.scales_at + i * sizeof(scale), sizeof(scale));
+    if ((scale & kUnused) == 0 && scale < 0x8000) continue;
+    return corrupt(vector_place(i / codec::kBlockTokens, i % codec::kBlockTokens) +
+                   "a scale that is no byte");
+  }
+  return {};
+}
+
+Result<void> check_packed(const LayerInfo& layer, const SectionInfo& section, ByteView raw) {
+  const SideInfo& side = side_of(layer, section.side);
+  const PackedLayout layout = packed_layout(layer.shape, side, key_of(section));
+  const auto n_heads = static_cast<std::size_t>(layer.shape.n_kv_heads);
+  for (std::size_t head = 0; head < n_heads; ++head) {
+    const ByteView codes = raw.subspan(head * layout.head_code_bytes, layout.head_code_bytes);
+    if (auto ok = check_head_codes(side, section.side, codes, layout.n_sinks); !ok) {
+      return in_context("head " + std::to_string(head), std::move(ok).error());
+    }
+  }
+  constexpr std::size_t kRowBytes = codec::kBlockTokens * sizeof(std::uint16_t);
+  for (std::size_t row = 0; row < n_heads * layout.n_scale_rows; ++row) {
+    TQC_TRY(check_scale_row(row / layout.n_scale_rows,
+                            raw.subspan(layout.scales_at + row * kRowBytes, kRowBytes),
+                            layout.n_sinks));
+  }
+  TQC_TRY(check_paths(layer, section, raw));
+  return check_dense_rows(layer, side, raw.subspan(layout.sinks_at));
+}
+
+}  // namespace
+
+Result<void> check_values(const LayerInfo& layer, const SectionInfo& section, ByteView raw) {
+  assert(raw.size() == section.raw_bytes);
+  if (section.side == SideName::kArray) return {};
+  if (section.packed) return check_packed(layer, section, raw);
+  return check_dense_rows(layer, side_of(layer, section.side), raw);
+}
+
+}  // namespace tqcache::format

@@ -1,0 +1,34 @@
+#pragma once
+// format/sections/section_compressor.h: the bytes of a section made smaller, and what its row in the section
+// table then says of them.
+//
+// Spec: docs/format.md §4.5, §5 and §6.
+
+#include "tqcache/base/bytes.h"
+#include "tqcache/base/result.h"
+#include "tqcache/format/sections/compression.h"
+#include "tqcache/format/manifest.h"
+
+namespace tqcache::format {
+
+// Threads: any number may use one at once.
+class SectionCompressor {
+ public:
+  // Errors: kInvalidArgument when the level is not 1 to 19.
+  static Result<SectionCompressor> make(Compression method, int zstd_level);
+
+  // Fills in compression, stored size and digests of `section`, whose other fields and layer say
+  // what it is. `compressed` gets the bytes to be stored; it is empty if these are `raw` itself.
+  void prepare(const LayerInfo& layer, ByteView raw, SectionInfo& section, Bytes& compressed) const;
+
+ private:
+  SectionCompressor(Compression method, Compressor zstd);
+  Compression compress(const LayerInfo& layer, const SectionInfo& section, ByteView raw,
+                       Bytes& out) const;
+
+  Compression method_;
+  Compressor zstd_;
+  Compressor planes_;
+};
+
+}  // namespace tqcache::format

@@ -1,0 +1,195 @@
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tqcache/cache/layer.h"
+#include "tqcache/format/dense_sections.h"
+#include "tqcache/interop/hf/hf.h"
+#include "tqcache/interop/hf/hf_schema.h"
+#include "tqcache/interop/plain_json.h"
+#include "tqcache/interop/whole_sides.h"
+#include "tqcache/tensors/printable_name.h"
+
+namespace tqcache::interop {
+namespace {
+
+using format::ArrayInfo;
+using format::LayerInfo;
+using format::Manifest;
+using format::SideName;
+using tensors::NewTensor;
+
+std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
+
+std::string type_name(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return "F32";
+    case Dtype::kF16:
+      return "F16";
+    case Dtype::kBF16:
+      break;
+  }
+  return "BF16";
+}
+
+Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
+
+// A tensor of the file, and what of the cache it holds.
+struct Part {
+  NewTensor tensor;
+  std::size_t layer = 0;
+  SideName side = SideName::kKeys;
+  std::size_t array = 0;  // of kArray
+  bool is_wide = false;   // 32-bit values
+};
+
+// Which tensors a file has, and what its metadata say of the layers.
+class HfPlan {
+ public:
+  Result<void> add_layer(std::size_t number, const LayerInfo& layer, std::int64_t n_tokens) {
+    if (format::is_attention(layer)) return add_full(number, layer, n_tokens);
+    if (format::is_rotating(layer)) return add_sliding(number, layer);
+    return add_linear(number, layer);
+  }
+
+  // Wide values first, so that every tensor stands at a multiple of the size of its values: torch
+  // wants that of memory that it is to use in place.
+  void sort() {
+    std::stable_partition(parts_.begin(), parts_.end(),
+                          [](const Part& part) { return part.is_wide; });
+  }
+  const std::vector<Part>& parts() const { return parts_; }
+
+  Bytes header(const Manifest& manifest) const {
+    std::vector<NewTensor> tensors;
+    if (!manifest.hidden_tokens) {
+      tensors.push_back({std::string(kHfTokens), "I64", {to_u64(manifest.n_tokens())}});
+    }
+    for (const Part& part : parts_) tensors.push_back(part.tensor);
+    return tensors::make_safetensors_header(tensors, metadata(manifest));
+  }
+
+ private:
+  std::map<std::string, std::string> metadata(const Manifest& manifest) const {
+    std::map<std::string, std::string> metadata;
+    const auto set = [&](std::string_view key, std::string text) {
+      metadata.emplace(key, std::move(text));
+    };
+    set(kHfFormatKey, std::string(kHfFormat));
+    set(kHfTokensKey, std::to_string(manifest.n_tokens()));
+    set(kHfLayerTypesKey, types_.dump());
+    if (has_windows_) set(kHfWindowKey, windows_.dump());
+    const std::string& model_type = manifest.identity.architecture;
+    if (!model_type.empty() && is_plain_text(model_type)) set(kHfModelTypeKey, model_type);
+    return metadata;
+  }
+
+  void add_type(std::string_view type, nlohmann::json window = nullptr) {
+    types_.push_back(type);
+    has_windows_ = has_windows_ || !window.is_null();
+    windows_.push_back(std::move(window));
+  }
+
+  void add_part(std::size_t layer, std::string_view name, Dtype dtype,
+                std::vector<std::uint64_t> shape, SideName side, std::size_t array = 0) {
+    parts_.push_back(
+        {{hf_layer_prefix(layer) + std::string(name), type_name(dtype), std::move(shape)},
+         layer,
+         side,
+         array,
+         dtype == Dtype::kF32});
+  }
+
+  Result<void> add_full(std::size_t number, const LayerInfo& layer, std::int64_t n_tokens) {
+    add_type(kHfFull);
+    const std::vector<std::uint64_t> shape = {1, to_u64(layer.shape.n_kv_heads), to_u64(n_tokens),
+                                              to_u64(layer.shape.head_dim)};
+    add_part(number, "key", layer.k.dense_dtype, shape, SideName::kKeys);
+    add_part(number, "value", layer.v.dense_dtype, shape, SideName::kValues);
+    return {};
+  }
+
+  Result<void> add_sliding(std::size_t number, const LayerInfo& layer) {
+    if (layer.keep != 0) {
+      return unsupported("its window keeps " + std::to_string(layer.keep) +
+                         " first tokens, and those of transformers keep none");
+    }
+    // The token that is being computed is in transformers' window too.
+    add_type(kHfSliding, layer.window + 1);
+    std::vector<std::uint64_t> shape = layer.arrays[0].shape;  // and of the other
+    shape.insert(shape.begin(), 1);
+    add_part(number, "key", layer.arrays[0].dtype, shape, SideName::kArray, 0);
+    add_part(number, "value", layer.arrays[1].dtype, shape, SideName::kArray, 1);
+    return {};
+  }
+
+  Result<void> add_linear(std::size_t number, const LayerInfo& layer) {
+    add_type(layer.arrays.empty() ? kHfDummy : kHfLinear);
+    std::set<std::string_view> names;
+    for (std::size_t i = 0; i < layer.arrays.size(); ++i) {
+      const ArrayInfo& array = layer.arrays[i];
+      if (!hf_state_of(array.name)) {
+        return unsupported("array " + tensors::printable_name(array.name) +
+                           ": not a state as transformers has them");
+      }
+      if (!names.insert(array.name).second) {
+        return unsupported("array " + tensors::printable_name(array.name) + ": there twice");
+      }
+      add_part(number, array.name, array.dtype, array.shape, SideName::kArray, i);
+    }
+    return {};
+  }
+
+  std::vector<Part> parts_;
+  nlohmann::json types_ = nlohmann::json::array();
+  nlohmann::json windows_ = nlohmann::json::array();
+  bool has_windows_ = false;
+};
+
+Result<HfPlan> make_plan(const Manifest& manifest) {
+  HfPlan plan;
+  for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
+    auto added = plan.add_layer(i, manifest.layers[i], manifest.n_tokens());
+    if (!added) return in_context("layer " + std::to_string(i), std::move(added).error());
+  }
+  plan.sort();
+  return plan;
+}
+
+Result<void> write_values(const format::SectionSource& cache, const std::vector<Part>& parts,
+                          AtomicFile& file, const Progress& progress) {
+  WholeSides sides(cache, progress);
+  AlignedBytes values;
+  for (const Part& part : parts) {
+    TQC_TRY(part.side == SideName::kArray ? sides.read_array(part.layer, part.array, values)
+                                          : sides.read_side(part.layer, part.side, values));
+    TQC_TRY(file.write(values));
+  }
+  return {};
+}
+
+Result<void> write_tokens(const Manifest& manifest, AtomicFile& file) {
+  if (manifest.hidden_tokens) return {};
+  const std::vector<std::int64_t> ids(manifest.tokens.begin(), manifest.tokens.end());
+  return file.write(object_bytes(ids));
+}
+
+}  // namespace
+
+Result<void> export_hf(const format::SectionSource& cache, const std::filesystem::path& path,
+                       Overwrite overwrite, const Progress& progress) {
+  TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, overwrite));
+  TQC_TRY_ASSIGN(const auto dense, format::DenseSections::make(cache));
+  TQC_TRY_ASSIGN(const HfPlan plan, make_plan(dense.manifest()));
+  TQC_TRY(file.write(plan.header(dense.manifest())));
+  TQC_TRY(write_tokens(dense.manifest(), file));
+  TQC_TRY(write_values(dense, plan.parts(), file, progress));
+  return file.commit();
+}
+
+}  // namespace tqcache::interop

@@ -1,0 +1,327 @@
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tqcache/cache/cache.h"
+#include "tqcache/interop/float_dtype.h"
+#include "tqcache/interop/head_rows.h"
+#include "tqcache/interop/hf/hf.h"
+#include "tqcache/interop/hf/hf_schema.h"
+#include "tqcache/interop/plain_json.h"
+#include "tqcache/tensors/printable_name.h"
+
+namespace tqcache::interop {
+namespace {
+
+using tensors::printable_name;
+using tensors::SafetensorsIndex;
+using tensors::TensorPlace;
+using tensors::TensorType;
+
+constexpr std::size_t kMaxListBytes = 64 << 10;  // of layer_types, of sliding_window
+constexpr std::size_t kTokensAtOnce = 8192;
+
+Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
+
+Result<std::string> metadata_of(const SafetensorsIndex& index, std::string_view key) {
+  const auto found = index.metadata.find(std::string(key));
+  if (found == index.metadata.end()) {
+    return corrupt("metadata " + printable_name(key) + ": missing");
+  }
+  return found->second;
+}
+
+Result<std::int64_t> read_n_tokens(const SafetensorsIndex& index) {
+  TQC_TRY_ASSIGN(const std::string text, metadata_of(index, kHfTokensKey));
+  std::int64_t n = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, failure] = std::from_chars(text.data(), end, n);
+  if (failure == std::errc::result_out_of_range || n > cache::kMaxTokens) {
+    return Error{ErrorCode::kTooLarge, "metadata \"n_tokens\": " + printable_name(text)};
+  }
+  if (failure != std::errc() || stop != end || n < 0) {
+    return corrupt("metadata \"n_tokens\": not a number of tokens");
+  }
+  return n;
+}
+
+Result<nlohmann::json> read_list(const SafetensorsIndex& index, std::string_view key) {
+  const std::string where = "metadata " + printable_name(key);
+  TQC_TRY_ASSIGN(const std::string text, metadata_of(index, key));
+  auto list = parse_plain_json(text, kMaxListBytes, 1);
+  if (!list) return in_context(where, std::move(list).error());
+  if (!list->is_array()) return corrupt(where + ": not a list");
+  return list;
+}
+
+Result<std::vector<std::string>> read_layer_types(const SafetensorsIndex& index) {
+  TQC_TRY_ASSIGN(const nlohmann::json list, read_list(index, kHfLayerTypesKey));
+  if (list.size() > static_cast<std::size_t>(cache::kMaxLayers)) {
+    return Error{ErrorCode::kTooLarge, std::to_string(list.size()) + " layers"};
+  }
+  std::vector<std::string> types;
+  for (const nlohmann::json& type : list) {
+    if (!type.is_string()) return corrupt("metadata \"layer_types\": an entry that is no text");
+    types.push_back(type.get<std::string>());
+  }
+  return types;
+}
+
+// What transformers calls the window of each layer; 0: none.
+Result<std::vector<std::int64_t>> read_windows(const SafetensorsIndex& index,
+                                               const std::vector<std::string>& types) {
+  std::vector<std::int64_t> windows(types.size());
+  if (!std::ranges::count(types, kHfSliding)) return windows;
+  TQC_TRY_ASSIGN(const nlohmann::json list, read_list(index, kHfWindowKey));
+  if (list.size() != types.size()) {
+    return corrupt("metadata \"sliding_window\": " + std::to_string(list.size()) + " entries for " +
+                   std::to_string(types.size()) + " layers");
+  }
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    if (types[i] != kHfSliding) continue;
+    // A window of 1 leaves nothing to be kept, and transformers keeps everything instead.
+    if (!list[i].is_number_unsigned() || list[i].get<std::uint64_t>() < 2) {
+      return corrupt("metadata \"sliding_window\": entry " + std::to_string(i) +
+                     " is no number of at least 2");
+    }
+    if (list[i].get<std::uint64_t>() > std::uint64_t{cache::kMaxTokens} + 1) {
+      return Error{ErrorCode::kTooLarge, "metadata \"sliding_window\": entry " + std::to_string(i)};
+    }
+    windows[i] = list[i].get<std::int64_t>();
+  }
+  return windows;
+}
+
+Result<Dtype> dtype_of(const TensorPlace& place) {
+  if (const auto dtype = float_dtype(place.type)) return *dtype;
+  return unsupported("values of type " + place.type_name);
+}
+
+// Takes the tensors of a file one after another, and knows which ones nobody wanted.
+class HfReader {
+ public:
+  HfReader(std::shared_ptr<const ByteSource> file, SafetensorsIndex index)
+      : file_(std::move(file)), index_(std::move(index)) {}
+
+  const SafetensorsIndex& index() const { return index_; }
+
+  Result<ForeignLayer> read_layer(std::size_t layer, std::string_view type, std::int64_t window) {
+    const std::string prefix = hf_layer_prefix(layer);
+    if (type == kHfFull) return read_full(prefix);
+    if (type == kHfSliding) return read_sliding(prefix, window - 1);
+    if (type == kHfLinear) return read_linear(prefix);
+    if (type == kHfDummy) return ForeignLayer(ForeignArrays{});
+    return unsupported("a layer of type " + printable_name(type));
+  }
+
+  Result<std::optional<std::vector<std::int32_t>>> read_tokens() {
+    const auto place = find(std::string(kHfTokens));
+    if (!place) return std::optional<std::vector<std::int32_t>>();
+    if (place->type != TensorType::kI64) return unsupported("tokens of type " + place->type_name);
+    TQC_TRY(check_token_shape(place->shape));
+    std::vector<std::int32_t> tokens;
+    tokens.reserve(static_cast<std::size_t>(n_tokens));
+    while (tokens.size() < static_cast<std::size_t>(n_tokens)) {
+      TQC_TRY(read_some_tokens(place->offset, tokens));
+    }
+    return std::optional(std::move(tokens));
+  }
+
+  Result<void> check_all_taken() const {
+    for (const auto& [name, place] : index_.tensors) {
+      if (!taken_.contains(name)) {
+        return unsupported("tensor " + printable_name(name) + ": of no layer that is named");
+      }
+    }
+    return {};
+  }
+
+  std::int64_t n_tokens = 0;
+
+ private:
+  struct SidePlace {
+    cache::HeadShape shape;
+    Dtype dtype = Dtype::kF16;
+    std::uint64_t offset = 0;
+  };
+
+  const TensorPlace* find(const std::string& name) {
+    const auto found = index_.tensors.find(name);
+    if (found == index_.tensors.end()) return nullptr;
+    taken_.insert(name);
+    return &found->second;
+  }
+
+  Result<SidePlace> read_side(const std::string& name, std::int64_t n_rows) {
+    const TensorPlace* const place = find(name);
+    if (!place) return corrupt("tensor " + printable_name(name) + ": missing");
+    auto side = side_of(*place, n_rows);
+    if (!side) return in_context("tensor " + printable_name(name), std::move(side).error());
+    return side;
+  }
+
+  static Result<SidePlace> side_of(const TensorPlace& place, std::int64_t n_rows) {
+    TQC_TRY_ASSIGN(const Dtype dtype, dtype_of(place));
+    std::span<const std::uint64_t> shape(place.shape);
+    if (shape.size() == 4) {
+      if (shape[0] != 1) return unsupported("a batch of " + std::to_string(shape[0]));
+      shape = shape.subspan(1);
+    }
+    TQC_TRY_ASSIGN(const cache::HeadShape heads, head_shape_of(shape, n_rows));
+    return SidePlace{heads, dtype, place.offset};
+  }
+
+  struct BothSides {
+    SidePlace k, v;
+  };
+  Result<BothSides> read_both(const std::string& prefix, std::int64_t n_rows) {
+    TQC_TRY_ASSIGN(const SidePlace k, read_side(prefix + "key", n_rows));
+    TQC_TRY_ASSIGN(const SidePlace v, read_side(prefix + "value", n_rows));
+    if (k.shape.n_kv_heads != v.shape.n_kv_heads) {
+      return corrupt(std::to_string(k.shape.n_kv_heads) + " heads of keys and " +
+                     std::to_string(v.shape.n_kv_heads) + " of values");
+    }
+    if (k.shape.head_dim != v.shape.head_dim) {
+      return unsupported("keys of " + std::to_string(k.shape.head_dim) +
+                         " components and values of " + std::to_string(v.shape.head_dim));
+    }
+    return BothSides{k, v};
+  }
+
+  ForeignSide foreign_side(const SidePlace& side) const {
+    return {side.dtype,
+            rows_of(tensor_at(file_, side.offset), side.shape, n_tokens, dtype_size(side.dtype))};
+  }
+
+  ForeignArray foreign_array(std::string name, Dtype dtype, std::vector<std::uint64_t> shape,
+                             std::uint64_t offset) const {
+    return {
+        std::move(name), dtype, std::move(shape),
+        [file = file_, offset](std::span<std::byte> out) { return file->read_at(offset, out); }};
+  }
+
+  Result<ForeignLayer> read_full(const std::string& prefix) {
+    TQC_TRY_ASSIGN(const BothSides sides, read_both(prefix, n_tokens));
+    return ForeignLayer(
+        ForeignAttention{sides.k.shape, foreign_side(sides.k), foreign_side(sides.v)});
+  }
+
+  Result<ForeignLayer> read_sliding(const std::string& prefix, std::int64_t n_kept) {
+    TQC_TRY_ASSIGN(const BothSides sides, read_both(prefix, std::min(n_kept, n_tokens)));
+    ForeignArrays layer;
+    layer.window = cache::Window{sides.k.shape, n_kept, 0};
+    const auto shape = cache::window_array_shape(*layer.window, n_tokens);
+    layer.arrays.push_back(
+        foreign_array(std::string(cache::kWindowKeys), sides.k.dtype, shape, sides.k.offset));
+    layer.arrays.push_back(
+        foreign_array(std::string(cache::kWindowValues), sides.v.dtype, shape, sides.v.offset));
+    return ForeignLayer(std::move(layer));
+  }
+
+  Result<ForeignLayer> read_linear(const std::string& prefix) {
+    std::vector<std::pair<HfState, std::string>> states;
+    for (auto it = index_.tensors.lower_bound(prefix);
+         it != index_.tensors.end() && it->first.starts_with(prefix); ++it) {
+      const auto state = hf_state_of(std::string_view(it->first).substr(prefix.size()));
+      if (state) states.emplace_back(*state, it->first);
+    }
+    std::ranges::sort(states);
+    if (states.empty()) return corrupt("a linear-attention layer without a state");
+    ForeignArrays layer;
+    for (const auto& [state, name] : states) {
+      const TensorPlace& place = *find(name);
+      auto dtype = dtype_of(place);
+      if (!dtype) return in_context("tensor " + printable_name(name), std::move(dtype).error());
+      layer.arrays.push_back(
+          foreign_array(name.substr(prefix.size()), *dtype, place.shape, place.offset));
+    }
+    return ForeignLayer(std::move(layer));
+  }
+
+  Result<void> check_token_shape(std::span<const std::uint64_t> shape) const {
+    if (shape.size() == 2 && shape[0] == 1) shape = shape.subspan(1);
+    if (shape.size() == 1 && shape[0] == static_cast<std::uint64_t>(n_tokens)) return {};
+    return corrupt("tensor \"tokens\": not " + std::to_string(n_tokens) + " ids");
+  }
+
+  Result<void> read_some_tokens(std::uint64_t offset, std::vector<std::int32_t>& tokens) const {
+    std::array<std::int64_t, kTokensAtOnce> ids;
+    const std::size_t n =
+        std::min(kTokensAtOnce, static_cast<std::size_t>(n_tokens) - tokens.size());
+    TQC_TRY(file_->read_at(offset + tokens.size() * sizeof(std::int64_t),
+                           std::as_writable_bytes(std::span(ids).first(n))));
+    for (const std::int64_t id : std::span(ids).first(n)) {
+      if (id < 0 || id > std::numeric_limits<std::int32_t>::max()) {
+        return corrupt("token " + std::to_string(tokens.size()) + ": id " + std::to_string(id));
+      }
+      tokens.push_back(static_cast<std::int32_t>(id));
+    }
+    return {};
+  }
+
+  std::shared_ptr<const ByteSource> file_;
+  SafetensorsIndex index_;
+  std::set<std::string, std::less<>> taken_;
+};
+
+std::string text_or_none(const SafetensorsIndex& index, std::string_view key) {
+  const auto found = index.metadata.find(std::string(key));
+  return found == index.metadata.end() ? std::string() : found->second;
+}
+
+// Only texts that can be shown: a name is of use to nobody otherwise.
+void describe(const SafetensorsIndex& index, ForeignCache& cache) {
+  cache.identity.source_format = "transformers";
+  const std::string model_type = text_or_none(index, kHfModelTypeKey);
+  if (is_plain_text(model_type)) cache.identity.architecture = model_type;
+  cache.facts.emplace_back("schema", kHfFormat);
+  for (const std::string_view key : {kHfVersionKey, kHfModelTypeKey}) {
+    const std::string text = text_or_none(index, key);
+    if (!text.empty() && is_plain_text(text)) cache.facts.emplace_back(key, text.substr(0, 256));
+  }
+  if (index.metadata.contains(std::string(kHfConfigKey))) {
+    cache.losses.emplace_back("the config of the model is not kept");
+  }
+}
+
+Result<void> read_layers(HfReader& reader, ForeignCache& cache) {
+  TQC_TRY_ASSIGN(const std::vector<std::string> types, read_layer_types(reader.index()));
+  TQC_TRY_ASSIGN(const std::vector<std::int64_t> windows, read_windows(reader.index(), types));
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    auto layer = reader.read_layer(i, types[i], windows[i]);
+    if (!layer) return in_context("layer " + std::to_string(i), std::move(layer).error());
+    cache.layers.push_back(std::move(layer).value());
+  }
+  return {};
+}
+
+}  // namespace
+
+bool is_hf(const SafetensorsIndex& index) { return text_or_none(index, kHfFormatKey) == kHfFormat; }
+
+Result<ForeignCache> import_hf(std::shared_ptr<const ByteSource> file) {
+  TQC_TRY_ASSIGN(SafetensorsIndex index, tensors::index_safetensors(*file));
+  if (!is_hf(index)) {
+    const std::string format = text_or_none(index, kHfFormatKey);
+    return unsupported(format.starts_with(kHfFormatPrefix)
+                           ? "format " + printable_name(format) + " is newer than this reader"
+                           : "not of the schema " + std::string(kHfFormat));
+  }
+  HfReader reader(std::move(file), std::move(index));
+  TQC_TRY_ASSIGN(reader.n_tokens, read_n_tokens(reader.index()));
+  ForeignCache cache;
+  cache.n_tokens = reader.n_tokens;
+  TQC_TRY(read_layers(reader, cache));
+  TQC_TRY_ASSIGN(cache.tokens, reader.read_tokens());
+  TQC_TRY(reader.check_all_taken());
+  describe(reader.index(), cache);
+  return cache;
+}
+
+}  // namespace tqcache::interop

@@ -1,0 +1,47 @@
+#pragma once
+// interop/hf/hf_schema.h: the words of the schema "tqcache-hf-1" (docs/interop.md, "Hugging Face").
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tqcache::interop {
+
+inline constexpr std::string_view kHfFormat = "tqcache-hf-1";
+inline constexpr std::string_view kHfFormatPrefix = "tqcache-hf-";
+
+// Keys of the metadata.
+inline constexpr std::string_view kHfFormatKey = "format";
+inline constexpr std::string_view kHfTokensKey = "n_tokens";
+inline constexpr std::string_view kHfLayerTypesKey = "layer_types";
+inline constexpr std::string_view kHfWindowKey = "sliding_window";
+inline constexpr std::string_view kHfModelTypeKey = "model_type";
+inline constexpr std::string_view kHfVersionKey = "transformers_version";
+inline constexpr std::string_view kHfConfigKey = "config";
+
+// What a layer is; but for "dummy", words of the configs of transformers.
+inline constexpr std::string_view kHfFull = "full_attention";
+inline constexpr std::string_view kHfSliding = "sliding_attention";
+inline constexpr std::string_view kHfLinear = "linear_attention";
+inline constexpr std::string_view kHfDummy = "dummy";
+
+inline constexpr std::string_view kHfTokens = "tokens";
+inline constexpr std::string_view kHfConvStates = "conv_states.";
+inline constexpr std::string_view kHfRecurrentStates = "recurrent_states.";
+
+// "model.layers.3."
+inline std::string hf_layer_prefix(std::size_t layer) {
+  return "model.layers." + std::to_string(layer) + ".";
+}
+
+// The number behind "conv_states." or "recurrent_states.", and which of the two it is.
+struct HfState {
+  bool is_recurrent = false;
+  std::size_t number = 0;
+  auto operator<=>(const HfState&) const = default;
+};
+// Nothing: not the name of a state.
+std::optional<HfState> hf_state_of(std::string_view name);
+
+}  // namespace tqcache::interop

@@ -1,0 +1,286 @@
+#include "tqcache/interop/llama/llama_geometry.h"
+
+#include <iterator>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "tqcache/cache/cache.h"
+#include "tqcache/interop/llama/llama_architectures.h"
+#include "tqcache/tensors/printable_name.h"
+
+namespace tqcache::interop {
+namespace {
+
+using tensors::Gguf;
+
+constexpr std::int64_t kMaxHeads = 4096;          // query heads, as model/config.cpp has it
+constexpr std::int64_t kMaxEmbedding = 1 << 20;   // eight times what the decoder would run
+constexpr std::int64_t kMaxStateWidth = 1 << 20;  // any of the numbers under "ssm."
+constexpr std::int64_t kMaxConvolution = 64;      // ssm.conv_kernel; 4 in all models there are
+constexpr std::int64_t kDefaultFullInterval = 4;  // llama.cpp's, where the key is absent
+
+Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
+
+std::string layer_name(std::size_t layer) { return "layer " + std::to_string(layer); }
+
+struct Range {
+  std::int64_t min;
+  std::int64_t max;
+};
+
+// Reads the keys of one architecture, and holds each number against its bounds.
+class Keys {
+ public:
+  Keys(const Gguf& file, const std::string& architecture)
+      : file_(file), prefix_(architecture + ".") {}
+
+  bool has(const char* name) const { return file_.has(prefix_ + name); }
+
+  Result<std::int64_t> get(const char* name, Range range) const {
+    TQC_TRY_ASSIGN(const std::int64_t value, file_.get_int(prefix_ + name));
+    TQC_TRY(check(name, value, range));
+    return value;
+  }
+  Result<std::int64_t> get_or(const char* name, Range range, std::int64_t fallback) const {
+    return has(name) ? get(name, range) : fallback;
+  }
+
+  // One number for all layers, or a list with one of each.
+  Result<std::vector<std::int64_t>> get_each(const char* name, Range range,
+                                             std::size_t n_layers) const {
+    if (!has_kind<std::vector<std::int64_t>>(name)) {
+      TQC_TRY_ASSIGN(const std::int64_t value, get(name, range));
+      return std::vector<std::int64_t>(n_layers, value);
+    }
+    TQC_TRY_ASSIGN(const auto* values, file_.get_ints(prefix_ + name));
+    TQC_TRY(check_length(name, values->size(), n_layers));
+    for (const std::int64_t value : *values) TQC_TRY(check(name, value, range));
+    return *values;
+  }
+
+  // A truth for each layer; nothing when the key is absent or of another kind.
+  Result<std::optional<std::vector<bool>>> get_flags(const char* name, std::size_t n_layers) const {
+    if (!has_kind<std::vector<bool>>(name)) return std::optional<std::vector<bool>>();
+    const auto& flags = std::get<std::vector<bool>>(file_.metadata.at(prefix_ + name));
+    TQC_TRY(check_length(name, flags.size(), n_layers));
+    return std::optional(flags);
+  }
+
+  template <class Kind>
+  bool has_kind(const char* name) const {
+    const auto found = file_.metadata.find(prefix_ + name);
+    return found != file_.metadata.end() && std::holds_alternative<Kind>(found->second);
+  }
+
+  Error refuse(const char* name, std::string_view what) const {
+    return unsupported(place(name) + std::string(what));
+  }
+
+ private:
+  std::string place(const char* name) const { return "key \"" + prefix_ + name + "\": "; }
+
+  Result<void> check(const char* name, std::int64_t value, Range range) const {
+    if (value < range.min) return corrupt(place(name) + std::to_string(value));
+    if (value <= range.max) return {};
+    return Error{ErrorCode::kTooLarge,
+                 place(name) + std::to_string(value) + " is above " + std::to_string(range.max)};
+  }
+  Result<void> check_length(const char* name, std::size_t length, std::size_t n_layers) const {
+    if (length == n_layers) return {};
+    return corrupt(place(name) + std::to_string(length) + " values for " +
+                   std::to_string(n_layers) + " layers");
+  }
+
+  const Gguf& file_;
+  std::string prefix_;
+};
+
+Result<const LlamaArchitecture*> find_architecture(const std::string& name) {
+  const LlamaArchitecture* found = find_llama_architecture(name);
+  if (found == nullptr) {
+    return unsupported("architecture " + tensors::printable_name(name) +
+                       ": what its layers keep is not known here");
+  }
+  if (found->rope == LlamaRope::kPairsNotKnown) {
+    return unsupported("architecture " + tensors::printable_name(name) +
+                       ": its keys' order of components is not known here");
+  }
+  return found;
+}
+
+// More than one key and one value a token, or less: nothing that a cache of ours could hold.
+Result<void> refuse_other_attention(const Keys& keys) {
+  if (keys.has("attention.kv_lora_rank")) {
+    return keys.refuse("attention.kv_lora_rank", "multi-head latent attention");
+  }
+  if (keys.has("attention.shared_kv_layers")) {
+    return keys.refuse("attention.shared_kv_layers", "layers that share keys and values");
+  }
+  for (const char* name : {"attention.key_length_swa", "attention.value_length_swa"}) {
+    if (keys.has(name)) return keys.refuse(name, "head vectors of two sizes");
+  }
+  return {};
+}
+
+// Layers of multi-token prediction stand last, and are no part of the cache.
+Result<void> drop_extra_layers(const Keys& keys, LlamaGeometry& geometry) {
+  TQC_TRY_ASSIGN(const std::int64_t extra,
+                 keys.get_or("nextn_predict_layers", {0, cache::kMaxLayers}, 0));
+  const std::int64_t n_layers = std::ssize(geometry.layers) - extra;
+  if (n_layers < 1) {
+    return corrupt(std::to_string(extra) + " of " + std::to_string(geometry.layers.size()) +
+                   " layers are for multi-token prediction");
+  }
+  geometry.layers.resize(static_cast<std::size_t>(n_layers));
+  return {};
+}
+
+struct HeadDims {
+  std::int64_t k;
+  std::int64_t v;
+};
+
+Result<HeadDims> read_head_dims(const Keys& keys, std::int64_t n_heads) {
+  constexpr Range kRange = {1, cache::kMaxHeadDim};
+  std::int64_t fallback = 0;
+  if (!keys.has("attention.key_length") || !keys.has("attention.value_length")) {
+    TQC_TRY_ASSIGN(const std::int64_t width, keys.get("embedding_length", {1, kMaxEmbedding}));
+    if (n_heads > 0) fallback = width / n_heads;
+    if (fallback < kRange.min || fallback > kRange.max) {
+      return corrupt("head_dim: " + std::to_string(width) + " components for " +
+                     std::to_string(n_heads) + " heads");
+    }
+  }
+  HeadDims dims{};
+  TQC_TRY_ASSIGN(dims.k, keys.get_or("attention.key_length", kRange, fallback));
+  TQC_TRY_ASSIGN(dims.v, keys.get_or("attention.value_length", kRange, fallback));
+  return dims;
+}
+
+Result<void> read_attention(const Keys& keys, LlamaGeometry& geometry) {
+  const std::size_t n_layers = geometry.layers.size();
+  TQC_TRY_ASSIGN(const auto n_heads,
+                 keys.get_each("attention.head_count", {0, kMaxHeads}, n_layers));
+  auto n_kv_heads = n_heads;
+  if (keys.has("attention.head_count_kv")) {
+    TQC_TRY_ASSIGN(n_kv_heads,
+                   keys.get_each("attention.head_count_kv", {0, cache::kMaxKvHeads}, n_layers));
+  }
+  TQC_TRY_ASSIGN(const HeadDims dims, read_head_dims(keys, n_heads.front()));
+  for (std::size_t i = 0; i < n_layers; ++i) {
+    geometry.layers[i].n_kv_heads = n_kv_heads[i];
+    geometry.layers[i].k_head_dim = dims.k;
+    geometry.layers[i].v_head_dim = dims.v;
+  }
+  return {};
+}
+
+Result<void> read_rope(const Keys& keys, LlamaRope rope, LlamaGeometry& geometry) {
+  const std::int64_t head_dim = geometry.layers.front().k_head_dim;
+  TQC_TRY_ASSIGN(geometry.n_rot,
+                 keys.get_or("rope.dimension_count", {1, cache::kMaxHeadDim}, head_dim));
+  if (geometry.n_rot > head_dim || geometry.n_rot % 2 != 0) {
+    return corrupt("RoPE turns " + std::to_string(geometry.n_rot) + " of " +
+                   std::to_string(head_dim) + " components");
+  }
+  geometry.interleaved_keys = rope == LlamaRope::kPairs;
+  geometry.has_positions_2d = rope == LlamaRope::kHalfSplitWith2d;
+  return {};
+}
+
+constexpr const char* kWindowPattern = "attention.sliding_window_pattern";
+
+// Which layers have a window: as the file's list says, or all but the last of each period.
+Result<std::vector<bool>> read_window_layers(const Keys& keys, std::int64_t period,
+                                             std::size_t n_layers) {
+  TQC_TRY_ASSIGN(auto flags, keys.get_flags(kWindowPattern, n_layers));
+  if (flags) return *std::move(flags);
+  TQC_TRY_ASSIGN(const auto n, keys.get_or(kWindowPattern, {0, cache::kMaxLayers}, period));
+  std::vector<bool> has_window(n_layers, true);
+  for (std::size_t i = 0; n > 0 && i < n_layers; ++i) {
+    has_window[i] = static_cast<std::int64_t>(i) % n < n - 1;
+  }
+  return has_window;
+}
+
+Result<void> read_windows(const Keys& keys, const LlamaWindows& windows, LlamaGeometry& geometry) {
+  if (windows.period == 0) return {};
+  TQC_TRY_ASSIGN(
+      const std::int64_t window,
+      keys.get_or("attention.sliding_window", {0, cache::kMaxTokens}, windows.default_window));
+  if (window == 0) return {};
+  TQC_TRY_ASSIGN(const auto has_window,
+                 read_window_layers(keys, windows.period, geometry.layers.size()));
+  for (std::size_t i = 0; i < geometry.layers.size(); ++i) {
+    if (!has_window[i]) continue;
+    geometry.layers[i].kind = LlamaLayerKind::kSlidingWindow;
+    geometry.window = window;
+  }
+  return {};
+}
+
+struct StateSizes {
+  std::uint64_t r_values;
+  std::uint64_t s_values;
+};
+
+// R: the last inputs of the convolution. S: the matrices of the delta rule.
+Result<StateSizes> read_state_sizes(const Keys& keys) {
+  constexpr Range kRange = {1, kMaxStateWidth};
+  TQC_TRY_ASSIGN(const auto kernel, keys.get("ssm.conv_kernel", {1, kMaxConvolution}));
+  TQC_TRY_ASSIGN(const auto inner, keys.get("ssm.inner_size", kRange));
+  TQC_TRY_ASSIGN(const auto state, keys.get("ssm.state_size", kRange));
+  TQC_TRY_ASSIGN(const auto groups, keys.get("ssm.group_count", kRange));
+  return StateSizes{static_cast<std::uint64_t>((kernel - 1) * (inner + 2 * groups * state)),
+                    static_cast<std::uint64_t>(state * inner)};
+}
+
+// All but the last of each interval are recurrent.
+Result<void> read_recurrent_layers(const Keys& keys, LlamaGeometry& geometry) {
+  TQC_TRY_ASSIGN(const auto interval, keys.get_or("full_attention_interval", {1, cache::kMaxLayers},
+                                                  kDefaultFullInterval));
+  TQC_TRY_ASSIGN(const StateSizes sizes, read_state_sizes(keys));
+  for (std::size_t i = 0; i < geometry.layers.size(); ++i) {
+    if ((static_cast<std::int64_t>(i) + 1) % interval == 0) continue;
+    geometry.layers[i] = LlamaLayer{
+        .kind = LlamaLayerKind::kRecurrent, .r_values = sizes.r_values, .s_values = sizes.s_values};
+  }
+  return {};
+}
+
+Result<void> check_kv_heads(const LlamaGeometry& geometry) {
+  for (std::size_t i = 0; i < geometry.layers.size(); ++i) {
+    const LlamaLayer& layer = geometry.layers[i];
+    if (layer.kind == LlamaLayerKind::kRecurrent) continue;
+    if (layer.n_kv_heads == 0) return unsupported(layer_name(i) + ": no kv heads");
+    if (layer.n_kv_heads > cache::kMaxKvHeads) {
+      return Error{ErrorCode::kTooLarge,
+                   layer_name(i) + ": " + std::to_string(layer.n_kv_heads) + " kv heads"};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<LlamaGeometry> read_llama_geometry(const Gguf& model) {
+  LlamaGeometry geometry;
+  TQC_TRY_ASSIGN(geometry.architecture, model.get_string("general.architecture"));
+  const Keys keys(model, geometry.architecture);
+  TQC_TRY(refuse_other_attention(keys));
+  TQC_TRY_ASSIGN(const LlamaArchitecture* architecture, find_architecture(geometry.architecture));
+  TQC_TRY_ASSIGN(const auto n_layers, keys.get("block_count", {1, cache::kMaxLayers}));
+  geometry.layers.resize(static_cast<std::size_t>(n_layers));
+  TQC_TRY(read_attention(keys, geometry));
+  TQC_TRY(read_rope(keys, architecture->rope, geometry));
+  TQC_TRY(read_windows(keys, architecture->windows, geometry));
+  if (architecture->has_recurrent_layers) TQC_TRY(read_recurrent_layers(keys, geometry));
+  TQC_TRY(drop_extra_layers(keys, geometry));
+  TQC_TRY(check_kv_heads(geometry));
+  return geometry;
+}
+
+}  // namespace tqcache::interop

@@ -1,0 +1,332 @@
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tqcache/cache/cache.h"
+#include "tqcache/interop/llama/llama_cells.h"
+#include "tqcache/interop/llama/llama_envelope.h"
+#include "tqcache/interop/llama/llama_search.h"
+#include "tqcache/interop/llama/llama_side.h"
+#include "tqcache/interop/llama/llama_state.h"
+
+namespace tqcache::interop {
+namespace {
+
+// Of values that stand transposed, what may be kept between two token blocks, of all layers.
+constexpr std::uint64_t kTransposedBytes = std::uint64_t{128} << 20;
+
+using Order = std::shared_ptr<const std::vector<std::uint32_t>>;
+
+Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
+Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+
+Result<void> check_layer(const LlamaGeometry& model, const LlamaLayer& layer) {
+  if (layer.kind == LlamaLayerKind::kRecurrent) return {};
+  if (layer.k_head_dim != layer.v_head_dim) {
+    return unsupported("keys of " + std::to_string(layer.k_head_dim) +
+                       " components and values of " + std::to_string(layer.v_head_dim));
+  }
+  TQC_TRY(cache::validate_shape({layer.n_kv_heads, layer.k_head_dim}));
+  const bool has_pairs =
+      model.n_rot >= 0 && model.n_rot <= layer.k_head_dim && model.n_rot % 2 == 0;
+  if (has_pairs || !model.interleaved_keys) return {};
+  return unsupported("RoPE of " + std::to_string(model.n_rot) + " components in heads of " +
+                     std::to_string(layer.k_head_dim));
+}
+
+Result<void> check_model(const LlamaGeometry& model) {
+  if (model.layers.size() > static_cast<std::size_t>(cache::kMaxLayers)) {
+    return Error{ErrorCode::kTooLarge, std::to_string(model.layers.size()) + " layers"};
+  }
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    auto done = check_layer(model, model.layers[i]);
+    if (!done) return in_context("layer " + std::to_string(i), std::move(done).error());
+  }
+  return {};
+}
+
+Result<void> check_options(const LlamaImport& options) {
+  std::string_view names = options.turbo_layout;
+  while (!names.empty()) {
+    const std::size_t end = std::min(names.find(','), names.size());
+    if (find_llama_turbo(names.substr(0, end)) == nullptr) {
+      return Error{ErrorCode::kInvalidArgument, "no such layout: " + options.turbo_layout};
+    }
+    names.remove_prefix(std::min(end + 1, names.size()));
+  }
+  return {};
+}
+
+std::int64_t n_cells(const LlamaCells& cells) { return std::ssize(cells.positions); }
+
+// Makes the cache of a file whose places are known.
+class Import {
+ public:
+  Import(std::shared_ptr<const ByteSource> file, const LlamaGeometry& model,
+         const LlamaImport& options, const LlamaBody& body)
+      : file_(std::move(file)), model_(model), options_(options), body_(body) {}
+
+  Result<LlamaImported> run(const LlamaTokens& tokens) {
+    TQC_TRY_ASSIGN(imported_.cache.n_tokens, count_tokens());
+    TQC_TRY(set_tokens(tokens));
+    imported_.cache.identity.source_format = "llama.cpp";
+    imported_.rotation_is_stated = body_.profile.has_rotations;
+    imported_.cache.layers.resize(model_.layers.size());
+    count_transposed();
+    for (const LlamaAttentionSection& section : body_.attention) TQC_TRY(add_attention(section));
+    if (body_.recurrent) TQC_TRY(add_recurrent(*body_.recurrent));
+    note_losses();
+    return std::move(imported_);
+  }
+
+ private:
+  // The first section has a cell for each token; without attention, the one cell has the last.
+  Result<std::int64_t> count_tokens() const {
+    std::int64_t n = 0;
+    if (!body_.attention.empty()) {
+      n = n_cells(body_.attention.front().cells);
+    } else if (body_.recurrent && n_cells(body_.recurrent->cells) > 0) {
+      n = std::int64_t{body_.recurrent->cells.positions.front()} + 1;
+    }
+    if (n == 0) return unsupported("a state without cells");
+    if (n <= cache::kMaxTokens) return n;
+    return Error{ErrorCode::kTooLarge, std::to_string(n) + " tokens"};
+  }
+
+  // The token taken last may still be on its way into the cache.
+  Result<void> set_tokens(const LlamaTokens& tokens) {
+    std::vector<std::int32_t> ids = tokens.ids;
+    const std::int64_t n = imported_.cache.n_tokens;
+    if (std::ssize(ids) != n && std::ssize(ids) != n + 1) {
+      return corrupt(std::to_string(ids.size()) + " tokens in the list and " + std::to_string(n) +
+                     " in the cells");
+    }
+    if (std::ssize(ids) == n + 1) {
+      imported_.next_token = ids.back();
+      ids.pop_back();
+    }
+    imported_.cache.tokens = std::move(ids);
+    return {};
+  }
+
+  void count_transposed() {
+    for (const LlamaAttentionSection& section : body_.attention) {
+      n_transposed_ += static_cast<std::uint64_t>(
+          std::ranges::count_if(section.v, [](const LlamaRows& v) { return v.is_transposed; }));
+    }
+  }
+
+  // --- attention
+
+  Result<void> add_attention(const LlamaAttentionSection& section) {
+    Order whole;
+    for (std::size_t i = 0; i < section.layers.size(); ++i) {
+      const std::size_t layer = section.layers[i];
+      const bool has_window = model_.layers[layer].kind == LlamaLayerKind::kSlidingWindow;
+      if (has_window) {
+        TQC_TRY(add_window(section, i));
+        continue;
+      }
+      if (!whole) {
+        TQC_TRY_ASSIGN(whole, order_of(section, 0));
+      }
+      imported_.cache.layers[layer] = ForeignAttention{
+          shape_of(layer), side_of(section, i, true, whole), side_of(section, i, false, whole)};
+    }
+    return {};
+  }
+
+  // Of the tokens from `first` on.
+  Result<Order> order_of(const LlamaAttentionSection& section, std::int64_t first) const {
+    TQC_TRY_ASSIGN(auto order,
+                   order_llama_cells(section.cells, first, imported_.cache.n_tokens - first));
+    return Order(std::make_shared<const std::vector<std::uint32_t>>(std::move(order)));
+  }
+
+  cache::HeadShape shape_of(std::size_t layer) const {
+    return {model_.layers[layer].n_kv_heads, model_.layers[layer].k_head_dim};
+  }
+
+  ForeignSide side_of(const LlamaAttentionSection& section, std::size_t i, bool is_key,
+                      const Order& order) {
+    LlamaSide side;
+    side.file = file_;
+    side.buffers = buffers_;
+    side.rows = is_key ? section.k[i] : section.v[i];
+    side.n_cells = section.cells.positions.size();
+    side.cells = order;
+    side.shape = shape_of(section.layers[i]);
+    if (is_key && model_.interleaved_keys) side.n_rot = model_.n_rot;
+    side.rotation = rotation_of(side, is_key);
+    if (side.rows.is_transposed) side.transposed_bytes = kTransposedBytes / n_transposed_;
+    note_type(side.rows, is_key ? key_types_ : value_types_);
+    const Dtype dtype = dense_dtype(side.rows.format);
+    return {dtype, read_llama_side(std::move(side))};
+  }
+
+  // Rows of the fork's types have a rotation of their own.
+  std::int64_t rotation_of(const LlamaSide& side, bool is_key) {
+    const LlamaRowType* plain = side.rows.format.plain;
+    if (plain != nullptr && plain->dense) return 0;
+    imported_.cache.is_quantized = true;
+    if (plain == nullptr) return 0;
+    imported_.may_be_rotated = true;
+    if (side.rows.rotation) return *side.rows.rotation;
+    if (options_.rotation == LlamaRotation::kOff) return 0;
+    const std::int64_t head_dim = side.shape.head_dim;
+    return is_key ? key_rotation_size(head_dim) : value_rotation_size(head_dim);
+  }
+
+  static void note_type(const LlamaRows& rows, std::vector<std::string>& types) {
+    std::string name(rows.format.name());
+    if (rows.is_transposed) name += " transposed";
+    if (std::ranges::count(types, name) == 0) types.push_back(std::move(name));
+  }
+
+  // --- windows
+
+  // The newest tokens, as many as the window has. Older ones are seen by no token to come.
+  Result<void> add_window(const LlamaAttentionSection& section, std::size_t i) {
+    const std::size_t layer = section.layers[i];
+    const cache::Window window{shape_of(layer), model_.window, 0};
+    TQC_TRY(cache::validate_window(window));
+    const std::int64_t n_tokens = imported_.cache.n_tokens;
+    const std::int64_t n = cache::window_tokens(window, n_tokens);
+    auto order = order_of(section, n_tokens - n);
+    if (!order) {
+      return in_context("layer " + std::to_string(layer) + ", a window of " +
+                            std::to_string(model_.window) + " tokens",
+                        std::move(order).error());
+    }
+    if (n_cells(section.cells) > n) has_older_cells_ = true;
+    ForeignArrays arrays;
+    arrays.window = window;
+    for (const bool is_key : {true, false}) {
+      const std::string_view name = is_key ? cache::kWindowKeys : cache::kWindowValues;
+      const ForeignSide side = side_of(section, i, is_key, *order);
+      arrays.arrays.push_back({std::string(name), side.dtype,
+                               cache::window_array_shape(window, n_tokens),
+                               whole_of(side, window.shape, n)});
+    }
+    imported_.cache.layers[layer] = std::move(arrays);
+    return {};
+  }
+
+  // Token block by token block into [n_kv_heads, n, head_dim].
+  static ReadArray whole_of(const ForeignSide& side, cache::HeadShape shape, std::int64_t n) {
+    const auto row = static_cast<std::size_t>(shape.head_dim) * dtype_size(side.dtype);
+    return [read = side.read, shape, n, row](std::span<std::byte> out) -> Result<void> {
+      const auto n_heads = static_cast<std::size_t>(shape.n_kv_heads);
+      AlignedBytes block;
+      for (std::int64_t first = 0; first < n; first += cache::kTokenBlock) {
+        const std::int64_t count = std::min(cache::kTokenBlock, n - first);
+        const std::size_t head_bytes = static_cast<std::size_t>(count) * row;
+        block.resize(n_heads * head_bytes);
+        TQC_TRY(read(first, count, block));
+        for (std::size_t head = 0; head < n_heads; ++head) {
+          const std::size_t to =
+              (head * static_cast<std::size_t>(n) + static_cast<std::size_t>(first)) * row;
+          std::ranges::copy(std::span(block).subspan(head * head_bytes, head_bytes),
+                            out.subspan(to).begin());
+        }
+      }
+      return {};
+    };
+  }
+
+  // --- state without attention
+
+  Result<void> add_recurrent(const LlamaRecurrentSection& section) {
+    const LlamaCells& cells = section.cells;
+    if (n_cells(cells) != 1 || cells.has_several_sequences) {
+      return unsupported("recurrent state of " + std::to_string(n_cells(cells)) + " cells");
+    }
+    if (std::int64_t{cells.positions.front()} + 1 != imported_.cache.n_tokens) {
+      return unsupported("recurrent state at position " + std::to_string(cells.positions.front()) +
+                         " of " + std::to_string(imported_.cache.n_tokens) + " tokens");
+    }
+    for (std::size_t i = 0; i < section.layers.size(); ++i) {
+      const LlamaLayer& layer = model_.layers[section.layers[i]];
+      ForeignArrays arrays;
+      if (layer.r_values > 0) arrays.arrays.push_back(array_of("r", layer.r_values, section.r[i]));
+      if (layer.s_values > 0) arrays.arrays.push_back(array_of("s", layer.s_values, section.s[i]));
+      imported_.cache.layers[section.layers[i]] = std::move(arrays);
+    }
+    return {};
+  }
+
+  ForeignArray array_of(std::string name, std::uint64_t n_values, std::uint64_t offset) const {
+    ReadArray read = [file = file_, offset](std::span<std::byte> out) {
+      return file->read_at(offset, out);
+    };
+    return {std::move(name), Dtype::kF32, {n_values}, std::move(read)};
+  }
+
+  // --- for people
+
+  static std::string joined(const std::vector<std::string>& names) {
+    std::string all;
+    for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+    return all;
+  }
+
+  void note_losses() {
+    auto& facts = imported_.cache.facts;
+    facts.emplace_back("layout", body_.profile.words);
+    if (!key_types_.empty()) facts.emplace_back("keys", joined(key_types_));
+    if (!value_types_.empty()) facts.emplace_back("values", joined(value_types_));
+    facts.emplace_back("cells", std::to_string(imported_.cache.n_tokens));
+    auto& losses = imported_.cache.losses;
+    if (body_.profile.outputs == LlamaOutputs::kRngAndOutputs) {
+      losses.emplace_back("The state of the sampler is left out.");
+    }
+    if (body_.profile.outputs != LlamaOutputs::kNone) {
+      losses.emplace_back("Logits and embeddings of the last batch are left out.");
+    }
+    if (body_.has_checkpoints) losses.emplace_back("Context checkpoints are left out.");
+    if (has_older_cells_) {
+      losses.emplace_back(
+          "Tokens of sliding-window layers that are behind the window are left out.");
+    }
+  }
+
+  std::shared_ptr<const ByteSource> file_;
+  const LlamaGeometry& model_;
+  const LlamaImport& options_;
+  const LlamaBody& body_;
+  LlamaImported imported_;
+  std::shared_ptr<LlamaBuffers> buffers_ = std::make_shared<LlamaBuffers>();
+  std::uint64_t n_transposed_ = 0;
+  std::vector<std::string> key_types_, value_types_;
+  bool has_older_cells_ = false;
+};
+
+std::string file_words(const LlamaEnvelope& envelope, const LlamaTokens& tokens) {
+  std::string words = envelope.kind == LlamaFile::kSession ? "session" : "sequence";
+  words += ", version " + std::to_string(envelope.version);
+  if (tokens.is_wrapped) words += ", of llama-server";
+  return words;
+}
+
+}  // namespace
+
+Result<LlamaImported> import_llama_state(std::shared_ptr<const ByteSource> file,
+                                         const LlamaGeometry& model, const LlamaImport& options) {
+  TQC_TRY(check_options(options));
+  TQC_TRY(check_model(model));
+  TQC_TRY_ASSIGN(const auto envelope, read_llama_envelope(*file));
+  if (!envelope) return corrupt("not a state file of llama.cpp");
+  TQC_TRY(check_llama_version(envelope->kind, envelope->version));
+  TQC_TRY_ASSIGN(const LlamaTokens tokens, read_llama_tokens(*file, *envelope));
+  const LlamaParse parse{*file, tokens.end, envelope->kind, model, options};
+  TQC_TRY_ASSIGN(const LlamaBody body, find_llama_body(parse, envelope->version));
+  TQC_TRY_ASSIGN(LlamaImported imported, Import(file, model, options, body).run(tokens));
+  auto& facts = imported.cache.facts;
+  facts.insert(facts.begin(), {"llama.cpp", file_words(*envelope, tokens)});
+  return imported;
+}
+
+}  // namespace tqcache::interop

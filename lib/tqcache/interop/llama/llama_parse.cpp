@@ -1,0 +1,379 @@
+#include "tqcache/interop/llama/llama_parse.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "tqcache/base/shape.h"
+#include "tqcache/cache/cache.h"
+#include "tqcache/interop/llama/llama_cursor.h"
+#include "tqcache/tensors/printable_name.h"
+
+namespace tqcache::interop {
+namespace {
+
+using tensors::printable_name;
+
+constexpr std::uint32_t kMaxNameBytes = 256;
+constexpr std::uint32_t kMaxRngBytes = 64 * 1024;
+constexpr std::uint32_t kMaxStreams = 256;
+constexpr std::uint32_t kMaxLayers = cache::kMaxLayers;
+constexpr std::uint32_t kForkTypesFrom = 41, kForkTypesTo = 44;
+constexpr std::uint32_t kCheckpointsMagic = 0x504b4353;  // "SCKP"
+constexpr std::uint32_t kMaxCheckpoints = 1024;
+
+Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+Error mismatch(std::string message) { return {ErrorCode::kMismatch, std::move(message)}; }
+std::string text(std::uint64_t n) { return std::to_string(n); }
+
+std::string place_of(std::size_t layer, std::string_view side) {
+  return "layer " + std::to_string(layer) + " " + std::string(side);
+}
+
+// Of the layouts that `names`, separated by commas, allows, the one whose rows have this size.
+const LlamaTurbo* turbo_of(std::string_view names, const LlamaLayer& layer, std::int64_t head_dim,
+                           std::uint64_t row) {
+  while (!names.empty()) {
+    const std::size_t end = std::min(names.find(','), names.size());
+    const LlamaTurbo* turbo = find_llama_turbo(names.substr(0, end));
+    if (turbo != nullptr && turbo_row_bytes(*turbo, layer.n_kv_heads, head_dim) == row) {
+      return turbo;
+    }
+    names.remove_prefix(std::min(end + 1, names.size()));
+  }
+  return nullptr;
+}
+
+class Parser {
+ public:
+  Parser(const LlamaParse& parse, const LlamaProfile& profile)
+      : parse_(parse), profile_(profile), cursor_(parse.file, parse.begin) {}
+
+  LlamaReached reached() const { return {n_parts_, cursor_.position()}; }
+
+  Result<LlamaBody> run() {
+    LlamaBody body;
+    body.profile = profile_;
+    if (parse_.kind == LlamaFile::kSession) TQC_TRY(read_session_head());
+    for (const auto& layers : attention_layers()) {
+      TQC_TRY_ASSIGN(LlamaAttentionSection section, read_attention(layers));
+      body.attention.push_back(std::move(section));
+    }
+    if (auto layers = layers_of({LlamaLayerKind::kRecurrent}); !layers.empty()) {
+      TQC_TRY_ASSIGN(body.recurrent, read_recurrent(std::move(layers)));
+    }
+    TQC_TRY(read_end(body));
+    return body;
+  }
+
+ private:
+  using Layers = std::vector<std::size_t>;
+
+  const LlamaLayer& layer_of(std::size_t i) const { return parse_.model.layers[i]; }
+
+  Layers layers_of(std::initializer_list<LlamaLayerKind> kinds) const {
+    Layers layers;
+    for (std::size_t i = 0; i < parse_.model.layers.size(); ++i) {
+      if (std::ranges::count(kinds, layer_of(i).kind) > 0) layers.push_back(i);
+    }
+    return layers;
+  }
+
+  // The layers of each section of cells. A model with windows has two, though one be empty.
+  std::vector<Layers> attention_layers() const {
+    using enum LlamaLayerKind;
+    const Layers full = layers_of({kAttention}), windows = layers_of({kSlidingWindow});
+    if (full.empty() && windows.empty()) return {};
+    if (windows.empty()) return {full};
+    if (!profile_.windows_are_apart) return {layers_of({kAttention, kSlidingWindow})};
+    return {full, windows};
+  }
+
+  // --- a session's own
+
+  Result<void> read_session_head() {
+    TQC_TRY_ASSIGN(const auto n, cursor_.read<std::uint32_t>());
+    if (n > kMaxNameBytes) return corrupt("name of the architecture: " + text(n) + " bytes");
+    TQC_TRY_ASSIGN(const std::string name, cursor_.read_text(n));
+    if (name != parse_.model.architecture) {
+      return mismatch("a session of architecture " + printable_name(name) + ", the model is " +
+                      printable_name(parse_.model.architecture));
+    }
+    if (profile_.outputs == LlamaOutputs::kRngAndOutputs) TQC_TRY(skip_rng());
+    return profile_.outputs == LlamaOutputs::kNone ? Result<void>() : skip_outputs();
+  }
+
+  Result<void> skip_rng() {
+    TQC_TRY_ASSIGN(const auto n, cursor_.read<std::uint32_t>());
+    if (n > kMaxRngBytes) return corrupt("sampler state: " + text(n) + " bytes");
+    return cursor_.skip(n);
+  }
+
+  Result<void> skip_outputs() {
+    TQC_TRY_ASSIGN(const auto n, cursor_.read<std::uint32_t>());
+    TQC_TRY(skip_items(n, sizeof(std::int32_t)));
+    for (int i = 0; i < 2; ++i) {  // logits, embeddings
+      TQC_TRY_ASSIGN(const auto n_values, cursor_.read<std::uint64_t>());
+      TQC_TRY(skip_items(n_values, sizeof(float)));
+    }
+    return {};
+  }
+
+  Result<void> skip_items(std::uint64_t n, std::uint64_t size) {
+    const auto bytes = checked_mul(n, size);
+    if (!bytes) return Error{ErrorCode::kTooLarge, text(n) + " items of " + text(size) + " bytes"};
+    return cursor_.skip(*bytes);
+  }
+
+  // --- attention
+
+  Result<LlamaAttentionSection> read_attention(const Layers& layers) {
+    std::uint32_t n_streams = 1;
+    if (profile_.has_streams) {
+      TQC_TRY_ASSIGN(n_streams, cursor_.read<std::uint32_t>());
+      if (n_streams == 0 || n_streams > kMaxStreams) return corrupt(text(n_streams) + " streams");
+    }
+    LlamaAttentionSection section;
+    section.layers = layers;
+    for (std::uint32_t i = 0; i < n_streams; ++i) {
+      TQC_TRY_ASSIGN(LlamaAttentionSection stream, read_stream(layers));
+      if (stream.cells.positions.empty()) continue;
+      const bool is_second = !section.cells.positions.empty();
+      if (!is_second) section = std::move(stream);
+      if (is_second) section.cells.has_several_sequences = true;
+    }
+    return section;
+  }
+
+  Result<LlamaAttentionSection> read_stream(const Layers& layers) {
+    LlamaAttentionSection stream;
+    stream.layers = layers;
+    TQC_TRY_ASSIGN(stream.cells, read_llama_cells(cursor_, {parse_.kind, profile_.cell_ext}));
+    if (stream.cells.positions.empty()) return stream;
+    ++n_parts_;
+    TQC_TRY_ASSIGN(const auto transposed, cursor_.read<std::uint32_t>());
+    if (transposed > 1) return corrupt("values neither transposed nor not: " + text(transposed));
+    TQC_TRY_ASSIGN(const auto n_layers, cursor_.read<std::uint32_t>());
+    if (n_layers != layers.size()) {
+      return mismatch(text(n_layers) + " layers of cells, the model has " + text(layers.size()));
+    }
+    TQC_TRY(read_layers(layers, transposed == 1, stream));
+    return stream;
+  }
+
+  Result<void> read_layers(const Layers& layers, bool transposed, LlamaAttentionSection& stream) {
+    std::uint32_t k_run = 0, v_run = 0;
+    if (profile_.has_rotations) {
+      TQC_TRY_ASSIGN(k_run, cursor_.read<std::uint32_t>());
+      TQC_TRY_ASSIGN(v_run, cursor_.read<std::uint32_t>());
+    }
+    const std::uint64_t n_cells = stream.cells.positions.size();
+    TQC_TRY_ASSIGN(stream.k, read_sides(layers, "k", false, n_cells));
+    TQC_TRY_ASSIGN(stream.v, read_sides(layers, "v", transposed, n_cells));
+    if (!profile_.has_rotations) return {};
+    TQC_TRY(set_rotation(layers, "k", k_run, stream.k));
+    return set_rotation(layers, "v", v_run, stream.v);
+  }
+
+  // Of all layers' rows of a side, as the file says it.
+  Result<void> set_rotation(const Layers& layers, std::string_view side, std::uint32_t run,
+                            std::vector<LlamaRows>& sides) const {
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      const LlamaLayer& layer = layer_of(layers[i]);
+      const std::int64_t expected =
+          side == "k" ? key_rotation_size(layer.k_head_dim) : value_rotation_size(layer.v_head_dim);
+      auto done = check_rotation(sides[i].format, run, expected);
+      if (!done) return in_context(place_of(layers[i], side), std::move(done).error());
+      sides[i].rotation = run;
+    }
+    return {};
+  }
+
+  static Result<void> check_rotation(const LlamaRowFormat& format, std::uint32_t run,
+                                     std::int64_t expected) {
+    if (run == 0) return {};
+    if (run != expected) {
+      return Error{ErrorCode::kUnsupported, "rotated in runs of " + text(run) +
+                                                " components, and not of " +
+                                                std::to_string(expected)};
+    }
+    if (format.plain != nullptr && !format.plain->dense) return {};
+    return Error{ErrorCode::kUnsupported, "rotated rows of " + std::string(format.name())};
+  }
+
+  Result<std::vector<LlamaRows>> read_sides(const Layers& layers, std::string_view side,
+                                            bool transposed, std::uint64_t n_cells) {
+    std::vector<LlamaRows> sides;
+    for (const std::size_t i : layers) {
+      const std::int64_t head_dim = side == "k" ? layer_of(i).k_head_dim : layer_of(i).v_head_dim;
+      auto rows = transposed ? read_transposed(layer_of(i), head_dim, n_cells)
+                             : read_rows(layer_of(i), head_dim, n_cells);
+      if (!rows) return in_context(place_of(i, side), std::move(rows).error());
+      ++n_parts_;
+      sides.push_back(*rows);
+    }
+    return sides;
+  }
+
+  Result<LlamaRows> read_rows(const LlamaLayer& layer, std::int64_t head_dim,
+                              std::uint64_t n_cells) {
+    TQC_TRY_ASSIGN(const auto id, cursor_.read<std::uint32_t>());
+    TQC_TRY_ASSIGN(const auto row, cursor_.read<std::uint64_t>());
+    LlamaRows rows;
+    TQC_TRY_ASSIGN(rows.format, format_of(id, layer, head_dim, row));
+    const auto expected = row_bytes_of(rows.format, layer.n_kv_heads, head_dim);
+    if (!expected || row != *expected) {
+      return mismatch("rows of " + text(row) + " bytes of " + std::string(rows.format.name()) +
+                      ", the model has " + std::to_string(layer.n_kv_heads) + " heads of " +
+                      std::to_string(head_dim));
+    }
+    rows.offset = cursor_.position();
+    TQC_TRY(skip_items(n_cells, row));
+    return rows;
+  }
+
+  Result<LlamaRowFormat> format_of(std::uint32_t id, const LlamaLayer& layer, std::int64_t head_dim,
+                                   std::uint64_t row) const {
+    if (const LlamaRowType* plain = find_row_type(id)) return LlamaRowFormat{plain, nullptr};
+    const std::string what = "rows of type " + text(id);
+    if (id < kForkTypesFrom || id > kForkTypesTo) return Error{ErrorCode::kUnsupported, what};
+    const std::string& names = parse_.options.turbo_layout;
+    if (names.empty()) {
+      return Error{ErrorCode::kUnsupported, what + ", which differs between forks of llama.cpp"};
+    }
+    if (const LlamaTurbo* turbo = turbo_of(names, layer, head_dim, row)) {
+      return LlamaRowFormat{nullptr, turbo};
+    }
+    return mismatch(what + " and " + text(row) + " bytes are not of the layout " +
+                    printable_name(names));
+  }
+
+  Result<LlamaRows> read_transposed(const LlamaLayer& layer, std::int64_t head_dim,
+                                    std::uint64_t n_cells) {
+    TQC_TRY_ASSIGN(const auto id, cursor_.read<std::uint32_t>());
+    TQC_TRY_ASSIGN(const auto value_bytes, cursor_.read<std::uint32_t>());
+    TQC_TRY_ASSIGN(const auto n_values, cursor_.read<std::uint32_t>());
+    const LlamaRowType* type = find_row_type(id);
+    if (type == nullptr || !type->dense) {
+      return Error{ErrorCode::kUnsupported, "transposed rows of type " + text(id)};
+    }
+    if (value_bytes != type->block_bytes) {
+      return corrupt(text(value_bytes) + " bytes for a value of " + std::string(type->name));
+    }
+    if (n_values != static_cast<std::uint64_t>(layer.n_kv_heads * head_dim)) {
+      return mismatch(text(n_values) + " components, the model has " +
+                      std::to_string(layer.n_kv_heads) + " heads of " + std::to_string(head_dim));
+    }
+    const LlamaRows rows{{type, nullptr}, true, cursor_.position()};
+    TQC_TRY(skip_items(n_cells, std::uint64_t{n_values} * value_bytes));
+    return rows;
+  }
+
+  // --- state without attention
+
+  Result<LlamaRecurrentSection> read_recurrent(Layers layers) {
+    LlamaRecurrentSection section;
+    section.layers = std::move(layers);
+    TQC_TRY_ASSIGN(section.cells, read_llama_cells(cursor_, {parse_.kind, 0}));
+    n_parts_ += section.cells.positions.empty() ? 0 : 1;
+    TQC_TRY_ASSIGN(const auto transposed, cursor_.read<std::uint32_t>());
+    if (transposed != 0) {
+      return Error{ErrorCode::kUnsupported, "recurrent state of kind " + text(transposed)};
+    }
+    // All layers of the model, also those that have no such state and those for drafts.
+    TQC_TRY_ASSIGN(const auto n_layers, cursor_.read<std::uint32_t>());
+    if (n_layers < parse_.model.layers.size() || n_layers > kMaxLayers) {
+      return mismatch(text(n_layers) + " layers, the model has " +
+                      text(parse_.model.layers.size()));
+    }
+    TQC_TRY_ASSIGN(section.r, read_states(section, "r", &LlamaLayer::r_values));
+    TQC_TRY_ASSIGN(section.s, read_states(section, "s", &LlamaLayer::s_values));
+    return section;
+  }
+
+  Result<std::vector<std::uint64_t>> read_states(const LlamaRecurrentSection& section,
+                                                 std::string_view name,
+                                                 std::uint64_t LlamaLayer::*n_values) {
+    std::vector<std::uint64_t> offsets;
+    for (const std::size_t i : section.layers) {
+      auto offset = read_state(layer_of(i).*n_values, section.cells.positions.size());
+      if (!offset) return in_context(place_of(i, name), std::move(offset).error());
+      ++n_parts_;
+      offsets.push_back(*offset);
+    }
+    return offsets;
+  }
+
+  Result<std::uint64_t> read_state(std::uint64_t n_values, std::uint64_t n_cells) {
+    TQC_TRY_ASSIGN(const auto id, cursor_.read<std::uint32_t>());
+    TQC_TRY_ASSIGN(const auto row, cursor_.read<std::uint64_t>());
+    const LlamaRowType* type = find_row_type(id);
+    if (type == nullptr || type->dense != Dtype::kF32) {
+      return Error{ErrorCode::kUnsupported, "recurrent state of type " + text(id)};
+    }
+    if (checked_mul(n_values, sizeof(float)) != row) {
+      return mismatch("a state of " + text(row) + " bytes, the model has " + text(n_values) +
+                      " values");
+    }
+    const std::uint64_t offset = cursor_.position();
+    TQC_TRY(skip_items(n_cells, row));
+    return offset;
+  }
+
+  // --- behind it
+
+  Result<void> read_end(LlamaBody& body) {
+    const std::uint64_t rest = cursor_.remaining();
+    if (rest == 0) return {};
+    if (parse_.kind == LlamaFile::kSequence && rest >= sizeof(kCheckpointsMagic)) {
+      LlamaCursor ahead = cursor_;
+      TQC_TRY_ASSIGN(const auto magic, ahead.read<std::uint32_t>());
+      body.has_checkpoints = magic == kCheckpointsMagic;
+    }
+    if (!body.has_checkpoints) return corrupt(text(rest) + " bytes behind the state");
+    auto done = skip_checkpoints();
+    if (!done) return in_context("checkpoints", std::move(done).error());
+    return {};
+  }
+
+  Result<void> skip_checkpoints() {
+    TQC_TRY(cursor_.skip(sizeof(kCheckpointsMagic)));
+    TQC_TRY_ASSIGN(const auto version, cursor_.read<std::uint32_t>());
+    TQC_TRY_ASSIGN(const auto n, cursor_.read<std::uint32_t>());
+    if (version != 1) return Error{ErrorCode::kUnsupported, "version " + text(version)};
+    if (n > kMaxCheckpoints) return Error{ErrorCode::kTooLarge, text(n) + " of them"};
+    for (std::uint32_t i = 0; i < 4 * n; ++i) {
+      // Tokens and the first and last position; then three blobs, each behind its size.
+      TQC_TRY_ASSIGN(const std::uint64_t bytes,
+                     i % 4 == 0 ? Result<std::uint64_t>(16) : cursor_.read<std::uint64_t>());
+      TQC_TRY(cursor_.skip(bytes));
+    }
+    const std::uint64_t rest = cursor_.remaining();
+    return rest == 0 ? Result<void>() : corrupt(text(rest) + " bytes behind the last one");
+  }
+
+  const LlamaParse& parse_;
+  const LlamaProfile& profile_;
+  LlamaCursor cursor_;
+  std::uint64_t n_parts_ = 0;
+};
+
+}  // namespace
+
+std::optional<std::uint64_t> row_bytes_of(const LlamaRowFormat& format, std::int64_t n_heads,
+                                          std::int64_t head_dim) {
+  if (format.turbo != nullptr) return turbo_row_bytes(*format.turbo, n_heads, head_dim);
+  const auto n_values = static_cast<std::uint64_t>(n_heads * head_dim);
+  if (n_values % format.plain->block_values != 0) return std::nullopt;
+  return row_bytes(*format.plain, n_values);
+}
+
+Result<LlamaBody> parse_llama_body(const LlamaParse& parse, const LlamaProfile& profile,
+                                   LlamaReached& reached) {
+  Parser parser(parse, profile);
+  auto body = parser.run();
+  reached = parser.reached();
+  return body;
+}
+
+}  // namespace tqcache::interop

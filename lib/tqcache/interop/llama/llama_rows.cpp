@@ -1,0 +1,262 @@
+#include "tqcache/interop/llama/llama_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "tqcache/base/half.h"
+#include "tqcache/tensors/block_forms.h"
+#include "tqcache/tensors/block_types.h"
+#include "tqcache/tensors/ggml_type.h"
+
+namespace tqcache::interop {
+namespace {
+
+constexpr std::size_t kBlockValues = 32;
+constexpr std::size_t kHalfBlock = kBlockValues / 2;
+
+enum Id : std::uint32_t {
+  kF32Id = 0,
+  kF16Id = 1,
+  kQ4_0Id = 2,
+  kQ4_1Id = 3,
+  kQ5_0Id = 6,
+  kQ5_1Id = 7,
+  kQ8_0Id = 8,
+  kIq4NlId = 20,
+  kBF16Id = 30,
+};
+
+constexpr std::array kRowTypes = {
+    LlamaRowType{kF32Id, "f32", 1, 4, Dtype::kF32},
+    LlamaRowType{kF16Id, "f16", 1, 2, Dtype::kF16},
+    LlamaRowType{kQ4_0Id, "q4_0", 32, 18, std::nullopt},
+    LlamaRowType{kQ4_1Id, "q4_1", 32, 20, std::nullopt},
+    LlamaRowType{kQ5_0Id, "q5_0", 32, 22, std::nullopt},
+    LlamaRowType{kQ5_1Id, "q5_1", 32, 24, std::nullopt},
+    LlamaRowType{kQ8_0Id, "q8_0", 32, 34, std::nullopt},
+    LlamaRowType{kIq4NlId, "iq4_nl", 32, 18, std::nullopt},
+    LlamaRowType{kBF16Id, "bf16", 1, 2, Dtype::kBF16},
+};
+
+using tensors::forms::kIq4NlValues;
+
+using ConstValues = std::span<const float, kBlockValues>;
+using Codes = std::array<std::uint8_t, kBlockValues>;
+
+template <class T>
+void put(std::span<std::byte> block, std::size_t offset, T value) {
+  std::memcpy(block.data() + offset, &value, sizeof(value));
+}
+
+void put_half(std::span<std::byte> block, std::size_t offset, float value) {
+  put(block, offset, f32_to_f16(value));
+}
+
+// A block's nibbles: the first half of the values in the lower ones.
+void put_nibbles(const Codes& codes, std::span<std::byte> bytes) {
+  for (std::size_t j = 0; j < kHalfBlock; ++j) {
+    bytes[j] = std::byte((codes[j] & 15u) | ((codes[kHalfBlock + j] & 15u) << 4));
+  }
+}
+
+// Bit j of the word is the fifth bit of code j.
+std::uint32_t fifth_bits(const Codes& codes) {
+  std::uint32_t word = 0;
+  for (std::size_t j = 0; j < kBlockValues; ++j) {
+    word |= static_cast<std::uint32_t>((codes[j] >> 4) & 1u) << j;
+  }
+  return word;
+}
+
+// Where a code is no number of the range (infinite and NaN values, or a scale whose inverse is
+// infinite) C leaves the conversion open, and x86 makes 0 of it. So here.
+std::uint8_t cut_to_code(float value, std::uint8_t largest) {
+  if (!(value >= 0 && value < 256)) return 0;
+  return std::min(largest, static_cast<std::uint8_t>(value));
+}
+
+// The value that is farthest from zero, with its sign; the first of several.
+float farthest(ConstValues values) {
+  float distance = 0;
+  float found = 0;
+  for (const float value : values) {
+    if (std::fabs(value) > distance) {
+      distance = std::fabs(value);
+      found = value;
+    }
+  }
+  return found;
+}
+
+float inverse_or_zero(float scale) { return scale != 0 ? 1.0f / scale : 0.0f; }
+
+// q4_0 and q5_0: codes around `middle`, of which the lowest is the farthest value.
+float encode_symmetric(ConstValues values, int middle, Codes& codes) {
+  const float scale = farthest(values) / static_cast<float>(-middle);
+  const float inverse = inverse_or_zero(scale);
+  const float lift = static_cast<float>(middle) + 0.5f;
+  const auto largest = static_cast<std::uint8_t>(2 * middle - 1);
+  for (std::size_t j = 0; j < kBlockValues; ++j) {
+    codes[j] = cut_to_code(values[j] * inverse + lift, largest);
+  }
+  return scale;
+}
+
+struct ScaleAndLowest {
+  float scale;
+  float lowest;
+};
+
+// q4_1 and q5_1: codes from the lowest value up.
+ScaleAndLowest encode_from_lowest(ConstValues values, std::uint8_t largest, Codes& codes) {
+  float low = std::numeric_limits<float>::max();
+  float high = -low;
+  for (const float value : values) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  const float scale = (high - low) / static_cast<float>(largest);
+  const float inverse = inverse_or_zero(scale);
+  for (std::size_t j = 0; j < kBlockValues; ++j) {
+    codes[j] = cut_to_code((values[j] - low) * inverse + 0.5f, largest);
+  }
+  return {scale, low};
+}
+
+void encode_q4_0(ConstValues values, std::span<std::byte> block) {
+  Codes codes;
+  put_half(block, 0, encode_symmetric(values, 8, codes));
+  put_nibbles(codes, block.subspan(2));
+}
+
+void encode_q4_1(ConstValues values, std::span<std::byte> block) {
+  Codes codes;
+  const auto [scale, lowest] = encode_from_lowest(values, 15, codes);
+  put_half(block, 0, scale);
+  put_half(block, 2, lowest);
+  put_nibbles(codes, block.subspan(4));
+}
+
+void encode_q5_0(ConstValues values, std::span<std::byte> block) {
+  Codes codes;
+  put_half(block, 0, encode_symmetric(values, 16, codes));
+  put(block, 2, fifth_bits(codes));
+  put_nibbles(codes, block.subspan(6));
+}
+
+void encode_q5_1(ConstValues values, std::span<std::byte> block) {
+  Codes codes;
+  const auto [scale, lowest] = encode_from_lowest(values, 31, codes);
+  put_half(block, 0, scale);
+  put_half(block, 2, lowest);
+  put(block, 4, fifth_bits(codes));
+  put_nibbles(codes, block.subspan(8));
+}
+
+// Halves are rounded away from zero. What is no number of the range: as cut_to_code().
+std::int8_t round_to_code(float value) {
+  const float rounded = std::round(value);
+  if (!(rounded >= -128 && rounded <= 127)) return 0;
+  return static_cast<std::int8_t>(rounded);
+}
+
+void encode_q8_0(ConstValues values, std::span<std::byte> block) {
+  const float scale = std::fabs(farthest(values)) / 127.0f;
+  const float inverse = inverse_or_zero(scale);
+  put_half(block, 0, scale);
+  for (std::size_t j = 0; j < kBlockValues; ++j) {
+    put(block, 2 + j, round_to_code(values[j] * inverse));
+  }
+}
+
+// The code whose value is nearest; of two the upper.
+std::uint8_t nearest_iq4_nl(float value) {
+  std::size_t code = 0;
+  for (std::size_t step = 8; step > 0; step /= 2) {
+    const int twice_the_middle = kIq4NlValues[code + step - 1] + kIq4NlValues[code + step];
+    if (value + value >= static_cast<float>(twice_the_middle)) code += step;
+  }
+  return static_cast<std::uint8_t>(code);
+}
+
+// Below this a block counts as zero (ggml-quants.c, GROUP_MAX_EPS).
+constexpr float kIq4NlSmallest = 1e-15f;
+
+// Codes at the scale which puts the farthest value on the lowest one; then the scale that fits
+// these codes best, each value weighted by its square. The codes are not chosen again.
+float encode_iq4_nl_codes(ConstValues values, Codes& codes) {
+  codes.fill(0);
+  const float far = farthest(values);
+  if (std::fabs(far) < kIq4NlSmallest) return 0;
+  const float inverse = 1 / (far / static_cast<float>(kIq4NlValues[0]));
+  float products = 0;
+  float squares = 0;
+  for (std::size_t j = 0; j < kBlockValues; ++j) {
+    codes[j] = nearest_iq4_nl(inverse * values[j]);
+    const float weight = values[j] * values[j];
+    const auto code_value = static_cast<float>(kIq4NlValues[codes[j]]);
+    products += weight * code_value * values[j];
+    squares += weight * code_value * code_value;
+  }
+  return products / squares;
+}
+
+void encode_iq4_nl(ConstValues values, std::span<std::byte> block) {
+  Codes codes;
+  put_half(block, 0, encode_iq4_nl_codes(values, codes));
+  put_nibbles(codes, block.subspan(2));
+}
+
+void encode_block(std::uint32_t id, ConstValues values, std::span<std::byte> block) {
+  switch (id) {
+    case kQ4_0Id:
+      return encode_q4_0(values, block);
+    case kQ4_1Id:
+      return encode_q4_1(values, block);
+    case kQ5_0Id:
+      return encode_q5_0(values, block);
+    case kQ5_1Id:
+      return encode_q5_1(values, block);
+    case kQ8_0Id:
+      return encode_q8_0(values, block);
+    default:
+      return encode_iq4_nl(values, block);
+  }
+}
+
+}  // namespace
+
+const LlamaRowType* find_row_type(std::uint32_t id) {
+  const auto found = std::ranges::find(kRowTypes, id, &LlamaRowType::id);
+  return found == kRowTypes.end() ? nullptr : &*found;
+}
+
+const LlamaRowType* find_row_type(std::string_view name) {
+  const auto found = std::ranges::find(kRowTypes, name, &LlamaRowType::name);
+  return found == kRowTypes.end() ? nullptr : &*found;
+}
+
+std::uint64_t row_bytes(const LlamaRowType& type, std::uint64_t n_values) {
+  assert(n_values % type.block_values == 0);
+  return n_values / type.block_values * type.block_bytes;
+}
+
+void decode_row(const LlamaRowType& type, ByteView row, std::span<float> values) {
+  if (type.dense) return load_f32(*type.dense, row.data(), values);
+  tensors::find_block_type(tensors::find_ggml_type(type.id)->type)->widen(row.data(), values);
+}
+
+void encode_row(const LlamaRowType& type, std::span<const float> values, std::span<std::byte> row) {
+  if (type.dense) return store_f32(*type.dense, values, row.data());
+  const std::size_t n_blocks = values.size() / kBlockValues;
+  for (std::size_t i = 0; i < n_blocks; ++i) {
+    encode_block(type.id, values.subspan(i * kBlockValues).first<kBlockValues>(),
+                 row.subspan(i * type.block_bytes, type.block_bytes));
+  }
+}
+
+}  // namespace tqcache::interop

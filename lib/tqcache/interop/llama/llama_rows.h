@@ -1,0 +1,57 @@
+#pragma once
+// interop/llama/llama_rows.h: rows of a llama.cpp KV cache: number formats, order of components, and the
+// Hadamard transform that quantized caches are stored under.
+//
+// Source: ggml src/ggml-quants.c, ggml-common.h; llama.cpp src/llama-kv-cache.cpp.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "tqcache/base/bytes.h"
+#include "tqcache/base/dtype.h"
+
+namespace tqcache::interop {
+
+// A type that rows of a KV cache may have.
+struct LlamaRowType {
+  std::uint32_t id;
+  std::string_view name;       // "f16", "q8_0"
+  std::uint64_t block_values;  // 1 for f32, f16, bf16; 32 for the others
+  std::uint64_t block_bytes;
+  std::optional<Dtype> dense;  // of types that are not quantized
+};
+
+// nullptr: no such type. Ids of forks are not known here.
+const LlamaRowType* find_row_type(std::uint32_t id);
+const LlamaRowType* find_row_type(std::string_view name);
+
+// Bytes of `n_values`. Requires: block_values divides them.
+std::uint64_t row_bytes(const LlamaRowType& type, std::uint64_t n_values);
+
+// Widens or rounds a row as ggml does (quantize_row_*_ref), to the bit for finite values. llama.cpp
+// takes q8_0's other ways on some CPUs, which can give a neighbouring code where a value lies in
+// the middle of two. Requires: `row` holds row_bytes(type, values.size()).
+void decode_row(const LlamaRowType& type, ByteView row, std::span<float> values);
+void encode_row(const LlamaRowType& type, std::span<const float> values, std::span<std::byte> row);
+
+// x = H x for each run of `size` components, H the Walsh matrix in natural order over sqrt(size):
+// its own inverse. llama.cpp multiplies with the matrix, in f32 and in an order of sums that
+// depends on the CPU; here sums are of f64 and rounded once, which is as near to each of these as
+// can be. Requires: size is a power of two that divides x.size().
+void hadamard(std::int64_t size, std::span<float> x);
+
+// The runs that llama.cpp rotates: of keys the largest power of two, at least 64, that divides
+// head_dim; of values 64. 0: head vectors of that size are not rotated.
+std::int64_t key_rotation_size(std::int64_t head_dim);
+std::int64_t value_rotation_size(std::int64_t head_dim);
+
+// The first n_rot components from pairs side by side (0, 1), (2, 3), ... to half-split order, and
+// back. `x` is one head vector of `size` bytes a component.
+// Requires: n_rot is even, and not more than x has; x is of cache::kMaxHeadDim components of 4
+//           bytes at most.
+void to_half_split(std::int64_t n_rot, std::size_t size, std::span<std::byte> x);
+void to_interleaved(std::int64_t n_rot, std::size_t size, std::span<std::byte> x);
+
+}  // namespace tqcache::interop

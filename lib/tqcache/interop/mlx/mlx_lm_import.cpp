@@ -1,0 +1,177 @@
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "tqcache/cache/cache.h"
+#include "tqcache/interop/mlx/mlx_lm.h"
+#include "tqcache/interop/mlx/mlx_lm_classes.h"
+#include "tqcache/interop/mlx/mlx_lm_layers.h"
+#include "tqcache/interop/mlx/mlx_lm_meta.h"
+#include "tqcache/interop/mlx/mlx_lm_state.h"
+#include "tqcache/tensors/printable_name.h"
+
+namespace tqcache::interop {
+namespace {
+
+constexpr std::size_t kMaxModelBytes = 1024;  // of a text in a .tqkv file
+constexpr std::size_t kMaxShownBytes = 256;
+constexpr std::size_t kMaxShownKeys = 32;
+
+Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
+
+// --- tokens
+
+// The number that all caches agree on, and the caller, as far as they know one.
+Result<std::int64_t> count_tokens(MlxFile& file, const std::vector<MlxCache>& caches,
+                                  const MlxLmImport& options) {
+  std::optional<std::int64_t> n_tokens;
+  const MlxCache* first = nullptr;
+  for (const MlxCache& cache : caches) {
+    auto seen = tokens_seen(file, cache, options.row);
+    if (!seen) return in_context(cache.place, std::move(seen).error());
+    if (!*seen) continue;
+    if (n_tokens && **seen != *n_tokens) {
+      return corrupt(cache.place + ": " + std::to_string(**seen) + " tokens, but " + first->place +
+                     " has " + std::to_string(*n_tokens));
+    }
+    if (!n_tokens) first = &cache;
+    n_tokens = *seen;
+  }
+  if (options.n_tokens && n_tokens.value_or(*options.n_tokens) != *options.n_tokens) {
+    return Error{
+        ErrorCode::kInvalidArgument,
+        std::to_string(*options.n_tokens) + " tokens of a cache of " + std::to_string(*n_tokens)};
+  }
+  if (!n_tokens) n_tokens = options.n_tokens;
+  if (n_tokens) return *n_tokens;
+  return unsupported("no layer says how many tokens it has seen");
+}
+
+// Files of 2024 have no word on how a ring stands, and the very first ones held rows without tokens
+// at the end.
+Result<void> check_named_pairs(MlxFile& file, const std::vector<MlxCache>& caches,
+                               std::int64_t n_tokens) {
+  if (file.layout() != MlxLayout::kNamedPairs || n_tokens == 0) return {};
+  const auto limit = file.meta().user.find("max_kv_size");
+  const auto max_size = limit == file.meta().user.end() ? std::nullopt : mlx_number(limit->second);
+  if (max_size && n_tokens >= *max_size) {
+    return unsupported("a ring of " + std::to_string(*max_size) +
+                       " tokens: in files of 2024 nothing says where it begins");
+  }
+  TQC_TRY_ASSIGN(const MlxGrid keys, state_grid(file, caches[0].slot(0), 0));
+  TQC_TRY_ASSIGN(const Dtype dtype, float_dtype(keys.type, keys.type_name));
+  Bytes last(static_cast<std::size_t>(keys.width) * dtype_size(dtype));
+  const auto row = static_cast<std::uint64_t>(n_tokens - 1);
+  TQC_TRY(file.bytes()->read_at(keys.offset + row * last.size(), last));
+  if (std::ranges::any_of(last, [](std::byte b) { return b != std::byte{0}; })) return {};
+  return unsupported(caches[0].place +
+                     ": its last row is zeros, so it holds more rows than tokens");
+}
+
+// --- what is told of the file
+
+std::string_view layout_words(MlxLayout layout) {
+  if (layout == MlxLayout::kNamedPairs) return "2024, without classes";
+  return layout == MlxLayout::kMetaState ? "before 0.32.0" : "0.32.0 or later";
+}
+
+// "12 ArraysCache, 4 KVCache"
+std::string count_classes(const std::vector<MlxCache>& caches) {
+  std::map<std::string_view, std::size_t> counts;
+  for (const MlxCache& cache : caches) ++counts[cache.class_name];
+  std::string words;
+  for (const auto& [name, count] : counts) {
+    if (!words.empty()) words += ", ";
+    words += std::to_string(count).append(" ").append(name);
+  }
+  return words;
+}
+
+std::string_view user_text(const MlxMeta& meta, std::string_view key) {
+  const auto found = meta.user.find(key);
+  return found == meta.user.end() ? std::string_view() : found->second;
+}
+
+void tell_metadata(const MlxMeta& meta, ForeignCache& cache) {
+  std::string keys;
+  std::size_t n_keys = 0;
+  for (const auto& [key, value] : meta.user) {
+    if (key == "model" || ++n_keys > kMaxShownKeys) continue;
+    if (!keys.empty()) keys += ", ";
+    keys += tensors::printable_name(key);
+  }
+  if (n_keys == 0) return;
+  if (n_keys > kMaxShownKeys) keys += ", ...";
+  cache.facts.emplace_back("metadata", keys);
+  cache.losses.push_back("the metadata " + keys + " is not kept");
+}
+
+void tell(const MlxFile& file, const std::vector<MlxCache>& caches, ForeignCache& cache) {
+  const std::string_view model = user_text(file.meta(), "model");
+  cache.identity.source_format = "mlx-lm";
+  cache.identity.model_name = mlx_text(model, kMaxModelBytes);
+  cache.facts.emplace_back("format", "mlx-lm prompt cache");
+  cache.facts.emplace_back("mlx-lm", layout_words(file.layout()));
+  if (!model.empty()) cache.facts.emplace_back("model", mlx_text(model, kMaxShownBytes));
+  cache.facts.emplace_back("classes", count_classes(caches));
+  tell_metadata(file.meta(), cache);
+}
+
+// --- layers
+
+// All caches are of one batch. What is not taken of it is told.
+Result<void> check_batch(const MlxFile& file, const std::vector<MlxCache>& caches, std::int64_t row,
+                         std::vector<std::string>& losses) {
+  const std::uint64_t batch = caches.empty() ? 1 : batch_size(file, caches[0]);
+  for (const MlxCache& cache : caches) {
+    if (batch_size(file, cache) == batch) continue;
+    return corrupt(cache.place + ": a batch of " + std::to_string(batch_size(file, cache)) +
+                   ", but " + caches[0].place + " has one of " + std::to_string(batch));
+  }
+  if (batch < 2) return {};
+  losses.push_back("all rows but row " + std::to_string(row) + " of a batch of " +
+                   std::to_string(batch) + " are left out");
+  return {};
+}
+
+Result<void> add_layers(MlxFile& file, const std::vector<MlxCache>& caches, std::int64_t row,
+                        ForeignCache& result) {
+  for (const MlxCache& cache : caches) {
+    auto layer = make_layer(file, cache, result.n_tokens, row, result.losses);
+    if (!layer) return in_context(cache.place, std::move(layer).error());
+    result.layers.push_back(std::move(layer).value());
+  }
+  return file.check_all_used();
+}
+
+void remove_repeated(std::vector<std::string>& lines) {
+  std::vector<std::string> once;
+  for (std::string& line : lines) {
+    if (std::ranges::find(once, line) == once.end()) once.push_back(std::move(line));
+  }
+  lines = std::move(once);
+}
+
+}  // namespace
+
+bool is_mlx_lm(const tensors::SafetensorsIndex& index) { return mlx_layout(index).has_value(); }
+
+Result<ForeignCache> import_mlx_lm(std::shared_ptr<const ByteSource> file,
+                                   const MlxLmImport& options) {
+  TQC_TRY_ASSIGN(MlxFile opened, MlxFile::open(std::move(file)));
+  TQC_TRY_ASSIGN(const auto caches, list_caches(opened));
+  ForeignCache result;
+  TQC_TRY_ASSIGN(result.n_tokens, count_tokens(opened, caches, options));
+  TQC_TRY(check_named_pairs(opened, caches, result.n_tokens));
+  tell(opened, caches, result);
+  result.is_quantized = std::ranges::any_of(
+      caches, [](const MlxCache& cache) { return cache.class_name == "QuantizedKVCache"; });
+  TQC_TRY(check_batch(opened, caches, options.row, result.losses));
+  TQC_TRY(add_layers(opened, caches, options.row, result));
+  remove_repeated(result.losses);
+  return result;
+}
+
+}  // namespace tqcache::interop

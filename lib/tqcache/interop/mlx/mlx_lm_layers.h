@@ -1,0 +1,23 @@
+#pragma once
+// interop/mlx/mlx_lm_layers.h: what becomes of one cache object of mlx-lm. Safe for untrusted input.
+//
+// Spec: docs/interop.md, "mlx-lm".
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tqcache/base/result.h"
+#include "tqcache/interop/foreign_cache.h"
+#include "tqcache/interop/mlx/mlx_lm_state.h"
+
+namespace tqcache::interop {
+
+// `n_tokens`: how many the whole file has seen, which tokens_seen() says of each cache that knows.
+// `row`: of a batch. What is lost is added to `losses`.
+//
+// Errors: kCorrupt, kTooLarge, kUnsupported, kInvalidArgument (no such row).
+Result<ForeignLayer> make_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
+                                std::int64_t row, std::vector<std::string>& losses);
+
+}  // namespace tqcache::interop

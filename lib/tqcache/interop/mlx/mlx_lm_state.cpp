@@ -1,0 +1,191 @@
+#include "tqcache/interop/mlx/mlx_lm_state.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "tqcache/cache/cache.h"
+#include "tqcache/interop/float_dtype.h"
+#include "tqcache/tensors/printable_name.h"
+
+namespace tqcache::interop {
+namespace {
+
+using tensors::printable_name;
+using tensors::TensorPlace;
+using enum tensors::TensorType;
+
+constexpr std::uint64_t kMaxTextLength = 256;  // of a class's name
+
+Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+
+std::string tensor_place(std::string_view name) { return "tensor " + printable_name(name); }
+
+template <class T>
+void append_all(ByteView bytes, std::vector<std::int64_t>& numbers) {
+  for (std::size_t at = 0; at + sizeof(T) <= bytes.size(); at += sizeof(T)) {
+    numbers.push_back(static_cast<std::int64_t>(number_at<T>(bytes, at)));
+  }
+}
+
+Result<std::int64_t> bounded(std::int64_t number) {
+  if (number >= 0 && number <= cache::kMaxTokens) return number;
+  if (number < 0) return corrupt("a number below 0");
+  return Error{ErrorCode::kTooLarge, "a number of " + std::to_string(number)};
+}
+
+Result<std::int64_t> info_number(const MlxCache& cache, std::size_t info) {
+  const auto number = info < cache.info.size() ? mlx_number(cache.info[info]) : std::nullopt;
+  if (!number) return corrupt("metadata: no number " + std::to_string(info));
+  return bounded(*number);
+}
+
+Result<std::int64_t> to_dimension(std::uint64_t size) {
+  // Products of three of them fit 64 bits.
+  if (size <= static_cast<std::uint64_t>(cache::kMaxTokens)) return static_cast<std::int64_t>(size);
+  return Error{ErrorCode::kTooLarge, "a dimension of " + std::to_string(size)};
+}
+
+}  // namespace
+
+std::string MlxCache::slot(int number) const {
+  if (is_named) return prefix + (number == 0 ? "keys" : "values");
+  return prefix + std::to_string(first_slot + number);
+}
+
+Result<MlxFile> MlxFile::open(std::shared_ptr<const ByteSource> bytes) {
+  TQC_TRY_ASSIGN(auto index, tensors::index_safetensors(*bytes));
+  if (!mlx_layout(index)) return corrupt("not a prompt cache of mlx-lm");
+  auto kept = std::make_unique<const tensors::SafetensorsIndex>(std::move(index));
+  TQC_TRY_ASSIGN(MlxMeta meta, read_mlx_meta(*kept));
+  return MlxFile(std::move(bytes), std::move(kept), std::move(meta));
+}
+
+const TensorPlace* MlxFile::find(const std::string& name) const {
+  const auto found = index_->tensors.find(name);
+  return found == index_->tensors.end() ? nullptr : &found->second;
+}
+
+bool MlxFile::is_none(const std::string& name) const {
+  const auto found = meta_.scalars.find(name);
+  return found != meta_.scalars.end() && found->second == MlxScalar::kNone;
+}
+
+Result<const TensorPlace*> MlxFile::tensor(const std::string& name) {
+  const TensorPlace* place = find(name);
+  if (place == nullptr) return corrupt("no " + tensor_place(name));
+  used_.insert(name);
+  return place;
+}
+
+Result<std::vector<std::int64_t>> MlxFile::read_integers(const TensorPlace& place) const {
+  Bytes bytes(static_cast<std::size_t>(place.bytes));
+  TQC_TRY(bytes_->read_at(place.offset, bytes));
+  std::vector<std::int64_t> numbers;
+  if (place.type == kI32) {
+    append_all<std::int32_t>(bytes, numbers);
+  } else if (place.type == kI64) {
+    append_all<std::int64_t>(bytes, numbers);
+  } else if (place.type == kU32) {
+    append_all<std::uint32_t>(bytes, numbers);
+  } else if (place.type == kBool) {
+    append_all<std::uint8_t>(bytes, numbers);
+  } else {
+    return corrupt(printable_name(place.type_name) + " where integers belong");
+  }
+  return numbers;
+}
+
+Result<std::int64_t> MlxFile::number(const std::string& name) {
+  TQC_TRY_ASSIGN(const TensorPlace* place, tensor(name));
+  if (!place->shape.empty()) return corrupt(tensor_place(name) + ": not a number");
+  auto numbers = read_integers(*place);
+  if (!numbers) return in_context(tensor_place(name), std::move(numbers).error());
+  return numbers->front();
+}
+
+Result<std::vector<std::int64_t>> MlxFile::numbers(const std::string& name,
+                                                   std::uint64_t max_count) {
+  TQC_TRY_ASSIGN(const TensorPlace* place, tensor(name));
+  if (place->shape.size() != 1 || place->shape[0] > max_count) {
+    return corrupt(tensor_place(name) + ": not a list of numbers");
+  }
+  auto numbers = read_integers(*place);
+  if (!numbers) return in_context(tensor_place(name), std::move(numbers).error());
+  return numbers;
+}
+
+Result<std::string> MlxFile::text(const std::string& name) {
+  TQC_TRY_ASSIGN(const auto characters, numbers(name, kMaxTextLength));
+  std::string text;
+  for (const std::int64_t c : characters) {
+    if (c < ' ' || c > '~') return corrupt(tensor_place(name) + ": not a text");
+    text += static_cast<char>(c);
+  }
+  return text;
+}
+
+Result<void> MlxFile::check_all_used() const {
+  for (const auto& [name, place] : index_->tensors) {
+    if (used_.contains(name)) continue;
+    return Error{ErrorCode::kUnsupported, tensor_place(name) + ": part of no state that is known"};
+  }
+  return {};
+}
+
+Result<std::int64_t> state_number(MlxFile& file, const MlxCache& cache, std::size_t info,
+                                  int slot) {
+  if (file.layout() != MlxLayout::kScalars) return info_number(cache, info);
+  const std::string name = cache.slot(slot);
+  TQC_TRY_ASSIGN(const std::int64_t number, file.number(name));
+  auto checked = bounded(number);
+  if (!checked) return in_context(tensor_place(name), std::move(checked).error());
+  return checked;
+}
+
+Result<TensorPlace> batch_row(const TensorPlace& place, std::int64_t row) {
+  const std::uint64_t batch = place.shape[0];
+  if (row < 0 || static_cast<std::uint64_t>(row) >= batch) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "row " + std::to_string(row) + " of a batch of " + std::to_string(batch)};
+  }
+  TensorPlace part = place;
+  part.shape[0] = 1;
+  part.bytes = place.bytes / batch;
+  part.offset = place.offset + part.bytes * static_cast<std::uint64_t>(row);
+  return part;
+}
+
+std::uint64_t batch_size(const MlxFile& file, const MlxCache& cache) {
+  const TensorPlace* place = file.find(cache.slot(0));
+  if (file.is_none(cache.slot(0))) return 1;
+  if (place == nullptr) place = file.find(cache.slot(0) + ".0");
+  if (place == nullptr || place->shape.empty() || file.is_none(cache.slot(0) + ".0")) return 1;
+  return place->shape[0];
+}
+
+Result<MlxGrid> state_grid(MlxFile& file, const std::string& name, std::int64_t row) {
+  if (file.is_none(name)) return Error{ErrorCode::kUnsupported, "a cache that nothing is in"};
+  TQC_TRY_ASSIGN(const TensorPlace* place, file.tensor(name));
+  if (place->shape.size() != 4) {
+    return corrupt(tensor_place(name) + ": " + std::to_string(place->shape.size()) + " dimensions");
+  }
+  auto part = batch_row(*place, row);
+  if (!part) return in_context(tensor_place(name), std::move(part).error());
+  std::array<std::int64_t, 3> sizes{};
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    auto size = to_dimension(place->shape[i + 1]);
+    if (!size) return in_context(tensor_place(name), std::move(size).error());
+    sizes[i] = *size;
+  }
+  return MlxGrid{place->type, place->type_name, place->shape[0], sizes[0],
+                 sizes[1],    sizes[2],         part->offset};
+}
+
+Result<Dtype> float_dtype(tensors::TensorType type, std::string_view type_name) {
+  if (const auto dtype = float_dtype(type)) return *dtype;
+  return Error{ErrorCode::kUnsupported, "values of dtype " + printable_name(type_name)};
+}
+
+}  // namespace tqcache::interop

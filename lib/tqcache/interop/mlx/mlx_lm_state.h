@@ -1,0 +1,107 @@
+#pragma once
+// interop/mlx/mlx_lm_state.h: the state of one cache object of mlx-lm: its tensors by number, and the
+// numbers beside them, wherever the file's age has them. Safe for untrusted input.
+//
+// Spec: docs/interop.md, "mlx-lm".
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tqcache/base/dtype.h"
+#include "tqcache/base/file.h"
+#include "tqcache/base/result.h"
+#include "tqcache/interop/mlx/mlx_lm_meta.h"
+#include "tqcache/tensors/safetensors.h"
+
+namespace tqcache::interop {
+
+// A file, with its index and what the index says. Remembers which tensors were asked for, so that
+// none is left out without a word.
+class MlxFile {
+ public:
+  // Errors: those of index_safetensors() and read_mlx_meta(); kCorrupt for another kind of file.
+  static Result<MlxFile> open(std::shared_ptr<const ByteSource> bytes);
+
+  const std::shared_ptr<const ByteSource>& bytes() const { return bytes_; }
+  const MlxMeta& meta() const { return meta_; }
+  MlxLayout layout() const { return meta_.layout; }
+
+  // nullptr: there is none. The tensor does not count as asked for.
+  const tensors::TensorPlace* find(const std::string& name) const;
+  bool has(const std::string& name) const { return find(name) != nullptr; }
+  // Whether it stands for None.
+  bool is_none(const std::string& name) const;
+  // Errors: kCorrupt (there is none).
+  Result<const tensors::TensorPlace*> tensor(const std::string& name);
+
+  // Errors: kCorrupt (not one integer or bool), and those of reading.
+  Result<std::int64_t> number(const std::string& name);
+  // Of a tensor of one dimension. Errors: as number(); kCorrupt for more than `max_count`.
+  Result<std::vector<std::int64_t>> numbers(const std::string& name, std::uint64_t max_count);
+  // A text that was saved as the numbers of its characters, which must be of ASCII.
+  Result<std::string> text(const std::string& name);
+
+  // Errors: kUnsupported when a tensor was not asked for.
+  Result<void> check_all_used() const;
+
+ private:
+  MlxFile(std::shared_ptr<const ByteSource> bytes,
+          std::unique_ptr<const tensors::SafetensorsIndex> index, MlxMeta meta)
+      : bytes_(std::move(bytes)), index_(std::move(index)), meta_(std::move(meta)) {}
+  Result<std::vector<std::int64_t>> read_integers(const tensors::TensorPlace& place) const;
+
+  std::shared_ptr<const ByteSource> bytes_;
+  std::unique_ptr<const tensors::SafetensorsIndex> index_;  // meta_ looks into it
+  MlxMeta meta_;
+  std::set<std::string> used_;
+};
+
+// One cache object.
+struct MlxCache {
+  std::string place;                   // "layer 3", "layer 3 cache 1": for messages
+  std::string class_name;              // as the file has it, known or not
+  std::string prefix;                  // of its tensors' names: "3.", "3.1.0."
+  int first_slot = 0;                  // number of its first tensor
+  bool is_named = false;               // its tensors are "keys" and "values" instead of 0 and 1
+  std::vector<std::string_view> info;  // kMetaState: its numbers as texts
+
+  // Name of a tensor of its state.
+  std::string slot(int number) const;
+};
+
+// A number of a cache's state: in the metadata at `info`, or the tensor `slot`.
+// Errors: as MlxFile::number(); kTooLarge beyond cache::kMaxTokens.
+Result<std::int64_t> state_number(MlxFile& file, const MlxCache& cache, std::size_t info, int slot);
+
+// What a tensor [batch, n_kv_heads, n_rows, width] holds, of one row of the batch.
+struct MlxGrid {
+  tensors::TensorType type = tensors::TensorType::kOther;
+  std::string type_name;
+  std::uint64_t batch = 0;
+  std::int64_t n_kv_heads = 0;
+  std::int64_t n_rows = 0;
+  std::int64_t width = 0;
+  std::uint64_t offset = 0;  // in the file
+};
+
+// Errors: kCorrupt (another number of dimensions), kInvalidArgument (no such row of the batch),
+//         kTooLarge; kUnsupported for None.
+Result<MlxGrid> state_grid(MlxFile& file, const std::string& name, std::int64_t row);
+
+// The part of a tensor [batch, ...] that belongs to a row of the batch: [1, ...].
+// Requires: it has a dimension. Errors: kInvalidArgument.
+Result<tensors::TensorPlace> batch_row(const tensors::TensorPlace& place, std::int64_t row);
+
+// Rows of a cache's batch, by its first tensor.
+std::uint64_t batch_size(const MlxFile& file, const MlxCache& cache);
+
+// Errors: kUnsupported for what is not f32, f16 or bf16.
+Result<Dtype> float_dtype(tensors::TensorType type, std::string_view type_name);
+
+}  // namespace tqcache::interop

@@ -1,0 +1,170 @@
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tqcache/format/dense_sections.h"
+#include "tqcache/interop/npz/npz_cache.h"
+#include "tqcache/interop/npz/npz_schema.h"
+#include "tqcache/interop/plain_json.h"
+#include "tqcache/interop/whole_sides.h"
+#include "tqcache/interop/wide_bf16.h"
+#include "tqcache/tensors/npy.h"
+#include "tqcache/tensors/printable_name.h"
+#include "tqcache/tensors/zip_writer.h"
+
+namespace tqcache::interop {
+namespace {
+
+using format::LayerInfo;
+using format::Manifest;
+using format::SideName;
+using nlohmann::json;
+
+std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
+
+// An array of the file, and what of the cache it holds.
+struct Part {
+  std::string name;
+  Dtype dtype = Dtype::kF32;
+  std::vector<std::uint64_t> shape;
+  std::size_t layer = 0;
+  SideName side = SideName::kKeys;
+  std::size_t array = 0;  // of kArray
+};
+
+class NpzPlan {
+ public:
+  Result<void> add_layer(std::size_t number, const LayerInfo& layer, std::int64_t n_tokens) {
+    bf16_ = json::array();
+    json description = json::object();
+    if (format::is_attention(layer)) {
+      description["kind"] = kNpzAttention;
+      add_attention(number, layer, n_tokens);
+    } else if (format::is_rotating(layer)) {
+      description = {{"kind", kNpzWindow}, {"size", layer.window}, {"keep", layer.keep}};
+      add_window(number, layer);
+    } else {
+      description["kind"] = kNpzArrays;
+      TQC_TRY_ASSIGN(description["arrays"], add_arrays(number, layer));
+    }
+    if (!bf16_.empty()) description["bf16"] = bf16_;
+    layers_.push_back(std::move(description));
+    return {};
+  }
+
+  const std::vector<Part>& parts() const { return parts_; }
+
+  std::string description(const Manifest& manifest) const {
+    json description = {
+        {"format", kNpzFormat}, {"n_tokens", manifest.n_tokens()}, {"layers", layers_}};
+    const auto add_text = [&](const char* key, const std::string& text) {
+      if (!text.empty() && is_plain_text(text)) description[key] = text;
+    };
+    add_text("architecture", manifest.identity.architecture);
+    add_text("model_name", manifest.identity.model_name);
+    return description.dump();
+  }
+
+ private:
+  // `short_name`: as the list "bf16" has it.
+  void add_part(Part part, std::string_view short_name) {
+    if (part.dtype == Dtype::kBF16) bf16_.push_back(short_name);
+    parts_.push_back(std::move(part));
+  }
+
+  void add_attention(std::size_t number, const LayerInfo& layer, std::int64_t n_tokens) {
+    const std::vector<std::uint64_t> shape = {to_u64(layer.shape.n_kv_heads), to_u64(n_tokens),
+                                              to_u64(layer.shape.head_dim)};
+    add_part({npz_side_name(number, kNpzKey), layer.k.dense_dtype, shape, number, SideName::kKeys},
+             kNpzKey);
+    add_part(
+        {npz_side_name(number, kNpzValue), layer.v.dense_dtype, shape, number, SideName::kValues},
+        kNpzValue);
+  }
+
+  void add_window(std::size_t number, const LayerInfo& layer) {
+    const std::array names = {kNpzKey, kNpzValue};
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      add_part({npz_side_name(number, names[i]), layer.arrays[i].dtype, layer.arrays[i].shape,
+                number, SideName::kArray, i},
+               names[i]);
+    }
+  }
+
+  Result<json> add_arrays(std::size_t number, const LayerInfo& layer) {
+    json names = json::array();
+    for (std::size_t i = 0; i < layer.arrays.size(); ++i) {
+      const format::ArrayInfo& array = layer.arrays[i];
+      const bool is_there = std::ranges::count(names, json(array.name)) > 0;
+      if (is_there || !fits_npz_name(array.name)) {
+        return Error{ErrorCode::kUnsupported, "array " + tensors::printable_name(array.name) +
+                                                  ": no name that an array of NumPy can have"};
+      }
+      names.push_back(array.name);
+      add_part({npz_array_name(number, array.name), array.dtype, array.shape, number,
+                SideName::kArray, i},
+               array.name);
+    }
+    return names;
+  }
+
+  std::vector<Part> parts_;
+  json layers_ = json::array();
+  json bf16_;  // of the layer that is being added
+};
+
+Result<NpzPlan> make_plan(const Manifest& manifest) {
+  NpzPlan plan;
+  for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
+    auto added = plan.add_layer(i, manifest.layers[i], manifest.n_tokens());
+    if (!added) return in_context("layer " + std::to_string(i), std::move(added).error());
+  }
+  return plan;
+}
+
+Result<void> add_member(tensors::ZipWriter& zip, std::string_view name, ByteView header,
+                        ByteView values) {
+  const std::array parts = {header, values};
+  return zip.add(std::string(name) + ".npy", parts);
+}
+
+Result<void> add_tokens(tensors::ZipWriter& zip, const Manifest& manifest) {
+  if (manifest.hidden_tokens) return {};
+  const std::vector<std::int64_t> ids(manifest.tokens.begin(), manifest.tokens.end());
+  return add_member(zip, kNpzTokens, tensors::make_npy_header("<i8", {to_u64(manifest.n_tokens())}),
+                    object_bytes(ids));
+}
+
+Result<void> add_values(tensors::ZipWriter& zip, const format::SectionSource& cache,
+                        const std::vector<Part>& parts, const Progress& progress) {
+  WholeSides sides(cache, progress);
+  AlignedBytes values;
+  for (const Part& part : parts) {
+    TQC_TRY(part.side == SideName::kArray ? sides.read_array(part.layer, part.array, values)
+                                          : sides.read_side(part.layer, part.side, values));
+    if (part.dtype == Dtype::kBF16) widen_bf16(values);
+    const Bytes header =
+        tensors::make_npy_header(part.dtype == Dtype::kF16 ? "<f2" : "<f4", part.shape);
+    TQC_TRY(add_member(zip, part.name, header, values));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> export_npz(const format::SectionSource& cache, const std::filesystem::path& path,
+                        Overwrite overwrite, const Progress& progress) {
+  TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, overwrite));
+  TQC_TRY_ASSIGN(const auto dense, format::DenseSections::make(cache));
+  TQC_TRY_ASSIGN(const NpzPlan plan, make_plan(dense.manifest()));
+  tensors::ZipWriter zip(std::move(file));
+  TQC_TRY(add_member(zip, kNpzDescription, {}, make_npz_text(plan.description(dense.manifest()))));
+  TQC_TRY(add_tokens(zip, dense.manifest()));
+  TQC_TRY(add_values(zip, dense, plan.parts(), progress));
+  return zip.finish();
+}
+
+}  // namespace tqcache::interop

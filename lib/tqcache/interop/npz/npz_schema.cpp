@@ -1,0 +1,97 @@
+#include "tqcache/interop/npz/npz_schema.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "tqcache/interop/plain_json.h"
+#include "tqcache/tensors/npy.h"
+#include "tqcache/tensors/printable_name.h"
+
+namespace tqcache::interop {
+namespace {
+
+using tensors::NpzArray;
+using tensors::TensorType;
+
+constexpr std::uint64_t kMaxDescriptionBytes = 16 << 20;
+constexpr std::size_t kMaxNameBytes = 64;
+constexpr int kMaxDepth = 4;
+constexpr std::size_t kWordBytes = 4;  // of a character of "<U"
+
+// The description is ASCII, so a character beyond it is a mistake. NumPy fills texts up with NULs.
+Result<std::string> text_of_words(ByteView words) {
+  std::string text;
+  for (std::size_t at = 0; at + kWordBytes <= words.size(); at += kWordBytes) {
+    const auto word = number_at<std::uint32_t>(words, at);
+    if (word > 0x7f) return Error{ErrorCode::kCorrupt, "a character that is not ASCII"};
+    text.push_back(static_cast<char>(word));
+  }
+  return text;
+}
+
+Result<std::string> read_text(const tensors::Npz& npz, const NpzArray& array) {
+  const bool is_words = array.header.descr.starts_with("<U");
+  const bool is_text = is_words || array.header.descr.starts_with("|S");
+  const bool fits = is_text
+                        ? array.header.shape.empty()
+                        : array.header.type == TensorType::kU8 && array.header.shape.size() == 1;
+  if (!fits) return Error{ErrorCode::kUnsupported, "neither a text nor bytes"};
+  if (array.header.bytes > kMaxDescriptionBytes * (is_words ? kWordBytes : 1)) {
+    return Error{ErrorCode::kTooLarge, std::to_string(array.header.bytes) + " bytes"};
+  }
+  Bytes bytes(static_cast<std::size_t>(array.header.bytes));
+  TQC_TRY(npz.read_all(array, bytes));
+  if (is_words) return text_of_words(bytes);
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+Result<nlohmann::json> read_json(const tensors::Npz& npz, const NpzArray& array) {
+  TQC_TRY_ASSIGN(std::string text, read_text(npz, array));
+  while (text.ends_with('\0')) text.pop_back();
+  TQC_TRY_ASSIGN(nlohmann::json json, parse_plain_json(text, kMaxDescriptionBytes, kMaxDepth));
+  if (!json.is_object()) return Error{ErrorCode::kCorrupt, "not an object of JSON"};
+  return json;
+}
+
+std::string layer_name(std::size_t layer) { return "layer_" + std::to_string(layer) + "_"; }
+
+}  // namespace
+
+std::string npz_side_name(std::size_t layer, std::string_view side) {
+  return layer_name(layer) + std::string(side);
+}
+
+std::string npz_array_name(std::size_t layer, std::string_view array) {
+  return layer_name(layer) + "array_" + std::string(array);
+}
+
+bool fits_npz_name(std::string_view name) {
+  const auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '.' || c == '-';
+  };
+  return !name.empty() && name.size() <= kMaxNameBytes && std::ranges::all_of(name, fits);
+}
+
+Result<nlohmann::json> read_npz_description(const tensors::Npz& npz) {
+  const auto found = npz.arrays().find(std::string(kNpzDescription));
+  if (found == npz.arrays().end()) {
+    return Error{ErrorCode::kUnsupported, "no array \"tqcache\" that says what the others are"};
+  }
+  auto json = read_json(npz, found->second);
+  if (!json) {
+    return in_context("array " + tensors::printable_name(kNpzDescription), std::move(json).error());
+  }
+  return json;
+}
+
+Bytes make_npz_text(std::string_view text) {
+  ByteWriter out;
+  out.append(tensors::make_npy_header("<U" + std::to_string(text.size()), {}));
+  for (const char c : text) out.write(std::uint32_t{static_cast<unsigned char>(c)});
+  return std::move(out).take();
+}
+
+}  // namespace tqcache::interop

@@ -1,0 +1,45 @@
+#pragma once
+// interop/npz/npz_schema.h: the words of the schema "tqcache-npz-1" (docs/interop.md, "NumPy").
+
+#include <cstddef>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "tqcache/base/bytes.h"
+#include "tqcache/base/result.h"
+#include "tqcache/tensors/npz.h"
+
+namespace tqcache::interop {
+
+inline constexpr std::string_view kNpzFormat = "tqcache-npz-1";
+inline constexpr std::string_view kNpzFormatPrefix = "tqcache-npz-";
+
+// The array that says what the others are, in JSON.
+inline constexpr std::string_view kNpzDescription = "tqcache";
+inline constexpr std::string_view kNpzTokens = "tokens";
+
+// Kinds of layers.
+inline constexpr std::string_view kNpzAttention = "attention";
+inline constexpr std::string_view kNpzWindow = "window";
+inline constexpr std::string_view kNpzArrays = "arrays";
+
+inline constexpr std::string_view kNpzKey = "key";
+inline constexpr std::string_view kNpzValue = "value";
+
+// "layer_3_key", "layer_3_array_conv".
+std::string npz_side_name(std::size_t layer, std::string_view side);
+std::string npz_array_name(std::size_t layer, std::string_view array);
+
+// Whether an array's name can be part of a member's: 1 to 64 letters, digits, '_', '.' and '-'.
+bool fits_npz_name(std::string_view name);
+
+// The JSON of the description, which is an array "<U", "|S" (both of one text) or "|u1".
+// Errors: kCorrupt, kTooLarge, kUnsupported (another type), and those of reading.
+Result<nlohmann::json> read_npz_description(const tensors::Npz& npz);
+
+// The .npy array of an ASCII text.
+Bytes make_npz_text(std::string_view text);
+
+}  // namespace tqcache::interop

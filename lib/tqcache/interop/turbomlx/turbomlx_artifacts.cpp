@@ -1,0 +1,139 @@
+#include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
+
+#include <bit>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "tqcache/interop/turbomlx/numpy_linalg.h"
+#include "tqcache/interop/turbomlx/numpy_random.h"
+#include "tqcache/interop/turbomlx/turbomlx_codebook.h"
+#include "tqcache/interop/turbomlx/turbomlx_meta.h"
+#include "tqcache/interop/turbomlx/turbomlx_npz.h"
+
+namespace tqcache::interop {
+namespace {
+
+// A model has two head sizes at most, and each of these two parts and their signs. One of 1,024
+// channels takes a second and 4 MiB.
+constexpr std::size_t kMaxOfEach = 16;
+
+TurboMlxMatrix empty_matrix(std::size_t dim) {
+  constexpr std::size_t kLanes = TurboMlxMatrix::kLanes;
+  const std::size_t stride = (dim + kLanes - 1) / kLanes * kLanes;
+  return {.dim = dim, .stride = stride, .values = AlignedFloats(dim * stride, 0.0f)};
+}
+
+std::vector<double> draw_normal(std::size_t dim, std::uint64_t seed) {
+  NumpyRandom random(seed);
+  std::vector<double> values(dim * dim);
+  for (double& value : values) value = random.next_normal();
+  return values;
+}
+
+template <class T>
+TurboMlxMatrix rounded(const std::vector<T>& values, std::size_t dim) {
+  TurboMlxMatrix matrix = empty_matrix(dim);
+  for (std::size_t i = 0; i < dim; ++i) {
+    for (std::size_t j = 0; j < dim; ++j) {
+      matrix.values[i * matrix.stride + j] = static_cast<float>(values[i * dim + j]);
+    }
+  }
+  return matrix;
+}
+
+// Without what pads the rows.
+std::optional<codec::MapMatrix> map_of(const TurboMlxMatrix& matrix) {
+  AlignedFloats values;
+  values.reserve(matrix.dim * matrix.dim);
+  for (std::size_t i = 0; i < matrix.dim; ++i) {
+    const auto row = matrix.values.begin() + static_cast<std::ptrdiff_t>(i * matrix.stride);
+    values.insert(values.end(), row, row + static_cast<std::ptrdiff_t>(matrix.dim));
+  }
+  auto map = codec::MapMatrix::make(std::move(values));
+  if (!map) return std::nullopt;
+  return *std::move(map);
+}
+
+// Sylvester's matrix has -1 where i and j share an odd number of bits.
+TurboMlxMatrix make_wht(std::size_t dim, std::uint64_t seed) {
+  NumpyRandom random(seed);
+  TurboMlxMatrix matrix = empty_matrix(dim);
+  const float size = static_cast<float>(1 / std::sqrt(static_cast<double>(dim)));
+  for (std::size_t j = 0; j < dim; ++j) {
+    const float value = random.next_of_two() != 0 ? size : -size;
+    for (std::size_t i = 0; i < dim; ++i) {
+      const bool is_negative = std::popcount(i & j) % 2 != 0;
+      matrix.values[i * matrix.stride + j] = is_negative ? -value : value;
+    }
+  }
+  return matrix;
+}
+
+// "rotations/qr-d128-s0.npz", "qjl/qjl-d128-s1.npz"
+std::filesystem::path file_name(TurboMlxMap kind, std::size_t dim, std::uint64_t seed) {
+  const char* const name = kind == TurboMlxMap::kQr    ? "rotations/qr-d"
+                           : kind == TurboMlxMap::kWht ? "rotations/wht-d"
+                                                       : "qjl/qjl-d";
+  return name + std::to_string(dim) + "-s" + std::to_string(seed) + ".npz";
+}
+
+}  // namespace
+
+TurboMlxMatrix make_turbomlx_matrix(TurboMlxMap kind, std::size_t dim, std::uint64_t seed) {
+  if (kind == TurboMlxMap::kWht) return make_wht(dim, seed);
+  const std::vector<double> normal = draw_normal(dim, seed);
+  return rounded(kind == TurboMlxMap::kQr ? orthogonal_factor(normal, dim) : normal, dim);
+}
+
+Result<TurboMlxMatrix> TurboMlxArtifacts::load_or_make(const MapKey& key) const {
+  if (!folder_.empty()) {
+    const std::vector<std::uint64_t> shape = {key.dim, key.dim};
+    TQC_TRY_ASSIGN(
+        const auto values,
+        read_npz_floats(folder_ / file_name(key.kind, key.dim, key.seed), "matrix", shape));
+    if (values) return rounded(*values, key.dim);
+  }
+  return make_turbomlx_matrix(key.kind, key.dim, key.seed);
+}
+
+Result<std::vector<float>> TurboMlxArtifacts::load_or_make(const BookKey& key) const {
+  if (!folder_.empty()) {
+    const std::string name = turbomlx_codebook_id(static_cast<std::int64_t>(key.dim), key.bits);
+    const std::vector<std::uint64_t> shape = {std::uint64_t{1} << key.bits};
+    TQC_TRY_ASSIGN(auto values,
+                   read_npz_floats(folder_ / "codebooks" / (name + ".npz"), "centroids", shape));
+    if (values) return *std::move(values);
+  }
+  return turbomlx_codebook(static_cast<int>(key.dim), key.bits);
+}
+
+Result<std::shared_ptr<const TurboMlxMatrix>> TurboMlxArtifacts::matrix(TurboMlxMap kind,
+                                                                        std::size_t dim,
+                                                                        std::uint64_t seed) {
+  if (kind == TurboMlxMap::kWht && !std::has_single_bit(dim)) {
+    return Error{ErrorCode::kUnsupported,
+                 "rotation wht of " + std::to_string(dim) + " channels, no power of two"};
+  }
+  const MapKey key{kind, dim, seed};
+  if (const auto found = matrices_.find(key); found != matrices_.end()) return found->second;
+  if (matrices_.size() == kMaxOfEach) return Error{ErrorCode::kTooLarge, "too many rotations"};
+  TQC_TRY_ASSIGN(TurboMlxMatrix matrix, load_or_make(key));
+  matrix.map = map_of(matrix);
+  auto made = std::make_shared<const TurboMlxMatrix>(std::move(matrix));
+  matrices_.emplace(key, made);
+  return made;
+}
+
+Result<std::shared_ptr<const std::vector<float>>> TurboMlxArtifacts::codebook(std::size_t dim,
+                                                                              int bits) {
+  const BookKey key{dim, bits};
+  if (const auto found = codebooks_.find(key); found != codebooks_.end()) return found->second;
+  if (codebooks_.size() == kMaxOfEach) return Error{ErrorCode::kTooLarge, "too many codebooks"};
+  TQC_TRY_ASSIGN(std::vector<float> codebook, load_or_make(key));
+  auto made = std::make_shared<const std::vector<float>>(std::move(codebook));
+  codebooks_.emplace(key, made);
+  return made;
+}
+
+}  // namespace tqcache::interop

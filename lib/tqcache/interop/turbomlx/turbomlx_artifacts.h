@@ -1,0 +1,75 @@
+#pragma once
+// interop/turbomlx/turbomlx_artifacts.h: what TurboMLX's quantizers share and its files do not hold:
+// codebooks, rotations, and the maps of a residual's signs. Each is made once.
+//
+// Spec:   docs/interop.md, "TurboMLX".
+// Source: src/turbomlx/core_ref/{codebooks,rotation,qjl}.py.
+
+#include <compare>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tqcache/base/aligned.h"
+#include "tqcache/base/result.h"
+#include "tqcache/codec/map_matrix.h"
+
+namespace tqcache::interop {
+
+enum class TurboMlxMap : std::uint8_t {
+  kQr,   // an orthogonal matrix: standard_normal((dim, dim)), its Q with a positive diagonal of R
+  kWht,  // Sylvester's Hadamard matrix, its columns times random signs, over sqrt(dim)
+  kQjl,  // standard_normal((dim, dim)) itself
+};
+
+// Row by row, each padded with zeros to a whole number of lanes.
+struct TurboMlxMatrix {
+  static constexpr std::size_t kLanes = 8;
+  std::size_t dim = 0;
+  std::size_t stride = 0;
+  AlignedFloats values;  // [dim, stride]
+  // The same for a part of our codec, by TurboMlxArtifacts; nothing: values that it does not take.
+  std::optional<codec::MapMatrix> map = {};
+};
+
+// Requires: `dim` from 2 to 1024; of kWht a power of two.
+TurboMlxMatrix make_turbomlx_matrix(TurboMlxMap kind, std::size_t dim, std::uint64_t seed);
+
+class TurboMlxArtifacts {
+ public:
+  // What is in this folder is taken from there (turbomlx_npz.h), and all else computed. Empty:
+  // none.
+  explicit TurboMlxArtifacts(std::filesystem::path folder = {}) : folder_(std::move(folder)) {}
+
+  // Errors: kUnsupported (kWht of another size); kTooLarge (more of them than any model needs);
+  //         those of read_npz_floats().
+  Result<std::shared_ptr<const TurboMlxMatrix>> matrix(TurboMlxMap kind, std::size_t dim,
+                                                       std::uint64_t seed);
+  Result<std::shared_ptr<const std::vector<float>>> codebook(std::size_t dim, int bits);
+
+ private:
+  struct MapKey {
+    TurboMlxMap kind;
+    std::size_t dim;
+    std::uint64_t seed;
+    auto operator<=>(const MapKey&) const = default;
+  };
+  struct BookKey {
+    std::size_t dim;
+    int bits;
+    auto operator<=>(const BookKey&) const = default;
+  };
+
+  Result<TurboMlxMatrix> load_or_make(const MapKey& key) const;
+  Result<std::vector<float>> load_or_make(const BookKey& key) const;
+
+  std::filesystem::path folder_;
+  std::map<MapKey, std::shared_ptr<const TurboMlxMatrix>> matrices_;
+  std::map<BookKey, std::shared_ptr<const std::vector<float>>> codebooks_;
+};
+
+}  // namespace tqcache::interop

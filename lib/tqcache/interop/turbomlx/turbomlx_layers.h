@@ -1,0 +1,71 @@
+#pragma once
+// interop/turbomlx/turbomlx_layers.h: the layers of a prompt cache of TurboMLX, class by class. Safe for
+// untrusted input.
+//
+// Spec: docs/interop.md, "TurboMLX".
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tqcache/base/result.h"
+#include "tqcache/codec/block_layout.h"
+#include "tqcache/interop/foreign_cache.h"
+#include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
+#include "tqcache/interop/turbomlx/turbomlx_file.h"
+#include "tqcache/interop/turbomlx/turbomlx_meta.h"
+#include "tqcache/interop/turbomlx/turbomlx_rows.h"
+
+namespace tqcache::interop {
+
+// What becomes of the codes of a side.
+struct TurboMlxCoding {
+  bool are_keys = true;
+  bool are_groups = false;  // otherwise those of TurboQuant keys
+  bool is_rounded = false;  // kept, but f16 does not hold all that belongs to them
+  std::string misfit = {};  // why they are decoded; empty: they are kept
+};
+
+struct TurboMlxSide {
+  ForeignSide side;
+  std::optional<TurboMlxCoding> coding;  // nothing: a dense side
+};
+
+struct TurboMlxLayer {
+  ForeignLayer layer;
+  std::optional<std::int64_t> n_tokens;  // nothing: the layer does not say
+  std::optional<TurboMlxMeta> meta;      // of a TurboQuantKVCache
+  bool is_calibrating = false;           // all of it is dense still
+  std::vector<TurboMlxCoding> codings;   // of its sides that are coded
+};
+
+// TurboQuantKVCache.
+//
+// Errors of all: kCorrupt, kTooLarge, kUnsupported.
+Result<TurboMlxLayer> turbomlx_turbo_layer(const TurboMlxSource& file, const ValueTree& tree,
+                                           const TurboMlxEntry& entry,
+                                           TurboMlxArtifacts& artifacts);
+
+// Classes of mlx-lm.
+Result<TurboMlxLayer> turbomlx_dense_layer(const TurboMlxSource& file, const ValueTree& tree,
+                                           const TurboMlxEntry& entry);
+Result<TurboMlxLayer> turbomlx_quantized_layer(const TurboMlxSource& file, const ValueTree& tree,
+                                               const TurboMlxEntry& entry);
+Result<TurboMlxLayer> turbomlx_rotating_layer(const TurboMlxSource& file, const ValueTree& tree,
+                                              const TurboMlxEntry& entry);
+Result<TurboMlxLayer> turbomlx_arrays_layer(const TurboMlxSource& file, const ValueTree& tree,
+                                            const TurboMlxEntry& entry);
+
+// A side in groups: a sequence of codes, scales and biases.
+struct TurboMlxGroupForm {
+  std::int64_t bits = 0;
+  std::int64_t group_size = 0;
+};
+Result<TurboMlxSide> turbomlx_affine_side(const TurboMlxSource& file, const ValueTree& tree,
+                                          const Value& groups, std::string_view name,
+                                          TurboMlxGroupForm form, cache::HeadShape shape,
+                                          std::int64_t n_tokens, codec::BlockOrder order);
+
+}  // namespace tqcache::interop

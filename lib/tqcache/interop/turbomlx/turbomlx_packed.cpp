@@ -1,0 +1,252 @@
+#include "tqcache/interop/turbomlx/turbomlx_packed.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "tqcache/base/half.h"
+#include "tqcache/codec/head_codec.h"
+#include "tqcache/interop/turbomlx/turbomlx_blocks.h"
+
+namespace tqcache::interop {
+namespace {
+
+using cache::kTokenBlock;
+
+constexpr std::uint16_t kLeastNormal = 0x0400;
+constexpr std::uint16_t kInfinity = 0x7c00;
+
+std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+// --- numbers of the file
+
+using Floats = std::vector<float>;
+using CodedPart = TurboMlxCodedPart;
+using CodedSide = TurboMlxCodedSide;
+
+ReadNumbers numbers_of(const TurboMlxRows& rows) {
+  return [rows](const ByteSource& file, std::size_t head, std::int64_t block) {
+    return turbomlx_row_floats(file, rows, Dtype::kF32, head, block * kTokenBlock, kTokenBlock);
+  };
+}
+
+// A residual's length is one of the unit vector.
+ReadNumbers products_of(const TurboMlxRows& a, const TurboMlxRows& b) {
+  return [a = numbers_of(a), b = numbers_of(b)](const ByteSource& file, std::size_t head,
+                                                std::int64_t block) -> Result<Floats> {
+    TQC_TRY_ASSIGN(Floats products, a(file, head, block));
+    TQC_TRY_ASSIGN(const Floats factors, b(file, head, block));
+    for (std::size_t i = 0; i < products.size(); ++i) products[i] *= factors[i];
+    return products;
+  };
+}
+
+// Every n_groups-th number, times a factor.
+ReadNumbers group_numbers(const TurboMlxRows& rows, Dtype dtype, std::size_t group,
+                          std::size_t n_groups, float factor) {
+  return [=](const ByteSource& file, std::size_t head, std::int64_t block) -> Result<Floats> {
+    TQC_TRY_ASSIGN(const Floats all,
+                   turbomlx_row_floats(file, rows, dtype, head, block * kTokenBlock, kTokenBlock));
+    Floats own;
+    for (std::size_t i = group; i < all.size(); i += n_groups) own.push_back(all[i] * factor);
+    return own;
+  };
+}
+
+// --- whether f16 will do
+
+enum class Fit { kExact, kRounded, kNone };
+
+Fit worse(Fit a, Fit b) { return std::max(a, b); }
+
+// 0, or what keeps all digits of an f16. Written so that NaN, and less than 0, fails.
+Fit fit_of_length(float length) {
+  if (length == 0) return Fit::kExact;
+  const std::uint16_t half = f32_to_f16(length);
+  if (!(length > 0 && half >= kLeastNormal && half < kInfinity)) return Fit::kNone;
+  return f16_to_f32(half) == length ? Fit::kExact : Fit::kRounded;
+}
+
+// The scale is that of ours, 2^bits times as large as the step.
+Fit fit_of_group(float scale, float bias, int bits) {
+  const float halved_scale = f16_to_f32(f32_to_f16(scale));
+  const float halved_bias = f16_to_f32(f32_to_f16(bias));
+  if (!std::isfinite(halved_scale) || !std::isfinite(halved_bias)) return Fit::kNone;
+  if (halved_scale == scale && halved_bias == bias) return Fit::kExact;
+  const double n_codes = std::ldexp(1.0, bits);
+  const double step = std::abs(double{scale}) / n_codes;
+  const double error = std::abs(double{halved_bias} - double{bias}) +
+                       std::abs(double{halved_scale} - double{scale}) * (n_codes - 1) / n_codes;
+  const double allowed = step / 16 + 0x1p-24;  // the smallest f16 there is
+  return error <= allowed ? Fit::kRounded : Fit::kNone;
+}
+
+Result<Fit> fit_of_part(const CodedPart& part, const ByteSource& file, std::size_t head,
+                        std::int64_t block) {
+  TQC_TRY_ASSIGN(const Floats scales, part.scales(file, head, block));
+  Fit fit = Fit::kExact;
+  if (!part.spec.has_bias) {
+    for (const float scale : scales) fit = worse(fit, fit_of_length(scale));
+    return fit;
+  }
+  TQC_TRY_ASSIGN(const Floats biases, part.biases(file, head, block));
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    fit = worse(fit, fit_of_group(scales[i], biases[i], part.spec.quantizer.bits));
+  }
+  return fit;
+}
+
+// Of all full token blocks.
+Result<Fit> fit_of(const CodedSide& side, const ByteSource& file, std::int64_t n_tokens) {
+  Fit fit = Fit::kExact;
+  for (std::int64_t block = 0; block < n_tokens / kTokenBlock; ++block) {
+    for (std::size_t head = 0; head < to_size(side.shape.n_kv_heads); ++head) {
+      for (const CodedPart& part : side.parts) {
+        TQC_TRY_ASSIGN(const Fit own, fit_of_part(part, file, head, block));
+        fit = worse(fit, own);
+        if (fit == Fit::kNone) return fit;
+      }
+    }
+  }
+  return fit;
+}
+
+TurboMlxPacking misfit(std::string reason) { return {std::nullopt, std::move(reason), false}; }
+
+Result<TurboMlxPacking> packing_of(const TurboMlxSource& file, CodedSide side,
+                                   std::int64_t n_tokens) {
+  std::vector<codec::PartSpec> specs = side.specs();
+  const auto codec =
+      codec::HeadCodec::make(static_cast<int>(side.shape.head_dim), specs, side.order);
+  if (!codec) return misfit(codec.error().message);
+  TQC_TRY_ASSIGN(const Fit fit, fit_of(side, *file, n_tokens));
+  if (fit == Fit::kNone) return misfit("f16 does not hold their scales");
+  std::vector<std::uint16_t> outliers = side.outliers;
+  ForeignPacked packed{std::move(specs), std::move(outliers),
+                       turbomlx_blocks(file, std::move(side))};
+  return TurboMlxPacking{std::move(packed), {}, fit == Fit::kRounded};
+}
+
+// --- keys
+
+codec::PartSpec spec_of(int dim, int bits, const codec::MapMatrix& matrix) {
+  codec::PartSpec spec;
+  spec.quantizer.head_dim = dim;
+  spec.quantizer.bits = bits;
+  spec.quantizer.seed = 0;  // nothing is drawn
+  spec.quantizer.rotation = codec::RotationKind::kMatrix;
+  spec.quantizer.scale = codec::ScaleRule::kRaw;
+  spec.quantizer.matrix = matrix;
+  return spec;
+}
+
+CodedPart base_part(const TurboMlxPart& part, int first) {
+  CodedPart base;
+  base.spec = spec_of(static_cast<int>(part.channels.size()), part.bits, *part.rotation->map);
+  base.spec.first = first;
+  base.spec.centroids = *part.codebook;
+  base.scales = numbers_of(part.lengths);
+  return base;
+}
+
+CodedPart residual_part(const TurboMlxPart& part, int first) {
+  const double factor = std::sqrt(std::numbers::pi / 2) / static_cast<double>(part.channels.size());
+  const auto centroid = static_cast<float>(factor);
+  CodedPart residual;
+  residual.spec = spec_of(static_cast<int>(part.channels.size()), 1, *part.sketch->map);
+  residual.spec.first = first;
+  residual.spec.of_residual = true;
+  residual.spec.centroids = {-centroid, centroid};
+  residual.scales = products_of(*part.residuals, part.lengths);
+  return residual;
+}
+
+void add(CodedPart part, const TurboMlxRows& codes, CodedSide& side) {
+  part.rows = side.rows.size();
+  side.rows.push_back(
+      {codes, part.spec.quantizer.bits, static_cast<std::size_t>(part.spec.quantizer.head_dim)});
+  side.parts.push_back(std::move(part));
+}
+
+bool has_maps(const TurboMlxPart& part) {
+  return part.rotation->map && (!part.signs || part.sketch->map);
+}
+
+// The same loud channels for every kv head.
+std::vector<std::uint16_t> for_each_head(const std::vector<std::uint16_t>& channels,
+                                         std::int64_t n_kv_heads) {
+  std::vector<std::uint16_t> all;
+  for (std::int64_t head = 0; head < n_kv_heads; ++head) {
+    all.insert(all.end(), channels.begin(), channels.end());
+  }
+  return all;
+}
+
+// --- groups
+
+// code / 2^bits: with scales 2^bits times as large, the codes themselves. (Centroids lie within -1
+// and 1, and a power of two leaves all digits as they are.)
+std::vector<float> code_centroids(int bits) {
+  std::vector<float> centroids;
+  for (int code = 0; code < 1 << bits; ++code) {
+    centroids.push_back(std::ldexp(static_cast<float>(code), -bits));
+  }
+  return centroids;
+}
+
+CodedPart group_part(const TurboMlxGroups& groups, std::size_t group, std::size_t n_groups) {
+  CodedPart part;
+  part.first_code = group * groups.group_size;
+  part.spec.first = static_cast<int>(part.first_code);
+  part.spec.quantizer.head_dim = static_cast<int>(groups.group_size);
+  part.spec.quantizer.bits = groups.bits;
+  part.spec.quantizer.seed = 0;
+  part.spec.quantizer.rotation = codec::RotationKind::kNone;
+  part.spec.quantizer.scale = codec::ScaleRule::kPeak;
+  part.spec.has_bias = true;
+  part.spec.centroids = code_centroids(groups.bits);
+  const auto factor = static_cast<float>(1 << groups.bits);
+  part.scales = group_numbers(groups.scales, groups.dtype, group, n_groups, factor);
+  part.biases = group_numbers(groups.biases, groups.dtype, group, n_groups, 1);
+  return part;
+}
+
+}  // namespace
+
+Result<TurboMlxPacking> pack_turbomlx_keys(const TurboMlxSource& file, cache::HeadShape shape,
+                                           std::int64_t n_tokens,
+                                           const std::vector<TurboMlxPart>& parts) {
+  if (!std::ranges::all_of(parts, has_maps)) return misfit("a matrix with values beyond 16");
+  if (parts.size() > 1 && parts[0].signs) {
+    return misfit("mixed precision with signs of residuals");
+  }
+  CodedSide side;
+  side.shape = shape;
+  if (parts.size() > 1) side.outliers = for_each_head(parts.back().channels, shape.n_kv_heads);
+  int first = 0;
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {  // loud channels come first
+    add(base_part(*part, first), part->codes, side);
+    if (part->signs) add(residual_part(*part, first), *part->signs, side);
+    first += static_cast<int>(part->channels.size());
+  }
+  return packing_of(file, std::move(side), n_tokens);
+}
+
+Result<TurboMlxPacking> pack_turbomlx_groups(const TurboMlxSource& file, cache::HeadShape shape,
+                                             std::int64_t n_tokens, const TurboMlxGroups& groups,
+                                             codec::BlockOrder order) {
+  const auto head_dim = to_size(shape.head_dim);
+  CodedSide side;
+  side.shape = shape;
+  side.order = order;
+  side.rows.push_back({groups.codes, groups.bits, head_dim});
+  const std::size_t n_groups = head_dim / groups.group_size;
+  if (n_groups > codec::kMaxParts) return misfit(std::to_string(n_groups) + " groups");
+  for (std::size_t group = 0; group < n_groups; ++group) {
+    side.parts.push_back(group_part(groups, group, n_groups));
+  }
+  return packing_of(file, std::move(side), n_tokens);
+}
+
+}  // namespace tqcache::interop

@@ -1,0 +1,71 @@
+#pragma once
+// interop/turbomlx/turbomlx_rows.h: head vectors of a file of TurboMLX, read from its arrays and decoded.
+//
+// Spec:   docs/interop.md, "TurboMLX".
+// Source: src/turbomlx/core_ref/{quantizers,mixed_precision,packing,qjl}.py; mlx/ops.cpp (affine
+//         quantization).
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tqcache/base/dtype.h"
+#include "tqcache/base/file.h"
+#include "tqcache/cache/side.h"
+#include "tqcache/interop/foreign_cache.h"
+#include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
+#include "tqcache/interop/value_tree.h"
+
+namespace tqcache::interop {
+
+using TurboMlxSource = std::shared_ptr<const ByteSource>;
+
+// An array [1, n_kv_heads, n_tokens, ...], of which each head vector has a row.
+struct TurboMlxRows {
+  ByteRun bytes;
+  std::int64_t n_tokens = 0;
+  std::size_t row_bytes = 0;
+};
+
+// The rows of n tokens of one kv head, as they are and as f32. Errors: those of the file.
+Result<Bytes> turbomlx_row_bytes(const ByteSource& file, const TurboMlxRows& rows, std::size_t head,
+                                 std::int64_t first, std::int64_t n);
+Result<std::vector<float>> turbomlx_row_floats(const ByteSource& file, const TurboMlxRows& rows,
+                                               Dtype dtype, std::size_t head, std::int64_t first,
+                                               std::int64_t n);
+
+// One quantizer of some channels.
+struct TurboMlxPart {
+  std::vector<std::uint16_t> channels;  // ascending
+  int bits = 0;                         // of a code
+  TurboMlxRows codes, lengths;
+  std::optional<TurboMlxRows> signs, residuals;  // mode "prod"
+  std::shared_ptr<const std::vector<float>> codebook;
+  std::shared_ptr<const TurboMlxMatrix> rotation;
+  std::shared_ptr<const TurboMlxMatrix> sketch;  // with signs
+};
+
+// Keys, to f32: (c[codes] M + gamma sqrt(pi / 2) / dim (signs S)) * length, in f32, sums in the
+// order of M's rows. Errors when read: kCorrupt (a length that is none, a result beyond f32).
+ReadRows turbomlx_key_rows(TurboMlxSource file, cache::HeadShape shape,
+                           std::vector<TurboMlxPart> parts);
+
+// Values that are as they are.
+ReadRows turbomlx_dense_rows(TurboMlxSource file, cache::HeadShape shape, TurboMlxRows rows);
+
+// Values in groups of mlx, to f32: code * scale + bias.
+struct TurboMlxGroups {
+  int bits = 0;
+  std::size_t group_size = 0;
+  Dtype dtype = Dtype::kF32;  // of scales and biases
+  TurboMlxRows codes, scales, biases;
+};
+ReadRows turbomlx_affine_rows(TurboMlxSource file, cache::HeadShape shape, TurboMlxGroups groups);
+
+// All of an array, or of some of its rows, in this order, for each kv head.
+ReadArray turbomlx_whole_array(TurboMlxSource file, ByteRun bytes);
+ReadArray turbomlx_listed_rows(TurboMlxSource file, std::int64_t n_kv_heads, TurboMlxRows rows,
+                               std::vector<std::int64_t> order);
+
+}  // namespace tqcache::interop

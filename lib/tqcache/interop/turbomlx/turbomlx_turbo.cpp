@@ -1,0 +1,289 @@
+// TurboQuantKVCache: keys as codes of one or two quantizers, values dense or in groups; or, before
+// its loud channels are chosen, all of it dense.
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "tqcache/codec/packing.h"
+#include "tqcache/interop/turbomlx/turbomlx_arrays.h"
+#include "tqcache/interop/turbomlx/turbomlx_layers.h"
+#include "tqcache/interop/turbomlx/turbomlx_packed.h"
+
+namespace tqcache::interop {
+namespace {
+
+using tensors::TensorType;
+using Kind = Value::Kind;
+
+// The state, in its order.
+enum Slot : std::size_t {
+  kRegularCodes,
+  kRegularLengths,
+  kRegularSigns,
+  kRegularResiduals,
+  kLoudCodes,
+  kLoudLengths,
+  kLoudSigns,
+  kLoudResiduals,
+  kMask,
+  kValues,
+  kSlots,
+};
+constexpr std::array<std::string_view, kSlots> kSlotNames = {
+    "reg_idx",   "reg_norms", "reg_signs",     "reg_residuals", "out_idx",
+    "out_norms", "out_signs", "out_residuals", "outlier_mask",  "values_main"};
+
+Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+
+// What a quantizer takes from the state: from its first slot on codes, lengths, signs, residuals.
+struct Quantizer {
+  std::size_t first_slot;
+  std::vector<std::uint16_t> channels;
+  int bits_total;
+};
+
+class TurboState {
+ public:
+  static Result<TurboState> make(const ValueTree& tree, const TurboMlxEntry& entry) {
+    const Value& state = tree.at(entry.state);
+    if (!is_sequence(state) || state.items.size() != kSlots) {
+      return corrupt("state: not a tuple of " + std::to_string(std::size_t{kSlots}));
+    }
+    return TurboState(tree, state);
+  }
+
+  const Value& at(std::size_t slot) const { return tree_->at(state_->items[slot]); }
+
+  Result<void> require_absent(std::size_t first, std::size_t end) const {
+    for (std::size_t slot = first; slot < end; ++slot) {
+      TQC_TRY_ASSIGN(const ArrayValue* array, find_array(at(slot), kSlotNames[slot]));
+      if (array != nullptr) {
+        return corrupt(std::string(kSlotNames[slot]) + ": not to be there with these settings");
+      }
+    }
+    return {};
+  }
+
+  Result<TurboMlxRows> rows(std::size_t slot, TensorType type, const TurboMlxMeta& meta,
+                            std::optional<std::int64_t> width) const {
+    return rows_of_array(at(slot), kSlotNames[slot], type, meta.shape.n_kv_heads, meta.offset,
+                         width);
+  }
+
+ private:
+  TurboState(const ValueTree& tree, const Value& state) : tree_(&tree), state_(&state) {}
+
+  const ValueTree* tree_;
+  const Value* state_;
+};
+
+// --- keys
+
+Result<TurboMlxPart> part_of(const TurboState& state, const TurboMlxMeta& meta,
+                             Quantizer quantizer) {
+  TurboMlxPart part;
+  part.bits = meta.code_bits(quantizer.bits_total);
+  part.channels = std::move(quantizer.channels);
+  const auto width = [&](int bits) {
+    return static_cast<std::int64_t>(codec::packed_size(part.channels.size(), bits));
+  };
+  const std::size_t first = quantizer.first_slot;
+  TQC_TRY_ASSIGN(part.codes, state.rows(first, TensorType::kU8, meta, width(part.bits)));
+  TQC_TRY_ASSIGN(part.lengths, state.rows(first + 1, TensorType::kF32, meta, 1));
+  if (!meta.is_prod) {
+    TQC_TRY(state.require_absent(first + 2, first + 4));
+    return part;
+  }
+  TQC_TRY_ASSIGN(part.signs, state.rows(first + 2, TensorType::kU8, meta, width(1)));
+  TQC_TRY_ASSIGN(part.residuals, state.rows(first + 3, TensorType::kF32, meta, std::nullopt));
+  return part;
+}
+
+Result<void> add_maps(const TurboMlxMeta& meta, TurboMlxArtifacts& artifacts, TurboMlxPart& part) {
+  const std::size_t dim = part.channels.size();
+  const auto kind = meta.is_wht ? TurboMlxMap::kWht : TurboMlxMap::kQr;
+  TQC_TRY_ASSIGN(part.codebook, artifacts.codebook(dim, part.bits));
+  TQC_TRY_ASSIGN(part.rotation, artifacts.matrix(kind, dim, meta.rotation_seed));
+  if (!meta.is_prod) return {};
+  TQC_TRY_ASSIGN(part.sketch, artifacts.matrix(TurboMlxMap::kQjl, dim, meta.qjl_seed));
+  return {};
+}
+
+// The channels of outlier_mask, loud ones first, each ascending.
+struct Channels {
+  std::vector<std::uint16_t> loud, others;
+};
+
+Result<Channels> read_mask(const TurboMlxSource& file, const TurboState& state,
+                           const TurboMlxMeta& meta) {
+  TQC_TRY_ASSIGN(const ArrayValue* mask, require_array(state.at(kMask), kSlotNames[kMask]));
+  const auto head_dim = static_cast<std::uint64_t>(meta.shape.head_dim);
+  if (mask->type != TensorType::kBool || mask->shape != std::vector<std::uint64_t>{head_dim}) {
+    return corrupt("outlier_mask " + describe(*mask) + ": not a yes or no for each channel");
+  }
+  Bytes flags(static_cast<std::size_t>(head_dim));
+  TQC_TRY(read_run(*file, mask->bytes, 0, flags));
+  Channels channels;
+  for (std::size_t i = 0; i < flags.size(); ++i) {
+    auto& list = flags[i] != std::byte{0} ? channels.loud : channels.others;
+    list.push_back(static_cast<std::uint16_t>(i));
+  }
+  if (std::ssize(channels.loud) == meta.mixed->outlier_channels) return channels;
+  return corrupt("outlier_mask: " + std::to_string(channels.loud.size()) + " channels where " +
+                 std::to_string(meta.mixed->outlier_channels) + " belong");
+}
+
+Result<std::vector<Quantizer>> quantizers_of(const TurboMlxSource& file, const TurboState& state,
+                                             const TurboMlxMeta& meta) {
+  std::vector<Quantizer> quantizers;
+  if (meta.mixed) {
+    TQC_TRY_ASSIGN(Channels channels, read_mask(file, state, meta));
+    quantizers.push_back({kRegularCodes, std::move(channels.others), meta.mixed->regular_bits});
+    quantizers.push_back({kLoudCodes, std::move(channels.loud), meta.mixed->outlier_high_bits});
+    return quantizers;
+  }
+  TQC_TRY(state.require_absent(kLoudCodes, kMask + 1));
+  std::vector<std::uint16_t> all(static_cast<std::size_t>(meta.shape.head_dim));
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
+  quantizers.push_back({kRegularCodes, std::move(all), meta.bits_total});
+  return quantizers;
+}
+
+// All shapes are checked before anything is computed.
+Result<TurboMlxSide> keys(const TurboMlxSource& file, const TurboState& state,
+                          const TurboMlxMeta& meta, TurboMlxArtifacts& artifacts) {
+  TQC_TRY_ASSIGN(std::vector<Quantizer> quantizers, quantizers_of(file, state, meta));
+  std::vector<TurboMlxPart> parts;
+  for (Quantizer& quantizer : quantizers) {
+    TQC_TRY_ASSIGN(TurboMlxPart part, part_of(state, meta, std::move(quantizer)));
+    parts.push_back(std::move(part));
+  }
+  for (TurboMlxPart& part : parts) TQC_TRY(add_maps(meta, artifacts, part));
+  TQC_TRY_ASSIGN(TurboMlxPacking packing, pack_turbomlx_keys(file, meta.shape, meta.offset, parts));
+  return TurboMlxSide{
+      {Dtype::kF32, turbomlx_key_rows(file, meta.shape, std::move(parts)), std::move(packing.form)},
+      TurboMlxCoding{true, false, packing.is_rounded, std::move(packing.misfit)}};
+}
+
+// --- values, and all that is dense
+
+Result<ForeignSide> dense_side(const TurboMlxSource& file, const Value& value,
+                               std::string_view name, const TurboMlxMeta& meta) {
+  TQC_TRY_ASSIGN(const TurboMlxDense dense, turbomlx_dense_array(value, name));
+  if (dense.grid.width != meta.shape.head_dim) {
+    return Error{ErrorCode::kUnsupported, std::string(name) + ": head vectors of " +
+                                              std::to_string(dense.grid.width) + " beside " +
+                                              std::to_string(meta.shape.head_dim)};
+  }
+  if (dense.grid.n_kv_heads != meta.shape.n_kv_heads || dense.grid.n_tokens != meta.offset) {
+    return corrupt(std::string(name) + ": of another shape than meta_state says");
+  }
+  return ForeignSide{dense.dtype, turbomlx_dense_rows(file, meta.shape, dense.rows)};
+}
+
+Result<TurboMlxSide> values(const TurboMlxSource& file, const ValueTree& tree,
+                            const TurboState& state, const TurboMlxMeta& meta) {
+  const std::string_view name = kSlotNames[kValues];
+  if (!meta.has_affine_values) {
+    TQC_TRY_ASSIGN(ForeignSide dense, dense_side(file, state.at(kValues), name, meta));
+    return TurboMlxSide{std::move(dense), std::nullopt};
+  }
+  return turbomlx_affine_side(file, tree, state.at(kValues), name,
+                              {meta.value_bits, meta.value_group_size}, meta.shape, meta.offset,
+                              codec::BlockOrder::kValues);
+}
+
+// --- calibration
+
+struct Calibration {
+  const Value* keys = nullptr;  // nullptr: over, or never begun
+  const Value* values = nullptr;
+  std::int64_t tokens_seen = 0;
+  bool is_frozen = false;
+};
+
+Result<const Value*> find_calibration_array(const ValueTree& tree, const Value& extra,
+                                            std::string_view key) {
+  TQC_TRY_ASSIGN(const Value* value, find_value(tree, extra, key));
+  if (value == nullptr) return value;
+  TQC_TRY_ASSIGN(const ArrayValue* array, find_array(*value, key));
+  return array != nullptr ? value : nullptr;
+}
+
+Result<Calibration> read_calibration(const ValueTree& tree, const TurboMlxEntry& entry) {
+  const Value& extra = tree.at(entry.extra_state);
+  Calibration calibration;
+  TQC_TRY_ASSIGN(calibration.keys, find_calibration_array(tree, extra, "calibration_keys"));
+  TQC_TRY_ASSIGN(calibration.values, find_calibration_array(tree, extra, "calibration_values"));
+  if (calibration.keys == nullptr) return calibration;
+  TQC_TRY_ASSIGN(calibration.tokens_seen, get_integer(tree, extra, "calibration_tokens_seen"));
+  TQC_TRY_ASSIGN(const Value* frozen,
+                 require_value(tree, extra, "outlier_mask_frozen", Kind::kBool));
+  calibration.is_frozen = frozen->integer != 0;
+  return calibration;
+}
+
+Result<void> check_calibration(const TurboState& state, const TurboMlxMeta& meta,
+                               const Calibration& calibration) {
+  if (!meta.mixed || calibration.is_frozen || calibration.values == nullptr) {
+    return corrupt("calibration_keys: not to be there with these settings");
+  }
+  TQC_TRY(state.require_absent(kRegularCodes, kMask + 1));
+  if (calibration.tokens_seen == meta.offset) return {};
+  return corrupt("calibration_tokens_seen " + std::to_string(calibration.tokens_seen) +
+                 " where offset is " + std::to_string(meta.offset));
+}
+
+// values_main says the same as calibration_values, which TurboMLX takes.
+Result<ForeignAttention> calibrating(const TurboMlxSource& file, const TurboState& state,
+                                     const TurboMlxMeta& meta, const Calibration& calibration) {
+  TQC_TRY(check_calibration(state, meta, calibration));
+  ForeignAttention layer{.shape = meta.shape, .k = {}, .v = {}};
+  TQC_TRY_ASSIGN(layer.k, dense_side(file, *calibration.keys, "calibration_keys", meta));
+  TQC_TRY_ASSIGN(layer.v, dense_side(file, *calibration.values, "calibration_values", meta));
+  return layer;
+}
+
+Result<ForeignAttention> empty_layer(const TurboState& state, const TurboMlxMeta& meta) {
+  TQC_TRY(state.require_absent(kRegularCodes, kMask));
+  const ForeignSide none{Dtype::kF32, [](auto, auto, auto) { return Result<void>(); }};
+  return ForeignAttention{meta.shape, none, none};
+}
+
+Result<void> read_coded(const TurboMlxSource& file, const ValueTree& tree, const TurboState& state,
+                        const TurboMlxMeta& meta, TurboMlxArtifacts& artifacts,
+                        TurboMlxLayer& result) {
+  TQC_TRY_ASSIGN(TurboMlxSide v, values(file, tree, state, meta));
+  TQC_TRY_ASSIGN(TurboMlxSide k, keys(file, state, meta, artifacts));
+  for (TurboMlxSide* side : {&k, &v}) {
+    if (side->coding) result.codings.push_back(*std::move(side->coding));
+  }
+  result.layer = ForeignAttention{meta.shape, std::move(k.side), std::move(v.side)};
+  return {};
+}
+
+}  // namespace
+
+Result<TurboMlxLayer> turbomlx_turbo_layer(const TurboMlxSource& file, const ValueTree& tree,
+                                           const TurboMlxEntry& entry,
+                                           TurboMlxArtifacts& artifacts) {
+  TQC_TRY_ASSIGN(const std::string text, turbomlx_meta_text(tree, tree.at(entry.meta_state)));
+  TQC_TRY_ASSIGN(const TurboMlxMeta meta, parse_turbomlx_meta(text));
+  TQC_TRY_ASSIGN(const TurboState state, TurboState::make(tree, entry));
+  TQC_TRY_ASSIGN(const Calibration calibration, read_calibration(tree, entry));
+  TurboMlxLayer result;
+  result.meta = meta;
+  result.n_tokens = meta.offset;
+  result.is_calibrating = calibration.keys != nullptr;
+  if (result.is_calibrating) {
+    TQC_TRY_ASSIGN(result.layer, calibrating(file, state, meta, calibration));
+  } else if (meta.offset == 0) {
+    TQC_TRY_ASSIGN(result.layer, empty_layer(state, meta));
+  } else {
+    TQC_TRY(read_coded(file, tree, state, meta, artifacts, result));
+  }
+  return result;
+}
+
+}  // namespace tqcache::interop

@@ -1,0 +1,61 @@
+#pragma once
+// model/attention/chunk_attention.h: attention of some tokens of a prompt over one layer of the cache.
+//
+// Token block by token block, so that the memory does not grow with the square of the prompt: each
+// block is widened, or decoded, once for all queries, whose running sums it is added to. The
+// products are left to the BLAS.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tqcache/base/aligned.h"
+#include "tqcache/cache/layer.h"
+#include "tqcache/model/attention/scores.h"
+#include "tqcache/model/linear/workers.h"
+
+namespace tqcache::model {
+
+class ChunkAttention {
+ public:
+  // Requires: n_heads is a multiple of shape.n_kv_heads.
+  ChunkAttention(cache::HeadShape shape, std::int64_t n_heads, Scores scores);
+
+  // Attention of the last n tokens that the layer holds, each over those up to itself, of which
+  // there are `window` at most; 0: all.
+  //
+  // Shapes:   q, out [n, n_heads, head_dim]; the layer holds n_tokens >= n tokens.
+  // Requires: the n tokens stand in one token block; what the first of them sees is there.
+  // Bytes:    identical for any number of threads; the BLAS decides about another CPU.
+  void attend(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t n,
+              std::int64_t window, std::span<const float> q, std::span<float> out,
+              const Workers& workers);
+
+  std::uint64_t scratch_bytes() const;
+
+ private:
+  // Which keys of a block the queries see, counted from its first: query i those from first + i
+  // on (all if first + i is below 0), up to end + i.
+  struct VisibleKeys {
+    std::int64_t first;
+    std::int64_t end;
+  };
+
+  void widen_block(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t block,
+                   const Workers& workers);
+  void add_block(const VisibleKeys& visible, std::int64_t n_keys, std::int64_t n, std::int64_t head,
+                 const float* q, float* out, std::span<float> scores);
+
+  cache::HeadShape shape_;
+  std::int64_t n_heads_;
+  std::int64_t group_;  // query heads of a kv head
+  Scores scores_;
+
+  AlignedFloats keys_;                // [n_kv_heads, kTokenBlock, head_dim] of the block at hand
+  AlignedFloats values_;              // likewise
+  AlignedFloats row_max_;             // [n_heads, kTokenBlock] of the blocks so far
+  AlignedFloats row_sum_;             // [n_heads, kTokenBlock] likewise
+  std::vector<AlignedFloats> lanes_;  // scores, of each worker: [kTokenBlock, kTokenBlock]
+};
+
+}  // namespace tqcache::model

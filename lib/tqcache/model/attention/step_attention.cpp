@@ -1,0 +1,333 @@
+#include "tqcache/model/attention/step_attention.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <limits>
+
+#include "tqcache/cache/head_coder.h"
+#include "tqcache/codec/kernels/row_map.h"
+#include "tqcache/model/linear/kernel_loops.h"
+#include "tqcache/model/linear/kernels.h"
+
+namespace tqcache::model {
+namespace {
+
+using cache::kTokenBlock;
+
+// Blocks of a piece: enough that joining costs nothing beside them, few enough that the scores of
+// their tokens stay in the nearest caches, and that a few thousand tokens keep several threads
+// busy.
+constexpr std::int64_t kPieceBlocks = 8;
+constexpr std::int64_t kPieceTokens = kPieceBlocks * kTokenBlock;  // stride of scores
+
+// A score whose weight is 0 beside any other.
+constexpr float kUnseen = -1e30f;
+
+constexpr std::size_t kLineFloats = kAlignment / sizeof(float);
+
+constexpr std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+constexpr std::size_t round_up(std::size_t n) {
+  return (n + kLineFloats - 1) / kLineFloats * kLineFloats;
+}
+
+void grow(AlignedFloats& values, std::size_t size) {
+  if (values.size() < size) values.resize(size);
+}
+
+codec::DenseBlock dense_block(const cache::Side& side, cache::HeadShape shape,
+                              std::int64_t n_tokens, std::int64_t block, std::int64_t kv_head) {
+  const Dtype dtype = cache::dense_dtype(side);
+  const std::size_t head_bytes = to_size(kTokenBlock * shape.head_dim) * dtype_size(dtype);
+  return {dtype, cache::dense_block(side, block).data() + to_size(kv_head) * head_bytes,
+          to_size(shape.head_dim), to_size(cache::tokens_in_block(n_tokens, block))};
+}
+
+codec::DenseBlock decoded_block(const cache::TurboSide& side, cache::HeadShape shape,
+                                std::int64_t block, std::int64_t kv_head) {
+  const AlignedBytes& decoded = side.packed[to_size(block)].decoded;
+  const std::size_t head_bytes = decoded.size() / to_size(shape.n_kv_heads);
+  return {side.tail.dtype, decoded.data() + to_size(kv_head) * head_bytes, to_size(shape.head_dim),
+          to_size(kTokenBlock)};
+}
+
+codec::DenseBlock sink_block(const cache::TurboSide& side, cache::HeadShape shape,
+                             std::int64_t n_sinks, std::int64_t kv_head) {
+  return {side.tail.dtype, cache::sink_rows(side, shape, kv_head).data(), to_size(shape.head_dim),
+          to_size(n_sinks)};
+}
+
+// The first tokens of a side in packed blocks, and of those the ones that stay dense.
+struct PackedTokens {
+  std::int64_t end = 0;
+  std::int64_t n_sinks = 0;
+};
+
+PackedTokens packed_tokens(const cache::Side& side) {
+  const std::int64_t n_blocks = cache::packed_block_count(side);
+  if (n_blocks == 0) return {};
+  return {n_blocks * kTokenBlock, cache::sinks_in_block(std::get<cache::TurboSide>(side), 0)};
+}
+
+// Where in a row of n weights those of packed values stand: [first, end).
+struct Range {
+  std::size_t first;
+  std::size_t end;
+};
+
+Range packed_range(const cache::Side& values, std::int64_t first_token, std::int64_t n) {
+  const PackedTokens packed = packed_tokens(values);
+  const std::int64_t first = std::clamp<std::int64_t>(packed.n_sinks - first_token, 0, n);
+  const std::int64_t end = std::clamp<std::int64_t>(packed.end - first_token, first, n);
+  return {to_size(first), to_size(end)};
+}
+
+}  // namespace
+
+StepAttention::StepAttention(cache::HeadShape shape, std::int64_t n_heads, const cache::Rope& rope,
+                             Scores scores, Scorer scorer, const codec::Kernels& kernels)
+    : shape_(shape),
+      group_(n_heads / shape.n_kv_heads),
+      scores_(scores),
+      scorer_(scorer),
+      kernels_(&kernels),
+      queries_(to_size(shape.n_kv_heads)) {
+  assert(n_heads % shape.n_kv_heads == 0);
+  if (cache::can_turn(rope, shape.head_dim)) centring_.emplace(rope);
+}
+
+void StepAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_tokens,
+                           std::int64_t window, std::span<const float> q, std::span<float> out,
+                           const Workers& workers) {
+  const std::int64_t begin = window > 0 ? std::max<std::int64_t>(n_tokens - window, 0) : 0;
+  const std::int64_t first_block = begin / kTokenBlock;
+  const std::int64_t n_blocks = cache::block_count(n_tokens);
+  const std::int64_t n_pieces = (n_blocks - first_block + kPieceBlocks - 1) / kPieceBlocks;
+  const std::int64_t n_kv_heads = shape_.n_kv_heads;
+  const std::size_t group_floats = to_size(group_ * shape_.head_dim);
+  reserve(layer, first_block, n_pieces, workers.count());
+  workers.run(to_size(n_kv_heads), [&](std::size_t kv_head) {
+    prepare_queries(layer.k, first_block, static_cast<std::int64_t>(kv_head),
+                    q.data() + kv_head * group_floats);
+  });
+  workers.run_in_lanes(to_size(n_pieces * n_kv_heads), [&](std::size_t i, std::size_t lane) {
+    const std::int64_t index = static_cast<std::int64_t>(i) / n_kv_heads;
+    const std::int64_t first = first_block + index * kPieceBlocks;
+    const Piece piece = {static_cast<std::int64_t>(i) % n_kv_heads, first,
+                         std::min(first + kPieceBlocks, n_blocks),
+                         index == 0 ? begin % kTokenBlock : 0};
+    attend_piece(layer, n_tokens, piece, partial(index, piece.kv_head), lanes_[lane].data());
+  });
+  workers.run_in_lanes(to_size(n_kv_heads), [&](std::size_t kv_head, std::size_t lane) {
+    join_pieces(layer.v, n_pieces, static_cast<std::int64_t>(kv_head), lanes_[lane].data(),
+                out.subspan(kv_head * group_floats, group_floats));
+  });
+}
+
+void StepAttention::reserve(const cache::AttentionLayer& layer, std::int64_t first_block,
+                            std::int64_t n_pieces, std::size_t n_lanes) {
+  const std::int64_t n_packed_keys = cache::packed_block_count(layer.k);
+  const bool packed_values = cache::packed_block_count(layer.v) > first_block;
+  coded_dim_ = packed_values ? std::get<cache::TurboSide>(layer.v).codec.coded_dim() : 0;
+  if (centring_ && n_packed_keys > 0) centring_->extend(n_packed_keys);
+  grow(partials_, to_size(n_pieces * shape_.n_kv_heads) * partial_floats());
+  if (lanes_.size() < n_lanes) lanes_.resize(n_lanes);
+  for (AlignedFloats& lane : lanes_) {
+    grow(lane, std::max(to_size(group_ * kPieceTokens), coded_dim_ + to_size(shape_.head_dim)));
+  }
+}
+
+std::size_t StepAttention::partial_floats() const {
+  return round_up(to_size(group_) * (coded_dim_ + to_size(shape_.head_dim))) +
+         round_up(3 * to_size(group_));
+}
+
+StepAttention::Partial StepAttention::partial(std::int64_t index, std::int64_t kv_head) {
+  const std::size_t group = to_size(group_);
+  float* const packed_out =
+      partials_.data() + to_size(index * shape_.n_kv_heads + kv_head) * partial_floats();
+  float* const dense_out = packed_out + group * coded_dim_;
+  float* const max = packed_out + round_up(group * (coded_dim_ + to_size(shape_.head_dim)));
+  return {max, max + group, max + 2 * group, packed_out, dense_out};
+}
+
+// Shapes: q [group, head_dim].
+void StepAttention::prepare_queries(const cache::Side& keys, std::int64_t first_block,
+                                    std::int64_t kv_head, const float* q) {
+  Queries& queries = queries_[to_size(kv_head)];
+  queries.scaled.resize(to_size(group_ * shape_.head_dim));
+  for (std::size_t i = 0; i < queries.scaled.size(); ++i) queries.scaled[i] = scores_.scale * q[i];
+  queries.dense.set_for_dense(to_size(shape_.head_dim), queries.scaled);
+  // Of a window that has left all packed blocks nothing need be fixed.
+  if (cache::packed_block_count(keys) <= first_block) return;
+  const auto& turbo = std::get<cache::TurboSide>(keys);
+  if (cache::is_mapped_before_rope(turbo)) return;  // these stand decoded
+  std::span<const float> scaled = queries.scaled;
+  if (turbo.maps.is_there()) {
+    queries.mapped.resize(queries.scaled.size());
+    codec::multiply_rows(queries.scaled, turbo.maps.columns_of(shape_, kv_head),
+                         to_size(shape_.head_dim), queries.mapped);
+    scaled = queries.mapped;
+  }
+  queries.packed.set(turbo.codec, turbo.outliers.order(kv_head), scaled);
+  if (turbo.mean.kind == cache::Centring::kNone) return;
+  const bool turns = turbo.mean.kind == cache::Centring::kPreRope;
+  assert(!turns || centring_);
+  queries.centring.set(turns ? &*centring_ : nullptr,
+                       cache::mean_of_head(turbo.mean, shape_, kv_head), queries.scaled);
+}
+
+// Shapes: scores [group, kPieceTokens].
+void StepAttention::attend_piece(const cache::AttentionLayer& layer, std::int64_t n_tokens,
+                                 const Piece& piece, const Partial& partial, float* scores) const {
+  for (std::int64_t block = piece.first; block < piece.end; ++block) {
+    score_block(layer.k, n_tokens, block, piece.kv_head,
+                scores + (block - piece.first) * kTokenBlock);
+  }
+  const std::int64_t first_token = piece.first * kTokenBlock;
+  const std::int64_t n_keys = std::min(piece.end * kTokenBlock, n_tokens) - first_token;
+  const Range packed = packed_range(layer.v, first_token, n_keys);
+  const std::size_t n = to_size(n_keys);
+  const Kernels& kernels = best_kernels();
+  for (std::size_t g = 0; g < to_size(group_); ++g) {
+    float* const row = scores + g * to_size(kPieceTokens);
+    cap_values(scores_.cap, {row, n});
+    std::fill_n(row, piece.n_unseen, kUnseen);
+    const float max = kernels.max_value(row, n);
+    partial.max[g] = max;
+    partial.packed_sum[g] = kernels.exp_sum(max, packed.end - packed.first, row + packed.first);
+    partial.dense_sum[g] = kernels.exp_sum(max, packed.first, row) +
+                           kernels.exp_sum(max, n - packed.end, row + packed.end);
+  }
+  if (packed.first < packed.end) {
+    sum_packed_values(std::get<cache::TurboSide>(layer.v), piece, scores, partial.packed_out);
+  }
+  if (packed.first > 0 || packed.end < n) {
+    sum_dense_values(layer.v, n_tokens, piece, scores, partial.dense_out);
+  }
+}
+
+// Shapes: scores [group, kTokenBlock], rows kPieceTokens apart.
+void StepAttention::score_block(const cache::Side& keys, std::int64_t n_tokens, std::int64_t block,
+                                std::int64_t kv_head, float* scores) const {
+  if (block < cache::packed_block_count(keys)) {
+    return score_packed_block(std::get<cache::TurboSide>(keys), block, kv_head, scores);
+  }
+  kernels_->score_dense(dense_block(keys, shape_, n_tokens, block, kv_head),
+                        queries_[to_size(kv_head)].dense.rows(), {scores, to_size(kPieceTokens)});
+}
+
+void StepAttention::score_packed_block(const cache::TurboSide& keys, std::int64_t block,
+                                       std::int64_t kv_head, float* scores) const {
+  const Queries& queries = queries_[to_size(kv_head)];
+  const codec::OutputRows rows = {scores, to_size(kPieceTokens)};
+  if (!keys.packed[to_size(block)].decoded.empty()) {
+    return kernels_->score_dense(decoded_block(keys, shape_, block, kv_head), queries.dense.rows(),
+                                 rows);
+  }
+  queries.packed.score(keys.codec, cache::packed_head(keys, shape_, block, kv_head),
+                       to_size(kTokenBlock), scorer_, rows);
+  if (keys.mean.kind != cache::Centring::kNone) {
+    queries.centring.add_to(block, keys.codec.kernels(), scorer_, rows.values, rows.stride);
+  }
+  // The codes of sink tokens mean nothing, so what they scored is written over.
+  const std::int64_t n_sinks = cache::sinks_in_block(keys, block);
+  if (n_sinks == 0) return;
+  kernels_->score_dense(sink_block(keys, shape_, n_sinks, kv_head), queries.dense.rows(), rows);
+}
+
+// Sink tokens have scale 0, so their weights add nothing here.
+// Shapes: weights [group, kPieceTokens]; out [group, coded_dim].
+void StepAttention::sum_packed_values(const cache::TurboSide& values, const Piece& piece,
+                                      const float* weights, float* out) const {
+  const std::size_t group = to_size(group_);
+  std::fill_n(out, group * coded_dim_, 0.0f);
+  const std::int64_t end = std::min(piece.end, static_cast<std::int64_t>(values.packed.size()));
+  for (std::int64_t block = piece.first; block < end; ++block) {
+    codec::accumulate(values.codec, cache::packed_head(values, shape_, block, piece.kv_head),
+                      to_size(kTokenBlock), scorer_,
+                      {group, to_size(kPieceTokens), weights + (block - piece.first) * kTokenBlock},
+                      {out, coded_dim_});
+  }
+}
+
+// Of the blocks that are not packed, and of sink tokens.
+// Shapes: weights [group, kPieceTokens]; out [group, head_dim].
+void StepAttention::sum_dense_values(const cache::Side& values, std::int64_t n_tokens,
+                                     const Piece& piece, const float* weights, float* out) const {
+  const std::size_t group = to_size(group_);
+  const codec::OutputRows sums = {out, to_size(shape_.head_dim)};
+  std::fill_n(out, group * sums.stride, 0.0f);
+  const std::int64_t n_sinks = piece.first == 0 ? packed_tokens(values).n_sinks : 0;
+  if (n_sinks > 0) {
+    const auto& turbo = std::get<cache::TurboSide>(values);
+    kernels_->accumulate_dense(sink_block(turbo, shape_, n_sinks, piece.kv_head),
+                               {group, to_size(kPieceTokens), weights}, sums);
+  }
+  const std::int64_t first = std::max(piece.first, cache::packed_block_count(values));
+  for (std::int64_t block = first; block < piece.end; ++block) {
+    kernels_->accumulate_dense(
+        dense_block(values, shape_, n_tokens, block, piece.kv_head),
+        {group, to_size(kPieceTokens), weights + (block - piece.first) * kTokenBlock}, sums);
+  }
+}
+
+// Shapes: lane [coded_dim + head_dim] at least; out [group, head_dim].
+void StepAttention::join_pieces(const cache::Side& values, std::int64_t n_pieces,
+                                std::int64_t kv_head, float* lane, std::span<float> out) {
+  const std::size_t head_dim = to_size(shape_.head_dim);
+  const Kernels& kernels = best_kernels();
+  const auto add = [&](float factor, const float* from, std::span<float> to) {
+    kernels.add_scaled_f32(factor, std::as_bytes(std::span(from, to.size())).data(), to.size(),
+                           to.data());
+  };
+  const std::span coded(lane, coded_dim_);
+  for (std::size_t g = 0; g < to_size(group_); ++g) {
+    const std::span<float> head = out.subspan(g * head_dim, head_dim);
+    float max = -std::numeric_limits<float>::infinity();
+    for (std::int64_t i = 0; i < n_pieces; ++i) max = std::max(max, partial(i, kv_head).max[g]);
+    std::ranges::fill(coded, 0.0f);
+    std::ranges::fill(head, 0.0f);
+    float packed_sum = 0;
+    float dense_sum = 0;
+    for (std::int64_t i = 0; i < n_pieces; ++i) {
+      const Partial part = partial(i, kv_head);
+      const float factor = loops::exp_f32(part.max[g] - max);
+      packed_sum += factor * part.packed_sum[g];
+      dense_sum += factor * part.dense_sum[g];
+      if (part.packed_sum[g] != 0) add(factor, part.packed_out + g * coded_dim_, coded);
+      if (part.dense_sum[g] != 0) add(factor, part.dense_out + g * head_dim, head);
+    }
+    if (packed_sum != 0) {
+      put_back(std::get<cache::TurboSide>(values), kv_head, packed_sum, coded,
+               {lane + coded_dim_, head_dim}, head);
+    }
+    for (float& value : head) value /= packed_sum + dense_sum;
+  }
+}
+
+// Adds a weighted sum of packed values, whose weights add up to `sum`, to out.
+// Shapes: coded [coded_dim] and decoded [head_dim], which are overwritten; out [head_dim].
+void StepAttention::put_back(const cache::TurboSide& values, std::int64_t kv_head, float sum,
+                             std::span<float> coded, std::span<float> decoded,
+                             std::span<float> out) const {
+  values.codec.turn_back(coded, values.outliers.order(kv_head), decoded);
+  if (values.maps.is_there()) {
+    std::ranges::copy(decoded, coded.begin());
+    codec::multiply_rows(coded.first(decoded.size()), values.maps.rows_of(shape_, kv_head),
+                         decoded.size(), decoded);
+  }
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] += decoded[i];
+  if (values.mean.kind == cache::Centring::kNone) return;
+  const std::span<const float> mean = cache::mean_of_head(values.mean, shape_, kv_head);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] += sum * mean[i];
+}
+
+std::uint64_t StepAttention::scratch_bytes() const {
+  std::uint64_t floats = partials_.size();
+  for (const AlignedFloats& lane : lanes_) floats += lane.size();
+  return floats * sizeof(float);
+}
+
+}  // namespace tqcache::model

@@ -1,0 +1,150 @@
+// model/linear/block_codes_avx512.h: the codes of a step of four groups, one byte each, in AVX-512. For
+// model/block_dots_avx512.h alone.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "tqcache/model/linear/lanes_avx512.h"
+#include "tqcache/tensors/block_forms.h"
+
+namespace tqcache::model {
+namespace {
+
+namespace forms = tensors::forms;
+using tensors::TensorType;
+
+// The first halves of four groups, 16 codes in each quarter, and the second halves.
+struct Codes {
+  __m512i first;
+  __m512i second;
+};
+
+// Codes of four bits and nothing else, which can be multiplied as they stand.
+template <class Form>
+inline constexpr bool kInNibbles =
+    Form::kType == TensorType::kQ4_0 || Form::kType == TensorType::kQ4_1;
+
+TQC_AVX512_INLINE __m128i load_16(const std::byte* bytes) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
+}
+
+TQC_AVX512_INLINE __m512i bytes_of(int value) { return _mm512_set1_epi8(static_cast<char>(value)); }
+
+// Sixteen bytes each from four places.
+TQC_AVX512_INLINE __m512i load_quarters(const std::byte* bytes, std::size_t stride) {
+  __m512i quarters = _mm512_castsi128_si512(load_16(bytes));
+  quarters = _mm512_mask_broadcast_i32x4(quarters, 0x00f0, load_16(bytes + stride));
+  quarters = _mm512_mask_broadcast_i32x4(quarters, 0x0f00, load_16(bytes + 2 * stride));
+  return _mm512_mask_broadcast_i32x4(quarters, 0xf000, load_16(bytes + 3 * stride));
+}
+
+TQC_AVX512_INLINE __m512i load_everywhere(const std::byte* bytes) {
+  return _mm512_broadcast_i32x4(load_16(bytes));
+}
+
+// A byte for each of the quarters.
+TQC_AVX512_INLINE __m512i quarters(unsigned a, unsigned b, unsigned c, unsigned d) {
+  const auto eight = [](unsigned byte) {
+    return static_cast<long long>(std::uint64_t{byte} * 0x0101010101010101);
+  };
+  const long long e[] = {eight(a), eight(b), eight(c), eight(d)};
+  return _mm512_set_epi64(e[3], e[3], e[2], e[2], e[1], e[1], e[0], e[0]);
+}
+
+// Bits of each quarter's bytes, from another place on in each. The shifts go over the borders of
+// bytes; `mask` takes away what came in.
+TQC_AVX512_INLINE __m512i shift_quarters(__m512i bytes, long long a, long long b, long long c,
+                                         long long d, int mask) {
+  const __m512i shifts = _mm512_set_epi64(d, d, c, c, b, b, a, a);
+  return _mm512_and_si512(_mm512_srlv_epi64(bytes, shifts), bytes_of(mask));
+}
+
+TQC_AVX512_INLINE __m512i lower_nibbles(__m512i bytes) {
+  return _mm512_and_si512(bytes, bytes_of(15));
+}
+TQC_AVX512_INLINE __m512i upper_nibbles(__m512i bytes) {
+  return lower_nibbles(_mm512_srli_epi16(bytes, 4));
+}
+
+// Adds `value` to the codes whose bit is set.
+TQC_AVX512_INLINE __m512i add_where(__m512i codes, __mmask64 bits, int value) {
+  return _mm512_mask_add_epi8(codes, bits, codes, bytes_of(value));
+}
+
+// Two bytes each from four places, as bits of the quarters.
+TQC_AVX512_INLINE __mmask64 load_bits(const std::byte* bytes, std::size_t stride) {
+  std::uint64_t bits = 0;
+  for (std::size_t i = 0; i < 4; ++i) {
+    bits |= std::uint64_t{forms::load<std::uint16_t>(bytes + i * stride)} << (16 * i);
+  }
+  return bits;
+}
+
+// Of four blocks of 32.
+template <class Form>
+TQC_AVX512_INLINE Codes codes_of_blocks(const std::byte* blocks) {
+  const std::byte* const at = blocks + Form::kCodesAt;
+  if constexpr (Form::kType == TensorType::kQ8_0) {
+    return {_mm512_xor_si512(load_quarters(at, Form::kBytes), bytes_of(128)),
+            _mm512_xor_si512(load_quarters(at + 16, Form::kBytes), bytes_of(128))};
+  }
+  const __m512i both = load_quarters(at, Form::kBytes);
+  const Codes codes = {lower_nibbles(both), upper_nibbles(both)};
+  if constexpr (Form::kType == TensorType::kIQ4_NL) {
+    const __m512i signed_table =
+        load_everywhere(reinterpret_cast<const std::byte*>(forms::kIq4NlValues.data()));
+    const __m512i table = _mm512_xor_si512(signed_table, bytes_of(128));
+    return {_mm512_shuffle_epi8(table, codes.first), _mm512_shuffle_epi8(table, codes.second)};
+  }
+  if constexpr (Form::kType == TensorType::kQ5_0 || Form::kType == TensorType::kQ5_1) {
+    const std::byte* const bits = blocks + Form::kBitsAt;
+    return {add_where(codes.first, load_bits(bits, Form::kBytes), 16),
+            add_where(codes.second, load_bits(bits + 2, Form::kBytes), 16)};
+  }
+  return codes;
+}
+
+// One half of groups 4 step to 4 step + 3 of a block of 256: `half` is 0 or 16.
+template <class Form>
+TQC_AVX512_INLINE __m512i half_of_step(const std::byte* block, int step, std::size_t half) {
+  const std::byte* const at = block + Form::kCodesAt + half;
+  const unsigned bit = step == 0 ? 1 : 16;  // of the step's first group
+  const __m512i bits = quarters(bit, bit << 1, bit << 2, bit << 3);
+  if constexpr (Form::kType == TensorType::kQ6_K) {
+    const __m512i first = load_everywhere(at + step * 64);
+    const __m512i low = _mm512_mask_broadcast_i32x4(first, 0xf0f0, load_16(at + step * 64 + 32));
+    const __m512i high = load_everywhere(block + Form::kBitsAt + half + step * 32);
+    return _mm512_or_si512(shift_quarters(low, 0, 0, 4, 4, 15),
+                           _mm512_slli_epi16(shift_quarters(high, 0, 2, 4, 6, 3), 4));
+  } else if constexpr (Form::kRun == 32) {  // Q4_K, Q5_K
+    const __m512i first = load_everywhere(at + step * 64);
+    const __m512i both = _mm512_mask_broadcast_i32x4(first, 0xff00, load_16(at + step * 64 + 32));
+    const __m512i codes = shift_quarters(both, 0, 4, 0, 4, 15);
+    if constexpr (Form::kType == TensorType::kQ4_K) return codes;
+    const __m512i fifth = load_everywhere(block + forms::Q5_K::kBitsAt + half);
+    return add_where(codes, _mm512_test_epi8_mask(fifth, bits), 16);
+  } else {  // Q2_K, Q3_K
+    const __m512i codes = shift_quarters(load_everywhere(at + step * 32), 0, 2, 4, 6, 3);
+    if constexpr (Form::kType == TensorType::kQ2_K) return codes;
+    const __m512i third = load_everywhere(block + forms::Q3_K::kBitsAt + half);
+    return add_where(codes, _mm512_test_epi8_mask(third, bits), 4);
+  }
+}
+
+// An f16 of each of four blocks of 32, `kAt` bytes into it: found in two vectors of their bytes.
+template <class Form, std::size_t kAt>
+TQC_AVX512_INLINE __m128 load_halves_of(const std::byte* blocks) {
+  constexpr std::size_t kSecond = std::min<std::size_t>(64, 4 * Form::kBytes - 64);
+  constexpr auto kPlace = [](std::size_t block) {
+    const std::size_t place = block * Form::kBytes + kAt;
+    return static_cast<short>(place < 64 ? place / 2 : 32 + (place - kSecond) / 2);
+  };
+  const __m512i places =
+      _mm512_castsi128_si512(_mm_set_epi16(0, 0, 0, 0, kPlace(3), kPlace(2), kPlace(1), kPlace(0)));
+  const __m512i found = _mm512_permutex2var_epi16(_mm512_loadu_si512(blocks), places,
+                                                  _mm512_loadu_si512(blocks + kSecond));
+  return _mm_cvtph_ps(_mm512_castsi512_si128(found));
+}
+
+}  // namespace
+}  // namespace tqcache::model

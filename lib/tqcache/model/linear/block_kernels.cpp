@@ -1,0 +1,94 @@
+#include "tqcache/model/linear/block_kernels.h"
+
+#include <string_view>
+#include <utility>
+
+#include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/model/linear/block_loops.h"
+#include "tqcache/model/linear/kernel_loops.h"
+
+namespace tqcache::model {
+namespace {
+
+// Four values of a lane: those of the first half of a group, or those of the second.
+template <class Form>
+std::int32_t add_four(const std::uint8_t* code, const QuantizedView& x, std::size_t group,
+                      std::size_t half, std::size_t lane) {
+  const std::int16_t* const even = x.codes + loops::code_place(group, 2 * half) + 2 * lane;
+  const std::int16_t* const odd = x.codes + loops::code_place(group, 2 * half + 1) + 2 * lane;
+  code += half * kGroup / 2 + 4 * lane;
+  const std::int32_t sum =
+      code[0] * even[0] + code[1] * odd[0] + code[2] * even[1] + code[3] * odd[1];
+  return sum + Form::kOffset * x.minus_sums[loops::sum_place(group, half) + lane];
+}
+
+// What group `group` of x and group `in_block` of a block have in common. Shapes: lanes [4].
+template <class Form>
+void add_group(const std::byte* block, std::size_t in_block,
+               const tensors::forms::Scales<Form::kValues / Form::kRun>& scales,
+               const QuantizedView& x, std::size_t group, float* lanes) {
+  constexpr std::size_t kRuns = kGroup / Form::kRun;
+  std::uint8_t code[kGroup];
+  Form::codes(block, in_block, code);
+  for (std::size_t run = 0; run < kRuns; ++run) {
+    const float scale = scales.scale[in_block * kRuns + run] * x.scales[group];
+    const float minimum = scales.minimum[in_block * kRuns + run] * x.scales[group];
+    for (std::size_t l = 0; l < kGroupLanes; ++l) {
+      std::int32_t sum = add_four<Form>(code, x, group, run, l);
+      if (kRuns == 1) sum += add_four<Form>(code, x, group, 1, l);
+      lanes[l] += static_cast<float>(sum) * scale;
+      if constexpr (!Form::kHasMinimum) continue;
+      const std::size_t kind = kRuns == 1 ? 2 : run;
+      lanes[l] += static_cast<float>(x.minus_sums[loops::sum_place(group, kind) + l]) * minimum;
+    }
+  }
+}
+
+template <class Form>
+float dot(const std::byte* row, const QuantizedView& x, std::size_t n_groups) {
+  constexpr std::size_t kGroups = Form::kValues / kGroup;
+  float lanes[kLanes] = {};
+  for (std::size_t group = 0; group < n_groups; group += kGroups, row += Form::kBytes) {
+    const auto scales = Form::scales(row);
+    for (std::size_t i = 0; i < kGroups; ++i) {
+      add_group<Form>(row, i, scales, x, group + i,
+                      lanes + (group + i) % kRoundGroups * kGroupLanes);
+    }
+  }
+  return loops::fold(lanes);
+}
+
+struct Scalar {
+  template <class Form>
+  static constexpr BlockKernels::Dot* dot() {
+    return model::dot<Form>;
+  }
+};
+
+void quantize(const float* x, std::size_t n_groups, std::int16_t* codes, std::int32_t* minus_sums,
+              float* scales) {
+  loops::quantize(x, n_groups, codes, minus_sums, scales);
+}
+
+const BlockKernels& find_best() {
+  const std::string_view name = codec::best_kernels().name;
+  const std::pair<std::string_view, const BlockKernels*> sets[] = {
+      {"avx512", avx512_blocks()}, {"avx2", avx2_blocks()}, {"neon", neon_blocks()}};
+  for (const auto& [set, kernels] : sets) {
+    if (set == name && kernels != nullptr) return *kernels;
+  }
+  return scalar_blocks();
+}
+
+constexpr BlockKernels kBlocks = {quantize, make_dots<Scalar>(tensors::forms::All{})};
+
+}  // namespace
+
+const BlockKernels& scalar_blocks() { return kBlocks; }
+
+const BlockKernels& best_blocks() {
+  static const BlockKernels& best = find_best();
+  return best;
+}
+
+}  // namespace tqcache::model

@@ -1,0 +1,205 @@
+// Products with quantized weights in AVX2. Two groups are one vector of eight lanes, so that four
+// vectors have the lanes of a round.
+
+#include "tqcache/model/linear/block_kernels.h"
+
+#if defined(__x86_64__) && !defined(TQCACHE_SCALAR)
+
+#include <bit>
+#include <cstring>
+
+#include "tqcache/codec/kernels/unroll.h"
+#include "tqcache/model/linear/block_codes_avx2.h"
+#include "tqcache/model/linear/block_loops.h"
+#include "tqcache/model/linear/lanes_avx2.h"
+
+namespace tqcache::model {
+namespace {
+
+constexpr std::size_t kPairs = kRoundGroups / 2;
+
+TQC_AVX2_INLINE __m256i load_32(const void* numbers) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(numbers));
+}
+
+// x's codes of a part for the two groups of a pair, and their lanes' sums of a kind.
+TQC_AVX2_INLINE __m256i codes_of_x(const QuantizedView& x, int pair, std::size_t part) {
+  return load_32(x.codes + loops::code_place(static_cast<std::size_t>(2 * pair), part));
+}
+TQC_AVX2_INLINE __m256i sums_of_x(const QuantizedView& x, int pair, std::size_t kind) {
+  return load_32(x.minus_sums + loops::sum_place(static_cast<std::size_t>(2 * pair), kind));
+}
+
+// The products of the codes of half of the groups with x's.
+TQC_AVX2_INLINE __m256i multiply_half(__m256i codes, const QuantizedView& x, int pair,
+                                      std::size_t half) {
+  const __m256i even = _mm256_and_si256(codes, _mm256_set1_epi16(255));
+  const __m256i odd = _mm256_srli_epi16(codes, 8);
+  return _mm256_add_epi32(_mm256_madd_epi16(even, codes_of_x(x, pair, 2 * half)),
+                          _mm256_madd_epi16(odd, codes_of_x(x, pair, 2 * half + 1)));
+}
+
+// Takes the offset of the codes away from the lanes.
+template <class Form>
+TQC_AVX2_INLINE __m256i add_offset(__m256i sums, __m256i minus_sums) {
+  if constexpr (Form::kOffset == 0) {
+    return sums;
+  } else {
+    constexpr int kShift = std::countr_zero(static_cast<unsigned>(Form::kOffset));
+    return _mm256_add_epi32(sums, _mm256_slli_epi32(minus_sums, kShift));
+  }
+}
+
+// Scales and minima of the runs of a round, times x's scales.
+struct Factors {
+  float scale[16];
+  float minimum[16];
+};
+
+// Adds what the lanes of a pair have with one factor, and the minima of the same values, which are
+// the `kind`-th sums of x. The groups' factors are those of runs a and b.
+template <class Form>
+TQC_AVX2_INLINE __m256 add_runs(__m256 lanes, __m256i products, const Factors& factors,
+                                std::size_t a, std::size_t b, __m256i minus_sums) {
+  const __m256 scales =
+      _mm256_set_m128(_mm_set1_ps(factors.scale[b]), _mm_set1_ps(factors.scale[a]));
+  const __m256i sums = add_offset<Form>(products, minus_sums);
+  lanes = _mm256_add_ps(lanes, _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scales));
+  if constexpr (Form::kHasMinimum) {
+    const __m256 minima =
+        _mm256_set_m128(_mm_set1_ps(factors.minimum[b]), _mm_set1_ps(factors.minimum[a]));
+    lanes = _mm256_add_ps(lanes, _mm256_mul_ps(_mm256_cvtepi32_ps(minus_sums), minima));
+  }
+  return lanes;
+}
+
+// Adds the groups of a pair, whose codes are given.
+template <class Form>
+TQC_AVX2_INLINE __m256 add_pair(__m256 lanes, const Codes& codes, const Factors& factors,
+                                const QuantizedView& x, int pair) {
+  const auto group = static_cast<std::size_t>(2 * pair);
+  const __m256i first = multiply_half(codes.first, x, pair, 0);
+  const __m256i second = multiply_half(codes.second, x, pair, 1);
+  if constexpr (Form::kRun == 32) {
+    const __m256i both = _mm256_add_epi32(first, second);
+    return add_runs<Form>(lanes, both, factors, group, group + 1, sums_of_x(x, pair, 2));
+  }
+  const std::size_t run = 2 * group;
+  lanes = add_runs<Form>(lanes, first, factors, run, run + 2, sums_of_x(x, pair, 0));
+  return add_runs<Form>(lanes, second, factors, run + 1, run + 3, sums_of_x(x, pair, 1));
+}
+
+TQC_AVX2_INLINE float load_half(const std::byte* bytes) {
+  return _cvtsh_ss(forms::load<std::uint16_t>(bytes));
+}
+
+// Of eight blocks of 32. The minimum has the other sign in the file.
+template <class Form>
+TQC_AVX2_INLINE Factors factors_of_blocks(const std::byte* blocks, const float* of_x) {
+  Factors factors;
+  for (std::size_t i = 0; i < kRoundGroups; ++i, blocks += Form::kBytes) {
+    factors.scale[i] = load_half(blocks) * of_x[i];
+    if constexpr (Form::kHasMinimum) factors.minimum[i] = -load_half(blocks + 2) * of_x[i];
+  }
+  return factors;
+}
+
+// Eight steps times their f16, times x's scales.
+TQC_AVX2_INLINE __m256 multiply_steps(std::uint64_t steps, __m256 half, __m256 of_x) {
+  const __m128i eight = _mm_cvtsi64_si128(static_cast<long long>(steps));
+  return _mm256_mul_ps(_mm256_mul_ps(half, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight))), of_x);
+}
+
+template <std::size_t kRun>
+TQC_AVX2_INLINE void store_factors(const std::uint64_t* steps, const std::byte* half,
+                                   const float* scales_of_x, float* factors) {
+  const __m256 factor = _mm256_set1_ps(load_half(half)), of_x = _mm256_loadu_ps(scales_of_x);
+  if constexpr (kRun == 32) {
+    _mm256_storeu_ps(factors, multiply_steps(steps[0], factor, of_x));
+    return;
+  }
+  const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);  // two runs are one group
+  const __m256i upper = _mm256_add_epi32(twice, _mm256_set1_epi32(4));
+  const __m256 low_x = _mm256_permutevar8x32_ps(of_x, twice);
+  const __m256 high_x = _mm256_permutevar8x32_ps(of_x, upper);
+  _mm256_storeu_ps(factors, multiply_steps(steps[0], factor, low_x));
+  _mm256_storeu_ps(factors + 8, multiply_steps(steps[1], factor, high_x));
+}
+
+// Of a block of 256.
+template <class Form>
+TQC_AVX2_INLINE Factors factors_of_runs(const std::byte* block, const float* of_x) {
+  const auto steps = Form::steps(block);
+  Factors factors;
+  store_factors<Form::kRun>(steps.scale, block + Form::kScaleAt, of_x, factors.scale);
+  if constexpr (Form::kHasMinimum) {
+    store_factors<Form::kRun>(steps.minimum, block + Form::kMinimumAt, of_x, factors.minimum);
+  }
+  return factors;
+}
+
+// Adds 256 values.
+template <class Form>
+TQC_AVX2_INLINE void add_round(const std::byte* blocks, const QuantizedView& x,
+                               __m256 (&lanes)[kPairs]) {
+  if constexpr (Form::kValues == kGroup) {
+    const Factors factors = factors_of_blocks<Form>(blocks, x.scales);
+    TQC_UNROLL for (int pair = 0; pair < int{kPairs}; ++pair, blocks += 2 * Form::kBytes) {
+      lanes[pair] = add_pair<Form>(lanes[pair], codes_of_blocks<Form>(blocks), factors, x, pair);
+    }
+  } else {
+    const Factors factors = factors_of_runs<Form>(blocks, x.scales);
+    TQC_UNROLL for (int pair = 0; pair < int{kPairs}; ++pair) {
+      const Codes codes = {half_of_pair<Form>(blocks, pair, 0),
+                           half_of_pair<Form>(blocks, pair, 16)};
+      lanes[pair] = add_pair<Form>(lanes[pair], codes, factors, x, pair);
+    }
+  }
+}
+
+template <class Form>
+TQC_AVX2 float dot_blocks(const std::byte* row, const QuantizedView& x, std::size_t n_groups) {
+  constexpr std::size_t kRoundBytes = kRoundGroups * kGroup / Form::kValues * Form::kBytes;
+  const __m256 zero = _mm256_setzero_ps();
+  __m256 lanes[kPairs] = {zero, zero, zero, zero};
+  const std::size_t n_rounds = n_groups / kRoundGroups;
+  for (std::size_t i = 0; i < n_rounds; ++i, row += kRoundBytes) {
+    add_round<Form>(row, loops::round_of(x, i), lanes);
+  }
+  if (n_groups % kRoundGroups != 0) {  // blocks of zeros make the round whole
+    std::byte rest[kRoundBytes] = {};
+    std::memcpy(rest, row, n_groups % kRoundGroups * Form::kBytes);
+    add_round<Form>(rest, loops::round_of(x, n_rounds), lanes);
+  }
+  return fold(lanes[0], lanes[1], lanes[2], lanes[3]);
+}
+
+TQC_AVX2 void quantize(const float* x, std::size_t n_groups, std::int16_t* codes,
+                       std::int32_t* minus_sums, float* scales) {
+  loops::quantize(x, n_groups, codes, minus_sums, scales);
+}
+
+struct Avx2 {
+  template <class Form>
+  static constexpr BlockKernels::Dot* dot() {
+    return dot_blocks<Form>;
+  }
+};
+
+constexpr BlockKernels kBlocks = {quantize, make_dots<Avx2>(tensors::forms::All{})};
+
+}  // namespace
+
+const BlockKernels* avx2_blocks() { return __builtin_cpu_supports("avx2") ? &kBlocks : nullptr; }
+
+}  // namespace tqcache::model
+
+#else
+
+namespace tqcache::model {
+
+const BlockKernels* avx2_blocks() { return nullptr; }
+
+}  // namespace tqcache::model
+
+#endif

@@ -1,0 +1,105 @@
+// Products with quantized weights in NEON: the four lanes of a group are one vector. Codes are
+// unpacked as the form tells, which compilers turn into vectors themselves.
+
+#include "tqcache/model/linear/block_kernels.h"
+#include "tqcache/model/linear/block_loops.h"
+#include "tqcache/model/linear/lanes_neon.h"
+
+#ifdef TQCACHE_NEON
+
+namespace tqcache::model {
+namespace {
+
+// The products of half of a group's codes with x's, four to a lane.
+inline int32x4_t multiply_half(const std::uint8_t* code, const QuantizedView& x, std::size_t group,
+                               std::size_t half) {
+  const uint16x8_t both = vreinterpretq_u16_u8(vld1q_u8(code + half * kGroup / 2));
+  const int16x8_t even = vreinterpretq_s16_u16(vandq_u16(both, vdupq_n_u16(255)));
+  const int16x8_t odd = vreinterpretq_s16_u16(vshrq_n_u16(both, 8));
+  const int16x8_t even_x = vld1q_s16(x.codes + loops::code_place(group, 2 * half));
+  const int16x8_t odd_x = vld1q_s16(x.codes + loops::code_place(group, 2 * half + 1));
+  int32x4_t low = vmull_s16(vget_low_s16(even), vget_low_s16(even_x));
+  int32x4_t high = vmull_high_s16(even, even_x);
+  low = vmlal_s16(low, vget_low_s16(odd), vget_low_s16(odd_x));
+  high = vmlal_high_s16(high, odd, odd_x);
+  return vpaddq_s32(low, high);
+}
+
+// Adds what a group's lanes have with one factor, and the minima of the same values.
+template <class Form>
+float32x4_t add_run(float32x4_t lanes, int32x4_t sums, int32x4_t minus_sums, float scale,
+                    float minimum) {
+  sums = vmlaq_n_s32(sums, minus_sums, Form::kOffset);
+  lanes = vaddq_f32(lanes, vmulq_n_f32(vcvtq_f32_s32(sums), scale));
+  if constexpr (!Form::kHasMinimum) return lanes;
+  return vaddq_f32(lanes, vmulq_n_f32(vcvtq_f32_s32(minus_sums), minimum));
+}
+
+// What group `group` of x and group `in_block` of a block have in common.
+template <class Form>
+float32x4_t add_group(float32x4_t lanes, const std::byte* block, std::size_t in_block,
+                      const tensors::forms::Scales<Form::kValues / Form::kRun>& scales,
+                      const QuantizedView& x, std::size_t group) {
+  std::uint8_t code[kGroup];
+  Form::codes(block, in_block, code);
+  const int32x4_t sums[2] = {multiply_half(code, x, group, 0), multiply_half(code, x, group, 1)};
+  const auto sums_of_x = [&](std::size_t kind) {
+    return vld1q_s32(x.minus_sums + loops::sum_place(group, kind));
+  };
+  const float of_x = x.scales[group];
+  if constexpr (Form::kRun == kGroup) {
+    return add_run<Form>(lanes, vaddq_s32(sums[0], sums[1]), sums_of_x(2),
+                         scales.scale[in_block] * of_x, scales.minimum[in_block] * of_x);
+  } else {
+    for (std::size_t half = 0; half < 2; ++half) {
+      const std::size_t run = 2 * in_block + half;
+      lanes = add_run<Form>(lanes, sums[half], sums_of_x(half), scales.scale[run] * of_x,
+                            scales.minimum[run] * of_x);
+    }
+    return lanes;
+  }
+}
+
+template <class Form>
+float dot_blocks(const std::byte* row, const QuantizedView& x, std::size_t n_groups) {
+  constexpr std::size_t kGroups = Form::kValues / kGroup;
+  Lanes lanes;
+  for (std::size_t group = 0; group < n_groups; group += kGroups, row += Form::kBytes) {
+    const auto scales = Form::scales(row);
+    for (std::size_t i = 0; i < kGroups; ++i) {
+      float32x4_t& of_group = lanes.v[(group + i) % kRoundGroups];
+      of_group = add_group<Form>(of_group, row, i, scales, x, group + i);
+    }
+  }
+  return fold(lanes);
+}
+
+void quantize(const float* x, std::size_t n_groups, std::int16_t* codes, std::int32_t* minus_sums,
+              float* scales) {
+  loops::quantize(x, n_groups, codes, minus_sums, scales);
+}
+
+struct Neon {
+  template <class Form>
+  static constexpr BlockKernels::Dot* dot() {
+    return dot_blocks<Form>;
+  }
+};
+
+constexpr BlockKernels kBlocks = {quantize, make_dots<Neon>(tensors::forms::All{})};
+
+}  // namespace
+
+const BlockKernels* neon_blocks() { return &kBlocks; }
+
+}  // namespace tqcache::model
+
+#else
+
+namespace tqcache::model {
+
+const BlockKernels* neon_blocks() { return nullptr; }
+
+}  // namespace tqcache::model
+
+#endif

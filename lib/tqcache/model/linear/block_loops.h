@@ -1,0 +1,100 @@
+#pragma once
+// model/linear/block_loops.h: the definition of how a vector is quantized for products with blocks.
+//
+// Forced inline, as in model/kernel_loops.h.
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "tqcache/model/linear/block_kernels.h"
+#include "tqcache/model/linear/kernel_loops.h"
+
+namespace tqcache::model::loops {
+
+// Where a group has its first code of a part, and its first lane of the sums of a kind.
+TQC_INLINE std::size_t code_place(std::size_t group, std::size_t part) {
+  return (group / kStepGroups * kStepParts + part) * kPartCodes + group % kStepGroups * 8;
+}
+TQC_INLINE std::size_t sum_place(std::size_t group, std::size_t kind) {
+  return (group / kStepGroups * kStepSums + kind) * kStepLanes + group % kStepGroups * kGroupLanes;
+}
+
+// x from one of its rounds on.
+TQC_INLINE QuantizedView round_of(const QuantizedView& x, std::size_t round) {
+  const std::size_t group = round * kRoundGroups;
+  return {x.codes + code_place(group, 0), x.minus_sums + sum_place(group, 0), x.scales + group};
+}
+
+inline constexpr float kLargestCode = 32767.0f;
+inline constexpr std::uint32_t kNotFinite = 0x7f800000;  // bits of infinity; NaN's lie above
+inline constexpr std::uint32_t kTiny = 27u << 23;        // bits of 2^-100
+
+struct GroupScale {
+  float scale;
+  float inverse;
+};
+
+// `largest` has the bits of the largest magnitude of the group.
+TQC_INLINE GroupScale group_scale(std::uint32_t largest) {
+  if (largest >= kNotFinite) return {std::numeric_limits<float>::quiet_NaN(), 0.0f};
+  if (largest < kTiny) return {0.0f, 0.0f};
+  const float magnitude = std::bit_cast<float>(largest);
+  return {magnitude / kLargestCode, kLargestCode / magnitude};
+}
+
+TQC_INLINE std::uint32_t largest_magnitude(const float* x) {
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < kGroup; ++i) {
+    const std::uint32_t bits = std::bit_cast<std::uint32_t>(x[i]) & 0x7fffffffu;
+    largest = bits > largest ? bits : largest;
+  }
+  return largest;
+}
+
+// To the nearest whole number, ties to even: it stands in the low bits after an addition of
+// 1.5 * 2^23 (kExpRound).
+TQC_INLINE std::int32_t round_code(float value) {
+  return static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(value + kExpRound) -
+                                   std::bit_cast<std::uint32_t>(kExpRound));
+}
+
+TQC_INLINE void quantize_group(const float* x, std::size_t group, std::int16_t* codes,
+                               std::int32_t* minus_sums, float* scales) {
+  const GroupScale scale = group_scale(largest_magnitude(x));
+  scales[group] = scale.scale;
+  std::int32_t code[kGroup] = {};
+  if (scale.inverse != 0) {
+    for (std::size_t i = 0; i < kGroup; ++i) code[i] = round_code(x[i] * scale.inverse);
+  }
+  for (std::size_t part = 0; part < kStepParts; ++part) {
+    const std::int32_t* const from = code + part / 2 * (kGroup / 2) + part % 2;
+    std::int16_t* const to = codes + code_place(group, part);
+    for (std::size_t i = 0; i < 8; ++i) to[i] = static_cast<std::int16_t>(from[2 * i]);
+  }
+  std::int32_t* const first = minus_sums + sum_place(group, 0);
+  std::int32_t* const second = minus_sums + sum_place(group, 1);
+  std::int32_t* const both = minus_sums + sum_place(group, 2);
+  for (std::size_t l = 0; l < kGroupLanes; ++l) {
+    const std::int32_t* const a = code + 4 * l;
+    const std::int32_t* const b = a + kGroup / 2;
+    first[l] = -(a[0] + a[1] + a[2] + a[3]);
+    second[l] = -(b[0] + b[1] + b[2] + b[3]);
+    both[l] = first[l] + second[l];
+  }
+}
+
+TQC_INLINE void quantize(const float* x, std::size_t n_groups, std::int16_t* codes,
+                         std::int32_t* minus_sums, float* scales) {
+  std::size_t group = 0;
+  for (; group < n_groups; ++group) {
+    quantize_group(x + group * kGroup, group, codes, minus_sums, scales);
+  }
+  constexpr float kZeros[kGroup] = {};
+  for (; group % kRoundGroups != 0; ++group) {
+    quantize_group(kZeros, group, codes, minus_sums, scales);
+  }
+}
+
+}  // namespace tqcache::model::loops

@@ -1,0 +1,81 @@
+#include "tqcache/model/linear/kernels.h"
+
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "tqcache/base/half.h"
+#include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/model/linear/kernel_loops.h"
+
+namespace tqcache::model {
+namespace {
+
+template <class T>
+T load(const std::byte* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof(T));
+  return value;
+}
+
+// Value i of a row, for each form.
+struct F32 {
+  static float at(const std::byte* row, std::size_t i) { return load<float>(row + 4 * i); }
+};
+struct F16 {
+  static float at(const std::byte* row, std::size_t i) {
+    return f16_to_f32(load<std::uint16_t>(row + 2 * i));
+  }
+};
+struct BF16 {
+  static float at(const std::byte* row, std::size_t i) {
+    return bf16_to_f32(load<std::uint16_t>(row + 2 * i));
+  }
+};
+
+template <class Form>
+float dot(const std::byte* row, const float* x, std::size_t n) {
+  float lanes[kLanes] = {};
+  std::size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (std::size_t l = 0; l < kLanes; ++l) lanes[l] += Form::at(row, i + l) * x[i + l];
+  }
+  for (std::size_t l = 0; i < n; ++i, ++l) lanes[l] += Form::at(row, i) * x[i];
+  return loops::fold(lanes);
+}
+
+template <class Form>
+void add_scaled(float factor, const std::byte* row, std::size_t n, float* y) {
+  for (std::size_t i = 0; i < n; ++i) y[i] += factor * Form::at(row, i);
+}
+
+float max_value(const float* row, std::size_t n) { return loops::max_value(row, n); }
+
+float exp_sum(float shift, std::size_t n, float* row) { return loops::exp_sum(shift, n, row); }
+
+void silu_multiply(const float* up, std::size_t n, float* gate) {
+  loops::silu_multiply(up, n, gate);
+}
+
+constexpr Kernels kScalar = {"scalar",        dot<F32>,        dot<F16>,         dot<BF16>,
+                             add_scaled<F32>, add_scaled<F16>, add_scaled<BF16>, max_value,
+                             exp_sum,         silu_multiply};
+
+const Kernels& find_best() {
+  const std::string_view name = codec::best_kernels().name;
+  for (const Kernels* kernels : {avx512_kernels(), avx2_kernels(), neon_kernels()}) {
+    if (kernels != nullptr && name == kernels->name) return *kernels;
+  }
+  return kScalar;
+}
+
+}  // namespace
+
+const Kernels& scalar_kernels() { return kScalar; }
+
+const Kernels& best_kernels() {
+  static const Kernels& best = find_best();
+  return best;
+}
+
+}  // namespace tqcache::model

@@ -1,0 +1,61 @@
+#pragma once
+// model/linear/kernels.h: the inner loops of the decoder: dot products with plain weights, and softmax;
+// model/block_kernels.h has those with quantized ones.
+//
+// The scalar functions define every result. A faster set repeats their sums in the same order, so
+// that all sets give the same bits, and a cache does not depend on the CPU that filled it more
+// than the BLAS makes it.
+//
+// A sum has 32 lanes: lane l adds the terms l, l + 32, l + 64, ... in turn; then the upper half
+// of the lanes is added to the lower half until one is left.
+
+#include <cstddef>
+
+namespace tqcache::model {
+
+inline constexpr std::size_t kLanes = 32;
+
+struct Kernels {
+  const char* name;  // "scalar", "avx2", "avx512", "neon"
+
+  // The sum of w[i] * x[i], each weight widened to f32 first.
+  // Shapes:   row holds n weights at any alignment; x [n].
+  using Dot = float(const std::byte* row, const float* x, std::size_t n);
+  Dot* dot_f32;
+  Dot* dot_f16;
+  Dot* dot_bf16;
+
+  // y += factor * row, each value widened to f32 first.
+  // Shapes: row holds n values at any alignment; y [n].
+  using AddScaled = void(float factor, const std::byte* row, std::size_t n, float* y);
+  AddScaled* add_scaled_f32;
+  AddScaled* add_scaled_f16;
+  AddScaled* add_scaled_bf16;
+
+  // The largest value; NaN does not count. Shapes: row [n].
+  float (*max_value)(const float* row, std::size_t n);
+
+  // Puts exp(row[i] - shift) in the place of every row[i], and gives the sum. Shapes: row [n].
+  // Requires: no value is above `shift`.
+  float (*exp_sum)(float shift, std::size_t n, float* row);
+
+  // gate[i] = silu(gate[i]) * up[i], silu(x) = x / (1 + exp(-x)). Shapes: gate, up [n].
+  void (*silu_multiply)(const float* up, std::size_t n, float* gate);
+};
+
+const Kernels& scalar_kernels();
+
+// Null when the CPU, or this build, has no AVX2.
+const Kernels* avx2_kernels();
+
+// Null when the CPU, or this build, has no AVX-512 F, BW, DQ and VL.
+const Kernels* avx512_kernels();
+
+// Null when this is no 64-bit ARM.
+const Kernels* neon_kernels();
+
+// The set of the name that codec::best_kernels() has, so that TQCACHE_ISA decides on both; the
+// scalar one where there is none of that name.
+const Kernels& best_kernels();
+
+}  // namespace tqcache::model

@@ -1,0 +1,82 @@
+// The kernels in NEON: the 32 lanes of a sum are eight vectors. What is not a product is left to
+// the compiler.
+
+#include "tqcache/codec/kernels/rows_neon.h"
+#include "tqcache/model/linear/kernel_loops.h"
+#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/lanes_neon.h"
+
+#ifdef TQCACHE_NEON
+
+namespace tqcache::model {
+namespace {
+
+using codec::neon::kWidth;
+using codec::neon::widen;
+
+template <Dtype kDtype>
+float dot(const std::byte* row, const float* x, std::size_t n) {
+  Lanes lanes;
+  std::size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    TQC_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
+      const float32x4_t weights = widen<kDtype>(row, i + v * kWidth, kWidth);
+      lanes.v[v] = vaddq_f32(lanes.v[v], vmulq_f32(weights, vld1q_f32(x + i + v * kWidth)));
+    }
+  }
+  if (i == n) return fold(lanes);
+  float sums[kLanes], weights[kWidth];
+  for (std::size_t v = 0; v < kVectors; ++v) vst1q_f32(sums + v * kWidth, lanes.v[v]);
+  for (std::size_t l = 0; i < n; ++i, ++l) {
+    if (l % kWidth == 0) vst1q_f32(weights, widen<kDtype>(row, i, n - i));
+    sums[l] += weights[l % kWidth] * x[i];
+  }
+  return loops::fold(sums);
+}
+
+template <Dtype kDtype>
+void add_scaled(float factor, const std::byte* row, std::size_t n, float* y) {
+  std::size_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    const float32x4_t terms = vmulq_f32(vdupq_n_f32(factor), widen<kDtype>(row, i, kWidth));
+    vst1q_f32(y + i, vaddq_f32(vld1q_f32(y + i), terms));
+  }
+  float rest[kWidth];
+  vst1q_f32(rest, widen<kDtype>(row, i, n - i));
+  for (std::size_t l = 0; i < n; ++i, ++l) y[i] += factor * rest[l];
+}
+
+float max_value(const float* row, std::size_t n) { return loops::max_value(row, n); }
+
+float exp_sum(float shift, std::size_t n, float* row) { return loops::exp_sum(shift, n, row); }
+
+void silu_multiply(const float* up, std::size_t n, float* gate) {
+  loops::silu_multiply(up, n, gate);
+}
+
+constexpr Kernels kNeon = {"neon",
+                           dot<Dtype::kF32>,
+                           dot<Dtype::kF16>,
+                           dot<Dtype::kBF16>,
+                           add_scaled<Dtype::kF32>,
+                           add_scaled<Dtype::kF16>,
+                           add_scaled<Dtype::kBF16>,
+                           max_value,
+                           exp_sum,
+                           silu_multiply};
+
+}  // namespace
+
+const Kernels* neon_kernels() { return &kNeon; }
+
+}  // namespace tqcache::model
+
+#else
+
+namespace tqcache::model {
+
+const Kernels* neon_kernels() { return nullptr; }
+
+}  // namespace tqcache::model
+
+#endif

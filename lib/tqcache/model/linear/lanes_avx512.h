@@ -1,0 +1,36 @@
+#pragma once
+// model/linear/lanes_avx512.h: what the files of the AVX-512 kernels share. Not for others.
+//
+// Only functions with the target attribute use it. A file may name a larger target before.
+
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12 warns of the undefined registers that its own header makes on purpose (GCC bug 105593).
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+#include <immintrin.h>
+
+#ifndef TQC_AVX512_TARGET
+#define TQC_AVX512_TARGET gnu::target("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")
+#endif
+#define TQC_AVX512 [[TQC_AVX512_TARGET]]
+#define TQC_AVX512_INLINE [[TQC_AVX512_TARGET, gnu::always_inline]] inline
+
+namespace tqcache::model {
+namespace {
+
+// The upper half of sixteen lanes, in both halves of the result.
+TQC_AVX512_INLINE __m256 upper_half(__m512 v) { return _mm512_extractf32x8_ps(v, 1); }
+
+// loops::fold of two vectors of lanes.
+TQC_AVX512_INLINE float fold(__m512 a, __m512 b) {
+  const __m512 sixteen = _mm512_add_ps(a, b);
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(sixteen), upper_half(sixteen));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+}  // namespace
+}  // namespace tqcache::model

@@ -1,0 +1,178 @@
+#include "tqcache/model/linear/matrix.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+
+#include "tqcache/base/aligned.h"
+#include "tqcache/base/dtype.h"
+#include "tqcache/model/linear/blas.h"
+#include "tqcache/model/linear/block_kernels.h"
+#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/quantized_vector.h"
+#include "tqcache/tensors/block_types.h"
+
+namespace tqcache::model {
+namespace {
+
+using tensors::TensorType;
+
+using tensors::find_block_type;
+
+// Products of two numbers that are worth a task switch: some microseconds.
+constexpr std::int64_t kProductsPerPiece = 64 * 1024;
+
+// Rows that multiply_matrix widens at a time.
+constexpr std::int64_t kSlabRows = 128;
+
+std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+// The types whose values stand one by one.
+struct PlainType {
+  TensorType type;
+  Dtype dtype;
+  Kernels::Dot* Kernels::*dot;
+};
+
+constexpr std::array kPlainTypes = {
+    PlainType{TensorType::kF32, Dtype::kF32, &Kernels::dot_f32},
+    PlainType{TensorType::kF16, Dtype::kF16, &Kernels::dot_f16},
+    PlainType{TensorType::kBF16, Dtype::kBF16, &Kernels::dot_bf16},
+};
+
+const PlainType* find_plain_type(TensorType type) {
+  const auto found = std::ranges::find(kPlainTypes, type, &PlainType::type);
+  return found == kPlainTypes.end() ? nullptr : &*found;
+}
+
+const std::byte* row_at(const Matrix& matrix, std::int64_t row) {
+  return matrix.bytes.data() +
+         to_size(row) * row_bytes(matrix.type, static_cast<std::uint64_t>(matrix.n_cols));
+}
+
+// Rows [first, first + count) of one product.
+struct Piece {
+  const Product* product;
+  std::int64_t first;
+  std::int64_t count;
+};
+
+std::int64_t rows_per_piece(const Matrix& matrix) {
+  return std::max<std::int64_t>(1, kProductsPerPiece / std::max<std::int64_t>(1, matrix.n_cols));
+}
+
+std::int64_t piece_count(const Matrix& matrix) {
+  const std::int64_t rows = rows_per_piece(matrix);
+  return (matrix.n_rows + rows - 1) / rows;
+}
+
+Piece find_piece(std::initializer_list<Product> products, std::int64_t index) {
+  const Product* product = products.begin();
+  for (; index >= piece_count(*product->matrix); ++product) index -= piece_count(*product->matrix);
+  const std::int64_t rows = rows_per_piece(*product->matrix);
+  return {product, index * rows, std::min(rows, product->matrix->n_rows - index * rows)};
+}
+
+BlockKernels::Dot* block_dot(TensorType type) {
+  const tensors::BlockType* const first = tensors::block_types().data();
+  return best_blocks().dot[static_cast<std::size_t>(find_block_type(type) - first)];
+}
+
+// One vector in both forms; the quantized one only where a matrix wants it.
+struct Input {
+  std::span<const float> plain;
+  QuantizedVector quantized;
+};
+
+Input make_input(std::initializer_list<Product> products, std::span<const float> x) {
+  const bool is_wanted = std::ranges::any_of(products, [](const Product& product) {
+    return find_block_type(product.matrix->type) != nullptr;
+  });
+  return {x, is_wanted ? QuantizedVector(x, best_blocks()) : QuantizedVector()};
+}
+
+// `dot` gives the product of one row.
+template <class Dot>
+void multiply_rows(const Piece& piece, const Dot& dot) {
+  const Matrix& matrix = *piece.product->matrix;
+  const std::uint64_t bytes = row_bytes(matrix.type, static_cast<std::uint64_t>(matrix.n_cols));
+  const std::byte* row = row_at(matrix, piece.first);
+  for (std::int64_t i = 0; i < piece.count; ++i, row += bytes) {
+    piece.product->y[piece.first + i] = dot(row);
+  }
+}
+
+void multiply_piece(const Piece& piece, const Input& x) {
+  const TensorType type = piece.product->matrix->type;
+  if (const PlainType* plain = find_plain_type(type)) {
+    Kernels::Dot* const dot = best_kernels().*(plain->dot);
+    return multiply_rows(
+        piece, [&](const std::byte* row) { return dot(row, x.plain.data(), x.plain.size()); });
+  }
+  BlockKernels::Dot* const dot = block_dot(type);
+  const QuantizedView quantized = x.quantized.view();
+  const std::size_t n_groups = x.plain.size() / kGroup;
+  multiply_rows(piece, [&](const std::byte* row) { return dot(row, quantized, n_groups); });
+}
+
+// Rows as the BLAS wants them: in place when they are aligned f32, otherwise widened to `slab`.
+const float* f32_rows(const Matrix& matrix, std::int64_t first, std::int64_t count,
+                      AlignedFloats& slab) {
+  const std::byte* bytes = row_at(matrix, first);
+  if (matrix.type == TensorType::kF32 &&
+      reinterpret_cast<std::uintptr_t>(bytes) % alignof(float) == 0) {
+    return reinterpret_cast<const float*>(bytes);
+  }
+  slab.resize(to_size(count * matrix.n_cols));
+  load_rows(matrix, first, count, slab);
+  return slab.data();
+}
+
+}  // namespace
+
+std::uint64_t row_bytes(TensorType type, std::uint64_t n_cols) {
+  if (const PlainType* plain = find_plain_type(type)) return dtype_size(plain->dtype) * n_cols;
+  const tensors::BlockType* blocks = find_block_type(type);
+  if (blocks == nullptr || n_cols % blocks->block_values != 0) return 0;
+  return n_cols / blocks->block_values * blocks->block_bytes;
+}
+
+void load_rows(const Matrix& matrix, std::int64_t first, std::int64_t count, std::span<float> out) {
+  out = out.first(to_size(count * matrix.n_cols));
+  const std::byte* rows = row_at(matrix, first);  // rows follow each other without a gap
+  if (const PlainType* plain = find_plain_type(matrix.type)) {
+    return load_f32(plain->dtype, rows, out);
+  }
+  find_block_type(matrix.type)->widen(rows, out);
+}
+
+void multiply_vector(std::initializer_list<Product> products, std::span<const float> x,
+                     const Workers& workers) {
+  std::int64_t n_pieces = 0;
+  for (const Product& product : products) {
+    assert(to_size(product.matrix->n_cols) == x.size());
+    n_pieces += piece_count(*product.matrix);
+  }
+  const Input input = make_input(products, x);
+  workers.run(to_size(n_pieces), [&](std::size_t i) {
+    multiply_piece(find_piece(products, static_cast<std::int64_t>(i)), input);
+  });
+}
+
+void multiply_matrix(const Product& product, std::int64_t n, std::span<const float> x,
+                     const Workers& workers) {
+  const Matrix& matrix = *product.matrix;
+  assert(x.size() == to_size(n * matrix.n_cols));
+  use_blas_in_one_thread();
+  const std::int64_t n_slabs = (matrix.n_rows + kSlabRows - 1) / kSlabRows;
+  workers.run(to_size(n_slabs), [&](std::size_t i) {
+    const std::int64_t first = static_cast<std::int64_t>(i) * kSlabRows;
+    const std::int64_t count = std::min(kSlabRows, matrix.n_rows - first);
+    AlignedFloats slab;
+    multiply_transposed(n, count, matrix.n_cols, 1.0f, {x.data(), matrix.n_cols},
+                        {f32_rows(matrix, first, count, slab), matrix.n_cols},
+                        {product.y + first, matrix.n_rows});
+  });
+}
+
+}  // namespace tqcache::model

@@ -1,0 +1,47 @@
+#pragma once
+// model/linear/matrix.h: a weight matrix in the form its file has it in, and products with it.
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+#include "tqcache/base/bytes.h"
+#include "tqcache/model/linear/workers.h"
+#include "tqcache/tensors/tensor.h"
+
+namespace tqcache::model {
+
+// y = W x, with W as it stands in the file: F32, F16, BF16, or a type of tensors/block_types.h
+// whose blocks divide a row. A view, at any alignment.
+struct Matrix {
+  tensors::TensorType type = tensors::TensorType::kF32;
+  std::int64_t n_rows = 0;  // outputs
+  std::int64_t n_cols = 0;  // inputs
+  ByteView bytes;           // [n_rows, n_cols] of type
+};
+
+// Bytes of one row; 0 for a type, or a length, that no Matrix can have.
+std::uint64_t row_bytes(tensors::TensorType type, std::uint64_t n_cols);
+
+// Widens rows [first, first + count) to f32. Shapes: out [count, n_cols].
+void load_rows(const Matrix& matrix, std::int64_t first, std::int64_t count, std::span<float> out);
+
+// A matrix, and where its product goes: several may share one x.
+struct Product {
+  const Matrix* matrix;
+  float* y;  // [n, n_rows]
+};
+
+// y = W x for one x, which weights in blocks meet as whole numbers of 16 bits. The sum of a row has
+// a fixed order (model/kernels.h, model/block_kernels.h): the same bits for any number of threads
+// and on any CPU. Shapes: x [n_cols]; n is 1.
+void multiply_vector(std::initializer_list<Product> products, std::span<const float> x,
+                     const Workers& workers);
+
+// Y = X W^T through the BLAS, widening W slab by slab, never as a whole. The same bits for any
+// number of threads, but not on any CPU.
+// Shapes: x [n, n_cols].
+void multiply_matrix(const Product& product, std::int64_t n, std::span<const float> x,
+                     const Workers& workers);
+
+}  // namespace tqcache::model

@@ -1,0 +1,28 @@
+#pragma once
+// model/linear/quantized_vector.h: a vector as products with quantized weights want it.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tqcache/base/aligned.h"
+#include "tqcache/model/linear/block_kernels.h"
+
+namespace tqcache::model {
+
+class QuantizedVector {
+ public:
+  QuantizedVector() = default;
+  // Shapes:   x [n].
+  // Requires: n is a multiple of 32.
+  QuantizedVector(std::span<const float> x, const BlockKernels& kernels);
+
+  QuantizedView view() const { return {codes_.data(), minus_sums_.data(), scales_.data()}; }
+
+ private:
+  std::vector<std::int16_t, AlignedAllocator<std::int16_t>> codes_;
+  std::vector<std::int32_t, AlignedAllocator<std::int32_t>> minus_sums_;
+  AlignedFloats scales_;
+};
+
+}  // namespace tqcache::model

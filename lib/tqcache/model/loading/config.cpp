@@ -1,0 +1,155 @@
+#include "tqcache/model/loading/config.h"
+
+#include <array>
+#include <cmath>
+#include <span>
+
+#include "tqcache/model/tokenizer/vocabulary.h"
+
+namespace tqcache::model {
+namespace {
+
+// Four to sixteen times what the largest open models have. Products of any two fit 40 bits.
+constexpr std::int64_t kMaxWidth = 1 << 17;        // d_model
+constexpr std::int64_t kMaxHiddenWidth = 1 << 20;  // d_ff
+constexpr std::int64_t kMaxHeads = 4096;           // query heads
+constexpr std::int64_t kMaxExperts = 4096;
+constexpr std::int64_t kMaxConvolution = 64;  // tokens; 4 in all models there are
+
+Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+
+struct Bounded {
+  std::string_view name;
+  std::int64_t value;
+  std::int64_t max;
+  std::int64_t min = 1;
+};
+
+Result<void> check_bounds(std::span<const Bounded> numbers) {
+  for (const Bounded& number : numbers) {
+    const std::string what = std::string(number.name) + ": " + std::to_string(number.value);
+    if (number.value < number.min) return corrupt(what);
+    if (number.value > number.max) {
+      return Error{ErrorCode::kTooLarge, what + " is above " + std::to_string(number.max)};
+    }
+  }
+  return {};
+}
+
+Result<void> check_multiple(std::string_view name, std::int64_t value, std::string_view of_name,
+                            std::int64_t of) {
+  if (value % of == 0) return {};
+  return corrupt(std::string(name) + ": " + std::to_string(value) + " is no multiple of " +
+                 std::to_string(of) + " " + std::string(of_name));
+}
+
+Result<void> validate_rope(const cache::Rope& rope, std::int64_t head_dim) {
+  // Written so that NaN fails.
+  if (!(rope.base >= 1 && rope.base <= 1e12)) return corrupt("rope base: not between 1 and 1e12");
+  if (rope.n_dims < 2 || rope.n_dims > head_dim || rope.n_dims % 2 != 0) {
+    return corrupt("RoPE turns " + std::to_string(rope.n_dims) + " of " + std::to_string(head_dim) +
+                   " components");
+  }
+  if (!cache::can_turn(rope, head_dim)) {
+    return corrupt("RoPE factors: not one for each pair, or not between 2^-20 and 2^20");
+  }
+  return {};
+}
+
+Result<void> validate_experts(const ExpertsConfig& experts) {
+  if (experts.count == 0) return {};
+  const std::array<Bounded, 4> numbers = {{
+      {"experts", experts.count, kMaxExperts},
+      {"experts used", experts.used, experts.count},
+      {"d_ff of an expert", experts.d_ff, kMaxHiddenWidth},
+      {"d_ff of the shared expert", experts.shared_d_ff, kMaxHiddenWidth, 0},
+  }};
+  return check_bounds(numbers);
+}
+
+Result<void> validate_delta_net(const DeltaNetConfig& net) {
+  const std::array<Bounded, 5> numbers = {{
+      {"key heads of linear attention", net.n_key_heads, cache::kMaxKvHeads},
+      {"value heads of linear attention", net.n_value_heads, cache::kMaxKvHeads},
+      {"key components of linear attention", net.key_dim, cache::kMaxHeadDim},
+      {"value components of linear attention", net.value_dim, cache::kMaxHeadDim},
+      {"convolution", net.kernel, kMaxConvolution, 2},
+  }};
+  TQC_TRY(check_bounds(numbers));
+  return check_multiple("value heads of linear attention", net.n_value_heads, "key heads",
+                        net.n_key_heads);
+}
+
+Result<void> validate_layers(const ModelConfig& config) {
+  if (config.layers.empty()) return validate_rope(config.rope, config.head_dim);
+  if (std::ssize(config.layers) != config.n_layers) {
+    return corrupt(std::to_string(config.layers.size()) + " kinds of layers for " +
+                   std::to_string(config.n_layers) + " layers");
+  }
+  TQC_TRY(validate_rope(config.rope, config.head_dim));
+  for (const LayerConfig& layer : config.layers) {
+    if (layer.kind == LayerKind::kDeltaNet) {
+      TQC_TRY(validate_delta_net(config.delta_net));
+      continue;
+    }
+    TQC_TRY(validate_rope(layer.rope, config.head_dim));
+    const Bounded window = {"window", layer.window, cache::kMaxTokens, 0};
+    TQC_TRY(check_bounds(std::span(&window, 1)));
+  }
+  return {};
+}
+
+bool is_factor(float value) { return std::isfinite(value) && value > 0; }
+bool is_cap(float value) { return std::isfinite(value) && value >= 0; }
+
+Result<void> validate_factors(const ModelConfig& config) {
+  // Written so that NaN fails.
+  if (!(config.rms_norm_epsilon > 0 && config.rms_norm_epsilon < 1)) {
+    return corrupt("rms_norm_epsilon: not between 0 and 1");
+  }
+  if (!is_cap(config.attention_scale)) return corrupt("the scale of scores: not a number above 0");
+  if (!is_cap(config.attention_cap) || !is_cap(config.logit_cap)) {
+    return corrupt("a soft cap: not a number above 0");
+  }
+  if (!is_factor(config.rope_magnitude)) return corrupt("RoPE's magnitude: not a number above 0");
+  return {};
+}
+
+}  // namespace
+
+LayerConfig ModelConfig::layer(std::int64_t index) const {
+  if (layers.empty()) return {.rope = rope};
+  return layers[static_cast<std::size_t>(index)];
+}
+
+float ModelConfig::score_scale() const {
+  if (attention_scale > 0) return attention_scale;
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+}
+
+void drop_wide_windows(ModelConfig& config) {
+  for (LayerConfig& layer : config.layers) {
+    if (layer.window >= config.context_length) layer.window = 0;
+  }
+}
+
+Result<void> validate(const ModelConfig& config) {
+  const std::array<Bounded, 8> numbers = {{
+      {"n_layers", config.n_layers, cache::kMaxLayers},
+      {"d_model", config.d_model, kMaxWidth},
+      {"d_ff", config.d_ff, kMaxHiddenWidth, config.experts.count > 0 ? 0 : 1},
+      {"n_heads", config.n_heads, kMaxHeads},
+      {"n_kv_heads", config.n_kv_heads, cache::kMaxKvHeads},
+      {"head_dim", config.head_dim, cache::kMaxHeadDim},
+      {"vocab_size", config.vocab_size, kMaxVocabSize},
+      {"context_length", config.context_length, cache::kMaxTokens},
+  }};
+  TQC_TRY(check_bounds(numbers));
+  TQC_TRY(check_multiple("n_heads", config.n_heads, "kv heads", config.n_kv_heads));
+  if (config.head_dim % 2 != 0) return corrupt("head_dim: an odd number, RoPE turns pairs");
+  TQC_TRY(validate_factors(config));
+  TQC_TRY(validate_experts(config.experts));
+  return validate_layers(config);
+}
+
+}  // namespace tqcache::model

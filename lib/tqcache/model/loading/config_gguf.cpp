@@ -1,0 +1,344 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tqcache/base/dtype.h"
+#include "tqcache/model/loading/architecture.h"
+#include "tqcache/model/loading/config.h"
+#include "tqcache/tensors/printable_name.h"
+
+namespace tqcache::model {
+namespace {
+
+using tensors::Gguf;
+
+// llama.cpp's, where the key is absent.
+constexpr double kDefaultRopeBase = 10'000;
+constexpr std::int64_t kDefaultFullInterval = 4;
+
+constexpr std::int64_t kSoftmaxGating = 1;  // expert_gating_func
+
+Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
+
+// Reads the keys of one architecture: "qwen3." + name.
+class Keys {
+ public:
+  Keys(const Gguf& file, const std::string& architecture)
+      : file_(file), prefix_(architecture + ".") {}
+
+  bool has(const char* name) const { return file_.has(prefix_ + name); }
+  Result<std::int64_t> get_int(const char* name) const { return file_.get_int(prefix_ + name); }
+  Result<std::int64_t> get_int_or(const char* name, std::int64_t fallback) const {
+    return has(name) ? get_int(name) : fallback;
+  }
+  Result<std::string> get_string(const char* name) const {
+    return file_.get_string(prefix_ + name);
+  }
+  Result<bool> get_bool_or(const char* name, bool fallback) const {
+    return has(name) ? file_.get_bool(prefix_ + name) : fallback;
+  }
+  Result<double> get_float(const char* name) const { return file_.get_float(prefix_ + name); }
+  Result<double> get_float_or(const char* name, double fallback) const {
+    return has(name) ? get_float(name) : fallback;
+  }
+  Result<float> get_f32_or(const char* name, float fallback) const {
+    TQC_TRY_ASSIGN(const double value, get_float_or(name, fallback));
+    return static_cast<float>(value);
+  }
+
+  // One number, or a list with a number a layer. Layers without attention have 0; all others must
+  // have the same.
+  Result<std::int64_t> get_same_int(const char* name) const {
+    const auto* values = find<std::vector<std::int64_t>>(name);
+    if (values == nullptr) return get_int(name);
+    std::int64_t same = 0;
+    for (const std::int64_t value : *values) {
+      if (value == 0) continue;
+      if (same != 0 && value != same) {
+        return refuse(name, "layers with different numbers of kv heads");
+      }
+      same = value;
+    }
+    if (same == 0) return corrupt("key \"" + prefix_ + name + "\": no number above 0");
+    return same;
+  }
+
+  template <class Kind>
+  const Kind* find(const char* name) const {
+    const auto found = file_.metadata.find(prefix_ + name);
+    return found == file_.metadata.end() ? nullptr : std::get_if<Kind>(&found->second);
+  }
+
+  Error refuse(const char* name, std::string_view what) const {
+    return unsupported("key \"" + prefix_ + name + "\": " + std::string(what));
+  }
+  Result<void> refuse_unless(const char* name, std::initializer_list<double> harmless) const {
+    TQC_TRY_ASSIGN(const double value, get_float_or(name, *harmless.begin()));
+    if (std::ranges::find(harmless, value) != harmless.end()) return {};
+    return refuse(name, "not supported");
+  }
+
+ private:
+  const Gguf& file_;
+  std::string prefix_;
+};
+
+// --- RoPE
+
+// Factors that stand in the file as a tensor [n_dims / 2]; none if there is no such tensor.
+Result<std::vector<float>> read_factors(const GgufTensors& tensors, const std::string& name) {
+  const auto found = tensors.find(name);
+  if (found == tensors.end()) return std::vector<float>();
+  const tensors::TensorView& tensor = found->second;
+  if (tensor.type != tensors::TensorType::kF32 || tensor.shape.size() != 1 ||
+      tensor.shape[0] > static_cast<std::uint64_t>(cache::kMaxHeadDim)) {
+    return corrupt("tensor \"" + name + "\": not RoPE factors");
+  }
+  std::vector<float> factors(static_cast<std::size_t>(tensor.shape[0]));
+  load_f32(Dtype::kF32, tensor.bytes.data(), factors);
+  return factors;
+}
+
+void multiply_factors(double factor, cache::Rope& rope) {
+  if (factor == 1) return;
+  if (rope.factors.empty()) rope.factors.assign(static_cast<std::size_t>(rope.n_dims / 2), 1.0f);
+  for (float& each : rope.factors) each = static_cast<float>(each * factor);
+}
+
+// Without a type, a factor means linear scaling. 0 stands for none.
+Result<double> read_linear_factor(const Keys& keys) {
+  constexpr const char* kType = "rope.scaling.type";
+  std::string type = "linear";
+  if (keys.has(kType)) {
+    TQC_TRY_ASSIGN(type, keys.get_string(kType));
+  }
+  if (type == "none" || type == "longrope") return 1.0;
+  if (type != "linear") {
+    return keys.refuse(kType, "RoPE scaling " + tensors::printable_name(type));
+  }
+  for (const char* name : {"rope.scaling.factor", "rope.scale_linear"}) {
+    TQC_TRY_ASSIGN(const double factor, keys.get_float_or(name, 0));
+    if (factor != 0) return factor;
+  }
+  return 1.0;
+}
+
+// LongRoPE turns by other factors beyond the context that the model was made with at first. Those
+// would change the keys of a cache in the middle, so the context ends there.
+Result<void> read_longrope(const Keys& keys, const GgufTensors& tensors, ModelConfig& config) {
+  TQC_TRY_ASSIGN(std::vector<float> factors, read_factors(tensors, "rope_factors_short.weight"));
+  if (factors.empty()) return {};
+  config.rope.factors = std::move(factors);
+  TQC_TRY_ASSIGN(const std::int64_t original, keys.get_int("rope.scaling.original_context_length"));
+  config.context_length = std::min(config.context_length, original);
+  TQC_TRY_ASSIGN(config.rope_magnitude, keys.get_f32_or("rope.scaling.attn_factor", 1));
+  return {};
+}
+
+Result<void> read_rope(const Keys& keys, const GgufTensors& tensors, ModelConfig& config) {
+  TQC_TRY_ASSIGN(config.rope.n_dims, keys.get_int_or("rope.dimension_count", config.head_dim));
+  if (config.form.permuted_heads && config.rope.n_dims != config.head_dim) {
+    return keys.refuse("rope.dimension_count", "RoPE over a part of heads whose rows are in pairs");
+  }
+  TQC_TRY_ASSIGN(config.rope.base, keys.get_float_or("rope.freq_base", kDefaultRopeBase));
+  TQC_TRY_ASSIGN(config.rope.factors, read_factors(tensors, "rope_freqs.weight"));
+  TQC_TRY(read_longrope(keys, tensors, config));
+  TQC_TRY_ASSIGN(const double factor, read_linear_factor(keys));
+  if (factor != 1 && (config.rope.n_dims < 2 || config.rope.n_dims > config.head_dim)) {
+    return corrupt("RoPE turns " + std::to_string(config.rope.n_dims) + " components");
+  }
+  multiply_factors(factor, config.rope);
+  return {};
+}
+
+// Of layers with a window.
+Result<cache::Rope> read_local_rope(const Keys& keys, const Architecture& family,
+                                    const ModelConfig& config) {
+  if (family.default_local_base == 0) return config.rope;
+  cache::Rope rope = config.rope;
+  rope.factors.clear();
+  TQC_TRY_ASSIGN(rope.base, keys.get_float_or("rope.freq_base_swa", family.default_local_base));
+  return rope;
+}
+
+// --- kinds of layers
+
+// Which layers have a window: as the file's list says, or all but the last of each period.
+Result<std::vector<bool>> read_window_layers(const Keys& keys, const Architecture& family,
+                                             std::int64_t n_layers) {
+  constexpr const char* kPattern = "attention.sliding_window_pattern";
+  const auto size = static_cast<std::size_t>(n_layers);
+  if (family.windows == WindowRule::kAll) return std::vector<bool>(size, true);
+  if (const auto* flags = keys.find<std::vector<bool>>(kPattern)) {
+    if (flags->size() != size) return corrupt("windows of another number of layers");
+    return *flags;
+  }
+  TQC_TRY_ASSIGN(const std::int64_t period, keys.get_int_or(kPattern, family.window_period));
+  std::vector<bool> has_window(size, period > 0);
+  for (std::int64_t i = period - 1; period > 0 && i < n_layers; i += period) {
+    has_window[static_cast<std::size_t>(i)] = false;
+  }
+  return has_window;
+}
+
+Result<void> read_windows(const Keys& keys, const Architecture& family, ModelConfig& config) {
+  constexpr const char* kWindow = "attention.sliding_window";
+  TQC_TRY_ASSIGN(const std::int64_t window, keys.get_int_or(kWindow, family.default_window));
+  if (window == 0) return {};
+  const bool has_rule = family.windows == WindowRule::kAll || family.windows == WindowRule::kPeriod;
+  if (!has_rule) return keys.refuse(kWindow, "not supported");
+  TQC_TRY_ASSIGN(const auto has_window, read_window_layers(keys, family, config.n_layers));
+  TQC_TRY_ASSIGN(const cache::Rope local, read_local_rope(keys, family, config));
+  for (const bool is_local : has_window) {
+    config.layers.push_back(is_local ? LayerConfig{.window = window, .rope = local}
+                                     : LayerConfig{.rope = config.rope});
+  }
+  return {};
+}
+
+Result<void> read_delta_net(const Keys& keys, ModelConfig& config) {
+  DeltaNetConfig& net = config.delta_net;
+  TQC_TRY_ASSIGN(net.kernel, keys.get_int("ssm.conv_kernel"));
+  TQC_TRY_ASSIGN(net.n_key_heads, keys.get_int("ssm.group_count"));
+  TQC_TRY_ASSIGN(net.n_value_heads, keys.get_int("ssm.time_step_rank"));
+  TQC_TRY_ASSIGN(net.key_dim, keys.get_int("ssm.state_size"));
+  TQC_TRY_ASSIGN(const std::int64_t inner, keys.get_int("ssm.inner_size"));
+  if (net.n_value_heads < 1 || inner % net.n_value_heads != 0) {
+    return corrupt("ssm.inner_size: " + std::to_string(inner) + " for " +
+                   std::to_string(net.n_value_heads) + " value heads");
+  }
+  net.value_dim = inner / net.n_value_heads;
+  TQC_TRY_ASSIGN(const std::int64_t interval,
+                 keys.get_int_or("full_attention_interval", kDefaultFullInterval));
+  if (interval < 1) return corrupt("full_attention_interval: " + std::to_string(interval));
+  for (std::int64_t i = 1; i <= config.n_layers; ++i) {
+    const bool full = i % interval == 0;
+    config.layers.push_back({full ? LayerKind::kAttention : LayerKind::kDeltaNet, 0, config.rope});
+  }
+  return {};
+}
+
+// --- the rest
+
+Result<void> read_experts(const Keys& keys, const Architecture& family, ModelConfig& config) {
+  if (!family.has_experts) return keys.refuse_unless("expert_count", {0});
+  TQC_TRY(keys.refuse_unless("expert_gating_func", {kSoftmaxGating, 0}));
+  TQC_TRY(keys.refuse_unless("expert_weights_scale", {1, 0}));
+  ExpertsConfig& experts = config.experts;
+  TQC_TRY_ASSIGN(experts.count, keys.get_int("expert_count"));
+  TQC_TRY_ASSIGN(experts.used, keys.get_int("expert_used_count"));
+  TQC_TRY_ASSIGN(experts.d_ff, keys.get_int("expert_feed_forward_length"));
+  TQC_TRY_ASSIGN(experts.shared_d_ff, keys.get_int_or("expert_shared_feed_forward_length", 0));
+  TQC_TRY_ASSIGN(experts.normalized, keys.get_bool_or("expert_weights_norm", true));
+  return {};
+}
+
+Result<void> read_head_dim(const Keys& keys, ModelConfig& config) {
+  if (config.n_heads < 1) return corrupt("n_heads: " + std::to_string(config.n_heads));
+  TQC_TRY_ASSIGN(config.head_dim,
+                 keys.get_int_or("attention.key_length", config.d_model / config.n_heads));
+  TQC_TRY_ASSIGN(const std::int64_t value_dim,
+                 keys.get_int_or("attention.value_length", config.head_dim));
+  if (value_dim != config.head_dim) {
+    return keys.refuse("attention.value_length", "keys and values of different sizes");
+  }
+  for (const char* name : {"attention.key_length_swa", "attention.value_length_swa"}) {
+    if (keys.has(name)) return keys.refuse(name, "head vectors of two sizes");
+  }
+  return {};
+}
+
+// Layers that predict further tokens stand behind the others.
+Result<void> read_layer_count(const Keys& keys, ModelConfig& config) {
+  TQC_TRY_ASSIGN(const std::int64_t n_layers, keys.get_int("block_count"));
+  TQC_TRY_ASSIGN(const std::int64_t extra, keys.get_int_or("nextn_predict_layers", 0));
+  if (n_layers < 1) return corrupt("n_layers: " + std::to_string(n_layers));
+  if (extra < 0 || extra >= n_layers || n_layers > cache::kMaxLayers) {
+    return corrupt(std::to_string(extra) + " of " + std::to_string(n_layers) +
+                   " layers are for multi-token prediction");
+  }
+  config.n_layers = n_layers - extra;
+  config.form.n_extra_layers = extra;
+  return {};
+}
+
+Result<void> read_shapes(const Keys& keys, ModelConfig& config) {
+  TQC_TRY(read_layer_count(keys, config));
+  TQC_TRY_ASSIGN(config.d_model, keys.get_int("embedding_length"));
+  if (config.experts.count == 0 || keys.has("feed_forward_length")) {
+    TQC_TRY_ASSIGN(config.d_ff, keys.get_int("feed_forward_length"));
+  }
+  TQC_TRY_ASSIGN(config.n_heads, keys.get_int("attention.head_count"));
+  TQC_TRY_ASSIGN(config.n_kv_heads, keys.get_same_int("attention.head_count_kv"));
+  TQC_TRY(read_head_dim(keys, config));
+  TQC_TRY_ASSIGN(config.context_length, keys.get_int("context_length"));
+  return {};
+}
+
+Result<void> read_scales(const Keys& keys, const Architecture& family, ModelConfig& config) {
+  TQC_TRY_ASSIGN(const double epsilon, keys.get_float("attention.layer_norm_rms_epsilon"));
+  config.rms_norm_epsilon = static_cast<float>(epsilon);
+  TQC_TRY_ASSIGN(config.attention_cap,
+                 keys.get_f32_or("attn_logit_softcapping", family.default_attention_cap));
+  TQC_TRY_ASSIGN(config.logit_cap,
+                 keys.get_f32_or("final_logit_softcapping", family.default_logit_cap));
+  float scale = 0;
+  if (config.n_layers == family.wide_scale_layers) {
+    const double width = static_cast<double>(config.d_model / config.n_heads);
+    scale = static_cast<float>(1 / std::sqrt(width));
+  }
+  TQC_TRY_ASSIGN(config.attention_scale, keys.get_f32_or("attention.scale", scale));
+  if (family.scaled_embedding) {
+    config.embedding_scale = std::sqrt(static_cast<float>(config.d_model));
+  }
+  return {};
+}
+
+// What does not depend on numbers of the file.
+void set_family(const Architecture& family, const GgufTensors& tensors, ModelConfig& config) {
+  config.qk_norms = family.qk_norms;
+  config.qkv_biases = family.qkv_biases || tensors.contains("blk.0.attn_q.bias");
+  config.output_bias = tensors.contains("blk.0.attn_output.bias");
+  config.post_norms = family.post_norms;
+  config.attention_gate = family.attention_gate;
+  config.activation = family.activation;
+  config.form.permuted_heads = family.permuted_gguf;
+  config.form.fused_projections = family.fused_projections;
+  config.form.tiled_value_heads = family.is_tiled_gguf;
+  config.form.ffn_norm = family.ffn_norm;
+  config.form.after_attention = family.after_attention;
+}
+
+}  // namespace
+
+Result<ModelConfig> read_gguf_config(const Gguf& file, const GgufTensors& tensors) {
+  ModelConfig config;
+  TQC_TRY_ASSIGN(config.architecture, file.get_string("general.architecture"));
+  TQC_TRY_ASSIGN(const Architecture* family, find_gguf_architecture(config.architecture));
+  set_family(*family, tensors, config);
+  if (file.has("general.name")) {
+    TQC_TRY_ASSIGN(config.name, file.get_string("general.name"));
+  }
+  const Keys keys(file, config.architecture);
+  TQC_TRY(read_experts(keys, *family, config));
+  TQC_TRY(read_shapes(keys, config));
+  TQC_TRY(read_scales(keys, *family, config));
+  TQC_TRY(read_rope(keys, tensors, config));
+  TQC_TRY(read_windows(keys, *family, config));
+  if (family->has_delta_net) TQC_TRY(read_delta_net(keys, config));
+  TQC_TRY_ASSIGN(const auto* tokens, file.get_strings("tokenizer.ggml.tokens"));
+  config.vocab_size = static_cast<std::int64_t>(tokens->size());
+  config.tied_embeddings = !tensors.contains("output.weight");
+  drop_wide_windows(config);
+  TQC_TRY(validate(config));
+  return config;
+}
+
+Result<ModelConfig> read_gguf_config(const Gguf& file) {
+  return read_gguf_config(file, file.tensors);
+}
+
+}  // namespace tqcache::model

@@ -1,0 +1,141 @@
+#include "tqcache/model/loading/model.h"
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "tqcache/model/attention/delta_state.h"
+#include "tqcache/model/loading/fingerprint.h"
+#include "tqcache/model/loading/gguf_parts.h"
+#include "tqcache/model/loading/model_files.h"
+#include "tqcache/tensors/gguf.h"
+
+namespace tqcache::model {
+namespace {
+
+constexpr std::string_view kGgufMagic = "GGUF";
+constexpr const char* kNoModel = "neither a GGUF file nor a Hugging Face folder";
+
+using TensorMap = std::map<std::string, tensors::TensorView>;
+
+bool is_gguf(ByteView file) {
+  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+  return text.starts_with(kGgufMagic);
+}
+
+Result<void> check_vocabulary(const ModelConfig& config, const Tokenizer& tokenizer) {
+  // The matrices may have rows to spare, to make their height a round number.
+  if (tokenizer.vocab_size() <= config.vocab_size) return {};
+  return Error{ErrorCode::kCorrupt, "tokenizer: " + std::to_string(tokenizer.vocab_size()) +
+                                        " tokens for " + std::to_string(config.vocab_size) +
+                                        " rows of the embedding matrix"};
+}
+
+// read_weights() found every tensor it wants. More of them would be biases and the like, which a
+// decoder that does not know them would leave out.
+Result<void> refuse_surplus(const ModelConfig& config, const Weights& weights,
+                            const TensorMap& tensors) {
+  if (static_cast<std::int64_t>(tensors.size()) == weights.n_tensors) return {};
+  return Error{ErrorCode::kUnsupported, "tensors: " + std::to_string(tensors.size()) + " where " +
+                                            config.architecture + " uses " +
+                                            std::to_string(weights.n_tensors)};
+}
+
+cache::ArraysLayer empty_window(const cache::Window& window, Dtype dtype) {
+  cache::ArraysLayer layer;
+  layer.window = window;
+  for (const std::string_view name : {cache::kWindowKeys, cache::kWindowValues}) {
+    layer.arrays.push_back({std::string(name), dtype, cache::window_array_shape(window, 0), {}});
+  }
+  return layer;
+}
+
+cache::Identity make_identity(const ModelConfig& config, const TensorMap& tensors,
+                              const Tokenizer& tokenizer) {
+  cache::Identity identity;
+  identity.architecture = config.architecture;
+  identity.model_name = config.name;
+  identity.rope = config.rope;
+  identity.weights_fingerprint = weights_fingerprint(tensors);
+  identity.tokenizer_fingerprint = tokenizer.fingerprint();
+  identity.source_format = "tqcache";
+  return identity;
+}
+
+Result<std::unique_ptr<Model>> assemble(ModelConfig config, Tokenizer tokenizer,
+                                        const TensorMap& tensors, std::vector<MappedFile> files) {
+  TQC_TRY(check_vocabulary(config, tokenizer));
+  TQC_TRY_ASSIGN(Weights weights, read_weights(tensors, config));
+  TQC_TRY(refuse_surplus(config, weights, tensors));
+  cache::Identity identity = make_identity(config, tensors, tokenizer);
+  return std::make_unique<Model>(Model{std::move(config), std::move(weights), std::move(tokenizer),
+                                       std::move(identity), std::move(files)});
+}
+
+Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path) {
+  TQC_TRY_ASSIGN(MappedFile mapped, MappedFile::open(path));
+  if (!is_gguf(mapped.bytes())) return Error{ErrorCode::kCorrupt, kNoModel};
+  TQC_TRY_ASSIGN(const tensors::Gguf file, tensors::read_gguf(mapped.bytes()));
+  TQC_TRY_ASSIGN(ModelTensors tensors, map_gguf_parts(path, std::move(mapped), file));
+  TQC_TRY_ASSIGN(ModelConfig config, read_gguf_config(file, tensors.by_name));
+  TQC_TRY_ASSIGN(Tokenizer tokenizer, Tokenizer::from_gguf(file));
+  return assemble(std::move(config), std::move(tokenizer), tensors.by_name,
+                  std::move(tensors.files));
+}
+
+Result<ModelConfig> load_hf_config(const std::filesystem::path& folder) {
+  TQC_TRY_ASSIGN(const Bytes text, read_folder_file(folder, "config.json"));
+  auto config = read_hf_config(text);
+  if (!config) return in_context("config.json", std::move(config).error());
+  if (config->name.empty()) config->name = std::filesystem::absolute(folder).filename().string();
+  return config;
+}
+
+Result<Tokenizer> load_hf_tokenizer(const std::filesystem::path& folder) {
+  TQC_TRY_ASSIGN(const Bytes text, read_folder_file(folder, "tokenizer.json"));
+  TQC_TRY_ASSIGN(const Bytes config, read_folder_file_if_any(folder, "tokenizer_config.json"));
+  TQC_TRY_ASSIGN(const Bytes ends, read_folder_file_if_any(folder, "generation_config.json"));
+  TQC_TRY_ASSIGN(const Bytes chat, read_folder_file_if_any(folder, "chat_template.jinja"));
+  return Tokenizer::from_json(text, config, ends, chat);
+}
+
+Result<std::unique_ptr<Model>> load_hf(const std::filesystem::path& folder) {
+  TQC_TRY_ASSIGN(ModelConfig config, load_hf_config(folder));
+  TQC_TRY_ASSIGN(Tokenizer tokenizer, load_hf_tokenizer(folder));
+  TQC_TRY_ASSIGN(ModelTensors tensors, map_hf_tensors(folder, config.form.after_attention));
+  // Some folders hold the same matrix twice.
+  if (config.tied_embeddings) tensors.by_name.erase("output.weight");
+  return assemble(std::move(config), std::move(tokenizer), tensors.by_name,
+                  std::move(tensors.files));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(path, ignored) ? load_hf(path) : load_gguf(path);
+}
+
+Result<cache::Cache> make_cache(const ModelConfig& config, cache::Identity identity, Dtype dtype) {
+  const std::vector<cache::LayerPlan> layers(static_cast<std::size_t>(config.n_layers),
+                                             {config.head_shape(), dtype});
+  TQC_TRY_ASSIGN(cache::Cache cache, cache::make_cache(std::move(identity), layers));
+  for (std::int64_t i = 0; i < config.n_layers; ++i) {
+    const LayerConfig layer = config.layer(i);
+    cache::Layer& made = cache.layers[static_cast<std::size_t>(i)];
+    if (layer.kind == LayerKind::kDeltaNet) {
+      made = empty_delta_state(config.delta_net);
+    } else if (layer.window > 0) {
+      made = empty_window({config.head_shape(), layer.window, 0}, dtype);
+    }
+  }
+  return cache;
+}
+
+Result<cache::Cache> make_cache(const Model& model, Dtype dtype) {
+  return make_cache(model.config, model.identity, dtype);
+}
+
+}  // namespace tqcache::model

@@ -1,0 +1,193 @@
+#include "tqcache/store/backends/dir_backend.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <future>
+#include <system_error>
+
+#include "tqcache/base/file.h"
+#include "tqcache/store/blobs/batches.h"
+#include "tqcache/store/backends/dir_index.h"
+#include "tqcache/store/backends/dir_layout.h"
+
+namespace tqcache::store {
+namespace {
+
+constexpr std::size_t kFilesAtOnce = 16;
+constexpr std::size_t kRowsAtOnce = 128;
+// The disk reads so many before they are asked for.
+constexpr std::size_t kFilesAhead = 8;
+
+bool says_exists(const Error& error) { return error.code == ErrorCode::kInvalidArgument; }
+
+class DirBackend : public Backend {
+ public:
+  DirBackend(DirLayout layout, const BackendOptions& options)
+      : Backend("dir:" + layout.root().string(), options),
+        layout_(std::move(layout)),
+        index_(layout_, options.idle_timeout) {}
+
+ private:
+  Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
+    return put_in_batches(blobs, kRowsAtOnce, [this](std::span<const Blob> some, auto& outcomes) {
+      return put_some(some, outcomes);
+    });
+  }
+
+  // Rows first, and again in the end: an index that was made anew meanwhile may not have them.
+  Result<void> put_some(std::span<const Blob> blobs, std::vector<PutOutcome>& outcomes) {
+    std::vector<Entry> rows;
+    for (const Blob& blob : blobs) rows.push_back({blob.key, blob.value.size(), {}});
+    TQC_TRY(index_.add(rows));
+    TQC_TRY(put_files(blobs, outcomes));
+    return index_.add(rows);
+  }
+
+  // One that is written, and goes to disk while others are.
+  struct Flushing {
+    std::optional<AtomicFile> file;  // not open: it was there already
+    std::future<Result<PutOutcome>> outcome;
+  };
+
+  Result<void> put_files(std::span<const Blob> blobs, std::vector<PutOutcome>& outcomes) {
+    std::deque<Flushing> flushing;
+    const auto await_first = [&]() -> Result<void> {
+      TQC_TRY_ASSIGN(const PutOutcome outcome, flushing.front().outcome.get());
+      outcomes.push_back(outcome);
+      flushing.pop_front();
+      return {};
+    };
+    for (const Blob& blob : blobs) {
+      if (flushing.size() == kFilesAtOnce) TQC_TRY(await_first());
+      Flushing& one = flushing.emplace_back();
+      TQC_TRY_ASSIGN(one.file, write_file(blob));
+      one.outcome = publish_meanwhile(blob.key, one.file);
+    }
+    while (!flushing.empty()) TQC_TRY(await_first());
+    return {};
+  }
+
+  // In a thread of its own, whatever the number of processors: it waits for the disk, which flushes
+  // many files as quickly as one. Without threads it waits for its turn.
+  std::future<Result<PutOutcome>> publish_meanwhile(const std::string& key,
+                                                    std::optional<AtomicFile>& file) {
+    return std::async(std::launch::async | std::launch::deferred,
+                      [this, &key, &file] { return publish(key, file); });
+  }
+
+  Result<std::optional<AtomicFile>> write_file(const Blob& blob) {
+    Result<AtomicFile> file = AtomicFile::create(layout_.blob(blob.key), Overwrite::kRefuse);
+    if (!file && says_exists(file.error())) return std::optional<AtomicFile>();
+    if (!file) return in_context(blob.key, std::move(file).error());
+    if (auto written = file->write(blob.value); !written)
+      return in_context(blob.key, written.error());
+    return std::optional<AtomicFile>(std::move(file).value());
+  }
+
+  Result<PutOutcome> publish(const std::string& key, std::optional<AtomicFile>& file) {
+    if (file) {
+      const Result<void> done = file->commit();
+      if (done) return PutOutcome::kStored;
+      if (!says_exists(done.error())) return in_context(key, done.error());
+    }
+    // Whoever put it may not have come to this yet.
+    TQC_TRY(flush_folder(layout_.blob(key).parent_path()));
+    return PutOutcome::kExisted;
+  }
+
+  Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
+    Bytes value;  // one for all: new memory for each would take longer than reading it
+    std::size_t n_announced = 0;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      for (; n_announced < std::min(keys.size(), i + kFilesAhead); ++n_announced) {
+        announce_reading(layout_.blob(keys[n_announced]));
+      }
+      const Result<bool> found = read_blob(keys[i], value);
+      if (!found) return in_context(keys[i], found.error());
+      TQC_TRY(sink(i, *found ? std::optional<ByteView>(value) : std::nullopt));
+    }
+    return {};
+  }
+
+  // False: it is not there.
+  Result<bool> read_blob(const std::string& key, Bytes& value) const {
+    const Result<std::unique_ptr<ByteSource>> file = open_file(layout_.blob(key));
+    if (!file && file.error().code == ErrorCode::kNotFound) return false;
+    if (!file) return file.error();
+    const std::uint64_t size = (*file)->size();
+    if (size > options().max_value_bytes) {
+      return Error{ErrorCode::kTooLarge, std::to_string(size) + " bytes"};
+    }
+    value.resize(static_cast<std::size_t>(size));
+    TQC_TRY((*file)->read_at(0, value));
+    return true;
+  }
+
+  Result<std::vector<bool>> do_exists(std::span<const std::string> keys) override {
+    std::vector<bool> found;
+    for (const std::string& key : keys) {
+      found.push_back(::access(layout_.blob(key).c_str(), F_OK) == 0);
+    }
+    return found;
+  }
+
+  // Under the file's lock, so that nobody removes it between the comparison and its removal, and
+  // what is removed is what was compared: a new file under the name is another file.
+  Result<bool> do_remove(const std::string& key, std::optional<ByteView> only) override {
+    const std::filesystem::path path = layout_.blob(key);
+    const auto file = lock_patiently(path, options().idle_timeout);
+    if (!file && file.error().code == ErrorCode::kNotFound) return forget(key, false);
+    if (!file) return in_context(key, file.error());
+    if (only) {
+      TQC_TRY_ASSIGN(const bool same, holds(**file, *only));
+      if (!same) return false;
+    }
+    if (::unlink(path.c_str()) == 0) return forget(key, true);
+    return Error{ErrorCode::kIo, key + ": remove: " + std::generic_category().message(errno)};
+  }
+
+  static Result<bool> holds(const ByteSource& file, ByteView wanted) {
+    if (file.size() != wanted.size()) return false;
+    Bytes bytes(wanted.size());
+    TQC_TRY(file.read_at(0, bytes));
+    return std::ranges::equal(bytes, wanted);
+  }
+
+  // The row of one that was put again meanwhile comes back.
+  Result<bool> forget(const std::string& key, bool removed) {
+    TQC_TRY(index_.forget(std::span(&key, 1)));
+    std::error_code none;
+    const std::uint64_t bytes = std::filesystem::file_size(layout_.blob(key), none);
+    if (none) return removed;
+    const Entry row{key, bytes, {}};
+    TQC_TRY(index_.add(std::span(&row, 1)));
+    return removed;
+  }
+
+  Result<void> do_list(const std::string& prefix, const EntrySink& sink) override {
+    std::string after;
+    for (;;) {
+      TQC_TRY_ASSIGN(const std::vector<Entry> entries, index_.list(prefix, after, kRowsAtOnce));
+      if (entries.empty()) return {};
+      for (const Entry& entry : entries) TQC_TRY(sink(entry));
+      after = entries.back().key;
+    }
+  }
+
+  Result<void> do_touch(std::span<const std::string> keys) override { return index_.touch(keys); }
+
+  DirLayout layout_;
+  DirIndex index_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> open_dir_backend(StoreUrl url, const BackendOptions& options) {
+  TQC_TRY_ASSIGN(DirLayout layout, DirLayout::open(url.path, options.create));
+  return std::unique_ptr<Backend>(std::make_unique<DirBackend>(std::move(layout), options));
+}
+
+}  // namespace tqcache::store

@@ -1,0 +1,177 @@
+#include "tqcache/store/backends/dir_index.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <fstream>
+#include <system_error>
+
+#include "tqcache/base/file.h"
+
+namespace tqcache::store {
+namespace {
+
+constexpr const char* kSettings =
+    "PRAGMA journal_mode = WAL;"
+    "PRAGMA synchronous = NORMAL;";
+
+constexpr const char* kTables =
+    "CREATE TABLE IF NOT EXISTS blob("
+    "  key TEXT PRIMARY KEY, bytes INTEGER NOT NULL, used INTEGER NOT NULL) WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS fact(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;";
+
+constexpr const char* kAdd = "INSERT OR IGNORE INTO blob VALUES(?1, ?2, ?3)";
+constexpr const char* kAddNow =
+    "INSERT OR IGNORE INTO blob VALUES(?1, ?2, CAST(strftime('%s', 'now') AS INTEGER))";
+constexpr const char* kForget = "DELETE FROM blob WHERE key = ?1";
+constexpr const char* kTouch =
+    "UPDATE blob SET used = CAST(strftime('%s', 'now') AS INTEGER) WHERE key = ?1";
+// No key has a character above 'z'.
+constexpr const char* kList =
+    "SELECT key, bytes, CAST(strftime('%s', 'now') AS INTEGER) - used FROM blob"
+    " WHERE key > ?1 AND key >= ?2 AND key < ?2 || '~' ORDER BY key LIMIT ?3";
+
+// Names this start of the system; empty where it does not say.
+std::string boot_name() {
+  std::string name;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> name;
+  return name;
+}
+
+std::uint64_t file_number(const std::filesystem::path& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 ? info.st_ino : 0;
+}
+
+void remove_database(const std::filesystem::path& path) {
+  for (const char* end : {"", "-wal", "-shm"}) {
+    std::error_code ignored;
+    std::filesystem::remove(path.string() + end, ignored);
+  }
+}
+
+}  // namespace
+
+Result<void> DirIndex::add(std::span<const Entry> blobs) {
+  return in_transaction([&](Sqlite& database) -> Result<void> {
+    TQC_TRY_ASSIGN(SqliteStatement row, database.prepare(kAddNow));
+    for (const Entry& blob : blobs) {
+      TQC_TRY(row.bind(1, blob.key).bind(2, static_cast<std::int64_t>(blob.bytes)).run());
+    }
+    return {};
+  });
+}
+
+Result<void> DirIndex::forget(std::span<const std::string> keys) {
+  return in_transaction([&](Sqlite& database) -> Result<void> {
+    TQC_TRY_ASSIGN(SqliteStatement row, database.prepare(kForget));
+    for (const std::string& key : keys) TQC_TRY(row.bind(1, key).run());
+    return {};
+  });
+}
+
+Result<void> DirIndex::touch(std::span<const std::string> keys) {
+  return in_transaction([&](Sqlite& database) -> Result<void> {
+    TQC_TRY_ASSIGN(SqliteStatement row, database.prepare(kTouch));
+    for (const std::string& key : keys) TQC_TRY(row.bind(1, key).run());
+    return {};
+  });
+}
+
+Result<std::vector<Entry>> DirIndex::list(const std::string& prefix, const std::string& after,
+                                          std::int64_t limit) {
+  std::vector<Entry> entries;
+  TQC_TRY(with_database([&](Sqlite& database) -> Result<void> {
+    entries.clear();
+    TQC_TRY_ASSIGN(SqliteStatement rows, database.prepare(kList));
+    rows.bind(1, after).bind(2, prefix).bind(3, limit);
+    for (;;) {
+      TQC_TRY_ASSIGN(const bool more, rows.step());
+      if (!more) return {};
+      // A clock that was set back makes no blob younger than new.
+      const std::chrono::seconds idle(std::max<std::int64_t>(rows.number(2), 0));
+      entries.push_back({rows.text(0), static_cast<std::uint64_t>(rows.number(1)), idle});
+    }
+  }));
+  return entries;
+}
+
+Result<void> DirIndex::in_transaction(const Work& work) {
+  return with_database([&](Sqlite& database) -> Result<void> {
+    TQC_TRY(database.run("BEGIN IMMEDIATE"));
+    Result<void> done = work(database);
+    if (done) done = database.run("COMMIT");
+    if (!done) (void)database.run("ROLLBACK").ok();
+    return done;
+  });
+}
+
+// `work` may be called twice: what it found damaged is made anew.
+Result<void> DirIndex::with_database(const Work& work) {
+  const std::lock_guard lock(mutex_);
+  if (database_ && file_number(layout_.index()) != file_number_) database_.reset();
+  if (!database_) TQC_TRY(open());
+  Result<void> done = work(*database_);
+  if (done || done.error().code != ErrorCode::kCorrupt) return done;
+  TQC_TRY(make(file_number_));
+  return work(*database_);
+}
+
+Result<void> DirIndex::open() {
+  if (file_number(layout_.index()) == 0) return make(0);
+  const Result<void> opened = open_database();
+  const Result<bool> current = opened ? is_of_this_boot() : Result<bool>(opened.error());
+  if (!current && current.error().code != ErrorCode::kCorrupt) return current.error();
+  return current && *current ? Result<void>() : make(0);
+}
+
+Result<void> DirIndex::open_database() {
+  database_.reset();
+  TQC_TRY_ASSIGN(Sqlite database, Sqlite::open(layout_.index(), timeout_));
+  TQC_TRY(database.run(kSettings));
+  file_number_ = file_number(layout_.index());
+  database_ = std::move(database);
+  return {};
+}
+
+Result<bool> DirIndex::is_of_this_boot() {
+  TQC_TRY_ASSIGN(SqliteStatement fact,
+                 database_->prepare("SELECT value FROM fact WHERE name = 'boot'"));
+  TQC_TRY_ASSIGN(const bool found, fact.step());
+  const std::string boot = boot_name();
+  return found && !boot.empty() && fact.text(0) == boot;
+}
+
+// One process at a time; who waited finds it done. `damaged_file` is known to be bad, whatever its
+// first pages say.
+Result<void> DirIndex::make(std::uint64_t damaged_file) {
+  TQC_TRY_ASSIGN(const auto lock, lock_patiently(layout_.marker(), timeout_));
+  Result<void> opened = open_database();
+  Result<bool> current = opened ? is_of_this_boot() : Result<bool>(opened.error());
+  const bool is_bad =
+      file_number_ == damaged_file || (!current && current.error().code == ErrorCode::kCorrupt);
+  if (!is_bad && current && *current) return {};
+  if (is_bad) {
+    database_.reset();
+    remove_database(layout_.index());
+    opened = open_database();
+  }
+  TQC_TRY(std::move(opened));
+  return insert_files();
+}
+
+Result<void> DirIndex::insert_files() {
+  TQC_TRY(database_->run("BEGIN IMMEDIATE"));
+  TQC_TRY(database_->run(kTables));
+  TQC_TRY_ASSIGN(SqliteStatement row, database_->prepare(kAdd));
+  TQC_TRY(layout_.visit([&](const DirLayout::File& file) {
+    row.bind(1, file.key).bind(2, static_cast<std::int64_t>(file.bytes)).bind(3, file.modified);
+    return row.run();
+  }));
+  TQC_TRY_ASSIGN(SqliteStatement fact,
+                 database_->prepare("INSERT OR REPLACE INTO fact VALUES('boot', ?1)"));
+  TQC_TRY(fact.bind(1, boot_name()).run());
+  return database_->run("COMMIT");
+}
+
+}  // namespace tqcache::store

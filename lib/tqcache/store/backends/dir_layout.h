@@ -1,0 +1,65 @@
+#pragma once
+// store/backends/dir_layout.h: which file of a folder holds which blob.
+//
+//   tqcache-store          marks the folder; locked by whoever rebuilds the index
+//   blobs/00/ ... blobs/ff/  256 folders, by the first byte of the key's SHA-256
+//   blobs/3f/b,0123,4567   the blob of key b/0123/4567
+//   index.sqlite           sizes and times of last use; made anew from the files when it is lost
+//
+// Only for the sources of store. Spec: docs/store.md, 3.
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tqcache/base/file.h"
+#include "tqcache/base/result.h"
+
+namespace tqcache::store {
+
+class DirLayout {
+ public:
+  // Makes the folder a store where it is empty or not there and `create` says so. Two processes may
+  // do so at once. What is made is on disk when this returns. Errors: kNotFound without `create`;
+  // kInvalidArgument when it holds other things; kUnsupported
+  //         for a layout of another version; kIo.
+  static Result<DirLayout> open(const std::filesystem::path& root, bool create);
+
+  const std::filesystem::path& root() const { return root_; }
+  std::filesystem::path marker() const;
+  std::filesystem::path index() const;
+  std::filesystem::path blob(const std::string& key) const;  // Requires: a checked key
+
+  struct File {
+    std::string key;
+    std::uint64_t bytes = 0;
+    std::int64_t modified = 0;  // seconds since 1970
+  };
+  // Every blob that is there, in no order. Files whose names are no keys are passed over.
+  // Errors: kIo; those of `visit`.
+  Result<void> visit(const std::function<Result<void>(const File&)>& visit) const;
+
+ private:
+  explicit DirLayout(std::filesystem::path root) : root_(std::move(root)) {}
+  Result<void> make() const;
+  Result<void> check_marker() const;
+
+  std::filesystem::path root_;
+};
+
+// Locks the file, waiting for at most `timeout` for those who have it.
+// Errors: as LockedFile::open.
+Result<std::unique_ptr<LockedFile>> lock_patiently(const std::filesystem::path& path,
+                                                   std::chrono::milliseconds timeout);
+
+// Has the system read the first bytes of a file, as many as a blob has, while its caller does other
+// things. What goes wrong shows when the file is read.
+void announce_reading(const std::filesystem::path& path);
+
+// Returns when all names in the folder are on disk. Errors: kIo.
+Result<void> flush_folder(const std::filesystem::path& folder);
+
+}  // namespace tqcache::store

@@ -1,0 +1,265 @@
+#include "tqcache/store/backends/redis_backend.h"
+
+#include <hiredis/hiredis.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+#include "tqcache/base/pool.h"
+#include "tqcache/store/blobs/batches.h"
+#include "tqcache/store/backends/engine_text.h"
+#include "tqcache/store/backends/redis_client.h"
+
+namespace tqcache::store {
+namespace {
+
+constexpr std::size_t kKeysAtOnce = 512;
+constexpr Ahead kKeysAhead{kKeysAtOnce, kKeysAtOnce};
+constexpr Ahead kValuesToPut{8, 8};
+constexpr Ahead kValuesToGet{4, 8};
+
+// One step, so that a value that another has put meanwhile stays.
+constexpr std::string_view kRemoveIfSame =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('UNLINK', KEYS[1]) end "
+    "return 0";
+
+struct RedisPlace {
+  RedisAddress address;
+  RedisSettings settings;
+  std::string prefix;
+  std::string ttl_ms;  // empty: for as long as the engine likes
+};
+
+std::string_view text_of(ByteView bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+class RedisBackend : public Backend {
+ public:
+  RedisBackend(std::string name, RedisPlace place, const BackendOptions& options)
+      : Backend(std::move(name), options), place_(std::move(place)) {}
+
+ private:
+  using Client = Pool<RedisClient>::Lease;
+
+  Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
+    std::vector<std::string> names;
+    for (const Blob& blob : blobs) names.push_back(place_.prefix + blob.key);
+    std::vector<RedisCommand> commands;
+    for (std::size_t i = 0; i < blobs.size(); ++i) {
+      RedisCommand set{{"SET", names[i], text_of(blobs[i].value), "NX"}, names[i]};
+      if (!place_.ttl_ms.empty()) set.words.insert(set.words.end(), {"PX", place_.ttl_ms});
+      commands.push_back(std::move(set));
+    }
+    std::vector<PutOutcome> outcomes;
+    TQC_TRY(
+        client()->run(commands, kValuesToPut, [&](std::size_t i, RedisReply reply) -> Result<void> {
+          const Result<bool> stored = reply_ok(*reply);
+          if (!stored) return in_context(blobs[i].key, stored.error());
+          outcomes.push_back(*stored ? PutOutcome::kStored : PutOutcome::kExisted);
+          return {};
+        }));
+    return outcomes;
+  }
+
+  Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
+    return run_on_each({"GET"}, keys, kValuesToGet,
+                       [&](std::size_t i, RedisReply reply) -> Result<void> {
+                         const auto value = reply_value(*reply);
+                         if (!value) return in_context(keys[i], value.error());
+                         return sink(i, *value);
+                       });
+  }
+
+  Result<std::vector<bool>> do_exists(std::span<const std::string> keys) override {
+    std::vector<bool> found;
+    TQC_TRY(count_each("EXISTS", keys, [&](std::int64_t count) { found.push_back(count > 0); }));
+    return found;
+  }
+
+  Result<bool> do_remove(const std::string& key, std::optional<ByteView> only) override {
+    const std::string name = place_.prefix + key;
+    RedisCommand command{{"UNLINK", name}, name};
+    if (only) command.words = {"EVAL", kRemoveIfSame, "1", name, text_of(*only)};
+    bool removed = false;
+    TQC_TRY(client()->run(std::span(&command, 1), Ahead{},
+                          [&](std::size_t, RedisReply reply) -> Result<void> {
+                            const Result<std::int64_t> count = reply_number(*reply);
+                            if (!count) return in_context(key, count.error());
+                            removed = *count > 0;
+                            return {};
+                          }));
+    return removed;
+  }
+
+  Result<void> do_touch(std::span<const std::string> keys) override {
+    return count_each("TOUCH", keys, [](std::int64_t) {});
+  }
+
+  // All keys first, as they come in no order and some of them twice.
+  Result<void> do_list(const std::string& prefix, const EntrySink& sink) override {
+    std::set<std::string> found;
+    Client client = this->client();
+    TQC_TRY_ASSIGN(const std::vector<RedisAddress> nodes, client->nodes());
+    for (const RedisAddress& node : nodes) TQC_TRY(scan(*client, node, prefix, found));
+    const std::vector<std::string> keys(found.begin(), found.end());
+    return in_batches(std::span(keys), kKeysAtOnce,
+                      [&](std::size_t, auto some) { return tell(some, sink); });
+  }
+
+  // Nothing in a prefix or key means anything in a pattern.
+  Result<void> scan(RedisClient& client, const RedisAddress& node, const std::string& prefix,
+                    std::set<std::string>& found) const {
+    const std::string pattern = place_.prefix + prefix + "*";
+    std::string cursor = "0";
+    do {
+      TQC_TRY_ASSIGN(const RedisReply reply,
+                     client.run_at(node, {"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"}));
+      if (const auto refused = refusal(*reply)) return refusal_error(*refused);
+      TQC_TRY_ASSIGN(cursor, take_scanned(*reply, found));
+    } while (cursor != "0");
+    return {};
+  }
+
+  // [CURSOR, [KEY...]]. Keys of others that happen to begin in the same way are passed over.
+  Result<std::string> take_scanned(const redisReply& reply, std::set<std::string>& found) const {
+    const Error bad{ErrorCode::kCorrupt, "SCAN: not understood"};
+    if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 2) return bad;
+    TQC_TRY_ASSIGN(const auto cursor, reply_value(*reply.element[0]));
+    const redisReply& keys = *reply.element[1];
+    if (!cursor || cursor->empty() || keys.type != REDIS_REPLY_ARRAY) return bad;
+    for (std::size_t i = 0; i < keys.elements; ++i) {
+      TQC_TRY_ASSIGN(const auto name, reply_value(*keys.element[i]));
+      if (!name || !text_of(*name).starts_with(place_.prefix)) return bad;
+      const std::string_view key = text_of(*name).substr(place_.prefix.size());
+      if (check_key(key)) found.emplace(key);
+    }
+    return std::string(text_of(*cursor));
+  }
+
+  // Neither of the two commands counts as a use. STRLEN would, and so is not asked.
+  Result<void> tell(std::span<const std::string> keys, const EntrySink& sink) {
+    std::vector<std::optional<std::uint64_t>> sizes;
+    const auto take_size = [&](std::size_t i, RedisReply reply) -> Result<void> {
+      sizes.emplace_back();  // nil: it has just gone
+      if (reply->type == REDIS_REPLY_NIL) return {};
+      const Result<std::int64_t> bytes = reply_number(*reply);
+      if (!bytes) return in_context(keys[i], bytes.error());
+      sizes[i] = static_cast<std::uint64_t>(*bytes);
+      return {};
+    };
+    TQC_TRY(run_on_each({"MEMORY", "USAGE"}, keys, kKeysAhead, take_size));
+    return run_on_each({"OBJECT", "IDLETIME"}, keys, kKeysAhead,
+                       [&](std::size_t i, RedisReply reply) -> Result<void> {
+                         if (!sizes[i]) return {};
+                         Entry entry{keys[i], *sizes[i], std::nullopt};
+                         // Refused where the engine counts uses in place of times (maxmemory-policy
+                         // *-lfu).
+                         const Result<std::int64_t> idle = reply_number(*reply);
+                         if (idle) entry.idle = std::chrono::seconds(*idle);
+                         return sink(entry);
+                       });
+  }
+
+  template <class Each>
+  Result<void> count_each(std::string_view verb, std::span<const std::string> keys, Each each) {
+    return in_batches(keys, kKeysAtOnce, [&](std::size_t, auto some) {
+      const auto take = [&](std::size_t i, RedisReply reply) -> Result<void> {
+        const Result<std::int64_t> count = reply_number(*reply);
+        if (!count) return in_context(some[i], count.error());
+        each(*count);
+        return {};
+      };
+      return run_on_each({verb}, some, kKeysAhead, take);
+    });
+  }
+
+  // One command a key and not one for all: in a cluster they belong to different nodes.
+  Result<void> run_on_each(std::vector<std::string_view> verb, std::span<const std::string> keys,
+                           Ahead ahead, const AnswerSink& sink) {
+    std::vector<std::string> names;
+    for (const std::string& key : keys) names.push_back(place_.prefix + key);
+    std::vector<RedisCommand> commands;
+    for (const std::string& name : names) {
+      commands.push_back({verb, name});
+      commands.back().words.push_back(name);
+    }
+    return client()->run(commands, ahead, sink);
+  }
+
+  Client client() {
+    return clients_.borrow(
+        [&] { return std::make_unique<RedisClient>(place_.address, place_.settings); });
+  }
+
+  const RedisPlace place_;
+  Pool<RedisClient> clients_;
+};
+
+bool is_prefix(std::string_view text) {
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_-.:/{}").find(c) != std::string_view::npos;
+  };
+  return text.size() <= 100 && std::ranges::all_of(text, is_plain);
+}
+
+Result<void> take_address(StoreUrl& url, RedisPlace& place, std::string& database) {
+  if (url.scheme == "redis") {
+    place.address = {url.host.empty() ? "127.0.0.1" : url.host,
+                     url.port == 0 ? std::uint16_t{6379} : url.port};
+    if (url.path.size() > 1) database = url.path.substr(1);
+    return {};
+  }
+  if (!url.host.empty() || url.path.size() < 2) {
+    return Error{ErrorCode::kInvalidArgument, "store URL: redis+unix: needs /PATH of a socket"};
+  }
+  place.address = {url.path, 0};
+  database = url.take("db", "0");
+  return {};
+}
+
+void take_login(const StoreUrl& url, RedisPlace& place) {
+  place.settings.user = url.user;
+  place.settings.password = url.password;
+  const char* const given = std::getenv("REDISCLI_AUTH");
+  if (url.password.empty() && given != nullptr) place.settings.password = given;
+}
+
+Result<void> take_ttl(StoreUrl& url, RedisPlace& place) {
+  const std::string ttl = url.take("ttl");
+  if (ttl.empty()) return {};
+  TQC_TRY_ASSIGN(const std::uint64_t seconds, parse_number("ttl", ttl, 1'000'000'000));
+  if (seconds == 0) return Error{ErrorCode::kInvalidArgument, "store URL: ttl 0"};
+  place.ttl_ms = std::to_string(seconds * 1000);
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> open_redis_backend(StoreUrl url, const BackendOptions& options) {
+  RedisPlace place;
+  std::string database = "0";
+  TQC_TRY(take_address(url, place, database));
+  TQC_TRY_ASSIGN(const std::uint64_t number, parse_number("database", database, 65535));
+  take_login(url, place);
+  TQC_TRY(take_ttl(url, place));
+  place.prefix = url.take("prefix", "tqcache:");
+  TQC_TRY(check_all_taken(url));
+  if (!is_prefix(place.prefix)) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "store URL: prefix " + quoted(place.prefix) +
+                     ": up to 100 of a-z A-Z 0-9 _ - . : / { } are allowed"};
+  }
+  place.settings.database = static_cast<std::uint32_t>(number);
+  place.settings.connect_timeout = options.connect_timeout;
+  place.settings.idle_timeout = options.idle_timeout;
+  place.settings.max_value_bytes = std::min(options.max_value_bytes, kMaxValueBytes);
+  std::string name =
+      url.scheme + "://" + to_string(place.address) + (number == 0 ? "" : "/" + database);
+  return std::unique_ptr<Backend>(
+      std::make_unique<RedisBackend>(std::move(name), std::move(place), options));
+}
+
+}  // namespace tqcache::store

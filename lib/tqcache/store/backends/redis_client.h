@@ -1,0 +1,75 @@
+#pragma once
+// store/backends/redis_client.h: commands to a Redis server, or to whichever nodes of a Redis Cluster hold
+// their keys.
+//
+// Only for the sources of store.
+
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tqcache/base/result.h"
+#include "tqcache/store/backends/redis_connection.h"
+#include "tqcache/store/backends/redis_slots.h"
+
+namespace tqcache::store {
+
+struct RedisCommand {
+  std::vector<std::string_view> words;
+  std::string_view key;  // which decides about the node
+};
+
+// How many commands are on their way at a time: at first, and at most while answers are small.
+struct Ahead {
+  std::size_t first = 1;
+  std::size_t most = 1;
+};
+
+// Told what command i was answered. Its error ends the run.
+using AnswerSink = std::function<Result<void>(std::size_t i, RedisReply answer)>;
+
+// One connection a node. It begins with one node; the first that says MOVED is asked for all slots.
+//
+// Errors: those of RedisConnection, told with the node's address; kBusy when nodes send the
+//         same command on and on. Refusals other than redirections are answers.
+// Threads: one at a time.
+class RedisClient {
+ public:
+  // Connects when it is first asked. Both must outlive it.
+  RedisClient(const RedisAddress& seed, const RedisSettings& settings)
+      : seed_(&seed), settings_(&settings) {}
+
+  // Told in the order of the commands, each as soon as it is there and those before it. If a
+  // connection breaks, those that nothing was told of are sent once more.
+  Result<void> run(std::span<const RedisCommand> commands, Ahead ahead, const AnswerSink& sink);
+  // One command to one node.
+  Result<RedisReply> run_at(const RedisAddress& node, std::vector<std::string_view> words);
+  // The masters of the cluster, or the one server.
+  Result<std::vector<RedisAddress>> nodes();
+
+ private:
+  struct Pending;
+  struct Run;
+  template <class Attempt>
+  auto twice(Attempt attempt) -> decltype(attempt());
+  Result<void> try_run(Run& run);
+  Result<std::vector<Pending>> exchange(Run& run, std::vector<Pending> pending);
+  Result<void> send(const Run& run, std::span<Pending> pending);
+  Result<RedisReply> read(const Pending& one);
+  Result<void> follow(const Redirection& to, Pending& pending);
+  Result<void> learn_slots(const RedisAddress& asked);
+  Result<RedisConnection*> connection(const RedisAddress& node);
+  Result<RedisReply> ask(const RedisAddress& node, std::span<const std::string_view> words);
+  bool forget_broken();
+
+  const RedisAddress* seed_;
+  const RedisSettings* settings_;
+  std::map<RedisAddress, RedisConnection> connections_;
+  SlotTable slots_;
+  bool lost_node_ = false;  // one that the table named cannot be reached
+};
+
+}  // namespace tqcache::store

@@ -1,0 +1,333 @@
+#include "tqcache/store/backends/s3_backend.h"
+
+#include <curl/curl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+
+#include "tqcache/base/pool.h"
+#include "tqcache/store/blobs/batches.h"
+#include "tqcache/store/backends/engine_text.h"
+#include "tqcache/store/backends/s3_client.h"
+#include "tqcache/store/backends/s3_listing.h"
+
+namespace tqcache::store {
+namespace {
+
+constexpr std::size_t kValuesAtOnce = 8;
+constexpr std::size_t kKeysAtOnce = 16;
+constexpr std::uint64_t kMaxListingBytes = 16 << 20;  // of 1000 objects
+constexpr std::uint64_t kMaxErrorBytes = 64 << 10;
+
+struct S3Place {
+  S3Settings settings;
+  std::string bucket;
+  std::string prefix;       // empty, or with a '/' at its end
+  bool conditional = true;  // whether the service knows If-None-Match
+};
+
+ErrorCode code_of(long status, const std::string& word) {
+  if (word == "QuotaExceeded" || word == "EntityTooLarge") return ErrorCode::kTooLarge;
+  switch (status) {
+    case 404:
+      return ErrorCode::kNotFound;
+    case 409:
+    case 429:
+    case 500:
+    case 502:
+    case 503:
+    case 504:
+      return ErrorCode::kBusy;
+    case 405:
+    case 501:
+      return ErrorCode::kUnsupported;
+    case 413:
+    case 507:
+      return ErrorCode::kTooLarge;
+    default:
+      return status >= 300 && status < 500 ? ErrorCode::kInvalidArgument : ErrorCode::kCorrupt;
+  }
+}
+
+Error refused(const S3Answer& answer) {
+  const std::string word = parse_s3_error(answer.body);
+  return {code_of(answer.status, word), "refused: HTTP " + std::to_string(answer.status) +
+                                            (word.empty() ? "" : " " + printable(word))};
+}
+
+class S3Backend : public Backend {
+ public:
+  S3Backend(std::string name, S3Place place, const BackendOptions& options)
+      : Backend(std::move(name), options),
+        place_(std::move(place)),
+        conditional_(place_.conditional) {}
+
+  // It copies the object.
+  bool touches_cheaply() const override { return false; }
+
+ private:
+  Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
+    return put_in_batches(blobs, kValuesAtOnce, [this](std::span<const Blob> some, auto& outcomes) {
+      return put_some(some, outcomes);
+    });
+  }
+
+  Result<void> put_some(std::span<const Blob> blobs, std::vector<PutOutcome>& outcomes) {
+    if (!conditional_) return put_after_looking(blobs, outcomes);
+    std::vector<S3Request> requests;
+    for (const Blob& blob : blobs) requests.push_back(put_request(blob, {"If-None-Match: *"}));
+    TQC_TRY_ASSIGN(std::vector<S3Answer> answers, client()->run(requests));
+    for (std::size_t i = 0; i < blobs.size(); ++i) {
+      if (answers[i].status == 501) {
+        conditional_ = false;
+        return put_after_looking(blobs.subspan(i), outcomes);
+      }
+      const Result<PutOutcome> outcome = settle(requests[i], std::move(answers[i]));
+      if (!outcome) return in_context(blobs[i].key, outcome.error());
+      outcomes.push_back(*outcome);
+    }
+    return {};
+  }
+
+  // 409: another is writing the same key at this moment, and may yet fail.
+  Result<PutOutcome> settle(const S3Request& request, S3Answer answer) {
+    constexpr int kMoreAttempts = 4;
+    for (int attempt = 0; answer.status == 409 && attempt < kMoreAttempts; ++attempt) {
+      TQC_TRY_ASSIGN(answer, run_one(request));
+    }
+    if (answer.status == 200) return PutOutcome::kStored;
+    if (answer.status == 412) return PutOutcome::kExisted;
+    return refused(answer);
+  }
+
+  // Two writers of one key may both come to the second step. The last then stays.
+  Result<void> put_after_looking(std::span<const Blob> blobs, std::vector<PutOutcome>& outcomes) {
+    for (const Blob& blob : blobs) {
+      TQC_TRY_ASSIGN(const std::vector<bool> found, do_exists(std::span(&blob.key, 1)));
+      outcomes.push_back(found.front() ? PutOutcome::kExisted : PutOutcome::kStored);
+      if (found.front()) continue;
+      TQC_TRY_ASSIGN(const S3Answer answer, run_one(put_request(blob, {})));
+      if (answer.status != 200) return in_context(blob.key, refused(answer));
+    }
+    return {};
+  }
+
+  S3Request put_request(const Blob& blob, std::vector<std::string> headers) const {
+    return {S3Method::kPut, path_of(blob.key), "", std::move(headers), blob.value, kMaxErrorBytes};
+  }
+
+  Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
+    const S3Request like{S3Method::kGet, "", "", {}, {}, options().max_value_bytes};
+    return in_batches(keys, kValuesAtOnce, [&](std::size_t i, auto some) -> Result<void> {
+      TQC_TRY_ASSIGN(const auto answers, run_on_each(like, some));
+      for (std::size_t j = 0; j < some.size(); ++j) {
+        const Result<bool> found = is_there(answers[j]);
+        if (!found) return in_context(some[j], found.error());
+        TQC_TRY(sink(i + j, *found ? std::optional<ByteView>(answers[j].body) : std::nullopt));
+      }
+      return {};
+    });
+  }
+
+  Result<std::vector<bool>> do_exists(std::span<const std::string> keys) override {
+    std::vector<bool> found;
+    const S3Request like{S3Method::kHead, "", "", {}, {}, 0};
+    TQC_TRY(in_batches(keys, kKeysAtOnce, [&](std::size_t, auto some) -> Result<void> {
+      TQC_TRY_ASSIGN(const auto answers, run_on_each(like, some));
+      for (std::size_t j = 0; j < some.size(); ++j) {
+        const Result<bool> one = is_there(answers[j]);
+        if (!one) return in_context(some[j], one.error());
+        found.push_back(*one);
+      }
+      return {};
+    }));
+    return found;
+  }
+
+  // A missing key is a miss, a missing bucket an error; an answer to HEAD has no body to tell.
+  static Result<bool> is_there(const S3Answer& answer) {
+    if (answer.status == 200) return true;
+    if (answer.status != 404 || parse_s3_error(answer.body) == "NoSuchBucket")
+      return refused(answer);
+    return false;
+  }
+
+  // Removing does not tell whether there was something, and has no condition that all services
+  // know: so it is looked at first.
+  Result<bool> do_remove(const std::string& key, std::optional<ByteView> only) override {
+    TQC_TRY_ASSIGN(const bool wanted, only ? holds(key, *only) : exists(key));
+    if (!wanted) return false;
+    TQC_TRY_ASSIGN(const S3Answer answer,
+                   run_one({S3Method::kDelete, path_of(key), "", {}, {}, kMaxErrorBytes}));
+    if (answer.status == 204 || answer.status == 200) return true;
+    if (answer.status == 404) return false;
+    return in_context(key, refused(answer));
+  }
+
+  Result<bool> holds(const std::string& key, ByteView wanted) {
+    TQC_TRY_ASSIGN(const std::optional<Bytes> value, get(key));
+    return value && std::ranges::equal(*value, wanted);
+  }
+
+  // An object that is copied onto itself is younger. It keeps its bytes.
+  Result<void> do_touch(std::span<const std::string> keys) override {
+    for (const std::string& key : keys) {
+      const std::string path = path_of(key);
+      TQC_TRY_ASSIGN(const S3Answer answer,
+                     run_one({S3Method::kPut,
+                              path,
+                              "",
+                              {"x-amz-copy-source: " + path, "x-amz-metadata-directive: REPLACE"},
+                              {},
+                              kMaxErrorBytes}));
+      if (const Result<bool> found = is_there(answer); !found)
+        return in_context(key, found.error());
+    }
+    return {};
+  }
+
+  Result<void> do_list(const std::string& prefix, const EntrySink& sink) override {
+    std::string token;
+    do {
+      TQC_TRY_ASSIGN(const S3Answer answer, run_one(list_request(prefix, token)));
+      if (answer.status != 200) return refused(answer);
+      TQC_TRY_ASSIGN(const S3Listing listing, parse_s3_listing(answer.body));
+      const std::time_t now = ::curl_getdate(answer.date.c_str(), nullptr);
+      for (const S3Object& object : listing.objects) TQC_TRY(tell(object, now, sink));
+      if (!token.empty() && listing.next == token) {
+        return Error{ErrorCode::kCorrupt, "list of objects: it goes round in circles"};
+      }
+      token = listing.next;
+    } while (!token.empty());
+    return {};
+  }
+
+  S3Request list_request(const std::string& prefix, const std::string& token) const {
+    std::string query = token.empty() ? "" : "continuation-token=" + url_encoded(token) + "&";
+    query += "list-type=2&max-keys=1000&prefix=" + url_encoded(place_.prefix + prefix);
+    return {S3Method::kGet, "/" + place_.bucket, query, {}, {}, kMaxListingBytes};
+  }
+
+  // Objects of others that stand in the same place are passed over.
+  Result<void> tell(const S3Object& object, std::time_t now, const EntrySink& sink) const {
+    if (!object.name.starts_with(place_.prefix)) return {};
+    Entry entry{object.name.substr(place_.prefix.size()), object.bytes, std::nullopt};
+    if (!check_key(entry.key)) return {};
+    // By the service's own clock, its answer's date: ours may be wrong.
+    if (now > 0)
+      entry.idle = std::chrono::seconds(std::max<std::int64_t>(now - object.modified, 0));
+    return sink(entry);
+  }
+
+  std::string path_of(const std::string& key) const {
+    return "/" + place_.bucket + "/" + place_.prefix + key;
+  }
+
+  Result<std::vector<S3Answer>> run_on_each(const S3Request& like,
+                                            std::span<const std::string> keys) {
+    std::vector<S3Request> requests(keys.size(), like);
+    for (std::size_t i = 0; i < keys.size(); ++i) requests[i].path = path_of(keys[i]);
+    return client()->run(requests);
+  }
+
+  Result<S3Answer> run_one(const S3Request& request) {
+    TQC_TRY_ASSIGN(std::vector<S3Answer> answers, client()->run(std::span(&request, 1)));
+    return std::move(answers.front());
+  }
+
+  Pool<S3Client>::Lease client() {
+    return clients_.borrow([&] { return std::make_unique<S3Client>(place_.settings); });
+  }
+
+  const S3Place place_;
+  std::atomic<bool> conditional_;  // until the service says that it does not know it
+  Pool<S3Client> clients_;
+};
+
+Error bad_url(const std::string& what) {
+  return {ErrorCode::kInvalidArgument, "store URL: " + what};
+}
+
+Result<std::string> from_environment(const char* name) {
+  const char* const value = std::getenv(name);
+  if (value != nullptr && *value != '\0') return std::string(value);
+  return Error{ErrorCode::kInvalidArgument, std::string("s3: ") + name + " is not set"};
+}
+
+bool is_plain(std::string_view text, std::string_view others) {
+  return std::ranges::all_of(text, [&](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           others.find(c) != others.npos;
+  });
+}
+
+Result<void> take_region(StoreUrl& url, S3Place& place) {
+  const char* const region = std::getenv("AWS_REGION");
+  place.settings.region =
+      url.take("region", region != nullptr && *region != '\0' ? region : "us-east-1");
+  if (is_plain(place.settings.region, "-") && place.settings.region.size() <= 64) return {};
+  return bad_url("region " + quoted(place.settings.region));
+}
+
+Result<void> take_endpoint(StoreUrl& url, S3Place& place) {
+  std::string endpoint =
+      url.take("endpoint", "https://s3." + place.settings.region + ".amazonaws.com");
+  while (endpoint.ends_with('/')) endpoint.pop_back();
+  const std::size_t scheme = endpoint.starts_with("http://")    ? 7
+                             : endpoint.starts_with("https://") ? 8
+                                                                : 0;
+  const std::string_view host = std::string_view(endpoint).substr(scheme);
+  if (scheme == 0 || host.empty() || !is_plain(host, ".-_:[]")) {
+    return bad_url("endpoint " + quoted(endpoint) + ": http[s]://HOST[:PORT] is wanted");
+  }
+  place.settings.endpoint = endpoint;
+  return {};
+}
+
+// The prefix follows the rule of keys, so that it can stand in a URL as it is.
+Result<void> take_bucket(const StoreUrl& url, S3Place& place) {
+  if (url.host.size() < 3 || url.host.size() > 63 || !is_plain(url.host, ".-_") || url.port != 0 ||
+      !url.user.empty()) {
+    return bad_url("s3://BUCKET[/PREFIX] is wanted");
+  }
+  place.bucket = url.host;
+  std::string prefix = url.path.empty() ? "" : url.path.substr(1);
+  while (prefix.ends_with('/')) prefix.pop_back();
+  if (prefix.empty()) return {};
+  if (!check_key(prefix))
+    return bad_url("prefix " + quoted(prefix) + ": what a key may be is allowed");
+  place.prefix = prefix + "/";
+  return {};
+}
+
+Result<void> take_conditional(StoreUrl& url, S3Place& place) {
+  const std::string conditional = url.take("conditional", "on");
+  place.conditional = conditional == "on";
+  if (place.conditional || conditional == "off") return {};
+  return bad_url("conditional=on or conditional=off");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> open_s3_backend(StoreUrl url, const BackendOptions& options) {
+  S3Place place;
+  TQC_TRY(take_bucket(url, place));
+  TQC_TRY(take_region(url, place));
+  TQC_TRY(take_endpoint(url, place));
+  TQC_TRY(take_conditional(url, place));
+  TQC_TRY(check_all_taken(url));
+  TQC_TRY_ASSIGN(place.settings.access_key, from_environment("AWS_ACCESS_KEY_ID"));
+  TQC_TRY_ASSIGN(place.settings.secret_key, from_environment("AWS_SECRET_ACCESS_KEY"));
+  place.settings.connect_timeout = options.connect_timeout;
+  place.settings.idle_timeout = options.idle_timeout;
+  if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
+    return Error{ErrorCode::kIo, "s3: libcurl cannot be used"};
+  }
+  std::string name = "s3://" + place.bucket + (place.prefix.empty() ? "" : "/" + place.prefix) +
+                     " at " + place.settings.endpoint;
+  return std::unique_ptr<Backend>(
+      std::make_unique<S3Backend>(std::move(name), std::move(place), options));
+}
+
+}  // namespace tqcache::store

@@ -1,0 +1,296 @@
+// libcurl 7.88 wants, for its signatures to be right: an x-amz-content-sha256 header of the
+// caller's own; no header taken away ("Expect:"), as that is signed as well; every parameter with a
+// '=' behind it.
+
+#include "tqcache/store/backends/s3_client.h"
+
+#include <curl/curl.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "tqcache/base/hash.h"
+#include "tqcache/store/backends/engine_text.h"
+
+namespace tqcache::store {
+namespace {
+
+struct EndEasy {
+  void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
+};
+struct EndMulti {
+  void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
+};
+
+struct FreeList {
+  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
+};
+using HeaderList = std::unique_ptr<curl_slist, FreeList>;
+
+// One request on its way.
+struct Transfer {
+  CURL* easy = nullptr;
+  const S3Request* request = nullptr;
+  HeaderList headers;
+  std::size_t sent = 0;
+  S3Answer answer;
+  bool too_large = false;
+  char message[CURL_ERROR_SIZE] = "";
+
+  void begin_anew() {
+    sent = 0;
+    answer = {};
+    message[0] = '\0';
+  }
+};
+
+// No promise, and so no more than a blob usually has.
+std::size_t announced_bytes(const Transfer& transfer) {
+  constexpr curl_off_t kMost = 8 << 20;
+  curl_off_t bytes = 0;
+  curl_easy_getinfo(transfer.easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &bytes);
+  return static_cast<std::size_t>(std::clamp<curl_off_t>(bytes, 0, kMost));
+}
+
+std::size_t take_body(char* data, std::size_t, std::size_t size, void* user) {
+  Transfer& transfer = *static_cast<Transfer*>(user);
+  Bytes& body = transfer.answer.body;
+  if (size > transfer.request->max_answer_bytes - body.size()) {
+    transfer.too_large = true;
+    return 0;
+  }
+  if (body.empty()) body.reserve(announced_bytes(transfer));
+  const ByteView bytes = as_bytes({data, size});
+  body.insert(body.end(), bytes.begin(), bytes.end());
+  return size;
+}
+
+std::size_t give_body(char* data, std::size_t, std::size_t room, void* user) {
+  Transfer& transfer = *static_cast<Transfer*>(user);
+  const ByteView rest = transfer.request->body.subspan(transfer.sent);
+  const std::size_t size = std::min(room, rest.size());
+  if (size > 0) std::memcpy(data, rest.data(), size);
+  transfer.sent += size;
+  return size;
+}
+
+// To the beginning, when curl sends a request again on another connection.
+int seek_body(void* user, curl_off_t offset, int origin) {
+  Transfer& transfer = *static_cast<Transfer*>(user);
+  const auto size = static_cast<curl_off_t>(transfer.request->body.size());
+  if (origin != SEEK_SET || offset < 0 || offset > size) return CURL_SEEKFUNC_FAIL;
+  transfer.sent = static_cast<std::size_t>(offset);
+  return CURL_SEEKFUNC_OK;
+}
+
+std::size_t take_header(char* data, std::size_t, std::size_t size, void* user) {
+  constexpr std::string_view kDate = "date:";
+  std::string_view line(data, size);
+  const bool is_date = line.size() > kDate.size() &&
+                       std::ranges::equal(line.substr(0, kDate.size()), kDate, {}, [](char c) {
+                         return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c;
+                       });
+  if (!is_date) return size;
+  line.remove_prefix(kDate.size());
+  const std::size_t begin = line.find_first_not_of(' ');
+  const std::size_t end = line.find_last_not_of("\r\n ");
+  if (begin != line.npos)
+    static_cast<Transfer*>(user)->answer.date = line.substr(begin, end + 1 - begin);
+  return size;
+}
+
+bool is_broken(CURLcode status) {
+  switch (status) {
+    case CURLE_SEND_ERROR:
+    case CURLE_RECV_ERROR:
+    case CURLE_GOT_NOTHING:
+    case CURLE_PARTIAL_FILE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Error transfer_error(const Transfer& transfer, CURLcode status) {
+  if (transfer.too_large) {
+    return {
+        ErrorCode::kTooLarge,
+        "an answer of more than " + std::to_string(transfer.request->max_answer_bytes) + " bytes"};
+  }
+  const char* const words =
+      transfer.message[0] != '\0' ? transfer.message : curl_easy_strerror(status);
+  return {ErrorCode::kIo, printable(words)};
+}
+
+HeaderList make_headers(const S3Request& request) {
+  HeaderList list;
+  const auto add = [&](const std::string& line) {
+    list.reset(curl_slist_append(list.release(), line.c_str()));
+  };
+  for (const std::string& line : request.headers) add(line);
+  add("x-amz-content-sha256: " + to_hex(ByteView(sha256(request.body))));
+  return list;
+}
+
+void set_method(CURL* easy, const S3Request& request) {
+  if (request.method == S3Method::kHead) curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
+  if (request.method == S3Method::kDelete) curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, "DELETE");
+  if (request.method != S3Method::kPut) return;
+  curl_easy_setopt(easy, CURLOPT_UPLOAD, 1L);
+  curl_easy_setopt(easy, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
+}
+
+void set_callbacks(CURL* easy, Transfer& transfer) {
+  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_body);
+  curl_easy_setopt(easy, CURLOPT_WRITEDATA, &transfer);
+  curl_easy_setopt(easy, CURLOPT_READFUNCTION, give_body);
+  curl_easy_setopt(easy, CURLOPT_READDATA, &transfer);
+  curl_easy_setopt(easy, CURLOPT_SEEKFUNCTION, seek_body);
+  curl_easy_setopt(easy, CURLOPT_SEEKDATA, &transfer);
+  curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, take_header);
+  curl_easy_setopt(easy, CURLOPT_HEADERDATA, &transfer);
+  curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, transfer.message);
+  curl_easy_setopt(easy, CURLOPT_PRIVATE, &transfer);
+}
+
+void set_limits(CURL* easy, const S3Settings& settings) {
+  const auto seconds = (settings.idle_timeout.count() + 999) / 1000;
+  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
+                   static_cast<long>(settings.connect_timeout.count()));
+  curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, static_cast<long>(seconds));
+  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, 512L << 10);
+  curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, 512L << 10);
+}
+
+void set_signature(CURL* easy, const S3Settings& settings) {
+  const std::string service = "aws:amz:" + settings.region + ":s3";
+  curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, service.c_str());
+  curl_easy_setopt(easy, CURLOPT_USERNAME, settings.access_key.c_str());
+  curl_easy_setopt(easy, CURLOPT_PASSWORD, settings.secret_key.c_str());
+}
+
+}  // namespace
+
+struct S3Client::State {
+  const S3Settings& settings;
+  std::unique_ptr<CURLM, EndMulti> multi;
+  std::vector<std::unique_ptr<CURL, EndEasy>> easies;
+
+  bool prepare(std::size_t count);
+  void begin(Transfer& transfer, CURL* easy, const S3Request& request) const;
+  Result<void> perform(std::vector<Transfer>& transfers);
+  Result<std::size_t> finish_some(std::vector<Transfer*>& broken);
+  Result<void> perform_all(const std::vector<Transfer*>& transfers, std::vector<Transfer*>& broken);
+};
+
+S3Client::S3Client(const S3Settings& settings) : state_(new State{settings, nullptr, {}}) {}
+S3Client::~S3Client() = default;
+
+bool S3Client::State::prepare(std::size_t count) {
+  if (!multi) multi.reset(curl_multi_init());
+  while (multi && easies.size() < count) {
+    std::unique_ptr<CURL, EndEasy> easy(curl_easy_init());
+    if (!easy) return false;
+    easies.push_back(std::move(easy));
+  }
+  return multi != nullptr;
+}
+
+void S3Client::State::begin(Transfer& transfer, CURL* easy, const S3Request& request) const {
+  curl_easy_reset(easy);  // its connections stay, with `multi`
+  transfer.easy = easy;
+  transfer.request = &request;
+  transfer.headers = make_headers(request);
+  const std::string url =
+      settings.endpoint + request.path + (request.query.empty() ? "" : "?" + request.query);
+  curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
+  curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, transfer.headers.get());
+  set_method(easy, request);
+  set_callbacks(easy, transfer);
+  set_limits(easy, settings);
+  set_signature(easy, settings);
+}
+
+// Takes what is done out of `multi`; gives how many these were. What broke is to be sent again.
+Result<std::size_t> S3Client::State::finish_some(std::vector<Transfer*>& broken) {
+  std::size_t n_done = 0;
+  int left = 0;
+  while (const CURLMsg* const message = curl_multi_info_read(multi.get(), &left)) {
+    if (message->msg != CURLMSG_DONE) continue;
+    const CURLcode status = message->data.result;
+    CURL* const easy = message->easy_handle;
+    Transfer* transfer = nullptr;
+    curl_easy_getinfo(easy, CURLINFO_PRIVATE, &transfer);
+    curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &transfer->answer.status);
+    curl_multi_remove_handle(multi.get(), easy);
+    ++n_done;
+    if (status == CURLE_OK) continue;
+    if (!is_broken(status)) return transfer_error(*transfer, status);
+    broken.push_back(transfer);
+  }
+  return n_done;
+}
+
+Result<void> S3Client::State::perform_all(const std::vector<Transfer*>& transfers,
+                                          std::vector<Transfer*>& broken) {
+  for (const Transfer* const one : transfers) curl_multi_add_handle(multi.get(), one->easy);
+  for (std::size_t n_done = 0;;) {
+    int running = 0;
+    const CURLMcode status = curl_multi_perform(multi.get(), &running);
+    if (status != CURLM_OK) return Error{ErrorCode::kIo, curl_multi_strerror(status)};
+    TQC_TRY_ASSIGN(const std::size_t n_new, finish_some(broken));
+    n_done += n_new;
+    if (n_done == transfers.size()) return {};
+    curl_multi_poll(multi.get(), nullptr, 0, 1000, nullptr);
+  }
+}
+
+Result<void> S3Client::State::perform(std::vector<Transfer>& transfers) {
+  std::vector<Transfer*> all;
+  for (Transfer& transfer : transfers) all.push_back(&transfer);
+  std::vector<Transfer*> broken;
+  TQC_TRY(perform_all(all, broken));
+  if (broken.empty()) return {};
+  for (Transfer* const one : broken) one->begin_anew();
+  std::vector<Transfer*> broken_again;
+  TQC_TRY(perform_all(broken, broken_again));
+  if (broken_again.empty()) return {};
+  return transfer_error(*broken_again.front(), CURLE_RECV_ERROR);
+}
+
+Result<std::vector<S3Answer>> S3Client::run(std::span<const S3Request> requests) {
+  if (!state_->prepare(requests.size())) return Error{ErrorCode::kIo, "no memory for a connection"};
+  std::vector<Transfer> transfers(requests.size());
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    state_->begin(transfers[i], state_->easies[i].get(), requests[i]);
+  }
+  const Result<void> done = state_->perform(transfers);
+  // Those that an error left on their way.
+  for (const Transfer& one : transfers) curl_multi_remove_handle(state_->multi.get(), one.easy);
+  if (!done) return done.error();
+  std::vector<S3Answer> answers;
+  for (Transfer& one : transfers) answers.push_back(std::move(one.answer));
+  return answers;
+}
+
+std::string url_encoded(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const bool is_plain = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+                          (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.' || c == '~';
+    if (is_plain) {
+      out += c;
+      continue;
+    }
+    constexpr char kDigits[] = "0123456789ABCDEF";
+    const auto byte = static_cast<unsigned char>(c);
+    out += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  return out;
+}
+
+}  // namespace tqcache::store

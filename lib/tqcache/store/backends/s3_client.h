@@ -1,0 +1,67 @@
+#pragma once
+// store/backends/s3_client.h: signed HTTP requests to an S3 service, several at a time.
+//
+// Requests are signed by libcurl (AWS Signature, version 4), which signs exactly what it is given:
+// paths and queries come here encoded and sorted.
+//
+// Only for the sources of store.
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tqcache/base/bytes.h"
+#include "tqcache/base/result.h"
+
+namespace tqcache::store {
+
+enum class S3Method { kGet, kHead, kPut, kDelete };
+
+struct S3Request {
+  S3Method method = S3Method::kGet;
+  std::string path;                  // "/bucket/key"
+  std::string query;                 // "a=b&c=d", sorted, or empty
+  std::vector<std::string> headers;  // "Name: value"
+  ByteView body;                     // of kPut; must live until the answer is there
+  std::uint64_t max_answer_bytes = 0;
+};
+
+struct S3Answer {
+  long status = 0;
+  Bytes body;
+  std::string date;  // the server's, as HTTP writes it; empty when it does not say
+};
+
+struct S3Settings {
+  std::string endpoint;  // "https://host:port"
+  std::string region;
+  std::string access_key, secret_key;
+  std::chrono::milliseconds connect_timeout{};
+  std::chrono::milliseconds idle_timeout{};
+};
+
+// Keeps its connections. Threads: one at a time.
+class S3Client {
+ public:
+  // Must outlive it.
+  explicit S3Client(const S3Settings& settings);
+  ~S3Client();
+
+  // All at once; answers in the order of the requests, whatever their status. A request whose
+  // connection breaks is sent once more.
+  // Errors: kIo; kTooLarge for an answer above its request's limit.
+  Result<std::vector<S3Answer>> run(std::span<const S3Request> requests);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Percent-encodes everything but A-Z a-z 0-9 - _ . ~
+std::string url_encoded(std::string_view text);
+
+}  // namespace tqcache::store

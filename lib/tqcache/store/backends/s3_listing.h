@@ -1,0 +1,39 @@
+#pragma once
+// store/backends/s3_listing.h: the two XML answers of S3 that matter: a list of objects, and an error.
+//
+// Safe for untrusted input: read by expat, without document types or entities of its own, and with
+// bounds for depth and lengths.
+//
+// Only for the sources of store. Source: Amazon S3 API reference, ListObjectsV2 and "Error
+// responses".
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tqcache/base/bytes.h"
+#include "tqcache/base/result.h"
+
+namespace tqcache::store {
+
+struct S3Object {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::int64_t modified = 0;  // seconds since 1970
+};
+
+struct S3Listing {
+  std::vector<S3Object> objects;
+  std::string next;  // the token to go on with; empty after the last
+};
+
+// Errors: kCorrupt.
+Result<S3Listing> parse_s3_listing(ByteView xml);
+
+// "NoSuchBucket"; empty when it is no error that can be understood.
+std::string parse_s3_error(ByteView xml);
+
+// "2026-11-22T14:55:12.000Z", as S3 writes it, in seconds since 1970. Errors: kCorrupt.
+Result<std::int64_t> parse_s3_time(const std::string& text);
+
+}  // namespace tqcache::store

@@ -1,0 +1,133 @@
+#include "tqcache/store/backends/store_url.h"
+
+#include <charconv>
+
+#include "tqcache/store/backends/engine_text.h"
+
+namespace tqcache::store {
+namespace {
+
+Error bad_url(const std::string& what) {
+  return {ErrorCode::kInvalidArgument, "store URL: " + what};
+}
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+Result<std::string> decoded(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out += text[i];
+      continue;
+    }
+    const int high = i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
+    const int low = i + 2 < text.size() ? hex_digit(text[i + 2]) : -1;
+    if (high < 0 || low < 0 || high + low == 0) return bad_url("a % without two digits behind it");
+    out += static_cast<char>(high * 16 + low);
+    i += 2;
+  }
+  return out;
+}
+
+// What stands before the first `mark`, which is taken away with it; all of it when there is none.
+std::string_view take_before(std::string_view& text, char mark) {
+  const std::size_t end = text.find(mark);
+  const std::string_view before = text.substr(0, end);
+  text.remove_prefix(end == text.npos ? text.size() : end + 1);
+  return before;
+}
+
+Result<void> parse_query(std::string_view text, StoreUrl& url) {
+  while (!text.empty()) {
+    std::string_view item = take_before(text, '&');
+    TQC_TRY_ASSIGN(const std::string name, decoded(take_before(item, '=')));
+    TQC_TRY_ASSIGN(std::string value, decoded(item));
+    if (!url.query.emplace(name, std::move(value)).second) {
+      return bad_url("parameter " + quoted(name) + " is given twice");
+    }
+  }
+  return {};
+}
+
+Result<void> parse_login(std::string_view text, StoreUrl& url) {
+  TQC_TRY_ASSIGN(url.user, decoded(take_before(text, ':')));
+  TQC_TRY_ASSIGN(url.password, decoded(text));
+  return {};
+}
+
+Result<void> parse_port(std::string_view text, StoreUrl& url) {
+  TQC_TRY_ASSIGN(const std::uint64_t port, parse_number("port", text, 65535));
+  if (port == 0) return bad_url("port 0");
+  url.port = static_cast<std::uint16_t>(port);
+  return {};
+}
+
+// HOST, HOST:PORT, [IPV6] or [IPV6]:PORT.
+Result<void> parse_host(std::string_view text, StoreUrl& url) {
+  if (text.starts_with('[')) {
+    text.remove_prefix(1);
+    if (text.find(']') == text.npos) return bad_url("a [ without a ]");
+    url.host = take_before(text, ']');
+    if (text.empty()) return {};
+    if (!text.starts_with(':')) return bad_url("no port behind the ]");
+    return parse_port(text.substr(1), url);
+  }
+  const bool has_port = text.find(':') != text.npos;
+  url.host = take_before(text, ':');
+  return has_port ? parse_port(text, url) : Result<void>();
+}
+
+Result<void> parse_authority(std::string_view text, StoreUrl& url) {
+  if (const std::size_t at = text.rfind('@'); at != text.npos) {
+    TQC_TRY(parse_login(text.substr(0, at), url));
+    text.remove_prefix(at + 1);
+  }
+  return parse_host(text, url);
+}
+
+}  // namespace
+
+std::string StoreUrl::take(const std::string& parameter, std::string_view otherwise) {
+  const auto node = query.extract(parameter);
+  return node.empty() ? std::string(otherwise) : node.mapped();
+}
+
+Result<StoreUrl> parse_store_url(std::string_view text) {
+  StoreUrl url;
+  if (text.find(':') == text.npos) return bad_url("no scheme, as in dir:PATH");
+  if (text.find('\0') != text.npos) return bad_url("a zero byte");
+  url.scheme = take_before(text, ':');
+  if (url.scheme == "dir") {
+    url.path = text;
+    return url;
+  }
+  if (text.starts_with("//")) text.remove_prefix(2);
+  std::string_view location = take_before(text, '?');
+  TQC_TRY(parse_query(text, url));
+  const std::size_t slash = std::min(location.find('/'), location.size());
+  TQC_TRY(parse_authority(location.substr(0, slash), url));
+  TQC_TRY_ASSIGN(url.path, decoded(location.substr(slash)));
+  return url;
+}
+
+Result<void> check_all_taken(const StoreUrl& url) {
+  if (url.query.empty()) return {};
+  return bad_url("unknown parameter " + quoted(url.query.begin()->first));
+}
+
+Result<std::uint64_t> parse_number(std::string_view what, std::string_view text,
+                                   std::uint64_t limit) {
+  std::uint64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data(), end, number);
+  if (status == std::errc() && stop == end && number <= limit) return number;
+  return bad_url(std::string(what) + " " + quoted(text) + " is no number up to " +
+                 std::to_string(limit));
+}
+
+}  // namespace tqcache::store

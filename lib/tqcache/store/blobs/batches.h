@@ -1,0 +1,51 @@
+#pragma once
+// store/blobs/batches.h: many blobs or keys, some at a time.
+//
+// Only for the sources of store.
+
+#include <algorithm>
+#include <set>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tqcache/base/result.h"
+#include "tqcache/store/backend.h"
+
+namespace tqcache::store {
+
+// each(begin, some) for `limit` of them after the other; `begin` is the number of the first.
+// Errors: those of `each`, which end it.
+template <class T, class Each>
+Result<void> in_batches(std::span<T> all, std::size_t limit, Each each) {
+  for (std::size_t i = 0; i < all.size(); i += limit) {
+    TQC_TRY(each(i, all.subspan(i, std::min(limit, all.size() - i))));
+  }
+  return {};
+}
+
+// How many from the first on, at most `limit`, have different keys: so they may be put in any
+// order.
+inline std::size_t count_different(std::span<const Blob> blobs, std::size_t limit) {
+  std::set<std::string_view> keys;
+  while (keys.size() < std::min(blobs.size(), limit)) {
+    if (!keys.insert(blobs[keys.size()].key).second) break;
+  }
+  return keys.size();
+}
+
+// put_some(some, outcomes) for such ones after the other. Errors: those of `put_some`.
+template <class PutSome>
+Result<std::vector<PutOutcome>> put_in_batches(std::span<const Blob> blobs, std::size_t limit,
+                                               PutSome put_some) {
+  std::vector<PutOutcome> outcomes;
+  while (!blobs.empty()) {
+    const std::size_t count = count_different(blobs, limit);
+    TQC_TRY(put_some(blobs.first(count), outcomes));
+    blobs = blobs.subspan(count);
+  }
+  return outcomes;
+}
+
+}  // namespace tqcache::store

@@ -1,0 +1,178 @@
+// What goes into blobs, and what those of one prompt say together.
+
+#include "tqcache/store/blobs/blob.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "tqcache/format/content_name.h"
+#include "tqcache/format/manifest_rules.h"
+#include "tqcache/format/section_plan.h"
+#include "tqcache/format/type_names.h"
+#include "tqcache/store/blobs/blob_rules.h"
+#include "tqcache/store/blobs/blob_write.h"
+#include "tqcache/store/blobs/keys.h"
+
+namespace tqcache::store {
+namespace {
+
+constexpr std::string_view kParametersDomain = "tqcache store parameters 1";
+
+format::SideInfo bare_side() {
+  format::SideInfo side;
+  side.cache_type_id = format::kDenseType;
+  return side;
+}
+
+// A turbo window has to stay one: its sides keep their codecs.
+void drop_data(format::SideInfo& side) {
+  side.centring = cache::Centring::kNone;
+  side.mean.clear();
+  side.outliers.clear();
+  side.maps.clear();
+}
+
+Error mismatch(std::size_t layer, std::string message) {
+  return {ErrorCode::kMismatch, "layer " + std::to_string(layer) + ": " + std::move(message)};
+}
+
+bool same_arrays(const format::LayerInfo& a, const format::LayerInfo& b) {
+  return std::ranges::equal(a.arrays, b.arrays,
+                            [](const format::ArrayInfo& x, const format::ArrayInfo& y) {
+                              return x.name == y.name && x.dtype == y.dtype;
+                            });
+}
+
+bool same_kind(const format::LayerInfo& a, const format::LayerInfo& b) {
+  return a.cache_type_id == b.cache_type_id && a.shape == b.shape && a.window == b.window &&
+         a.keep == b.keep;
+}
+
+// The sections of a final token block, as they stand in a file.
+std::vector<format::SectionKey> block_sections(const std::vector<format::LayerInfo>& layers,
+                                               std::int64_t index) {
+  std::vector<format::SectionKey> keys;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (!format::is_attention(layers[i])) continue;
+    const auto layer = static_cast<std::int64_t>(i);
+    keys.push_back({layer, format::SideName::kKeys, index});
+    keys.push_back({layer, format::SideName::kValues, index});
+  }
+  return keys;
+}
+
+// A prompt of so many tokens has the block, and it is not its last one.
+std::int64_t tokens_behind(std::int64_t index) { return (index + 1) * cache::kTokenBlock + 1; }
+
+std::uint64_t raw_bytes_of(const std::vector<format::LayerInfo>& layers,
+                           const format::SectionKey& key) {
+  const format::LayerInfo& layer = layers[static_cast<std::size_t>(key.layer)];
+  const bool packed = format::is_turbo(format::side_of(layer, key.side));
+  return format::raw_bytes(layer, key, packed, tokens_behind(key.block));
+}
+
+// Layers as a blob keeps them.
+Content kept(Content content) {
+  if (auto* parameters = std::get_if<Parameters>(&content)) {
+    parameters->layers = without_array_shapes(std::move(parameters->layers));
+  }
+  if (auto* state = std::get_if<State>(&content)) state->layers = bare_layers(state->layers);
+  if (auto* record = std::get_if<Record>(&content)) {
+    record->state.layers = bare_layers(record->state.layers);
+  }
+  return content;
+}
+
+// What would be damage in a blob that is read is a mistake in one that is made.
+Error mistake(Error error) {
+  if (error.code != ErrorCode::kTooLarge) error.code = ErrorCode::kInvalidArgument;
+  return error;
+}
+
+}  // namespace
+
+std::vector<format::LayerInfo> bare_layers(std::vector<format::LayerInfo> layers) {
+  for (format::LayerInfo& layer : layers) {
+    if (format::is_attention(layer)) layer.k = layer.v = bare_side();
+    if (!format::is_turbo_rotating(layer)) continue;
+    drop_data(layer.k);
+    drop_data(layer.v);
+  }
+  return layers;
+}
+
+Result<std::vector<format::LayerInfo>> join_layers(const std::vector<format::LayerInfo>& parameters,
+                                                   const std::vector<format::LayerInfo>& bare) {
+  if (parameters.size() != bare.size()) {
+    return Error{ErrorCode::kMismatch, std::to_string(bare.size()) + " layers where " +
+                                           std::to_string(parameters.size()) + " belong"};
+  }
+  std::vector<format::LayerInfo> layers = parameters;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (!same_kind(layers[i], bare[i])) return mismatch(i, "of another kind or shape");
+    if (!same_arrays(layers[i], bare[i])) return mismatch(i, "other arrays");
+    layers[i].arrays = bare[i].arrays;
+  }
+  return layers;
+}
+
+Result<Bytes> encode_blob(std::string_view key, const Content& given) {
+  const Content content = kept(given);
+  if (auto checked = check_content(key, content); !checked) {
+    return mistake(std::move(checked).error());
+  }
+  return make_blob(key, content);
+}
+
+Sha256 hash_parameters(const Parameters& parameters) {
+  format::Manifest manifest;
+  manifest.identity = parameters.identity;
+  manifest.layers = without_array_shapes(parameters.layers);
+  const Sha256 content = format::content_name(manifest);
+  const ByteView fields[] = {as_bytes(kParametersDomain), content};
+  return hash_fields(fields);
+}
+
+std::vector<std::size_t> cut_into_parts(std::span<const std::uint64_t> raw_bytes) {
+  std::vector<std::size_t> ends;
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < raw_bytes.size(); ++i) {
+    if (bytes > 0 && (bytes >= kBlobBytes || raw_bytes[i] > kBlobBytes - bytes)) {
+      ends.push_back(i);
+      bytes = 0;
+    }
+    bytes += raw_bytes[i];
+  }
+  ends.push_back(raw_bytes.size());
+  return ends;
+}
+
+std::vector<std::size_t> block_parts(const std::vector<format::LayerInfo>& layers,
+                                     std::int64_t index) {
+  std::vector<std::uint64_t> sizes;
+  for (const format::SectionKey& key : block_sections(layers, index)) {
+    sizes.push_back(raw_bytes_of(layers, key));
+  }
+  return cut_into_parts(sizes);
+}
+
+Result<void> check_block(const Parameters& parameters, const Block& block) {
+  const std::vector<format::SectionKey> keys = block_sections(parameters.layers, block.index);
+  const std::vector<std::size_t> ends = block_parts(parameters.layers, block.index);
+  const auto part = static_cast<std::size_t>(block.part);
+  const std::size_t first = part == 0 ? 0 : ends[std::min(part, ends.size()) - 1];
+  if (static_cast<std::size_t>(block.n_parts) != ends.size() || part >= ends.size() ||
+      block.sections.size() != ends[part] - first) {
+    return Error{ErrorCode::kCorrupt, "other sections than its layers have"};
+  }
+  for (std::size_t i = 0; i < block.sections.size(); ++i) {
+    const format::SectionInfo& info = block.sections[i].info;
+    auto checked =
+        format::check_section(parameters.layers, tokens_behind(block.index), info, keys[first + i]);
+    if (!checked) return in_context(format::section_place(i, info), std::move(checked).error());
+  }
+  return {};
+}
+
+}  // namespace tqcache::store

@@ -1,0 +1,252 @@
+// Reads a blob.
+//
+// Safe for untrusted input: header, limits, checksum of the description and the FlatBuffers
+// verifier come before a field is looked at, and every size before memory is taken for it.
+
+#include <store_v1_generated.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "tqcache/base/aligned.h"
+#include "tqcache/format/container_format.h"
+#include "tqcache/store/backend.h"
+#include "tqcache/store/blobs/blob.h"
+#include "tqcache/store/blobs/blob_header.h"
+#include "tqcache/store/blobs/blob_rules.h"
+#include "tqcache/store/blobs/keys.h"
+
+namespace tqcache::store {
+namespace {
+
+Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+
+Sha256 to_sha256(const fb::Sha256& digest) {
+  Sha256 result;
+  std::transform(digest.bytes()->begin(), digest.bytes()->end(), result.begin(),
+                 [](std::uint8_t byte) { return std::byte{byte}; });
+  return result;
+}
+
+Result<void> check_count(std::uint64_t count, std::uint64_t limit, std::string_view what) {
+  if (count <= limit) return {};
+  return Error{ErrorCode::kTooLarge, std::to_string(count) + " " + std::string(what)};
+}
+
+Result<std::string> read_text(const flatbuffers::String& text, std::uint64_t limit) {
+  TQC_TRY(check_count(text.size(), limit, "bytes of text"));
+  return text.str();
+}
+
+// Tokens are counted as signed numbers, here and wherever they are added up.
+Result<std::int64_t> read_tokens_count(std::uint64_t count) {
+  TQC_TRY(check_count(count, cache::kMaxTokens, "tokens"));
+  return static_cast<std::int64_t>(count);
+}
+
+bool is_zero(ByteView bytes) {
+  return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+// What a blob is made of, checked as far as that needs no look at what it says.
+struct Parts {
+  BlobHeader header;
+  AlignedBytes description;
+  SharedBytes sections;
+};
+
+Result<Parts> take_apart(const SharedBytes& blob) {
+  Parts parts;
+  TQC_TRY_ASSIGN(parts.header, read_blob_header(blob.view()));
+  const auto n_description = static_cast<std::size_t>(parts.header.description_bytes);
+  const auto begin = static_cast<std::size_t>(sections_at(parts.header));
+  const ByteView description = blob.view().subspan(kBlobHeaderBytes, n_description);
+  if (xxh3_128(description) != parts.header.description_checksum) {
+    return corrupt("description: checksum mismatch");
+  }
+  if (!is_zero(blob.view().subspan(kBlobHeaderBytes + n_description,
+                                   begin - kBlobHeaderBytes - n_description))) {
+    return corrupt("bytes between description and sections");
+  }
+  parts.description.assign(description.begin(), description.end());
+  parts.sections = blob.part(begin, blob.size() - begin);
+  return parts;
+}
+
+Result<const fb::Description*> verified_root(const AlignedBytes& description) {
+  const auto* data = reinterpret_cast<const std::uint8_t*>(description.data());
+  flatbuffers::Verifier verifier(data, description.size());
+  if (!fb::VerifyDescriptionBuffer(verifier)) {
+    return corrupt("description: not a valid FlatBuffer");
+  }
+  return fb::GetDescription(data);
+}
+
+// Each kind has its own fields, and no others.
+Result<void> check_fields(const fb::Description& root, BlobKind kind) {
+  const bool is_record = kind == BlobKind::kRecord;
+  const bool has_state = kind == BlobKind::kState || is_record;
+  const bool fits = (root.manifest() != nullptr) == (kind != BlobKind::kUsage) &&
+                    (root.block() != nullptr) == (kind == BlobKind::kBlock) &&
+                    (root.state() != nullptr) == has_state &&
+                    (root.record() != nullptr) == is_record &&
+                    (root.usage() != nullptr) == (kind == BlobKind::kUsage);
+  return fits ? Result<void>() : corrupt("description: fields of another kind");
+}
+
+Result<void> check_key_of(const fb::Description& root, std::string_view key) {
+  const std::string_view own(root.key()->c_str(), root.key()->size());
+  if (own == key) return {};
+  return Error{ErrorCode::kMismatch, "the blob is that of another key"};
+}
+
+Result<format::Manifest> read_manifest(const fb::Description& root) {
+  if (root.manifest() == nullptr) return format::Manifest{};
+  TQC_TRY(check_count(root.manifest()->size(), format::kMaxManifestBytes, "bytes of manifest"));
+  const auto bytes = std::as_bytes(std::span(root.manifest()->data(), root.manifest()->size()));
+  const AlignedBytes aligned(bytes.begin(), bytes.end());
+  TQC_TRY_ASSIGN(format::Manifest manifest, format::decode_manifest(aligned));
+  if (manifest.hidden_tokens) return corrupt("manifest: hidden tokens");
+  if (!manifest.gaps.empty()) return corrupt("manifest: gaps");
+  return manifest;
+}
+
+// Gives the end of the section. Sections follow one another, with zeros up to the next multiple
+// of 64.
+Result<std::uint64_t> check_place(const format::SectionInfo& section, std::uint64_t end,
+                                  const SharedBytes& bytes) {
+  const std::uint64_t begin = format::align_section(end);
+  if (section.file_offset != begin) return corrupt("does not follow the one before");
+  if (begin > bytes.size() || section.stored_bytes > bytes.size() - begin) {
+    return corrupt("reaches behind the end");
+  }
+  if (!is_zero(bytes.view().subspan(end, begin - end))) return corrupt("bytes before it");
+  return begin + section.stored_bytes;
+}
+
+Result<std::vector<StoredSection>> read_sections(const format::Manifest& manifest,
+                                                 const SharedBytes& bytes) {
+  std::vector<StoredSection> sections;
+  sections.reserve(manifest.sections.size());
+  std::uint64_t end = 0;
+  for (const format::SectionInfo& info : manifest.sections) {
+    auto next = check_place(info, end, bytes);
+    if (!next) {
+      return in_context(format::section_place(sections.size(), info), std::move(next).error());
+    }
+    end = *next;
+    sections.push_back({info, bytes.part(info.file_offset, info.stored_bytes)});
+    sections.back().info.file_offset = 0;
+  }
+  if (end != bytes.size()) return corrupt(std::to_string(bytes.size() - end) + " bytes too many");
+  return sections;
+}
+
+Result<Block> read_block(const fb::Block& in, format::Manifest manifest,
+                         std::vector<StoredSection> sections) {
+  TQC_TRY(check_count(in.n_parts(), static_cast<std::uint64_t>(kMaxParts), "parts"));
+  if (in.part() >= in.n_parts())
+    return corrupt("part " + std::to_string(in.part()) + " of " + std::to_string(in.n_parts()));
+  Block block;
+  block.parent = to_sha256(*in.parent());
+  block.index = in.index();
+  block.part = static_cast<int>(in.part());
+  block.n_parts = static_cast<int>(in.n_parts());
+  block.tokens = std::move(manifest.tokens);
+  block.sections = std::move(sections);
+  return block;
+}
+
+Result<State> read_state(const fb::State& in, format::Manifest manifest) {
+  TQC_TRY(check_count(in.data_keys()->size(), kMaxDataKeys, "data blobs"));
+  State state;
+  state.n_tokens = in.n_tokens();
+  state.tail = std::move(manifest.tokens);
+  state.layers = bare_layers(std::move(manifest.layers));
+  state.content_name = manifest.content_name;
+  state.data_bytes = in.data_bytes();
+  for (const flatbuffers::String* key : *in.data_keys()) {
+    TQC_TRY_ASSIGN(state.data_keys.emplace_back(), read_text(*key, kMaxKeyBytes));
+  }
+  return state;
+}
+
+Result<std::vector<Sha256>> read_chain(const flatbuffers::Vector<const fb::Sha256*>& in) {
+  TQC_TRY(check_count(in.size(), final_blocks(cache::kMaxTokens), "token blocks"));
+  std::vector<Sha256> chain;
+  chain.reserve(in.size());
+  for (const fb::Sha256* hash : in) chain.push_back(to_sha256(*hash));
+  return chain;
+}
+
+Result<Record> read_record(const fb::Record& in, State state) {
+  Record record;
+  TQC_TRY_ASSIGN(record.name, read_text(*in.name(), kMaxNameBytes));
+  TQC_TRY_ASSIGN(record.model_name, read_text(*in.model_name(), format::kMaxTextBytes));
+  TQC_TRY_ASSIGN(record.architecture, read_text(*in.architecture(), format::kMaxTextBytes));
+  TQC_TRY(check_count(in.tokens()->size(), cache::kMaxTokens, "tokens"));
+  record.tokens.assign(in.tokens()->begin(), in.tokens()->end());
+  TQC_TRY_ASSIGN(record.parameters_key, read_text(*in.parameters_key(), kMaxKeyBytes));
+  TQC_TRY_ASSIGN(record.chain, read_chain(*in.chain()));
+  record.state = std::move(state);
+  TQC_TRY_ASSIGN(record.state_key, read_text(*in.state_key(), kMaxKeyBytes));
+  record.created = in.created();
+  record.bytes = in.bytes();
+  return record;
+}
+
+Result<Usage> read_usage(const fb::Usage& in) {
+  Usage usage;
+  usage.created = in.created();
+  TQC_TRY_ASSIGN(usage.wanted_tokens, read_tokens_count(in.wanted_tokens()));
+  TQC_TRY_ASSIGN(usage.found_tokens, read_tokens_count(in.found_tokens()));
+  usage.read_bytes = in.read_bytes();
+  usage.stored_bytes = in.stored_bytes();
+  return usage;
+}
+
+// Requires: check_fields().
+Result<Content> read_content(const fb::Description& root, BlobKind kind, format::Manifest manifest,
+                             std::vector<StoredSection> sections) {
+  switch (kind) {
+    case BlobKind::kParameters:
+      return Content(Parameters{std::move(manifest.identity), std::move(manifest.tokens),
+                                std::move(manifest.layers)});
+    case BlobKind::kBlock: {
+      TQC_TRY_ASSIGN(Block block,
+                     read_block(*root.block(), std::move(manifest), std::move(sections)));
+      return Content(std::move(block));
+    }
+    case BlobKind::kData:
+      return Content(Data{std::move(sections)});
+    case BlobKind::kUsage: {
+      TQC_TRY_ASSIGN(const Usage usage, read_usage(*root.usage()));
+      return Content(usage);
+    }
+    case BlobKind::kState:
+    case BlobKind::kRecord:
+      break;
+  }
+  TQC_TRY_ASSIGN(State state, read_state(*root.state(), std::move(manifest)));
+  if (kind == BlobKind::kState) return Content(std::move(state));
+  TQC_TRY_ASSIGN(Record record, read_record(*root.record(), std::move(state)));
+  return Content(std::move(record));
+}
+
+}  // namespace
+
+Result<Content> decode_blob(std::string_view key, const SharedBytes& blob) {
+  TQC_TRY_ASSIGN(const Parts parts, take_apart(blob));
+  TQC_TRY_ASSIGN(const fb::Description* root, verified_root(parts.description));
+  TQC_TRY(check_key_of(*root, key));
+  TQC_TRY(check_fields(*root, parts.header.kind));
+  TQC_TRY_ASSIGN(format::Manifest manifest, read_manifest(*root));
+  TQC_TRY_ASSIGN(std::vector<StoredSection> sections, read_sections(manifest, parts.sections));
+  TQC_TRY_ASSIGN(Content content,
+                 read_content(*root, parts.header.kind, std::move(manifest), std::move(sections)));
+  TQC_TRY(check_content(key, content));
+  return content;
+}
+
+}  // namespace tqcache::store

@@ -1,0 +1,233 @@
+#include "tqcache/store/blobs/blob_rules.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "tqcache/format/container_format.h"
+#include "tqcache/format/manifest_rules.h"
+#include "tqcache/store/backend.h"
+#include "tqcache/store/blobs/chain_form.h"
+#include "tqcache/store/blobs/keys.h"
+
+namespace tqcache::store {
+namespace {
+
+constexpr std::size_t kHexDigits = 2 * sizeof(Sha256);
+
+Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+Error too_large(std::string message) { return {ErrorCode::kTooLarge, std::move(message)}; }
+
+// "p", "b", ...: in the order of BlobKind.
+constexpr std::string_view kFirstWords = "pbsdnu";
+
+char first_word(BlobKind kind) { return kFirstWords[static_cast<std::size_t>(kind)]; }
+
+Result<void> check_text(std::string_view what, std::string_view text, std::size_t limit) {
+  if (text.size() <= limit) return {};
+  return too_large(std::string(what) + " of " + std::to_string(text.size()) + " bytes");
+}
+
+Result<void> check_tokens(std::span<const std::int32_t> tokens) {
+  return cache::validate_tokens(tokens, std::nullopt);
+}
+
+// Windows have the shape that follows from the number of tokens: any will do to check the rest.
+std::vector<format::LayerInfo> with_window_shapes(std::vector<format::LayerInfo> layers) {
+  for (format::LayerInfo& layer : layers) {
+    if (!format::is_rotating(layer)) continue;
+    const cache::Window window{layer.shape, layer.window, layer.keep};
+    for (auto& array : layer.arrays) array.shape = cache::window_array_shape(window, 1);
+  }
+  return layers;
+}
+
+bool has_array_shapes(const std::vector<format::LayerInfo>& layers) {
+  const auto has_shape = [](const format::ArrayInfo& array) { return !array.shape.empty(); };
+  return std::ranges::any_of(layers, [&](const format::LayerInfo& layer) {
+    return std::ranges::any_of(layer.arrays, has_shape);
+  });
+}
+
+Result<void> check_parameters(std::string_view, const Parameters& parameters) {
+  const std::size_t n_tokens = parameters.tokens.size();
+  if (n_tokens == 0 || n_tokens > static_cast<std::size_t>(cache::kTokenBlock)) {
+    return corrupt(std::to_string(n_tokens) + " first tokens");
+  }
+  if (has_array_shapes(parameters.layers)) return corrupt("an array with a shape");
+  format::Manifest manifest;
+  manifest.identity = parameters.identity;
+  manifest.tokens = parameters.tokens;
+  TQC_TRY(format::check_contents(manifest));
+  return format::check_layers(with_window_shapes(parameters.layers), parameters.identity.rope, 1);
+}
+
+// What can be told of a section without its layer.
+Result<void> check_section(const StoredSection& section) {
+  const format::SectionInfo& info = section.info;
+  if (info.layer < 0 || info.layer >= cache::kMaxLayers) return corrupt("no such layer");
+  if (info.raw_bytes > format::kMaxArrayBytes) return too_large("a section of too many bytes");
+  const bool fits = info.compression == format::Compression::kNone
+                        ? info.stored_bytes == info.raw_bytes
+                        : info.stored_bytes > 0 && info.stored_bytes < info.raw_bytes;
+  if (!fits) {
+    return corrupt("stored size " + std::to_string(info.stored_bytes) + " for raw size " +
+                   std::to_string(info.raw_bytes));
+  }
+  if (section.stored.size() != info.stored_bytes) return corrupt("other bytes than its size says");
+  if (xxh3_128(section.stored.view()) != info.checksum) return corrupt("checksum mismatch");
+  return {};
+}
+
+Result<void> check_sections(const std::vector<StoredSection>& sections) {
+  for (std::size_t i = 0; i < sections.size(); ++i) {
+    const format::SectionInfo& info = sections[i].info;
+    const std::string place = format::section_place(i, info);
+    if (auto section = check_section(sections[i]); !section) {
+      return in_context(place, std::move(section).error());
+    }
+    if (i > 0 && !stands_before(sections[i - 1].info, info)) {
+      return corrupt(place + ": not behind the one before");
+    }
+  }
+  return {};
+}
+
+Result<void> check_block_key(std::string_view key, const Block& block) {
+  const Sha256 hash = hash_chain(block.parent, block.tokens).front();
+  if (block_key(hash, block.index, block.part) == key) return {};
+  return corrupt("the key is not that of its tokens and the block before");
+}
+
+Result<void> check_block_content(std::string_view key, const Block& block) {
+  if (std::ssize(block.tokens) != cache::kTokenBlock) {
+    return corrupt(std::to_string(block.tokens.size()) + " tokens");
+  }
+  TQC_TRY(check_tokens(block.tokens));
+  if (block.index < 0 || block.index >= cache::block_count(cache::kMaxTokens)) {
+    return too_large("token block " + std::to_string(block.index));
+  }
+  if (block.n_parts > kMaxParts) return too_large(std::to_string(block.n_parts) + " parts");
+  if (block.part < 0 || block.part >= block.n_parts) {
+    return corrupt("part " + std::to_string(block.part) + " of " + std::to_string(block.n_parts));
+  }
+  TQC_TRY(check_block_key(key, block));
+  const auto is_other = [&](const StoredSection& section) {
+    return section.info.side == format::SideName::kArray || section.info.block != block.index;
+  };
+  if (std::ranges::any_of(block.sections, is_other)) return corrupt("a section of another block");
+  return check_sections(block.sections);
+}
+
+Result<void> check_data_keys(const std::vector<std::string>& keys) {
+  if (keys.size() > kMaxDataKeys) return too_large(std::to_string(keys.size()) + " data blobs");
+  if (!std::ranges::all_of(keys, is_data_key)) return corrupt("a key of data that is none");
+  return {};
+}
+
+Result<void> check_state(std::string_view, const State& state) {
+  if (state.n_tokens < 1 || state.n_tokens > cache::kMaxTokens) {
+    return too_large(std::to_string(state.n_tokens) + " tokens");
+  }
+  const std::int64_t n_tail = state.n_tokens - final_blocks(state.n_tokens) * cache::kTokenBlock;
+  if (std::ssize(state.tail) != n_tail) {
+    return corrupt("a tail of " + std::to_string(state.tail.size()) + " tokens where " +
+                   std::to_string(n_tail) + " belong");
+  }
+  TQC_TRY(check_tokens(state.tail));
+  TQC_TRY(check_data_keys(state.data_keys));
+  return format::check_layers(state.layers, cache::Rope{}, state.n_tokens);
+}
+
+// A turbo window has every token block from its first one up to the tail.
+Result<void> check_data(std::string_view, const Data& data) {
+  TQC_TRY(check_sections(data.sections));
+  for (std::size_t i = 1; i < data.sections.size(); ++i) {
+    const format::SectionInfo& before = data.sections[i - 1].info;
+    const format::SectionInfo& info = data.sections[i].info;
+    if (info.side == format::SideName::kArray) break;
+    if (info.block - before.block > 1) {
+      return corrupt(format::section_place(i, info) + ": a token block before it is missing");
+    }
+  }
+  return {};
+}
+
+Result<void> check_record_keys(const Record& record) {
+  if (!is_key_of(BlobKind::kParameters, record.parameters_key)) {
+    return corrupt("a key of parameters that is none");
+  }
+  if (record.chain.empty() && !record.state_key.empty()) {
+    return corrupt("a key of the state where there is none behind a block");
+  }
+  if (!record.state_key.empty() && !is_key_of(BlobKind::kState, record.state_key)) {
+    return corrupt("a key of the state that is none");
+  }
+  return {};
+}
+
+// None is enough: the blocks have them.
+Result<void> check_record_tokens(const Record& record) {
+  if (record.tokens.empty()) return {};
+  TQC_TRY(check_tokens(record.tokens));
+  if (std::ssize(record.tokens) != record.state.n_tokens) return corrupt("a state of other tokens");
+  const std::vector<std::int32_t>& tail = record.state.tail;
+  if (std::ranges::equal(tail, std::span(record.tokens).last(tail.size()))) return {};
+  return corrupt("a tail of other tokens");
+}
+
+Result<void> check_record(std::string_view key, const Record& record) {
+  if (record.name.empty()) return corrupt("a record without a name");
+  TQC_TRY(check_text("name", record.name, kMaxNameBytes));
+  TQC_TRY(check_text("model name", record.model_name, format::kMaxTextBytes));
+  TQC_TRY(check_text("architecture", record.architecture, format::kMaxTextBytes));
+  TQC_TRY(check_state(key, record.state));
+  TQC_TRY(check_record_tokens(record));
+  if (std::ssize(record.chain) != final_blocks(record.state.n_tokens)) {
+    return corrupt(std::to_string(record.chain.size()) + " blocks");
+  }
+  return check_record_keys(record);
+}
+
+Result<void> check_usage(std::string_view, const Usage& usage) {
+  if (usage.wanted_tokens > cache::kMaxTokens) {
+    return too_large(std::to_string(usage.wanted_tokens) + " tokens");
+  }
+  if (usage.found_tokens >= 0 && usage.found_tokens <= usage.wanted_tokens) return {};
+  return corrupt("more tokens found than wanted");
+}
+
+}  // namespace
+
+bool is_key_of(BlobKind kind, std::string_view key) {
+  return key.size() > 2 && key[0] == first_word(kind) && key[1] == '/' && check_key(key).ok();
+}
+
+bool is_data_key(std::string_view key) {
+  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  return key.size() == 2 + kHexDigits && key.starts_with("d/") &&
+         std::ranges::all_of(key.substr(2), is_digit);
+}
+
+std::vector<format::LayerInfo> without_array_shapes(std::vector<format::LayerInfo> layers) {
+  for (format::LayerInfo& layer : layers) {
+    for (format::ArrayInfo& array : layer.arrays) array.shape.clear();
+  }
+  return layers;
+}
+
+Result<void> check_content(std::string_view key, const Content& content) {
+  if (!is_key_of(kind_of(content), key)) return corrupt("the key is not one of this kind");
+  struct Rules {
+    std::string_view key;
+    Result<void> operator()(const Parameters& each) const { return check_parameters(key, each); }
+    Result<void> operator()(const Block& each) const { return check_block_content(key, each); }
+    Result<void> operator()(const State& each) const { return check_state(key, each); }
+    Result<void> operator()(const Data& each) const { return check_data(key, each); }
+    Result<void> operator()(const Record& each) const { return check_record(key, each); }
+    Result<void> operator()(const Usage& each) const { return check_usage(key, each); }
+  };
+  return std::visit(Rules{key}, content);
+}
+
+}  // namespace tqcache::store

@@ -1,0 +1,223 @@
+#include "tqcache/store/library/chain_writer.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "tqcache/store/blobs/blob_memory.h"
+#include "tqcache/store/blobs/blob_reader.h"
+#include "tqcache/store/blobs/blob_rules.h"
+#include "tqcache/store/blobs/blob_write.h"
+#include "tqcache/store/blobs/chain_form.h"
+#include "tqcache/store/blobs/outbox.h"
+#include "tqcache/store/blobs/slots.h"
+
+namespace tqcache::store {
+namespace {
+
+constexpr auto kBlock = static_cast<std::size_t>(cache::kTokenBlock);
+
+std::vector<StoredSection> slice(const std::vector<StoredSection>& sections, std::size_t begin,
+                                 std::size_t end) {
+  const auto some = std::span(sections).subspan(begin, end - begin);
+  return {some.begin(), some.end()};
+}
+
+Error wrong_sections(std::int64_t block) {
+  return {ErrorCode::kInvalidArgument,
+          "token block " + std::to_string(block) + ": not the sections that its layers have"};
+}
+
+}  // namespace
+
+struct ChainWriter::Chain {
+  Backend& backend;
+  BlobReader reader;
+  Sha256 scope, root;
+  Slot slot;
+  Parameters parameters;
+  PartCounts counts;
+  Outbox outbox;
+  BlobMemory memory = {};
+  std::vector<Sha256> hashes = {};
+  std::uint64_t bytes = 0, new_bytes = 0;  // of what does not go through the outbox
+
+  const Sha256& last() const { return hashes.empty() ? root : hashes.back(); }
+  std::int64_t n_blocks() const { return static_cast<std::int64_t>(hashes.size()); }
+
+  Sha256 hash_next(std::span<const std::int32_t> block_tokens) const {
+    return hash_chain(last(), block_tokens).front();
+  }
+
+  void count(std::uint64_t blob_bytes, bool is_new) {
+    bytes += blob_bytes;
+    if (is_new) new_bytes += blob_bytes;
+  }
+
+  struct KnownState {
+    std::string key;
+    State state;
+  };
+
+  // One that has the same tail, and all of its data. One whose data is gone is of no use to
+  // anybody.
+  Result<std::optional<KnownState>> known_state(const State& wanted) {
+    const std::vector<std::string> keys = state_slots(last());
+    TQC_TRY_ASSIGN(auto slots, read_slots<State>(reader, keys));
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (!slots[i] || slots[i]->tail != wanted.tail) continue;
+      TQC_TRY_ASSIGN(const std::vector<bool> there, backend.exists(slots[i]->data_keys));
+      if (std::ranges::find(there, false) == there.end()) {
+        return std::optional(KnownState{keys[i], *std::move(slots[i])});
+      }
+      TQC_TRY(backend.remove(keys[i]));
+    }
+    return std::optional<KnownState>();
+  }
+};
+
+ChainWriter::ChainWriter(std::unique_ptr<Chain> chain) : chain_(std::move(chain)) {}
+ChainWriter::ChainWriter(ChainWriter&&) noexcept = default;
+ChainWriter& ChainWriter::operator=(ChainWriter&&) noexcept = default;
+ChainWriter::~ChainWriter() = default;
+
+const std::vector<Sha256>& ChainWriter::chain() const { return chain_->hashes; }
+const std::string& ChainWriter::parameters_key() const { return chain_->slot.key; }
+const Sha256& ChainWriter::scope() const { return chain_->scope; }
+const Sha256& ChainWriter::root() const { return chain_->root; }
+std::int64_t ChainWriter::new_blocks() const { return chain_->outbox.new_blocks(); }
+std::uint64_t ChainWriter::bytes() const { return chain_->bytes + chain_->outbox.bytes(); }
+std::uint64_t ChainWriter::new_bytes() const {
+  return chain_->new_bytes + chain_->outbox.new_bytes();
+}
+
+Result<ChainWriter> ChainWriter::open(Backend& backend, std::string_view salt,
+                                      Parameters parameters, OnTrouble on_trouble) {
+  const Sha256 scope = hash_scope({parameters.identity, std::string(salt)});
+  const Sha256 hash = hash_parameters(parameters);
+  const Sha256 first = hash_first(scope, parameters.tokens);
+  BlobReader reader(backend, std::move(on_trouble));
+  const PartCounts counts(parameters.layers);
+  const auto is_same = [&](const Parameters& other) {
+    return other.tokens == parameters.tokens && hash_parameters(other) == hash &&
+           other.identity.model_name == parameters.identity.model_name;
+  };
+  TQC_TRY_ASSIGN(const std::optional<Slot> slot,
+                 find_or_take<Parameters>(backend, reader, parameters_slots(first), is_same,
+                                          Content(parameters)));
+  if (!slot) {
+    return Error{ErrorCode::kTooLarge,
+                 "all " + std::to_string(kSlots) + " slots of this first token block are taken"};
+  }
+  auto chain =
+      std::make_unique<Chain>(Chain{backend, std::move(reader), scope, hash_root(scope, hash),
+                                    *slot, std::move(parameters), counts, Outbox(backend)});
+  chain->count(slot->bytes, slot->is_new);
+  return ChainWriter(std::move(chain));
+}
+
+std::vector<std::vector<std::string>> ChainWriter::keys(
+    std::span<const std::int32_t> tokens) const {
+  const auto n_known = static_cast<std::size_t>(n_blocks());
+  const std::vector<Sha256> hashes = hash_chain(chain_->last(), tokens.subspan(n_known * kBlock));
+  return block_keys(chain_->counts, n_blocks(), hashes);
+}
+
+Result<std::vector<bool>> ChainWriter::has(std::span<const std::int32_t> tokens) {
+  const std::vector<std::vector<std::string>> blocks = keys(tokens);
+  TQC_TRY_ASSIGN(const std::vector<bool> there, chain_->backend.exists(flatten(blocks)));
+  std::vector<bool> has;
+  std::size_t i = 0;
+  for (const auto& parts : blocks) {
+    bool is_there = true;
+    for (std::size_t part = 0; part < parts.size(); ++part) is_there = there[i++] && is_there;
+    has.push_back(is_there);
+  }
+  return has;
+}
+
+void ChainWriter::pass(std::span<const std::int32_t> block_tokens, std::uint64_t bytes) {
+  chain_->hashes.push_back(chain_->hash_next(block_tokens));
+  chain_->count(bytes, false);
+}
+
+Result<void> ChainWriter::put_block(std::span<const std::int32_t> block_tokens,
+                                    std::vector<StoredSection> sections) {
+  const std::int64_t index = n_blocks();
+  const Sha256 hash = chain_->hash_next(block_tokens);
+  const std::vector<std::size_t> ends = block_parts(chain_->parameters.layers, index);
+  if (ends.back() != sections.size()) return wrong_sections(index);
+  Block block{chain_->last(),
+              index,
+              0,
+              static_cast<int>(ends.size()),
+              {block_tokens.begin(), block_tokens.end()},
+              {}};
+  std::vector<Outbox::Value> parts;
+  std::size_t begin = 0;
+  for (const std::size_t end : ends) {
+    block.sections = slice(sections, begin, end);
+    if (!check_block(chain_->parameters, block)) return wrong_sections(index);
+    std::string key = block_key(hash, index, block.part);
+    const Content content(block);
+    if (!check_content(key, content)) return wrong_sections(index);
+    TQC_TRY_ASSIGN(SharedBytes bytes, make_blob(key, content, chain_->memory));
+    parts.push_back({std::move(key), std::move(bytes)});
+    ++block.part;
+    begin = end;
+  }
+  chain_->hashes.push_back(hash);
+  return chain_->outbox.add_block(std::move(parts));
+}
+
+Result<void> ChainWriter::flush() { return chain_->outbox.flush(); }
+
+Result<void> ChainWriter::put_data(State& state, std::vector<StoredSection> sections) {
+  state.data_keys.clear();
+  state.data_bytes = 0;
+  std::vector<std::uint64_t> sizes;
+  for (const StoredSection& section : sections) sizes.push_back(section.info.raw_bytes);
+  std::size_t begin = 0;
+  for (const std::size_t end : cut_into_parts(sizes)) {
+    Data data{slice(sections, begin, end)};
+    std::string key = data_key(chain_->scope, data_content(data.sections));
+    const Content content(std::move(data));
+    TQC_TRY(check_content(key, content));
+    TQC_TRY_ASSIGN(SharedBytes bytes, make_blob(key, content, chain_->memory));
+    state.data_keys.push_back(key);
+    state.data_bytes += bytes.size();
+    TQC_TRY_ASSIGN(const bool is_there, chain_->backend.exists(key));
+    if (is_there) {
+      chain_->count(bytes.size(), false);
+    } else {
+      TQC_TRY(chain_->outbox.add({std::move(key), std::move(bytes)}));
+    }
+    begin = end;
+  }
+  return flush();
+}
+
+Result<std::string> ChainWriter::put_state(State& state, std::vector<StoredSection> sections) {
+  TQC_TRY(flush());
+  TQC_TRY_ASSIGN(std::optional<Chain::KnownState> known, chain_->known_state(state));
+  if (known && state.content_name == Sha256{}) {
+    state = std::move(known->state);
+    chain_->count(state.data_bytes, false);
+    return known->key;
+  }
+  TQC_TRY(put_data(state, std::move(sections)));
+  if (known) {
+    TQC_TRY_ASSIGN(const Bytes blob, encode_blob(known->key, Content(known->state)));
+    chain_->count(blob.size(), false);
+    return known->key;
+  }
+  const auto has_tail = [&](const State& other) { return other.tail == state.tail; };
+  TQC_TRY_ASSIGN(const std::optional<Slot> slot,
+                 find_or_take<State>(chain_->backend, chain_->reader, state_slots(chain_->last()),
+                                     has_tail, Content(state)));
+  if (!slot) return std::string();
+  chain_->count(slot->bytes, slot->is_new);
+  return slot->key;
+}
+
+}  // namespace tqcache::store

@@ -1,0 +1,279 @@
+// Library::fetch(): a prefix, or all of a record's prompt, brought and put together.
+
+#include <algorithm>
+#include <utility>
+
+#include "tqcache/format/container_format.h"
+#include "tqcache/format/content_name.h"
+#include "tqcache/format/manifest_rules.h"
+#include "tqcache/store/blobs/blob_reader.h"
+#include "tqcache/store/blobs/chain_form.h"
+#include "tqcache/store/library/library.h"
+#include "tqcache/store/blobs/slots.h"
+
+namespace tqcache::store {
+namespace {
+
+constexpr auto kBlock = static_cast<std::size_t>(cache::kTokenBlock);
+
+// Which part of a block stands under a key.
+struct Part {
+  std::size_t block = 0;
+  int part = 0;
+};
+
+// The sections of a prompt, and where they would stand in a file.
+struct Contents {
+  format::Manifest manifest;
+  std::vector<StoredSection> sections = {};
+
+  void add(const std::vector<StoredSection>& some) {
+    sections.insert(sections.end(), some.begin(), some.end());
+  }
+
+  Result<std::unique_ptr<StoredPrompt>> check(std::uint64_t blob_bytes) && {
+    // Those of turbo windows stand among those of blocks.
+    std::ranges::stable_sort(sections, stands_before, &StoredSection::info);
+    std::vector<SharedBytes> stored;
+    std::uint64_t end = format::kHeaderBytes;
+    for (StoredSection& section : sections) {
+      format::SectionInfo& info = manifest.sections.emplace_back(section.info);
+      info.file_offset = format::align_section(end);
+      end = info.file_offset + info.stored_bytes;
+      stored.push_back(std::move(section.stored));
+    }
+    TQC_TRY(format::check_contents(manifest));
+    TQC_TRY(format::check_sections(manifest, format::align_section(end)));
+    manifest.content_name = format::content_name(manifest);
+    return std::make_unique<StoredPrompt>(std::move(manifest), std::move(stored), blob_bytes);
+  }
+};
+
+// Brings the blobs of a prefix.
+class Fetch {
+ public:
+  // Of a prefix without tokens, as of a record, the blocks tell them; their hashes are those of the
+  // chain.
+  Fetch(Backend& backend, const LibraryOptions& options, const Prefix& prefix)
+      : reader_(backend, options.on_trouble, options.n_threads),
+        prefix_(prefix),
+        scope_(hash_scope({prefix.parameters.identity, options.salt})),
+        root_(hash_root(scope_, hash_parameters(prefix.parameters))) {
+    const auto blocks = block_keys(PartCounts(prefix.parameters.layers), 0, prefix.chain);
+    for (std::size_t block = 0; block < blocks.size(); ++block) {
+      for (int part = 0; part < std::ssize(blocks[block]); ++part) parts_.push_back({block, part});
+    }
+    keys_ = flatten(blocks);
+    if (prefix.state) {
+      const std::vector<std::string>& data = prefix.state->data_keys;
+      keys_.insert(keys_.end(), data.begin(), data.end());
+    }
+    sections_.resize(keys_.size());
+    tokens_.resize(prefix.chain.size());
+  }
+
+  const std::vector<std::string>& keys() const { return keys_; }
+
+  // Errors: those of the backend; kInterrupted.
+  Result<void> bring(const Progress& progress) {
+    std::size_t done = 0;
+    const auto take = [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
+      if (progress && !progress(++done, keys_.size())) {
+        return Error{ErrorCode::kInterrupted, "interrupted"};
+      }
+      return i < parts_.size() ? take_block(i, std::move(content))
+                               : take_data(i, std::move(content));
+    };
+    TQC_TRY_ASSIGN(found_, reader_.read(keys_, take));
+    return {};
+  }
+
+  // The first key that is missing or bad, if there is any.
+  std::optional<std::size_t> first_lost() const {
+    const auto lost = std::ranges::find_if(found_, [](Found f) { return f != Found::kGood; });
+    if (lost == found_.end()) return std::nullopt;
+    return static_cast<std::size_t>(lost - found_.begin());
+  }
+  bool is_missing(std::size_t i) const { return found_[i] == Found::kMissing; }
+  // How many blocks are whole if that key is lost.
+  std::size_t blocks_before(std::size_t lost) const {
+    return lost < parts_.size() ? parts_[lost].block : prefix_.chain.size();
+  }
+
+  void tell(const std::string& message) const { reader_.tell(message); }
+
+  // The tokens of all blocks, as these have them.
+  std::vector<std::int32_t> block_tokens() const {
+    std::vector<std::int32_t> tokens;
+    for (const auto& block : tokens_) tokens.insert(tokens.end(), block.begin(), block.end());
+    return tokens;
+  }
+
+  // What is there of `prefix`, which may have become shorter.
+  // Errors: kMismatch, kCorrupt and others when its parts do not belong together.
+  Result<std::unique_ptr<StoredPrompt>> put_together(const Prefix& prefix) const {
+    Contents contents;
+    contents.manifest.identity = prefix.parameters.identity;
+    contents.manifest.tokens = prefix.tokens;
+    contents.manifest.layers = prefix.parameters.layers;
+    if (prefix.state) {
+      TQC_TRY_ASSIGN(contents.manifest.layers,
+                     join_layers(prefix.parameters.layers, prefix.state->layers));
+    }
+    for (std::size_t i = 0; i < sections_.size(); ++i) {
+      const bool is_data = i >= parts_.size();
+      if (is_data ? prefix.state.has_value() : parts_[i].block < prefix.chain.size()) {
+        contents.add(sections_[i]);
+      }
+    }
+    return std::move(contents).check(reader_.bytes());
+  }
+
+ private:
+  Result<void> take_block(std::size_t i, Content content) {
+    TQC_TRY_ASSIGN(Block block, BlobReader::take_kind<Block>(std::move(content)));
+    const Part& part = parts_[i];
+    const Sha256& parent = part.block == 0 ? root_ : prefix_.chain[part.block - 1];
+    if (block.index != static_cast<std::int64_t>(part.block) || block.part != part.part ||
+        block.parent != parent || !has_tokens(part.block, block.tokens)) {
+      return Error{ErrorCode::kMismatch, "a block of other tokens"};
+    }
+    TQC_TRY(check_block(prefix_.parameters, block));
+    sections_[i] = std::move(block.sections);
+    tokens_[part.block] = std::move(block.tokens);
+    return {};
+  }
+
+  // Whether they are those of the prefix, as far as it tells.
+  bool has_tokens(std::size_t block, const std::vector<std::int32_t>& tokens) const {
+    if (prefix_.tokens.empty()) return true;
+    return std::ranges::equal(std::span(prefix_.tokens).subspan(block * kBlock, kBlock), tokens);
+  }
+
+  Result<void> take_data(std::size_t i, Content content) {
+    TQC_TRY_ASSIGN(Data data, BlobReader::take_kind<Data>(std::move(content)));
+    if (data_key(scope_, data_content(data.sections)) != keys_[i]) {
+      return Error{ErrorCode::kMismatch, "other data than the key says"};
+    }
+    sections_[i] = std::move(data.sections);
+    return {};
+  }
+
+  BlobReader reader_;
+  const Prefix& prefix_;
+  Sha256 scope_, root_;
+  std::vector<std::string> keys_;  // of block parts, then of data
+  std::vector<Part> parts_;
+  std::vector<Found> found_;
+  std::vector<std::vector<StoredSection>> sections_;  // by key
+  std::vector<std::vector<std::int32_t>> tokens_;     // by block
+};
+
+// Leaves `n_blocks` whole token blocks of a prefix, or nothing if it cannot be cut.
+void shorten(Prefix& prefix, std::size_t n_blocks) {
+  if (!can_be_cut(prefix.parameters.layers)) n_blocks = 0;
+  prefix.chain.resize(n_blocks);
+  prefix.tokens.resize(n_blocks * kBlock);
+  prefix.n_tokens = std::ssize(prefix.tokens);
+  prefix.state.reset();
+  prefix.state_key.clear();
+}
+
+void touch(Backend& backend, const Fetch& fetch, const Prefix& prefix, const std::string& key) {
+  std::vector<std::string> keys;
+  if (!key.empty()) keys.push_back(key);
+  if (!prefix.state_key.empty()) keys.push_back(prefix.state_key);
+  if (backend.touches_cheaply()) {
+    keys.push_back(prefix.parameters_key);
+    keys.insert(keys.end(), fetch.keys().begin(), fetch.keys().end());
+  }
+  // What is used is not worth less for an engine that cannot be told.
+  if (auto done = backend.touch(keys); !done) fetch.tell(done.error().message);
+}
+
+// The slots that may have the parameters of a record, its own one first.
+std::vector<std::string> parameters_keys(const Record& record) {
+  std::vector<std::string> keys{record.parameters_key};
+  if (record.chain.empty()) return keys;  // nothing would tell that others are the same
+  const std::string stem = record.parameters_key.substr(0, record.parameters_key.rfind('/') + 1);
+  for (int slot = 0; slot < kSlots; ++slot) {
+    if (const std::string key = stem + std::to_string(slot); key != record.parameters_key) {
+      keys.push_back(key);
+    }
+  }
+  return keys;
+}
+
+bool is_chain_of(const Record& record, const Parameters& parameters, const std::string& salt) {
+  const Sha256 scope = hash_scope({parameters.identity, salt});
+  const Sha256 root = hash_root(scope, hash_parameters(parameters));
+  return record.chain.empty() ||
+         hash_chain(root, parameters.tokens) == std::vector{record.chain[0]};
+}
+
+Error lost(const std::string& key, bool is_missing) {
+  return {is_missing ? ErrorCode::kNotFound : ErrorCode::kCorrupt,
+          key + (is_missing ? ": not there" : ": damaged")};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StoredPrompt>> Library::fetch(Prefix& prefix, const Progress& progress) {
+  if (prefix.n_tokens == 0) return std::unique_ptr<StoredPrompt>();
+  const Prefix wanted = prefix;
+  Fetch fetch(backend_, options_, wanted);
+  TQC_TRY(fetch.bring(progress));
+  if (const auto lost = fetch.first_lost()) {
+    if (fetch.is_missing(*lost)) fetch.tell(fetch.keys()[*lost] + ": not there any more");
+    shorten(prefix, fetch.blocks_before(*lost));
+    if (prefix.n_tokens == 0) return std::unique_ptr<StoredPrompt>();
+  }
+  auto prompt = fetch.put_together(prefix);
+  if (!prompt && prefix.state) {
+    fetch.tell(prefix.state_key + ": " + prompt.error().message);
+    shorten(prefix, prefix.chain.size());
+    if (prefix.n_tokens == 0) return std::unique_ptr<StoredPrompt>();
+    prompt = fetch.put_together(prefix);
+  }
+  if (!prompt) {
+    fetch.tell(prefix.parameters_key + ": " + prompt.error().message);
+    shorten(prefix, 0);
+    return std::unique_ptr<StoredPrompt>();
+  }
+  touch(backend_, fetch, prefix, {});
+  return prompt;
+}
+
+Result<std::unique_ptr<StoredPrompt>> Library::fetch(const Record& record,
+                                                     const Progress& progress) {
+  BlobReader reader(backend_, options_.on_trouble);
+  Prefix prefix;
+  prefix.n_tokens = record.state.n_tokens;
+  prefix.chain = record.chain;
+  prefix.state = record.state;
+  prefix.state_key = record.state_key;
+  for (const std::string& key : parameters_keys(record)) {
+    TQC_TRY_ASSIGN(auto parameters, reader.read_one<Parameters>(key));
+    if (!parameters || !is_chain_of(record, *parameters, options_.salt)) continue;
+    prefix.parameters_key = key;
+    prefix.parameters = *std::move(parameters);
+    break;
+  }
+  if (prefix.parameters_key.empty()) return lost(record.parameters_key, true);
+
+  Fetch fetch(backend_, options_, prefix);
+  TQC_TRY(fetch.bring(progress));
+  if (const auto i = fetch.first_lost()) return lost(fetch.keys()[*i], fetch.is_missing(*i));
+  Prefix whole = prefix;
+  whole.tokens = fetch.block_tokens();
+  whole.tokens.insert(whole.tokens.end(), record.state.tail.begin(), record.state.tail.end());
+  TQC_TRY_ASSIGN(auto prompt, fetch.put_together(whole));
+  if (prompt->manifest().content_name != record.state.content_name) {
+    return Error{ErrorCode::kCorrupt,
+                 "blocks with other values have taken the place of those that were put"};
+  }
+  touch(backend_, fetch, prefix, record_key(options_.salt, record.name));
+  return prompt;
+}
+
+}  // namespace tqcache::store

@@ -1,0 +1,219 @@
+// Library::find(): the longest prefix that a store is said to have, in three batches at most:
+// parameters, blocks, states.
+
+#include <algorithm>
+#include <utility>
+
+#include "tqcache/store/blobs/blob_reader.h"
+#include "tqcache/store/blobs/chain_form.h"
+#include "tqcache/store/library/library.h"
+#include "tqcache/store/blobs/slots.h"
+
+namespace tqcache::store {
+namespace {
+
+using Tokens = std::span<const std::int32_t>;
+constexpr auto kBlock = static_cast<std::size_t>(cache::kTokenBlock);
+
+bool same_side_form(const format::SideInfo& a, const format::SideInfo& b) {
+  return a.cache_type_id == b.cache_type_id && a.dense_dtype == b.dense_dtype &&
+         format::same_bits(a.parts, b.parts) && a.centring == b.centring && a.n_sinks == b.n_sinks;
+}
+
+bool same_layer_form(const format::LayerInfo& a, const format::LayerInfo& b) {
+  const auto same_array = [](const format::ArrayInfo& x, const format::ArrayInfo& y) {
+    return x.name == y.name && x.dtype == y.dtype;
+  };
+  return a.cache_type_id == b.cache_type_id && a.shape == b.shape && same_side_form(a.k, b.k) &&
+         same_side_form(a.v, b.v) && a.window == b.window && a.keep == b.keep &&
+         std::ranges::equal(a.arrays, b.arrays, same_array);
+}
+
+bool same_model(const cache::Identity& a, const cache::Identity& b) {
+  return a.architecture == b.architecture && a.rope == b.rope &&
+         a.weights_fingerprint == b.weights_fingerprint &&
+         a.tokenizer_fingerprint == b.tokenizer_fingerprint &&
+         a.adapter_fingerprint == b.adapter_fingerprint;
+}
+
+// A chain that begins as the prompt does.
+struct Chain {
+  std::string key;  // of its parameters
+  Parameters parameters;
+  bool can_be_cut = true;
+  std::vector<Sha256> hashes;       // of all blocks that may be of use
+  std::size_t depth = 0;            // blocks that are there, from the first one on
+  std::int64_t n_tokens = 0;        // of the longest prefix
+  std::optional<State> state = {};  // with which it ends
+  std::string state_key = {};
+};
+
+// A slot behind a block of a chain, which may hold a state.
+struct StateSlot {
+  std::size_t chain = 0;
+  std::size_t block = 0;
+  std::string key;
+};
+
+class Search {
+ public:
+  // `tokens` is as long as the longest prefix that is wanted, at least a token block.
+  Search(Backend& backend, const LibraryOptions& options, const cache::Identity& identity,
+         Tokens tokens)
+      : backend_(backend),
+        reader_(backend, options.on_trouble),
+        identity_(identity),
+        scope_(hash_scope({identity, options.salt})),
+        tokens_(tokens) {}
+
+  Result<void> find_chains(const std::vector<format::LayerInfo>* form) {
+    const Tokens first = tokens_.first(kBlock);
+    const std::vector<std::string> keys = parameters_slots(hash_first(scope_, first));
+    const auto take = [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
+      TQC_TRY_ASSIGN(Parameters parameters, BlobReader::take_kind<Parameters>(std::move(content)));
+      if (!std::ranges::equal(parameters.tokens, first) ||
+          !same_model(parameters.identity, identity_)) {
+        return Error{ErrorCode::kMismatch, "parameters of another prompt or model"};
+      }
+      if (form != nullptr && !same_form(parameters.layers, *form)) return {};
+      const Sha256 root = hash_root(scope_, hash_parameters(parameters));
+      const bool cuts = can_be_cut(parameters.layers);
+      chains_.push_back({keys[i], std::move(parameters), cuts, hash_chain(root, tokens_)});
+      return {};
+    };
+    TQC_TRY(reader_.read(keys, take));
+    return {};
+  }
+
+  // How far each chain goes, and of those that cannot be cut which states there are.
+  Result<void> find_blocks() {
+    std::vector<std::string> keys;
+    for (std::size_t i = 0; i < chains_.size(); ++i) {
+      for (std::size_t block = 0; block < chains_[i].hashes.size(); ++block) {
+        keys.push_back(block_key(chains_[i].hashes[block], static_cast<std::int64_t>(block), 0));
+        if (!chains_[i].can_be_cut) add_slots(i, block);
+      }
+    }
+    for (const StateSlot& slot : slots_) keys.push_back(slot.key);
+    TQC_TRY_ASSIGN(const std::vector<bool> there, backend_.exists(keys));
+    std::size_t at = 0;
+    for (Chain& chain : chains_) {
+      const auto begin = there.begin() + static_cast<std::ptrdiff_t>(at);
+      const auto end = begin + std::ssize(chain.hashes);
+      chain.depth = static_cast<std::size_t>(std::find(begin, end, false) - begin);
+      at += chain.hashes.size();
+    }
+    keep_slots(there, at);
+    return {};
+  }
+
+  Result<void> find_states() {
+    for (std::size_t i = 0; i < chains_.size(); ++i) {
+      Chain& chain = chains_[i];
+      if (!chain.can_be_cut || chain.depth == 0) continue;
+      chain.n_tokens = static_cast<std::int64_t>(chain.depth * kBlock);
+      if (chain.depth * kBlock < tokens_.size()) add_slots(i, chain.depth - 1);
+    }
+    std::vector<std::string> keys;
+    for (const StateSlot& slot : slots_) keys.push_back(slot.key);
+    TQC_TRY(reader_.read(keys, [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
+      TQC_TRY_ASSIGN(State state, BlobReader::take_kind<State>(std::move(content)));
+      return take_state(slots_[i], std::move(state));
+    }));
+    return {};
+  }
+
+  Prefix longest() {
+    Chain* best = nullptr;
+    for (Chain& chain : chains_) {
+      if (chain.n_tokens > 0 && (best == nullptr || is_better(chain, *best))) best = &chain;
+    }
+    if (best == nullptr) return {};
+    Prefix prefix;
+    prefix.n_tokens = best->n_tokens;
+    const Tokens tokens = tokens_.first(static_cast<std::size_t>(best->n_tokens));
+    prefix.tokens.assign(tokens.begin(), tokens.end());
+    prefix.parameters_key = best->key;
+    prefix.parameters = std::move(best->parameters);
+    const std::int64_t n_blocks = best->n_tokens / cache::kTokenBlock;
+    best->hashes.resize(
+        static_cast<std::size_t>(best->state ? final_blocks(best->n_tokens) : n_blocks));
+    prefix.chain = std::move(best->hashes);
+    prefix.state = std::move(best->state);
+    prefix.state_key = std::move(best->state_key);
+    return prefix;
+  }
+
+ private:
+  void add_slots(std::size_t chain, std::size_t block) {
+    for (std::string& key : state_slots(chains_[chain].hashes[block])) {
+      slots_.push_back({chain, block, std::move(key)});
+    }
+  }
+
+  // Those that exist, behind blocks that are there; `there` tells of them from `at` on.
+  void keep_slots(const std::vector<bool>& there, std::size_t at) {
+    std::vector<StateSlot> kept;
+    for (StateSlot& slot : slots_) {
+      if (there[at++] && slot.block < chains_[slot.chain].depth) kept.push_back(std::move(slot));
+    }
+    slots_ = std::move(kept);
+  }
+
+  Result<void> take_state(const StateSlot& slot, State state) {
+    Chain& chain = chains_[slot.chain];
+    const std::size_t begin = (slot.block + 1) * kBlock;
+    if (state.n_tokens != static_cast<std::int64_t>(begin + state.tail.size())) {
+      return Error{ErrorCode::kMismatch, "a state behind another block"};
+    }
+    TQC_TRY(join_layers(chain.parameters.layers, state.layers));
+    const Tokens rest = tokens_.subspan(begin);
+    if (state.tail.size() > rest.size() || state.n_tokens <= chain.n_tokens ||
+        !std::ranges::equal(state.tail, rest.first(state.tail.size()))) {
+      return {};
+    }
+    chain.n_tokens = state.n_tokens;
+    chain.state = std::move(state);
+    chain.state_key = slot.key;
+    return {};
+  }
+
+  static bool is_better(const Chain& a, const Chain& b) {
+    if (a.n_tokens != b.n_tokens) return a.n_tokens > b.n_tokens;
+    return block_bytes(a.parameters.layers) > block_bytes(b.parameters.layers);
+  }
+
+  Backend& backend_;
+  BlobReader reader_;
+  const cache::Identity& identity_;
+  Sha256 scope_;
+  Tokens tokens_;
+  std::vector<Chain> chains_;
+  std::vector<StateSlot> slots_;
+};
+
+// How many of `tokens` a prefix may have.
+std::size_t longest_wanted(Tokens tokens, std::int64_t max_tokens) {
+  const std::size_t all = tokens.size();
+  if (max_tokens <= 0) return all == 0 ? 0 : all - 1;
+  return std::min(all, static_cast<std::size_t>(max_tokens));
+}
+
+}  // namespace
+
+bool same_form(const std::vector<format::LayerInfo>& a, const std::vector<format::LayerInfo>& b) {
+  return std::ranges::equal(a, b, same_layer_form);
+}
+
+Result<Prefix> Library::find(const cache::Identity& identity, std::span<const std::int32_t> tokens,
+                             const FindOptions& options) {
+  const Tokens wanted = tokens.first(longest_wanted(tokens, options.max_tokens));
+  if (wanted.size() < kBlock) return Prefix{};
+  Search search(backend_, options_, identity, wanted);
+  TQC_TRY(search.find_chains(options.form));
+  TQC_TRY(search.find_blocks());
+  TQC_TRY(search.find_states());
+  return search.longest();
+}
+
+}  // namespace tqcache::store

@@ -1,0 +1,241 @@
+#include "tqcache/store/upkeep/copy.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tqcache/store/blobs/blob.h"
+#include "tqcache/store/blobs/blob_copier.h"
+#include "tqcache/store/blobs/chain_form.h"
+#include "tqcache/store/upkeep/inventory.h"
+#include "tqcache/store/upkeep/kept_prompts.h"
+#include "tqcache/store/blobs/slots.h"
+
+namespace tqcache::store {
+namespace {
+
+// Records and states that are in memory at a time.
+constexpr std::size_t kAtOnce = 8;
+
+std::vector<std::string> slots_of(const std::string& key) {
+  std::vector<std::string> keys;
+  for (int slot = 0; slot < kSlots; ++slot) {
+    keys.push_back(key.substr(0, key.rfind('/') + 1) + std::to_string(slot));
+  }
+  return keys;
+}
+
+bool is_same(const Record& a, const Record& b) {
+  return a.chain == b.chain && a.state.content_name == b.state.content_name;
+}
+
+class Copier {
+ public:
+  Copier(Backend& from, Backend& to, const CopyOptions& options, const Progress& progress)
+      : from_(from),
+        to_(to),
+        options_(options),
+        progress_(progress),
+        // What is bad where things are copied to is told and goes, as when something is put.
+        reader_(to, options.on_trouble),
+        blobs_(from, to, options, progress, report_) {}
+
+  Result<CopyReport> copy_all() {
+    TQC_TRY_ASSIGN(const Inventory inventory, Inventory::take(from_, progress_));
+    blobs_.expect(inventory.bytes() - inventory.total(BlobKind::kUsage).bytes);
+    TQC_TRY(each<Parameters>(inventory.names(BlobKind::kParameters), true,
+                             [&](const std::string& key, const Parameters& parameters) {
+                               return copy_parameters(key, parameters);
+                             }));
+    const Inventory::Range blocks = inventory.of_kind(BlobKind::kBlock);
+    for (std::size_t i = blocks.first; i < blocks.end; ++i) {
+      const Unit& block = inventory.unit(i);
+      if (has_part(block, 0)) TQC_TRY(blobs_.copy_block(block.name, block.parts.size()));
+    }
+    TQC_TRY(blobs_.copy_data(inventory.names(BlobKind::kData)));
+    TQC_TRY(each<State>(
+        inventory.names(BlobKind::kState), true,
+        [&](const std::string& key, const State& state) { return copy_state(key, state); }));
+    return copy_prompts(inventory.names(BlobKind::kRecord), true);
+  }
+
+  Result<CopyReport> copy_some(const std::vector<std::string>& records) {
+    std::uint64_t bytes = 0;
+    TQC_TRY(each<Record>(records, true, [&](const std::string&, const Record& record) {
+      bytes += record.bytes;
+      return Result<void>();
+    }));
+    blobs_.expect(bytes);
+    return copy_prompts(records, false);
+  }
+
+ private:
+  template <class Kind>
+  using Work = std::function<Result<void>(const std::string& key, const Kind& content)>;
+
+  // Calls `work` for each that is there and good, when the backend is free to be called.
+  template <class Kind>
+  Result<void> each(const std::vector<std::string>& keys, bool may_be_gone,
+                    const Work<Kind>& work) {
+    for (std::size_t first = 0; first < keys.size(); first += kAtOnce) {
+      const auto some = std::span(keys).subspan(first, std::min(kAtOnce, keys.size() - first));
+      std::vector<std::pair<std::string, Kind>> found;
+      TQC_TRY(read_blobs(from_, some, [&](std::size_t i, auto blob) -> Result<void> {
+        TQC_TRY_ASSIGN(auto content, blobs_.judge<Kind>(some[i], std::move(blob), may_be_gone));
+        if (content) found.emplace_back(some[i], std::move(*content));
+        return {};
+      }));
+      for (const auto& [key, content] : found) TQC_TRY(work(key, content));
+    }
+    return {};
+  }
+
+  // False: there is no slot for it.
+  template <class Kind>
+  Result<bool> place(const std::string& key, const Kind& content,
+                     const std::function<bool(const Kind&)>& is_wanted) {
+    TQC_TRY_ASSIGN(const std::optional<Slot> slot,
+                   find_or_take<Kind>(to_, reader_, slots_of(key), is_wanted, Content(content)));
+    if (!slot) {
+      blobs_.fail(key, "all slots are taken by others there");
+      return false;
+    }
+    placed_[key] = slot->key;
+    slot->is_new ? blobs_.count_put(slot->bytes) : blobs_.count_existing(0);
+    return true;
+  }
+
+  Result<void> copy_parameters(const std::string& key, const Parameters& parameters) {
+    n_parts_.emplace(key, PartCounts(parameters.layers));
+    const Sha256 hash = hash_parameters(parameters);
+    TQC_TRY(place<Parameters>(key, parameters, [&](const Parameters& other) {
+      return other.tokens == parameters.tokens && hash_parameters(other) == hash;
+    }));
+    return {};
+  }
+
+  Result<void> copy_state(const std::string& key, const State& state) {
+    TQC_TRY(blobs_.copy_data(state.data_keys));
+    TQC_TRY(blobs_.flush());
+    TQC_TRY_ASSIGN(const bool has_data, all_there(state.data_keys));
+    if (!has_data) {
+      blobs_.fail(key, "its data are missing");
+      return {};
+    }
+    const auto is_same_state = [&](const State& other) {
+      return other.tail == state.tail && other.content_name == state.content_name &&
+             other.data_keys == state.data_keys;
+    };
+    TQC_TRY_ASSIGN(const bool is_placed, place<State>(key, state, is_same_state));
+    // A kept prompt has its state in its record, too: it is then found by no other one's tokens.
+    if (!is_placed) placed_[key] = "";
+    return {};
+  }
+
+  Result<bool> all_there(const std::vector<std::string>& keys) {
+    TQC_TRY_ASSIGN(const std::vector<bool> there, to_.exists(keys));
+    return std::ranges::find(there, false) == there.end();
+  }
+
+  Result<CopyReport> copy_prompts(const std::vector<std::string>& keys, bool may_be_gone) {
+    TQC_TRY(each<Record>(keys, may_be_gone, [&](const std::string& key, const Record& record) {
+      return copy_prompt(key, record);
+    }));
+    return report_;
+  }
+
+  Result<void> copy_prompt(const std::string& key, const Record& record) {
+    TQC_TRY_ASSIGN(const bool is_there, copy_needs(record));
+    if (!is_there) return fail_prompt(record, "what it needs could not be copied");
+    Record copy = record;
+    copy.parameters_key = placed_[record.parameters_key];
+    if (!record.state_key.empty()) copy.state_key = placed_[record.state_key];
+    return put_record(key, copy);
+  }
+
+  // Whether all that the prompt needs is there in the end.
+  Result<bool> copy_needs(const Record& record) {
+    TQC_TRY(copy_slot<Parameters>(record.parameters_key, [&](const auto& key, const auto& content) {
+      return copy_parameters(key, content);
+    }));
+    if (!placed_.contains(record.parameters_key)) return false;
+    const PartCounts& n_parts = n_parts_.at(record.parameters_key);
+    std::vector<std::string> keys = record.state.data_keys;
+    const auto blocks = block_keys(n_parts, 0, record.chain);
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const auto index = static_cast<std::int64_t>(i);
+      TQC_TRY(blobs_.copy_block(block_name(record.chain[i], index), blocks[i].size()));
+    }
+    for (const auto& parts : blocks) keys.insert(keys.end(), parts.begin(), parts.end());
+    TQC_TRY(blobs_.copy_data(record.state.data_keys));
+    if (!record.state_key.empty()) {
+      TQC_TRY(copy_slot<State>(record.state_key, [&](const auto& key, const auto& content) {
+        return copy_state(key, content);
+      }));
+      if (!placed_.contains(record.state_key)) return false;
+      if (const std::string& key = placed_[record.state_key]; !key.empty()) keys.push_back(key);
+    }
+    keys.push_back(placed_[record.parameters_key]);
+    TQC_TRY(blobs_.flush());
+    return all_there(keys);
+  }
+
+  // What stands in a slot, unless that was done.
+  template <class Kind>
+  Result<void> copy_slot(const std::string& key, const Work<Kind>& work) {
+    if (placed_.contains(key)) return {};
+    return each<Kind>({key}, false, work);
+  }
+
+  Result<void> fail_prompt(const Record& record, const std::string& why) {
+    report_.prompts_failed += 1;
+    if (options_.on_trouble) options_.on_trouble("prompt " + record.name + ": " + why);
+    return {};
+  }
+
+  Result<void> put_record(const std::string& key, const Record& record) {
+    TQC_TRY_ASSIGN(const Bytes blob, encode_blob(key, Content(record)));
+    TQC_TRY_ASSIGN(PutOutcome outcome, to_.put(key, blob));
+    if (outcome == PutOutcome::kExisted) {
+      TQC_TRY_ASSIGN(const std::optional<Record> other, reader_.read_one<Record>(key));
+      if (other && is_same(*other, record)) {
+        report_.prompts_existed += 1;
+        return {};
+      }
+      if (other && !options_.replace) return fail_prompt(record, "another one has that name there");
+      TQC_TRY(to_.remove(key));
+      TQC_TRY_ASSIGN(outcome, to_.put(key, blob));
+    }
+    if (outcome == PutOutcome::kExisted) return fail_prompt(record, "another one took its name");
+    report_.prompts += 1;
+    blobs_.count_put(blob.size());
+    return {};
+  }
+
+  Backend& from_;
+  Backend& to_;
+  const CopyOptions& options_;
+  const Progress& progress_;
+  BlobReader reader_;
+  CopyReport report_;
+  BlobCopier blobs_;
+  std::map<std::string, std::string> placed_;  // keys in slots: where each stands now
+  std::map<std::string, PartCounts> n_parts_;  // by the key of parameters
+};
+
+}  // namespace
+
+Result<CopyReport> copy_store(Backend& from, Backend& to, const CopyOptions& options,
+                              const Progress& progress) {
+  return Copier(from, to, options, progress).copy_all();
+}
+
+Result<CopyReport> copy_prompts(Backend& from, Backend& to,
+                                const std::vector<std::string>& record_keys,
+                                const CopyOptions& options, const Progress& progress) {
+  return Copier(from, to, options, progress).copy_some(record_keys);
+}
+
+}  // namespace tqcache::store

@@ -1,0 +1,100 @@
+#include "cli/chat_turns.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tqcache::cli {
+namespace {
+
+using model::ChatMessage;
+using model::ChatRole;
+using model::ChatTemplate;
+
+Result<ChatTemplate> choose(const model::Tokenizer& tokenizer, std::string_view name) {
+  if (!name.empty()) return ChatTemplate::by_name(name);
+  if (!tokenizer.chat_template().empty()) {
+    return ChatTemplate::recognize(tokenizer.chat_template());
+  }
+  if (tokenizer.find_token("<|im_start|>") && tokenizer.find_token("<|im_end|>")) {
+    return ChatTemplate::by_name("chatml");
+  }
+  return Error{ErrorCode::kUnsupported,
+               "the model has no chat template and no ChatML tokens: its turns may be one of " +
+                   ChatTemplate::names()};
+}
+
+// The end token, and what follows it: a line end, mostly.
+std::string closing_text(const model::ChatFormat& format) {
+  return format.assistant_close.substr(format.assistant_close.find(format.end_token));
+}
+
+}  // namespace
+
+void append_ids(Ids& ids, const Ids& more) { ids.insert(ids.end(), more.begin(), more.end()); }
+
+Result<ChatTurns> ChatTurns::make(const model::Tokenizer& tokenizer, std::string_view name) {
+  TQC_TRY_ASSIGN(ChatTemplate chosen, choose(tokenizer, name));
+  const model::ChatFormat& format = chosen.format();
+  for (const std::string& mark : {format.turn_mark, format.end_token}) {
+    const bool may_be_text = mark.starts_with('[');
+    if (may_be_text || tokenizer.find_token(mark)) continue;
+    return Error{ErrorCode::kUnsupported,
+                 "chat template " + format.name + ": the model has no token " + mark};
+  }
+  const std::int32_t end = *tokenizer.find_token(format.end_token);
+  return ChatTurns(tokenizer, std::move(chosen), end);
+}
+
+Result<Ids> ChatTurns::encode(const model::ChatText& text, bool at_beginning) const {
+  model::Tokenizer::EncodeOptions options;
+  options.plain = text.plain;
+  options.at_beginning = at_beginning;
+  return tokenizer_->encode(text.text, options);
+}
+
+Result<Ids> ChatTurns::encode_behind(std::span<const std::int32_t> tokens,
+                                     const model::ChatText& text) const {
+  const Closing closing = find_closing(tokens);
+  model::ChatText whole{closing.text + text.text, text.plain};
+  for (model::Tokenizer::TextRange& range : whole.plain) {
+    range.begin += closing.text.size();
+    range.end += closing.text.size();
+  }
+  TQC_TRY_ASSIGN(Ids ids, encode(whole, tokens.empty()));
+  if (closing.has_end) ids.erase(ids.begin());
+  return ids;
+}
+
+Result<Ids> ChatTurns::ask(std::span<const std::int32_t> tokens, const std::string& system,
+                           const std::string& text, bool thinks) const {
+  ChatTemplate::RenderOptions options;
+  options.begins = tokens.empty();
+  options.thinks = thinks;
+  const std::optional<std::int32_t> begin = tokenizer_->begin_token();
+  if (begin) options.begin_token = tokenizer_->token_bytes(*begin);
+  std::vector<ChatMessage> messages;
+  if (options.begins && !system.empty()) messages.push_back({ChatRole::kSystem, system});
+  messages.push_back({ChatRole::kUser, text});
+  TQC_TRY_ASSIGN(const model::ChatText rendered, template_.render(messages, options));
+  return encode_behind(tokens, rendered);
+}
+
+Result<Ids> ChatTurns::open_turn(ChatRole role) const {
+  const model::ChatFormat& format = template_.format();
+  return encode({role == ChatRole::kUser ? format.user_open : format.asks, {}}, false);
+}
+
+Result<Ids> ChatTurns::closing(std::span<const std::int32_t> tokens) const {
+  return encode_behind(tokens, {});
+}
+
+ChatTurns::Closing ChatTurns::find_closing(std::span<const std::int32_t> tokens) const {
+  const model::ChatFormat& format = template_.format();
+  if (!tokens.empty() && tokens.back() == end_) return {closing_text(format), true};
+  const auto end = std::find(tokens.rbegin(), tokens.rend(), end_);
+  const auto tail = tokens.last(static_cast<std::size_t>(end - tokens.rbegin()));
+  const bool is_open = tokenizer_->decode(tail).find(format.turn_mark) != std::string::npos;
+  return {is_open ? closing_text(format) : std::string(), false};
+}
+
+}  // namespace tqcache::cli

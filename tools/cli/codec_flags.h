@@ -1,0 +1,56 @@
+#pragma once
+// tools/cli/codec_flags.h: how the sides of a cache shall be packed, as a command line says it.
+//
+// A preset gives a plan for keys and one for values. Flags change it: --mode both sides, --key-mode
+// and --value-mode one of them, and so on for each. What does not go together is refused with the
+// names of the flags that were given, before any file is looked at. --config says all of it in one
+// word, and --quality what it is for; each goes with none of the others.
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tqcache/base/result.h"
+#include "tqcache/cache/codec_words.h"
+#include "tqcache/cache/convert.h"
+#include "tqcache/cache/presets.h"
+
+namespace tqcache::cli {
+
+// What was given for one side, or for both. Absent: as the preset has it.
+struct SideFlags {
+  std::optional<int> bits;  // 16: dense; absent too when the number given is not a whole one
+  std::optional<double> exact_bits;  // as given
+  std::optional<std::string> mode;
+  std::optional<std::string> scale;
+  std::optional<std::string> rotation;
+  std::optional<int> rounds;
+  std::optional<std::uint64_t> seed;
+  std::optional<std::string> residual;
+  std::optional<int> outlier_channels;
+  std::optional<int> outlier_high_bits;
+  std::optional<int> regular_bits;
+  std::optional<std::string> outlier_policy;
+  std::optional<int> group_size;
+  std::optional<std::int64_t> sink_tokens;
+  std::optional<std::string> center;
+};
+
+struct CodecFlags {
+  std::optional<std::string> configuration;  // cache/configuration.h; in the place of all others
+  std::optional<std::string> quality;        // cache/presets.h; likewise
+  std::string preset{cache::kDefaultPreset};
+  std::string boundary_layers;  // "N" or "N:BITS"; empty: none
+  std::string windows{cache::word_of(cache::kWindowWords, cache::WindowForm::kAsTheyAre)};
+  SideFlags both;
+  SideFlags keys;
+  SideFlags values;
+};
+
+void add_codec_flags(CLI::App& app, CodecFlags& flags);
+
+// Errors: kInvalidArgument, naming the flags that do not go together.
+Result<cache::ConvertOptions> convert_options(const CodecFlags& flags);
+
+}  // namespace tqcache::cli

@@ -1,0 +1,51 @@
+#pragma once
+// tools/cli/export_target.h: what a cache is written as: a .tqkv file, or a file of another program.
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/model_facts.h"
+#include "cli/outcome.h"
+#include "tqcache/base/file.h"
+#include "tqcache/base/progress.h"
+#include "tqcache/format/section_source.h"
+
+namespace tqcache::cli {
+
+enum class Target { kTqkv, kMlxLm, kLlamaSession, kLlamaSequence, kHf, kNpz };
+
+struct ExportFlags {
+  std::string to;  // empty: by the extension of the output
+  std::string mlx_lm_version = "0.32";
+  int kv_bits = 0;
+  int kv_group_size = 64;
+  std::optional<std::uint32_t> llama_version;  // nothing: the newest that is written
+  std::string llama_k_type = "f16";
+  std::string llama_v_type = "f16";
+  std::string llama_flash_attention = "on";
+  bool llama_server_tokens = false;
+};
+void add_export_flags(CLI::App& app, ExportFlags& flags);
+
+// Errors: kInvalidArgument when the extension is one that several programs use.
+Result<Target> target_of(const ExportFlags& flags, const std::string& output);
+
+// "mlx-lm prompt cache"
+std::string_view name_of(Target target);
+
+// What such a file cannot say of this cache, one sentence each.
+std::vector<std::string> losses_of(Target target, const format::Manifest& cache);
+
+// Whole or not at all. `rotation`: the flag --llama-rotation; `target` is not kTqkv.
+//
+// Errors: those of the exporters; kInvalidArgument when a model is needed and there is none.
+Result<void> write_target(Target target, const format::SectionSource& cache,
+                          const std::string& output, const ExportFlags& flags,
+                          const std::string& rotation, const ModelFacts& model, Overwrite overwrite,
+                          const Progress& progress);
+
+}  // namespace tqcache::cli

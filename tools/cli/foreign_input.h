@@ -1,0 +1,63 @@
+#pragma once
+// tools/cli/foreign_input.h: caches in the files of other programs, known by their content.
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/console.h"
+#include "cli/model_facts.h"
+#include "cli/outcome.h"
+#include "tqcache/base/file.h"
+#include "tqcache/interop/foreign_cache.h"
+
+namespace tqcache::cli {
+
+enum class ForeignKind { kMlxLm, kLlama, kHf, kNpz, kTurboMlx };
+
+// "mlx-lm prompt cache"
+std::string_view name_of(ForeignKind kind);
+
+// What a file is. Nothing: none of these; perhaps a cache of our own.
+// Errors: kUnsupported for what is known and never read (pickles of PyTorch), with what to do; kIo.
+Result<std::optional<ForeignKind>> foreign_kind(const ByteSource& file);
+
+// What such files leave unsaid, as a command line says it.
+struct ForeignFlags {
+  std::string model;
+  std::string ids;                // file with the token ids
+  std::int64_t row = 0;           // of a batch
+  std::string rotation = "auto";  // of quantized llama.cpp caches
+  std::string turbo_layout;       // of the TurboQuant fork's rows
+  std::string artifacts;          // of TurboMLX
+  std::int64_t n_probe = 16;      // tokens to compute again; 0: none
+  // Set by the program: codes that could be kept are decoded.
+  bool decode_keys = false;
+  bool decode_values = false;
+};
+void add_foreign_flags(CLI::App& app, ForeignFlags& flags);
+// Those of them that do not need a model's weights.
+void add_reading_flags(CLI::App& app, ForeignFlags& flags);
+
+struct ForeignInput {
+  std::string name;  // for messages
+  ForeignKind kind = ForeignKind::kMlxLm;
+  std::uint64_t file_bytes = 0;
+  interop::ForeignCache cache;
+  std::vector<std::string> notes;  // what was found out, or has to be known
+};
+
+// Reads what the file says; with a model its identity, and with a model and the tokens, the probe:
+// some tokens are computed again and compared. `first_tokens` cuts the cache.
+//
+// Errors: those of the importers; kMismatch when the probe fails.
+Outcome<ForeignInput> open_foreign(const Console& console, const std::string& name,
+                                   std::shared_ptr<const ByteSource> file, ForeignKind kind,
+                                   const ForeignFlags& flags, const ModelFacts& model,
+                                   std::optional<std::int64_t> first_tokens, unsigned n_threads);
+
+}  // namespace tqcache::cli

@@ -1,0 +1,98 @@
+#include "cli/foreign_probe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "cli/probe.h"
+#include "cli/progress.h"
+#include "tqcache/format/cache_file.h"
+#include "tqcache/format/load_sections.h"
+
+namespace tqcache::cli {
+namespace {
+
+// Values that have nothing to do with each other differ by 1.4 of their length.
+constexpr double kNear = 0.35;
+constexpr double kFar = 0.8;
+
+constexpr std::int64_t kTokensToCompare = 16;
+
+Result<cache::Cache> load(interop::ForeignCache foreign, const model::Model& model) {
+  const std::string source = foreign.identity.source_format;
+  foreign.identity = model.identity;
+  foreign.identity.source_format = source;
+  TQC_TRY_ASSIGN(const auto sections, interop::sections_of(std::move(foreign)));
+  return format::load_sections(*sections, format::ReadOptions{}.max_payload_bytes);
+}
+
+double largest_error(const ProbeReport& report) {
+  double largest = 0;
+  for (const ProbeLayer& layer : report.layers) {
+    // Written so that NaN is far.
+    if (!(layer.k_error <= largest)) largest = layer.k_error;
+    if (!(layer.v_error <= largest)) largest = layer.v_error;
+  }
+  return largest;
+}
+
+// Of the first tokens alone, so that little is read.
+Result<double> error_of_first(interop::ForeignCache cache, std::int64_t n_tokens,
+                              const model::Model& model, unsigned n_threads) {
+  cache.n_tokens = n_tokens;
+  cache.tokens->resize(static_cast<std::size_t>(n_tokens));
+  TQC_TRY_ASSIGN(cache::Cache loaded, load(std::move(cache), model));
+  TQC_TRY_ASSIGN(const ProbeReport report,
+                 probe(std::move(loaded), model, n_tokens, n_threads, {}));
+  return largest_error(report);
+}
+
+}  // namespace
+
+std::optional<bool> RotationErrors::decision() const {
+  if (on <= kNear && off >= kFar) return true;
+  if (off <= kNear && on >= kFar) return false;
+  return std::nullopt;
+}
+
+Result<RotationErrors> compare_rotations(const interop::ForeignCache& on,
+                                         const interop::ForeignCache& off,
+                                         const model::Model& model, unsigned n_threads) {
+  if (!on.tokens || on.n_tokens == 0) {
+    return Error{ErrorCode::kUnsupported, "no tokens by which to tell how its rows are stored"};
+  }
+  RotationErrors errors;
+  errors.n_tokens = std::min(on.n_tokens, kTokensToCompare);
+  TQC_TRY_ASSIGN(errors.on, error_of_first(on, errors.n_tokens, model, n_threads));
+  TQC_TRY_ASSIGN(errors.off, error_of_first(off, errors.n_tokens, model, n_threads));
+  return errors;
+}
+
+Outcome<std::optional<std::string>> probe_foreign(const Console& console, const std::string& name,
+                                                  const interop::ForeignCache& cache,
+                                                  std::int64_t n_probe, const ModelFacts& model,
+                                                  unsigned n_threads) {
+  using Found = std::optional<std::string>;
+  if (!model.model || n_probe == 0 || cache.n_tokens == 0) return Found();
+  if (!cache.tokens) {
+    return Found("its tokens are not known (--ids), so nothing says that it is of this model");
+  }
+  TQC_TRY_ASSIGN(cache::Cache loaded, in_file(name, load(cache, *model.model)));
+  if (!can_probe(loaded)) {
+    return Found("its state cannot be cut shorter, so nothing says that it is of this model");
+  }
+  ProgressBar bar(console, "probing", Unit::kTokens);
+  TQC_TRY_ASSIGN(
+      const ProbeReport report,
+      in_file(name, probe(std::move(loaded), *model.model, n_probe, n_threads, bar.callback())));
+  if (const std::optional<std::string> complaint = report.complaint()) {
+    return Failure{
+        Error{ErrorCode::kMismatch, *complaint + "; not of this model, or not read right"}, name,
+        false};
+  }
+  return Found(fmt::format("its last {} tokens, computed again, differ by {:.2g} of their length",
+                           report.n_tokens, largest_error(report)));
+}
+
+}  // namespace tqcache::cli

@@ -1,0 +1,33 @@
+#pragma once
+// tools/cli/line_reader.h: lines typed by a person, with editing and history, or lines from a pipe.
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tqcache/base/result.h"
+
+namespace tqcache::cli {
+
+class LineReader {
+ public:
+  LineReader();
+  ~LineReader();
+
+  // Whether a person is at the other end.
+  bool interactive() const;
+
+  // The next line without its end; nothing at the end of input.
+  // Errors: kInterrupted, kIo.
+  Result<std::optional<std::string>> next();
+
+ private:
+  struct Editor;
+  std::unique_ptr<Editor> editor_;  // only on a terminal
+  std::string pending_;             // bytes of a pipe after the last line given
+  bool at_end_ = false;
+
+  Result<std::optional<std::string>> next_from_pipe();
+};
+
+}  // namespace tqcache::cli

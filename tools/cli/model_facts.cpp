@@ -1,0 +1,76 @@
+#include "cli/model_facts.h"
+
+#include <filesystem>
+
+#include "tqcache/base/file.h"
+#include "tqcache/interop/llama/llama_architectures.h"
+#include "tqcache/tensors/gguf.h"
+
+namespace tqcache::cli {
+namespace {
+
+interop::LlamaLayer recurrent_layer(const model::DeltaNetConfig& net) {
+  return {.kind = interop::LlamaLayerKind::kRecurrent,
+          .r_values = static_cast<std::uint64_t>((net.kernel - 1) * net.conv_size()),
+          .s_values = static_cast<std::uint64_t>(net.value_size() * net.key_dim)};
+}
+
+// What llama.cpp would make of a Hugging Face folder's model.
+interop::LlamaGeometry geometry_of(const model::ModelConfig& config) {
+  interop::LlamaGeometry geometry;
+  geometry.architecture = config.architecture;
+  geometry.n_rot = config.rope.n_dims;
+  const auto* known = interop::find_llama_architecture(config.architecture);
+  const bool has_windows = known != nullptr && known->windows.period > 0;
+  if (known != nullptr) {
+    geometry.interleaved_keys = known->rope == interop::LlamaRope::kPairs;
+    geometry.has_positions_2d = known->rope == interop::LlamaRope::kHalfSplitWith2d;
+  }
+  for (std::int64_t i = 0; i < config.n_layers; ++i) {
+    const model::LayerConfig wanted = config.layer(i);
+    if (wanted.kind == model::LayerKind::kDeltaNet) {
+      geometry.layers.push_back(recurrent_layer(config.delta_net));
+      continue;
+    }
+    interop::LlamaLayer layer;
+    layer.n_kv_heads = config.n_kv_heads;
+    layer.k_head_dim = layer.v_head_dim = config.head_dim;
+    if (wanted.window > 0 && has_windows) {
+      layer.kind = interop::LlamaLayerKind::kSlidingWindow;
+      geometry.window = wanted.window;
+    }
+    geometry.layers.push_back(layer);
+  }
+  return geometry;
+}
+
+Result<interop::LlamaGeometry> geometry_of_file(const std::string& path) {
+  TQC_TRY_ASSIGN(const MappedFile file, MappedFile::open(path));
+  TQC_TRY_ASSIGN(const tensors::Gguf gguf, tensors::read_gguf(file.bytes()));
+  return interop::read_llama_geometry(gguf);
+}
+
+}  // namespace
+
+Outcome<ModelFacts> load_model_facts(const std::string& path) {
+  ModelFacts facts;
+  if (path.empty()) return facts;
+  auto model = model::load_model(path);
+  if (!model && model.error().code != ErrorCode::kUnsupported) {
+    return Failure{std::move(model).error(), path, false};
+  }
+  if (model) {
+    facts.model = std::move(model).value();
+  } else {
+    facts.not_run = std::move(model).error();
+  }
+  std::error_code absent;
+  if (std::filesystem::is_directory(path, absent)) {
+    if (facts.model) facts.geometry = geometry_of(facts.model->config);
+    return facts;
+  }
+  TQC_TRY_ASSIGN(facts.geometry, in_file(path, geometry_of_file(path)));
+  return facts;
+}
+
+}  // namespace tqcache::cli

@@ -1,0 +1,180 @@
+#include "cli/probe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "tqcache/cache/truncate.h"
+#include "tqcache/model/decoder.h"
+
+namespace tqcache::cli {
+namespace {
+
+constexpr double kDenseLimit = 0.01;
+// Of caches that other programs computed, in bf16 and with sums in another order.
+constexpr double kForeignLimit = 0.05;
+// Of those that kept them in as little as 2 bits: half of what unrelated values differ by.
+constexpr double kForeignQuantizedLimit = 0.7;
+constexpr double kPackedLimit =
+    3.3;  // twice the bound sqrt(sqrt(3) pi / 2) 2^-b of arXiv 2504.19874
+
+// The valid head vectors of the last block from token `first` of it on, head after head.
+std::vector<float> last_rows(const cache::Side& side, cache::HeadShape shape, std::int64_t n_tokens,
+                             std::int64_t first) {
+  const std::int64_t block = cache::block_count(n_tokens) - 1;
+  const std::int64_t n_valid = cache::tokens_in_block(n_tokens, block);
+  std::vector<float> head(static_cast<std::size_t>(n_valid * shape.head_dim));
+  std::vector<float> rows;
+  for (std::int64_t kv_head = 0; kv_head < shape.n_kv_heads; ++kv_head) {
+    cache::read_block(side, shape, n_tokens, block, kv_head, head);
+    rows.insert(rows.end(), head.begin() + first * shape.head_dim, head.end());
+  }
+  return rows;
+}
+
+struct LayerRows {
+  std::vector<float> k;
+  std::vector<float> v;
+};
+
+std::vector<LayerRows> last_rows(const cache::Cache& cache, std::int64_t first) {
+  std::vector<LayerRows> rows;
+  for (const cache::Layer& any : cache.layers) {
+    const auto* layer = std::get_if<cache::AttentionLayer>(&any);
+    if (layer == nullptr) continue;
+    rows.push_back({last_rows(layer->k, layer->shape, cache.n_tokens(), first),
+                    last_rows(layer->v, layer->shape, cache.n_tokens(), first)});
+  }
+  return rows;
+}
+
+double relative_error(std::span<const float> old_rows, std::span<const float> new_rows) {
+  double error = 0;
+  double length = 0;
+  for (std::size_t i = 0; i < old_rows.size(); ++i) {
+    const double difference = double{new_rows[i]} - double{old_rows[i]};
+    error += difference * difference;
+    length += double{old_rows[i]} * double{old_rows[i]};
+  }
+  return error == 0 ? 0 : std::sqrt(error / length);
+}
+
+// Codes of mode trellis have an error of .55 steps at most, mode mse's bound is 1.65 * 2^-b.
+int bits_of_step(double step) { return static_cast<int>(std::floor(std::log2(3 / step))); }
+
+// Bits of mode mse whose error is not below that of this codec. A residual's bit does not count,
+// and evenly spaced centroids are worth one less.
+int least_bits(const codec::HeadCodec& codec) {
+  int bits = codec::kMaxBits;
+  for (const codec::PartSpec& part : codec.parts()) {
+    if (part.of_residual) continue;
+    const codec::QuantizerSpec& spec = part.quantizer;
+    bits =
+        std::min(bits, spec.scale == codec::ScaleRule::kStep ? bits_of_step(double{spec.step})
+                                                             : spec.bits - (part.has_bias ? 1 : 0));
+  }
+  return bits;
+}
+
+// Fewest bits of any packed block; nothing when all is dense.
+std::optional<int> fewest_bits(const cache::Cache& cache) {
+  std::optional<int> fewest;
+  const auto look = [&](const cache::Side& side) {
+    const auto* turbo = std::get_if<cache::TurboSide>(&side);
+    if (turbo == nullptr || turbo->packed.empty()) return;
+    fewest = std::min(fewest.value_or(codec::kMaxBits), least_bits(turbo->codec));
+  };
+  for (const cache::Layer& layer : cache.layers) {
+    if (const cache::AttentionLayer* rows = cache::rows_of(layer)) {
+      look(rows->k);
+      look(rows->v);
+    }
+  }
+  return fewest;
+}
+
+bool last_block_is_dense(const cache::Side& side, std::int64_t n_tokens) {
+  return cache::packed_block_count(side) < cache::block_count(n_tokens);
+}
+
+double dense_limit(const cache::Identity& identity) {
+  if (identity.source_format == "tqcache") return kDenseLimit;
+  return identity.source_format.ends_with(")") ? kForeignQuantizedLimit : kForeignLimit;
+}
+
+// Layers with their limits, not compared yet.
+std::vector<ProbeLayer> layer_limits(const cache::Cache& cache) {
+  const double dense = dense_limit(cache.identity);
+  const std::optional<int> bits = fewest_bits(cache);
+  const double packed = std::min(1.0, dense + (bits ? std::ldexp(kPackedLimit, -*bits) : 0));
+  std::vector<ProbeLayer> layers;
+  for (std::size_t i = 0; i < cache.layers.size(); ++i) {
+    const auto* layer = std::get_if<cache::AttentionLayer>(&cache.layers[i]);
+    if (layer == nullptr) continue;
+    const auto limit = [&](const cache::Side& side) {
+      return i == 0 && last_block_is_dense(side, cache.n_tokens()) ? dense : packed;
+    };
+    layers.push_back({static_cast<std::int64_t>(i), 0, 0, limit(layer->k), limit(layer->v)});
+  }
+  return layers;
+}
+
+}  // namespace
+
+std::optional<std::string> ProbeReport::complaint() const {
+  const auto tell = [&](std::int64_t layer, char side, double error, double limit) {
+    return fmt::format(
+        "layer {} {}: the last {} tokens, computed again, differ by {:.2g} of their "
+        "length; up to {:.2g} is expected",
+        layer, side, n_tokens, error, limit);
+  };
+  for (const ProbeLayer& layer : layers) {
+    // Written so that NaN fails too.
+    if (!(layer.k_error <= layer.k_limit)) {
+      return tell(layer.layer, 'k', layer.k_error, layer.k_limit);
+    }
+    if (!(layer.v_error <= layer.v_limit)) {
+      return tell(layer.layer, 'v', layer.v_error, layer.v_limit);
+    }
+  }
+  return std::nullopt;
+}
+
+bool can_probe(const cache::Cache& cache) {
+  return cache.n_tokens() == 0 || cache::check_truncate(cache, cache.n_tokens() - 1).ok();
+}
+
+bool has_full_attention_alone(const model::ModelConfig& config) {
+  return std::ranges::all_of(config.layers, [](const model::LayerConfig& layer) {
+    return layer.kind == model::LayerKind::kAttention && layer.window == 0;
+  });
+}
+
+Result<ProbeReport> probe(cache::Cache cache, const model::Model& model, std::int64_t n_last,
+                          unsigned n_threads, const Progress& progress) {
+  const std::int64_t n_tokens = cache.n_tokens();
+  if (n_tokens == 0) return Error{ErrorCode::kInvalidArgument, "the cache holds no token to probe"};
+  const std::int64_t block_first = (cache::block_count(n_tokens) - 1) * cache::kTokenBlock;
+  ProbeReport report;
+  report.first_token = std::max(block_first, n_tokens - n_last);
+  report.n_tokens = n_tokens - report.first_token;
+  report.layers = layer_limits(cache);
+
+  const std::vector<std::int32_t> ids(cache.tokens.begin() + report.first_token,
+                                      cache.tokens.end());
+  const std::int64_t first_in_block = report.first_token - block_first;
+  const std::vector<LayerRows> old_rows = last_rows(cache, first_in_block);
+  TQC_TRY_ASSIGN(cache::Cache again, cache::truncate(std::move(cache), report.first_token));
+  model::Decoder decoder(model, n_threads);
+  TQC_TRY(decoder.prefill(again, ids, progress));
+  const std::vector<LayerRows> new_rows = last_rows(again, first_in_block);
+  for (std::size_t i = 0; i < old_rows.size(); ++i) {
+    report.layers[i].k_error = relative_error(old_rows[i].k, new_rows[i].k);
+    report.layers[i].v_error = relative_error(old_rows[i].v, new_rows[i].v);
+  }
+  return report;
+}
+
+}  // namespace tqcache::cli

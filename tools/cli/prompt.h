@@ -1,0 +1,39 @@
+#pragma once
+// tools/cli/prompt.h: the flags that name a prompt, and its token ids.
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/outcome.h"
+#include "tqcache/model/tokenizer/tokenizer.h"
+
+namespace tqcache::cli {
+
+struct PromptFlags {
+  std::optional<std::string> text;
+  std::optional<std::string> file;  // "-": standard input
+  std::optional<std::string> ids;   // "1,2,3"
+  bool no_special = false;
+
+  bool given() const { return text || file || ids; }
+};
+
+void add_prompt_flags(CLI::App& app, PromptFlags& flags);
+
+// Errors: kInvalidArgument when more than one source is named.
+Result<void> check_prompt_flags(const PromptFlags& flags);
+
+// Whether the prompt begins a text, or goes on after tokens that are there.
+enum class PromptPlace { kBegins, kGoesOn };
+
+// The prompt's token ids; empty when no flag was given. A text that begins gets the token for the
+// beginning, where the model's texts have one and it does not spell it out itself.
+// Errors: kInvalidArgument (ids; a prompt without a token), those of files and of the tokenizer.
+Outcome<std::vector<std::int32_t>> read_prompt(const PromptFlags& flags,
+                                               const model::Tokenizer& tokenizer,
+                                               PromptPlace place = PromptPlace::kBegins);
+
+}  // namespace tqcache::cli

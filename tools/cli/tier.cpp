@@ -1,0 +1,149 @@
+#include "cli/tier.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string_view>
+
+#include "cli/outcome.h"
+#include "tqcache/base/file.h"
+
+namespace tqcache::cli {
+namespace {
+
+const std::map<std::string, Tier> kTiers = {
+    {"turbo", Tier::kTurbo}, {"lossless", Tier::kLossless}, {"archive", Tier::kArchive}};
+
+constexpr double kDefaultArchiveBits = 3.0;
+
+// On the bundled model four dense tokens take off 3% of the divergence of an archive. They cost 64
+// bits a channel, in a cache of thousands of tokens.
+constexpr std::int64_t kArchiveSinks = 4;
+
+// What may be said of the sides of an archive; all else follows from its size.
+constexpr std::array<std::string_view, 7> kOfArchives = {
+    "--bits",        "--center",          "--key-center",       "--value-center",
+    "--sink-tokens", "--key-sink-tokens", "--value-sink-tokens"};
+
+Result<void> make_lossless(const std::vector<const CLI::Option*>& of_codec,
+                           cache::ConvertOptions& options, CompressionFlags& compression) {
+  if (const std::string flag = first_given(of_codec); !flag.empty()) {
+    return usage_error(
+        fmt::format("{} does not go with --tier lossless, which packs nothing", flag));
+  }
+  options.keep_all = true;
+  if (!compression.is_given) compression.method = "planes";
+  return {};
+}
+
+// Sides that are packed already are kept unless other bits are asked for.
+Result<void> make_archive(const TierFlags& flags, const std::vector<const CLI::Option*>& of_codec,
+                          cache::ConvertOptions& options, const CompressionFlags& compression) {
+  bool has_bits = false;
+  const auto is_given = [&](std::string_view flag) {
+    return std::ranges::any_of(of_codec, [&](const CLI::Option* option) {
+      return option->count() > 0 && option->get_name() == flag;
+    });
+  };
+  for (const CLI::Option* option : of_codec) {
+    if (option->count() == 0) continue;
+    const std::string name = option->get_name();
+    has_bits = has_bits || name == "--bits";
+    if (std::ranges::find(kOfArchives, name) != kOfArchives.end()) continue;
+    return usage_error(fmt::format("{} does not go with --tier archive", name));
+  }
+  if (int{has_bits} + int{flags.target_mse.has_value()} + int{flags.target_kld.has_value()} > 1) {
+    return usage_error(
+        "only one of --bits, --target-mse and --target-kld can say how large the archive shall be");
+  }
+  if (compression.is_given && compression.method == "none") {
+    return usage_error("--compress none does not go with --tier archive");
+  }
+  for (cache::SidePlan* plan : {&options.keys, &options.values}) {
+    plan->codec = {};
+    plan->codec.mode = codec::Mode::kTrellis;
+    const bool is_key = plan == &options.keys;
+    const bool has_sinks =
+        is_given("--sink-tokens") || is_given(is_key ? "--key-sink-tokens" : "--value-sink-tokens");
+    if (!has_sinks) plan->n_sinks = kArchiveSinks;
+    plan->keep_packed = !has_bits && !flags.target_mse && !flags.target_kld;
+  }
+  return {};
+}
+
+Result<void> check_archive_flags(const TierFlags& flags) {
+  if (flags.target_kld && flags.profile.empty()) {
+    return usage_error("--target-kld needs a --profile of the model (tqcache profile)");
+  }
+  if (flags.tier == Tier::kArchive) return {};
+  if (flags.target_mse) return usage_error("--target-mse is for --tier archive");
+  if (flags.target_kld) return usage_error("--target-kld is for --tier archive");
+  if (!flags.profile.empty()) return usage_error("--profile is for --tier archive");
+  return {};
+}
+
+Result<eval::Profile> read_profile(const std::string& path) {
+  TQC_TRY_ASSIGN(const Bytes bytes, read_file(path, eval::kMaxProfileBytes));
+  return eval::parse_profile(bytes);
+}
+
+}  // namespace
+
+void add_tier_flag(CLI::App& app, TierFlags& flags) {
+  app.add_option_function<std::string>(
+         "--tier", [&flags](const std::string& word) { flags.tier = kTiers.at(word); },
+         "turbo: packed, and used as it is; archive: packed for disk, in as many bits as --bits "
+         "says, also 2.4; lossless: every value stays as it is, bit for bit, and only its bytes "
+         "are compressed (--compress planes)")
+      ->type_name("WORD")
+      ->check(CLI::IsMember(kTiers).description(""))
+      ->default_str("turbo");
+  app.add_option("--target-mse", flags.target_mse,
+                 "--tier archive: the error of a vector, squared, to its length, squared")
+      ->type_name("E");
+  app.add_option("--target-kld", flags.target_kld,
+                 "--tier archive with --profile: the mean KL divergence to expect, in nats")
+      ->type_name("NATS");
+  app.add_option("--profile", flags.profile,
+                 "--tier archive: what the model needs, measured by tqcache profile")
+      ->type_name("FILE")
+      ->check(file_name());
+}
+
+Outcome<std::optional<Archive>> wanted_archive(const TierFlags& flags, const CodecFlags& codec) {
+  std::optional<Archive> archive;
+  TQC_TRY(check_archive_flags(flags));
+  if (flags.tier != Tier::kArchive) return archive;
+  archive.emplace();
+  if (!flags.profile.empty()) {
+    TQC_TRY_ASSIGN(archive->profile, in_file(flags.profile, read_profile(flags.profile)));
+  }
+  if (flags.target_kld) {
+    TQC_TRY_ASSIGN(
+        archive->target.step,
+        in_file(flags.profile, eval::step_for_divergence(*archive->profile, *flags.target_kld)));
+  } else if (flags.target_mse) {
+    archive->target.mse = flags.target_mse;
+  } else {
+    archive->target.bits = codec.both.exact_bits.value_or(kDefaultArchiveBits);
+  }
+  return archive;
+}
+
+Result<void> apply_tier(const TierFlags& flags, const std::vector<const CLI::Option*>& of_codec,
+                        cache::ConvertOptions& options, CompressionFlags& compression) {
+  if (flags.tier == Tier::kLossless) return make_lossless(of_codec, options, compression);
+  if (flags.tier == Tier::kArchive) return make_archive(flags, of_codec, options, compression);
+  return {};
+}
+
+std::string first_given(const std::vector<const CLI::Option*>& options) {
+  for (const CLI::Option* option : options) {
+    if (option->count() > 0) return option->get_name();
+  }
+  return {};
+}
+
+}  // namespace tqcache::cli

@@ -1,0 +1,17 @@
+#pragma once
+// tools/report/codec_text.h: a side's codec in a few words.
+
+#include <string>
+
+#include "tqcache/format/manifest.h"
+
+namespace tqcache::cli {
+
+// "turbo 4 bits", "mixed 3 bits for 32 channels, 2 for 96, dense rotation", and what surrounds it:
+// ", centring pre_rope.v1, 4 sink tokens". Requires: format::is_turbo(side).
+std::string codec_text(const format::SideInfo& side);
+
+// Bits of the codes of a head vector, over its channels: 4, 3.25. Requires: as above.
+double code_bits(const format::SideInfo& side);
+
+}  // namespace tqcache::cli

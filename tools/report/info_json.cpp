@@ -1,0 +1,225 @@
+#include "report/info_json.h"
+
+#include <fmt/format.h>
+
+#include "report/codec_text.h"
+#include "report/file_stats.h"
+#include "tqcache/base/dtype.h"
+#include "tqcache/base/hash.h"
+#include "tqcache/format/type_names.h"
+
+namespace tqcache::cli {
+namespace {
+
+Json identity_json(const cache::Identity& identity) {
+  Json json;
+  json["architecture"] = identity.architecture;
+  json["model_name"] = identity.model_name;
+  json["rope"] = {{"style", rope_word(identity.rope.style)},
+                  {"n_dims", identity.rope.n_dims},
+                  {"base", identity.rope.base}};
+  if (!identity.rope.factors.empty()) json["rope"]["factors"] = identity.rope.factors;
+  json["weights_fingerprint"] = to_hex(identity.weights_fingerprint);
+  json["tokenizer_fingerprint"] = to_hex(identity.tokenizer_fingerprint);
+  json["adapter_fingerprint"] =
+      identity.adapter_fingerprint ? Json(to_hex(*identity.adapter_fingerprint)) : Json(nullptr);
+  json["source_format"] = identity.source_format;
+  return json;
+}
+
+Json part_json(const codec::PartSpec& part) {
+  const codec::QuantizerSpec& spec = part.quantizer;
+  Json json;
+  json["first"] = part.first;
+  json["size"] = spec.head_dim;
+  json["bits"] = spec.bits;
+  json["rotation"] = name_of(format::kRotationNames, spec.rotation);
+  if (spec.rotation == codec::RotationKind::kMatrix) {
+    json["matrix_xxh3_128"] = to_hex(xxh3_128(std::as_bytes(spec.matrix.values())));
+  }
+  json["rounds"] = spec.rounds;
+  json["seed"] = fmt::format("{:016x}", spec.seed);
+  json["scale"] = name_of(format::kScaleNames, spec.scale);
+  json["of_residual"] = part.of_residual;
+  json["has_bias"] = part.has_bias;
+  return json;
+}
+
+Json side_json(const format::SideInfo& side) {
+  Json json;
+  json["cache_type_id"] = side.cache_type_id;
+  json["dense_dtype"] = dtype_name(side.dense_dtype);
+  if (!is_turbo(side)) return json;
+  json["bits"] = code_bits(side);
+  json["layout"] = format::kLayoutName;
+  json["parts"] = Json::array();
+  for (const codec::PartSpec& part : side.parts) json["parts"].push_back(part_json(part));
+  json["centring"] = name_of(format::kCentringNames, side.centring);
+  json["sink_tokens"] = side.n_sinks;
+  return json;
+}
+
+Json arrays_json(const std::vector<format::ArrayInfo>& arrays) {
+  Json json = Json::array();
+  for (const format::ArrayInfo& array : arrays) {
+    json.push_back(
+        {{"name", array.name}, {"dtype", dtype_name(array.dtype)}, {"shape", array.shape}});
+  }
+  return json;
+}
+
+Json layer_json(const LayerGroup& group) {
+  const format::LayerInfo& layer = *group.layer;
+  Json json;
+  json["first"] = group.first;
+  json["last"] = group.last;
+  json["cache_type_id"] = layer.cache_type_id;
+  if (layer.shape.n_kv_heads > 0) {
+    json["n_kv_heads"] = layer.shape.n_kv_heads;
+    json["head_dim"] = layer.shape.head_dim;
+  }
+  if (layer.window > 0) {
+    json["window"] = layer.window;
+    json["keep"] = layer.keep;
+  }
+  if (has_sides(layer)) {
+    json["k"] = side_json(layer.k);
+    json["v"] = side_json(layer.v);
+    return json;
+  }
+  json["arrays"] = arrays_json(layer.arrays);
+  return json;
+}
+
+}  // namespace
+
+Json layers_json(const std::vector<format::LayerInfo>& layers) {
+  Json json = Json::array();
+  for (const LayerGroup& group : group_layers(layers)) json.push_back(layer_json(group));
+  return json;
+}
+
+namespace {
+
+Json bytes_json(const format::CacheFileInfo& info) {
+  const PartBytes parts = bytes_by_part(info);
+  Json json;
+  json["file"] = info.file_bytes;
+  json["keys"] = {{"packed", parts.key_packed}, {"dense", parts.key_dense}};
+  json["values"] = {{"packed", parts.value_packed}, {"dense", parts.value_dense}};
+  json["arrays"] = parts.arrays;
+  json["manifest"] = parts.manifest;
+  json["dead"] = parts.dead;
+  json["header_and_padding"] = parts.header_and_padding;
+  json["behind_the_end"] = info.trailing_bytes;
+  return json;
+}
+
+// How many sections are compressed in which way.
+Json compression_json(const format::CacheFileInfo& info) {
+  Json json;
+  for (const auto kind : kCompressions) {
+    json[compression_word(kind)] = compressed_count(info, kind);
+  }
+  return json;
+}
+
+Json section_json(const format::SectionInfo& section) {
+  Json json;
+  json["layer"] = section.layer;
+  json["side"] = side_word(section.side);
+  json["block"] = section.block;
+  json["packed"] = section.packed;
+  json["compression"] = compression_word(section.compression);
+  json["file_offset"] = section.file_offset;
+  json["stored_bytes"] = section.stored_bytes;
+  json["raw_bytes"] = section.raw_bytes;
+  json["xxh3_128"] = to_hex(section.checksum);
+  json["raw_sha256"] = to_hex(section.raw_sha256);
+  return json;
+}
+
+// What version 1 says of the file.
+void add_v1(const V1Summary& file, bool show_values, Json& json) {
+  json["version"] = 1;
+  json["class_paths"] = file.class_paths;
+  json["metadata"] = Json::array();
+  for (const auto& [key, value] : file.metadata) {
+    Json fact = {{"key", key}};
+    if (show_values) fact["value"] = value;  // the tokens can be among them
+    json["metadata"].push_back(std::move(fact));
+  }
+  json["notes"] = file.notes;
+}
+
+void add_v2(const format::CacheFileInfo& info, Json& json) {
+  json["version"] = info.version;
+  json["generation"] = info.generation;
+  json["required_features"] = info.required_features;
+  json["optional_features"] = info.optional_features;
+  json["writer"] = info.writer;
+  json["content_name"] = to_hex(info.content_name);
+  json["damage"] = info.damage;
+}
+
+void add_cache(const format::Manifest& info, std::uint64_t file_bytes, Json& json) {
+  const std::uint64_t n_values = value_count(info, info.n_tokens());
+  const std::optional<double> bits = bits_per_value(file_bytes, n_values);
+  json["identity"] =
+      is_of_known_origin(info.identity) ? identity_json(info.identity) : Json(nullptr);
+  json["n_tokens"] = info.tokens.size();
+  json["token_hashes"] = info.hidden_tokens ? Json(info.hidden_tokens->size()) : Json(nullptr);
+  json["n_layers"] = info.layers.size();
+  json["layers"] = layers_json(info.layers);
+  json["n_values"] = n_values;
+  json["bits_per_value"] = bits ? Json(*bits) : Json(nullptr);
+}
+
+Json sections_json(const std::vector<format::SectionInfo>& sections) {
+  Json json = Json::array();
+  for (const format::SectionInfo& section : sections) json.push_back(section_json(section));
+  return json;
+}
+
+}  // namespace
+
+Json info_json(const InfoView& view) {
+  const format::CacheFileInfo& info = view.info;
+  Json json;
+  json["schema"] = 1;
+  json["file"] = view.input.name;
+  if (view.input.v1) {
+    add_v1(*view.input.v1, view.show_prompt, json);
+    add_cache(info, view.input.file_bytes, json);
+    json["bytes"] = {{"file", view.input.file_bytes}};
+  } else {
+    add_v2(info, json);
+    add_cache(info, info.file_bytes, json);
+    json["bytes"] = bytes_json(info);
+    json["n_sections"] = info.sections.size();
+    json["compression"] = compression_json(info);
+    if (view.sections) json["sections"] = sections_json(info.sections);
+  }
+  if (view.text) json["text"] = *view.text;
+  if (view.show_prompt && !view.text) json["token_ids"] = info.tokens;
+  return json;
+}
+
+Json info_json(const ForeignView& view) {
+  Json json;
+  json["schema"] = 1;
+  json["file"] = view.name;
+  json["version"] = nullptr;  // not one of ours
+  json["kind"] = view.kind;
+  json["facts"] = Json::array();
+  for (const auto& [label, value] : view.facts) {
+    json["facts"].push_back({{"key", label}, {"value", value}});
+  }
+  if (view.manifest != nullptr) add_cache(*view.manifest, view.file_bytes, json);
+  json["bytes"] = {{"file", view.file_bytes}};
+  json["notes"] = view.notes;
+  json["losses"] = view.losses;
+  return json;
+}
+
+}  // namespace tqcache::cli

@@ -1,0 +1,210 @@
+#include "report/info_text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "report/codec_text.h"
+#include "report/file_stats.h"
+#include "cli/terminal.h"
+#include "cli/text.h"
+#include "tqcache/base/dtype.h"
+#include "tqcache/format/type_names.h"
+
+namespace tqcache::cli {
+namespace {
+
+// Every text from a file is shown without control characters.
+std::string line(std::string_view label, std::string_view value) {
+  return fmt::format("{:<16}{}\n", label, printable(value));
+}
+
+std::string head_text(const format::CacheFileInfo& info) {
+  return line("format", fmt::format("version {}, generation {}", info.version, info.generation)) +
+         line("written by", info.writer) + line("content", "sha256 " + to_hex(info.content_name));
+}
+
+std::string range_text(std::size_t first, std::size_t last) {
+  return first == last ? std::to_string(first) : fmt::format("{}-{}", first, last);
+}
+
+// What was said of the whole cache: with the values only if the prompt may be shown, which can be
+// among them.
+std::string metadata_text(const V1Summary& file, bool show_values) {
+  std::string keys;
+  std::string text;
+  for (const auto& [key, value] : file.metadata) {
+    keys += (keys.empty() ? "" : ", ") + key;
+    text += line("fact", key + " = " + value);
+  }
+  if (show_values) return text;
+  return keys.empty() ? "" : line("facts", keys);
+}
+
+std::string v1_text(const V1Summary& file, bool show_values) {
+  std::string text = line("format", "version 1, deprecated") + metadata_text(file, show_values);
+  const std::vector<std::string>& paths = file.class_paths;
+  for (std::size_t first = 0; first < paths.size();) {
+    std::size_t last = first;
+    while (last + 1 < paths.size() && paths[last + 1] == paths[first]) ++last;
+    text += line("class " + range_text(first, last), paths[first]);
+    first = last + 1;
+  }
+  return text;
+}
+
+std::string rope_text(const cache::Rope& rope) {
+  return fmt::format("{}, {} components, base {}{}", rope_word(rope.style), rope.n_dims, rope.base,
+                     rope.factors.empty() ? "" : ", scaled");
+}
+
+std::string identity_text(const cache::Identity& identity) {
+  if (!is_of_known_origin(identity)) return line("model", "not told");
+  const std::string adapter =
+      identity.adapter_fingerprint ? "sha256 " + to_hex(*identity.adapter_fingerprint) : "none";
+  return line("model", fmt::format("{} ({})", identity.model_name, identity.architecture)) +
+         line("weights", "sha256 " + to_hex(identity.weights_fingerprint)) +
+         line("tokenizer", "sha256 " + to_hex(identity.tokenizer_fingerprint)) +
+         line("adapter", adapter) + line("rope", rope_text(identity.rope)) +
+         line("values from", identity.source_format);
+}
+
+std::string side_text(const format::SideInfo& side) {
+  const std::string_view dtype = dtype_name(side.dense_dtype);
+  if (!is_turbo(side)) return fmt::format("dense {}", dtype);
+  return fmt::format("{} (tail {})", codec_text(side), dtype);
+}
+
+std::string array_text(const format::ArrayInfo& array) {
+  return fmt::format("{} {} [{}]", array.name, dtype_name(array.dtype),
+                     fmt::join(array.shape, ", "));
+}
+
+std::string state_text(const format::LayerInfo& layer) {
+  const std::string heads =
+      fmt::format("{} kv heads of {}", layer.shape.n_kv_heads, layer.shape.head_dim);
+  if (has_sides(layer)) {
+    const std::string kind = is_attention(layer)
+                                 ? "attention"
+                                 : fmt::format("rotating, window of {} tokens", layer.window);
+    return fmt::format("{}, {}: k {}, v {}", kind, heads, side_text(layer.k), side_text(layer.v));
+  }
+  std::vector<std::string> arrays;
+  for (const format::ArrayInfo& array : layer.arrays) arrays.push_back(array_text(array));
+  const std::string all = fmt::format("{}", fmt::join(arrays, ", "));
+  if (!is_rotating(layer)) return "arrays: " + all;
+  return fmt::format("rotating, window of {} tokens ({} kept for good), {}: {}", layer.window,
+                     layer.keep, heads, all);
+}
+
+std::string layer_text(const LayerGroup& group) {
+  const auto first = static_cast<std::size_t>(group.first);
+  const auto last = static_cast<std::size_t>(group.last);
+  return line("layers " + range_text(first, last), state_text(*group.layer));
+}
+
+std::string tokens_text(const format::Manifest& info) {
+  const std::string count = grouped(info.tokens.size());
+  if (!info.hidden_tokens) return line("tokens", count);
+  if (info.hidden_tokens->empty()) return line("tokens", count + ", nobody knows which");
+  const std::size_t n_hashes = info.hidden_tokens->size();
+  return line("tokens", fmt::format("{}, hidden behind {} hash{}", count, n_hashes,
+                                    n_hashes == 1 ? "" : "es"));
+}
+
+std::string part_text(std::string_view label, std::uint64_t bytes) {
+  return bytes == 0 ? "" : fmt::format("  {:<14}{:>15}\n", label, grouped(bytes));
+}
+
+std::string bytes_text(const format::CacheFileInfo& info) {
+  const PartBytes parts = bytes_by_part(info);
+  return "bytes\n" + part_text("keys packed", parts.key_packed) +
+         part_text("keys dense", parts.key_dense) + part_text("values packed", parts.value_packed) +
+         part_text("values dense", parts.value_dense) + part_text("arrays", parts.arrays) +
+         part_text("manifest", parts.manifest) + part_text("dead", parts.dead) +
+         part_text("padding", parts.header_and_padding) + part_text("whole file", info.file_bytes) +
+         part_text("behind it", info.trailing_bytes);
+}
+
+// "320 zstd, 16 none"
+std::string compression_text(const format::CacheFileInfo& info) {
+  std::vector<std::string> parts;
+  for (const auto kind : kCompressions) {
+    const auto n = compressed_count(info, kind);
+    if (n > 0) parts.push_back(fmt::format("{} {}", n, compression_word(kind)));
+  }
+  return parts.empty() ? "" : line("compression", fmt::format("{}", fmt::join(parts, ", ")));
+}
+
+std::string checksums_text(const format::CacheFileInfo& info) {
+  return line("checksums", fmt::format("{} sections, XXH3-128 and SHA-256 each (--sections)",
+                                       info.sections.size()));
+}
+
+std::string section_text(const format::SectionInfo& section) {
+  return fmt::format("  {:>5} {:<5} {:>5} {:<6} {:<6} {:>13} {:>11} {:>11} {}\n", section.layer,
+                     side_word(section.side), section.block, section.packed ? "packed" : "dense",
+                     compression_word(section.compression), section.file_offset,
+                     section.stored_bytes, section.raw_bytes, to_hex(section.checksum));
+}
+
+std::string sections_text(const format::CacheFileInfo& info) {
+  std::string text =
+      fmt::format("  {:>5} {:<5} {:>5} {:<6} {:<6} {:>13} {:>11} {:>11} {}\n", "layer", "side",
+                  "block", "kind", "comp", "offset", "stored", "raw", "xxh3-128");
+  for (const format::SectionInfo& section : info.sections) text += section_text(section);
+  return text;
+}
+
+std::string prompt_text(const InfoView& view) {
+  if (view.text) return fmt::format("text\n{}\n", printable_lines(*view.text));
+  return fmt::format("token ids\n{}\n", fmt::join(view.info.tokens, ","));
+}
+
+}  // namespace
+
+std::string layers_text(const std::vector<format::LayerInfo>& layers) {
+  std::string text;
+  for (const LayerGroup& group : group_layers(layers)) text += layer_text(group);
+  return text;
+}
+
+std::string info_text(const InfoView& view) {
+  const format::CacheFileInfo& info = view.info;
+  const std::optional<V1Summary>& v1 = view.input.v1;
+  std::string text = line("file", view.input.name) +
+                     (v1 ? v1_text(*v1, view.show_prompt) : head_text(info)) +
+                     identity_text(info.identity) + tokens_text(info);
+  text += layers_text(info.layers);
+  const std::uint64_t n_values = value_count(info, info.n_tokens());
+  const std::uint64_t file_bytes = v1 ? view.input.file_bytes : info.file_bytes;
+  if (const auto bits = bits_per_value(file_bytes, n_values)) {
+    text += line("bits a value", fmt::format("{:.3f}, everything in the file counted", *bits));
+  }
+  if (v1) {
+    text += line("bytes", grouped(file_bytes));
+  } else {
+    text += bytes_text(info) + compression_text(info) + checksums_text(info);
+    if (view.sections) text += sections_text(info);
+  }
+  if (view.show_prompt) text += prompt_text(view);
+  return text;
+}
+
+std::string info_text(const ForeignView& view) {
+  std::string text = line("file", view.name) + line("format", view.kind);
+  for (const auto& [label, value] : view.facts) text += line(label, value);
+  text += line("bytes", grouped(view.file_bytes));
+  if (const format::Manifest* cache = view.manifest) {
+    text += tokens_text(*cache);
+    text += layers_text(cache->layers);
+    const std::uint64_t n_values = value_count(*cache, cache->n_tokens());
+    if (const auto bits = bits_per_value(view.file_bytes, n_values)) {
+      text += line("bits a value", fmt::format("{:.3f}, everything in the file counted", *bits));
+    }
+  }
+  for (const std::string& each : view.notes) text += line("note", each);
+  for (const std::string& each : view.losses) text += line("lost in convert", each);
+  return text;
+}
+
+}  // namespace tqcache::cli

@@ -1,0 +1,35 @@
+#pragma once
+// tools/report/speed_fields.h: what generate and bench say alike of how fast a model ran and on what.
+
+#include <cstdint>
+
+#include "cli/console.h"
+#include "tqcache/cache/side.h"
+#include "tqcache/model/loading/model.h"
+#include "tqcache/model/attention/scorer_route.h"
+
+namespace tqcache::cli {
+
+struct SpeedFields {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t cached_tokens = 0;      // that were there before the prompt
+  std::int64_t generation_tokens = 0;  // written
+  std::int64_t timed_tokens = 0;       // of these: each took a decode step
+  double prompt_seconds = 0;
+  double generation_seconds = 0;
+  cache::ByteCount cache_bytes;
+  std::uint64_t working_set_bytes = 0;
+  model::ScorerRoute route;
+};
+
+// Adds them under the names that docs and scripts know, with this process's peak of memory.
+void add_speed_fields(const SpeedFields& fields, Json& json);
+
+// Null where there is nothing to divide.
+Json rate(std::int64_t n_tokens, double seconds);
+
+// Bytes of memory that decoding works on: weights, cache, scratch.
+std::uint64_t working_set_bytes(const model::Model& model, const cache::ByteCount& cache,
+                                std::uint64_t scratch_bytes);
+
+}  // namespace tqcache::cli

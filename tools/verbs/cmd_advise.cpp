@@ -1,0 +1,252 @@
+// tools/verbs/cmd_advise.cpp: which configuration is good enough for a model and its texts, or the best
+// that fits?
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "cli/cli.h"
+#include "cli/eval_output.h"
+#include "cli/progress.h"
+#include "cli/prompt.h"
+#include "cli/text.h"
+#include "tqcache/eval/advise.h"
+#include "tqcache/model/loading/model.h"
+
+namespace tqcache::cli {
+namespace {
+
+constexpr const char* kExamples =
+    R"(The sample should be text as the caches will hold it. The model reads some windows
+of it, once with a dense cache and once for each configuration that is tried, from
+2 bits for keys and values to 8; --max-kld asks for the smallest one whose
+predictions stay that close to the dense ones (mean KL divergence, in nats), and
+--max-bytes for the best one whose keys and values fit when the cache holds so many
+tokens. If nothing will do, the exit code is 1. docs/quality.md tells what to
+expect, and docs/eval.md how it is measured.
+
+Examples:
+  tqcache advise -m model.gguf --file sample.txt
+  tqcache advise -m model.gguf --file sample.txt --max-kld 0.01
+  tqcache advise -m model.gguf --file sample.txt --max-bytes 2000000000 --tokens 32768
+  tqcache advise -m model.gguf --file sample.txt --windows 8 --html advice.html
+)";
+
+struct AdviseFlags {
+  std::string model;
+  std::string file;
+  double max_kld = 0.05;
+  std::optional<std::uint64_t> max_bytes;
+  std::optional<std::int64_t> n_tokens;
+  eval::PredictionOptions options{.max_windows = 2};
+  EvalOutput output;
+};
+
+// A model and a sample, and what is asked of them.
+struct Question {
+  const AdviseFlags& flags;
+  std::unique_ptr<model::Model> model;
+  std::vector<std::int32_t> ids;
+  std::int64_t n_tokens = 0;  // that a cache shall hold
+
+  Result<eval::CacheBytes> bytes_of(const cache::Configuration& way, std::int64_t n) const {
+    return eval::cache_bytes(model->config, model->identity, way, n);
+  }
+};
+
+// An answer, and what the caches of its configurations take.
+struct Answer {
+  eval::Advice advice;
+  std::vector<std::vector<eval::CacheBytes>> sizes;  // [ways][lengths]
+};
+
+Outcome<Question> ask(const AdviseFlags& flags) {
+  Question question{flags, nullptr, {}, 0};
+  TQC_TRY_ASSIGN(question.model, in_file(flags.model, model::load_model(flags.model)));
+  // Special tokens that are spelled out in a text are text.
+  TQC_TRY_ASSIGN(question.ids, read_prompt({{}, flags.file, {}, true}, question.model->tokenizer));
+  question.n_tokens = flags.n_tokens.value_or(question.model->config.context_length);
+  return question;
+}
+
+// Rungs, from the first on, whose caches are small enough.
+Result<std::size_t> count_fitting(const Question& question, std::span<const eval::Rung> ladder,
+                                  std::uint64_t max_bytes) {
+  for (std::size_t rung = 0; rung < ladder.size(); ++rung) {
+    TQC_TRY_ASSIGN(const auto size, question.bytes_of(ladder[rung].front(), question.n_tokens));
+    if (size.bytes > max_bytes) return rung;
+  }
+  return ladder.size();
+}
+
+// Absent: no rung is small enough, and nothing was measured.
+Outcome<std::optional<eval::Advice>> search(const Console& console, const Question& question) {
+  const AdviseFlags& flags = question.flags;
+  const std::vector<eval::Rung> ladder = eval::advice_ladder();
+  ProgressBar bar(console, "advise", Unit::kTokens);
+  const auto measure = [&](std::span<const cache::Configuration> configurations) {
+    return eval::measure_predictions(*question.model, question.ids, configurations, flags.options,
+                                     bar.callback());
+  };
+  if (!flags.max_bytes) {
+    TQC_TRY_ASSIGN(eval::Advice found, eval::advise_by_divergence(ladder, flags.max_kld, measure));
+    return std::optional(std::move(found));
+  }
+  TQC_TRY_ASSIGN(const std::size_t n_fitting, count_fitting(question, ladder, *flags.max_bytes));
+  if (n_fitting == 0) return std::optional<eval::Advice>();
+  TQC_TRY_ASSIGN(eval::Advice found, eval::advise_by_size(ladder, n_fitting, measure));
+  return std::optional(std::move(found));
+}
+
+Result<std::vector<std::vector<eval::CacheBytes>>> sizes_of(const Question& question,
+                                                            const eval::Advice& advice) {
+  std::vector<std::int64_t> lengths = {4096, 32768};
+  if (std::ranges::find(lengths, question.n_tokens) == lengths.end()) {
+    lengths.push_back(question.n_tokens);
+  }
+  std::ranges::sort(lengths);
+  std::vector<std::vector<eval::CacheBytes>> sizes;
+  for (const eval::PredictionCost& way : advice.costs.ways) {
+    std::vector<eval::CacheBytes>& row = sizes.emplace_back();
+    for (const std::int64_t n : lengths) {
+      TQC_TRY_ASSIGN(row.emplace_back(), question.bytes_of(way.configuration, n));
+    }
+  }
+  return sizes;
+}
+
+std::string convert_command(const eval::Advice& advice) {
+  return fmt::format("tqcache convert IN OUT --config {}",
+                     advice.costs.ways[*advice.choice].configuration.name);
+}
+
+std::string goal_text(const Question& question) {
+  const AdviseFlags& flags = question.flags;
+  if (!flags.max_bytes) return fmt::format("mean KL divergence of at most {} nats", flags.max_kld);
+  return fmt::format("keys and values of {} tokens in {} bytes",
+                     grouped(static_cast<std::uint64_t>(question.n_tokens)),
+                     grouped(*flags.max_bytes));
+}
+
+Json way_json(const eval::PredictionCost& way, std::span<const eval::CacheBytes> sizes) {
+  Json json;
+  json["configuration"] = way.configuration.name;
+  json["bits_per_packed_value"] = way.size.bits_per_packed_value;
+  json["kld_mean"] = way.kld_mean;
+  json["kld_p99"] = way.kld_p99;
+  json["top1"] = way.top1;
+  json["perplexity"] = way.perplexity;
+  json["sizes"] = Json::array();
+  for (const eval::CacheBytes& size : sizes) {
+    json["sizes"].push_back(
+        {{"n_tokens", size.n_tokens}, {"bytes", size.bytes}, {"dense_bytes", size.dense_bytes}});
+  }
+  return json;
+}
+
+Json answer_json(const Question& question, const Answer& answer) {
+  const AdviseFlags& flags = question.flags;
+  const eval::Advice& advice = answer.advice;
+  Json json;
+  json["schema"] = 1;
+  json["model"] = flags.model;
+  json["file"] = flags.file;
+  json["max_kld"] = flags.max_bytes ? Json(nullptr) : Json(flags.max_kld);
+  json["max_bytes"] = flags.max_bytes ? Json(*flags.max_bytes) : Json(nullptr);
+  json["tokens"] = question.n_tokens;
+  json["window"] = advice.costs.window;
+  json["windows"] = advice.costs.n_windows;
+  json["dense_perplexity"] =
+      advice.costs.n_windows == 0 ? Json(nullptr) : Json(advice.costs.dense_perplexity);
+  json["configurations"] = Json::array();
+  for (std::size_t i = 0; i < answer.sizes.size(); ++i) {
+    json["configurations"].push_back(way_json(advice.costs.ways[i], answer.sizes[i]));
+  }
+  json["choice"] = nullptr;
+  json["command"] = nullptr;
+  if (advice.choice) {
+    json["choice"] = advice.costs.ways[*advice.choice].configuration.name;
+    json["command"] = convert_command(advice);
+  }
+  return json;
+}
+
+Outcome<Done> give(const Console& console, const Question& question, const Answer& answer) {
+  const AdviseFlags& flags = question.flags;
+  eval::Report report = eval::advice_report(answer.advice, answer.sizes);
+  report.facts.insert(
+      report.facts.begin(),
+      {{"model", flags.model}, {"text", flags.file}, {"asked for", goal_text(question)}});
+  if (answer.advice.choice) report.facts.emplace_back("command", convert_command(answer.advice));
+  report.facts.emplace_back("program", "tqcache " TQCACHE_VERSION);
+  return give_report(console, flags.output, report, answer_json(question, answer));
+}
+
+// The smallest rung is too large, which shows before anything is measured.
+Outcome<ExitCode> tell_too_large(const Console& console, const Question& question) {
+  const cache::Configuration smallest = eval::advice_ladder().front().front();
+  TQC_TRY_ASSIGN(const auto size, question.bytes_of(smallest, question.n_tokens));
+  if (console.json) TQC_TRY(print_json(answer_json(question, {})));
+  complain({},
+           fmt::format("nothing fits: {} tokens take {} bytes in the smallest configuration, {}",
+                       grouped(static_cast<std::uint64_t>(question.n_tokens)), grouped(size.bytes),
+                       smallest.name));
+  return ExitCode::kFailed;
+}
+
+Outcome<ExitCode> run(const Console& console, const AdviseFlags& flags) {
+  TQC_TRY(check_eval_output(flags.output));
+  TQC_TRY_ASSIGN(const Question question, ask(flags));
+  TQC_TRY_ASSIGN(std::optional<eval::Advice> found, search(console, question));
+  if (!found) return tell_too_large(console, question);
+  Answer answer{std::move(*found), {}};
+  TQC_TRY_ASSIGN(answer.sizes, sizes_of(question, answer.advice));
+  TQC_TRY(give(console, question, answer));
+  if (answer.advice.choice) return ExitCode::kDone;
+  const eval::PredictionCost& largest = answer.advice.costs.ways.back();
+  complain({}, fmt::format("nothing is good enough: {} has a mean KL divergence of {:.3g}, {} is "
+                           "asked for",
+                           largest.configuration.name, largest.kld_mean, flags.max_kld));
+  return ExitCode::kFailed;
+}
+
+}  // namespace
+
+Action define_advise(CLI::App& app) {
+  const auto flags = std::make_shared<AdviseFlags>();
+  add_model_flag(app, flags->model, true);
+  app.add_option("--file", flags->file, "A sample of text, UTF-8; - is standard input")
+      ->type_name("FILE")
+      ->check(file_name())
+      ->required();
+  CLI::Option* const kld =
+      app.add_option("--max-kld", flags->max_kld,
+                     "The smallest one whose mean KL divergence is at most this")
+          ->type_name("NATS")
+          ->check(CLI::PositiveNumber.description(""))
+          ->capture_default_str();
+  app.add_option("--max-bytes", flags->max_bytes, "The best one whose keys and values fit in this")
+      ->type_name("N")
+      ->check(at_least(1))
+      ->excludes(kld);
+  app.add_option("--tokens", flags->n_tokens,
+                 "Tokens that a cache shall hold; the model's context unless told")
+      ->type_name("N")
+      ->check(CLI::Range(std::int64_t{1}, cache::kMaxTokens).description(""));
+  app.add_option("--window", flags->options.window, "Tokens that the model reads from nothing")
+      ->type_name("N")
+      ->check(at_least(1))
+      ->capture_default_str();
+  app.add_option("--windows", flags->options.max_windows, "Windows of the sample, from the first")
+      ->type_name("N")
+      ->check(at_least(1))
+      ->capture_default_str();
+  add_threads_flag(app, flags->options.n_threads);
+  add_eval_output_flags(app, flags->output);
+  app.footer(kExamples);
+  return [flags](const Console& console) { return run(console, *flags); };
+}
+
+}  // namespace tqcache::cli

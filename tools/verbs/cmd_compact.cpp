@@ -1,0 +1,110 @@
+// tools/verbs/cmd_compact.cpp: drops from cache files what later saves took the place of.
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "cli/cli.h"
+#include "cli/interrupt.h"
+#include "migrations/v1_file.h"
+#include "cli/progress.h"
+#include "cli/tally.h"
+#include "cli/text.h"
+#include "tqcache/format/append.h"
+#include "cli/v1_input.h"
+
+namespace tqcache::cli {
+namespace {
+
+constexpr const char* kExamples =
+    R"(A file that grows, by generate --append or by chat --save on its own --cache,
+keeps dead bytes: what the new state took the place of. tqcache info tells how
+many. The file is written anew without them, and takes the place of the old one
+when it is whole on disk; its content stays the same. What an interrupted save
+left behind is dropped as well.
+
+A bad file is told and the rest goes on. The exit code is 3 when some files
+failed, and the first failure's own when all did.
+
+Examples:
+  tqcache compact talk.tqkv
+  tqcache compact *.tqkv --json
+)";
+
+struct CompactFlags {
+  std::vector<std::string> files;
+  unsigned n_threads = 0;
+  int level = 1;
+};
+
+Outcome<format::CompactReport> compact(const Console& console, const CompactFlags& flags,
+                                       const std::string& path) {
+  {
+    TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, in_file(path, open_file(path)));
+    if (migrations::looks_like_v1(*source)) return Failure{v1_is_read_only(), path, false};
+  }
+  format::WriteOptions options;
+  options.zstd_level = flags.level;
+  options.n_threads = flags.n_threads;
+  ProgressBar bar(console, "compacting", Unit::kBytes);
+  return in_file(path, format::compact_file(path, options, bar.callback()));
+}
+
+void tell(const Console& console, const std::string& path, const format::CompactReport& report) {
+  if (!report.rewritten) return note(console, fmt::format("{}: nothing to drop", path));
+  note(console, fmt::format("{}: {} -> {} bytes", path, grouped(report.bytes_before),
+                            grouped(report.bytes_after)));
+}
+
+Json file_json(const std::string& path, const Outcome<format::CompactReport>& outcome) {
+  Json json;
+  json["file"] = path;
+  json["status"] = !outcome ? "failed" : outcome->rewritten ? "compacted" : "compact";
+  if (outcome) {
+    json["bytes_before"] = outcome->bytes_before;
+    json["bytes_after"] = outcome->bytes_after;
+  }
+  json["error"] = outcome ? Json(nullptr) : failure_json(outcome.error());
+  return json;
+}
+
+Outcome<ExitCode> run(const Console& console, const CompactFlags& flags) {
+  Tally tally(console.json);
+  Json files = Json::array();
+  for (const std::string& path : flags.files) {
+    if (interrupted()) {
+      tally.failed(interrupted_error());
+      break;
+    }
+    const Outcome<format::CompactReport> outcome = compact(console, flags, path);
+    files.push_back(file_json(path, outcome));
+    if (outcome) {
+      tell(console, path, *outcome);
+      tally.done();
+    } else {
+      tally.failed(outcome.error());
+    }
+  }
+  if (console.json) TQC_TRY(print_json({{"schema", 1}, {"files", files}}));
+  return tally.exit_code();
+}
+
+}  // namespace
+
+Action define_compact(CLI::App& app) {
+  const auto flags = std::make_shared<CompactFlags>();
+  app.add_option("file", flags->files, "Cache files")
+      ->type_name("")
+      ->check(file_name())
+      ->required();
+  app.add_option("--level", flags->level,
+                 "Level of zstd, 1 to 19, for sections that were compressed")
+      ->type_name("N")
+      ->check(CLI::Range(1, 19).description(""))
+      ->capture_default_str();
+  add_threads_flag(app, flags->n_threads);
+  app.footer(kExamples);
+  return [flags](const Console& console) { return run(console, *flags); };
+}
+
+}  // namespace tqcache::cli

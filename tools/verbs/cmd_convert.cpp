@@ -1,0 +1,477 @@
+// tools/verbs/cmd_convert.cpp: packs the dense sides of a cache into turbo form, and carries caches from
+// one program to another.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cli/cache_io.h"
+#include "cli/cli.h"
+#include "cli/codec_flags.h"
+#include "cli/export_target.h"
+#include "report/file_stats.h"
+#include "cli/foreign_input.h"
+#include "migrations/migrate_file.h"
+#include "cli/model_facts.h"
+#include "cli/progress.h"
+#include "cli/text.h"
+#include "cli/tier.h"
+#include "tqcache/cache/configuration.h"
+#include "tqcache/cache/convert.h"
+#include "tqcache/format/convert_file.h"
+#include "tqcache/format/load_sections.h"
+#include "tqcache/format/section_reader.h"
+
+namespace tqcache::cli {
+namespace {
+
+constexpr const char* kNotes =
+    R"(Only full blocks of 256 tokens are packed; the tokens after them stay dense
+until their block is full, so a conversation can go on without packing twice.
+The work goes block by block: memory does not grow with the cache.
+
+What IN is shows its content: a .tqkv file, or a cache of mlx-lm, llama.cpp,
+transformers (tools/tqcache_hf.py), NumPy or TurboMLX. Such files do not say whose
+they are: --model does, and computes some tokens again (--probe) to see that it is
+so, exit code 22 if not. --ids gives the token ids where the file has none; a cache
+without them cannot be gone on from. docs/interop.md tells what gets lost. Codes of TurboMLX are
+kept, but for sides that flags want dense (--bits 16).
+
+)";
+
+constexpr const char* kExamples =
+    R"(Examples:
+  tqcache convert book.kv book.tqkv
+  tqcache convert book.kv book.tqkv --preset k8v4
+  tqcache convert book.kv book.tqkv --quality high     or balanced, small
+  tqcache convert book.kv book.tqkv --key-bits 4 --value-bits 3
+  tqcache convert book.kv book.tqkv --key-bits 16      keys stay dense
+  tqcache convert book.kv book.tqkv --boundary-layers 2 --sink-tokens 4
+  tqcache convert book.kv book.tqkv --mode mixed --outlier-channels 32
+  tqcache convert book.kv book.tqkv --tier lossless
+  tqcache convert book.kv book.tqkv --tier archive --bits 2.8
+  tqcache convert book.kv book.tqkv --tier archive --profile m.tqprofile --target-kld 0.05
+  tqcache convert book.kv chapter.tqkv --tokens 4096
+  tqcache convert - - < book.kv > book.tqkv
+  tqcache convert mlx.safetensors book.tqkv -m hf-folder --ids book.json
+  tqcache convert slot.bin book.tqkv -m model.gguf --bits 16
+  tqcache convert book.tqkv book.safetensors --to mlx-lm
+  tqcache convert book.tqkv book.ggsn --to llama-session -m model.gguf
+)";
+
+std::string footer() {
+  std::string text = std::string(kNotes) + "Presets:\n";
+  for (const std::string_view name : cache::preset_names()) {
+    text += fmt::format("  {:<9} {}\n", name, cache::preset_description(name));
+  }
+  return text + "\n" + kExamples;
+}
+
+struct ConvertFlags {
+  std::string input;
+  std::string output;
+  TierFlags tier;
+  CodecFlags codec;
+  CompressionFlags compression;
+  ForeignFlags foreign;
+  ExportFlags target;
+  std::optional<std::int64_t> first_tokens;
+  bool no_tokens = false;
+  unsigned n_threads = 0;
+  bool force = false;
+  // Those that say how a .tqkv file is made, and those that say how another one is.
+  std::vector<const CLI::Option*> of_own;
+  std::vector<const CLI::Option*> of_codec;  // among them, those that say how sides are packed
+  std::vector<const CLI::Option*> of_foreign;
+};
+
+struct Sizes {
+  std::uint64_t before = 0;  // bytes of the input file
+  std::uint64_t after = 0;
+  std::int64_t n_tokens = 0;   // that were converted
+  std::uint64_t n_values = 0;  // their keys and values
+
+  double ratio() const {
+    return after == 0 ? 0 : static_cast<double>(before) / static_cast<double>(after);
+  }
+};
+
+// What is done, once the flags are understood.
+struct Job {
+  const ConvertFlags& flags;
+  Target target = Target::kTqkv;
+  cache::ConvertOptions options;
+  format::WriteOptions write;
+  ModelFacts model;
+  std::optional<Archive> archive;      // what its file shall come to
+  std::optional<double> expected_kld;  // of it, where a profile says so
+
+  bool to_stdout() const { return flags.output == "-"; }
+  Overwrite overwrite() const { return flags.force ? Overwrite::kAllow : Overwrite::kRefuse; }
+};
+
+// What has to be said of the result, beside its size.
+struct Remarks {
+  std::string from;  // what the input was
+  std::vector<std::string> notes;
+  std::vector<std::string> losses;
+};
+
+Json archive_json(const Job& job) {
+  Json json;
+  json["configuration"] = cache::configuration_text(job.options);
+  json["expected_kld"] = job.expected_kld ? Json(*job.expected_kld) : Json(nullptr);
+  return json;
+}
+
+Outcome<Done> tell(const Console& console, const Job& job, const Sizes& sizes,
+                   const Remarks& remarks) {
+  const ConvertFlags& flags = job.flags;
+  const std::optional<double> bits = bits_per_value(sizes.after, sizes.n_values);
+  // Sizes of a whole and of a part are not to be compared.
+  const std::string change =
+      flags.first_tokens
+          ? fmt::format("the first {} tokens, {} bytes", sizes.n_tokens, grouped(sizes.after))
+          : fmt::format("{} -> {} bytes, {:.2f} times smaller", grouped(sizes.before),
+                        grouped(sizes.after), sizes.ratio());
+  const std::string output = display_name(flags.output, "standard output");
+  note(console, fmt::format("{}: {}{}", output, change,
+                            bits ? fmt::format(", {:.3f} bits a value", *bits) : ""));
+  if (job.expected_kld) {
+    note(console, fmt::format("expected mean KL divergence: {:.3g} nats", *job.expected_kld));
+  }
+  for (const std::string& each : remarks.notes) note(console, fmt::format("note: {}", each));
+  for (const std::string& each : remarks.losses) note(console, fmt::format("lost: {}", each));
+  if (!console.json) return Done{};
+  Json object;
+  object["schema"] = 1;
+  object["file"] = flags.output;
+  object["from"] = remarks.from;
+  object["to"] = name_of(job.target);
+  object["n_tokens"] = sizes.n_tokens;
+  object["bytes_before"] = sizes.before;
+  object["bytes_after"] = sizes.after;
+  object["ratio"] = sizes.ratio();
+  object["bits_per_value"] = bits ? Json(*bits) : Json(nullptr);
+  if (job.archive) object["archive"] = archive_json(job);
+  object["notes"] = remarks.notes;
+  object["losses"] = remarks.losses;
+  return print_json(object);
+}
+
+// Says so when keys cannot be centred before RoPE, as was asked for.
+void tell_fallback(const Console& console, const format::Manifest& info,
+                   const cache::ConvertOptions& options) {
+  const cache::SidePlan& keys = options.keys;
+  if (options.keep_all || keys.dense || keys.center != cache::Centring::kPreRope) return;
+  for (const format::LayerInfo& layer : info.layers) {
+    const bool is_centred_window =
+        is_rotating(layer) && options.windows == cache::WindowForm::kTurboCentred;
+    if (!(is_attention(layer) || is_centred_window) || is_turbo(layer.k)) continue;
+    const auto got = cache::key_centring(keys.center, info.identity.rope, layer.shape.head_dim);
+    if (got == keys.center) continue;
+    note(console,
+         "the cache does not say how its model turns keys (RoPE): centring after RoPE instead");
+    return;
+  }
+}
+
+// Standard output takes nothing back, so the file has to be whole before the first byte goes there.
+Outcome<std::uint64_t> pack_to_stdout(const Console& console, const std::string& name,
+                                      cache::Cache cache, const Job& job) {
+  ProgressBar packing(console, "packing", Unit::kVectors);
+  TQC_TRY_ASSIGN(cache,
+                 in_file(name, cache::convert(std::move(cache), job.options, packing.callback())));
+  return save_cache(console, cache, "-", job.write);
+}
+
+// A source that remembers whether it could not be read: then the input is to blame for an error,
+// and otherwise the output.
+class WatchedSource : public ByteSource {
+ public:
+  explicit WatchedSource(std::shared_ptr<const ByteSource> source) : source_(std::move(source)) {}
+  std::uint64_t size() const override { return source_->size(); }
+  Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const override {
+    Result<void> read = source_->read_at(offset, out);
+    if (!read) failed_ = true;
+    return read;
+  }
+  // The file that is to blame for an error of the work from `input` to `output`.
+  const std::string& to_blame(const Error& error, const std::string& input,
+                              const std::string& output) const {
+    if (error.code == ErrorCode::kBusy) return output;  // another process is writing there
+    return error.code == ErrorCode::kIo && !failed_ ? output : input;
+  }
+
+ private:
+  std::shared_ptr<const ByteSource> source_;
+  mutable std::atomic<bool> failed_ = false;
+};
+
+bool has_dense_sides(const format::Manifest& manifest) {
+  return std::ranges::any_of(manifest.layers, [](const format::LayerInfo& layer) {
+    return is_attention(layer) && (!is_turbo(layer.k) || !is_turbo(layer.v));
+  });
+}
+
+// Finds the step of an archive, if one is to be made.
+Result<void> settle_archive(const Console& console, const format::SectionSource& source, Job& job) {
+  if (!job.archive || job.target != Target::kTqkv) return {};
+  ProgressBar bar(console, "measuring", Unit::kSides);
+  if (const auto& profile = job.archive->profile) {
+    const format::Manifest& manifest = source.manifest();
+    TQC_TRY(eval::check_profile(*profile, manifest.identity, std::ssize(manifest.layers)));
+    job.options.weights = profile->weights;
+  }
+  TQC_TRY_ASSIGN(job.options,
+                 format::choose_step(source, job.options, job.archive->target, bar.callback()));
+  if (const auto& profile = job.archive->profile; profile && has_dense_sides(source.manifest())) {
+    job.expected_kld = eval::divergence_of_step(*profile, double{job.options.keys.codec.step});
+  }
+  return {};
+}
+
+Outcome<std::uint64_t> written(const std::string& name, const Job& job,
+                               const WatchedSource& watched, Result<void> done) {
+  const std::string& output = job.flags.output;
+  const std::string& blamed = done ? output : watched.to_blame(done.error(), name, output);
+  TQC_TRY(in_file(blamed, std::move(done)));
+  return size_on_disk(output);
+}
+
+Result<void> write_other(const Console& console, const format::SectionSource& cache,
+                         const Job& job) {
+  ProgressBar bar(console, "converting", Unit::kBytes);
+  return write_target(job.target, cache, job.flags.output, job.flags.target,
+                      job.flags.foreign.rotation, job.model, job.overwrite(), bar.callback());
+}
+
+// --- from a file of our own
+
+Outcome<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput& input,
+                                         const Job& job) {
+  format::ReadOptions read;
+  read.n_threads = job.options.n_threads;
+  read.first_tokens = job.flags.first_tokens;
+  ProgressBar reading(console, "reading", Unit::kBytes);
+  TQC_TRY_ASSIGN(cache::Cache cache,
+                 in_file(input.name, format::read_cache(*input.source, read, reading.callback())));
+  return pack_to_stdout(console, input.name, std::move(cache), job);
+}
+
+Result<void> convert_to_file(const Console& console, const WatchedSource& source, const Job& job) {
+  if (job.target == Target::kTqkv) {
+    ProgressBar bar(console, "converting", Unit::kBytes);
+    return format::convert_file(source, job.flags.output, job.options, job.write, bar.callback(),
+                                job.flags.first_tokens);
+  }
+  TQC_TRY_ASSIGN(const auto reader, format::SectionReader::open(source, job.flags.first_tokens));
+  return write_other(console, reader, job);
+}
+
+Outcome<ExitCode> convert_own(const Console& console, CacheInput input, Job& job) {
+  TQC_TRY_ASSIGN(const format::CacheFileInfo info,
+                 in_file(input.name, format::read_cache_info(*input.source)));
+  const std::int64_t n_tokens = job.flags.first_tokens.value_or(info.n_tokens());
+  Sizes sizes{input.file_bytes, 0, n_tokens, value_count(info, n_tokens)};
+  if (job.archive) {
+    TQC_TRY_ASSIGN(
+        const auto reader,
+        in_file(input.name, format::SectionReader::open(*input.source, job.flags.first_tokens)));
+    TQC_TRY(in_file(input.name, settle_archive(console, reader, job)));
+  }
+  if (job.to_stdout()) {
+    TQC_TRY_ASSIGN(sizes.after, convert_to_stdout(console, input, job));
+  } else {
+    const WatchedSource watched(std::move(input.source));
+    TQC_TRY_ASSIGN(sizes.after,
+                   written(input.name, job, watched, convert_to_file(console, watched, job)));
+  }
+  if (job.target == Target::kTqkv) tell_fallback(console, info, job.options);
+  TQC_TRY(tell(console, job, sizes,
+               {std::string(name_of(Target::kTqkv)), {}, losses_of(job.target, info)}));
+  return ExitCode::kDone;
+}
+
+// --- from a file of another program
+
+Outcome<std::uint64_t> convert_sections(const Console& console, const std::string& name,
+                                        const format::SectionSource& sections,
+                                        const WatchedSource& watched, const Job& job) {
+  if (job.to_stdout()) {
+    ProgressBar reading(console, "reading", Unit::kBytes);
+    TQC_TRY_ASSIGN(
+        cache::Cache cache,
+        in_file(name, format::load_sections(sections, format::ReadOptions{}.max_payload_bytes,
+                                            reading.callback())));
+    return pack_to_stdout(console, name, std::move(cache), job);
+  }
+  if (job.target != Target::kTqkv) {
+    return written(name, job, watched, write_other(console, sections, job));
+  }
+  ProgressBar bar(console, "converting", Unit::kBytes);
+  return written(
+      name, job, watched,
+      format::convert_sections(sections, job.flags.output, job.options, job.write, bar.callback()));
+}
+
+// Whether a flag says how keys, or values, shall be packed; `group` is that of the flags for this
+// side alone.
+bool is_asked(const std::vector<const CLI::Option*>& options, std::string_view group) {
+  return std::ranges::any_of(options, [&](const CLI::Option* option) {
+    const bool counts = option->get_group() == "Codec" || option->get_group() == group;
+    return counts && option->count() > 0;
+  });
+}
+
+// Codes of another program are kept by a .tqkv file, unless these sides shall be dense there. Files
+// of other programs get values that were rounded once less.
+ForeignFlags foreign_flags(const Job& job) {
+  ForeignFlags flags = job.flags.foreign;
+  const bool is_ours = job.target == Target::kTqkv;
+  flags.decode_keys = !is_ours || (!job.options.keys.keep_packed && job.options.keys.dense);
+  flags.decode_values = !is_ours || (!job.options.values.keep_packed && job.options.values.dense);
+  return flags;
+}
+
+// Whoever asks for bits is not given others.
+Result<void> check_kept_codes(const format::Manifest& manifest, const Job& job) {
+  const auto check = [](std::size_t layer, const format::SideInfo& side, const char* what,
+                        const cache::SidePlan& plan) -> Result<void> {
+    if (!is_turbo(side) || plan.keep_packed) return {};
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("layer {} {}: is packed already, in codes that are kept if no flag "
+                             "asks for others; --{}-bits 16 decodes them",
+                             layer, what[0], what)};
+  };
+  for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
+    if (!is_attention(manifest.layers[i])) continue;
+    TQC_TRY(check(i, manifest.layers[i].k, "key", job.options.keys));
+    TQC_TRY(check(i, manifest.layers[i].v, "value", job.options.values));
+  }
+  return {};
+}
+
+Outcome<ExitCode> convert_foreign(const Console& console, const std::string& name,
+                                  std::unique_ptr<ByteSource> source, ForeignKind kind, Job& job) {
+  const auto watched = std::make_shared<WatchedSource>(std::move(source));
+  job.options.keys.keep_packed = !is_asked(job.flags.of_own, "Keys alone");
+  job.options.values.keep_packed = !is_asked(job.flags.of_own, "Values alone");
+  TQC_TRY_ASSIGN(ForeignInput input,
+                 open_foreign(console, name, watched, kind, foreign_flags(job), job.model,
+                              job.flags.first_tokens, job.flags.n_threads));
+  Remarks remarks{std::string(name_of(kind)), std::move(input.notes),
+                  std::move(input.cache.losses)};
+  if (job.model.not_run) {
+    remarks.notes.push_back(
+        fmt::format("{}: {}; the cache is of unknown origin, and no token of "
+                    "it was computed again",
+                    job.flags.foreign.model, job.model.not_run->message));
+  }
+  TQC_TRY_ASSIGN(const auto sections, in_file(name, interop::sections_of(std::move(input.cache))));
+  const format::Manifest& manifest = sections->manifest();
+  TQC_TRY(in_file(name, check_kept_codes(manifest, job)));
+  Sizes sizes{input.file_bytes, 0, manifest.n_tokens(), value_count(manifest, manifest.n_tokens())};
+  TQC_TRY(in_file(name, settle_archive(console, *sections, job)));
+  TQC_TRY_ASSIGN(sizes.after, convert_sections(console, name, *sections, *watched, job));
+  if (job.target == Target::kTqkv) tell_fallback(console, manifest, job.options);
+  for (std::string& each : losses_of(job.target, manifest)) {
+    remarks.losses.push_back(std::move(each));
+  }
+  TQC_TRY(tell(console, job, sizes, remarks));
+  return ExitCode::kDone;
+}
+
+// --- flags that do not go together
+
+Result<void> check_flags(const ConvertFlags& flags, Target target, bool is_foreign, bool json) {
+  const bool to_stdout = flags.output == "-";
+  if (json && to_stdout) {
+    return usage_error("--json: standard output is taken by the cache");
+  }
+  const bool is_llama = target == Target::kLlamaSession || target == Target::kLlamaSequence;
+  if (target != Target::kTqkv) {
+    const std::string to = fmt::format("a {}", name_of(target));
+    if (to_stdout) return usage_error(to + " is not written to standard output");
+    if (const std::string flag = first_given(flags.of_own); !flag.empty()) {
+      return usage_error(fmt::format("{} does not go with {}: it is for .tqkv files", flag, to));
+    }
+  }
+  if (!is_foreign && !is_llama) {
+    if (const std::string flag = first_given(flags.of_foreign); !flag.empty()) {
+      return usage_error(flag + " is for files of other programs");
+    }
+  }
+  return {};
+}
+
+Outcome<ExitCode> run(const Console& console, const ConvertFlags& flags) {
+  TQC_TRY_ASSIGN(const Target target, target_of(flags.target, flags.output));
+  Job job{flags, target, {}, {}, {}, {}, {}};
+  TQC_TRY_ASSIGN(job.archive, wanted_archive(flags.tier, flags.codec));
+  CodecFlags codec = flags.codec;
+  if (job.archive) codec.both.bits = codec.both.exact_bits = {};  // said of the whole file
+  TQC_TRY_ASSIGN(job.options, convert_options(codec));
+  job.options.n_threads = flags.n_threads;
+  CompressionFlags compression = flags.compression;
+  TQC_TRY(apply_tier(flags.tier, flags.of_codec, job.options, compression));
+  TQC_TRY_ASSIGN(job.write, write_options(compression, flags.n_threads, flags.force));
+  job.write.hide_tokens = flags.no_tokens;
+  TQC_TRY(check_flags(flags, target, true, console.json));
+  TQC_TRY(check_output(flags.output, flags.force));
+  const std::string name = display_name(flags.input, "standard input");
+  TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(flags.input));
+  TQC_TRY_ASSIGN(const std::optional<ForeignKind> kind, in_file(name, foreign_kind(*source)));
+  // What is no cache at all is refused as such, and not for its flags.
+  const bool is_own = migrations::is_cache_of_any_version(*source);
+  TQC_TRY(check_flags(flags, target, !is_own, console.json));
+  TQC_TRY_ASSIGN(job.model, load_model_facts(flags.foreign.model));
+  if (kind) return convert_foreign(console, name, std::move(source), *kind, job);
+  TQC_TRY_ASSIGN(CacheInput input, cache_input(name, std::move(source), flags.n_threads));
+  return convert_own(console, std::move(input), job);
+}
+
+// The options that `add` adds.
+template <class Add>
+std::vector<const CLI::Option*> options_of(CLI::App& app, Add add) {
+  const std::vector<const CLI::Option*> before = std::as_const(app).get_options();
+  add();
+  std::vector<const CLI::Option*> after = std::as_const(app).get_options();
+  after.erase(after.begin(), after.begin() + std::ssize(before));
+  return after;
+}
+
+}  // namespace
+
+Action define_convert(CLI::App& app) {
+  const auto flags = std::make_shared<ConvertFlags>();
+  app.add_option("in", flags->input, "Cache file to read; - is standard input")
+      ->type_name("")
+      ->check(file_name())
+      ->required();
+  app.add_option("out", flags->output, "Cache file to write; - is standard output")
+      ->type_name("")
+      ->check(file_name())
+      ->required();
+  flags->of_own = options_of(app, [&] {
+    add_tier_flag(app, flags->tier);
+    flags->of_codec = options_of(app, [&] { add_codec_flags(app, flags->codec); });
+    add_no_tokens_flag(app, flags->no_tokens);
+    add_compression_flags(app, flags->compression, "zstd");
+  });
+  add_first_tokens_flag(app, flags->first_tokens);
+  flags->of_foreign = options_of(app, [&] { add_foreign_flags(app, flags->foreign); });
+  add_export_flags(app, flags->target);
+  add_threads_flag(app, flags->n_threads);
+  add_force_flag(app, flags->force);
+  app.footer(footer());
+  return [flags](const Console& console) { return run(console, *flags); };
+}
+
+}  // namespace tqcache::cli

@@ -1,0 +1,147 @@
+// tools/verbs/cmd_info.cpp: what a cache file says of itself, ours or another program's, without reading
+// its values.
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "cli/cache_io.h"
+#include "cli/cli.h"
+#include "cli/foreign_input.h"
+#include "report/info_json.h"
+#include "report/info_text.h"
+#include "tqcache/interop/llama/llama_state.h"
+#include "tqcache/model/loading/model.h"
+
+namespace tqcache::cli {
+namespace {
+
+constexpr const char* kExamples =
+    R"(The prompt is shown only with --show-text: its token ids, or with --model its
+text, because the file holds no tokenizer. Whether the file is whole is told by
+tqcache verify. Dead bytes are what later saves took the place of: tqcache compact
+drops them.
+Files of mlx-lm, llama.cpp, transformers (tools/tqcache_hf.py), NumPy and TurboMLX
+are known by their content. One of llama.cpp does not describe itself: with --model
+its layers are shown too.
+
+Examples:
+  tqcache info book.tqkv
+  tqcache info book.tqkv --sections
+  tqcache info book.tqkv --show-text -m model.gguf
+  tqcache info book.tqkv --json
+  tqcache info slot.bin -m model.gguf
+)";
+
+struct InfoFlags {
+  std::string file;
+  ForeignFlags foreign;  // with the model
+  bool show_text = false;
+  bool sections = false;
+};
+
+// The prompt's text, by the tokenizer that the cache was made with.
+Outcome<std::string> prompt_text(const InfoFlags& flags, const format::CacheFileInfo& info) {
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
+                 in_file(flags.foreign.model, model::load_model(flags.foreign.model)));
+  const Sha256 fingerprint = model->tokenizer.fingerprint();
+  if (fingerprint != info.identity.tokenizer_fingerprint) {
+    const std::string message =
+        fmt::format("tokenizer: the cache was made with {}, the model has {}",
+                    to_hex(info.identity.tokenizer_fingerprint), to_hex(fingerprint));
+    return Failure{Error{ErrorCode::kMismatch, message}, flags.file, false};
+  }
+  for (const std::int32_t id : info.tokens) {
+    if (id < 0 || id >= model->tokenizer.vocab_size()) {
+      const std::string message = fmt::format("token {}: not in the vocabulary", id);
+      return Failure{Error{ErrorCode::kCorrupt, message}, flags.file, false};
+    }
+  }
+  return model->tokenizer.decode(info.tokens);
+}
+
+// What the first bytes of a llama.cpp file say, for whoever has no model at hand.
+Outcome<ForeignView> envelope_view(const std::string& name, const ByteSource& file) {
+  TQC_TRY_ASSIGN(const auto envelope, in_file(name, interop::read_llama_envelope(file)));
+  ForeignView view{name, name_of(ForeignKind::kLlama), file.size(), {}, nullptr, {}, {}};
+  const bool is_session = envelope->kind == interop::LlamaFile::kSession;
+  view.facts = {{"kind", is_session ? "session" : "sequence"},
+                {"version", std::to_string(envelope->version)},
+                {"token words", std::to_string(envelope->n_words)}};
+  view.notes = {"the file does not describe its layers: --model M.gguf shows them"};
+  return view;
+}
+
+Outcome<ExitCode> show(const Console& console, const ForeignView& view) {
+  TQC_TRY(console.json ? print_json(info_json(view)) : print(info_text(view)));
+  return ExitCode::kDone;
+}
+
+Outcome<ExitCode> show_foreign(const Console& console, const std::string& name,
+                               std::shared_ptr<const ByteSource> file, ForeignKind kind,
+                               const InfoFlags& flags) {
+  if (flags.sections || flags.show_text) {
+    return usage_error("--sections and --show-text are for .tqkv files");
+  }
+  if (kind == ForeignKind::kLlama && flags.foreign.model.empty()) {
+    TQC_TRY_ASSIGN(const ForeignView view, envelope_view(name, *file));
+    return show(console, view);
+  }
+  TQC_TRY_ASSIGN(const ModelFacts model, load_model_facts(flags.foreign.model));
+  TQC_TRY_ASSIGN(ForeignInput input, open_foreign(console, name, std::move(file), kind,
+                                                  flags.foreign, model, std::nullopt, 0));
+  ForeignView view{name,
+                   name_of(kind),
+                   input.file_bytes,
+                   input.cache.facts,
+                   nullptr,
+                   std::move(input.notes),
+                   std::move(input.cache.losses)};
+  TQC_TRY_ASSIGN(const auto sections, in_file(name, interop::sections_of(std::move(input.cache))));
+  view.manifest = &sections->manifest();
+  return show(console, view);
+}
+
+Outcome<ExitCode> run(const Console& console, const InfoFlags& flags) {
+  const std::string name = display_name(flags.file, "standard input");
+  TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(flags.file));
+  TQC_TRY_ASSIGN(const std::optional<ForeignKind> kind, in_file(name, foreign_kind(*source)));
+  if (kind) return show_foreign(console, name, std::move(source), *kind, flags);
+  if (!flags.foreign.model.empty() && !flags.show_text) {
+    return usage_error("--model is of use only with --show-text");
+  }
+  TQC_TRY_ASSIGN(const CacheInput input, cache_input(name, std::move(source), 0));
+  TQC_TRY_ASSIGN(const format::CacheFileInfo info,
+                 in_file(input.name, format::read_cache_info(*input.source)));
+  if (flags.show_text && info.hidden_tokens) {
+    return Failure{Error{ErrorCode::kUnsupported, "--show-text: the file does not say its tokens"},
+                   input.name, false};
+  }
+  InfoView view{info, input, flags.sections, flags.show_text, std::nullopt};
+  if (!flags.foreign.model.empty()) {
+    TQC_TRY_ASSIGN(view.text, prompt_text(flags, info));
+  }
+  TQC_TRY(console.json ? print_json(info_json(view)) : print(info_text(view)));
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Action define_info(CLI::App& app) {
+  const auto flags = std::make_shared<InfoFlags>();
+  // How rows are to be read does not matter to who does not read them.
+  flags->foreign.rotation = "off";
+  flags->foreign.n_probe = 0;
+  app.add_option("file", flags->file, "Cache file; - is standard input")
+      ->type_name("")
+      ->check(file_name())
+      ->required();
+  app.add_flag("--sections", flags->sections, "List every section with its checksum");
+  app.add_flag("--show-text", flags->show_text, "Show the prompt");
+  add_model_flag(app, flags->foreign.model, false);
+  add_reading_flags(app, flags->foreign);
+  app.footer(kExamples);
+  return [flags](const Console& console) { return run(console, *flags); };
+}
+
+}  // namespace tqcache::cli

@@ -1,0 +1,216 @@
+// tools/verbs/cmd_verify.cpp: is a cache file whole, and does it belong to a model.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "cli/cache_io.h"
+#include "cli/cli.h"
+#include "migrations/v1_file.h"
+#include "cli/probe.h"
+#include "cli/progress.h"
+#include "cli/text.h"
+#include "tqcache/cache/token_hashes.h"
+#include "tqcache/model/loading/model.h"
+
+namespace tqcache::cli {
+namespace {
+
+constexpr const char* kExamples =
+    R"(Every checksum and every rule of the format is checked, and each damage is told.
+With --model, the fingerprints are compared, and then the model runs again over
+the last tokens (--probe) to see whether the same keys and values come out, up to
+0.01 of their length, or 0.01 + 3.3 / 2^bits where tokens are packed. A file that
+hides its tokens cannot be probed: --probe 0 compares the fingerprints alone. Of
+a cache with sliding windows or state without attention they are compared alone.
+What an interrupted save left behind the end of the file is no damage.
+
+Exit codes: 0 whole, 20 damaged, 22 of another model.
+
+Examples:
+  tqcache verify book.tqkv
+  tqcache verify book.tqkv -m model.gguf
+  tqcache verify book.tqkv -m model.gguf --probe 64 --json
+)";
+
+struct VerifyFlags {
+  std::string file;
+  std::string model;
+  std::int64_t n_probe = 16;
+  unsigned n_threads = 0;
+};
+
+Json probe_json(const ProbeReport& report) {
+  Json json;
+  json["first_token"] = report.first_token;
+  json["n_tokens"] = report.n_tokens;
+  json["layers"] = Json::array();
+  for (const ProbeLayer& layer : report.layers) {
+    Json row;
+    row["layer"] = layer.layer;
+    row["k_relative_error"] = layer.k_error;
+    row["k_limit"] = layer.k_limit;
+    row["v_relative_error"] = layer.v_error;
+    row["v_limit"] = layer.v_limit;
+    json["layers"].push_back(std::move(row));
+  }
+  return json;
+}
+
+struct Extremes {
+  double error = 0;
+  double limit = 0;
+};
+
+Extremes largest(const ProbeReport& report) {
+  Extremes extremes;
+  for (const ProbeLayer& layer : report.layers) {
+    extremes.error = std::max({extremes.error, layer.k_error, layer.v_error});
+    extremes.limit = std::max({extremes.limit, layer.k_limit, layer.v_limit});
+  }
+  return extremes;
+}
+
+// What was found; each part is there as far as the checks came.
+struct Findings {
+  format::VerifyReport file;
+  std::optional<V1Summary> v1;  // of a file of version 1
+  std::optional<ProbeReport> probe;
+  std::optional<Error> error;  // why the cache is refused
+};
+
+Json findings_json(const std::string& name, const VerifyFlags& flags, const Findings& findings) {
+  Json json;
+  json["schema"] = 1;
+  json["file"] = name;
+  json["ok"] = !findings.error.has_value();
+  json["version"] = findings.v1 ? 1 : findings.file.info.version;
+  json["sections_checked"] = findings.file.sections_checked;
+  json["bytes_checked"] = findings.file.bytes_checked;
+  json["dead_bytes"] = findings.file.info.gap_bytes;
+  json["bytes_behind_the_end"] = findings.file.info.trailing_bytes;
+  json["damage"] = findings.file.damage;
+  json["model"] = flags.model.empty() ? Json(nullptr) : Json(flags.model);
+  json["probe"] = findings.probe ? probe_json(*findings.probe) : Json(nullptr);
+  return json;
+}
+
+// "400 sections and 13,248,016 bytes checked"
+std::string checked_text(const Findings& findings) {
+  const format::VerifyReport& file = findings.file;
+  if (findings.v1) {
+    return fmt::format("version 1, {} layers and {} bytes checked", findings.v1->class_paths.size(),
+                       grouped(file.bytes_checked));
+  }
+  std::string text = fmt::format("{} sections and {} bytes checked", grouped(file.sections_checked),
+                                 grouped(file.bytes_checked));
+  if (file.info.gap_bytes > 0) {
+    text += fmt::format(", {} of them dead", grouped(file.info.gap_bytes));
+  }
+  if (file.info.trailing_bytes > 0) {
+    text += fmt::format("; {} bytes behind the end are of a save that was interrupted",
+                        grouped(file.info.trailing_bytes));
+  }
+  return text;
+}
+
+std::string verdict(const std::string& name, const VerifyFlags& flags, const Findings& findings) {
+  std::string text = fmt::format("{}: whole, {}", name, checked_text(findings));
+  if (!flags.model.empty()) text += "; of this model by its fingerprints";
+  if (const auto& probe = findings.probe; probe) {
+    const Extremes extremes = largest(*probe);
+    text += fmt::format(
+        " and by its last {} tokens: computed again they differ by {:.2g}, up to "
+        "{:.2g} is expected",
+        probe->n_tokens, extremes.error, extremes.limit);
+  }
+  return text + "\n";
+}
+
+// Compares with the model; fills `findings` as far as it comes.
+Outcome<Done> check_model(const Console& console, const VerifyFlags& flags, const std::string& name,
+                          const ByteSource& source, Findings& findings) {
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
+                 in_file(flags.model, model::load_model(flags.model)));
+  format::ReadOptions options;
+  options.n_threads = flags.n_threads;
+  TQC_TRY_ASSIGN(cache::Cache cache, in_file(name, format::read_cache(source, options)));
+  if (Result<void> same = cache::check_identity(cache, model->identity); !same) {
+    findings.error = same.error();
+    return Done{};
+  }
+  if (flags.n_probe == 0 || cache.n_tokens() == 0) return Done{};
+  if (!cache::tokens_known(cache)) {
+    findings.error = Error{ErrorCode::kUnsupported,
+                           "the tokens are hidden, so they cannot be computed again (--probe 0)"};
+    return Done{};
+  }
+  if (!can_probe(cache)) return Done{};  // the fingerprints have to do
+  ProgressBar bar(console, "probing", Unit::kTokens);
+  TQC_TRY_ASSIGN(findings.probe, in_file(name, probe(std::move(cache), *model, flags.n_probe,
+                                                     flags.n_threads, bar.callback())));
+  if (const std::optional<std::string> complaint = findings.probe->complaint()) {
+    findings.error = Error{ErrorCode::kMismatch, *complaint};
+  }
+  return Done{};
+}
+
+// Checks the file itself. `source` is of version 2 afterwards, whatever it was.
+Outcome<Done> check_file(const Console& console, const VerifyFlags& flags, const std::string& name,
+                         std::unique_ptr<ByteSource>& source, Findings& findings) {
+  if (migrations::looks_like_v1(*source)) {
+    findings.file.bytes_checked = source->size();
+    TQC_TRY_ASSIGN(V1Input old, read_v1_input(*source, name, flags.n_threads, true));
+    source = std::move(old.source);
+    findings.v1 = std::move(old.summary);
+    return Done{};
+  }
+  ProgressBar bar(console, "checking", Unit::kBytes);
+  format::ReadOptions options;
+  options.n_threads = flags.n_threads;
+  TQC_TRY_ASSIGN(findings.file,
+                 in_file(name, format::verify_cache(*source, options, bar.callback())));
+  return Done{};
+}
+
+Outcome<ExitCode> run(const Console& console, const VerifyFlags& flags) {
+  const std::string name = display_name(flags.file, "standard input");
+  TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(flags.file));
+  TQC_TRY(in_file(name, refuse_foreign(*source)));
+  Findings findings;
+  TQC_TRY(check_file(console, flags, name, source, findings));
+  const std::vector<std::string>& damage = findings.file.damage;
+  if (!damage.empty()) {
+    for (const std::string& line : damage) complain(name, line);
+    findings.error = Error{ErrorCode::kCorrupt, fmt::format("damaged in {} place{}", damage.size(),
+                                                            damage.size() == 1 ? "" : "s")};
+  } else if (!flags.model.empty()) {
+    TQC_TRY(check_model(console, flags, name, *source, findings));
+  }
+  if (console.json) TQC_TRY(print_json(findings_json(name, flags, findings)));
+  if (findings.error) return Failure{*findings.error, name, false};
+  if (!console.json) TQC_TRY(print(verdict(name, flags, findings)));
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Action define_verify(CLI::App& app) {
+  const auto flags = std::make_shared<VerifyFlags>();
+  app.add_option("file", flags->file, "Cache file; - is standard input")
+      ->type_name("")
+      ->check(file_name())
+      ->required();
+  add_model_flag(app, flags->model, false);
+  app.add_option("--probe", flags->n_probe, "With --model: tokens to compute again; 0: none")
+      ->type_name("N")
+      ->check(at_least(0))
+      ->capture_default_str();
+  add_threads_flag(app, flags->n_threads);
+  app.footer(kExamples);
+  return [flags](const Console& console) { return run(console, *flags); };
+}
+
+}  // namespace tqcache::cli

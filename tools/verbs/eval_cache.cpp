@@ -1,0 +1,138 @@
+// tools/verbs/eval_cache.cpp: how far is a cache from another one, head by head, and what does attention
+// make of it?
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+
+#include "cli/cache_pair.h"
+#include "cli/cli.h"
+#include "cli/eval_output.h"
+#include "verbs/eval_verbs.h"
+#include "cli/progress.h"
+#include "tqcache/eval/cache_error.h"
+#include "tqcache/model/loading/model.h"
+
+namespace tqcache::cli {
+namespace {
+
+constexpr const char* kExamples =
+    R"(A is the reference that errors are relative to; the caches must hold the same
+tokens, as far as both go. With --model, whose cache A must be, the last tokens are
+run again over A, and the queries of every layer are put to both caches: how far
+apart are the weights of attention, and what it gives? This needs A's tokens: one
+that hides them (--no-tokens) is refused.
+
+Examples:
+  tqcache eval cache book.kv book.tqkv
+  tqcache eval cache book.kv book.tqkv -m model.gguf --queries 64 --html errors.html
+)";
+
+struct CacheFlags {
+  CachePairFlags pair;
+  std::string model;
+  std::int64_t n_queries = 32;
+  EvalOutput output;
+};
+
+using AttentionErrors = std::vector<eval::LayerAttentionError>;
+
+Json side_json(const cache::Difference& side) {
+  return {{"relative_mse", side.relative_mse},
+          {"cosine_mean", side.mean_cosine},
+          {"cosine_min", side.min_cosine},
+          {"max_abs", side.max_abs}};
+}
+
+Json layer_json(const cache::LayerDifference& layer) {
+  Json json;
+  json["layer"] = layer.layer;
+  json["k"] = side_json(layer.k);
+  json["v"] = side_json(layer.v);
+  json["kv_heads"] = Json::array();
+  for (std::size_t head = 0; head < layer.k_heads.size(); ++head) {
+    json["kv_heads"].push_back(
+        {{"k", side_json(layer.k_heads[head])}, {"v", side_json(layer.v_heads[head])}});
+  }
+  return json;
+}
+
+Json attention_json(const AttentionErrors& layers) {
+  Json json = Json::array();
+  for (const eval::LayerAttentionError& layer : layers) {
+    Json row;
+    row["layer"] = layer.layer;
+    row["queries"] = layer.heads.empty() ? 0 : layer.heads.front().n_queries;
+    row["heads"] = Json::array();
+    for (const eval::AttentionError& head : layer.heads) {
+      row["heads"].push_back(
+          {{"weights_kl", head.weights_kl}, {"output_error", head.output_error}});
+    }
+    json.push_back(std::move(row));
+  }
+  return json;
+}
+
+Json cache_json(const CacheFlags& flags, const cache::CacheDifference& diff,
+                const std::optional<AttentionErrors>& attention) {
+  Json json;
+  json["schema"] = 1;
+  json["a"] = flags.pair.a;
+  json["b"] = flags.pair.b;
+  json["model"] = flags.model.empty() ? Json(nullptr) : Json(flags.model);
+  json["n_tokens"] = diff.n_tokens;
+  json["n_tokens_checked"] = diff.n_tokens_checked;
+  json["k"] = side_json(diff.k);
+  json["v"] = side_json(diff.v);
+  json["arrays_equal"] = diff.arrays_equal;
+  json["layers"] = Json::array();
+  for (const cache::LayerDifference& layer : diff.layers)
+    json["layers"].push_back(layer_json(layer));
+  json["attention"] = attention ? attention_json(*attention) : Json(nullptr);
+  return json;
+}
+
+Outcome<std::optional<AttentionErrors>> measure_attention(const Console& console,
+                                                          const CacheFlags& flags,
+                                                          const CachePair& pair) {
+  if (flags.model.empty()) return std::optional<AttentionErrors>();
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
+                 in_file(flags.model, model::load_model(flags.model)));
+  ProgressBar bar(console, "attention", Unit::kLayers);
+  TQC_TRY_ASSIGN(
+      AttentionErrors errors,
+      in_file(flags.pair.a, eval::attention_errors(*model, pair.a, pair.b, flags.n_queries,
+                                                   flags.pair.n_threads, bar.callback())));
+  return std::optional(std::move(errors));
+}
+
+Outcome<ExitCode> run(const Console& console, const CacheFlags& flags) {
+  TQC_TRY(check_eval_output(flags.output));
+  TQC_TRY_ASSIGN(const CachePair pair, load_cache_pair(console, flags.pair));
+  TQC_TRY_ASSIGN(const std::optional<AttentionErrors> attention,
+                 measure_attention(console, flags, pair));
+  eval::Report report = eval::cache_report(pair.diff, attention);
+  report.facts.insert(report.facts.begin(), {{"reference", flags.pair.a}, {"cache", flags.pair.b}});
+  if (!flags.model.empty()) report.facts.emplace_back("model", flags.model);
+  report.facts.emplace_back("program", "tqcache " TQCACHE_VERSION);
+  TQC_TRY(give_report(console, flags.output, report, cache_json(flags, pair.diff, attention)));
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Action define_eval_cache(CLI::App& app) {
+  const auto flags = std::make_shared<CacheFlags>();
+  add_cache_pair_flags(app, flags->pair);
+  add_model_flag(app, flags->model, false);
+  app.add_option("--queries", flags->n_queries, "Last tokens whose queries are put to both")
+      ->type_name("N")
+      ->check(CLI::Range(std::int64_t{2}, cache::kTokenBlock).description(""))
+      ->capture_default_str();
+  add_eval_output_flags(app, flags->output);
+  app.footer(kExamples);
+  return [flags](const Console& console) { return run(console, *flags); };
+}
+
+}  // namespace tqcache::cli

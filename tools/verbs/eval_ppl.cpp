@@ -1,0 +1,213 @@
+// tools/verbs/eval_ppl.cpp: perplexity and divergence of predictions: one measurement, shown in two ways.
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "cli/eval_output.h"
+#include "verbs/eval_verbs.h"
+#include "cli/progress.h"
+#include "cli/prompt.h"
+#include "cli/text.h"
+#include "tqcache/eval/predictions.h"
+#include "tqcache/eval/predictions_report.h"
+#include "tqcache/model/loading/model.h"
+
+namespace tqcache::cli {
+namespace {
+
+using eval::PredictionFocus;
+
+constexpr const char* kNotes =
+    R"(The text is cut into windows, what is left at the end is dropped, and the model
+reads each from nothing: once with a dense cache, and once for each configuration
+with every key and value replaced by what its codes stand for, the current token's
+own included. --as-served fills a real cache instead, as generate does: the last,
+incomplete token block stays dense. docs/eval.md has the whole of it.
+
+A configuration is a preset (turbo4, k8v4, ...; f32: all dense), items, or both:
+k=mse:4,v=mse:3,boundary=2:8,sink=4  turbo4,center=none. A name begins the next
+one of a list; where one begins with an item, semicolons part them.
+
+)";
+
+constexpr const char* kPplExamples =
+    R"(Examples:
+  tqcache eval ppl -m model.gguf --file book.txt
+  tqcache eval ppl -m model.gguf --file book.txt --configs f32,turbo4,turbo3,kfv4
+  tqcache eval ppl -m hf-folder --file book.txt --window 512 --windows 8 --json
+)";
+
+constexpr const char* kKldExamples =
+    R"(Examples:
+  tqcache eval kld -m model.gguf --file book.txt
+  tqcache eval kld -m model.gguf --file book.txt --configs turbo4,center=none,turbo4
+  tqcache eval kld -m model.gguf --file book.txt --configs 'turbo4;k=mse:4,v=mse:3'
+  tqcache eval kld -m model.gguf --file book.txt --as-served --html report.html
+)";
+
+struct Flags {
+  std::string model;
+  std::optional<std::string> file;
+  std::optional<std::string> ids;
+  std::string configurations = "f32,turbo4";
+  eval::PredictionOptions options;
+  EvalOutput output;
+
+  // Special tokens that are spelled out in a text are text.
+  PromptFlags text() const { return {{}, file, ids, true}; }
+};
+
+struct Measured {
+  eval::PredictionCosts costs;
+  double seconds = 0;
+};
+
+Json divergence_json(const eval::PredictionCost& way) {
+  Json json;
+  json["mean"] = way.kld_mean;
+  json["median"] = way.kld_median;
+  json["p99"] = way.kld_p99;
+  json["max"] = way.kld_max;
+  return json;
+}
+
+// Null of a side that is not packed, or as served.
+Json error_json(const eval::CodingError& error) {
+  return error.energy == 0 ? Json(nullptr) : Json(error.relative());
+}
+
+Json errors_json(const eval::CodingErrors& errors) {
+  Json json;
+  json["k"] = error_json(errors.total(0));
+  json["v"] = error_json(errors.total(1));
+  json["layers"] = Json::array();
+  for (std::size_t layer = 0; layer < errors.n_layers(); ++layer) {
+    Json row;
+    for (std::size_t kv_head = 0; kv_head < errors.n_kv_heads(); ++kv_head) {
+      row["k"].push_back(error_json(errors.at(layer, 0, kv_head)));
+      row["v"].push_back(error_json(errors.at(layer, 1, kv_head)));
+    }
+    json["layers"].push_back(std::move(row));
+  }
+  return json;
+}
+
+Json way_json(const eval::PredictionCost& way) {
+  Json json;
+  json["name"] = way.configuration.name;
+  json["configuration"] = cache::configuration_text(way.configuration.options);
+  json["bits_per_value"] = way.size.bits_per_value;
+  json["bits_per_packed_value"] =
+      way.configuration.is_dense() ? Json(nullptr) : Json(way.size.bits_per_packed_value);
+  json["window_bytes"] = way.size.k_bytes + way.size.v_bytes;
+  json["perplexity"] = way.perplexity;
+  json["kld"] = divergence_json(way);
+  json["top1"] = way.top1;
+  json["relative_mse"] = errors_json(way.errors);
+  return json;
+}
+
+Json costs_json(const Flags& flags, const Measured& measured) {
+  const eval::PredictionCosts& costs = measured.costs;
+  Json json;
+  json["schema"] = 1;
+  json["model"] = flags.model;
+  json["file"] = flags.file ? Json(*flags.file) : Json(nullptr);
+  json["n_tokens"] = costs.n_tokens;
+  json["window"] = costs.window;
+  json["windows"] = costs.n_windows;
+  json["predictions"] = costs.n_predictions();
+  json["as_served"] = costs.as_served;
+  json["begin_token"] = costs.begin_token ? Json(*costs.begin_token) : Json(nullptr);
+  json["dense_perplexity"] = costs.dense_perplexity;
+  json["configurations"] = Json::array();
+  for (const eval::PredictionCost& way : costs.ways) {
+    json["configurations"].push_back(way_json(way));
+  }
+  json["seconds"] = measured.seconds;
+  return json;
+}
+
+Result<void> check_text_flags(const Flags& flags) {
+  if (flags.file && flags.ids) return usage_error("only one of --file and --ids can be the text");
+  if (!flags.file && !flags.ids) return usage_error("no text: one of --file and --ids is needed");
+  return {};
+}
+
+Outcome<Measured> measure(const Console& console, const Flags& flags,
+                          std::span<const cache::Configuration> configurations) {
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
+                 in_file(flags.model, model::load_model(flags.model)));
+  TQC_TRY_ASSIGN(const std::vector<std::int32_t> ids, read_prompt(flags.text(), model->tokenizer));
+  ProgressBar bar(console, "eval", Unit::kTokens);
+  const auto start = std::chrono::steady_clock::now();
+  Measured measured;
+  TQC_TRY_ASSIGN(measured.costs, eval::measure_predictions(*model, ids, configurations,
+                                                           flags.options, bar.callback()));
+  measured.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return measured;
+}
+
+Outcome<ExitCode> run(const Console& console, const Flags& flags, PredictionFocus focus) {
+  TQC_TRY(check_text_flags(flags));
+  auto configurations = cache::parse_configurations(flags.configurations);
+  if (!configurations) return in_context("--configs", std::move(configurations).error());
+  TQC_TRY(check_eval_output(flags.output));
+  TQC_TRY_ASSIGN(const Measured measured, measure(console, flags, *configurations));
+  eval::Report report = eval::predictions_report(measured.costs, focus);
+  report.facts.insert(report.facts.begin(),
+                      {{"model", flags.model}, {"text", flags.file.value_or("token ids")}});
+  report.facts.emplace_back("program", "tqcache " TQCACHE_VERSION);
+  TQC_TRY(give_report(console, flags.output, report, costs_json(flags, measured)));
+  return ExitCode::kDone;
+}
+
+void add_text_flags(CLI::App& app, Flags& flags) {
+  app.add_option("--file", flags.file, "The text, a file of UTF-8; - is standard input")
+      ->type_name("FILE")
+      ->check(file_name());
+  app.add_option("--ids", flags.ids, "The text as token ids, separated by commas")
+      ->type_name("LIST");
+}
+
+void add_window_flags(CLI::App& app, eval::PredictionOptions& options) {
+  app.add_option("--window", options.window, "Tokens that the model reads from nothing")
+      ->type_name("N")
+      ->check(at_least(1))
+      ->capture_default_str();
+  app.add_option("--windows", options.max_windows, "Only the first windows of the text")
+      ->type_name("N")
+      ->check(at_least(1));
+  app.add_flag("--as-served", options.as_served,
+               "Fill a real cache, as generate does, in place of coding every key and value");
+}
+
+Action define(CLI::App& app, PredictionFocus focus, const char* examples) {
+  const auto flags = std::make_shared<Flags>();
+  add_model_flag(app, flags->model, true);
+  add_text_flags(app, *flags);
+  app.add_option("--configs", flags->configurations, "Ways to keep the cache")
+      ->type_name("LIST")
+      ->capture_default_str();
+  add_window_flags(app, flags->options);
+  add_threads_flag(app, flags->options.n_threads);
+  add_eval_output_flags(app, flags->output);
+  app.footer(std::string(kNotes) + examples);
+  return [flags, focus](const Console& console) { return run(console, *flags, focus); };
+}
+
+}  // namespace
+
+Action define_eval_ppl(CLI::App& app) {
+  return define(app, PredictionFocus::kPerplexity, kPplExamples);
+}
+
+Action define_eval_kld(CLI::App& app) {
+  return define(app, PredictionFocus::kDivergence, kKldExamples);
+}
+
+}  // namespace tqcache::cli
