@@ -4,9 +4,13 @@
 add_library(tqcache_flags INTERFACE)
 target_compile_options(tqcache_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wconversion -Wshadow
-  # g++ 12 warns of overlapping copies in std::string's operator+ where there are none
-  # (gcc.gnu.org/PR105651).
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+  # g++ 12 warns of overlapping copies in std::string's operator+ (gcc.gnu.org/PR105651), of
+  # overflows in std::vector's insert (PR105329) and of uninitialized values in std::variant and
+  # std::optional (PR80635) where there are none.
+  # In a unity batch a .cpp file is an included file to it, whose anonymous namespace is nobody's
+  # business (-Wsubobject-linkage).
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict;-Wno-stringop-overflow;-Wno-maybe-uninitialized>
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>
   # Fused multiply-adds would make the bytes of an encoded cache depend on the compiler and CPU.
   -ffp-contract=off
   $<$<BOOL:${TQCACHE_WERROR}>:-Werror>)
@@ -72,7 +76,12 @@ function(tqcache_unity target)
   set(n_batches 0)
   foreach(source IN LISTS sources)
     get_filename_component(name ${source} NAME)
-    if(name IN_LIST ARGN)
+    # Kernels of one instruction set each have the same names as those of the others.
+    if(name MATCHES "_(avx2|avx512|neon|scalar)")
+      set_source_files_properties(${source} PROPERTIES
+        SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS "$<$<CONFIG:Release>:-O3>")
+      continue()
+    elseif(name IN_LIST ARGN)
       set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
       continue()
     endif()

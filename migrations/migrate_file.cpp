@@ -10,6 +10,7 @@
 #include "migrations/backup.h"
 #include "migrations/v1_file.h"
 #include "migrations/v1_to_v2.h"
+#include "tqcache/base/result.h"
 
 namespace tqcache::migrations {
 namespace {
@@ -37,7 +38,7 @@ class WrittenBytes : public ByteSource {
 // The time between two steps is as good a moment to stop as any.
 Result<void> go_on(const Progress& progress) {
   if (!progress || progress(0, 1)) return {};
-  return Error{ErrorCode::kInterrupted, "interrupted"};
+  return interrupted_error();
 }
 
 bool same_file(const fs::path& a, const fs::path& b) {

@@ -7,14 +7,13 @@
 #include "migrations/v1_layers.h"
 #include "migrations/v1_meta.h"
 #include "migrations/v1_side.h"
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 
 namespace tqcache::migrations {
 namespace {
 
 constexpr std::int64_t kWordBits = 32;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 // code / 2^bits: with scales 2^bits times as large, the codes themselves. (Centroids lie within -1
 // and 1, and a power of two leaves all digits as they are.)

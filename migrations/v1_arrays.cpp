@@ -8,13 +8,11 @@
 
 #include "migrations/v1_layers.h"
 #include "migrations/v1_meta.h"
+#include "tqcache/base/integers.h"
+#include "tqcache/base/result.h"
 
 namespace tqcache::migrations {
 namespace {
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // --- the ring
 

@@ -13,6 +13,7 @@
 #include "migrations/v1_meta.h"
 #include "migrations/v1_state.h"
 #include "migrations/v1_to_v2.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/token_hashes.h"
 
@@ -20,8 +21,6 @@ namespace tqcache::migrations {
 namespace {
 
 Error differs(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // --- what goes for the whole cache
 

@@ -6,11 +6,10 @@
 #include "migrations/v1_layers.h"
 #include "migrations/v1_meta.h"
 #include "migrations/v1_side.h"
+#include "tqcache/base/result.h"
 
 namespace tqcache::migrations {
 namespace {
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 Result<cache::Side> side_of(const char* place, const V1Tensor& tensor, const DensePair& pair,
                             Context& context) {

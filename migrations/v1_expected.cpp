@@ -12,6 +12,7 @@
 #include "migrations/v1_classes.h"
 #include "migrations/v1_meta.h"
 #include "migrations/v1_state.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/codec/codebook.h"
 
 namespace tqcache::migrations {
@@ -21,8 +22,6 @@ namespace {
 // to 2^-24; a single wrong code of 8 bits is off by 5e-4. Below the second all digits are rounding.
 constexpr double kTolerance = 1e-5;
 constexpr double kTiny = std::numeric_limits<float>::min();
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // One number of a tensor, wherever it stands.
 double number_at(const V1Tensor& tensor, std::size_t i) {

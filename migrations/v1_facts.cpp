@@ -8,14 +8,13 @@
 
 #include "migrations/v1_json.h"
 #include "migrations/v1_limits.h"
+#include "tqcache/base/result.h"
 #include "tqcache/format/container_format.h"
 
 namespace tqcache::migrations {
 namespace {
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 const std::string* find(const Metadata& metadata, std::string_view key) {
   const auto found = std::ranges::find(metadata, key, &Metadata::value_type::first);

@@ -14,6 +14,7 @@
 
 #include "migrations/v1_limits.h"
 #include "tqcache/base/hash.h"
+#include "tqcache/base/result.h"
 #include "tqcache/base/shape.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/format/sections/compression.h"
@@ -28,8 +29,6 @@ using tensors::printable_name;
 constexpr std::size_t kDigestBytes = 32;
 constexpr std::size_t kIdentifierAt = 4;  // FlatBuffers: offset of the root, then the identifier
 constexpr std::string_view kIdentifier = "TQK1";
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 Result<void> check_count(std::uint64_t count, std::uint64_t limit, std::string_view what) {
   if (count <= limit) return {};

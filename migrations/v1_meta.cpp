@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "migrations/v1_json.h"
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/codec/codec_spec.h"
 #include "tqcache/tensors/printable_name.h"
@@ -18,10 +19,6 @@ constexpr std::int64_t kMetaVersion = 1;
 constexpr std::string_view kCodebook = "v1-lloyd-max-beta";
 constexpr int kMaxBitsTotal = codec::kMaxBits + 1;  // mode prod: one is the sign's
 constexpr std::int64_t kMaxPrefixTokens = cache::kTokenBlock;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 
 Result<std::int64_t> ranged(const Json& json, const char* key, std::int64_t lowest,
                             std::int64_t highest) {
@@ -125,8 +122,7 @@ Result<void> read_mixed_precision(const Json& json, TurboMeta& meta) {
     auto mixed = read_mixed(*object, meta);
     if (!mixed) return in_context("mixed_precision", std::move(mixed).error());
     meta.mixed = *mixed;
-    TQC_TRY_ASSIGN(const std::string policy,
-                   get_string(*object, "outlier_selection_policy"));
+    TQC_TRY_ASSIGN(const std::string policy, get_string(*object, "outlier_selection_policy"));
     expected = profile_of(*meta.mixed, policy);
   }
   if (profile == expected) return {};

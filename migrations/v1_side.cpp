@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tqcache/base/half.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/cache/coded_block.h"
 #include "tqcache/codec/packing.h"
 
@@ -16,8 +17,6 @@ namespace {
 
 using cache::HeadShape;
 using cache::kTokenBlock;
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 std::string vector_name(std::int64_t head, std::int64_t token) {
   return "head " + std::to_string(head) + " token " + std::to_string(token);

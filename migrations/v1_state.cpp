@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::migrations {
 namespace {
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 std::string place(std::string_view name) { return "tensor " + tensors::printable_name(name); }
 

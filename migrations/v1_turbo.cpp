@@ -8,13 +8,12 @@
 #include "migrations/v1_layers.h"
 #include "migrations/v1_meta.h"
 #include "migrations/v1_side.h"
+#include "tqcache/base/result.h"
 #include "tqcache/codec/codebook.h"
 #include "tqcache/codec/packing.h"
 
 namespace tqcache::migrations {
 namespace {
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 cache::HeadShape shape_of(const TurboMeta& meta) { return {meta.num_kv_heads, meta.head_dim}; }
 

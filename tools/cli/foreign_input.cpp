@@ -9,8 +9,8 @@
 #include "cli/cli.h"
 #include "cli/foreign_probe.h"
 #include "cli/ids_file.h"
-#include "migrations/migrate_file.h"
 #include "cli/probe.h"
+#include "migrations/migrate_file.h"
 #include "tqcache/interop/hf/hf.h"
 #include "tqcache/interop/llama/llama_state.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
@@ -81,14 +81,14 @@ void set_identity(const cache::Identity& model, ForeignCache& cache) {
   cache.identity.source_format = std::move(source);
 }
 
-using Ids = std::optional<std::vector<std::int32_t>>;
+using KnownIds = std::optional<std::vector<std::int32_t>>;
 
-std::optional<std::int64_t> count_of(const Ids& ids) {
+std::optional<std::int64_t> count_of(const KnownIds& ids) {
   if (!ids) return std::nullopt;
   return std::ssize(*ids);
 }
 
-Outcome<Done> complete(const Ids& ids, const ModelFacts& model,
+Outcome<Done> complete(const KnownIds& ids, const ModelFacts& model,
                        std::optional<std::int64_t> first_tokens, const std::string& name,
                        ForeignCache& cache) {
   if (ids) TQC_TRY(in_file(name, set_tokens(*ids, cache)));
@@ -186,8 +186,9 @@ Result<ForeignCache> import_turbomlx(const std::shared_ptr<const ByteSource>& fi
 
 Outcome<ForeignCache> import(const Console& console, const std::string& name,
                              const std::shared_ptr<const ByteSource>& file, ForeignKind kind,
-                             const ForeignFlags& flags, const Ids& ids, const ModelFacts& model,
-                             unsigned n_threads, std::vector<std::string>& notes) {
+                             const ForeignFlags& flags, const KnownIds& ids,
+                             const ModelFacts& model, unsigned n_threads,
+                             std::vector<std::string>& notes) {
   switch (kind) {
     case ForeignKind::kMlxLm:
       return in_file(name,
@@ -274,7 +275,7 @@ Outcome<ForeignInput> open_foreign(const Console& console, const std::string& na
                                    const ForeignFlags& flags, const ModelFacts& model,
                                    std::optional<std::int64_t> first_tokens, unsigned n_threads) {
   ForeignInput input{name, kind, file->size(), {}, {}};
-  Ids ids;
+  KnownIds ids;
   if (!flags.ids.empty()) {
     TQC_TRY_ASSIGN(ids, read_ids(flags.ids));
   }

@@ -18,6 +18,4 @@ void acknowledge_interrupt();
 // signal just before a plain read() would be noticed only after it.
 bool wait_readable(int fd);
 
-inline Error interrupted_error() { return Error{ErrorCode::kInterrupted, "interrupted"}; }
-
 }  // namespace tqcache::cli

@@ -1,5 +1,5 @@
-// tools/verbs/cmd_advise.cpp: which configuration is good enough for a model and its texts, or the best
-// that fits?
+// tools/verbs/cmd_advise.cpp: which configuration is good enough for a model and its texts, or the
+// best that fits?
 
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kAdviseExamples =
     R"(The sample should be text as the caches will hold it. The model reads some windows
 of it, once with a dense cache and once for each configuration that is tried, from
 2 bits for keys and values to 8; --max-kld asks for the smallest one whose
@@ -245,7 +245,7 @@ Action define_advise(CLI::App& app) {
       ->capture_default_str();
   add_threads_flag(app, flags->options.n_threads);
   add_eval_output_flags(app, flags->output);
-  app.footer(kExamples);
+  app.footer(kAdviseExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

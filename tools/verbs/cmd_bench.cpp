@@ -1,4 +1,5 @@
-// tools/verbs/cmd_bench.cpp: how fast a model reads and writes, and what its cache takes, by backend.
+// tools/verbs/cmd_bench.cpp: how fast a model reads and writes, and what its cache takes, by
+// backend.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,11 +9,11 @@
 #include <memory>
 #include <optional>
 
-#include "report/bench_report.h"
 #include "cli/cli.h"
 #include "cli/eval_output.h"
 #include "cli/progress.h"
 #include "cli/prompt.h"
+#include "report/bench_report.h"
 #include "tqcache/cache/configuration.h"
 #include "tqcache/eval/speed.h"
 #include "tqcache/model/loading/model.h"
@@ -20,7 +21,7 @@
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kBenchExamples =
     R"(Every run begins with an empty cache, reads the whole prompt into it, and then
 writes behind it: so the first speed is that of reading with packing counted, and
 the second that of decode steps at that depth. Runs of the backends take turns.
@@ -200,7 +201,7 @@ Action define_bench(CLI::App& app) {
   add_threads_flag(app, flags->options.n_threads);
   add_scorer_flag(app, flags->options.scorer);
   add_eval_output_flags(app, flags->output);
-  app.footer(kExamples);
+  app.footer(kBenchExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

@@ -24,7 +24,8 @@
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples = R"(Every line is a turn. A line that begins with / is a command:
+constexpr const char* kChatExamples =
+    R"(Every line is a turn. A line that begins with / is a command:
   /save [FILE]  keep the conversation so far; without FILE, under --save's name
   /info         tokens and memory in use
   /help         this list
@@ -337,7 +338,7 @@ Action define_chat(CLI::App& app) {
   add_scorer_flag(app, flags->session.scorer);
   add_map_flag(app, flags->session.map);
   add_force_flag(app, flags->force);
-  app.footer(kExamples);
+  app.footer(kChatExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

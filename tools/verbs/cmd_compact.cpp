@@ -6,17 +6,17 @@
 
 #include "cli/cli.h"
 #include "cli/interrupt.h"
-#include "migrations/v1_file.h"
 #include "cli/progress.h"
 #include "cli/tally.h"
 #include "cli/text.h"
-#include "tqcache/format/append.h"
 #include "cli/v1_input.h"
+#include "migrations/v1_file.h"
+#include "tqcache/format/append.h"
 
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kCompactExamples =
     R"(A file that grows, by generate --append or by chat --save on its own --cache,
 keeps dead bytes: what the new state took the place of. tqcache info tells how
 many. The file is written anew without them, and takes the place of the old one
@@ -103,7 +103,7 @@ Action define_compact(CLI::App& app) {
       ->check(CLI::Range(1, 19).description(""))
       ->capture_default_str();
   add_threads_flag(app, flags->n_threads);
-  app.footer(kExamples);
+  app.footer(kCompactExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

@@ -1,5 +1,5 @@
-// tools/verbs/cmd_convert.cpp: packs the dense sides of a cache into turbo form, and carries caches from
-// one program to another.
+// tools/verbs/cmd_convert.cpp: packs the dense sides of a cache into turbo form, and carries caches
+// from one program to another.
 
 #include <fmt/format.h>
 
@@ -15,13 +15,13 @@
 #include "cli/cli.h"
 #include "cli/codec_flags.h"
 #include "cli/export_target.h"
-#include "report/file_stats.h"
 #include "cli/foreign_input.h"
-#include "migrations/migrate_file.h"
 #include "cli/model_facts.h"
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "cli/tier.h"
+#include "migrations/migrate_file.h"
+#include "report/file_stats.h"
 #include "tqcache/cache/configuration.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/format/convert_file.h"
@@ -45,7 +45,7 @@ kept, but for sides that flags want dense (--bits 16).
 
 )";
 
-constexpr const char* kExamples =
+constexpr const char* kConvertExamples =
     R"(Examples:
   tqcache convert book.kv book.tqkv
   tqcache convert book.kv book.tqkv --preset k8v4
@@ -70,7 +70,7 @@ std::string footer() {
   for (const std::string_view name : cache::preset_names()) {
     text += fmt::format("  {:<9} {}\n", name, cache::preset_description(name));
   }
-  return text + "\n" + kExamples;
+  return text + "\n" + kConvertExamples;
 }
 
 struct ConvertFlags {

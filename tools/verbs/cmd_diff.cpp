@@ -13,7 +13,7 @@
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kDiffExamples =
     R"(Errors are relative to A. The exit code is 0 whether the caches are equal or
 not; 22 when they are of different prompts or shapes.
 
@@ -87,7 +87,7 @@ Outcome<ExitCode> run(const Console& console, const CachePairFlags& flags) {
 Action define_diff(CLI::App& app) {
   const auto flags = std::make_shared<CachePairFlags>();
   add_cache_pair_flags(app, *flags);
-  app.footer(kExamples);
+  app.footer(kDiffExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

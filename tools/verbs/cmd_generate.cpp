@@ -16,14 +16,14 @@
 #include "cli/prompt_store_flags.h"
 #include "cli/reuse.h"
 #include "cli/session.h"
-#include "report/speed_fields.h"
 #include "cli/text_stream.h"
+#include "report/speed_fields.h"
 #include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kGenerateExamples =
     R"(With --cache the prompt is appended to what the cache holds; without a prompt
 the text goes on after the cache's last token. With --reuse the prompt is the
 whole text instead: what it begins with of the cache is kept, and only the rest
@@ -358,7 +358,7 @@ Action define_generate(CLI::App& app) {
   add_scorer_flag(app, flags->session.scorer);
   add_map_flag(app, flags->session.map);
   add_force_flag(app, flags->force);
-  app.footer(kExamples);
+  app.footer(kGenerateExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

@@ -1,5 +1,5 @@
-// tools/verbs/cmd_info.cpp: what a cache file says of itself, ours or another program's, without reading
-// its values.
+// tools/verbs/cmd_info.cpp: what a cache file says of itself, ours or another program's, without
+// reading its values.
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kInfoExamples =
     R"(The prompt is shown only with --show-text: its token ids, or with --model its
 text, because the file holds no tokenizer. Whether the file is whole is told by
 tqcache verify. Dead bytes are what later saves took the place of: tqcache compact
@@ -140,7 +140,7 @@ Action define_info(CLI::App& app) {
   app.add_flag("--show-text", flags->show_text, "Show the prompt");
   add_model_flag(app, flags->foreign.model, false);
   add_reading_flags(app, flags->foreign);
-  app.footer(kExamples);
+  app.footer(kInfoExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

@@ -12,10 +12,10 @@
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 #include "cli/migrate_plan.h"
-#include "migrations/migrate_file.h"
 #include "cli/progress.h"
 #include "cli/tally.h"
 #include "cli/text.h"
+#include "migrations/migrate_file.h"
 #include "tqcache/base/threads.h"
 
 namespace tqcache::cli {
@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using migrations::FileMigration;
 using migrations::MigrateStatus;
 
-constexpr const char* kExamples =
+constexpr const char* kMigrateExamples =
     R"(Packed codes are carried over as they are: every key and value keeps exactly what
 the old file says. A new file is read back from disk and compared with the old one
 before anything is done to that one. In place, the old file is kept as FILE.v1.bak.
@@ -306,7 +306,7 @@ Action define_migrate(CLI::App& app) {
   add_no_tokens_flag(app, flags->no_tokens);
   add_compression_flags(app, flags->compression, "zstd");
   add_force_flag(app, flags->force);
-  app.footer(kExamples);
+  app.footer(kMigrateExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

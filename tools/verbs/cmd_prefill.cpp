@@ -19,7 +19,7 @@
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kPrefillExamples =
     R"(The cache is dense: tqcache convert makes it small. zstd hardly makes dense
 values smaller (f16 about 1.1 times), so --compress is none here unless asked for;
 planes makes f16 about 1.18 times smaller and bf16 1.5, without loss.
@@ -182,7 +182,7 @@ Action define_prefill(CLI::App& app) {
       ->check(file_name())
       ->required();
   add_force_flag(app, options->force);
-  app.footer(kExamples);
+  app.footer(kPrefillExamples);
   return [options](const Console& console) { return run(console, *options); };
 }
 

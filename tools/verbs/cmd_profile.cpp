@@ -16,7 +16,7 @@
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kProfileExamples =
     R"(The sample should be text as the caches will hold it. The model reads some windows
 of it, once with a dense cache and once for the keys and for the values of each
 layer, these alone being coded: so it shows what each layer needs. Archives that
@@ -134,7 +134,7 @@ Action define_profile(CLI::App& app) {
       ->capture_default_str();
   add_threads_flag(app, flags->options.n_threads);
   add_force_flag(app, flags->force);
-  app.footer(kExamples);
+  app.footer(kProfileExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

@@ -8,17 +8,17 @@
 
 #include "cli/cache_io.h"
 #include "cli/cli.h"
-#include "migrations/v1_file.h"
 #include "cli/probe.h"
 #include "cli/progress.h"
 #include "cli/text.h"
+#include "migrations/v1_file.h"
 #include "tqcache/cache/token_hashes.h"
 #include "tqcache/model/loading/model.h"
 
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kVerifyExamples =
     R"(Every checksum and every rule of the format is checked, and each damage is told.
 With --model, the fingerprints are compared, and then the model runs again over
 the last tokens (--probe) to see whether the same keys and values come out, up to
@@ -209,7 +209,7 @@ Action define_verify(CLI::App& app) {
       ->check(at_least(0))
       ->capture_default_str();
   add_threads_flag(app, flags->n_threads);
-  app.footer(kExamples);
+  app.footer(kVerifyExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

@@ -1,5 +1,5 @@
-// tools/verbs/eval_cache.cpp: how far is a cache from another one, head by head, and what does attention
-// make of it?
+// tools/verbs/eval_cache.cpp: how far is a cache from another one, head by head, and what does
+// attention make of it?
 
 #include <fmt/format.h>
 
@@ -9,15 +9,15 @@
 #include "cli/cache_pair.h"
 #include "cli/cli.h"
 #include "cli/eval_output.h"
-#include "verbs/eval_verbs.h"
 #include "cli/progress.h"
 #include "tqcache/eval/cache_error.h"
 #include "tqcache/model/loading/model.h"
+#include "verbs/eval_verbs.h"
 
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kEvalCacheExamples =
     R"(A is the reference that errors are relative to; the caches must hold the same
 tokens, as far as both go. With --model, whose cache A must be, the last tokens are
 run again over A, and the queries of every layer are put to both caches: how far
@@ -131,7 +131,7 @@ Action define_eval_cache(CLI::App& app) {
       ->check(CLI::Range(std::int64_t{2}, cache::kTokenBlock).description(""))
       ->capture_default_str();
   add_eval_output_flags(app, flags->output);
-  app.footer(kExamples);
+  app.footer(kEvalCacheExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

@@ -1,5 +1,5 @@
-// tools/verbs/eval_jsonl.cpp: does a model answer the questions of a file, for each way to keep the cache
-// of what it was told?
+// tools/verbs/eval_jsonl.cpp: does a model answer the questions of a file, for each way to keep the
+// cache of what it was told?
 
 #include <fmt/format.h>
 
@@ -7,15 +7,15 @@
 
 #include "cli/cache_io.h"
 #include "cli/cli.h"
-#include "verbs/eval_answers.h"
-#include "verbs/eval_verbs.h"
 #include "cli/progress.h"
 #include "tqcache/eval/answers_jsonl.h"
+#include "verbs/eval_answers.h"
+#include "verbs/eval_verbs.h"
 
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kEvalJsonlExamples =
     R"(Each line of FILE is a JSON object with at least one of prompt, context, input
 and question, which are joined in this order by blank lines, and with answers, a
 list of texts, or answer, one text:
@@ -100,7 +100,7 @@ Action define_eval_jsonl(CLI::App& app) {
       ->type_name("N")
       ->check(at_least(0))
       ->capture_default_str();
-  app.footer(kExamples);
+  app.footer(kEvalJsonlExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

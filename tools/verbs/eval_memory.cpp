@@ -1,4 +1,5 @@
-// tools/verbs/eval_memory.cpp: what does a model still know of a conversation that was saved and loaded?
+// tools/verbs/eval_memory.cpp: what does a model still know of a conversation that was saved and
+// loaded?
 
 #include <fmt/format.h>
 #include <stdlib.h>
@@ -11,15 +12,15 @@
 #include <system_error>
 
 #include "cli/cli.h"
-#include "verbs/eval_answers.h"
-#include "verbs/eval_verbs.h"
 #include "cli/progress.h"
 #include "tqcache/eval/memory_run.h"
+#include "verbs/eval_answers.h"
+#include "verbs/eval_verbs.h"
 
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kEvalMemoryExamples =
     R"(Somebody tells the model their name, city, job, favorite food and color, pet,
 hobby and age, and then talks of other things until the conversation has --tokens
 tokens. Its cache is converted as each configuration says, written to a file in a
@@ -143,7 +144,7 @@ Action define_eval_memory(CLI::App& app) {
       ->type_name("LIST")
       ->capture_default_str();
   app.add_option("--seed", flags->seed, "Of conversations")->type_name("N")->capture_default_str();
-  app.footer(kExamples);
+  app.footer(kEvalMemoryExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

@@ -1,5 +1,5 @@
-// tools/verbs/eval_needle.cpp: does a model find what is hidden in a long text, for each way to keep the
-// cache of it?
+// tools/verbs/eval_needle.cpp: does a model find what is hidden in a long text, for each way to
+// keep the cache of it?
 
 #include <fmt/format.h>
 
@@ -7,15 +7,15 @@
 
 #include "cli/cache_io.h"
 #include "cli/cli.h"
-#include "verbs/eval_answers.h"
-#include "verbs/eval_verbs.h"
 #include "cli/progress.h"
 #include "tqcache/eval/needle_run.h"
+#include "verbs/eval_answers.h"
+#include "verbs/eval_verbs.h"
 
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kEvalNeedleExamples =
     R"(A secret code of five digits is hidden in a run of the text of FILE, at a depth
 of so many percent, and asked for at the end; the prompt has exactly the wanted
 number of tokens. The document is read once for each length, depth and trial. Its
@@ -139,7 +139,7 @@ Action define_eval_needle(CLI::App& app) {
   app.add_option("--question", flags->question, "What to ask")->type_name("TEXT");
   app.add_option("--answer", flags->answer, "What to expect; the needle itself if not given")
       ->type_name("TEXT");
-  app.footer(kExamples);
+  app.footer(kEvalNeedleExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

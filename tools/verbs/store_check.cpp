@@ -6,15 +6,15 @@
 
 #include "cli/progress.h"
 #include "cli/store_flags.h"
-#include "verbs/store_verbs.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "tqcache/store/upkeep/check.h"
+#include "verbs/store_verbs.h"
 
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kStoreCheckExamples =
     R"(Every kept prompt, whatever the salt: is all there that it needs? With --read-data
 every blob is read, and held against its key and its checksums. Each damage is a
 line. With --repair what is damaged is taken away, and a block that lacks a part
@@ -129,7 +129,7 @@ Action define_store_check(CLI::App& app) {
   add_store_flag(app, flags->store);
   app.add_flag("--read-data", flags->read_data, "Read every blob");
   app.add_flag("--repair", flags->repair, "Take away what is damaged");
-  app.footer(kExamples);
+  app.footer(kStoreCheckExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

@@ -7,16 +7,16 @@
 
 #include "cli/progress.h"
 #include "cli/store_flags.h"
-#include "verbs/store_verbs.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
-#include "tqcache/store/upkeep/copy.h"
 #include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/upkeep/copy.h"
+#include "verbs/store_verbs.h"
 
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kStoreCopyExamples =
     R"(With names, these prompts and all that they need; without, everything that is in
 the store, of all salts, but for the notes of runs. What is there already is not
 sent again, so a copy that was interrupted is simply made again. Every blob is
@@ -112,7 +112,7 @@ Action define_store_copy(CLI::App& app) {
       ->type_name("FILE")
       ->check(file_name());
   app.add_flag("--replace", flags->replace, "Take names from other prompts that have them there");
-  app.footer(kExamples);
+  app.footer(kStoreCopyExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

@@ -7,15 +7,15 @@
 
 #include "cli/progress.h"
 #include "cli/store_flags.h"
-#include "verbs/store_verbs.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "tqcache/store/upkeep/collect.h"
+#include "verbs/store_verbs.h"
 
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kStoreGcExamples =
     R"(Without flags only what nobody can find goes: leftovers of interrupted work. With
 --max-age goes what was not used for so long, prompts that are kept under names
 included; with --max-bytes what was not used for longest, until the rest fits. What
@@ -138,7 +138,7 @@ Action define_store_gc(CLI::App& app) {
   app.add_flag("--drop-prompts", flags->drop_prompts,
                "With --max-bytes: also prompts that are kept under names");
   app.add_flag("--dry-run", flags->dry_run, "Tell what would go, and remove nothing");
-  app.footer(kExamples);
+  app.footer(kStoreGcExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

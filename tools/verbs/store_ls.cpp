@@ -7,16 +7,16 @@
 #include <optional>
 #include <vector>
 
-#include "report/info_json.h"
-#include "report/info_text.h"
 #include "cli/interrupt.h"
 #include "cli/store_selection.h"
-#include "verbs/store_verbs.h"
 #include "cli/tally.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
+#include "report/info_json.h"
+#include "report/info_text.h"
 #include "tqcache/eval/text_table.h"
 #include "tqcache/store/upkeep/kept_prompts.h"
+#include "verbs/store_verbs.h"
 
 namespace tqcache::cli {
 namespace {
@@ -68,12 +68,12 @@ Row row_of(const store::Entry& entry, const store::Record& record) {
   return row;
 }
 
-eval::Cell number(std::uint64_t value) { return eval::Number{static_cast<double>(value), 0}; }
+eval::Cell count_cell(std::uint64_t value) { return eval::Number{static_cast<double>(value), 0}; }
 
 eval::Table table_of(const std::vector<Row>& rows) {
   eval::Table table{"", {"name", "tokens", "bytes", "put (UTC)", "used before", "model"}, {}};
   for (const Row& row : rows) {
-    table.rows.push_back({printable(row.name), number(row.n_tokens), number(row.bytes),
+    table.rows.push_back({printable(row.name), count_cell(row.n_tokens), count_cell(row.bytes),
                           time_text(row.created), row.idle ? duration_text(*row.idle) : "",
                           printable(row.model_name)});
   }

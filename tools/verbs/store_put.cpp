@@ -9,13 +9,13 @@
 #include "cli/cache_io.h"
 #include "cli/progress.h"
 #include "cli/store_flags.h"
-#include "verbs/store_verbs.h"
 #include "cli/text.h"
+#include "verbs/store_verbs.h"
 
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kStorePutExamples =
     R"(What the store has of the prompt already, put by whomever, is not sent again: many
 prompts with one beginning keep it once. The prompt is kept under its name until
 it is removed (tqcache store rm) or gets too old (tqcache store gc --max-age).
@@ -112,7 +112,7 @@ Action define_store_put(CLI::App& app) {
                "Keep it under none: it is found by its tokens until gc needs the room");
   app.add_flag("--replace", flags->replace, "Take the name from another prompt that has it");
   add_threads_flag(app, flags->n_threads);
-  app.footer(kExamples);
+  app.footer(kStorePutExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

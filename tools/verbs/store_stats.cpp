@@ -6,15 +6,15 @@
 
 #include "cli/progress.h"
 #include "cli/store_flags.h"
-#include "verbs/store_verbs.h"
 #include "cli/text.h"
 #include "tqcache/eval/text_table.h"
 #include "tqcache/store/upkeep/stats.h"
+#include "verbs/store_verbs.h"
 
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kStoreStatsExamples =
     R"(Of the whole store, whatever the salt. Sharing saves what the kept prompts would
 take if each had all of its blobs for itself, less what they take. Runs are those
 of generate, chat and prefill that looked for their prompt here; gc takes their
@@ -29,12 +29,12 @@ double share(std::uint64_t part, std::uint64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-eval::Cell number(std::uint64_t value) { return eval::Number{static_cast<double>(value), 0}; }
+eval::Cell total_cell(std::uint64_t value) { return eval::Number{static_cast<double>(value), 0}; }
 
 eval::Table kinds_table(const store::StoreStats& stats) {
   eval::Table table{"", {"kind", "blobs", "bytes"}, {}};
   const auto add = [&](std::string_view name, const store::KindTotal& total) {
-    table.rows.push_back({std::string(name), number(total.blobs), number(total.bytes)});
+    table.rows.push_back({std::string(name), total_cell(total.blobs), total_cell(total.bytes)});
   };
   for (const store::BlobKind kind : store::kAllKinds) {
     add(store::name_of(kind), stats.kinds[static_cast<std::size_t>(kind)]);
@@ -111,7 +111,7 @@ Outcome<ExitCode> run(const Console& console, const StoreFlags& flags) {
 Action define_store_stats(CLI::App& app) {
   const auto flags = std::make_shared<StoreFlags>();
   add_store_flag(app, *flags);
-  app.footer(kExamples);
+  app.footer(kStoreStatsExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

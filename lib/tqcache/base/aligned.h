@@ -26,4 +26,11 @@ struct AlignedAllocator {
 using AlignedBytes = std::vector<std::byte, AlignedAllocator<std::byte>>;
 using AlignedFloats = std::vector<float, AlignedAllocator<float>>;
 
+// Makes scratch memory at least `size` floats long; what it held may be lost.
+template <class Size>
+void grow(AlignedFloats& scratch, Size size) {
+  const auto n = static_cast<std::size_t>(size);
+  if (scratch.size() < n) scratch.resize(n);
+}
+
 }  // namespace tqcache

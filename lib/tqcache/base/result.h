@@ -34,7 +34,19 @@ struct Error {
   std::string message;
 };
 
-// The same error, told from one level further out: "layer 3 k: " + message.
+// Short for the errors that are made most.
+inline Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
+inline Error unsupported(std::string message) {
+  return {ErrorCode::kUnsupported, std::move(message)};
+}
+inline Error too_large(std::string message) { return {ErrorCode::kTooLarge, std::move(message)}; }
+inline Error mismatch(std::string message) { return {ErrorCode::kMismatch, std::move(message)}; }
+inline Error invalid(std::string message) {
+  return {ErrorCode::kInvalidArgument, std::move(message)};
+}
+inline Error interrupted_error() { return {ErrorCode::kInterrupted, "interrupted"}; }
+
+// The same error with one more level of context in front: "layer 3 k: " + message.
 inline Error in_context(std::string_view where, Error error) {
   error.message = std::string(where) + ": " + error.message;
   return error;

@@ -6,15 +6,13 @@
 #include <string>
 #include <string_view>
 
+#include "tqcache/base/result.h"
 #include "tqcache/base/shape.h"
 #include "tqcache/cache/head_coder.h"
 #include "tqcache/cache/window_rows.h"
 
 namespace tqcache::cache {
 namespace {
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error too_large(std::string message) { return {ErrorCode::kTooLarge, std::move(message)}; }
 
 Result<void> validate_blocks(std::span<const AlignedBytes> blocks, HeadShape shape, Dtype dtype,
                              std::int64_t n_blocks) {
@@ -271,7 +269,7 @@ std::string describe(const Rope& rope) {
          std::to_string(rope.n_dims) + " components, base " + std::to_string(rope.base);
 }
 
-Error mismatch(std::string_view what, std::string_view cache, std::string_view model) {
+Error identity_mismatch(std::string_view what, std::string_view cache, std::string_view model) {
   return {ErrorCode::kMismatch, "made by another model: " + std::string(what) +
                                     " of the cache is " + std::string(cache) + ", of the model " +
                                     std::string(model)};
@@ -360,21 +358,22 @@ Result<void> check_identity(const Cache& cache, const Identity& model) {
     return Error{ErrorCode::kMismatch, "the cache does not say which model it belongs to"};
   }
   if (own.architecture != model.architecture) {
-    return mismatch("the architecture", own.architecture, model.architecture);
+    return identity_mismatch("the architecture", own.architecture, model.architecture);
   }
   if (own.weights_fingerprint != model.weights_fingerprint) {
-    return mismatch("the weights fingerprint", to_hex(own.weights_fingerprint),
-                    to_hex(model.weights_fingerprint));
+    return identity_mismatch("the weights fingerprint", to_hex(own.weights_fingerprint),
+                             to_hex(model.weights_fingerprint));
   }
   if (own.tokenizer_fingerprint != model.tokenizer_fingerprint) {
-    return mismatch("the tokenizer fingerprint", to_hex(own.tokenizer_fingerprint),
-                    to_hex(model.tokenizer_fingerprint));
+    return identity_mismatch("the tokenizer fingerprint", to_hex(own.tokenizer_fingerprint),
+                             to_hex(model.tokenizer_fingerprint));
   }
   if (own.adapter_fingerprint != model.adapter_fingerprint) {
-    return mismatch("the adapter fingerprint", describe(own.adapter_fingerprint),
-                    describe(model.adapter_fingerprint));
+    return identity_mismatch("the adapter fingerprint", describe(own.adapter_fingerprint),
+                             describe(model.adapter_fingerprint));
   }
-  if (own.rope != model.rope) return mismatch("RoPE", describe(own.rope), describe(model.rope));
+  if (own.rope != model.rope)
+    return identity_mismatch("RoPE", describe(own.rope), describe(model.rope));
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/token_pieces.h"
 
@@ -13,8 +14,6 @@ namespace {
 
 // With 8,192 tokens a mean is off by 1% of the standard deviation: 1e-4 of what is left to code.
 constexpr std::int64_t kMostMeanBlocks = 32;
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 const RopeTable* table_of(const Mean& mean) {
   return mean.kind == Centring::kPreRope ? mean.rope.get() : nullptr;

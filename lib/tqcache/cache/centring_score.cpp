@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "tqcache/base/integers.h"
+
 namespace tqcache::cache {
 namespace {
 
@@ -17,8 +19,6 @@ using codec::kWaveRow;
 // of degree 0 to 13 leave 2 J_14(4) = 3e-7 of a cosine, J being Bessel's function. A larger limit
 // would need as many more polynomials as it saves rows of fast pairs.
 constexpr double kSlowRadians = 4;
-
-constexpr std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // The distance of token 128 + i from the middle of its block.
 double distance(std::size_t i) { return static_cast<double>(i) + 0.5; }

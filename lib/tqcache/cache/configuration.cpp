@@ -6,14 +6,13 @@
 #include <span>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/codec_words.h"
 #include "tqcache/cache/configuration_items.h"
 #include "tqcache/cache/presets.h"
 
 namespace tqcache::cache {
 namespace {
-
-Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
 
 ConvertOptions dense_options() {
   ConvertOptions options;

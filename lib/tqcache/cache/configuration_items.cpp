@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/codec_words.h"
 #include "tqcache/cache/presets.h"
 
@@ -17,8 +18,6 @@ using codec::Mode;
 constexpr std::string_view kSideForms =
     "dense, mse:1 to mse:8, prod:2 to prod:8, mixed:1 to mixed:7 (mixed:BITS:CHANNELS:BITS), "
     "affine:1 to affine:8 (affine:BITS:GROUP), trellis:STEP or trellis:STEP:map";
-
-Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
 
 Error no_side(std::string_view value) {
   return invalid(std::string(value) + " is none of " + std::string(kSideForms));

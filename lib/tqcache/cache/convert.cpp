@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/pack_side.h"
 #include "tqcache/cache/window_rows.h"
 
@@ -36,7 +37,7 @@ class Counter {
   Result<void> add(std::uint64_t n_vectors) {
     done_ += n_vectors;
     if (progress_ && !progress_(done_, total_)) {
-      return Error{ErrorCode::kInterrupted, "interrupted"};
+      return interrupted_error();
     }
     return {};
   }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/token_hashes.h"
 #include "tqcache/cache/window_rows.h"
@@ -179,8 +180,6 @@ void find_rows(const Layer& a, std::int64_t n_a, const Layer& b, std::int64_t n_
   pair.b = open_rows(y, n_b, pair.opened_b);
   pair.range = {window_begin(*x.window, n_a), n_a};
 }
-
-Error mismatch(std::string message) { return {ErrorCode::kMismatch, std::move(message)}; }
 
 Result<void> check_layer(const AttentionLayer& a, const AttentionLayer& b) {
   if (a.shape != b.shape) return mismatch("of another shape");

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <vector>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/codec/kernels/row_buffer.h"
 #include "tqcache/codec/kernels/row_map.h"
 
 namespace tqcache::cache {
 namespace {
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // The centre of a block, seen from its token `place` on.
 codec::Centre centre_from(codec::Centre centre, std::int64_t place) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/codec/dense_matrix.h"
 #include "tqcache/codec/dot.h"
@@ -20,8 +21,6 @@ constexpr double kUnit = 64;  // entries of an orthogonal matrix are within -1 a
 
 // What is left of a row after those before, at least: less is no direction.
 constexpr double kLeastLength = 1e-3;
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // All vectors to length 1; those of length 0 stay.
 void normalize(std::span<float> rows, std::size_t dim) {

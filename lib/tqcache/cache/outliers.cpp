@@ -6,13 +6,12 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/token_pieces.h"
 
 namespace tqcache::cache {
 namespace {
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // sum[i] += rows[t][i]^2 over t.
 void add_squares(std::span<const float> rows, std::span<float> sum) {

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/window_rows.h"
 
 namespace tqcache::cache {
 namespace {
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // Full blocks that are there: [first, end).
 struct FullBlocks {

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "tqcache/base/result.h"
+
 namespace tqcache::cache {
 namespace {
 
@@ -27,8 +29,6 @@ std::string_view words(Centring centring) {
       return "centring before RoPE";
   }
 }
-
-Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
 
 bool is_bits(int bits) { return bits >= codec::kMinBits && bits <= codec::kMaxBits; }
 

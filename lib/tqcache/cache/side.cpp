@@ -7,13 +7,12 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/head_coder.h"
 
 namespace tqcache::cache {
 namespace {
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 std::size_t dense_bytes(std::int64_t n_vectors, std::int64_t head_dim, Dtype dtype) {
   return to_size(n_vectors * head_dim) * dtype_size(dtype);

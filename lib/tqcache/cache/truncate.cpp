@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/result.h"
+
 namespace tqcache::cache {
 namespace {
 
@@ -30,8 +32,6 @@ void truncate_side(Side& side, HeadShape shape, std::int64_t n_tokens) {
   turbo.packed.erase(turbo.packed.begin() + n_whole, turbo.packed.end());
   turbo.tail.blocks = std::move(tail);
 }
-
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 
 Result<void> check_layer(const Layer& layer, const std::string& name) {
   const auto* arrays = std::get_if<ArraysLayer>(&layer);

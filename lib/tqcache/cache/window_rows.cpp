@@ -6,10 +6,10 @@
 #include <span>
 #include <variant>
 
+#include "tqcache/base/integers.h"
+
 namespace tqcache::cache {
 namespace {
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // Tokens of one kv head that stand behind each other both in an array and in a token block.
 struct Run {

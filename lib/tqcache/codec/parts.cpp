@@ -4,18 +4,13 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/codec/codebook.h"
 #include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/random.h"
 
 namespace tqcache::codec {
 namespace {
-
-Error unsupported(std::string message) {
-  return Error{ErrorCode::kUnsupported, std::move(message)};
-}
-
-Error corrupt(std::string message) { return Error{ErrorCode::kCorrupt, std::move(message)}; }
 
 std::string count_of(int count, const char* what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");

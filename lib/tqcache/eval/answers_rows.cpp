@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/eval/answers.h"
 #include "tqcache/model/loading/json_fields.h"
 
@@ -12,8 +13,6 @@ namespace {
 
 constexpr std::array kTextKeys = {"prompt", "context", "input", "question"};
 constexpr std::uint64_t kReadBytes = 64 * 1024;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 Result<std::vector<std::string>> read_texts(const model::Json& row) {
   std::vector<std::string> texts;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tqcache/base/aligned.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/model/decoder.h"
 #include "tqcache/model/linear/kernels.h"
@@ -15,8 +16,6 @@ namespace tqcache::eval {
 namespace {
 
 using cache::kTokenBlock;
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // Attention of one query over one cache, as far as it has got: sums of weights and of weighted
 // values, each divided by exp(max).

@@ -4,14 +4,13 @@
 #include <utility>
 
 #include "tqcache/base/aligned.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/model/linear/kernels.h"
 
 namespace tqcache::eval {
 namespace {
 
 using cache::kTokenBlock;
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 double squared_length(std::span<const float> x) {
   const auto bytes = std::as_bytes(x);

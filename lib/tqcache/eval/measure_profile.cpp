@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/integers.h"
+
 namespace tqcache::eval {
 namespace {
 
@@ -19,8 +21,6 @@ constexpr std::array<float, 7> kCurveSteps = {0.09f, 0.125f, 0.18f, 0.25f, 0.36f
 
 // As the archive tier has them unless told otherwise.
 constexpr std::int64_t kSinks = 4;
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 cache::ConvertOptions coded(float step) {
   cache::SidePlan plan;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "tqcache/base/result.h"
 #include "tqcache/eval/answers.h"
 #include "tqcache/eval/answers_draw.h"
 
@@ -15,8 +16,6 @@ constexpr std::string_view kRead = "I have read it.";
 constexpr std::string_view kParagraphEnd = "\n\n";
 constexpr std::int64_t kLeastText = 16;   // tokens of the haystack in a prompt
 constexpr std::int64_t kReachShare = 20;  // the needle goes at most 1/20 of the text astray
-
-Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
 
 // What has just ended, from the bytes read so far.
 class BreakFinder {

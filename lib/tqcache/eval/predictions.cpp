@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/integers.h"
+#include "tqcache/base/result.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/eval/distribution.h"
 #include "tqcache/eval/prediction_rows.h"
@@ -20,10 +22,7 @@ using cache::Configuration;
 
 constexpr std::uint64_t kMaxLogitBytes = std::uint64_t{16} << 30;
 
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 std::uint64_t to_unsigned(std::int64_t n) { return static_cast<std::uint64_t>(n); }
-
-Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
 
 Result<cache::Cache> make_empty(const model::ModelConfig& config, const cache::Identity& identity,
                                 Dtype dtype) {
@@ -90,10 +89,11 @@ class RunProgress {
   std::uint64_t begun_ = 0;
 };
 
-class Measurement {
+class PredictionMeasurement {
  public:
-  Measurement(const model::ModelConfig& config, const model::Weights& weights,
-              const cache::Cache& empty, const PredictionOptions& options, PredictionCosts& costs)
+  PredictionMeasurement(const model::ModelConfig& config, const model::Weights& weights,
+                        const cache::Cache& empty, const PredictionOptions& options,
+                        PredictionCosts& costs)
       : decoder_(config, weights, options.n_threads),
         empty_(empty),
         options_(options),
@@ -238,7 +238,7 @@ Result<PredictionCosts> measure_predictions(const model::ModelConfig& config,
     costs.ways.push_back({.configuration = each, .size = size});
   }
   TQC_TRY_ASSIGN(const cache::Cache empty, make_empty(config, identity, Dtype::kF32));
-  Measurement measurement(config, weights, empty, options, costs);
+  PredictionMeasurement measurement(config, weights, empty, options, costs);
   RunProgress runs(progress, to_unsigned(costs.n_predictions() * (1 + n_packed)));
   for (std::int64_t i = 0; i < costs.n_windows; ++i) {
     const auto part = ids.subspan(to_size(i * options.window), to_size(options.window + 1));

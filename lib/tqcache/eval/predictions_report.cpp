@@ -16,14 +16,14 @@ constexpr std::array<const char*, 2> kSides = {"keys", "values"};
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
 // A text without a letter where there is nothing to say.
-Cell number(double value, int decimals) {
+Cell known_number(double value, int decimals) {
   if (std::isnan(value)) return std::string();
   return Number{value, decimals};
 }
 
 // What a configuration that packs nothing does not have.
 Cell if_packed(const PredictionCost& way, double value, int decimals) {
-  return number(way.configuration.is_dense() ? kNothing : value, decimals);
+  return known_number(way.configuration.is_dense() ? kNothing : value, decimals);
 }
 
 Table divergence_table(const PredictionCosts& costs) {
@@ -32,11 +32,11 @@ Table divergence_table(const PredictionCosts& costs) {
                "perplexity"},
               {}};
   for (const PredictionCost& way : costs.ways) {
-    table.rows.push_back({way.configuration.name, number(way.size.bits_per_value, 3),
+    table.rows.push_back({way.configuration.name, known_number(way.size.bits_per_value, 3),
                           if_packed(way, way.size.bits_per_packed_value, 3),
-                          number(way.kld_mean, 5), number(way.kld_median, 5),
-                          number(way.kld_p99, 4), number(way.kld_max, 3), number(100 * way.top1, 2),
-                          number(way.perplexity, 4)});
+                          known_number(way.kld_mean, 5), known_number(way.kld_median, 5),
+                          known_number(way.kld_p99, 4), known_number(way.kld_max, 3),
+                          known_number(100 * way.top1, 2), known_number(way.perplexity, 4)});
   }
   return table;
 }
@@ -48,18 +48,19 @@ Table perplexity_table(const PredictionCosts& costs) {
               {}};
   for (const PredictionCost& way : costs.ways) {
     const double change = 100 * (way.perplexity / costs.dense_perplexity - 1);
-    table.rows.push_back({way.configuration.name, number(way.size.bits_per_value, 3),
-                          if_packed(way, way.size.bits_per_packed_value, 3),
-                          number(way.perplexity, 4), number(change, 2),
-                          number(static_cast<double>(way.size.k_bytes + way.size.v_bytes), 0)});
+    table.rows.push_back(
+        {way.configuration.name, known_number(way.size.bits_per_value, 3),
+         if_packed(way, way.size.bits_per_packed_value, 3), known_number(way.perplexity, 4),
+         known_number(change, 2),
+         known_number(static_cast<double>(way.size.k_bytes + way.size.v_bytes), 0)});
   }
   return table;
 }
 
 // Mean squared error, over what there was and over what was coded. Only of sides that are packed.
 Cell error_cell(const CodingError& error, bool of_variance) {
-  if (error.energy == 0) return number(kNothing, 6);
-  return number(of_variance ? error.relative_to_variance() : error.relative(), 6);
+  if (error.energy == 0) return known_number(kNothing, 6);
+  return known_number(of_variance ? error.relative_to_variance() : error.relative(), 6);
 }
 
 bool has_errors(const PredictionCost& way) { return way.errors.n_layers() > 0; }
@@ -74,9 +75,9 @@ Table error_table(const PredictionCosts& costs) {
     const CodingError k = way.errors.total(0);
     const CodingError v = way.errors.total(1);
     table.rows.push_back({way.configuration.name,
-                          number(way.size.k_bits > 0 ? way.size.k_bits : kNothing, 3),
+                          known_number(way.size.k_bits > 0 ? way.size.k_bits : kNothing, 3),
                           error_cell(k, false), error_cell(k, true),
-                          number(way.size.v_bits > 0 ? way.size.v_bits : kNothing, 3),
+                          known_number(way.size.v_bits > 0 ? way.size.v_bits : kNothing, 3),
                           error_cell(v, false), error_cell(v, true)});
   }
   return table;

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/eval/profile.h"
 #include "tqcache/model/loading/json_fields.h"
 
@@ -18,8 +19,6 @@ constexpr std::string_view kVersion = "1";
 constexpr std::size_t kHashDigits = 64;
 constexpr std::size_t kMaxNameBytes = 256;
 constexpr double kMostDivergence = 1000;  // nats: no vocabulary allows more
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 std::string_view text_of(ByteView bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};

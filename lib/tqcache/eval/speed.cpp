@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/cache/side.h"
 #include "tqcache/cache/token_block.h"
@@ -48,12 +49,12 @@ class Work {
   std::uint64_t done_ = 0;
 };
 
-class Measurement {
+class SpeedMeasurement {
  public:
   // Everything must outlive this.
-  Measurement(const model::Model& model, std::span<const std::int32_t> prompt,
-              std::span<const std::int32_t> continuation, const SpeedOptions& options,
-              const SecondsClock& now)
+  SpeedMeasurement(const model::Model& model, std::span<const std::int32_t> prompt,
+                   std::span<const std::int32_t> continuation, const SpeedOptions& options,
+                   const SecondsClock& now)
       : model_(model),
         prompt_(prompt),
         continuation_(continuation),
@@ -94,7 +95,7 @@ class Measurement {
     std::uint64_t done = prompt_.size();
     for (const std::int32_t id : continuation_) {
       TQC_TRY(decoder_.decode_step(cache, id));
-      if (!work.tell(++done)) return Error{ErrorCode::kInterrupted, "interrupted"};
+      if (!work.tell(++done)) return interrupted_error();
     }
     return {};
   }
@@ -122,7 +123,7 @@ Result<std::vector<Speed>> measure_speed(const model::Model& model,
                                          const SpeedOptions& options, const Progress& progress,
                                          const SecondsClock& now) {
   assert(!prompt.empty() && !continuation.empty() && options.n_repeats >= 1);
-  Measurement measurement(model, prompt, continuation, options, now);
+  SpeedMeasurement measurement(model, prompt, continuation, options, now);
   const auto n_turns = static_cast<std::size_t>(options.n_warmups + options.n_repeats);
   Work work(progress, n_turns * cases.size() * measurement.n_tokens());
   std::vector<Speed> speeds(cases.size());

@@ -13,7 +13,7 @@
 namespace tqcache::eval {
 namespace {
 
-constexpr double kGap = 1;  // between cells
+constexpr double kCellGap = 1;  // between cells
 
 // Of names so far apart, every how manieth has room: each, every second, fifth, tenth...
 std::size_t every_nth(double pitch, double needed) {
@@ -118,9 +118,9 @@ class HeatMapPainter {
 
   void draw_cell(std::size_t row, std::size_t column) {
     const double value = grid_.value(map_, row, column);
-    const double gap = grid_.cell_width < 12 ? 0.5 : kGap;
+    const double gap = grid_.cell_width < 12 ? 0.5 : kCellGap;
     const Box box{x_of(column), y_of(row), x_of(column) + grid_.cell_width - gap,
-                  y_of(row) + grid_.cell_height - kGap};
+                  y_of(row) + grid_.cell_height - kCellGap};
     const std::string number = shown_number({value, map_.decimals});
     const std::string tip = fmt::format("{}, {}: {}", shortened(down_[row], 40),
                                         shortened(across_[column], 40), number);

@@ -11,7 +11,7 @@
 namespace tqcache::eval {
 namespace {
 
-constexpr std::string_view kGap = "  ";
+constexpr std::string_view kColumnGap = "  ";
 constexpr int kMaxDecimals = 17;  // more than a double tells
 
 // Text as it stands in a terminal's line.
@@ -72,7 +72,7 @@ std::string facts_text(const Report& report) {
   append_column(names, false, lines);
   std::string text;
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    lines[i] += std::string(kGap) + values[i];
+    lines[i] += std::string(kColumnGap) + values[i];
     drop_trailing_spaces(lines[i]);
     text += lines[i] + '\n';
   }
@@ -101,7 +101,7 @@ std::string text_table(const Table& table) {
   std::vector<std::string> lines(table.rows.size() + 1);
   for (std::size_t column = 0; column < table.columns.size(); ++column) {
     if (column > 0) {
-      for (std::string& line : lines) line += kGap;
+      for (std::string& line : lines) line += kColumnGap;
     }
     append_column(column_texts(table, column), is_number_column(table, column), lines);
   }

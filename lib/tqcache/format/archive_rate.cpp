@@ -9,18 +9,18 @@
 #include <variant>
 #include <vector>
 
+#include "tqcache/base/integers.h"
+#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/describe.h"
-#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/format/section_plan.h"
+#include "tqcache/format/sections/compression.h"
+#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/format/sections/symbol_section.h"
 
 namespace tqcache::format {
 namespace {
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // Token blocks of a side that are coded to see what they take.
 constexpr std::size_t kMostTrialBlocks = 8;
@@ -43,8 +43,6 @@ struct Candidate {
   cache::HeadShape shape;
   double weight = 1;  // of its step
 };
-
-Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
 
 Result<void> check_target(const ArchiveTarget& target) {
   const auto in_range = [](std::optional<double> x, double low, double high) {
@@ -381,7 +379,7 @@ Result<void> try_all(const std::vector<Candidate>& sides, Trials& trials,
                         std::move(added).error());
     }
     if (progress && !progress(i + 1, sides.size())) {
-      return Error{ErrorCode::kInterrupted, "interrupted"};
+      return interrupted_error();
     }
   }
   return {};

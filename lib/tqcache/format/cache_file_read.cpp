@@ -2,14 +2,15 @@
 #include <memory>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/base/shared_bytes.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/open_container.h"
-#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/format/sections/section_bytes.h"
 
 namespace tqcache::format {
 namespace {
@@ -37,7 +38,7 @@ class Loader {
     const auto tell = [&](std::size_t i, std::size_t) -> Result<void> {
       done += reader_.section(i).raw_bytes;
       if (!progress || progress(done, total)) return {};
-      return Error{ErrorCode::kInterrupted, "interrupted"};
+      return interrupted_error();
     };
     return run_in_order({reader_.info().sections.size(),
                          [this](std::size_t i, std::size_t) { return load(i); }, tell},

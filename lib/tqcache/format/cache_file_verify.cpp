@@ -2,13 +2,14 @@
 #include <utility>
 
 #include "tqcache/base/hash.h"
+#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/open_container.h"
-#include "tqcache/format/sections/section_checks.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/format/sections/section_checks.h"
 #include "tqcache/format/unpack_section.h"
 
 namespace tqcache::format {
@@ -100,7 +101,7 @@ Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& o
     report.damage.insert(report.damage.end(), found[slot].begin(), found[slot].end());
     if (i < n_sections) done += manifest.sections[i].raw_bytes;
     if (!progress || progress(done, total)) return {};
-    return Error{ErrorCode::kInterrupted, "interrupted"};
+    return interrupted_error();
   };
   TQC_TRY(run_in_order({n_sections + manifest.gaps.size(), check, tell}, options.n_threads));
   report.sections_checked = n_sections;

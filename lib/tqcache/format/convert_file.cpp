@@ -10,22 +10,22 @@
 #include <variant>
 #include <vector>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/base/pool.h"
+#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/pack_side.h"
 #include "tqcache/cache/window_rows.h"
 #include "tqcache/format/cache_file.h"
-#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/container_writer.h"
 #include "tqcache/format/describe.h"
-#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/format/section_plan.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/format/sections/compression.h"
+#include "tqcache/format/sections/section_bytes.h"
 
 namespace tqcache::format {
 namespace {
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // Counts bytes of the source, and asks whether to go on.
 class ByteCounter {
@@ -108,7 +108,7 @@ class Conversion {
   Result<void> fix_sides(ByteCounter& counter) {
     for (const WindowJob& job : windows_) {
       TQC_TRY(pack_window(job));
-      if (!counter.add(window_bytes(job))) return Error{ErrorCode::kInterrupted, "interrupted"};
+      if (!counter.add(window_bytes(job))) return interrupted_error();
     }
     std::vector<AlignedBytes> blocks;
     for (const SideJob& job : jobs_) {
@@ -116,7 +116,7 @@ class Conversion {
       TQC_TRY(read_sample(job, blocks));
       fix_one(job, blocks);
       for (const AlignedBytes& block : blocks) {
-        if (!counter.add(block.size())) return Error{ErrorCode::kInterrupted, "interrupted"};
+        if (!counter.add(block.size())) return interrupted_error();
       }
     }
     return {};

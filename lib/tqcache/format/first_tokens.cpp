@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "tqcache/base/dtype.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/base/shared_bytes.h"
 #include "tqcache/cache/truncate.h"
 #include "tqcache/format/section_plan.h"
@@ -13,8 +14,6 @@
 
 namespace tqcache::format {
 namespace {
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 void cut_tokens(Manifest& manifest, std::int64_t n_tokens) {
   manifest.tokens.resize(to_size(n_tokens));

@@ -7,14 +7,13 @@
 #include <utility>
 
 #include "tqcache/base/hash.h"
+#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/token_hashes.h"
 #include "tqcache/format/section_plan.h"
 
 namespace tqcache::format {
 namespace {
-
-Error mismatch(std::string message) { return {ErrorCode::kMismatch, std::move(message)}; }
 
 // What is there from the first token on, and what the first packed block fixes once it is there.
 Result<void> check_side(const SideInfo& file, const SideInfo& grown) {

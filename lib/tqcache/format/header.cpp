@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tqcache/base/bytes.h"
+#include "tqcache/base/result.h"
 #include "tqcache/format/checksum_bytes.h"
 
 namespace tqcache::format {
@@ -19,8 +20,6 @@ using SlotView = std::span<const std::byte, kSlotBytes>;
 constexpr std::size_t kSlotChecksumOffset = kSlotBytes - sizeof(std::uint64_t);
 constexpr std::size_t kNameBytes = 4;  // "TQKV", the part of the magic that survives as text
 constexpr int kMaxAttempts = 1000;     // a header changes a few times a second at most
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 bool begins_with(ByteView bytes, ByteView prefix) {
   return bytes.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), bytes.begin());

@@ -5,10 +5,11 @@
 #include <utility>
 
 #include "tqcache/base/aligned.h"
+#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/format/manifest_rules.h"
-#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/format/sections/section_bytes.h"
 
 namespace tqcache::format {
 
@@ -46,7 +47,7 @@ Result<cache::Cache> load_sections(const SectionSource& source, std::uint64_t ma
   const auto tell = [&](std::size_t i, std::size_t) -> Result<void> {
     done += manifest.sections[i].raw_bytes;
     if (!progress || progress(done, total)) return {};
-    return Error{ErrorCode::kInterrupted, "interrupted"};
+    return interrupted_error();
   };
   TQC_TRY(run_in_order({manifest.sections.size(), make, tell}, n_threads));
   TQC_TRY(cache::validate(cache));

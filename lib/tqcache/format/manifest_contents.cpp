@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/base/shape.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest_rules.h"
@@ -16,9 +17,6 @@
 
 namespace tqcache::format {
 namespace {
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error too_large(std::string message) { return {ErrorCode::kTooLarge, std::move(message)}; }
 
 Result<void> check_text(std::string_view what, std::string_view text) {
   if (text.size() <= kMaxTextBytes) return {};

@@ -14,18 +14,17 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/token_block.h"
 #include "tqcache/format/checksum_bytes.h"
-#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/format/section_plan.h"
+#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::format {
 namespace {
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 template <std::uint16_t n>
 std::array<std::byte, n> to_array(const flatbuffers::Array<std::uint8_t, n>& bytes) {

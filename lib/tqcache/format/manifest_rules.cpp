@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/result.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/section_plan.h"
 #include "tqcache/format/sections/symbol_section.h"
@@ -12,8 +13,6 @@
 
 namespace tqcache::format {
 namespace {
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 // Of a packed section all that its codes were made with is known.
 Result<void> check_fixed(const SideInfo& side) {

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/token_hashes.h"
 #include "tqcache/format/container_format.h"
@@ -61,7 +62,7 @@ class SectionWriter {
     TQC_TRY_ASSIGN(section(i).file_offset, end_.append_aligned(prepared.stored()));
     prepared = {};  // gives the memory back
     if (content_.after_section && !content_.after_section(numbers_[i])) {
-      return Error{ErrorCode::kInterrupted, "interrupted"};
+      return interrupted_error();
     }
     return {};
   }

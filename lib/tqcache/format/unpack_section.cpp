@@ -5,15 +5,10 @@
 #include <variant>
 
 #include "tqcache/base/dtype.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/format/sections/section_bytes.h"
 
 namespace tqcache::format {
-namespace {
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-}  // namespace
-
 Result<cache::Cache> make_decoders(const Manifest& manifest) {
   Manifest empty;
   empty.identity = manifest.identity;

@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
-namespace {
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-
-}  // namespace
-
 Result<void> read_run(const ByteSource& file, const ByteRun& run, std::uint64_t at,
                       std::span<std::byte> out) {
   if (!run.memory) return file.read_at(run.offset + at, out);

@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "tqcache/base/dtype.h"
+#include "tqcache/base/integers.h"
+#include "tqcache/base/result.h"
 #include "tqcache/cache/token_block.h"
 
 namespace tqcache::interop {
@@ -11,8 +13,6 @@ namespace {
 using format::LayerInfo;
 using format::Manifest;
 using format::SideName;
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 }  // namespace
 
@@ -35,7 +35,7 @@ Result<void> WholeSides::read_section(std::size_t section, AlignedBytes& raw) {
   TQC_TRY(source_.read(section, raw));
   done_ += raw.size();
   if (!progress_ || progress_(done_, total_)) return {};
-  return Error{ErrorCode::kInterrupted, "interrupted"};
+  return interrupted_error();
 }
 
 Result<void> WholeSides::read_side(std::size_t layer, SideName side, AlignedBytes& out) {

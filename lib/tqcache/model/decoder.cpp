@@ -6,11 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/cache/token_hashes.h"
 #include "tqcache/cache/window_rows.h"
-#include "tqcache/model/linear/blas.h"
 #include "tqcache/model/attention/delta_state.h"
 #include "tqcache/model/layer_check.h"
+#include "tqcache/model/linear/blas.h"
 #include "tqcache/model/transformer.h"
 
 namespace tqcache::model {
@@ -20,8 +21,6 @@ using cache::kTokenBlock;
 using KeepGoing = std::function<bool()>;
 
 constexpr std::int64_t kLogitRowsAtOnce = 64;  // bounds memory: a vocabulary may have 150,000 words
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 std::uint64_t to_unsigned(std::int64_t n) { return static_cast<std::uint64_t>(n); }
 

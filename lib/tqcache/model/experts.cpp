@@ -3,18 +3,14 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tqcache/base/aligned.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/kernels.h"
 #include "tqcache/model/linear/products.h"
 
 namespace tqcache::model {
 namespace {
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-void grow(AlignedFloats& values, std::int64_t size) {
-  if (std::ssize(values) < size) values.resize(to_size(size));
-}
 
 float sigmoid(float x) { return 1.0f / (1.0f + loops::exp_f32(-std::max(x, -80.0f))); }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tqcache/base/aligned.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/kernels.h"
 #include "tqcache/model/linear/products.h"
@@ -25,10 +26,6 @@ void gelu_multiply(const float* up, std::size_t n, float* gate) {
   }
 }
 
-void grow(AlignedFloats& values, std::int64_t size) {
-  if (std::ssize(values) < size) values.resize(static_cast<std::size_t>(size));
-}
-
 }  // namespace
 
 void activate_and_multiply(Activation activation, const float* up, std::size_t n, float* gate) {
@@ -39,7 +36,7 @@ void activate_and_multiply(Activation activation, const float* up, std::size_t n
 void GatedUnit::run(const FeedForwardWeights& weights, std::int64_t n, std::span<const float> x,
                     float* out, const Workers& workers) {
   const std::int64_t d_ff = weights.gate.n_rows;
-  // A decode step must not take a chunk's memory, and a chunk's must not grow step by step.
+  // A decode step must not take a chunk's memory, and a chunk's must not grow_scratch step by step.
   grow(gate_, (n == 1 ? 1 : cache::kTokenBlock) * d_ff);
   grow(up_, (n == 1 ? 1 : cache::kTokenBlock) * d_ff);
   multiply_rows(n, x, {{&weights.gate, gate_.data()}, {&weights.up, up_.data()}}, workers);

@@ -5,13 +5,11 @@
 #include <utility>
 #include <variant>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/window_rows.h"
 
 namespace tqcache::model {
 namespace {
-
-Error mismatch(std::string message) { return {ErrorCode::kMismatch, std::move(message)}; }
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 
 Result<void> check_shape(cache::HeadShape own, cache::HeadShape model) {
   if (own == model) return {};

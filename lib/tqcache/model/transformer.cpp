@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cmath>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/kernels.h"
 #include "tqcache/model/linear/products.h"
@@ -12,8 +13,6 @@ namespace tqcache::model {
 namespace {
 
 constexpr std::int64_t kRowsPerPiece = 16;  // tokens whose small sums are worth a task switch
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 std::span<float> row_of(AlignedFloats& rows, std::int64_t row, std::int64_t size) {
   return std::span(rows).subspan(to_size(row * size), to_size(size));

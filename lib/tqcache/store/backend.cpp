@@ -22,7 +22,7 @@ bool is_words(std::string_view text, bool open_end) {
 }
 
 Error no_key(std::string_view what, std::string_view text) {
-  return {ErrorCode::kInvalidArgument, std::string(what) + " " + quoted(text) +
+  return {ErrorCode::kInvalidArgument, std::string(what) + " " + in_quotes(text) +
                                            ": 1 to 200 of a-z 0-9 / _ . - are allowed, in words"};
 }
 

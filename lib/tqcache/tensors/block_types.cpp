@@ -40,15 +40,15 @@ constexpr auto make_types(forms::List<Form...>) {
   return std::array{BlockType{Form::kType, Form::kValues, Form::kBytes, widen<Form>}...};
 }
 
-constexpr auto kTypes = make_types(forms::All{});
+constexpr auto kBlockTypes = make_types(forms::All{});
 
 }  // namespace
 
-std::span<const BlockType> block_types() { return kTypes; }
+std::span<const BlockType> block_types() { return kBlockTypes; }
 
 const BlockType* find_block_type(TensorType type) {
-  const auto found = std::ranges::find(kTypes, type, &BlockType::type);
-  return found == kTypes.end() ? nullptr : &*found;
+  const auto found = std::ranges::find(kBlockTypes, type, &BlockType::type);
+  return found == kBlockTypes.end() ? nullptr : &*found;
 }
 
 }  // namespace tqcache::tensors

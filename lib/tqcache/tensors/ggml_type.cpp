@@ -9,7 +9,7 @@ namespace {
 using enum TensorType;
 
 // Two types may have the same size (Q4_0 and IQ4_NL), so a size never stands for a type.
-constexpr std::array kTypes = {
+constexpr std::array kGgmlTypes = {
     GgmlType{0, "F32", 1, 4, kF32},
     GgmlType{1, "F16", 1, 2, kF16},
     GgmlType{2, "Q4_0", 32, 18, kQ4_0},
@@ -51,8 +51,8 @@ constexpr std::array kTypes = {
 }  // namespace
 
 const GgmlType* find_ggml_type(std::uint32_t id) {
-  const auto found = std::ranges::find(kTypes, id, &GgmlType::id);
-  return found == kTypes.end() ? nullptr : &*found;
+  const auto found = std::ranges::find(kGgmlTypes, id, &GgmlType::id);
+  return found == kGgmlTypes.end() ? nullptr : &*found;
 }
 
 }  // namespace tqcache::tensors

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/base/shape.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -13,10 +14,8 @@ namespace tqcache::tensors {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr std::size_t kMaxDims = 32;
+constexpr std::size_t kMaxNpyDims = 32;
 constexpr std::size_t kAlignment = 64;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 struct ItemType {
   std::string_view descr;
@@ -156,9 +155,9 @@ class DictParser {
     const auto size = static_cast<std::size_t>(end - rest_.begin());
     const auto number = number_of(rest_.substr(0, size));
     if (!number) return corrupt("header: a dimension that is no number");
-    if (shape_->size() >= kMaxDims) {
+    if (shape_->size() >= kMaxNpyDims) {
       return Error{ErrorCode::kTooLarge,
-                   "header: more than " + std::to_string(kMaxDims) + " dimensions"};
+                   "header: more than " + std::to_string(kMaxNpyDims) + " dimensions"};
     }
     rest_.remove_prefix(size);
     shape_->push_back(*number);

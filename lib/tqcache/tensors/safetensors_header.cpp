@@ -10,11 +10,11 @@ namespace tqcache::tensors {
 namespace {
 
 // Above what any model has; together they keep the header's memory near its size in the file.
-constexpr std::size_t kMaxTensors = 65'536;
+constexpr std::size_t kMaxSafetensors = 65'536;
 constexpr std::size_t kMaxMetadataKeys = 65'536;
-constexpr std::size_t kMaxNameBytes = 256;
+constexpr std::size_t kMaxSafetensorsNameBytes = 256;
 constexpr std::size_t kMaxMetadataValueBytes = 1 << 20;  // holds tokenizer configs and templates
-constexpr std::size_t kMaxDims = 16;
+constexpr std::size_t kMaxSafetensorsDims = 16;
 // Larger integers are not exact in every JSON reader (RFC 8259, section 6).
 constexpr std::uint64_t kMaxInteger = (1ull << 53) - 1;
 
@@ -64,8 +64,9 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
   bool number_unsigned(std::uint64_t value) override {
     if (place_ != Place::kArray) return corrupt("a number where none may stand");
     if (value > kMaxInteger) return fail(ErrorCode::kTooLarge, "an integer beyond 53 bits");
-    if (array_->size() >= kMaxDims) {
-      return fail(ErrorCode::kTooLarge, "more than " + std::to_string(kMaxDims) + " numbers");
+    if (array_->size() >= kMaxSafetensorsDims) {
+      return fail(ErrorCode::kTooLarge,
+                  "more than " + std::to_string(kMaxSafetensorsDims) + " numbers");
     }
     array_->push_back(value);
     return true;
@@ -122,7 +123,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool check_name(const std::string& name) {
-    if (name.size() > kMaxNameBytes) {
+    if (name.size() > kMaxSafetensorsNameBytes) {
       return fail(ErrorCode::kTooLarge, "a name of " + std::to_string(name.size()) + " bytes");
     }
     if (name.find('\0') != std::string::npos) return corrupt("a name that holds a NUL");
@@ -133,8 +134,9 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
     has_entry_ = is_metadata_ = false;
     if (!check_name(name)) return false;
     if (name == kMetadataKey) return begin_metadata();
-    if (header.tensors.size() >= kMaxTensors) {
-      return fail(ErrorCode::kTooLarge, "more than " + std::to_string(kMaxTensors) + " tensors");
+    if (header.tensors.size() >= kMaxSafetensors) {
+      return fail(ErrorCode::kTooLarge,
+                  "more than " + std::to_string(kMaxSafetensors) + " tensors");
     }
     has_entry_ = true;
     name_ = std::move(name);

@@ -12,18 +12,17 @@
 #include <unordered_set>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::tensors {
 namespace {
 
-constexpr std::size_t kMaxNameBytes = 256;
+constexpr std::size_t kMaxZipNameBytes = 256;
 constexpr std::uint64_t kEndBytes = 22;  // of the record that the smallest zip file consists of
 constexpr std::size_t kPiece = 256 << 10;
 // Deflate makes at most 1032 bytes of one (RFC 1951: 258 bytes for two bits).
 constexpr std::uint64_t kMaxDeflateRatio = 1032;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 ErrorCode code_of(int zip_error) {
   switch (zip_error) {
@@ -191,7 +190,7 @@ struct ZipArchive::State {
     if (name == nullptr) return error_of(zip_get_error(zip));
     const std::string where = "member " + printable_name(name);
     const std::size_t length = std::string_view(name).size();
-    if (length > kMaxNameBytes) return Error{ErrorCode::kTooLarge, where + ": a long name"};
+    if (length > kMaxZipNameBytes) return Error{ErrorCode::kTooLarge, where + ": a long name"};
     zip_stat_t stat;
     if (zip_stat_index(zip, index, 0, &stat) != 0) return error_of(zip_get_error(zip));
     if (stat.encryption_method != ZIP_EM_NONE) {

@@ -29,13 +29,13 @@ struct Lines {
 
 // Four rows of sixteen bytes, so far apart.
 template <class Byte>
-struct Square {
+struct CodeSquare {
   Byte* first;
   std::size_t stride;
 };
 
 // Four by four groups of four bytes, rows and columns changed.
-void turn_square(Square<const std::uint8_t> from, Square<std::uint8_t> to) {
+void turn_square(CodeSquare<const std::uint8_t> from, CodeSquare<std::uint8_t> to) {
   typedef std::uint32_t Quads __attribute__((vector_size(16)));
   static_assert(kLaneCodes == sizeof(std::uint32_t));
   Quads r[4];

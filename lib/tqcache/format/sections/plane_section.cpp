@@ -18,7 +18,7 @@ constexpr std::size_t kWorthwhile = 64;
 
 std::size_t table_bytes(std::size_t width) { return width * sizeof(std::uint64_t); }
 
-Error corrupt(std::size_t plane, std::string fact) {
+Error corrupt_plane(std::size_t plane, std::string fact) {
   return {ErrorCode::kCorrupt, "plane " + std::to_string(plane) + ": " + std::move(fact)};
 }
 
@@ -40,7 +40,7 @@ Result<StoredPlanes> find_planes(ByteView stored, std::uint64_t raw_size, std::s
   for (std::size_t i = 0; i < width; ++i) {
     const auto size = number_at<std::uint64_t>(stored, i * sizeof(std::uint64_t));
     if (size > found.plane_bytes || size > rest.size()) {
-      return corrupt(i, std::to_string(size) + " bytes");
+      return corrupt_plane(i, std::to_string(size) + " bytes");
     }
     found.planes[i] = rest.first(size);
     rest = rest.subspan(size);

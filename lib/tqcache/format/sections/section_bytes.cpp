@@ -8,13 +8,12 @@
 #include <utility>
 #include <variant>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/cache/window_rows.h"
 #include "tqcache/format/section_plan.h"
 
 namespace tqcache::format {
 namespace {
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // Works for Cache& and const Cache&. Requires: the section is of a side.
 auto& rows_of_section(auto& cache, const SectionInfo& section) {

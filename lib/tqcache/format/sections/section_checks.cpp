@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/trellis/trellis.h"
 #include "tqcache/codec/trellis/trellis_rows.h"
@@ -47,8 +48,6 @@ std::optional<std::size_t> find_not_finite(ByteView bytes, Dtype dtype) {
   return dtype == Dtype::kF32 ? find_not_finite<std::uint32_t>(bytes, mask)
                               : find_not_finite<std::uint16_t>(bytes, mask);
 }
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 std::string vector_place(std::size_t head, std::size_t token) {
   return "head " + std::to_string(head) + " token " + std::to_string(token) + ": ";

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tqcache/base/aligned.h"
+#include "tqcache/base/result.h"
 #include "tqcache/codec/trellis/trellis.h"
 #include "tqcache/codec/trellis/trellis_rows.h"
 #include "tqcache/format/sections/symbol_classes.h"
@@ -20,8 +21,6 @@ namespace {
 constexpr std::size_t kTokens = codec::kBlockTokens;
 constexpr std::uint16_t kUnusedBits = (1u << codec::kStepScaleShift) - 1;
 constexpr std::uint16_t kF16Infinity = 0x7c00;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 codec::TrellisShape trellis_shape(const SymbolShape& shape) { return {shape.head_dim, kTokens}; }
 

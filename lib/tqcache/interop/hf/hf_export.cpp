@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/layer.h"
 #include "tqcache/format/dense_sections.h"
 #include "tqcache/interop/hf/hf.h"
@@ -36,8 +37,6 @@ std::string type_name(Dtype dtype) {
   }
   return "BF16";
 }
-
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 
 // A tensor of the file, and what of the cache it holds.
 struct Part {

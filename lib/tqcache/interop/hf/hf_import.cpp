@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/float_dtype.h"
 #include "tqcache/interop/head_rows.h"
@@ -25,9 +26,6 @@ using tensors::TensorType;
 
 constexpr std::size_t kMaxListBytes = 64 << 10;  // of layer_types, of sliding_window
 constexpr std::size_t kTokensAtOnce = 8192;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 
 Result<std::string> metadata_of(const SafetensorsIndex& index, std::string_view key) {
   const auto found = index.metadata.find(std::string(key));

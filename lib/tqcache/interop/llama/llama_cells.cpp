@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 
 namespace tqcache::interop {
@@ -20,8 +21,6 @@ struct Cell {
   std::optional<std::int32_t> sequence;  // the first one
   bool has_several = false;
 };
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 Result<void> check_count(std::uint32_t n, LlamaFile kind) {
   // A file of one sequence need not say whose cells they are.
@@ -50,8 +49,6 @@ Result<Cell> read_cell(LlamaCursor& cursor, const LlamaCellLayout& layout) {
   }
   return cell;
 }
-
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 
 bool are_in_order(const LlamaCells& cells, std::int64_t first, std::int64_t n) {
   if (std::ssize(cells.positions) != n) return false;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tqcache/base/bytes.h"
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 
 namespace tqcache::interop {
@@ -18,8 +19,6 @@ constexpr std::int32_t kWrapperVersion = 1;
 constexpr std::size_t kWrapperWords = 4;  // all but the ids
 
 using Words = std::vector<std::int32_t>;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 Result<Words> read_words(const ByteSource& file, const LlamaEnvelope& envelope) {
   const std::uint64_t n = envelope.n_words;

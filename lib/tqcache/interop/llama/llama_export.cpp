@@ -7,6 +7,8 @@
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/bytes.h"
+#include "tqcache/base/integers.h"
+#include "tqcache/base/result.h"
 #include "tqcache/format/dense_sections.h"
 #include "tqcache/interop/llama/llama_export_rules.h"
 #include "tqcache/interop/llama/llama_row_maker.h"
@@ -20,10 +22,8 @@ using format::SideName;
 constexpr std::uint32_t kSessionMagic = 0x6767736e;   // "ggsn", read as a number
 constexpr std::uint32_t kSequenceMagic = 0x67677371;  // "ggsq"
 constexpr std::int32_t kWrapperMark = -1;             // no token has this id
-constexpr std::uint32_t kWrapperVersion = 1;
+constexpr std::uint32_t kExportWrapperVersion = 1;
 constexpr std::size_t kCellsAtOnce = 4096;
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // A file that is being written, and what the cache is written from.
 class StateWriter {
@@ -90,7 +90,7 @@ class StateWriter {
     before.write(options_.server_tokens ? n + 4 : n);
     if (options_.server_tokens) {
       before.write(kWrapperMark);
-      before.write(kWrapperVersion);
+      before.write(kExportWrapperVersion);
       before.write(n);
     }
     TQC_TRY(file_.write(before.bytes()));
@@ -173,7 +173,7 @@ class StateWriter {
       TQC_TRY(use(to_size(section.block * cache::kTokenBlock), to_size(n)));
       done_ += section.raw_bytes;
       if (progress_ && !progress_(done_, total_)) {
-        return Error{ErrorCode::kInterrupted, "interrupted"};
+        return interrupted_error();
       }
     }
     return {};

@@ -5,13 +5,11 @@
 #include <string_view>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
 namespace {
-
-Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
-Error mismatch(std::string message) { return {ErrorCode::kMismatch, std::move(message)}; }
 
 std::string layer_name(std::size_t layer) { return "layer " + std::to_string(layer); }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/llama/llama_architectures.h"
 #include "tqcache/tensors/printable_name.h"
@@ -21,10 +22,7 @@ constexpr std::int64_t kMaxStateWidth = 1 << 20;  // any of the numbers under "s
 constexpr std::int64_t kMaxConvolution = 64;      // ssm.conv_kernel; 4 in all models there are
 constexpr std::int64_t kDefaultFullInterval = 4;  // llama.cpp's, where the key is absent
 
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
-
-std::string layer_name(std::size_t layer) { return "layer " + std::to_string(layer); }
+std::string missing_layer_name(std::size_t layer) { return "layer " + std::to_string(layer); }
 
 struct Range {
   std::int64_t min;
@@ -255,10 +253,10 @@ Result<void> check_kv_heads(const LlamaGeometry& geometry) {
   for (std::size_t i = 0; i < geometry.layers.size(); ++i) {
     const LlamaLayer& layer = geometry.layers[i];
     if (layer.kind == LlamaLayerKind::kRecurrent) continue;
-    if (layer.n_kv_heads == 0) return unsupported(layer_name(i) + ": no kv heads");
+    if (layer.n_kv_heads == 0) return unsupported(missing_layer_name(i) + ": no kv heads");
     if (layer.n_kv_heads > cache::kMaxKvHeads) {
       return Error{ErrorCode::kTooLarge,
-                   layer_name(i) + ": " + std::to_string(layer.n_kv_heads) + " kv heads"};
+                   missing_layer_name(i) + ": " + std::to_string(layer.n_kv_heads) + " kv heads"};
     }
   }
   return {};

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/llama/llama_cells.h"
 #include "tqcache/interop/llama/llama_envelope.h"
@@ -19,9 +20,6 @@ namespace {
 constexpr std::uint64_t kTransposedBytes = std::uint64_t{128} << 20;
 
 using Order = std::shared_ptr<const std::vector<std::uint32_t>>;
-
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 Result<void> check_layer(const LlamaGeometry& model, const LlamaLayer& layer) {
   if (layer.kind == LlamaLayerKind::kRecurrent) return {};

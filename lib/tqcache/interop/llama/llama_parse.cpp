@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/base/shape.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/llama/llama_cursor.h"
@@ -14,7 +15,7 @@ namespace {
 
 using tensors::printable_name;
 
-constexpr std::uint32_t kMaxNameBytes = 256;
+constexpr std::uint32_t kMaxArchitectureBytes = 256;
 constexpr std::uint32_t kMaxRngBytes = 64 * 1024;
 constexpr std::uint32_t kMaxStreams = 256;
 constexpr std::uint32_t kMaxLayers = cache::kMaxLayers;
@@ -22,8 +23,6 @@ constexpr std::uint32_t kForkTypesFrom = 41, kForkTypesTo = 44;
 constexpr std::uint32_t kCheckpointsMagic = 0x504b4353;  // "SCKP"
 constexpr std::uint32_t kMaxCheckpoints = 1024;
 
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error mismatch(std::string message) { return {ErrorCode::kMismatch, std::move(message)}; }
 std::string text(std::uint64_t n) { return std::to_string(n); }
 
 std::string place_of(std::size_t layer, std::string_view side) {
@@ -93,7 +92,8 @@ class Parser {
 
   Result<void> read_session_head() {
     TQC_TRY_ASSIGN(const auto n, cursor_.read<std::uint32_t>());
-    if (n > kMaxNameBytes) return corrupt("name of the architecture: " + text(n) + " bytes");
+    if (n > kMaxArchitectureBytes)
+      return corrupt("name of the architecture: " + text(n) + " bytes");
     TQC_TRY_ASSIGN(const std::string name, cursor_.read_text(n));
     if (name != parse_.model.architecture) {
       return mismatch("a session of architecture " + printable_name(name) + ", the model is " +

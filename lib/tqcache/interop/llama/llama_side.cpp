@@ -3,12 +3,11 @@
 #include <cstring>
 #include <utility>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/interop/llama/llama_transposed.h"
 
 namespace tqcache::interop {
 namespace {
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // Rows that stand one after another in the file, cell by cell.
 class RowReader {

@@ -6,14 +6,14 @@
 #include <mutex>
 #include <utility>
 
+#include "tqcache/base/integers.h"
+
 namespace tqcache::interop {
 namespace {
 
 // Beyond this many times the cells wanted, cells are read one by one.
 constexpr std::uint64_t kMaxSpread = 64;
 constexpr std::size_t kTile = 16;  // of the transposition: two cache lines of f16 a row
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // Some cells of all components: [component][n] of the values.
 struct Chunk {

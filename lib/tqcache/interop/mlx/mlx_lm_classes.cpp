@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -31,9 +32,6 @@ constexpr std::array kClasses = {
     ClassName{"BatchKVCache", MlxClass::kBatch},
     ClassName{"BatchRotatingKVCache", MlxClass::kBatchRotating},
 };
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 
 // --- the list
 

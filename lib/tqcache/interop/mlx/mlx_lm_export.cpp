@@ -6,6 +6,8 @@
 #include <variant>
 #include <vector>
 
+#include "tqcache/base/integers.h"
+#include "tqcache/base/result.h"
 #include "tqcache/cache/token_block.h"
 #include "tqcache/format/dense_sections.h"
 #include "tqcache/format/section_reader.h"
@@ -19,8 +21,6 @@ namespace {
 using format::LayerInfo;
 using format::SideInfo;
 using format::SideName;
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // Tensors one after another. No more than one side of one layer is in memory, or one array.
 class MlxWriter {
@@ -62,7 +62,7 @@ class MlxWriter {
     TQC_TRY(cache_.read(section, section_));
     done_ += section_.size();
     if (progress_ && !progress_(done_, total_)) {
-      return Error{ErrorCode::kInterrupted, "interrupted"};
+      return interrupted_error();
     }
     return {};
   }

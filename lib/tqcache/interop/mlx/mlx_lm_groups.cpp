@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/mlx/mlx_lm_affine.h"
 #include "tqcache/interop/mlx/mlx_lm_pair.h"
@@ -9,9 +10,6 @@
 
 namespace tqcache::interop {
 namespace {
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 
 // One of the two: "<slot>.0" codes, "<slot>.1" scales, "<slot>.2" biases.
 struct AffineState {

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/mlx/mlx_lm_classes.h"
@@ -17,9 +18,6 @@ namespace {
 constexpr std::size_t kMaxModelBytes = 1024;  // of a text in a .tqkv file
 constexpr std::size_t kMaxShownBytes = 256;
 constexpr std::size_t kMaxShownKeys = 32;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 
 // --- tokens
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/mlx/mlx_lm_classes.h"
 #include "tqcache/interop/mlx/mlx_lm_groups.h"
@@ -13,11 +14,6 @@
 
 namespace tqcache::interop {
 namespace {
-
-constexpr std::uint64_t kMaxBatch = 65'536;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 
 Result<ForeignLayer> kv_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
                               std::int64_t row) {

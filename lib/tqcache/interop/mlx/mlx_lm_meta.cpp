@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -13,8 +14,6 @@ using tensors::printable_name;
 using tensors::SafetensorsIndex;
 
 constexpr std::int64_t kMaxNumber = (std::int64_t{1} << 53) - 1;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 

@@ -2,13 +2,11 @@
 
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 
 namespace tqcache::interop {
 namespace {
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 
 Result<ForeignSide> dense_side(const MlxFile& file, const MlxGrid& grid, cache::HeadShape shape,
                                std::int64_t first) {

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/mlx/mlx_lm_affine.h"
 
@@ -12,8 +13,6 @@ namespace {
 
 using format::LayerInfo;
 using format::SideName;
-
-Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
 
 std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
 

@@ -4,10 +4,10 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/result.h"
+
 namespace tqcache::interop {
 namespace {
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 RowRuns without_empty(RowRuns runs) {
   std::erase_if(runs, [](const RowRun& run) { return run.count <= 0; });

@@ -5,11 +5,10 @@
 #include <vector>
 
 #include "tqcache/base/dtype.h"
+#include "tqcache/base/integers.h"
 
 namespace tqcache::interop {
 namespace {
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // `count` rows of a kv head, from `first` on, into as many bytes.
 Result<void> read_rows(const ByteSource& file, const MlxRows& rows, std::int64_t head,

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/float_dtype.h"
 #include "tqcache/tensors/printable_name.h"
@@ -17,8 +18,6 @@ using tensors::TensorPlace;
 using enum tensors::TensorType;
 
 constexpr std::uint64_t kMaxTextLength = 256;  // of a class's name
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 std::string tensor_place(std::string_view name) { return "tensor " + printable_name(name); }
 

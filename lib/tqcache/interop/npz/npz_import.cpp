@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/head_rows.h"
 #include "tqcache/interop/npz/npz_cache.h"
@@ -26,8 +27,6 @@ using tensors::TensorType;
 
 constexpr std::size_t kMaxArraysOfLayer = 64;
 constexpr std::size_t kTokensAtOnce = 8192;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 // A number of the description.
 Result<std::int64_t> number_of(const json& object, const char* key, std::int64_t max) {

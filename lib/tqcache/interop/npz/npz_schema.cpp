@@ -50,9 +50,9 @@ Result<std::string> read_text(const tensors::Npz& npz, const NpzArray& array) {
 Result<nlohmann::json> read_json(const tensors::Npz& npz, const NpzArray& array) {
   TQC_TRY_ASSIGN(std::string text, read_text(npz, array));
   while (text.ends_with('\0')) text.pop_back();
-  TQC_TRY_ASSIGN(nlohmann::json json, parse_plain_json(text, kMaxDescriptionBytes, kMaxDepth));
-  if (!json.is_object()) return Error{ErrorCode::kCorrupt, "not an object of JSON"};
-  return json;
+  TQC_TRY_ASSIGN(nlohmann::json parsed, parse_plain_json(text, kMaxDescriptionBytes, kMaxDepth));
+  if (!parsed.is_object()) return corrupt("not an object of JSON");
+  return parsed;
 }
 
 std::string layer_name(std::size_t layer) { return "layer_" + std::to_string(layer) + "_"; }

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/interop/turbomlx/pickle_numpy.h"
 #include "tqcache/interop/turbomlx/pickle_reader.h"
 
@@ -21,9 +22,6 @@ constexpr std::uint64_t kMaxText = 64u << 20;
 constexpr std::uint64_t kMaxNameBytes = 256;
 constexpr int kMinProtocol = 2;
 constexpr int kMaxProtocol = 5;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error too_large(std::string message) { return {ErrorCode::kTooLarge, std::move(message)}; }
 
 std::string opcode_name(std::uint8_t opcode) {
   char text[16];

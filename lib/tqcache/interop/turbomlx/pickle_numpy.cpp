@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/base/shape.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -16,9 +17,6 @@ using tensors::TensorType;
 using Kind = Value::Kind;
 
 constexpr std::size_t kMaxDimensions = 32;  // NumPy's own limit, before version 2
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 
 // Names as they are written, and what they are here.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kNames = {{

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/base/shape.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/float_dtype.h"
@@ -11,8 +12,6 @@ namespace tqcache::interop {
 namespace {
 
 using tensors::TensorType;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 std::string named(std::string_view name, const ArrayValue& array) {
   return std::string(name) + " " + describe(array);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tqcache/base/half.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/cache/coded_block.h"
 #include "tqcache/codec/packing.h"
 
@@ -15,8 +16,6 @@ using cache::kTokenBlock;
 
 constexpr std::uint16_t kInfinity = 0x7c00;
 constexpr std::uint16_t kMagnitude = 0x7fff;
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 Result<std::vector<std::uint16_t>> halves(const ReadNumbers& read, const ByteSource& file,
                                           std::size_t head, std::int64_t block) {

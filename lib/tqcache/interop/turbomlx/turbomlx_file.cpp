@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/turbomlx/pickle.h"
 #include "tqcache/interop/turbomlx/turbomlx_v3.h"
@@ -19,8 +20,6 @@ using Kind = Value::Kind;
 constexpr std::string_view kTurboTypeId = "turbomlx.cache.turboquant_kv.v1";
 constexpr std::string_view kTurboClass = "TurboQuantKVCache";
 constexpr std::array<std::string_view, 2> kPackages = {"turbomlx.", "mlx_lm."};
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 Result<std::string> class_of_path(const std::string& path) {
   for (const std::string_view package : kPackages) {

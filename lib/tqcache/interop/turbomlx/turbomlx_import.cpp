@@ -4,14 +4,13 @@
 #include <system_error>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/interop/turbomlx/turbomlx.h"
 #include "tqcache/interop/turbomlx/turbomlx_layers.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
 namespace {
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 Result<TurboMlxLayer> import_layer(const TurboMlxSource& file, const ValueTree& tree,
                                    const TurboMlxEntry& entry, TurboMlxArtifacts& artifacts) {

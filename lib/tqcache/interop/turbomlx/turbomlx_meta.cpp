@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/json_tree.h"
 #include "tqcache/tensors/printable_name.h"
@@ -17,9 +18,6 @@ constexpr std::string_view kCodebook = "v1-lloyd-max-beta";
 constexpr std::size_t kMaxMetaBytes = 64 * 1024;
 constexpr int kMaxCodeBits = 8;  // of TurboMLX's packing
 constexpr std::int64_t kMinDim = 2;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 
 // The fields of one object.
 class Fields {

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/mlx/mlx_lm_ring.h"
 #include "tqcache/interop/turbomlx/turbomlx_arrays.h"
@@ -20,9 +21,6 @@ using tensors::TensorType;
 using Kind = Value::Kind;
 
 constexpr std::int64_t kWordBits = 32;
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 
 Result<std::pair<const Value*, const Value*>> pair_of(const ValueTree& tree, const Value& state) {
   if (!is_sequence(state) || state.items.size() != 2) return corrupt("state: not keys and values");

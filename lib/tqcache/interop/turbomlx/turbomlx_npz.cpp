@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tqcache/base/file.h"
+#include "tqcache/base/result.h"
 #include "tqcache/tensors/npy.h"
 #include "tqcache/tensors/zip_archive.h"
 
@@ -14,8 +15,6 @@ namespace tqcache::interop {
 namespace {
 
 constexpr std::uint64_t kMaxFileBytes = 16u << 20;  // a map of 1,024 channels takes 4 MiB
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 Result<std::vector<float>> read_member(const tensors::ZipArchive& zip, std::size_t member,
                                        const std::vector<std::uint64_t>& shape) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tqcache/base/half.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/codec/head_codec.h"
 #include "tqcache/interop/turbomlx/turbomlx_blocks.h"
 
@@ -16,8 +17,6 @@ using cache::kTokenBlock;
 
 constexpr std::uint16_t kLeastNormal = 0x0400;
 constexpr std::uint16_t kInfinity = 0x7c00;
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // --- numbers of the file
 

@@ -7,18 +7,16 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/integers.h"
+#include "tqcache/base/result.h"
 #include "tqcache/codec/packing.h"
 
 namespace tqcache::interop {
 namespace {
 
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
 std::string vector_name(std::size_t head, std::int64_t token) {
   return "head " + std::to_string(head) + " token " + std::to_string(token);
 }
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 // Rows of one kv head, from token `first` on.
 Result<void> read_rows(const ByteSource& file, const TurboMlxRows& rows, std::size_t head,

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/codec/packing.h"
 #include "tqcache/interop/turbomlx/turbomlx_arrays.h"
 #include "tqcache/interop/turbomlx/turbomlx_layers.h"
@@ -33,8 +34,6 @@ enum Slot : std::size_t {
 constexpr std::array<std::string_view, kSlots> kSlotNames = {
     "reg_idx",   "reg_norms", "reg_signs",     "reg_residuals", "out_idx",
     "out_norms", "out_signs", "out_residuals", "outlier_mask",  "values_main"};
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 // What a quantizer takes from the state: from its first slot on codes, lengths, signs, residuals.
 struct Quantizer {

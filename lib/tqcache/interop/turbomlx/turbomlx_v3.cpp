@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/base/shape.h"
 #include "tqcache/interop/json_tree.h"
 #include "tqcache/tensors/printable_name.h"
@@ -15,8 +16,6 @@ using Kind = Value::Kind;
 
 constexpr std::uint64_t kHeaderAt = kTurboMlxV3Magic.size() + sizeof(std::uint64_t);
 constexpr std::uint64_t kMaxHeaderBytes = 16u << 20;  // one of 128 layers takes half of 1 MiB
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 // The end of a file as a file.
 class FileEnd : public ByteSource {

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tqcache/base/aligned.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/model/linear/blas.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/kernels.h"
@@ -13,12 +15,6 @@ namespace tqcache::model {
 namespace {
 
 using cache::kTokenBlock;
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-void grow(AlignedFloats& values, std::int64_t size) {
-  if (values.size() < to_size(size)) values.resize(to_size(size));
-}
 
 void grow(std::vector<AlignedFloats>& lanes, std::size_t count, std::int64_t size) {
   if (lanes.size() < count) lanes.resize(count);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tqcache/base/dtype.h"
+#include "tqcache/base/integers.h"
 
 namespace tqcache::model {
 namespace {
@@ -15,7 +16,6 @@ namespace {
 using cache::NamedArray;
 using Shape = std::vector<std::uint64_t>;
 
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 std::uint64_t to_unsigned(std::int64_t n) { return static_cast<std::uint64_t>(n); }
 
 Shape conv_shape(const DeltaNetConfig& net) {
@@ -43,10 +43,6 @@ AlignedFloats widened(const NamedArray& array) {
   return values;
 }
 
-std::span<float> values_of(NamedArray& array) {
-  return {reinterpret_cast<float*>(array.data.data()), array.data.size() / sizeof(float)};
-}
-
 bool is_pair(const cache::ArraysLayer& layer, const Shape& first, const Shape& second) {
   return !layer.window && layer.arrays.size() == 2 && layer.arrays[0].shape == first &&
          layer.arrays[1].shape == second;
@@ -56,7 +52,7 @@ bool is_pair(const cache::ArraysLayer& layer, const Shape& first, const Shape& s
 void adopt_same(const cache::ArraysLayer& from, cache::ArraysLayer& to) {
   for (std::size_t i = 0; i < 2; ++i) {
     const AlignedFloats values = widened(from.arrays[i]);
-    std::ranges::copy(values, values_of(to.arrays[i]).begin());
+    std::ranges::copy(values, state_values(to.arrays[i]).begin());
   }
 }
 
@@ -66,13 +62,13 @@ void adopt_transposed(const DeltaNetConfig& net, const cache::ArraysLayer& from,
                       cache::ArraysLayer& to) {
   const AlignedFloats conv = widened(from.arrays[0]);
   const auto columns = static_cast<std::int64_t>(from.arrays[0].shape.back());
-  const std::span<float> conv_out = values_of(to.arrays[0]);
+  const std::span<float> conv_out = state_values(to.arrays[0]);
   for (std::int64_t i = 0; i < std::ssize(conv_out); ++i) {
     const std::int64_t row = i / net.conv_size(), channel = i % net.conv_size();
     conv_out[to_size(i)] = conv[to_size(channel * columns + columns - net.kernel + 1 + row)];
   }
   const AlignedFloats state = widened(from.arrays[1]);
-  const std::span<float> state_out = values_of(to.arrays[1]);
+  const std::span<float> state_out = state_values(to.arrays[1]);
   for (std::int64_t i = 0; i < std::ssize(state_out); ++i) {
     const std::int64_t head = i / (net.value_dim * net.key_dim);
     const std::int64_t value = i / net.key_dim % net.value_dim, key = i % net.key_dim;
@@ -89,7 +85,7 @@ void adopt_rows(const ModelConfig& config, const cache::ArraysLayer& from, cache
     return config.form.tiled_value_heads ? head % group * net.n_key_heads + head / group : head;
   };
   const AlignedFloats conv = widened(from.arrays[0]);
-  const std::span<float> conv_out = values_of(to.arrays[0]);
+  const std::span<float> conv_out = state_values(to.arrays[0]);
   for (std::int64_t i = 0; i < std::ssize(conv_out); ++i) {
     const std::int64_t row = i / net.conv_size();
     std::int64_t channel = i % net.conv_size();
@@ -104,7 +100,7 @@ void adopt_rows(const ModelConfig& config, const cache::ArraysLayer& from, cache
   const std::int64_t head_size = net.value_dim * net.key_dim;
   for (std::int64_t head = 0; head < net.n_value_heads; ++head) {
     std::copy_n(state.data() + head_in_file(head) * head_size, head_size,
-                values_of(to.arrays[1]).data() + head * head_size);
+                state_values(to.arrays[1]).data() + head * head_size);
   }
 }
 
@@ -146,6 +142,10 @@ bool adopt_as_named(const ModelConfig& config, const cache::ArraysLayer& from,
 }
 
 }  // namespace
+
+std::span<float> state_values(cache::NamedArray& array) {
+  return {reinterpret_cast<float*>(array.data.data()), array.data.size() / sizeof(float)};
+}
 
 cache::ArraysLayer empty_delta_state(const DeltaNetConfig& config) {
   cache::ArraysLayer layer;

@@ -1,5 +1,6 @@
 #pragma once
-// model/attention/delta_state.h: what a gated delta net keeps of the tokens before, as an arrays layer.
+// model/attention/delta_state.h: what a gated delta net keeps of the tokens before, as an arrays
+// layer.
 //
 // Our form is that of mlx-lm, in f32: array "0" has the last kernel - 1 inputs of the convolution,
 // [1, kernel - 1, conv_size], array "1" a matrix for each value head, [1, n_value_heads, value_dim,
@@ -28,5 +29,6 @@ Result<void> adopt_delta_state(const ModelConfig& config, cache::ArraysLayer& la
 // Our form's values. Requires: adopt_delta_state() has succeeded.
 std::span<const float> convolution_inputs(const cache::ArraysLayer& layer);
 std::span<const float> head_matrices(const cache::ArraysLayer& layer);
+std::span<float> state_values(cache::NamedArray& array);
 
 }  // namespace tqcache::model

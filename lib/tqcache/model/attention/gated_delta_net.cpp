@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tqcache/base/aligned.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/model/attention/delta_state.h"
 #include "tqcache/model/gated_unit.h"
 #include "tqcache/model/linear/kernel_loops.h"
@@ -14,12 +16,6 @@ namespace {
 
 constexpr std::int64_t kChannelsPerPiece = 256;
 constexpr float kLengthEpsilon = 1e-6f;  // of q and k, as the reference has it
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
-void grow(AlignedFloats& values, std::int64_t size) {
-  if (std::ssize(values) < size) values.resize(to_size(size));
-}
 
 float sigmoid(float x) { return 1.0f / (1.0f + loops::exp_f32(-std::max(x, -80.0f))); }
 float silu(float x) { return x * sigmoid(x); }
@@ -35,10 +31,6 @@ void normalize(float* x, std::size_t n, float length) {
   for (std::size_t i = 0; i < n; ++i) x[i] *= factor;
 }
 
-std::span<float> values_of(cache::NamedArray& array) {
-  return {reinterpret_cast<float*>(array.data.data()), array.data.size() / sizeof(float)};
-}
-
 }  // namespace
 
 void GatedDeltaNet::run(const DeltaNetWeights& weights, const cache::ArraysLayer& before,
@@ -46,9 +38,9 @@ void GatedDeltaNet::run(const DeltaNetWeights& weights, const cache::ArraysLayer
                         float* out, const Workers& workers) {
   after = before;
   project(weights, n, x, workers);
-  convolve(weights, convolution_inputs(before), values_of(after.arrays[0]), n, workers);
+  convolve(weights, convolution_inputs(before), state_values(after.arrays[0]), n, workers);
   grow(heads_, n * net_.value_size());
-  const std::span<float> states = values_of(after.arrays[1]);
+  const std::span<float> states = state_values(after.arrays[1]);
   workers.run(to_size(net_.n_value_heads), [&](std::size_t head) {
     const auto index = static_cast<std::int64_t>(head);
     run_head(weights, index, n, states.data() + index * net_.value_dim * net_.key_dim);

@@ -6,14 +6,13 @@
 #include <vector>
 
 #include "tqcache/base/aligned.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/cache/head_coder.h"
 
 namespace tqcache::model {
 namespace {
 
 using cache::kTokenBlock;
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // Rows [n, n_kv_heads, head_dim] of the tokens from position `first` on.
 struct Rows {

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tqcache/base/aligned.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/cache/head_coder.h"
 #include "tqcache/codec/kernels/row_map.h"
 #include "tqcache/model/linear/kernel_loops.h"
@@ -26,14 +28,8 @@ constexpr float kUnseen = -1e30f;
 
 constexpr std::size_t kLineFloats = kAlignment / sizeof(float);
 
-constexpr std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
-
 constexpr std::size_t round_up(std::size_t n) {
   return (n + kLineFloats - 1) / kLineFloats * kLineFloats;
-}
-
-void grow(AlignedFloats& values, std::size_t size) {
-  if (values.size() < size) values.resize(size);
 }
 
 codec::DenseBlock dense_block(const cache::Side& side, cache::HeadShape shape,

@@ -70,7 +70,7 @@ void quantize(const float* x, std::size_t n_groups, std::int16_t* codes, std::in
   loops::quantize(x, n_groups, codes, minus_sums, scales);
 }
 
-const BlockKernels& find_best() {
+const BlockKernels& find_best_block_kernels() {
   const std::string_view name = codec::best_kernels().name;
   const std::pair<std::string_view, const BlockKernels*> sets[] = {
       {"avx512", avx512_blocks()}, {"avx2", avx2_blocks()}, {"neon", neon_blocks()}};
@@ -87,7 +87,7 @@ constexpr BlockKernels kBlocks = {quantize, make_dots<Scalar>(tensors::forms::Al
 const BlockKernels& scalar_blocks() { return kBlocks; }
 
 const BlockKernels& best_blocks() {
-  static const BlockKernels& best = find_best();
+  static const BlockKernels& best = find_best_block_kernels();
   return best;
 }
 

@@ -6,6 +6,7 @@
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/dtype.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/model/linear/blas.h"
 #include "tqcache/model/linear/block_kernels.h"
 #include "tqcache/model/linear/kernels.h"
@@ -24,8 +25,6 @@ constexpr std::int64_t kProductsPerPiece = 64 * 1024;
 
 // Rows that multiply_matrix widens at a time.
 constexpr std::int64_t kSlabRows = 128;
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // The types whose values stand one by one.
 struct PlainType {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <span>
 
+#include "tqcache/base/result.h"
 #include "tqcache/model/tokenizer/vocabulary.h"
 
 namespace tqcache::model {
@@ -15,8 +16,6 @@ constexpr std::int64_t kMaxHiddenWidth = 1 << 20;  // d_ff
 constexpr std::int64_t kMaxHeads = 4096;           // query heads
 constexpr std::int64_t kMaxExperts = 4096;
 constexpr std::int64_t kMaxConvolution = 64;  // tokens; 4 in all models there are
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 struct Bounded {
   std::string_view name;

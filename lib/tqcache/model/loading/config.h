@@ -21,6 +21,9 @@
 
 namespace tqcache::model {
 
+// Layers of a hybrid from one with full attention to the next, where a file does not say it.
+inline constexpr std::int64_t kDefaultFullInterval = 4;
+
 using GgufTensors = std::map<std::string, tensors::TensorView>;  // by name
 
 enum class Activation : std::uint8_t { kSilu, kGeluTanh };

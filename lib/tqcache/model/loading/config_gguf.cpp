@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tqcache/base/dtype.h"
+#include "tqcache/base/result.h"
 #include "tqcache/model/loading/architecture.h"
 #include "tqcache/model/loading/config.h"
 #include "tqcache/tensors/printable_name.h"
@@ -16,12 +17,8 @@ using tensors::Gguf;
 
 // llama.cpp's, where the key is absent.
 constexpr double kDefaultRopeBase = 10'000;
-constexpr std::int64_t kDefaultFullInterval = 4;
 
 constexpr std::int64_t kSoftmaxGating = 1;  // expert_gating_func
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 
 // Reads the keys of one architecture: "qwen3." + name.
 class Keys {

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "tqcache/base/result.h"
 #include "tqcache/model/loading/architecture.h"
 #include "tqcache/model/loading/config.h"
 #include "tqcache/model/loading/hf_rope.h"
@@ -16,11 +17,8 @@ using tensors::printable_name;
 
 // What transformers fills in.
 constexpr std::int64_t kDefaultWindowedFrom = 28;  // max_window_layers
-constexpr std::int64_t kDefaultFullInterval = 4;
 constexpr double kDefaultQueryScalar = 256;
 
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error unsupported(std::string message) { return {ErrorCode::kUnsupported, std::move(message)}; }
 Error unsupported_key(const char* key) {
   return unsupported("key \"" + std::string(key) + "\": not supported");
 }

@@ -3,12 +3,12 @@
 #include <cmath>
 #include <utility>
 
+#include "tqcache/base/integers.h"
+
 namespace tqcache::model {
 namespace {
 
 using Order = std::vector<std::int32_t>;
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 void add_range(Order& order, std::int64_t first, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) order.push_back(static_cast<std::int32_t>(first + i));

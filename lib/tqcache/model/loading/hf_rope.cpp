@@ -5,13 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/result.h"
 #include "tqcache/model/attention/rope_scaling.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::model {
 namespace {
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 // What describes the RoPE of one kind of layers: an object beside the top level, which has what
 // the object leaves out.

@@ -26,7 +26,7 @@ Error unsupported(std::string_view key, std::string_view what) {
   return {ErrorCode::kUnsupported, "key \"" + std::string(key) + "\": " + std::string(what)};
 }
 
-Result<bool> get_bool_or(const Gguf& file, const char* key, bool fallback) {
+Result<bool> get_flag_or(const Gguf& file, const char* key, bool fallback) {
   return file.has(key) ? file.get_bool(key) : Result<bool>(fallback);
 }
 
@@ -84,11 +84,11 @@ Result<void> read_spaces(const Gguf& file, TokenizerSpec& spec) {
     }
   }
   TQC_TRY_ASSIGN(const bool removes_spaces,
-                 get_bool_or(file, kRemoveSpacesKey, spec.algorithm == Algorithm::kUnigram));
+                 get_flag_or(file, kRemoveSpacesKey, spec.algorithm == Algorithm::kUnigram));
   if (removes_spaces && spec.algorithm == Algorithm::kPieces) {
     return unsupported(kRemoveSpacesKey, "not with this kind of tokenizer");
   }
-  TQC_TRY_ASSIGN(const bool adds_space, get_bool_or(file, "tokenizer.ggml.add_space_prefix", true));
+  TQC_TRY_ASSIGN(const bool adds_space, get_flag_or(file, "tokenizer.ggml.add_space_prefix", true));
   if (removes_spaces) {
     spec.normalizer = {Normalizer::kStripSpaces, Normalizer::kJoinSpaces};
   }
@@ -167,9 +167,9 @@ Result<void> read_scores(const Gguf& file, TokenizerSpec& spec) {
 Result<void> read_ends(const Gguf& file, const Kind& kind, TokenizerSpec& spec) {
   TQC_TRY_ASSIGN(spec.begin_id, get_id(file, "tokenizer.ggml.bos_token_id", kind.begin_id));
   TQC_TRY_ASSIGN(spec.adds_begin,
-                 get_bool_or(file, "tokenizer.ggml.add_bos_token", kind.adds_begin));
+                 get_flag_or(file, "tokenizer.ggml.add_bos_token", kind.adds_begin));
   TQC_TRY_ASSIGN(const bool adds_end,
-                 get_bool_or(file, "tokenizer.ggml.add_eos_token", kind.adds_end));
+                 get_flag_or(file, "tokenizer.ggml.add_eos_token", kind.adds_end));
   if (adds_end) {
     TQC_TRY_ASSIGN(spec.added_end_id, get_id(file, "tokenizer.ggml.eos_token_id", std::nullopt));
   }

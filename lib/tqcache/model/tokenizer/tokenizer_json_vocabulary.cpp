@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/result.h"
 #include "tqcache/model/tokenizer/tokenizer_json_parts.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -18,8 +19,6 @@ namespace {
 using tensors::printable_name;
 
 constexpr const char* kModel = "model";
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 // Set to something: neither absent, null, nor "".
 bool is_set(const Json& object, const char* key) {

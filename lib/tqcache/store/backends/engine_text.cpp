@@ -10,6 +10,6 @@ std::string printable(std::string_view text) {
   return out;
 }
 
-std::string quoted(std::string_view text) { return '"' + printable(text) + '"'; }
+std::string in_quotes(std::string_view text) { return '"' + printable(text) + '"'; }
 
 }  // namespace tqcache::store

@@ -13,6 +13,6 @@ namespace tqcache::store {
 std::string printable(std::string_view text);
 
 // The same, in double quotes.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 
 }  // namespace tqcache::store

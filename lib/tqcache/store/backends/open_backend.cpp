@@ -55,7 +55,7 @@ Result<std::unique_ptr<Backend>> open_backend(std::string_view text,
     return Error{ErrorCode::kUnsupported,
                  "store URL: " + url.scheme + ": is not built into this tqcache"};
   }
-  return Error{ErrorCode::kInvalidArgument, "store URL: unknown scheme " + quoted(url.scheme) +
+  return Error{ErrorCode::kInvalidArgument, "store URL: unknown scheme " + in_quotes(url.scheme) +
                                                 ": dir, redis, redis+unix, s3, memory"};
 }
 

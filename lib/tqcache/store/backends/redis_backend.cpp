@@ -7,9 +7,9 @@
 #include <set>
 
 #include "tqcache/base/pool.h"
-#include "tqcache/store/blobs/batches.h"
 #include "tqcache/store/backends/engine_text.h"
 #include "tqcache/store/backends/redis_client.h"
+#include "tqcache/store/blobs/batches.h"
 
 namespace tqcache::store {
 namespace {
@@ -249,7 +249,7 @@ Result<std::unique_ptr<Backend>> open_redis_backend(StoreUrl url, const BackendO
   TQC_TRY(check_all_taken(url));
   if (!is_prefix(place.prefix)) {
     return Error{ErrorCode::kInvalidArgument,
-                 "store URL: prefix " + quoted(place.prefix) +
+                 "store URL: prefix " + in_quotes(place.prefix) +
                      ": up to 100 of a-z A-Z 0-9 _ - . : / { } are allowed"};
   }
   place.settings.database = static_cast<std::uint32_t>(number);

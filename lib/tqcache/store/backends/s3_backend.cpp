@@ -7,16 +7,16 @@
 #include <cstdlib>
 
 #include "tqcache/base/pool.h"
-#include "tqcache/store/blobs/batches.h"
 #include "tqcache/store/backends/engine_text.h"
 #include "tqcache/store/backends/s3_client.h"
 #include "tqcache/store/backends/s3_listing.h"
+#include "tqcache/store/blobs/batches.h"
 
 namespace tqcache::store {
 namespace {
 
 constexpr std::size_t kValuesAtOnce = 8;
-constexpr std::size_t kKeysAtOnce = 16;
+constexpr std::size_t kObjectsAtOnce = 16;
 constexpr std::uint64_t kMaxListingBytes = 16 << 20;  // of 1000 objects
 constexpr std::uint64_t kMaxErrorBytes = 64 << 10;
 
@@ -133,7 +133,7 @@ class S3Backend : public Backend {
   Result<std::vector<bool>> do_exists(std::span<const std::string> keys) override {
     std::vector<bool> found;
     const S3Request like{S3Method::kHead, "", "", {}, {}, 0};
-    TQC_TRY(in_batches(keys, kKeysAtOnce, [&](std::size_t, auto some) -> Result<void> {
+    TQC_TRY(in_batches(keys, kObjectsAtOnce, [&](std::size_t, auto some) -> Result<void> {
       TQC_TRY_ASSIGN(const auto answers, run_on_each(like, some));
       for (std::size_t j = 0; j < some.size(); ++j) {
         const Result<bool> one = is_there(answers[j]);
@@ -267,7 +267,7 @@ Result<void> take_region(StoreUrl& url, S3Place& place) {
   place.settings.region =
       url.take("region", region != nullptr && *region != '\0' ? region : "us-east-1");
   if (is_plain(place.settings.region, "-") && place.settings.region.size() <= 64) return {};
-  return bad_url("region " + quoted(place.settings.region));
+  return bad_url("region " + in_quotes(place.settings.region));
 }
 
 Result<void> take_endpoint(StoreUrl& url, S3Place& place) {
@@ -279,7 +279,7 @@ Result<void> take_endpoint(StoreUrl& url, S3Place& place) {
                                                                 : 0;
   const std::string_view host = std::string_view(endpoint).substr(scheme);
   if (scheme == 0 || host.empty() || !is_plain(host, ".-_:[]")) {
-    return bad_url("endpoint " + quoted(endpoint) + ": http[s]://HOST[:PORT] is wanted");
+    return bad_url("endpoint " + in_quotes(endpoint) + ": http[s]://HOST[:PORT] is wanted");
   }
   place.settings.endpoint = endpoint;
   return {};
@@ -296,7 +296,7 @@ Result<void> take_bucket(const StoreUrl& url, S3Place& place) {
   while (prefix.ends_with('/')) prefix.pop_back();
   if (prefix.empty()) return {};
   if (!check_key(prefix))
-    return bad_url("prefix " + quoted(prefix) + ": what a key may be is allowed");
+    return bad_url("prefix " + in_quotes(prefix) + ": what a key may be is allowed");
   place.prefix = prefix + "/";
   return {};
 }

@@ -48,7 +48,7 @@ Result<void> parse_query(std::string_view text, StoreUrl& url) {
     TQC_TRY_ASSIGN(const std::string name, decoded(take_before(item, '=')));
     TQC_TRY_ASSIGN(std::string value, decoded(item));
     if (!url.query.emplace(name, std::move(value)).second) {
-      return bad_url("parameter " + quoted(name) + " is given twice");
+      return bad_url("parameter " + in_quotes(name) + " is given twice");
     }
   }
   return {};
@@ -117,7 +117,7 @@ Result<StoreUrl> parse_store_url(std::string_view text) {
 
 Result<void> check_all_taken(const StoreUrl& url) {
   if (url.query.empty()) return {};
-  return bad_url("unknown parameter " + quoted(url.query.begin()->first));
+  return bad_url("unknown parameter " + in_quotes(url.query.begin()->first));
 }
 
 Result<std::uint64_t> parse_number(std::string_view what, std::string_view text,
@@ -126,7 +126,7 @@ Result<std::uint64_t> parse_number(std::string_view what, std::string_view text,
   const char* const end = text.data() + text.size();
   const auto [stop, status] = std::from_chars(text.data(), end, number);
   if (status == std::errc() && stop == end && number <= limit) return number;
-  return bad_url(std::string(what) + " " + quoted(text) + " is no number up to " +
+  return bad_url(std::string(what) + " " + in_quotes(text) + " is no number up to " +
                  std::to_string(limit));
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// store/blobs/blob_copier.h: blobs that stand under the same key in every store: token blocks and data.
+// store/blobs/blob_copier.h: blobs that stand under the same key in every store: token blocks and
+// data.
 //
 // Only for the sources of store.
 
@@ -16,9 +17,9 @@
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
 #include "tqcache/store/backend.h"
-#include "tqcache/store/upkeep/copy.h"
 #include "tqcache/store/blobs/outbox.h"
 #include "tqcache/store/blobs/read_blobs.h"
+#include "tqcache/store/upkeep/copy.h"
 
 namespace tqcache::store {
 
@@ -50,7 +51,7 @@ class BlobCopier {
   Result<std::optional<Kind>> judge(const std::string& key, std::optional<ReadBlob> blob,
                                     bool may_be_gone) {
     if (progress_ && !progress_(n_done_, n_expected_)) {
-      return Error{ErrorCode::kInterrupted, "interrupted"};
+      return interrupted_error();
     }
     if (!blob) {
       if (!may_be_gone) fail(key, "missing");

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/format/checksum_bytes.h"
 #include "tqcache/format/container_format.h"
 
@@ -12,8 +13,6 @@ namespace tqcache::store {
 namespace {
 
 constexpr std::size_t kChecksumAt = kBlobHeaderBytes - sizeof(std::uint64_t);
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 // Magic and checksum stand where they are in every version to come.
 Result<void> check_whole(ByteView blob) {

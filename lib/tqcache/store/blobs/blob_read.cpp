@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tqcache/base/aligned.h"
+#include "tqcache/base/result.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/store/backend.h"
 #include "tqcache/store/blobs/blob.h"
@@ -19,8 +20,6 @@
 
 namespace tqcache::store {
 namespace {
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 
 Sha256 to_sha256(const fb::Sha256& digest) {
   Sha256 result;

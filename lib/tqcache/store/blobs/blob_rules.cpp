@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/store/backend.h"
@@ -14,9 +15,6 @@ namespace tqcache::store {
 namespace {
 
 constexpr std::size_t kHexDigits = 2 * sizeof(Sha256);
-
-Error corrupt(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
-Error too_large(std::string message) { return {ErrorCode::kTooLarge, std::move(message)}; }
 
 // "p", "b", ...: in the order of BlobKind.
 constexpr std::string_view kFirstWords = "pbsdnu";

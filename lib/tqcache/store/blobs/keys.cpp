@@ -19,8 +19,8 @@ constexpr std::string_view kDataDomain = "tqcache store data 1";
 constexpr std::string_view kTenantDomain = "tqcache store tenant 1";
 constexpr std::string_view kNameDomain = "tqcache store name 1";
 
-constexpr std::size_t kTenantDigits = 16;
-constexpr std::size_t kIndexDigits = 6;
+constexpr std::size_t kTenantKeyDigits = 16;
+constexpr std::size_t kIndexKeyDigits = 6;
 
 template <std::size_t n>
 Sha256 hash_of(const ByteView (&fields)[n]) {
@@ -43,7 +43,7 @@ Sha256 hash_block(const Sha256& before, std::span<const std::int32_t> tokens) {
 
 std::string index_text(std::int64_t index) {
   const std::string digits = std::to_string(index);
-  const std::size_t n_zeros = kIndexDigits - std::min(kIndexDigits, digits.size());
+  const std::size_t n_zeros = kIndexKeyDigits - std::min(kIndexKeyDigits, digits.size());
   return std::string(n_zeros, '0') + digits;
 }
 
@@ -108,7 +108,7 @@ std::string data_key(const Sha256& scope, ByteView content) {
 
 std::string record_prefix(std::string_view salt) {
   const Sha256 tenant = hash_of({as_bytes(kTenantDomain), as_bytes(salt)});
-  return "n/" + to_hex(tenant).substr(0, kTenantDigits) + "/";
+  return "n/" + to_hex(tenant).substr(0, kTenantKeyDigits) + "/";
 }
 
 std::string record_key(std::string_view salt, std::string_view name) {

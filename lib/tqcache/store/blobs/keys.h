@@ -19,6 +19,8 @@
 
 namespace tqcache::store {
 
+inline constexpr auto kBlockTokens = static_cast<std::size_t>(cache::kTokenBlock);
+
 // At most so many forms and sets of parameters for one first token block, and so many states behind
 // one token block.
 inline constexpr int kSlots = 16;

@@ -10,10 +10,10 @@
 #include <utility>
 #include <variant>
 
-#include "tqcache/store/library/cache_pieces.h"
-#include "tqcache/store/library/chain_writer.h"
 #include "tqcache/store/blobs/keys.h"
 #include "tqcache/store/blobs/section_storer.h"
+#include "tqcache/store/library/cache_pieces.h"
+#include "tqcache/store/library/chain_writer.h"
 
 namespace tqcache::store {
 namespace {
@@ -41,9 +41,10 @@ std::uint64_t byte_count(const Job& job) {
 }
 
 // Does the jobs, in their order.
-class Putter {
+class BackgroundPutter {
  public:
-  Putter(Backend& backend, std::string salt) : backend_(backend), salt_(std::move(salt)) {}
+  BackgroundPutter(Backend& backend, std::string salt)
+      : backend_(backend), salt_(std::move(salt)) {}
 
   Result<void> run(Job job) {
     return std::visit([this](auto& each) { return put(std::move(each)); }, job);
@@ -207,7 +208,7 @@ class BackgroundPut::Worker {
   }
 
   const std::uint64_t queue_bytes_;
-  Putter putter_;  // of the thread alone
+  BackgroundPutter putter_;  // of the thread alone
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> jobs_;

@@ -5,9 +5,10 @@
 #include <variant>
 
 #include "tqcache/base/aligned.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/format/describe.h"
-#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/format/section_plan.h"
+#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/store/blobs/chain_form.h"
 #include "tqcache/store/blobs/keys.h"
 
@@ -17,8 +18,6 @@ namespace {
 using cache::kTokenBlock;
 using format::SectionInfo;
 using format::SideName;
-
-std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 SharedBytes raw_bytes_of(const cache::Cache& cache, const SectionInfo& info) {
   if (info.packed) {

@@ -15,8 +15,6 @@
 namespace tqcache::store {
 namespace {
 
-constexpr auto kBlock = static_cast<std::size_t>(cache::kTokenBlock);
-
 std::vector<StoredSection> slice(const std::vector<StoredSection>& sections, std::size_t begin,
                                  std::size_t end) {
   const auto some = std::span(sections).subspan(begin, end - begin);
@@ -119,7 +117,8 @@ Result<ChainWriter> ChainWriter::open(Backend& backend, std::string_view salt,
 std::vector<std::vector<std::string>> ChainWriter::keys(
     std::span<const std::int32_t> tokens) const {
   const auto n_known = static_cast<std::size_t>(n_blocks());
-  const std::vector<Sha256> hashes = hash_chain(chain_->last(), tokens.subspan(n_known * kBlock));
+  const std::vector<Sha256> hashes =
+      hash_chain(chain_->last(), tokens.subspan(n_known * kBlockTokens));
   return block_keys(chain_->counts, n_blocks(), hashes);
 }
 

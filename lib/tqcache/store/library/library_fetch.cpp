@@ -3,18 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/store/blobs/blob_reader.h"
 #include "tqcache/store/blobs/chain_form.h"
-#include "tqcache/store/library/library.h"
 #include "tqcache/store/blobs/slots.h"
+#include "tqcache/store/library/library.h"
 
 namespace tqcache::store {
 namespace {
-
-constexpr auto kBlock = static_cast<std::size_t>(cache::kTokenBlock);
 
 // Which part of a block stands under a key.
 struct Part {
@@ -79,7 +78,7 @@ class Fetch {
     std::size_t done = 0;
     const auto take = [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
       if (progress && !progress(++done, keys_.size())) {
-        return Error{ErrorCode::kInterrupted, "interrupted"};
+        return interrupted_error();
       }
       return i < parts_.size() ? take_block(i, std::move(content))
                                : take_data(i, std::move(content));
@@ -147,7 +146,8 @@ class Fetch {
   // Whether they are those of the prefix, as far as it tells.
   bool has_tokens(std::size_t block, const std::vector<std::int32_t>& tokens) const {
     if (prefix_.tokens.empty()) return true;
-    return std::ranges::equal(std::span(prefix_.tokens).subspan(block * kBlock, kBlock), tokens);
+    return std::ranges::equal(std::span(prefix_.tokens).subspan(block * kBlockTokens, kBlockTokens),
+                              tokens);
   }
 
   Result<void> take_data(std::size_t i, Content content) {
@@ -173,7 +173,7 @@ class Fetch {
 void shorten(Prefix& prefix, std::size_t n_blocks) {
   if (!can_be_cut(prefix.parameters.layers)) n_blocks = 0;
   prefix.chain.resize(n_blocks);
-  prefix.tokens.resize(n_blocks * kBlock);
+  prefix.tokens.resize(n_blocks * kBlockTokens);
   prefix.n_tokens = std::ssize(prefix.tokens);
   prefix.state.reset();
   prefix.state_key.clear();

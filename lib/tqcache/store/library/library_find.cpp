@@ -6,14 +6,13 @@
 
 #include "tqcache/store/blobs/blob_reader.h"
 #include "tqcache/store/blobs/chain_form.h"
-#include "tqcache/store/library/library.h"
 #include "tqcache/store/blobs/slots.h"
+#include "tqcache/store/library/library.h"
 
 namespace tqcache::store {
 namespace {
 
 using Tokens = std::span<const std::int32_t>;
-constexpr auto kBlock = static_cast<std::size_t>(cache::kTokenBlock);
 
 bool same_side_form(const format::SideInfo& a, const format::SideInfo& b) {
   return a.cache_type_id == b.cache_type_id && a.dense_dtype == b.dense_dtype &&
@@ -67,7 +66,7 @@ class Search {
         tokens_(tokens) {}
 
   Result<void> find_chains(const std::vector<format::LayerInfo>* form) {
-    const Tokens first = tokens_.first(kBlock);
+    const Tokens first = tokens_.first(kBlockTokens);
     const std::vector<std::string> keys = parameters_slots(hash_first(scope_, first));
     const auto take = [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
       TQC_TRY_ASSIGN(Parameters parameters, BlobReader::take_kind<Parameters>(std::move(content)));
@@ -111,8 +110,8 @@ class Search {
     for (std::size_t i = 0; i < chains_.size(); ++i) {
       Chain& chain = chains_[i];
       if (!chain.can_be_cut || chain.depth == 0) continue;
-      chain.n_tokens = static_cast<std::int64_t>(chain.depth * kBlock);
-      if (chain.depth * kBlock < tokens_.size()) add_slots(i, chain.depth - 1);
+      chain.n_tokens = static_cast<std::int64_t>(chain.depth * kBlockTokens);
+      if (chain.depth * kBlockTokens < tokens_.size()) add_slots(i, chain.depth - 1);
     }
     std::vector<std::string> keys;
     for (const StateSlot& slot : slots_) keys.push_back(slot.key);
@@ -162,7 +161,7 @@ class Search {
 
   Result<void> take_state(const StateSlot& slot, State state) {
     Chain& chain = chains_[slot.chain];
-    const std::size_t begin = (slot.block + 1) * kBlock;
+    const std::size_t begin = (slot.block + 1) * kBlockTokens;
     if (state.n_tokens != static_cast<std::int64_t>(begin + state.tail.size())) {
       return Error{ErrorCode::kMismatch, "a state behind another block"};
     }
@@ -208,7 +207,7 @@ bool same_form(const std::vector<format::LayerInfo>& a, const std::vector<format
 Result<Prefix> Library::find(const cache::Identity& identity, std::span<const std::int32_t> tokens,
                              const FindOptions& options) {
   const Tokens wanted = tokens.first(longest_wanted(tokens, options.max_tokens));
-  if (wanted.size() < kBlock) return Prefix{};
+  if (wanted.size() < kBlockTokens) return Prefix{};
   Search search(backend_, options_, identity, wanted);
   TQC_TRY(search.find_chains(options.form));
   TQC_TRY(search.find_blocks());

@@ -4,20 +4,19 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/format/content_name.h"
+#include "tqcache/store/backends/engine_text.h"
 #include "tqcache/store/blobs/blob_reader.h"
 #include "tqcache/store/blobs/blob_rules.h"
 #include "tqcache/store/blobs/chain_form.h"
 #include "tqcache/store/library/chain_writer.h"
-#include "tqcache/store/backends/engine_text.h"
 #include "tqcache/store/library/library.h"
 #include "tqcache/store/library/put_source.h"
 
 namespace tqcache::store {
 namespace {
-
-constexpr auto kBlock = static_cast<std::size_t>(cache::kTokenBlock);
 
 // How often blocks that the engine dropped meanwhile are put again.
 constexpr int kMaxAttempts = 3;
@@ -47,7 +46,7 @@ Result<void> check_name(std::string_view name) {
 }
 
 Error taken(std::string_view name) {
-  return {ErrorCode::kInvalidArgument, "another prompt has the name " + quoted(name)};
+  return {ErrorCode::kInvalidArgument, "another prompt has the name " + in_quotes(name)};
 }
 
 // Puts everything of a prompt but its record.
@@ -67,7 +66,8 @@ class Putter {
     const Tokens tokens = manifest_.tokens;
     Parameters parameters{manifest_.identity, {}, manifest_.layers};
     parameters.tokens.assign(
-        tokens.begin(), tokens.begin() + std::ssize(tokens.first(std::min(kBlock, tokens.size()))));
+        tokens.begin(),
+        tokens.begin() + std::ssize(tokens.first(std::min(kBlockTokens, tokens.size()))));
     TQC_TRY_ASSIGN(
         ChainWriter writer,
         ChainWriter::open(backend_, options_.salt, std::move(parameters), options_.on_trouble));
@@ -125,9 +125,9 @@ class Putter {
   using Infos = std::vector<format::SectionInfo>;
   using Numbers = std::vector<std::size_t>;  // of sections
 
-  Tokens final_tokens() const { return Tokens(manifest_.tokens).first(n_final_ * kBlock); }
+  Tokens final_tokens() const { return Tokens(manifest_.tokens).first(n_final_ * kBlockTokens); }
   Tokens block_tokens(std::size_t block) const {
-    return Tokens(manifest_.tokens).subspan(block * kBlock, kBlock);
+    return Tokens(manifest_.tokens).subspan(block * kBlockTokens, kBlockTokens);
   }
 
   // Finds out which blocks are there. With a name they have to be whole, and what they hold counts;
@@ -180,7 +180,7 @@ class Putter {
     const auto take = [&](std::size_t block, std::size_t slot) -> Result<void> {
       TQC_TRY(put_block(writer, block, std::exchange(slots[slot], {})));
       if (!progress || progress(block + 1, n_final_)) return {};
-      return Error{ErrorCode::kInterrupted, "interrupted"};
+      return interrupted_error();
     };
     TQC_TRY(run_in_order({.count = n_final_,
                           .make = make,
@@ -237,7 +237,7 @@ class Putter {
     std::vector<StoredSection> sections;
     TQC_TRY(make_sections(places_.state, sections));
     note_infos(places_.state, sections);
-    const Tokens tail = Tokens(manifest_.tokens).subspan(n_final_ * kBlock);
+    const Tokens tail = Tokens(manifest_.tokens).subspan(n_final_ * kBlockTokens);
     state_ = {};
     state_.n_tokens = manifest_.n_tokens();
     state_.tail.assign(tail.begin(), tail.end());

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/result.h"
 #include "tqcache/store/blobs/read_blobs.h"
 
 namespace tqcache::store {
@@ -21,7 +22,7 @@ Result<void> BlobChecker::read(std::span<const std::string> keys, const ContentS
     TQC_TRY(read_blobs(backend_, some,
                        [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
                          if (progress_ && !progress_(report_.read.blobs, n_total_)) {
-                           return Error{ErrorCode::kInterrupted, "interrupted"};
+                           return interrupted_error();
                          }
                          if (!blob) return {};  // it went since it was listed
                          report_.read.blobs += 1;

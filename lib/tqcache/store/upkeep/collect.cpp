@@ -6,9 +6,10 @@
 #include <unordered_set>
 #include <utility>
 
+#include "tqcache/base/result.h"
+#include "tqcache/store/blobs/read_blobs.h"
 #include "tqcache/store/upkeep/collect_plan.h"
 #include "tqcache/store/upkeep/kept_prompts.h"
-#include "tqcache/store/blobs/read_blobs.h"
 
 namespace tqcache::store {
 namespace {
@@ -137,7 +138,7 @@ class Collector {
   Result<void> remove(std::span<const std::uint32_t> units) {
     for (const std::uint32_t i : units) {
       if (progress_ && !progress_(removed_.size(), plan_.units.size())) {
-        return Error{ErrorCode::kInterrupted, "interrupted"};
+        return interrupted_error();
       }
       const Unit& unit = inventory_.unit(i);
       if (needed_.contains(unit.name)) {

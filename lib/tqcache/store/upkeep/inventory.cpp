@@ -6,7 +6,7 @@
 namespace tqcache::store {
 namespace {
 
-Error interrupted() { return {ErrorCode::kInterrupted, "interrupted"}; }
+Error interrupted_error() { return {ErrorCode::kInterrupted, "interrupted"}; }
 
 std::string_view hash_in(std::string_view block_name) {
   return block_name.substr(block_name.rfind('/') + 1);
@@ -27,7 +27,7 @@ Result<Inventory> Inventory::take(Backend& backend, const Progress& progress) {
   Inventory inventory;
   std::uint64_t n_seen = 0;
   TQC_TRY(backend.list("", [&](const Entry& entry) -> Result<void> {
-    if (progress && !progress(n_seen, 0)) return interrupted();
+    if (progress && !progress(n_seen, 0)) return interrupted_error();
     n_seen += 1;
     return inventory.add(entry);
   }));

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "tqcache/base/result.h"
 #include "tqcache/store/blobs/read_blobs.h"
 
 namespace tqcache::store {
@@ -52,7 +53,7 @@ Result<std::vector<KeptPrompt>> read_kept_prompts(Backend& backend, const Invent
   TQC_TRY(
       read_blobs(backend, keys, [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
         if (progress && !progress(i, keys.size())) {
-          return Error{ErrorCode::kInterrupted, "interrupted"};
+          return interrupted_error();
         }
         if (!blob) return {};  // one that went meanwhile needs nothing any more
         TQC_TRY_ASSIGN(const Record record, content_of<Record>(keys[i], std::move(*blob)));

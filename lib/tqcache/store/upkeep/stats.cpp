@@ -2,9 +2,10 @@
 
 #include <vector>
 
+#include "tqcache/base/result.h"
 #include "tqcache/store/blobs/blob.h"
-#include "tqcache/store/upkeep/kept_prompts.h"
 #include "tqcache/store/blobs/read_blobs.h"
+#include "tqcache/store/upkeep/kept_prompts.h"
 
 namespace tqcache::store {
 namespace {
@@ -42,8 +43,7 @@ Result<void> add_notes(Backend& backend, const std::vector<std::string>& keys,
                        const Progress& progress, StoreStats& stats) {
   return read_blobs(backend, keys,
                     [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
-                      if (progress && !progress(i, keys.size()))
-                        return Error{ErrorCode::kInterrupted, "interrupted"};
+                      if (progress && !progress(i, keys.size())) return interrupted_error();
                       if (!blob || !blob->content) return {};
                       if (const auto* usage = std::get_if<Usage>(&*blob->content))
                         add_usage(*usage, stats);
