@@ -11,63 +11,99 @@
 #include <string>
 #include <vector>
 
-#include "cli/cli.h"
-#include "verbs/eval_verbs.h"
-#include "cli/interrupt.h"
-#include "verbs/store_verbs.h"
+#include "cli/common_flags.h"
+#include "cli/verb.h"
+#include "cli/terminal.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/store/backend.h"
 
 namespace tqcache::cli {
 namespace {
 
-constexpr std::array kVerbs = {
-    Verb{"prefill", "Run a model over a text and keep its prompt cache", define_prefill},
-    Verb{"convert", "Pack a cache into turbo form, 4 bits a value unless told otherwise",
-         define_convert},
-    Verb{"info", "Tell what a cache file holds", define_info},
-    Verb{"verify", "Check that a cache file is whole, and with a model that it belongs to it",
-         define_verify},
-    Verb{"diff", "Tell how far apart two caches of the same prompt are", define_diff},
-    Verb{"migrate", "Turn files of version 1 into version 2", define_migrate},
-    Verb{"compact", "Drop what later saves left dead in a cache file", define_compact},
-    Verb{"generate", "Write on from a prompt, a cache, or both", define_generate},
-    Verb{"chat", "Talk with a model, and keep the conversation as a cache", define_chat, false},
-    Verb{"bench", "Measure how fast a model runs on caches of several kinds", define_bench},
-    Verb{"advise", "Find the smallest configuration that is good enough for a model and its texts",
-         define_advise},
-    Verb{"profile", "Measure once what a model needs of an archive, for convert --tier archive",
-         define_profile},
-    Verb{"eval", "Measure what a way to keep caches costs a model", nullptr, true, eval_verbs},
-    Verb{"store", "A library of prompts: put, found by their longest beginning, fetched", nullptr,
-         true, store_verbs},
+constexpr std::array kEvalVerbs = {
+    Verb{"eval ppl", "Measure perplexity with the cache quantized in several ways", define_eval_ppl},
+    Verb{"eval kld", "Measure how far predictions move from those with a dense cache",
+         define_eval_kld},
+    Verb{"eval needle", "Measure how often a model finds a fact hidden in a long text",
+         define_eval_needle},
+    Verb{"eval jsonl", "Count how many questions of a file a model answers", define_eval_jsonl},
+    Verb{"eval memory", "Measure what a model recalls of a saved and reloaded conversation",
+         define_eval_memory},
+    Verb{"eval cache", "Compare two caches head by head, and attention over them",
+         define_eval_cache},
 };
 
-// "ppl" of "eval ppl".
-std::string_view last_word(const Verb& verb) {
-  return verb.name.substr(verb.name.find_last_of(' ') + 1);
-}
+constexpr std::array kStoreVerbs = {
+    Verb{"store put", "Put a cache file into a store", define_store_put},
+    Verb{"store get", "Fetch a cache by its name or by the longest stored prefix of a prompt",
+         define_store_get},
+    Verb{"store find", "Report how much of a prompt is stored", define_store_find},
+    Verb{"store ls", "List named prompts", define_store_ls},
+    Verb{"store info", "Describe one named prompt", define_store_info},
+    Verb{"store rm", "Remove names of prompts", define_store_rm},
+    Verb{"store gc", "Remove unreachable, old or least recently used data", define_store_gc},
+    Verb{"store stats", "Report sizes, savings from sharing, and hit rates", define_store_stats},
+    Verb{"store check", "Check that a store is complete and undamaged", define_store_check},
+    Verb{"store copy", "Copy prompts, or everything, to another store", define_store_copy},
+};
+
+constexpr std::array kVerbs = {
+    Verb{"prefill", "Run a model over a prompt and save its cache", define_prefill},
+    Verb{"convert", "Quantize a cache, or convert it to or from another program's format",
+         define_convert},
+    Verb{"migrate", "Upgrade version 1 files to version 2", define_migrate},
+    Verb{"compact", "Reclaim dead space in cache files", define_compact},
+    Verb{"generate", "Generate text from a prompt, a cache, or both", define_generate},
+    Verb{"chat", "Chat with a model, and save the conversation as a cache", define_chat, false},
+    Verb{"info", "Describe a cache file", define_info},
+    Verb{"verify", "Check a cache file for damage, and that it belongs to a model", define_verify},
+    Verb{"diff", "Compare two caches of the same prompt", define_diff},
+    Verb{"bench", "Measure speed and memory with dense and quantized caches", define_bench},
+    Verb{"advise", "Find the smallest configuration that is good enough for a model",
+         define_advise},
+    Verb{"profile", "Measure a model once for convert --tier archive", define_profile},
+    Verb{"eval", "Measure what quantizing the cache costs a model", nullptr, true, kEvalVerbs},
+    Verb{"store", "Share prompt caches through a folder, Redis or S3", nullptr, true, kStoreVerbs},
+};
+
+// Headings of --help, each with its first verb.
+struct Group {
+  std::string_view title, first;
+};
+constexpr std::array kGroups = {Group{"Make and convert caches", "prefill"},
+                                Group{"Generate text", "generate"}, Group{"Inspect caches", "info"},
+                                Group{"Measure", "bench"}, Group{"Share", "store"}};
 
 std::string help() {
   std::string text =
-      "tqcache: prompt caches of language models as files one can trust\n\n"
-      "Usage: tqcache VERB [FLAGS]\n\n";
-  for (const Verb& verb : kVerbs) text += fmt::format("  {:<10}{}\n", verb.name, verb.summary);
+      "tqcache: save, shrink, verify and move KV caches of language models\n\n"
+      "Usage: tqcache VERB [FLAGS]\n";
+  const Group* next = kGroups.begin();
+  for (const Verb& verb : kVerbs) {
+    if (next != kGroups.end() && next->first == verb.name) {
+      text += fmt::format("\n{}:\n", (next++)->title);
+    }
+    text += fmt::format("  {:<10}{}\n", verb.name, verb.summary);
+  }
   return text +
-         "\n  tqcache VERB --help    the flags of a verb, with examples\n"
-         "  tqcache --version      the version of this program\n\n"
-         "A file named - is standard input or standard output. TQCACHE_ISA=scalar, avx2,\n"
-         "avx512 or neon chooses the kernels.\n"
-         "Exit codes: 0 done, 1 failed, 2 usage, 3 done in part, 10 not found, 11 busy,\n"
-         "20 corrupt, 21 unsupported, 22 not this model, 130 interrupted.\n";
+         "\nExamples:\n"
+         "  tqcache prefill -m model.gguf --file book.txt -o book.kv\n"
+         "  tqcache convert book.kv book.tqkv\n"
+         "  tqcache verify book.tqkv -m model.gguf\n"
+         "  tqcache generate -m model.gguf --cache book.tqkv -n 100\n"
+         "\ntqcache VERB --help lists the flags of a verb, tqcache --version the version.\n"
+         "A file name of - means standard input or standard output. The variable TQCACHE_ISA\n"
+         "(scalar, avx2, avx512 or neon) chooses the instruction set.\n"
+         "\nExit codes: 0 success, 1 failure, 2 usage, 3 partial success, 10 not found, 11 busy,\n"
+         "20 corrupt, 21 unsupported, 22 wrong model, 130 interrupted.\n";
 }
 
-ExitCode finish(const Outcome<Done>& printed) {
+ExitCode finish(const Result<void>& printed) {
   return printed ? ExitCode::kDone : report(printed.error(), false);
 }
 
 ExitCode fail(const std::string& message, const std::vector<std::string>& args) {
-  return report(Failure{usage_error(message), {}, false}, asks_for_json(args));
+  return report(usage_error(message), asks_for_json(args));
 }
 
 // `program` is what stands before the word: "tqcache", "tqcache eval".
@@ -85,7 +121,7 @@ ExitCode refuse_verb(const std::string& word, std::span<const Verb> verbs,
 std::string group_help(const Verb& group) {
   std::string text =
       fmt::format("{}\n\nUsage: tqcache {} VERB [FLAGS]\n\n", group.summary, group.name);
-  for (const Verb& verb : group.verbs()) {
+  for (const Verb& verb : group.verbs) {
     text += fmt::format("  {:<10}{}\n", last_word(verb), verb.summary);
   }
   return text +
@@ -97,15 +133,15 @@ ExitCode run_group(const Verb& group, const std::vector<std::string>& args) {
   const std::string program = fmt::format("tqcache {}", group.name);
   if (args.empty()) {
     std::string names;
-    for (const Verb& verb : group.verbs()) names += fmt::format(" {},", last_word(verb));
+    for (const Verb& verb : group.verbs) names += fmt::format(" {},", last_word(verb));
     return fail(fmt::format("{} needs one of{} see {} --help", group.name, names, program), args);
   }
   const std::string& word = args.front();
   if (word == "--help" || word == "-h" || word == "help") return finish(print(group_help(group)));
-  for (const Verb& verb : group.verbs()) {
+  for (const Verb& verb : group.verbs) {
     if (last_word(verb) == word) return run_verb(verb, {args.begin() + 1, args.end()});
   }
-  return refuse_verb(word, group.verbs(), program, args);
+  return refuse_verb(word, group.verbs, program, args);
 }
 
 // The program's version, and what it computes with on this CPU.
@@ -131,7 +167,7 @@ Result<void> check_isa() {
 
 ExitCode run(const std::vector<std::string>& args) {
   if (const Result<void> isa = check_isa(); !isa) {
-    return report(Failure{isa.error(), {}, false}, asks_for_json(args));
+    return report(isa.error(), asks_for_json(args));
   }
   if (args.empty()) return fail("no verb, see tqcache --help", args);
   const std::string& word = args.front();
@@ -140,12 +176,17 @@ ExitCode run(const std::vector<std::string>& args) {
   for (const Verb& verb : kVerbs) {
     if (verb.name != word) continue;
     const std::vector<std::string> others(args.begin() + 1, args.end());
-    return verb.verbs != nullptr ? run_group(verb, others) : run_verb(verb, others);
+    return !verb.verbs.empty() ? run_group(verb, others) : run_verb(verb, others);
   }
   return refuse_verb(word, kVerbs, "tqcache", args);
 }
 
 }  // namespace
+
+std::span<const Verb> all_verbs() { return kVerbs; }
+
+ExitCode run_program(const std::vector<std::string>& args) { return run(args); }
+
 }  // namespace tqcache::cli
 
 int main(int argc, char** argv) {
@@ -153,7 +194,7 @@ int main(int argc, char** argv) {
   std::setlocale(LC_CTYPE, "");
   tqcache::cli::install_signal_handlers();
   try {
-    return static_cast<int>(tqcache::cli::run({argv + 1, argv + argc}));
+    return static_cast<int>(tqcache::cli::run_program({argv + 1, argv + argc}));
   } catch (const std::bad_alloc&) {
     tqcache::cli::complain({}, "out of memory");
   } catch (const std::exception& error) {

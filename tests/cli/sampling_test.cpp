@@ -6,12 +6,12 @@
 #include <set>
 
 #include "cli/demo.h"
-#include "cli/stop_strings.h"
+#include "tqcache/session/stop_strings.h"
 
 namespace tqcache::test {
 namespace {
 
-using cli::StopFilter;
+using session::StopFilter;
 using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;

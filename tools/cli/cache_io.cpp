@@ -6,20 +6,78 @@
 #include <array>
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
+#include "cli/common_flags.h"
+#include "cli/console.h"
 #include "cli/foreign_input.h"
-#include "cli/interrupt.h"
-#include "migrations/v1_file.h"
-#include "cli/progress.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
+#include "migrations/v1_file.h"
+#include "migrations/v1_to_v2.h"
+#include "tqcache/format/cache_file.h"
 #include "tqcache/format/header.h"
 
 namespace tqcache::cli {
+
+namespace {
+
+void warn_of_age(const std::string& name, const std::vector<std::string>& notes) {
+  warn(name,
+       "version 1 (class_path) is deprecated and read only; tqcache migrate makes it version 2");
+  for (const std::string& note : notes) warn(name, note);
+}
+
+V1Summary summary_of(migrations::V1File& file, std::vector<std::string> notes) {
+  V1Summary summary;
+  for (migrations::V1Entry& entry : file.entries) {
+    summary.class_paths.push_back(std::move(entry.class_path));
+  }
+  summary.metadata = std::move(file.metadata);
+  summary.notes = std::move(notes);
+  return summary;
+}
+
+Result<void> stop_if_interrupted() {
+  if (interrupted()) return interrupted_error();
+  return {};
+}
+
+Result<V1Input> migrate_in_memory(const ByteSource& file, unsigned n_threads, bool compare) {
+  TQC_TRY_ASSIGN(migrations::V1File old, migrations::read_v1(file));
+  TQC_TRY(stop_if_interrupted());
+  TQC_TRY_ASSIGN(migrations::Migration migration, migrations::v1_to_v2(old));
+  TQC_TRY(stop_if_interrupted());
+  if (compare) TQC_TRY(migrations::check_migrated(old, migration.cache, n_threads));
+  V1Input input{summary_of(old, std::move(migration.notes)), nullptr};
+  old = {};  // its memory is needed for what comes
+  format::WriteOptions options;
+  options.compression = format::Compression::kNone;
+  options.n_threads = n_threads;
+  const auto go_on = [](std::uint64_t, std::uint64_t) { return !interrupted(); };
+  TQC_TRY_ASSIGN(Bytes bytes, format::write_cache_bytes(migration.cache, options, go_on));
+  input.source = memory_source(std::move(bytes));
+  return input;
+}
+
+}  // namespace
+
+Error v1_is_read_only() {
+  return {ErrorCode::kUnsupported, "version 1 is read only; tqcache migrate makes it version 2"};
+}
+
+Result<V1Input> read_v1_input(const ByteSource& file, const std::string& name, unsigned n_threads,
+                               bool compare) {
+  TQC_TRY_ASSIGN(V1Input input, in_file(name, migrate_in_memory(file, n_threads, compare)));
+  warn_of_age(name, input.summary.notes);
+  return input;
+}
+
 namespace {
 
 constexpr std::uint64_t kMaxPipedCacheBytes = std::uint64_t{64} << 30;
 
-Outcome<std::uint64_t> save_to_stdout(const Console& console, const cache::Cache& cache,
+Result<std::uint64_t> save_to_stdout(const Console& console, const cache::Cache& cache,
                                       const format::WriteOptions& options) {
   ProgressBar bar(console, "writing", Unit::kBytes);
   TQC_TRY_ASSIGN(
@@ -73,18 +131,18 @@ Result<Bytes> read_stdin(std::uint64_t max_bytes) {
   }
 }
 
-Outcome<std::unique_ptr<ByteSource>> open_source(const std::string& path) {
+Result<std::unique_ptr<ByteSource>> open_source(const std::string& path) {
   if (path != "-") return in_file(path, open_file(path));
   TQC_TRY_ASSIGN(Bytes bytes, in_file("standard input", read_stdin(kMaxPipedCacheBytes)));
   return memory_source(std::move(bytes));
 }
 
-Outcome<CacheInput> open_cache(const std::string& path, unsigned n_threads) {
+Result<CacheInput> open_cache(const std::string& path, unsigned n_threads) {
   TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(path));
   return cache_input(display_name(path, "standard input"), std::move(source), n_threads);
 }
 
-Outcome<CacheInput> cache_input(std::string name, std::unique_ptr<ByteSource> source,
+Result<CacheInput> cache_input(std::string name, std::unique_ptr<ByteSource> source,
                                 unsigned n_threads) {
   CacheInput input{std::move(name), 0, std::move(source), {}};
   TQC_TRY(in_file(input.name, refuse_foreign(*input.source)));
@@ -98,14 +156,14 @@ Outcome<CacheInput> cache_input(std::string name, std::unique_ptr<ByteSource> so
   return input;
 }
 
-Outcome<cache::Cache> load_cache(const Console& console, const std::string& path,
+Result<cache::Cache> load_cache(const Console& console, const std::string& path,
                                  const format::ReadOptions& options) {
   TQC_TRY_ASSIGN(const CacheInput input, open_cache(path, options.n_threads));
   ProgressBar bar(console, "reading", Unit::kBytes);
   return in_file(input.name, format::read_cache(*input.source, options, bar.callback()));
 }
 
-Outcome<cache::Cache> map_cache(const Console& console, const std::string& path,
+Result<cache::Cache> map_cache(const Console& console, const std::string& path,
                                 const format::ReadOptions& options) {
   if (path == "-") return load_cache(console, path, options);
   {
@@ -118,21 +176,21 @@ Outcome<cache::Cache> map_cache(const Console& console, const std::string& path,
   return in_file(path, format::map_cache(path, options, bar.callback()));
 }
 
-Outcome<Done> check_output(const std::string& path, bool force) {
+Result<void> check_output(const std::string& path, bool force) {
   if (path.empty()) return usage_error("the output file has no name");
   if (path == "-") {
     if (is_terminal(STDOUT_FILENO))
       return usage_error("a cache is not for a terminal, use -o FILE");
-    return Done{};
+    return {};
   }
   std::error_code ignored;
   const std::filesystem::file_status status = std::filesystem::symlink_status(path, ignored);
   // Opening a pipe just to see whether it can be opened would tell its reader that all is over.
-  if (status.type() == std::filesystem::file_type::fifo) return Done{};
+  if (status.type() == std::filesystem::file_type::fifo) return {};
   const Overwrite overwrite = force ? Overwrite::kAllow : Overwrite::kRefuse;
   const Result<AtomicFile> file = AtomicFile::create(path, overwrite);
-  if (!file) return Failure{file.error(), path, false};
-  return Done{};
+  if (!file) return in_file(path, file.error());
+  return {};
 }
 
 std::uint64_t size_on_disk(const std::string& path) {
@@ -141,7 +199,7 @@ std::uint64_t size_on_disk(const std::string& path) {
   return no_size ? std::uint64_t{0} : std::uint64_t{size};
 }
 
-Outcome<std::uint64_t> save_cache(const Console& console, const cache::Cache& cache,
+Result<std::uint64_t> save_cache(const Console& console, const cache::Cache& cache,
                                   const std::string& path, const format::WriteOptions& options) {
   if (path == "-") return save_to_stdout(console, cache, options);
   {
@@ -149,6 +207,73 @@ Outcome<std::uint64_t> save_cache(const Console& console, const cache::Cache& ca
     TQC_TRY(in_file(path, format::write_cache_file(cache, path, options, bar.callback())));
   }
   return size_on_disk(path);
+}
+
+Result<GrowingFile> GrowingFile::open(const std::string& path) {
+  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, in_file(path, open_file(path)));
+  if (migrations::looks_like_v1(*source)) return in_file(path, v1_is_read_only());
+  TQC_TRY_ASSIGN(format::CacheAppender appender, in_file(path, format::CacheAppender::open(path)));
+  for (const std::string& damage : appender.info().damage) {
+    warn(path, damage + "; what is read may be an older state");
+  }
+  return GrowingFile(path, std::move(appender));
+}
+
+Result<cache::Cache> GrowingFile::read(const Console& console, unsigned n_threads) {
+  ProgressBar bar(console, "reading", Unit::kBytes);
+  format::ReadOptions options;
+  options.n_threads = n_threads;
+  return in_file(path_, appender_.read(options, bar.callback()));
+}
+
+Result<format::AppendReport> GrowingFile::append(const Console& console, const cache::Cache& cache,
+                                                  const CompressionFlags& flags,
+                                                  unsigned n_threads) {
+  TQC_TRY_ASSIGN(format::WriteOptions options, write_options(flags, n_threads, false));
+  if (!flags.is_given) options.compression = format::compression_of(appender_.info());
+  ProgressBar bar(console, "writing", Unit::kBytes);
+  return in_file(path_, appender_.append(cache, options, bar.callback()));
+}
+
+std::string append_text(const std::string& path, const format::AppendReport& report) {
+  if (report.bytes_written == 0) {
+    return fmt::format("{}: {} tokens, nothing to add", path, report.n_tokens);
+  }
+  return fmt::format("{}: {} -> {} tokens, {} bytes added", path, report.n_tokens_before,
+                     report.n_tokens, grouped(report.bytes_written));
+}
+
+Json append_json(const std::string& path, const format::AppendReport& report) {
+  Json json;
+  json["file"] = path;
+  json["tokens_before"] = report.n_tokens_before;
+  json["tokens"] = report.n_tokens;
+  json["bytes_written"] = report.bytes_written;
+  json["file_bytes"] = report.file_bytes;
+  json["dead_bytes"] = report.gap_bytes;
+  return json;
+}
+
+void add_cache_pair_flags(FlagSet& app, CachePairFlags& flags) {
+  app.add("a", flags.a, "The reference")->type_name("")->file()->required();
+  app.add("b", flags.b, "The cache to compare with it")
+      ->type_name("")
+      ->file()
+      ->required();
+  add_first_tokens_flag(app, flags.first_tokens);
+  add_threads_flag(app, flags.n_threads);
+}
+
+Result<CachePair> load_cache_pair(const Console& console, const CachePairFlags& flags) {
+  if (flags.a == "-" && flags.b == "-") return usage_error("only one of the two can be -");
+  format::ReadOptions read;
+  read.n_threads = flags.n_threads;
+  read.first_tokens = flags.first_tokens;
+  CachePair pair;
+  TQC_TRY_ASSIGN(pair.a, load_cache(console, flags.a, read));
+  TQC_TRY_ASSIGN(pair.b, load_cache(console, flags.b, read));
+  TQC_TRY_ASSIGN(pair.diff, in_file(flags.b, cache::diff(pair.a, pair.b, flags.n_threads)));
+  return pair;
 }
 
 }  // namespace tqcache::cli

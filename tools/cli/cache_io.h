@@ -1,18 +1,46 @@
 #pragma once
-// tools/cli/cache_io.h: cache files by name, with "-" for standard input and standard output.
+// tools/cli/cache_io.h: Cache files of every version, by name; "-" is standard input or output.
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "cli/common_flags.h"
 #include "cli/console.h"
-#include "cli/outcome.h"
+#include "cli/flags.h"
 #include "tqcache/base/file.h"
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
+#include "tqcache/cache/diff.h"
+#include "tqcache/format/append.h"
 #include "tqcache/format/cache_file.h"
-#include "cli/v1_input.h"
 
 namespace tqcache::cli {
+
+// What a file of version 1 says of itself.
+struct V1Summary {
+  std::vector<std::string> class_paths;  // of every layer, the first layer first
+  std::vector<std::pair<std::string, std::string>> metadata;
+  std::vector<std::string> notes;  // on what version 2 has in another form
+};
+
+struct V1Input {
+  V1Summary summary;
+  std::unique_ptr<ByteSource> source;  // of version 2, in memory
+};
+
+// "version 1 is read only; ...", for verbs that write in a file.
+Error v1_is_read_only();
+
+// Reads a file of version 1 and warns of its age. `name` is what messages call it. If asked to
+// `compare`, every value of the new form is held against what the file says.
+//
+// Memory: the file, decompressed, and the same in version 2.
+Result<V1Input> read_v1_input(const ByteSource& file, const std::string& name, unsigned n_threads,
+                               bool compare = false);
 
 // How a path is called in messages.
 std::string display_name(const std::string& path, std::string_view dash_means);
@@ -24,7 +52,7 @@ bool same_file(const std::string& a, const std::string& b);
 Result<Bytes> read_stdin(std::uint64_t max_bytes);
 
 // A file to read by position, whatever it is; standard input is read whole first.
-Outcome<std::unique_ptr<ByteSource>> open_source(const std::string& path);
+Result<std::unique_ptr<ByteSource>> open_source(const std::string& path);
 
 // Errors: kUnsupported for a cache of another program: it points at the verb that reads it.
 Result<void> refuse_foreign(const ByteSource& source);
@@ -39,27 +67,74 @@ struct CacheInput {
 
 // Opens a cache file, with a warning if it is of an older version or if a newer state may be lost.
 // Errors: kUnsupported for a file of another program, which `tqcache convert` reads.
-Outcome<CacheInput> open_cache(const std::string& path, unsigned n_threads);
+Result<CacheInput> open_cache(const std::string& path, unsigned n_threads);
 // The same of a file that is open.
-Outcome<CacheInput> cache_input(std::string name, std::unique_ptr<ByteSource> source,
+Result<CacheInput> cache_input(std::string name, std::unique_ptr<ByteSource> source,
                                 unsigned n_threads);
 
-Outcome<cache::Cache> load_cache(const Console& console, const std::string& path,
+Result<cache::Cache> load_cache(const Console& console, const std::string& path,
                                  const format::ReadOptions& options);
 
 // The same without copying what stands in the file uncompressed: format::map_cache() says whose
 // files that is for. Standard input and older versions are read.
-Outcome<cache::Cache> map_cache(const Console& console, const std::string& path,
+Result<cache::Cache> map_cache(const Console& console, const std::string& path,
                                 const format::ReadOptions& options);
 
 // Refuses an output that cannot be written before hours are spent on what goes into it.
-Outcome<Done> check_output(const std::string& path, bool force);
+Result<void> check_output(const std::string& path, bool force);
 
 // Bytes of a file; 0 for a device, which has none.
 std::uint64_t size_on_disk(const std::string& path);
 
 // Gives the bytes written.
-Outcome<std::uint64_t> save_cache(const Console& console, const cache::Cache& cache,
+Result<std::uint64_t> save_cache(const Console& console, const cache::Cache& cache,
                                   const std::string& path, const format::WriteOptions& options);
+
+// Locked for as long as this lives: whoever else wants to write in the file is refused.
+class GrowingFile {
+ public:
+  // Errors: kBusy; kUnsupported for version 1; those of format::CacheAppender::open().
+  static Result<GrowingFile> open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+
+  Result<cache::Cache> read(const Console& console, unsigned n_threads);
+
+  // Unless told otherwise, new sections are compressed as old ones are: a file that is stored, to
+  // be mapped, stays so. Errors: those of format::CacheAppender::append(); kInvalidArgument
+  // (flags).
+  Result<format::AppendReport> append(const Console& console, const cache::Cache& cache,
+                                       const CompressionFlags& flags, unsigned n_threads);
+
+ private:
+  GrowingFile(std::string path, format::CacheAppender appender)
+      : path_(std::move(path)), appender_(std::move(appender)) {}
+
+  std::string path_;
+  format::CacheAppender appender_;
+};
+
+// "talk.tqkv: 512 -> 640 tokens, 12,345 bytes added"
+std::string append_text(const std::string& path, const format::AppendReport& report);
+
+Json append_json(const std::string& path, const format::AppendReport& report);
+
+struct CachePairFlags {
+  std::string a;  // the reference
+  std::string b;
+  std::optional<std::int64_t> first_tokens;
+  unsigned n_threads = 0;
+};
+
+void add_cache_pair_flags(FlagSet& app, CachePairFlags& flags);
+
+struct CachePair {
+  cache::Cache a;
+  cache::Cache b;
+  cache::CacheDifference diff;
+};
+
+// Errors: kInvalidArgument when both are standard input; those of reading, and of cache::diff.
+Result<CachePair> load_cache_pair(const Console& console, const CachePairFlags& flags);
 
 }  // namespace tqcache::cli

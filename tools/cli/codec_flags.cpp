@@ -9,11 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "cli/outcome.h"
+#include "tqcache/base/result.h"
 #include "tqcache/cache/codec_words.h"
 #include "tqcache/cache/configuration.h"
 
 namespace tqcache::cli {
+
 namespace {
 
 using codec::Mode;
@@ -35,74 +36,98 @@ auto value_of(const Table& table, const std::string& word) {
   return cache::find_word(table, word).value();
 }
 
+std::vector<std::string> strings_of(const std::vector<std::string_view>& words) {
+  return {words.begin(), words.end()};
+}
+
+constexpr const char* kBoth = "Quantization";
+constexpr const char* kKeys = "For keys alone (as the flags above)";
+constexpr const char* kValues = "For values alone";
+
+std::optional<double> parse_double(const std::string& text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
 // Defines the flags of keys, of values, or of both: `prefix` is "key-", "value-" or "".
 class SideFlagAdder {
  public:
-  SideFlagAdder(CLI::App& app, std::string prefix)
+  SideFlagAdder(FlagSet& app, std::string prefix)
       : app_(app),
         prefix_(std::move(prefix)),
-        group_(prefix_.empty()     ? "Codec"
-               : prefix_ == "key-" ? "Keys alone"
-                                   : "Values alone") {}
+        group_(prefix_.empty() ? kBoth : prefix_ == "key-" ? kKeys : kValues) {}
 
   template <class T>
-  CLI::Option* add(std::string_view name, std::optional<T>& value, const std::string& text,
-                   const char* type) {
-    const std::string shown = prefix_.empty() ? text : fmt::format("As --{}", name);
-    return app_.add_option(fmt::format("--{}{}", prefix_, name), value, shown)
-        ->type_name(type)
-        ->group(group_);
+  Flag* add(std::string_view name, std::optional<T>& value, const std::string& text,
+            const char* type) {
+    return finish(app_.add(fmt::format("--{}{}", prefix_, name), value, shown(name, text)), type);
   }
 
   template <class Table>
   void add_word(std::string_view name, std::optional<std::string>& value, const Table& table,
                 const std::string& text) {
-    add(name, value, text, "WORD")->check(CLI::IsMember(words_of(table)).description(""));
+    add(name, value, text, "WORD")->one_of(words_of(table));
+  }
+
+  void add_bits(SideFlags& side) {
+    const auto take = [&side](const std::string& word) {
+      const double value = *parse_double(word);
+      side.exact_bits = value;
+      side.bits.reset();
+      if (value == std::floor(value) && std::abs(value) < 1000) side.bits = static_cast<int>(value);
+    };
+    finish(app_.add_text(prefix_.empty() ? "-b,--bits" : fmt::format("--{}bits", prefix_), take,
+                         shown("bits",
+                               "Bits per quantized value, 1 to 8; 16 keeps values dense. With "
+                               "--tier archive: bits per value of the whole file, such as 2.4")),
+           "B")
+        ->check([](const std::string& word) -> Result<void> {
+          if (parse_double(word)) return {};
+          return usage_error(fmt::format("{} is not a number this flag takes", word));
+        });
   }
 
   void add_all(SideFlags& side) {
-    const std::string bits = prefix_.empty() ? "-b,--bits" : fmt::format("--{}bits", prefix_);
-    app_.add_option_function<double>(
-            bits,
-            [&side](double value) {
-              side.exact_bits = value;
-              side.bits.reset();
-              if (value == std::floor(value) && std::abs(value) < 1000) {
-                side.bits = static_cast<int>(value);
-              }
-            },
-            prefix_.empty() ? "Bits of a packed value, 1 to 8; 16: stay dense. With --tier archive "
-                              "those of the whole file for a value, also 2.4"
-                            : "As --bits")
-        ->type_name("B")
-        ->group(group_);
+    add_bits(side);
     add_word("mode", side.mode, cache::kModeWords,
-             "mse; prod: a bit of it for a QJL residual; mixed: loud channels get more bits; "
-             "affine: groups with scale and bias");
+             "Quantizer: mse; prod (mse plus a 1-bit QJL residual); mixed (more bits for outlier "
+             "channels); affine (groups with scale and bias)");
     add_word("scale", side.scale, cache::kScaleWords,
-             "What a vector's scale preserves: unbiased (inner products), norm (its length; the "
-             "default below 4 bits), raw (nothing)");
+             "Property that the scale of a vector preserves: unbiased (inner products), norm (the "
+             "length; default below 4 bits), raw (neither)");
     add_word("rotation", side.rotation, cache::kRotationWords,
-             "hadamard, or dense (slow, as in the paper)");
-    add("rounds", side.rounds, "Rounds of signs and Hadamard transform, 1 to 3", "N");
-    add("seed", side.seed, "Seed of rotations", "N");
+             "Transform before quantizing: hadamard, or dense (slow, as in the paper)");
+    add("rounds", side.rounds, "Rounds of random signs and Hadamard transform, 1 to 3", "N");
+    add("seed", side.seed, "Seed of the rotations", "N");
     add_word("residual", side.residual, cache::kResidualWords,
-             "Mode prod's matrix: gaussian or orthogonal");
+             "With --mode prod: matrix of the residual, gaussian or orthogonal");
     add("outlier-channels", side.outlier_channels,
-        "Mode mixed: loud channels of a head; 0: a quarter", "N");
-    add("outlier-high-bits", side.outlier_high_bits, "Mode mixed: bits of loud channels", "B");
-    add("regular-bits", side.regular_bits, "Mode mixed: bits of the other channels", "B");
+        "With --mode mixed: outlier channels per head; 0 means a quarter", "N");
+    add("outlier-high-bits", side.outlier_high_bits,
+        "With --mode mixed: bits of the outlier channels", "B");
+    add("regular-bits", side.regular_bits, "With --mode mixed: bits of the other channels", "B");
     add_word("outlier-policy", side.outlier_policy, cache::kOutlierPolicyWords,
-             "Mode mixed: loud in the first block (calibration_variance) or in all tokens "
-             "(rolling_variance)");
-    add("group-size", side.group_size, "Mode affine: channels of a group, 32, 64 or 128", "N");
-    add("sink-tokens", side.sink_tokens, "First tokens that stay dense, 0 to 256", "N");
+             "With --mode mixed: pick outliers by their variance in the first block "
+             "(calibration_variance) or in all tokens (rolling_variance)");
+    add("group-size", side.group_size, "With --mode affine: channels per group, 32, 64 or 128",
+        "N");
+    add("sink-tokens", side.sink_tokens, "First tokens to keep dense, 0 to 256", "N");
     add_word("center", side.center, cache::kCentringWords,
-             "Take the mean out before packing: pre-rope, post-rope, none");
+             "Subtract the mean before quantizing: pre-rope, post-rope or none");
   }
 
  private:
-  CLI::App& app_;
+  std::string shown(std::string_view name, const std::string& text) const {
+    return prefix_.empty() ? text : fmt::format("As --{}", name);
+  }
+  Flag* finish(Flag* flag, const char* type) const {
+    if (!prefix_.empty()) flag->brief();
+    return flag->type_name(type)->group(group_);
+  }
+
+  FlagSet& app_;
   std::string prefix_;
   std::string group_;
 };
@@ -335,21 +360,11 @@ std::optional<std::int64_t> parse_number(std::string_view text) {
   return number;
 }
 
-bool is_of_codec(const CLI::Option* option) {
-  const std::string& group = option->get_group();
-  return group == "Codec" || group == "Keys alone" || group == "Values alone";
-}
-
-// It says all of it, so it goes with none of the flags that are there.
-void add_quality_flag(CLI::App& app, CodecFlags& flags) {
-  std::vector<std::string> words;
-  for (const std::string_view word : cache::quality_words()) words.emplace_back(word);
-  CLI::Option* const quality =
-      app.add_option("--quality", flags.quality,
-                     "high (5 bits for keys, 6 for values), balanced (4 bits) or small (3 bits)")
-          ->check(CLI::IsMember(words).description(""));
-  for (CLI::Option* option : app.get_options(is_of_codec)) quality->excludes(option);
-  quality->type_name("WORD")->group("Codec");
+// The flag says all of it, so it goes with none of the flags from `first` on.
+void exclude_others(FlagSet& app, std::size_t first, Flag* flag) {
+  for (std::size_t i = first; i < app.flags().size(); ++i) {
+    if (app.flags()[i].get() != flag) flag->excludes(app.flags()[i].get());
+  }
 }
 
 // "N" or "N:BITS".
@@ -378,34 +393,41 @@ Result<void> check_whole(const SideFlags& side, std::string_view prefix) {
 
 }  // namespace
 
-void add_codec_flags(CLI::App& app, CodecFlags& flags) {
-  std::vector<std::string> presets;
-  for (const std::string_view name : cache::preset_names()) presets.emplace_back(name);
-  app.add_option("--preset", flags.preset, fmt::format("{}", fmt::join(presets, ", ")))
+void add_codec_flags(FlagSet& app, CodecFlags& flags) {
+  const std::size_t first = app.flags().size();
+  app.add("--preset", flags.preset, "Set of quantization settings to start from")
       ->type_name("NAME")
-      ->check(CLI::IsMember(presets).description(""))
-      ->group("Codec")
-      ->capture_default_str();
+      ->one_of(strings_of(cache::preset_names()))
+      ->group(kBoth)
+      ->show_default();
   SideFlagAdder(app, "").add_all(flags.both);
-  app.add_option("--boundary-layers", flags.boundary_layers,
-                 "The first and last N layers get BITS bits, 8 unless told otherwise")
+  app.add("--boundary-layers", flags.boundary_layers,
+          "Give the first and the last N layers BITS bits, 8 by default")
       ->type_name("N[:BITS]")
-      ->group("Codec");
-  app.add_option("--windows", flags.windows,
-                 "Sliding windows: keep as they are; turbo: packed, too; turbo:center: their keys "
-                 "centred as well, for models with one RoPE (not Gemma 3)")
+      ->group(kBoth);
+  app.add("--windows", flags.windows,
+          "Sliding-window layers: keep (dense), turbo (quantized) or turbo:center (quantized with "
+          "centered keys, for models with one RoPE, not Gemma 3)")
       ->type_name("WORD")
-      ->check(CLI::IsMember(words_of(cache::kWindowWords)).description(""))
-      ->group("Codec")
-      ->capture_default_str();
+      ->one_of(words_of(cache::kWindowWords))
+      ->group(kBoth)
+      ->show_default();
   SideFlagAdder(app, "key-").add_all(flags.keys);
   SideFlagAdder(app, "value-").add_all(flags.values);
-  add_quality_flag(app, flags);
-  CLI::Option* const all = app.add_option("--config", flags.configuration,
-                                          "All of this in one word, as eval has it: "
-                                          "k=mse:4,v=mse:3,boundary=2:8,sink=4");
-  for (CLI::Option* option : app.get_options(is_of_codec)) all->excludes(option);
-  all->type_name("TEXT")->group("Codec");
+  Flag* const quality =
+      app.add("--quality", flags.quality,
+              "Goal instead of settings: high (5 bits for keys, 6 for values), balanced (4 bits) "
+              "or small (3 bits)")
+          ->one_of(strings_of(cache::quality_words()))
+          ->type_name("WORD")
+          ->group(kBoth);
+  exclude_others(app, first, quality);
+  Flag* const all = app.add("--config", flags.configuration,
+                            "All settings in one word, as eval takes them: "
+                            "k=mse:4,v=mse:3,boundary=2:8,sink=4")
+                        ->type_name("TEXT")
+                        ->group(kBoth);
+  exclude_others(app, first, all);
 }
 
 Result<cache::ConvertOptions> convert_options(const CodecFlags& flags) {
@@ -424,6 +446,29 @@ Result<cache::ConvertOptions> convert_options(const CodecFlags& flags) {
   TQC_TRY_ASSIGN(options.boundary, parse_boundary(flags.boundary_layers));
   options.windows = value_of(cache::kWindowWords, flags.windows);
   return options;
+}
+
+void add_form_flags(FlagSet& app, FormFlags& flags) {
+  const std::string group = "Quantization of a new cache";
+  app.add("--bits", flags.bits, "Quantize the new cache to N bits, as convert does")
+      ->type_name("N")
+      ->group(group);
+  app.add("--config", flags.configuration,
+          "Settings of the new cache: turbo4, k=mse:4,v=mse:3, ...; f32 is dense")
+      ->type_name("TEXT")
+      ->group(group);
+}
+
+Result<std::optional<cache::ConvertOptions>> form_of(const FormFlags& flags) {
+  if (!flags.given()) return std::optional<cache::ConvertOptions>();
+  if (flags.bits && flags.configuration) {
+    return usage_error("only one of --bits and --config can be given");
+  }
+  CodecFlags codec;
+  codec.both.bits = flags.bits;
+  codec.configuration = flags.configuration;
+  TQC_TRY_ASSIGN(cache::ConvertOptions options, convert_options(codec));
+  return std::optional(std::move(options));
 }
 
 }  // namespace tqcache::cli

@@ -1,19 +1,20 @@
 #pragma once
-// tools/cli/codec_flags.h: how the sides of a cache shall be packed, as a command line says it.
+// tools/cli/codec_flags.h: Flags that choose how K and V are quantized.
 //
-// A preset gives a plan for keys and one for values. Flags change it: --mode both sides, --key-mode
-// and --value-mode one of them, and so on for each. What does not go together is refused with the
-// names of the flags that were given, before any file is looked at. --config says all of it in one
-// word, and --quality what it is for; each goes with none of the others.
+// A preset gives a plan for keys and one for values. Flags change it: --mode both of them,
+// --key-mode and --value-mode one, and so on. Flags that contradict each other are refused by name
+// before any file is opened. --config says everything in one word, --quality names a goal; neither
+// goes with the other flags.
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "cli/flags.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/codec_words.h"
 #include "tqcache/cache/convert.h"
+#include "tqcache/cache/plan.h"
 #include "tqcache/cache/presets.h"
 
 namespace tqcache::cli {
@@ -48,9 +49,22 @@ struct CodecFlags {
   SideFlags values;
 };
 
-void add_codec_flags(CLI::App& app, CodecFlags& flags);
+void add_codec_flags(FlagSet& app, CodecFlags& flags);
 
 // Errors: kInvalidArgument, naming the flags that do not go together.
 Result<cache::ConvertOptions> convert_options(const CodecFlags& flags);
+
+struct FormFlags {
+  std::optional<int> bits;
+  std::optional<std::string> configuration;
+
+  bool given() const { return bits || configuration; }
+};
+
+void add_form_flags(FlagSet& app, FormFlags& flags);
+
+// As convert takes them; nullopt when none is given.
+// Errors: kInvalidArgument, naming the flag.
+Result<std::optional<cache::ConvertOptions>> form_of(const FormFlags& flags);
 
 }  // namespace tqcache::cli

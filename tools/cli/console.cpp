@@ -6,10 +6,60 @@
 #include <cerrno>
 #include <system_error>
 
-#include "cli/interrupt.h"
 #include "cli/terminal.h"
 
 namespace tqcache::cli {
+
+ExitCode exit_code(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kTruncated:
+    case ErrorCode::kCorrupt:
+      return ExitCode::kCorrupt;
+    case ErrorCode::kUnsupported:
+    case ErrorCode::kTooLarge:
+      return ExitCode::kUnsupported;
+    case ErrorCode::kMismatch:
+      return ExitCode::kMismatch;
+    case ErrorCode::kInvalidArgument:
+      return ExitCode::kUsage;
+    case ErrorCode::kNotFound:
+      return ExitCode::kNotFound;
+    case ErrorCode::kIo:
+      return ExitCode::kFailed;
+    case ErrorCode::kBusy:
+      return ExitCode::kBusy;
+    case ErrorCode::kInterrupted:
+      return ExitCode::kInterrupted;
+  }
+  return ExitCode::kFailed;
+}
+
+std::string_view error_word(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kTruncated:
+      return "truncated";
+    case ErrorCode::kCorrupt:
+      return "corrupt";
+    case ErrorCode::kUnsupported:
+      return "unsupported";
+    case ErrorCode::kTooLarge:
+      return "too_large";
+    case ErrorCode::kMismatch:
+      return "mismatch";
+    case ErrorCode::kInvalidArgument:
+      return "invalid_argument";
+    case ErrorCode::kNotFound:
+      return "not_found";
+    case ErrorCode::kIo:
+      return "io";
+    case ErrorCode::kBusy:
+      return "busy";
+    case ErrorCode::kInterrupted:
+      return "interrupted";
+  }
+  return "unknown";
+}
+
 namespace {
 
 // Standard error that cannot be written has nobody to be told.
@@ -22,9 +72,10 @@ void write_stderr(std::string_view text) {
   }
 }
 
-Failure stdout_failure(int error) {
-  const std::string reason = std::generic_category().message(error);
-  return Failure{Error{ErrorCode::kIo, reason}, "standard output", error == EPIPE};
+Error stdout_failure(int error) {
+  // When the reader went away nobody is left to tell: an empty message is not printed.
+  const std::string reason = error == EPIPE ? "" : std::generic_category().message(error);
+  return {ErrorCode::kIo, reason, "standard output"};
 }
 
 std::string dump(const Json& object) {
@@ -33,7 +84,7 @@ std::string dump(const Json& object) {
 
 }  // namespace
 
-Outcome<Done> print_bytes(ByteView bytes) {
+Result<void> print_bytes(ByteView bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(STDOUT_FILENO, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) {
@@ -43,12 +94,12 @@ Outcome<Done> print_bytes(ByteView bytes) {
     if (n < 0) return stdout_failure(errno);
     bytes = bytes.subspan(static_cast<std::size_t>(n));
   }
-  return Done{};
+  return {};
 }
 
-Outcome<Done> print(std::string_view text) { return print_bytes(as_bytes(text)); }
+Result<void> print(std::string_view text) { return print_bytes(as_bytes(text)); }
 
-Outcome<Done> print_json(const Json& object) { return print(dump(object)); }
+Result<void> print_json(const Json& object) { return print(dump(object)); }
 
 void note(const Console& console, std::string_view line) {
   if (!console.quiet) write_stderr(printable(line) + "\n");
@@ -63,28 +114,45 @@ void warn(std::string_view file, std::string_view message) {
   complain("warning", fmt::format("{}: {}", file, message));
 }
 
-Json failure_json(const Failure& failure) {
+Json failure_json(const Error& failure) {
   Json json;
-  json["code"] = error_word(failure.error.code);
-  json["exit_code"] = static_cast<int>(exit_code(failure.error.code));
+  json["code"] = error_word(failure.code);
+  json["exit_code"] = static_cast<int>(exit_code(failure.code));
   json["file"] = failure.file.empty() ? Json(nullptr) : Json(failure.file);
-  json["message"] = failure.error.message;
+  json["message"] = failure.message;
   return json;
 }
 
-ExitCode report(const Failure& failure, bool json) {
-  const ExitCode code = exit_code(failure.error.code);
-  if (failure.silent) return code;
-  if (code == ExitCode::kInterrupted && failure.error.message != interrupted_error().message) {
-    return report(Failure{interrupted_error(), {}, false}, json);  // no matter where
+ExitCode report(const Error& failure, bool json) {
+  const ExitCode code = exit_code(failure.code);
+  if (failure.message.empty()) return code;
+  if (code == ExitCode::kInterrupted && failure.message != interrupted_error().message) {
+    return report(interrupted_error(), json);  // wherever it was
   }
-  complain(failure.file, failure.error.message);
+  complain(failure.file, failure.message);
   if (!json) return code;
   Json object;
   object["schema"] = 1;
   object["error"] = failure_json(failure);
   write_stderr(object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   return code;
+}
+
+void Tally::failed(const Error& failure) {
+  if (failure.code == ErrorCode::kInterrupted) {
+    n_interrupted_ += 1;
+    if (n_interrupted_ == 1) report(interrupted_error(), json_);
+    return;
+  }
+  n_failed_ += 1;
+  const ExitCode code = report(failure, json_);
+  if (!first_) first_ = code;
+}
+
+ExitCode Tally::exit_code() const {
+  if (n_interrupted_ > 0) return ExitCode::kInterrupted;
+  if (!first_) return ExitCode::kDone;
+  return n_done_ == 0 ? *first_ : ExitCode::kDoneInPart;
 }
 
 }  // namespace tqcache::cli

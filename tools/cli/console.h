@@ -1,15 +1,35 @@
 #pragma once
-// tools/cli/console.h: all that the tool says: results on standard output, the rest on standard error.
+// tools/cli/console.h: What the program prints, and its exit codes.
+//
+// Results go to standard output, everything else to standard error.
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
-#include "cli/exit_code.h"
-#include "cli/outcome.h"
 #include "tqcache/base/bytes.h"
+#include "tqcache/base/result.h"
 
 namespace tqcache::cli {
+
+enum class ExitCode : int {
+  kDone = 0,
+  kFailed = 1,
+  kUsage = 2,
+  kDoneInPart = 3,
+  kNotFound = 10,
+  kBusy = 11,  // another process is writing the file
+  kCorrupt = 20,
+  kUnsupported = 21,  // a version, a kind or a size beyond this program
+  kMismatch = 22,     // a good file, of another model
+  kInterrupted = 130,
+};
+
+ExitCode exit_code(ErrorCode code);
+
+// The word for JSON: "corrupt", "not_found", ...
+std::string_view error_word(ErrorCode code);
 
 using Json = nlohmann::ordered_json;
 
@@ -20,11 +40,11 @@ struct Console {
 
 // Writes to standard output at once; nothing is kept in a buffer that could be lost.
 // Errors: kIo; silent when the reader closed the pipe. kInterrupted.
-Outcome<Done> print(std::string_view text);
-Outcome<Done> print_bytes(ByteView bytes);
+Result<void> print(std::string_view text);
+Result<void> print_bytes(ByteView bytes);
 
 // A JSON object and a line end. Bytes that are not UTF-8 become U+FFFD.
-Outcome<Done> print_json(const Json& object);
+Result<void> print_json(const Json& object);
 
 // One line on standard error, unless the user asked for quiet.
 void note(const Console& console, std::string_view line);
@@ -36,9 +56,33 @@ void complain(std::string_view file, std::string_view message);
 void warn(std::string_view file, std::string_view message);
 
 // {"code": "corrupt", "exit_code": 20, "file": ..., "message": ...}
-Json failure_json(const Failure& failure);
+Json failure_json(const Error& failure);
 
 // Tells of a failure, as a line and with --json as an object, and gives the code to exit with.
-ExitCode report(const Failure& failure, bool json);
+ExitCode report(const Error& failure, bool json);
+
+class Tally {
+ public:
+  explicit Tally(bool json) : json_(json) {}
+
+  void done() { n_done_ += 1; }
+
+  // Tells of the failure, as report() does; of an interruption once.
+  void failed(const Error& failure);
+
+  // 0, 3 when only some failed, and the first failure's own code when all did; in any case 130
+  // after an interruption.
+  ExitCode exit_code() const;
+
+  std::size_t n_failed() const { return n_failed_; }
+  std::size_t n_interrupted() const { return n_interrupted_; }  // not worked on, or not to the end
+
+ private:
+  bool json_;
+  std::size_t n_done_ = 0;
+  std::size_t n_failed_ = 0;
+  std::size_t n_interrupted_ = 0;
+  std::optional<ExitCode> first_;
+};
 
 }  // namespace tqcache::cli

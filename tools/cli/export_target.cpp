@@ -7,7 +7,7 @@
 #include <charconv>
 #include <filesystem>
 
-#include "cli/cli.h"
+#include "cli/common_flags.h"
 #include "tqcache/interop/hf/hf.h"
 #include "tqcache/interop/llama/llama_state.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
@@ -89,36 +89,36 @@ Result<void> write_llama(interop::LlamaFile kind, const format::SectionSource& c
 
 }  // namespace
 
-void add_export_flags(CLI::App& app, ExportFlags& flags) {
-  app.add_option("--to", flags.to, "Write a file of this kind; default: as the extension says")
+void add_export_flags(FlagSet& app, ExportFlags& flags) {
+  app.add("--to", flags.to, "Write a file of this kind; default: as the extension says")
       ->type_name("KIND")
-      ->check(CLI::IsMember(target_words()));
-  app.add_option("--mlx-lm-version", flags.mlx_lm_version, "--to mlx-lm: which one shall read it")
+      ->one_of(target_words());
+  app.add("--mlx-lm-version", flags.mlx_lm_version, "--to mlx-lm: which one shall read it")
       ->type_name("X.Y")
-      ->capture_default_str();
-  app.add_option("--kv-bits", flags.kv_bits, "--to mlx-lm: quantized, to 2, 4 or 8 bits")
+      ->show_default();
+  app.add("--kv-bits", flags.kv_bits, "--to mlx-lm: quantized, to 2, 4 or 8 bits")
       ->type_name("N")
-      ->check(CLI::IsMember({2, 4, 8}));
-  app.add_option("--kv-group-size", flags.kv_group_size, "... in groups of this size")
+      ->one_of({"2", "4", "8"});
+  app.add("--kv-group-size", flags.kv_group_size, "... in groups of this size")
       ->type_name("N")
-      ->check(CLI::IsMember({32, 64, 128}))
-      ->capture_default_str();
-  app.add_option("--llama-version", flags.llama_version,
+      ->one_of({"32", "64", "128"})
+      ->show_default();
+  app.add("--llama-version", flags.llama_version,
                  "--to llama-session: 9 to 11; llama-seq: 2 to 4; default: the newest")
       ->type_name("N");
-  app.add_option("--llama-k-type", flags.llama_k_type,
+  app.add("--llama-k-type", flags.llama_k_type,
                  "... type of keys: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl")
       ->type_name("TYPE")
-      ->capture_default_str();
-  app.add_option("--llama-v-type", flags.llama_v_type, "... and of values")
+      ->show_default();
+  app.add("--llama-v-type", flags.llama_v_type, "... and of values")
       ->type_name("TYPE")
-      ->capture_default_str();
-  app.add_option("--llama-flash-attention", flags.llama_flash_attention,
+      ->show_default();
+  app.add("--llama-flash-attention", flags.llama_flash_attention,
                  "... off: values transposed, as llama.cpp keeps them without it")
       ->type_name("on|off")
-      ->check(CLI::IsMember({"on", "off"}))
-      ->capture_default_str();
-  app.add_flag("--llama-server-tokens", flags.llama_server_tokens,
+      ->one_of({"on", "off"})
+      ->show_default();
+  app.add("--llama-server-tokens", flags.llama_server_tokens,
                "... with the token list of llama-server's slots");
 }
 

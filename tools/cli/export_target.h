@@ -1,17 +1,17 @@
 #pragma once
 // tools/cli/export_target.h: what a cache is written as: a .tqkv file, or a file of another program.
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cli/flags.h"
 #include "cli/model_facts.h"
-#include "cli/outcome.h"
 #include "tqcache/base/file.h"
 #include "tqcache/base/progress.h"
+#include "tqcache/base/result.h"
 #include "tqcache/format/section_source.h"
 
 namespace tqcache::cli {
@@ -29,7 +29,7 @@ struct ExportFlags {
   std::string llama_flash_attention = "on";
   bool llama_server_tokens = false;
 };
-void add_export_flags(CLI::App& app, ExportFlags& flags);
+void add_export_flags(FlagSet& app, ExportFlags& flags);
 
 // Errors: kInvalidArgument when the extension is one that several programs use.
 Result<Target> target_of(const ExportFlags& flags, const std::string& output);

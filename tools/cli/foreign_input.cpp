@@ -6,10 +6,10 @@
 #include <array>
 #include <utility>
 
-#include "cli/cli.h"
+#include "cli/common_flags.h"
 #include "cli/foreign_probe.h"
-#include "cli/ids_file.h"
 #include "cli/probe.h"
+#include "cli/prompt.h"
 #include "migrations/migrate_file.h"
 #include "tqcache/interop/hf/hf.h"
 #include "tqcache/interop/llama/llama_state.h"
@@ -88,13 +88,13 @@ std::optional<std::int64_t> count_of(const KnownIds& ids) {
   return std::ssize(*ids);
 }
 
-Outcome<Done> complete(const KnownIds& ids, const ModelFacts& model,
+Result<void> complete(const KnownIds& ids, const ModelFacts& model,
                        std::optional<std::int64_t> first_tokens, const std::string& name,
                        ForeignCache& cache) {
   if (ids) TQC_TRY(in_file(name, set_tokens(*ids, cache)));
   if (first_tokens) TQC_TRY(in_file(name, cut(*first_tokens, cache)));
   if (model.model) set_identity(model.model->identity, cache);
-  return Done{};
+  return {};
 }
 
 // --- llama.cpp, whose files may be read in two ways
@@ -114,13 +114,13 @@ std::string rotation_note(const RotationErrors& errors, LlamaRotation decided) {
 }
 
 // Reads the file both ways, and takes the one whose first keys and values the model computes too.
-Outcome<interop::LlamaImported> decide_rotation(const Console& console, const std::string& name,
+Result<interop::LlamaImported> decide_rotation(const Console& console, const std::string& name,
                                                 const std::shared_ptr<const ByteSource>& file,
                                                 const ForeignFlags& flags, const ModelFacts& model,
                                                 unsigned n_threads,
                                                 std::vector<std::string>& notes) {
   const auto refuse = [&](std::string message) {
-    return Failure{Error{ErrorCode::kMismatch, std::move(message)}, name, false};
+    return Error{ErrorCode::kMismatch, std::move(message), name};
   };
   TQC_TRY_ASSIGN(interop::LlamaImported off,
                  in_file(name, import_llama(file, flags, model, LlamaRotation::kOff)));
@@ -147,19 +147,19 @@ Outcome<interop::LlamaImported> decide_rotation(const Console& console, const st
   return *is_on ? std::move(on) : std::move(off);
 }
 
-Outcome<ForeignCache> open_llama(const Console& console, const std::string& name,
+Result<ForeignCache> open_llama(const Console& console, const std::string& name,
                                  const std::shared_ptr<const ByteSource>& file,
                                  const ForeignFlags& flags, const ModelFacts& model,
                                  unsigned n_threads, std::vector<std::string>& notes) {
   if (!model.geometry) {
-    return Failure{Error{ErrorCode::kInvalidArgument,
-                         "a state file of llama.cpp does not describe itself: --model M.gguf"},
-                   name, false};
+    return Error{ErrorCode::kInvalidArgument,
+                         "a state file of llama.cpp does not describe itself: --model M.gguf",
+                   name};
   }
-  Outcome<interop::LlamaImported> imported =
+  Result<interop::LlamaImported> imported =
       flags.rotation == "auto"
           ? decide_rotation(console, name, file, flags, model, n_threads, notes)
-          : Outcome<interop::LlamaImported>(in_file(
+          : Result<interop::LlamaImported>(in_file(
                 name,
                 import_llama(file, flags, model,
                              flags.rotation == "on" ? LlamaRotation::kOn : LlamaRotation::kOff)));
@@ -184,7 +184,7 @@ Result<ForeignCache> import_turbomlx(const std::shared_ptr<const ByteSource>& fi
   return Error{ErrorCode::kUnsupported, fmt::format("{}; {}", cache.error().message, *pickle)};
 }
 
-Outcome<ForeignCache> import(const Console& console, const std::string& name,
+Result<ForeignCache> import(const Console& console, const std::string& name,
                              const std::shared_ptr<const ByteSource>& file, ForeignKind kind,
                              const ForeignFlags& flags, const KnownIds& ids,
                              const ModelFacts& model, unsigned n_threads,
@@ -238,39 +238,39 @@ Result<std::optional<ForeignKind>> foreign_kind(const ByteSource& file) {
   return safetensors_kind(file);
 }
 
-void add_reading_flags(CLI::App& app, ForeignFlags& flags) {
-  app.add_option("--row", flags.row, "Of a cache of several prompts (mlx-lm): which one")
+void add_reading_flags(FlagSet& app, ForeignFlags& flags) {
+  app.add("--row", flags.row, "Of a cache of several prompts (mlx-lm): which one")
       ->type_name("N")
-      ->check(at_least(0));
-  app.add_option("--llama-turbo-layout", flags.turbo_layout,
+      ->at_least(0);
+  app.add("--llama-turbo-layout", flags.turbo_layout,
                  "Rows of llama.cpp's TurboQuant fork: turbo2, turbo3 or turbo4")
       ->type_name("NAME");
-  app.add_option("--artifacts", flags.artifacts,
+  app.add("--artifacts", flags.artifacts,
                  "Folder with TurboMLX's codebooks and rotations, instead of making them again")
       ->type_name("DIR");
 }
 
-void add_foreign_flags(CLI::App& app, ForeignFlags& flags) {
+void add_foreign_flags(FlagSet& app, ForeignFlags& flags) {
   add_model_flag(app, flags.model, false);
-  app.add_option("--ids", flags.ids,
+  app.add("--ids", flags.ids,
                  "File with the token ids, a JSON array, of a cache that has none")
       ->type_name("FILE")
-      ->check(file_name());
-  app.add_option("--llama-rotation", flags.rotation,
+      ->file();
+  app.add("--llama-rotation", flags.rotation,
                  "Whether quantized rows of llama.cpp are Hadamard-rotated; auto: as a few keys, "
                  "computed again, tell; when writing: on")
       ->type_name("auto|on|off")
-      ->check(CLI::IsMember({"auto", "on", "off"}))
-      ->capture_default_str();
-  app.add_option("--probe", flags.n_probe,
+      ->one_of({"auto", "on", "off"})
+      ->show_default();
+  app.add("--probe", flags.n_probe,
                  "With --model: tokens of another program's cache to compute again; 0: none")
       ->type_name("N")
-      ->check(at_least(0))
-      ->capture_default_str();
+      ->at_least(0)
+      ->show_default();
   add_reading_flags(app, flags);
 }
 
-Outcome<ForeignInput> open_foreign(const Console& console, const std::string& name,
+Result<ForeignInput> open_foreign(const Console& console, const std::string& name,
                                    std::shared_ptr<const ByteSource> file, ForeignKind kind,
                                    const ForeignFlags& flags, const ModelFacts& model,
                                    std::optional<std::int64_t> first_tokens, unsigned n_threads) {

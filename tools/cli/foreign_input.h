@@ -1,7 +1,6 @@
 #pragma once
 // tools/cli/foreign_input.h: caches in the files of other programs, known by their content.
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,9 +9,10 @@
 #include <vector>
 
 #include "cli/console.h"
+#include "cli/flags.h"
 #include "cli/model_facts.h"
-#include "cli/outcome.h"
 #include "tqcache/base/file.h"
+#include "tqcache/base/result.h"
 #include "tqcache/interop/foreign_cache.h"
 
 namespace tqcache::cli {
@@ -39,9 +39,9 @@ struct ForeignFlags {
   bool decode_keys = false;
   bool decode_values = false;
 };
-void add_foreign_flags(CLI::App& app, ForeignFlags& flags);
+void add_foreign_flags(FlagSet& app, ForeignFlags& flags);
 // Those of them that do not need a model's weights.
-void add_reading_flags(CLI::App& app, ForeignFlags& flags);
+void add_reading_flags(FlagSet& app, ForeignFlags& flags);
 
 struct ForeignInput {
   std::string name;  // for messages
@@ -55,7 +55,7 @@ struct ForeignInput {
 // some tokens are computed again and compared. `first_tokens` cuts the cache.
 //
 // Errors: those of the importers; kMismatch when the probe fails.
-Outcome<ForeignInput> open_foreign(const Console& console, const std::string& name,
+Result<ForeignInput> open_foreign(const Console& console, const std::string& name,
                                    std::shared_ptr<const ByteSource> file, ForeignKind kind,
                                    const ForeignFlags& flags, const ModelFacts& model,
                                    std::optional<std::int64_t> first_tokens, unsigned n_threads);

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "cli/probe.h"
-#include "cli/progress.h"
+#include "cli/terminal.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/load_sections.h"
 
@@ -69,7 +69,7 @@ Result<RotationErrors> compare_rotations(const interop::ForeignCache& on,
   return errors;
 }
 
-Outcome<std::optional<std::string>> probe_foreign(const Console& console, const std::string& name,
+Result<std::optional<std::string>> probe_foreign(const Console& console, const std::string& name,
                                                   const interop::ForeignCache& cache,
                                                   std::int64_t n_probe, const ModelFacts& model,
                                                   unsigned n_threads) {
@@ -87,9 +87,8 @@ Outcome<std::optional<std::string>> probe_foreign(const Console& console, const 
       const ProbeReport report,
       in_file(name, probe(std::move(loaded), *model.model, n_probe, n_threads, bar.callback())));
   if (const std::optional<std::string> complaint = report.complaint()) {
-    return Failure{
-        Error{ErrorCode::kMismatch, *complaint + "; not of this model, or not read right"}, name,
-        false};
+    return Error{ErrorCode::kMismatch,
+                 *complaint + "; the file is of another model, or was not read correctly", name};
   }
   return Found(fmt::format("its last {} tokens, computed again, differ by {:.2g} of their length",
                            report.n_tokens, largest_error(report)));

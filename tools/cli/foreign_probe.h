@@ -11,7 +11,7 @@
 
 #include "cli/console.h"
 #include "cli/model_facts.h"
-#include "cli/outcome.h"
+#include "tqcache/base/result.h"
 #include "tqcache/interop/foreign_cache.h"
 
 namespace tqcache::cli {
@@ -38,7 +38,7 @@ Result<RotationErrors> compare_rotations(const interop::ForeignCache& on,
 // Memory: the whole cache.
 // Errors: kMismatch when they differ by more than expected (probe.h); those of reading and of the
 //         decoder.
-Outcome<std::optional<std::string>> probe_foreign(const Console& console, const std::string& name,
+Result<std::optional<std::string>> probe_foreign(const Console& console, const std::string& name,
                                                   const interop::ForeignCache& cache,
                                                   std::int64_t n_probe, const ModelFacts& model,
                                                   unsigned n_threads);

@@ -11,7 +11,6 @@
 #include <system_error>
 #include <utility>
 
-#include "cli/interrupt.h"
 #include "cli/terminal.h"
 
 namespace tqcache::cli {

@@ -52,12 +52,12 @@ Result<interop::LlamaGeometry> geometry_of_file(const std::string& path) {
 
 }  // namespace
 
-Outcome<ModelFacts> load_model_facts(const std::string& path) {
+Result<ModelFacts> load_model_facts(const std::string& path) {
   ModelFacts facts;
   if (path.empty()) return facts;
   auto model = model::load_model(path);
   if (!model && model.error().code != ErrorCode::kUnsupported) {
-    return Failure{std::move(model).error(), path, false};
+    return in_file(path, std::move(model).error());
   }
   if (model) {
     facts.model = std::move(model).value();

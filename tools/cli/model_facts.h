@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-#include "cli/outcome.h"
 #include "tqcache/base/result.h"
 #include "tqcache/interop/llama/llama_geometry.h"
 #include "tqcache/model/loading/model.h"
@@ -21,6 +20,6 @@ struct ModelFacts {
 
 // `path` may be empty: nothing is known then.
 // Errors: those of loading, but for kUnsupported: see ModelFacts::not_run.
-Outcome<ModelFacts> load_model_facts(const std::string& path);
+Result<ModelFacts> load_model_facts(const std::string& path);
 
 }  // namespace tqcache::cli

@@ -1,13 +1,13 @@
 #pragma once
-// tools/cli/prompt.h: the flags that name a prompt, and its token ids.
+// tools/cli/prompt.h: Flags that name a prompt, and files of token ids.
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "cli/outcome.h"
+#include "cli/flags.h"
+#include "tqcache/base/result.h"
 #include "tqcache/model/tokenizer/tokenizer.h"
 
 namespace tqcache::cli {
@@ -21,7 +21,7 @@ struct PromptFlags {
   bool given() const { return text || file || ids; }
 };
 
-void add_prompt_flags(CLI::App& app, PromptFlags& flags);
+void add_prompt_flags(FlagSet& app, PromptFlags& flags);
 
 // Errors: kInvalidArgument when more than one source is named.
 Result<void> check_prompt_flags(const PromptFlags& flags);
@@ -32,8 +32,13 @@ enum class PromptPlace { kBegins, kGoesOn };
 // The prompt's token ids; empty when no flag was given. A text that begins gets the token for the
 // beginning, where the model's texts have one and it does not spell it out itself.
 // Errors: kInvalidArgument (ids; a prompt without a token), those of files and of the tokenizer.
-Outcome<std::vector<std::int32_t>> read_prompt(const PromptFlags& flags,
+Result<std::vector<std::int32_t>> read_prompt(const PromptFlags& flags,
                                                const model::Tokenizer& tokenizer,
                                                PromptPlace place = PromptPlace::kBegins);
+
+// A JSON array of ids: [1, 2, 3].
+// Errors: those of reading; kCorrupt (anything else than an array of numbers from 0 to 2^31 - 1),
+//         kTooLarge.
+Result<std::vector<std::int32_t>> read_ids(const std::string& path);
 
 }  // namespace tqcache::cli

@@ -6,10 +6,9 @@
 #include <utility>
 #include <variant>
 
-#include "report/codec_text.h"
-#include "cli/interrupt.h"
-#include "cli/progress.h"
+#include "cli/terminal.h"
 #include "cli/text.h"
+#include "report/info.h"
 #include "tqcache/format/describe.h"
 #include "tqcache/model/attention/delta_state.h"
 #include "tqcache/model/layer_check.h"
@@ -80,7 +79,7 @@ PromptStore::PromptStore(const Console& console, PromptStoreOptions options,
                              troubles_.push_back(message);
                            }}) {}
 
-Outcome<std::unique_ptr<PromptStore>> PromptStore::open(const Console& console,
+Result<std::unique_ptr<PromptStore>> PromptStore::open(const Console& console,
                                                         PromptStoreOptions options) {
   store::BackendOptions backend_options;
   backend_options.idle_timeout = kIdleTimeout;
@@ -112,11 +111,11 @@ void PromptStore::give_up(const Error& error) {
 }
 
 // Hours of work shall not end with a name that is taken.
-Outcome<Done> PromptStore::check_name() {
+Result<void> PromptStore::check_name() {
   const std::string& name = options_.choice.name;
-  if (name.empty() || options_.replace_name) return Done{};
+  if (name.empty() || options_.replace_name) return {};
   const auto record = library_.record(name);
-  if (!record || !*record) return Done{};  // an engine that is gone is told of when it is needed
+  if (!record || !*record) return {};  // an engine that is gone is told of when it is needed
   return usage_error("--store-name: the store has a prompt of this name (-f replaces it)");
 }
 
@@ -141,7 +140,7 @@ void PromptStore::take(store::Beginning beginning, cache::Cache& cache) {
   cache = std::move(beginning.cache);
 }
 
-Outcome<Done> PromptStore::begin(const model::Model& model, std::span<const std::int32_t> prompt,
+Result<void> PromptStore::begin(const model::Model& model, std::span<const std::int32_t> prompt,
                                  cache::Cache& cache) {
   TQC_TRY(check_name());
   began_ = true;
@@ -166,7 +165,7 @@ Outcome<Done> PromptStore::begin(const model::Model& model, std::span<const std:
     note(console_, fmt::format("{} of the prompt from the store{}",
                                of_tokens(usage_.found_tokens, usage_.wanted_tokens), form));
   }
-  return Done{};
+  return {};
 }
 
 void PromptStore::watch(const cache::Cache& cache) {
@@ -190,9 +189,9 @@ void PromptStore::finish_putting(const cache::Cache& cache) {
                              human_bytes(put_.new_bytes)));
 }
 
-Outcome<Done> PromptStore::keep_name(const cache::Cache& cache) {
+Result<void> PromptStore::keep_name(const cache::Cache& cache) {
   const std::string& name = options_.choice.name;
-  if (name.empty() || cache.n_tokens() == 0) return Done{};
+  if (name.empty() || cache.n_tokens() == 0) return {};
   ProgressBar bar(console_, "to the store", Unit::kBlocks);
   TQC_TRY_ASSIGN(const store::PutReport report,
                  in_file("store " + backend_->name(),
@@ -200,7 +199,7 @@ Outcome<Done> PromptStore::keep_name(const cache::Cache& cache) {
                                             {.replace = options_.replace_name, .created = now()})));
   bar.clear();
   note(console_, fmt::format("kept in the store as {}: {} tokens", name, report.n_tokens));
-  return Done{};
+  return {};
 }
 
 // What the statistics of a store are made of. Whoever only reads leaves no trace.
@@ -211,13 +210,13 @@ void PromptStore::note_usage() {
   if (const auto noted = library_.note_usage(usage_); !noted) give_up(noted.error());
 }
 
-Outcome<Done> PromptStore::finish(const cache::Cache& cache) {
-  if (!began_) return Done{};
+Result<void> PromptStore::finish(const cache::Cache& cache) {
+  if (!began_) return {};
   finish_putting(cache);
   putting_.reset();
   TQC_TRY(keep_name(cache));
   note_usage();
-  return Done{};
+  return {};
 }
 
 Json PromptStore::json() const {

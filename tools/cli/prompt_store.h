@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "cli/console.h"
-#include "cli/outcome.h"
-#include "cli/prompt_store_flags.h"
+#include "cli/store_flags.h"
+#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/model/loading/model.h"
@@ -37,13 +37,13 @@ class PromptStore {
  public:
   // Opens the store. Gives none, and says why, when it cannot be reached.
   // Errors: kInvalidArgument (a URL that is none, or of an engine that is not built in).
-  static Outcome<std::unique_ptr<PromptStore>> open(const Console& console,
+  static Result<std::unique_ptr<PromptStore>> open(const Console& console,
                                                     PromptStoreOptions options);
 
   // Puts the longest stored beginning of `prompt` in the place of `cache`, which is empty, and says
   // how much of the prompt that is.
   // Errors: kInterrupted; kInvalidArgument when the name is taken.
-  Outcome<Done> begin(const model::Model& model, std::span<const std::int32_t> prompt,
+  Result<void> begin(const model::Model& model, std::span<const std::int32_t> prompt,
                       cache::Cache& cache);
 
   // Shows it the cache as it grows (store/background_put.h).
@@ -52,7 +52,7 @@ class PromptStore {
 
   // Waits, but not long, until what is new is put; keeps the whole under its name, if there is one.
   // Errors: those of putting it under its name.
-  Outcome<Done> finish(const cache::Cache& cache);
+  Result<void> finish(const cache::Cache& cache);
 
   std::int64_t reused_tokens() const { return usage_.found_tokens; }
   Json json() const;
@@ -60,8 +60,8 @@ class PromptStore {
  private:
   PromptStore(const Console& console, PromptStoreOptions options,
               std::unique_ptr<store::Backend> backend);
-  Outcome<Done> check_name();
-  Outcome<Done> keep_name(const cache::Cache& cache);
+  Result<void> check_name();
+  Result<void> keep_name(const cache::Cache& cache);
   Result<std::optional<store::Beginning>> look_up(const model::Model& model,
                                                   std::span<const std::int32_t> prompt,
                                                   const cache::Cache& empty);

@@ -6,8 +6,7 @@
 #include <chrono>
 
 #include "cli/cache_io.h"
-#include "cli/interrupt.h"
-#include "cli/progress.h"
+#include "cli/terminal.h"
 #include "report/speed_fields.h"
 #include "tqcache/cache/convert.h"
 
@@ -17,13 +16,13 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-StopReason fail(Failure failure, Generation& generation) {
-  const bool by_user = failure.error.code == ErrorCode::kInterrupted;
+StopReason fail(Error failure, Generation& generation) {
+  const bool by_user = failure.code == ErrorCode::kInterrupted;
   generation.failure = std::move(failure);
   return by_user ? StopReason::kInterrupted : StopReason::kFailed;
 }
 
-Outcome<cache::Cache> load(const Console& console, const SessionOptions& options,
+Result<cache::Cache> load(const Console& console, const SessionOptions& options,
                            GrowingFile* growing) {
   if (growing != nullptr) {
     if (options.map) note(console, "--map: the file is about to grow, so it is read instead");
@@ -74,7 +73,7 @@ std::string_view stop_word(StopReason reason) {
   return "failed";
 }
 
-Outcome<std::unique_ptr<Session>> Session::open(const Console& console,
+Result<std::unique_ptr<Session>> Session::open(const Console& console,
                                                 const SessionOptions& options,
                                                 GrowingFile* growing) {
   TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model,
@@ -110,14 +109,14 @@ Session::Session(const Console& console, std::unique_ptr<model::Model> model, ca
       sampler_(options.sampling.options),
       end_tokens_(model_->tokenizer.end_tokens()) {}
 
-Outcome<Done> Session::begin_from(PromptStore& store, std::span<const std::int32_t> prompt) {
+Result<void> Session::begin_from(PromptStore& store, std::span<const std::int32_t> prompt) {
   TQC_TRY(store.begin(*model_, prompt, cache_));
   store_ = &store;
   tell_route();
-  return Done{};
+  return {};
 }
 
-Outcome<Done> Session::feed(std::span<const std::int32_t> ids) {
+Result<void> Session::feed(std::span<const std::int32_t> ids) {
   ProgressBar bar(console_, "prefill", Unit::kTokens);
   const Progress show = bar.callback();
   TQC_TRY_ASSIGN(logits_,
@@ -126,23 +125,23 @@ Outcome<Done> Session::feed(std::span<const std::int32_t> ids) {
                    return show(done, total);
                  }));
   if (store_ != nullptr) store_->end_prompt(cache_);
-  return Done{};
+  return {};
 }
 
-Outcome<Done> Session::go_on() {
+Result<void> Session::go_on() {
   TQC_TRY_ASSIGN(logits_, decoder_.last_logits(cache_));
-  return Done{};
+  return {};
 }
 
 bool Session::is_end_token(std::int32_t id) const {
   return std::find(end_tokens_.begin(), end_tokens_.end(), id) != end_tokens_.end();
 }
 
-Outcome<Done> Session::append(std::int32_t id) {
+Result<void> Session::append(std::int32_t id) {
   TQC_TRY_ASSIGN(logits_, decoder_.decode_step(cache_, id));
   if (store_ != nullptr) store_->watch(cache_);
   sampler_.saw({&id, 1});
-  return Done{};
+  return {};
 }
 
 std::optional<StopReason> Session::choose(std::int64_t n, const TokenSink& sink,
@@ -150,10 +149,10 @@ std::optional<StopReason> Session::choose(std::int64_t n, const TokenSink& sink,
   const std::int32_t id = sampler_.next(logits_);
   generation.ids.push_back(id);
   if (is_end_token(id)) return StopReason::kEndToken;
-  const Outcome<bool> goes_on = sink(id);
+  const Result<bool> goes_on = sink(id);
   if (!goes_on) return fail(goes_on.error(), generation);
   if (!*goes_on) return StopReason::kStopString;
-  if (interrupted()) return fail(Failure{interrupted_error(), {}, false}, generation);
+  if (interrupted()) return fail(interrupted_error(), generation);
   if (std::ssize(generation.ids) >= n) return StopReason::kLength;
   return std::nullopt;
 }
@@ -170,7 +169,7 @@ Generation Session::generate(std::int64_t n, bool append_last, const TokenSink& 
     const bool full = cache_.n_tokens() >= model_->config.context_length;
     if (full && !stop) stop = StopReason::kContextFull;
     if (!full && (!stop || append_last)) {
-      if (Outcome<Done> appended = append(generation.ids.back()); !appended) {
+      if (Result<void> appended = append(generation.ids.back()); !appended) {
         stop = fail(std::move(appended).error(), generation);
       }
     }

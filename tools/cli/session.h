@@ -10,11 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/cache_io.h"
+#include "cli/common_flags.h"
 #include "cli/console.h"
-#include "cli/growing_file.h"
-#include "cli/outcome.h"
 #include "cli/prompt_store.h"
-#include "cli/sampling_flags.h"
+#include "tqcache/base/result.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/model/decoder.h"
 #include "tqcache/model/loading/model.h"
@@ -40,19 +40,19 @@ struct Generation {
   std::vector<std::int32_t> ids;  // an end token included
   double seconds = 0;             // from the first token to the last one
   StopReason stop = StopReason::kFailed;
-  std::optional<Failure> failure;  // with kInterrupted and kFailed
+  std::optional<Error> failure;  // with kInterrupted and kFailed
 };
 
 // Takes each token that is not an end token, as soon as it is chosen. False: the text ends with it,
 // as a stop string wants.
-using TokenSink = std::function<Outcome<bool>(std::int32_t id)>;
+using TokenSink = std::function<Result<bool>(std::int32_t id)>;
 
 class Session {
  public:
   // Loads the model, and the cache if one is named, and checks that they belong together. A file
   // that is to grow with the session is `growing`: options.cache names it, too.
   // Requires: check_sampling(options.sampling).
-  static Outcome<std::unique_ptr<Session>> open(const Console& console,
+  static Result<std::unique_ptr<Session>> open(const Console& console,
                                                 const SessionOptions& options,
                                                 GrowingFile* growing = nullptr);
 
@@ -64,13 +64,13 @@ class Session {
   // Begins with what a store has of the prompt, and shows it the cache as it grows.
   // Requires: the cache is empty; `store` outlives this.
   // Errors:   as PromptStore::begin().
-  Outcome<Done> begin_from(PromptStore& store, std::span<const std::int32_t> prompt);
+  Result<void> begin_from(PromptStore& store, std::span<const std::int32_t> prompt);
 
   // Appends tokens to the cache. Requires: ids not empty.
-  Outcome<Done> feed(std::span<const std::int32_t> ids);
+  Result<void> feed(std::span<const std::int32_t> ids);
 
   // Makes the last token of a loaded cache the one to go on from.
-  Outcome<Done> go_on();
+  Result<void> go_on();
 
   // Chooses up to `n` tokens, appending each to the cache before the next is chosen. The last one
   // is appended too if `append_last`: a cache that is saved must hold all of the text.
@@ -87,7 +87,7 @@ class Session {
 
   void tell_route() const;
   bool is_end_token(std::int32_t id) const;
-  Outcome<Done> append(std::int32_t id);
+  Result<void> append(std::int32_t id);
   std::optional<StopReason> choose(std::int64_t n, const TokenSink& sink, Generation& generation);
 
   const Console& console_;

@@ -6,14 +6,53 @@
 #include <charconv>
 #include <cstdlib>
 #include <limits>
+#include <memory>
+#include <span>
 #include <string_view>
+#include <utility>
+#include <variant>
 
-#include "cli/cli.h"
+#include "cli/common_flags.h"
 #include "cli/console.h"
-#include "cli/store_salt.h"
 #include "cli/terminal.h"
+#include "report/info.h"
+#include "tqcache/base/file.h"
+#include "tqcache/base/result.h"
+#include "tqcache/model/loading/model.h"
+#include "tqcache/store/blobs/blob.h"
 
 namespace tqcache::cli {
+
+namespace {
+
+constexpr std::size_t kMaxSaltBytes = 4096;
+
+Error too_long() { return {ErrorCode::kTooLarge, "a salt has up to 4,096 bytes"}; }
+
+Result<std::string> read_salt(const std::string& path) {
+  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> file, open_file(path));
+  if (file->size() > kMaxSaltBytes) return too_long();
+  std::string salt(static_cast<std::size_t>(file->size()), '\0');
+  TQC_TRY(file->read_at(0, std::as_writable_bytes(std::span(salt))));
+  while (salt.ends_with('\n') || salt.ends_with('\r')) salt.pop_back();
+  if (salt.empty()) return usage_error("the salt is empty");
+  return salt;
+}
+
+}  // namespace
+
+Result<std::string> tenant_salt(const std::string& file) {
+  if (!file.empty()) {
+    auto salt = read_salt(file);
+    if (!salt) return in_context("--salt-file " + file, std::move(salt).error());
+    return salt;
+  }
+  const char* const variable = std::getenv("TQCACHE_STORE_SALT");
+  std::string salt = variable == nullptr ? "" : variable;
+  if (salt.size() > kMaxSaltBytes) return in_context("TQCACHE_STORE_SALT", too_long());
+  return salt;
+}
+
 namespace {
 
 struct UnitName {
@@ -58,16 +97,15 @@ std::optional<std::uint64_t> parse_amount(std::string_view text, std::span<const
 
 // Adds a flag whose word `parse` turns into a value.
 template <class T, class Parse>
-void add_parsed_flag(CLI::App& app, const std::string& flag, std::optional<T>& value,
-                     const std::string& what, const char* type_name, Parse parse) {
-  const auto check = [parse](std::string& word) {
-    const auto parsed = parse(word);
-    return parsed ? std::string() : parsed.error().message;
-  };
-  app.add_option_function<std::string>(
-         flag, [&value, parse](const std::string& word) { value = parse(word).value(); }, what)
+void add_parsed_flag(FlagSet& app, const std::string& flag, std::optional<T>& value,
+                     const std::string& text, const char* type_name, Parse parse) {
+  app.add_text(
+         flag, [&value, parse](const std::string& word) { value = parse(word).value(); }, text)
       ->type_name(type_name)
-      ->check(CLI::Validator(check, ""));
+      ->check([parse](const std::string& word) -> Result<void> {
+        if (auto parsed = parse(word); !parsed) return std::move(parsed).error();
+        return {};
+      });
 }
 
 Result<std::string> store_url(const StoreFlags& flags) {
@@ -79,19 +117,19 @@ Result<std::string> store_url(const StoreFlags& flags) {
 
 }  // namespace
 
-void add_store_flag(CLI::App& app, StoreFlags& flags) {
-  app.add_option("--store", flags.url,
+void add_store_flag(FlagSet& app, StoreFlags& flags) {
+  app.add("--store", flags.url,
                  "The store: dir:PATH, redis://HOST, s3://BUCKET (or the variable TQCACHE_STORE)")
       ->type_name("URL")
-      ->check(file_name());
+      ->file();
 }
 
-void add_salt_flag(CLI::App& app, StoreFlags& flags) {
-  app.add_option("--salt-file", flags.salt_file,
+void add_salt_flag(FlagSet& app, StoreFlags& flags) {
+  app.add("--salt-file", flags.salt_file,
                  "Only what was put with this file's text as its salt (or the variable "
                  "TQCACHE_STORE_SALT)")
       ->type_name("FILE")
-      ->check(file_name());
+      ->file();
 }
 
 store::Library OpenStore::library(unsigned n_threads) const {
@@ -99,12 +137,12 @@ store::Library OpenStore::library(unsigned n_threads) const {
   return {*backend, {salt, n_threads, tell}};
 }
 
-Outcome<OpenStore> open_store(const StoreFlags& flags, StoreUse use) {
+Result<OpenStore> open_store(const StoreFlags& flags, StoreUse use) {
   TQC_TRY_ASSIGN(const std::string url, store_url(flags));
   return open_store(url, flags.salt_file, use);
 }
 
-Outcome<OpenStore> open_store(const std::string& url, const std::string& salt_file, StoreUse use) {
+Result<OpenStore> open_store(const std::string& url, const std::string& salt_file, StoreUse use) {
   OpenStore opened;
   TQC_TRY_ASSIGN(opened.salt, tenant_salt(salt_file));
   store::BackendOptions options;
@@ -121,7 +159,7 @@ Result<std::chrono::seconds> parse_duration(const std::string& text) {
   return std::chrono::seconds(*seconds);
 }
 
-void add_duration_flag(CLI::App& app, const std::string& flag,
+void add_duration_flag(FlagSet& app, const std::string& flag,
                        std::optional<std::chrono::seconds>& duration, const std::string& what) {
   add_parsed_flag(app, flag, duration, what, "TIME", parse_duration);
 }
@@ -132,7 +170,7 @@ Result<std::uint64_t> parse_bytes(const std::string& text) {
   return *bytes;
 }
 
-void add_bytes_flag(CLI::App& app, const std::string& flag, std::optional<std::uint64_t>& bytes,
+void add_bytes_flag(FlagSet& app, const std::string& flag, std::optional<std::uint64_t>& bytes,
                     const std::string& what) {
   add_parsed_flag(app, flag, bytes, what, "SIZE", parse_bytes);
 }
@@ -149,6 +187,150 @@ std::string time_text(std::int64_t seconds_since_1970) {
   constexpr std::int64_t kYear10000 = 253402300800;
   if (seconds_since_1970 <= 0 || seconds_since_1970 >= kYear10000) return "unknown";
   return fmt::format("{:%Y-%m-%d %H:%M}", fmt::gmtime(std::time_t{seconds_since_1970}));
+}
+
+void add_selection_flags(FlagSet& app, StoreSelection& selection) {
+  app.add("name", selection.name, "The name it is kept under")
+      ->type_name("")
+      ->file();
+  add_model_flag(app, selection.model, false);
+  add_prompt_flags(app, selection.prompt);
+}
+
+Result<void> check_selection(const StoreSelection& selection) {
+  TQC_TRY(check_prompt_flags(selection.prompt));
+  if (selection.by_name() == selection.prompt.given()) {
+    return usage_error("which prompt? a NAME, or one of --prompt, --file and --ids with --model");
+  }
+  if (selection.by_name() && !selection.model.empty()) {
+    return usage_error("--model is of use only with --prompt, --file or --ids");
+  }
+  if (!selection.by_name() && selection.model.empty()) {
+    return usage_error("--model: prompts are found for the model that reads them");
+  }
+  return {};
+}
+
+Result<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library,
+                                 const StoreSelection& selection) {
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
+                 in_file(selection.model, model::load_model(selection.model)));
+  TQC_TRY_ASSIGN(const std::vector<std::int32_t> tokens,
+                 read_prompt(selection.prompt, model->tokenizer));
+  FoundPrefix found;
+  found.n_wanted = std::ssize(tokens);
+  store::FindOptions options;
+  options.max_tokens = found.n_wanted;
+  TQC_TRY_ASSIGN(found.prefix, store.in(library.find(model->identity, tokens, options)));
+  if (found.prefix.n_tokens > 0) return found;
+  const std::string message = fmt::format("nothing of the prompt's {} tokens", found.n_wanted);
+  return Error{ErrorCode::kNotFound, message, store.name()};
+}
+
+Result<store::Record> find_record(const OpenStore& store, store::Library& library,
+                                   const std::string& name) {
+  TQC_TRY_ASSIGN(std::optional<store::Record> record, store.in(library.record(name)));
+  if (record) return std::move(*record);
+  const std::string message = fmt::format("no prompt is kept as {}", printable(name));
+  return Error{ErrorCode::kNotFound, message, store.name()};
+}
+
+Result<std::vector<format::LayerInfo>> layers_of(const OpenStore& store,
+                                                  const store::Record& record) {
+  const std::string& key = record.parameters_key;
+  TQC_TRY_ASSIGN(const std::optional<Bytes> blob, store.in(store.backend->get(key)));
+  if (!blob) return std::vector<format::LayerInfo>{};
+  TQC_TRY_ASSIGN(store::Content content,
+                 store.in(store::decode_blob(key, SharedBytes(nullptr, ByteView(*blob)))));
+  const auto* parameters = std::get_if<store::Parameters>(&content);
+  if (parameters == nullptr) return std::vector<format::LayerInfo>{};
+  return store.in(store::join_layers(parameters->layers, record.state.layers));
+}
+
+Json record_json(const store::Record& record) {
+  Json json;
+  json["name"] = record.name;
+  json["model_name"] = record.model_name;
+  json["architecture"] = record.architecture;
+  json["n_tokens"] = record.state.n_tokens;
+  json["n_blocks"] = record.chain.size();
+  json["bytes"] = record.bytes;
+  json["created"] = record.created;
+  json["content_name"] = to_hex(record.state.content_name);
+  return json;
+}
+
+Json prefix_json(const FoundPrefix& found) {
+  const store::Prefix& prefix = found.prefix;
+  Json json;
+  json["prompt_tokens"] = found.n_wanted;
+  json["found_tokens"] = prefix.n_tokens;
+  json["n_blocks"] = prefix.chain.size();
+  json["ends_with_state"] = prefix.state.has_value();
+  json["layers"] = layers_json(prefix.parameters.layers);
+  return json;
+}
+
+namespace {
+
+std::string store_variable() {
+  const char* const value = std::getenv("TQCACHE_STORE");
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+Result<void> check_flags(const PromptStoreFlags& flags, bool has_store) {
+  if (flags.no_store && !flags.url.empty()) {
+    return usage_error("only one of --store and --no-store can be given");
+  }
+  if (!flags.name.empty() && flags.read_only) {
+    return usage_error("--store-name: with --store-read-only nothing is kept");
+  }
+  const bool needs_store = flags.read_only || !flags.salt_file.empty() || !flags.name.empty();
+  if (needs_store && !has_store) {
+    return usage_error(
+        "--store-name, --store-read-only and --salt-file are of use only with --store");
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_prompt_store_flags(FlagSet& app, PromptStoreFlags& flags, StoreNames names) {
+  const std::string group = "Store";
+  app.add(
+         "--store", flags.url,
+         "Begin from what this store has of the prompt, and put there what is new: dir:PATH, "
+         "redis://HOST, s3://BUCKET (or the variable TQCACHE_STORE)")
+      ->type_name("URL")
+      ->file()
+      ->group(group);
+  app.add("--no-store", flags.no_store, "Use none, whatever TQCACHE_STORE says")->group(group);
+  app.add("--store-read-only", flags.read_only, "Put nothing")->group(group);
+  if (names == StoreNames::kWithName) {
+    app.add("--store-name", flags.name, "Keep the whole under this name in the store")
+        ->type_name("NAME")
+        ->file()
+        ->group(group);
+  }
+  app.add("--salt-file", flags.salt_file,
+                 "Find and put only what has this file's text as its salt (or the variable "
+                 "TQCACHE_STORE_SALT)")
+      ->type_name("FILE")
+      ->file()
+      ->group(group);
+}
+
+Result<std::optional<PromptStoreChoice>> choose_prompt_store(const PromptStoreFlags& flags,
+                                                             std::string_view obstacle) {
+  const bool is_given = !flags.url.empty();
+  if (is_given && !obstacle.empty()) return usage_error("--store: " + std::string(obstacle));
+  std::string url = is_given ? flags.url : store_variable();
+  const bool has_store = !url.empty() && !flags.no_store && obstacle.empty();
+  TQC_TRY(check_flags(flags, has_store));
+  if (!has_store) return std::optional<PromptStoreChoice>();
+  TQC_TRY_ASSIGN(std::string salt, tenant_salt(flags.salt_file));
+  return std::optional(
+      PromptStoreChoice{std::move(url), std::move(salt), flags.read_only, flags.name});
 }
 
 }  // namespace tqcache::cli

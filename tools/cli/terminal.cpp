@@ -1,12 +1,67 @@
 #include "cli/terminal.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
 
+#include "cli/text.h"
+
 namespace tqcache::cli {
+
+namespace {
+
+// A signal handler can reach nothing but globals.
+volatile std::sig_atomic_t g_interrupted = 0;
+int g_wake_pipe[2] = {-1, -1};  // holds a byte once a signal came
+
+void handle(int) {
+  const int saved_errno = errno;
+  g_interrupted = 1;
+  [[maybe_unused]] const ssize_t ignored = ::write(g_wake_pipe[1], "", 1);
+  errno = saved_errno;
+}
+
+}  // namespace
+
+void install_signal_handlers() {
+  // Without the pipe poll() passes over its negative descriptor, and the flag is left.
+  [[maybe_unused]] const int ignored = ::pipe2(g_wake_pipe, O_CLOEXEC | O_NONBLOCK);
+  struct sigaction action = {};
+  action.sa_handler = handle;  // without SA_RESTART, so that a waiting call returns
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, nullptr);
+  sigaction(SIGXFSZ, &action, nullptr);
+}
+
+bool interrupted() { return g_interrupted != 0; }
+
+void acknowledge_interrupt() {
+  std::array<char, 64> woken;
+  while (::read(g_wake_pipe[0], woken.data(), woken.size()) > 0) {
+  }
+  g_interrupted = 0;
+}
+
+bool wait_readable(int fd) {
+  std::array<pollfd, 2> waiting = {{{fd, POLLIN, 0}, {g_wake_pipe[0], POLLIN, 0}}};
+  while (!interrupted()) {
+    const int n = ::poll(waiting.data(), waiting.size(), -1);
+    if (n < 0 && errno != EINTR) return true;  // the read will tell what is wrong
+    if (n > 0 && waiting[0].revents != 0) return !interrupted();
+  }
+  return false;
+}
+
 namespace {
 
 bool environment_is(const char* name, std::string_view value) {
@@ -58,5 +113,97 @@ std::size_t terminal_columns(int fd) {
 std::string printable(std::string_view text) { return escape(text, ""); }
 
 std::string printable_lines(std::string_view text) { return escape(text, "\n\t"); }
+
+namespace {
+
+constexpr std::chrono::milliseconds kDrawInterval{100};
+constexpr std::size_t kMaxBarColumns = 30;
+constexpr std::string_view kClearLine = "\r\x1b[K";
+
+std::string amount(Unit unit, std::uint64_t done, std::uint64_t total) {
+  switch (unit) {
+    case Unit::kTokens:
+      return fmt::format("{}/{} tokens", grouped(done), grouped(total));
+    case Unit::kBytes:
+      return fmt::format("{}/{}", human_bytes(done), human_bytes(total));
+    case Unit::kVectors:
+      return fmt::format("{}/{} vectors", grouped(done), grouped(total));
+    case Unit::kSides:
+      return fmt::format("{}/{} sides", grouped(done), grouped(total));
+    case Unit::kLayers:
+      return fmt::format("{}/{} layers", grouped(done), grouped(total));
+    case Unit::kBlocks:
+      return fmt::format("{}/{} blocks", grouped(done), grouped(total));
+    case Unit::kBlobs:
+      return fmt::format("{}/{} blobs", grouped(done), grouped(total));
+  }
+  return {};
+}
+
+// Of what people compare by its speed.
+std::string rate(Unit unit, double each_second) {
+  if (unit == Unit::kBytes) {
+    return fmt::format(", {}/s", human_bytes(static_cast<std::uint64_t>(each_second)));
+  }
+  return unit == Unit::kTokens ? fmt::format(", {:.0f}/s", each_second) : std::string();
+}
+
+std::string bar(double share, std::size_t columns, bool color) {
+  const auto filled = static_cast<std::size_t>(share * static_cast<double>(columns));
+  const std::string done(filled, '#');
+  const std::string left(columns - filled, '.');
+  return color ? fmt::format("[\x1b[32m{}\x1b[0m{}]", done, left)
+               : fmt::format("[{}{}]", done, left);
+}
+
+void write_stderr(std::string_view text) {
+  // A bar that cannot be drawn is not worth a word.
+  [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+}  // namespace
+
+ProgressBar::ProgressBar(const Console& console, std::string label, Unit unit)
+    : label_(std::move(label)),
+      unit_(unit),
+      visible_(!console.quiet && can_redraw(STDERR_FILENO)),
+      next_draw_(start_ + kDrawInterval) {}
+
+ProgressBar::~ProgressBar() { clear(); }
+
+void ProgressBar::clear() {
+  if (drawn_) write_stderr(kClearLine);
+  drawn_ = false;
+}
+
+Progress ProgressBar::callback() {
+  return [this](std::uint64_t done, std::uint64_t total) {
+    if (visible_ && Clock::now() >= next_draw_) draw(done, total);
+    return !interrupted();
+  };
+}
+
+void ProgressBar::draw(std::uint64_t done, std::uint64_t total) {
+  if (total == 0) return;
+  const double share = std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
+  const double spent = std::chrono::duration<double>(Clock::now() - start_).count();
+  const std::string head = fmt::format("{} {:3.0f}% ", label_, share * 100);
+  std::string tail = fmt::format(" {}", amount(unit_, done, total));
+  if (spent > 0) tail += rate(unit_, static_cast<double>(done) / spent);
+  if (share > 0) tail += fmt::format(", {:.0f} s left", spent * (1 - share) / share);
+
+  // The last column stays free: a full line would wrap on some terminals.
+  const std::size_t columns = terminal_columns(STDERR_FILENO);
+  const std::size_t text = head.size() + tail.size() + 3;
+  std::string line = head;
+  if (columns > text + 5) {
+    line += bar(share, std::min(kMaxBarColumns, columns - text), can_color(STDERR_FILENO)) + tail;
+  } else {
+    line = (head + tail).substr(0, columns - 1);
+  }
+  write_stderr(std::string(kClearLine) + line);
+  drawn_ = true;
+  next_draw_ = Clock::now() + kDrawInterval;
+}
 
 }  // namespace tqcache::cli

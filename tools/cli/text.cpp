@@ -1,10 +1,14 @@
 #include "cli/text.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
+
+#include "cli/terminal.h"
 
 namespace tqcache::cli {
 
@@ -26,19 +30,37 @@ std::string human_bytes(std::uint64_t bytes) {
                    : fmt::format("{:.1f} {}", amount, kUnits[unit]);
 }
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
+TextStream::TextStream(const model::Tokenizer& tokenizer, std::vector<std::string> stops, bool show,
+                       bool begins)
+    : tokenizer_(tokenizer),
+      filter_(std::move(stops)),
+      show_(show),
+      terminal_(is_terminal(STDOUT_FILENO)),
+      drops_space_(begins && tokenizer.drops_first_space()) {}
+
+Result<bool> TextStream::add(std::int32_t id) {
+  std::string_view bytes = tokenizer_.token_bytes(id);
+  if (drops_space_ && bytes.starts_with(' ')) bytes.remove_prefix(1);
+  drops_space_ = false;
+  take(filter_.add(bytes));
+  TQC_TRY(show(model::take_whole_characters(pending_)));
+  return !filter_.stopped();
 }
+
+Result<void> TextStream::end() {
+  take(filter_.end());
+  return show(std::exchange(pending_, {}) + "\n");
+}
+
+void TextStream::take(const std::string& bytes) {
+  text_ += bytes;
+  pending_ += bytes;
+}
+
+Result<void> TextStream::show(const std::string& text) const {
+  if (!show_ || text.empty()) return {};
+  return print(terminal_ ? printable_lines(text) : text);
+}
+
 
 }  // namespace tqcache::cli

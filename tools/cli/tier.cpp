@@ -7,8 +7,8 @@
 #include <map>
 #include <string_view>
 
-#include "cli/outcome.h"
 #include "tqcache/base/file.h"
+#include "tqcache/base/result.h"
 
 namespace tqcache::cli {
 namespace {
@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 7> kOfArchives = {
     "--bits",        "--center",          "--key-center",       "--value-center",
     "--sink-tokens", "--key-sink-tokens", "--value-sink-tokens"};
 
-Result<void> make_lossless(const std::vector<const CLI::Option*>& of_codec,
+Result<void> make_lossless(const std::vector<const Flag*>& of_codec,
                            cache::ConvertOptions& options, CompressionFlags& compression) {
   if (const std::string flag = first_given(of_codec); !flag.empty()) {
     return usage_error(
@@ -39,17 +39,17 @@ Result<void> make_lossless(const std::vector<const CLI::Option*>& of_codec,
 }
 
 // Sides that are packed already are kept unless other bits are asked for.
-Result<void> make_archive(const TierFlags& flags, const std::vector<const CLI::Option*>& of_codec,
+Result<void> make_archive(const TierFlags& flags, const std::vector<const Flag*>& of_codec,
                           cache::ConvertOptions& options, const CompressionFlags& compression) {
   bool has_bits = false;
   const auto is_given = [&](std::string_view flag) {
-    return std::ranges::any_of(of_codec, [&](const CLI::Option* option) {
-      return option->count() > 0 && option->get_name() == flag;
+    return std::ranges::any_of(of_codec, [&](const Flag* option) {
+      return option->is_given() && option->name() == flag;
     });
   };
-  for (const CLI::Option* option : of_codec) {
-    if (option->count() == 0) continue;
-    const std::string name = option->get_name();
+  for (const Flag* option : of_codec) {
+    if (!option->is_given()) continue;
+    const std::string name = option->name();
     has_bits = has_bits || name == "--bits";
     if (std::ranges::find(kOfArchives, name) != kOfArchives.end()) continue;
     return usage_error(fmt::format("{} does not go with --tier archive", name));
@@ -91,28 +91,28 @@ Result<eval::Profile> read_profile(const std::string& path) {
 
 }  // namespace
 
-void add_tier_flag(CLI::App& app, TierFlags& flags) {
-  app.add_option_function<std::string>(
+void add_tier_flag(FlagSet& app, TierFlags& flags) {
+  app.add_text(
          "--tier", [&flags](const std::string& word) { flags.tier = kTiers.at(word); },
          "turbo: packed, and used as it is; archive: packed for disk, in as many bits as --bits "
          "says, also 2.4; lossless: every value stays as it is, bit for bit, and only its bytes "
          "are compressed (--compress planes)")
       ->type_name("WORD")
-      ->check(CLI::IsMember(kTiers).description(""))
-      ->default_str("turbo");
-  app.add_option("--target-mse", flags.target_mse,
+      ->one_of({"archive", "lossless", "turbo"})
+      ->show_default("turbo");
+  app.add("--target-mse", flags.target_mse,
                  "--tier archive: the error of a vector, squared, to its length, squared")
       ->type_name("E");
-  app.add_option("--target-kld", flags.target_kld,
+  app.add("--target-kld", flags.target_kld,
                  "--tier archive with --profile: the mean KL divergence to expect, in nats")
       ->type_name("NATS");
-  app.add_option("--profile", flags.profile,
+  app.add("--profile", flags.profile,
                  "--tier archive: what the model needs, measured by tqcache profile")
       ->type_name("FILE")
-      ->check(file_name());
+      ->file();
 }
 
-Outcome<std::optional<Archive>> wanted_archive(const TierFlags& flags, const CodecFlags& codec) {
+Result<std::optional<Archive>> wanted_archive(const TierFlags& flags, const CodecFlags& codec) {
   std::optional<Archive> archive;
   TQC_TRY(check_archive_flags(flags));
   if (flags.tier != Tier::kArchive) return archive;
@@ -132,16 +132,16 @@ Outcome<std::optional<Archive>> wanted_archive(const TierFlags& flags, const Cod
   return archive;
 }
 
-Result<void> apply_tier(const TierFlags& flags, const std::vector<const CLI::Option*>& of_codec,
+Result<void> apply_tier(const TierFlags& flags, const std::vector<const Flag*>& of_codec,
                         cache::ConvertOptions& options, CompressionFlags& compression) {
   if (flags.tier == Tier::kLossless) return make_lossless(of_codec, options, compression);
   if (flags.tier == Tier::kArchive) return make_archive(flags, of_codec, options, compression);
   return {};
 }
 
-std::string first_given(const std::vector<const CLI::Option*>& options) {
-  for (const CLI::Option* option : options) {
-    if (option->count() > 0) return option->get_name();
+std::string first_given(const std::vector<const Flag*>& options) {
+  for (const Flag* option : options) {
+    if (option->is_given()) return option->name();
   }
   return {};
 }

@@ -1,14 +1,13 @@
 #pragma once
 // tools/cli/tier.h: how much of a cache `tqcache convert` gives away for a smaller file.
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "cli/cli.h"
 #include "cli/codec_flags.h"
-#include "cli/outcome.h"
+#include "cli/common_flags.h"
+#include "cli/flags.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/eval/profile.h"
@@ -30,13 +29,13 @@ struct TierFlags {
   std::string profile;  // of kArchive: a file of `tqcache profile`, or empty
 };
 
-void add_tier_flag(CLI::App& app, TierFlags& flags);
+void add_tier_flag(FlagSet& app, TierFlags& flags);
 
 // Changes what the flags of codec and compression say to what the tier needs. `of_codec` are all
 // flags that say how sides are packed.
 //
 // Errors: kInvalidArgument when one of them was given with a tier that packs nothing.
-Result<void> apply_tier(const TierFlags& flags, const std::vector<const CLI::Option*>& of_codec,
+Result<void> apply_tier(const TierFlags& flags, const std::vector<const Flag*>& of_codec,
                         cache::ConvertOptions& options, CompressionFlags& compression);
 
 // What an archive shall come to, and the profile that says how layers share it.
@@ -48,9 +47,9 @@ struct Archive {
 // Nothing if no archive is to be made. Without flags: 3 bits.
 // Errors: kInvalidArgument (flags that do not go together, a divergence that the profile does not
 //         know), those of the profile's file.
-Outcome<std::optional<Archive>> wanted_archive(const TierFlags& flags, const CodecFlags& codec);
+Result<std::optional<Archive>> wanted_archive(const TierFlags& flags, const CodecFlags& codec);
 
 // The first of them that was given, or empty.
-std::string first_given(const std::vector<const CLI::Option*>& options);
+std::string first_given(const std::vector<const Flag*>& options);
 
 }  // namespace tqcache::cli

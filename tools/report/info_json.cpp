@@ -1,9 +1,7 @@
-#include "report/info_json.h"
+#include "report/info.h"
 
 #include <fmt/format.h>
 
-#include "report/codec_text.h"
-#include "report/file_stats.h"
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/hash.h"
 #include "tqcache/format/type_names.h"

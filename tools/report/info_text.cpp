@@ -1,10 +1,8 @@
-#include "report/info_text.h"
+#include "report/info.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "report/codec_text.h"
-#include "report/file_stats.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "tqcache/base/dtype.h"

@@ -5,8 +5,8 @@
 
 #include "cli/console.h"
 #include "tqcache/cache/side.h"
-#include "tqcache/model/loading/model.h"
 #include "tqcache/model/attention/scorer_route.h"
+#include "tqcache/model/loading/model.h"
 
 namespace tqcache::cli {
 

@@ -4,16 +4,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 
-#include "cli/cli.h"
-#include "cli/eval_output.h"
-#include "cli/progress.h"
+#include "cli/common_flags.h"
 #include "cli/prompt.h"
+#include "cli/terminal.h"
 #include "cli/text.h"
+#include "cli/verb.h"
 #include "tqcache/eval/advise.h"
 #include "tqcache/model/loading/model.h"
+#include "verbs/eval_common.h"
 
 namespace tqcache::cli {
 namespace {
@@ -62,7 +64,7 @@ struct Answer {
   std::vector<std::vector<eval::CacheBytes>> sizes;  // [ways][lengths]
 };
 
-Outcome<Question> ask(const AdviseFlags& flags) {
+Result<Question> ask(const AdviseFlags& flags) {
   Question question{flags, nullptr, {}, 0};
   TQC_TRY_ASSIGN(question.model, in_file(flags.model, model::load_model(flags.model)));
   // Special tokens that are spelled out in a text are text.
@@ -82,7 +84,7 @@ Result<std::size_t> count_fitting(const Question& question, std::span<const eval
 }
 
 // Absent: no rung is small enough, and nothing was measured.
-Outcome<std::optional<eval::Advice>> search(const Console& console, const Question& question) {
+Result<std::optional<eval::Advice>> search(const Console& console, const Question& question) {
   const AdviseFlags& flags = question.flags;
   const std::vector<eval::Rung> ladder = eval::advice_ladder();
   ProgressBar bar(console, "advise", Unit::kTokens);
@@ -173,7 +175,7 @@ Json answer_json(const Question& question, const Answer& answer) {
   return json;
 }
 
-Outcome<Done> give(const Console& console, const Question& question, const Answer& answer) {
+Result<void> give(const Console& console, const Question& question, const Answer& answer) {
   const AdviseFlags& flags = question.flags;
   eval::Report report = eval::advice_report(answer.advice, answer.sizes);
   report.facts.insert(
@@ -185,7 +187,7 @@ Outcome<Done> give(const Console& console, const Question& question, const Answe
 }
 
 // The smallest rung is too large, which shows before anything is measured.
-Outcome<ExitCode> tell_too_large(const Console& console, const Question& question) {
+Result<ExitCode> tell_too_large(const Console& console, const Question& question) {
   const cache::Configuration smallest = eval::advice_ladder().front().front();
   TQC_TRY_ASSIGN(const auto size, question.bytes_of(smallest, question.n_tokens));
   if (console.json) TQC_TRY(print_json(answer_json(question, {})));
@@ -196,7 +198,7 @@ Outcome<ExitCode> tell_too_large(const Console& console, const Question& questio
   return ExitCode::kFailed;
 }
 
-Outcome<ExitCode> run(const Console& console, const AdviseFlags& flags) {
+Result<ExitCode> run(const Console& console, const AdviseFlags& flags) {
   TQC_TRY(check_eval_output(flags.output));
   TQC_TRY_ASSIGN(const Question question, ask(flags));
   TQC_TRY_ASSIGN(std::optional<eval::Advice> found, search(console, question));
@@ -214,35 +216,38 @@ Outcome<ExitCode> run(const Console& console, const AdviseFlags& flags) {
 
 }  // namespace
 
-Action define_advise(CLI::App& app) {
+Action define_advise(FlagSet& app) {
   const auto flags = std::make_shared<AdviseFlags>();
   add_model_flag(app, flags->model, true);
-  app.add_option("--file", flags->file, "A sample of text, UTF-8; - is standard input")
+  app.add("--file", flags->file, "A sample of text, UTF-8; - is standard input")
       ->type_name("FILE")
-      ->check(file_name())
+      ->file()
       ->required();
-  CLI::Option* const kld =
-      app.add_option("--max-kld", flags->max_kld,
+  Flag* const kld =
+      app.add("--max-kld", flags->max_kld,
                      "The smallest one whose mean KL divergence is at most this")
           ->type_name("NATS")
-          ->check(CLI::PositiveNumber.description(""))
-          ->capture_default_str();
-  app.add_option("--max-bytes", flags->max_bytes, "The best one whose keys and values fit in this")
+          ->check([](const std::string& word) -> Result<void> {
+            if (std::strtod(word.c_str(), nullptr) > 0) return {};
+            return usage_error(word + " is not above 0");
+          })
+          ->show_default();
+  app.add("--max-bytes", flags->max_bytes, "The best one whose keys and values fit in this")
       ->type_name("N")
-      ->check(at_least(1))
+      ->at_least(1)
       ->excludes(kld);
-  app.add_option("--tokens", flags->n_tokens,
+  app.add("--tokens", flags->n_tokens,
                  "Tokens that a cache shall hold; the model's context unless told")
       ->type_name("N")
-      ->check(CLI::Range(std::int64_t{1}, cache::kMaxTokens).description(""));
-  app.add_option("--window", flags->options.window, "Tokens that the model reads from nothing")
+      ->range(std::int64_t{1}, cache::kMaxTokens);
+  app.add("--window", flags->options.window, "Tokens that the model reads from nothing")
       ->type_name("N")
-      ->check(at_least(1))
-      ->capture_default_str();
-  app.add_option("--windows", flags->options.max_windows, "Windows of the sample, from the first")
+      ->at_least(1)
+      ->show_default();
+  app.add("--windows", flags->options.max_windows, "Windows of the sample, from the first")
       ->type_name("N")
-      ->check(at_least(1))
-      ->capture_default_str();
+      ->at_least(1)
+      ->show_default();
   add_threads_flag(app, flags->options.n_threads);
   add_eval_output_flags(app, flags->output);
   app.footer(kAdviseExamples);

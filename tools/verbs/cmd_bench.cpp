@@ -8,18 +8,223 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
-#include "cli/cli.h"
-#include "cli/eval_output.h"
-#include "cli/progress.h"
+#include "cli/common_flags.h"
 #include "cli/prompt.h"
-#include "report/bench_report.h"
+#include "cli/terminal.h"
+#include "cli/text.h"
+#include "cli/verb.h"
+#include "report/speed_fields.h"
 #include "tqcache/cache/configuration.h"
+#include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/eval/speed.h"
 #include "tqcache/model/loading/model.h"
+#include "verbs/eval_common.h"
 
 namespace tqcache::cli {
 namespace {
+
+// What every run does.
+struct BenchWork {
+  std::int64_t prompt_tokens = 1024;
+  std::int64_t generation_tokens = 64;
+  std::uint64_t seed = 1;
+};
+
+struct BenchBackend {
+  std::string name;           // "turbo"
+  std::string configuration;  // "turbo4"
+  eval::Speed speed;
+  std::uint64_t working_set_bytes = 0;
+};
+
+struct BenchResult {
+  std::string model;
+  std::optional<std::string> file;  // absent: tokens were drawn
+  BenchWork work;
+  eval::SpeedOptions options;
+  std::vector<BenchBackend> backends;
+};
+
+using eval::Number;
+
+// Of a backend by its medians.
+struct Rates {
+  double prompt = 0;      // tokens a second
+  double generation = 0;  // tokens a second
+};
+
+Rates rates_of(const BenchWork& work, const eval::SpeedRun& run) {
+  return {static_cast<double>(work.prompt_tokens) / run.prompt_seconds,
+          static_cast<double>(work.generation_tokens) / run.generation_seconds};
+}
+
+Rates median_rates(const BenchResult& result, const BenchBackend& backend) {
+  return rates_of(result.work, eval::median_run(backend.speed));
+}
+
+const BenchBackend* baseline_of(const BenchResult& result) {
+  const auto found = std::ranges::find(result.backends, "baseline", &BenchBackend::name);
+  return found == result.backends.end() ? nullptr : &*found;
+}
+
+// How a backend does beside the baseline: times as fast, times smaller.
+struct Comparison {
+  double prompt = 0;
+  double generation = 0;
+  double cache = 0;
+};
+
+Comparison compare(const BenchResult& result, const BenchBackend& baseline,
+                   const BenchBackend& backend) {
+  const Rates base = median_rates(result, baseline);
+  const Rates rates = median_rates(result, backend);
+  return {rates.prompt / base.prompt, rates.generation / base.generation,
+          static_cast<double>(baseline.speed.cache_bytes.used) /
+              static_cast<double>(backend.speed.cache_bytes.used)};
+}
+
+eval::Table medians_table(const BenchResult& result) {
+  eval::Table table{
+      "Medians",
+      {"backend", "configuration", "prompt tokens/s", "written tokens/s", "cache bytes", "scored"},
+      {}};
+  const BenchBackend* baseline = baseline_of(result);
+  const bool has_comparison = baseline != nullptr && result.backends.size() > 1;
+  if (has_comparison) {
+    table.columns.insert(table.columns.end(), {"prompt x", "written x", "smaller x"});
+  }
+  for (const BenchBackend& backend : result.backends) {
+    const Rates rates = median_rates(result, backend);
+    std::vector<eval::Cell> row = {backend.name,
+                                   backend.configuration,
+                                   Number{rates.prompt, 1},
+                                   Number{rates.generation, 1},
+                                   Number{static_cast<double>(backend.speed.cache_bytes.used), 0},
+                                   std::string(backend.speed.route.step)};
+    if (has_comparison) {
+      const Comparison times = compare(result, *baseline, backend);
+      for (const double each : {times.prompt, times.generation, times.cache}) {
+        row.emplace_back(Number{each, 2});
+      }
+    }
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+eval::Table runs_table(const BenchResult& result) {
+  eval::Table table{
+      "Runs",
+      {"backend", "run", "prompt tokens/s", "written tokens/s", "prompt s", "written s"},
+      {}};
+  for (const BenchBackend& backend : result.backends) {
+    for (std::size_t i = 0; i < backend.speed.runs.size(); ++i) {
+      const eval::SpeedRun& run = backend.speed.runs[i];
+      const Rates rates = rates_of(result.work, run);
+      table.rows.push_back({backend.name, Number{static_cast<double>(i + 1), 0},
+                            Number{rates.prompt, 1}, Number{rates.generation, 1},
+                            Number{run.prompt_seconds, 4}, Number{run.generation_seconds, 4}});
+    }
+  }
+  return table;
+}
+
+std::string count_text(std::int64_t n) { return grouped(static_cast<std::uint64_t>(n)); }
+
+std::string tokens_text(const BenchResult& result) {
+  return result.file ? *result.file : fmt::format("drawn, seed {}", result.work.seed);
+}
+
+Json run_json(const BenchWork& work, const eval::SpeedRun& run) {
+  Json json;
+  json["prompt_tps"] = rate(work.prompt_tokens, run.prompt_seconds);
+  json["generation_tps"] = rate(work.generation_tokens, run.generation_seconds);
+  json["prompt_wall_time_s"] = run.prompt_seconds;
+  json["generation_wall_time_s"] = run.generation_seconds;
+  return json;
+}
+
+Json backend_json(const BenchResult& result, const BenchBackend& backend) {
+  const eval::SpeedRun median = eval::median_run(backend.speed);
+  Json json;
+  json["backend"] = backend.name;
+  json["configuration"] = backend.configuration;
+  add_speed_fields({.prompt_tokens = result.work.prompt_tokens,
+                    .generation_tokens = result.work.generation_tokens,
+                    .timed_tokens = result.work.generation_tokens,
+                    .prompt_seconds = median.prompt_seconds,
+                    .generation_seconds = median.generation_seconds,
+                    .cache_bytes = backend.speed.cache_bytes,
+                    .working_set_bytes = backend.working_set_bytes,
+                    .route = backend.speed.route},
+                   json);
+  json["packed_blocks"] = backend.speed.packed_blocks;
+  json["runs"] = Json::array();
+  for (const eval::SpeedRun& run : backend.speed.runs) {
+    json["runs"].push_back(run_json(result.work, run));
+  }
+  return json;
+}
+
+Json comparison_json(const BenchResult& result) {
+  const BenchBackend* baseline = baseline_of(result);
+  if (baseline == nullptr || result.backends.size() < 2) return nullptr;
+  Json json = Json::array();
+  for (const BenchBackend& backend : result.backends) {
+    if (&backend == baseline) continue;
+    const Comparison times = compare(result, *baseline, backend);
+    json.push_back({{"backend", backend.name},
+                    {"prompt_speedup", times.prompt},
+                    {"generation_speedup", times.generation},
+                    {"cache_ratio", times.cache}});
+  }
+  return json;
+}
+
+// A table of medians, each beside the baseline if there is one, and a table of all runs.
+eval::Report bench_report(const BenchResult& result) {
+  const BenchWork& work = result.work;
+  eval::Report report;
+  report.title = "Speed by backend";
+  report.facts = {
+      {"model", result.model},
+      {"tokens", tokens_text(result)},
+      {"work", fmt::format("{} read, then {} written", count_text(work.prompt_tokens),
+                           count_text(work.generation_tokens))},
+      {"runs", fmt::format("{}, after {} to warm up, in turn", result.options.n_repeats,
+                           result.options.n_warmups)},
+      {"threads",
+       result.options.n_threads == 0 ? "all processors" : std::to_string(result.options.n_threads)},
+      {"kernels", std::string(codec::best_kernels().name)},
+      {"program", "tqcache " TQCACHE_VERSION}};
+  report.figures = {medians_table(result), runs_table(result)};
+  report.notes = {"Bytes are those of keys and values in memory at the end of a run."};
+  for (const BenchBackend& backend : result.backends) {
+    const std::string& fallback = backend.speed.route.fallback;
+    if (!fallback.empty()) report.notes.push_back(backend.name + ": scored in f32, " + fallback);
+  }
+  return report;
+}
+
+Json bench_json(const BenchResult& result) {
+  Json json;
+  json["schema"] = 1;
+  json["model"] = result.model;
+  json["file"] = result.file ? Json(*result.file) : Json(nullptr);
+  json["seed"] = result.file ? Json(nullptr) : Json(result.work.seed);
+  json["threads"] = result.options.n_threads;
+  json["warmup"] = result.options.n_warmups;
+  json["repeats"] = result.options.n_repeats;
+  json["kernels"] = codec::best_kernels().name;
+  json["backends"] = Json::array();
+  for (const BenchBackend& backend : result.backends) {
+    json["backends"].push_back(backend_json(result, backend));
+  }
+  json["comparison"] = comparison_json(result);
+  return json;
+}
 
 constexpr const char* kBenchExamples =
     R"(Every run begins with an empty cache, reads the whole prompt into it, and then
@@ -110,7 +315,7 @@ struct Tokens {
   std::vector<std::int32_t> prompt, continuation;
 };
 
-Outcome<Tokens> read_tokens(const BenchFlags& flags, const model::Model& model) {
+Result<Tokens> read_tokens(const BenchFlags& flags, const model::Model& model) {
   const BenchWork& work = flags.work;
   const std::int64_t n_tokens = work.prompt_tokens + work.generation_tokens;
   std::vector<std::int32_t> ids;
@@ -128,7 +333,7 @@ Outcome<Tokens> read_tokens(const BenchFlags& flags, const model::Model& model) 
                 {end_of_prompt, end_of_prompt + work.generation_tokens}};
 }
 
-Outcome<ExitCode> run(const Console& console, const BenchFlags& flags) {
+Result<ExitCode> run(const Console& console, const BenchFlags& flags) {
   TQC_TRY(check_flags(flags));
   TQC_TRY_ASSIGN(const std::vector<eval::SpeedCase> cases, cases_of(flags));
   TQC_TRY(check_eval_output(flags.output));
@@ -158,42 +363,42 @@ std::vector<std::string> backend_names() {
   return names;
 }
 
-void add_work_flags(CLI::App& app, BenchFlags& flags) {
-  app.add_option("--prompt-tokens", flags.work.prompt_tokens, "Tokens to read")
+void add_work_flags(FlagSet& app, BenchFlags& flags) {
+  app.add("--prompt-tokens", flags.work.prompt_tokens, "Tokens to read")
       ->type_name("N")
-      ->check(at_least(1))
-      ->capture_default_str();
-  app.add_option("--generation-tokens", flags.work.generation_tokens, "Tokens to write behind them")
+      ->at_least(1)
+      ->show_default();
+  app.add("--generation-tokens", flags.work.generation_tokens, "Tokens to write behind them")
       ->type_name("N")
-      ->check(at_least(1))
-      ->capture_default_str();
-  app.add_option("--file", flags.file, "A text to take the tokens from; - is standard input")
+      ->at_least(1)
+      ->show_default();
+  app.add("--file", flags.file, "A text to take the tokens from; - is standard input")
       ->type_name("FILE")
-      ->check(file_name());
-  app.add_option("--seed", flags.work.seed, "Of the tokens, without --file")
+      ->file();
+  app.add("--seed", flags.work.seed, "Of the tokens, without --file")
       ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--warmup", flags.options.n_warmups, "Runs of each backend that do not count")
+      ->show_default();
+  app.add("--warmup", flags.options.n_warmups, "Runs of each backend that do not count")
       ->type_name("N")
-      ->check(CLI::Range(0, kMostRuns).description(""))
-      ->capture_default_str();
-  app.add_option("--repeats", flags.options.n_repeats, "Runs of each backend that do")
+      ->range(0, kMostRuns)
+      ->show_default();
+  app.add("--repeats", flags.options.n_repeats, "Runs of each backend that do")
       ->type_name("N")
-      ->check(CLI::Range(1, kMostRuns).description(""))
-      ->capture_default_str();
+      ->range(1, kMostRuns)
+      ->show_default();
 }
 
 }  // namespace
 
-Action define_bench(CLI::App& app) {
+Action define_bench(FlagSet& app) {
   const auto flags = std::make_shared<BenchFlags>();
   add_model_flag(app, flags->model, true);
-  app.add_option("--backend", flags->backends, "baseline, affine, turbo: one or more, by commas")
+  app.add("--backend", flags->backends, "baseline, affine, turbo: one or more, by commas")
       ->type_name("LIST")
-      ->delimiter(',')
-      ->check(CLI::IsMember(backend_names()).description(""))
-      ->default_str("baseline,turbo");
-  app.add_option("--config", flags->configuration,
+      ->separated_by(',')
+      ->one_of(backend_names())
+      ->show_default("baseline,turbo");
+  app.add("--config", flags->configuration,
                  "How the backend beside baseline keeps the cache: a preset, or "
                  "k=mse:4,v=mse:3,boundary=2:8,sink=4")
       ->type_name("TEXT");

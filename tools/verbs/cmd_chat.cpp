@@ -8,16 +8,15 @@
 
 #include "cli/cache_io.h"
 #include "cli/chat_turns.h"
-#include "cli/cli.h"
-#include "cli/form_flags.h"
-#include "cli/growing_file.h"
-#include "cli/interrupt.h"
+#include "cli/codec_flags.h"
+#include "cli/common_flags.h"
 #include "cli/line_reader.h"
 #include "cli/prompt_store.h"
-#include "cli/prompt_store_flags.h"
 #include "cli/session.h"
+#include "cli/store_flags.h"
+#include "cli/terminal.h"
 #include "cli/text.h"
-#include "cli/text_stream.h"
+#include "cli/verb.h"
 #include "tqcache/cache/token_hashes.h"
 #include "tqcache/cache/truncate.h"
 
@@ -92,20 +91,20 @@ class Chat {
         store_(store) {}
 
   // Reads and answers until the input ends or the user does.
-  Outcome<Done> converse();
+  Result<void> converse();
 
   // Keeps the conversation under `path`. The cache that it went on from grows, and a file of this
   // conversation may always be replaced.
-  Outcome<Done> save(const std::string& path);
+  Result<void> save(const std::string& path);
 
  private:
-  Outcome<Done> say(const std::string& text);
-  Outcome<Done> read(std::span<const std::int32_t> ids);
-  Outcome<Done> answer();
+  Result<void> say(const std::string& text);
+  Result<void> read(std::span<const std::int32_t> ids);
+  Result<void> answer();
   void command(const std::string& line);
   void command_save(const std::string& argument);
   void greet() const;
-  Outcome<Done> grow();
+  Result<void> grow();
 
   const Console& console_;
   const ChatFlags& flags_;
@@ -128,7 +127,7 @@ void Chat::greet() const {
                              kCommands));
 }
 
-Outcome<Done> Chat::converse() {
+Result<void> Chat::converse() {
   greet();
   while (!quit_) {
     TQC_TRY_ASSIGN(const std::optional<std::string> line, reader_.next());
@@ -140,22 +139,22 @@ Outcome<Done> Chat::converse() {
       TQC_TRY(say(*line));
     }
   }
-  return Done{};
+  return {};
 }
 
 // The first turn may stand in the store, or its beginning.
-Outcome<Done> Chat::read(std::span<const std::int32_t> ids) {
+Result<void> Chat::read(std::span<const std::int32_t> ids) {
   const bool begins = store_ != nullptr && session_.cache().n_tokens() == 0;
   if (begins) TQC_TRY(session_.begin_from(*store_, ids));
   const std::int64_t n_found = begins ? session_.cache().n_tokens() : 0;
   return session_.feed(ids.subspan(static_cast<std::size_t>(n_found)));
 }
 
-Outcome<Done> Chat::say(const std::string& text) {
+Result<void> Chat::say(const std::string& text) {
   TQC_TRY_ASSIGN(const Ids ids,
                  turns_.ask(session_.cache().tokens, flags_.system, text, !flags_.no_think));
   const std::int64_t n_before = session_.cache().n_tokens();
-  if (Outcome<Done> fed = read(ids); !fed) {
+  if (Result<void> fed = read(ids); !fed) {
     // Half a turn is of no use to whoever goes on from the saved cache.
     TQC_TRY_ASSIGN(session_.cache(), cache::truncate(std::move(session_.cache()), n_before));
     return fed;
@@ -163,7 +162,7 @@ Outcome<Done> Chat::say(const std::string& text) {
   return answer();
 }
 
-Outcome<Done> Chat::answer() {
+Result<void> Chat::answer() {
   TextStream stream(session_.model().tokenizer, flags_.session.sampling.stops, true, true);
   const auto show = [&](std::int32_t id) { return stream.add(id); };
   const Generation generation = session_.generate(flags_.n, true, show);
@@ -176,9 +175,9 @@ Outcome<Done> Chat::answer() {
   if (generation.stop == StopReason::kContextFull) {
     const std::string message =
         fmt::format("the model's context of {} tokens is full", session_.cache().n_tokens());
-    return Failure{Error{ErrorCode::kTooLarge, message}, {}, false};
+    return Error{ErrorCode::kTooLarge, message};
   }
-  return Done{};
+  return {};
 }
 
 void Chat::command(const std::string& line) {
@@ -207,10 +206,10 @@ void Chat::command_save(const std::string& argument) {
   const std::string path = argument.empty() ? flags_.save : argument;
   if (path.empty()) return complain({}, "/save FILE: no name given, here or by --save");
   // A typing mistake should not end a conversation.
-  if (const Outcome<Done> done = save(path); !done) report(done.error(), console_.json);
+  if (const Result<void> done = save(path); !done) report(done.error(), console_.json);
 }
 
-Outcome<Done> Chat::grow() {
+Result<void> Chat::grow() {
   if (flags_.no_tokens) return no_tokens_in_growing_file();
   if (!growing_) {
     TQC_TRY_ASSIGN(growing_, GrowingFile::open(flags_.session.cache));
@@ -219,10 +218,10 @@ Outcome<Done> Chat::grow() {
       const format::AppendReport report,
       growing_->append(console_, session_.cache(), flags_.compression, flags_.session.n_threads));
   note(console_, append_text(growing_->path(), report));
-  return Done{};
+  return {};
 }
 
-Outcome<Done> Chat::save(const std::string& path) {
+Result<void> Chat::save(const std::string& path) {
   if (path == "-") return usage_error("/save: standard output is taken by the answers");
   if (flags_.is_cache(path)) return grow();
   const bool own = std::find(saved_.begin(), saved_.end(), path) != saved_.end();
@@ -233,10 +232,10 @@ Outcome<Done> Chat::save(const std::string& path) {
   saved_.push_back(path);
   note(console_,
        fmt::format("{}: {} tokens, {} bytes", path, session_.cache().n_tokens(), grouped(bytes)));
-  return Done{};
+  return {};
 }
 
-Outcome<Done> check_flags(const ChatFlags& flags) {
+Result<void> check_flags(const ChatFlags& flags) {
   if (flags.session.cache == "-") return usage_error("--cache: standard input is the conversation");
   if (flags.save == "-") return usage_error("--save: standard output is taken by the answers");
   TQC_TRY(write_options(flags.compression, flags.session.n_threads, flags.force));
@@ -247,10 +246,10 @@ Outcome<Done> check_flags(const ChatFlags& flags) {
   }
   if (flags.grows() && flags.no_tokens) return no_tokens_in_growing_file();
   if (!flags.save.empty() && !flags.grows()) TQC_TRY(check_output(flags.save, flags.force));
-  return Done{};
+  return {};
 }
 
-Outcome<std::unique_ptr<PromptStore>> open_store(const Console& console, const ChatFlags& flags) {
+Result<std::unique_ptr<PromptStore>> open_store(const Console& console, const ChatFlags& flags) {
   std::string_view obstacle;
   if (!flags.session.cache.empty()) obstacle = "a session begins from a store or from --cache";
   if (flags.no_tokens) obstacle = "a store shows the tokens that --no-tokens hides";
@@ -264,28 +263,28 @@ Outcome<std::unique_ptr<PromptStore>> open_store(const Console& console, const C
 }
 
 // Whether a conversation can go on from the cache.
-Outcome<Done> check_cache(const ChatFlags& flags, const cache::Cache& cache) {
+Result<void> check_cache(const ChatFlags& flags, const cache::Cache& cache) {
   if (!cache::tokens_known(cache)) {
-    return Failure{Error{ErrorCode::kUnsupported,
+    return Error{ErrorCode::kUnsupported,
                          "the tokens are hidden: tqcache generate goes on from it when it is given "
-                         "the whole prompt"},
-                   flags.session.cache, false};
+                         "the whole prompt",
+                   flags.session.cache};
   }
   if (!flags.system.empty() && cache.n_tokens() > 0) {
     return usage_error("--system: the cache already holds the beginning of the conversation");
   }
-  return Done{};
+  return {};
 }
 
-Outcome<ChatTurns> choose_turns(const ChatFlags& flags, const model::Tokenizer& tokenizer) {
+Result<ChatTurns> choose_turns(const ChatFlags& flags, const model::Tokenizer& tokenizer) {
   auto turns = ChatTurns::make(tokenizer, flags.chat_template);
   if (turns) return std::move(turns).value();
   Error error = std::move(turns).error();
   if (flags.chat_template.empty()) error.message += " (--template NAME)";
-  return Failure{std::move(error), flags.session.model, false};
+  return in_file(flags.session.model, std::move(error));
 }
 
-Outcome<ExitCode> run(const Console& console, ChatFlags& flags) {
+Result<ExitCode> run(const Console& console, ChatFlags& flags) {
   TQC_TRY(check_flags(flags));
   TQC_TRY_ASSIGN(flags.session.form, form_of(flags.form));
   TQC_TRY_ASSIGN(const std::unique_ptr<PromptStore> store, open_store(console, flags));
@@ -298,7 +297,7 @@ Outcome<ExitCode> run(const Console& console, ChatFlags& flags) {
   TQC_TRY(check_cache(flags, session->cache()));
   TQC_TRY_ASSIGN(ChatTurns turns, choose_turns(flags, session->model().tokenizer));
   Chat chat(console, flags, *session, std::move(turns), growing, store.get());
-  const Outcome<Done> conversed = chat.converse();
+  const Result<void> conversed = chat.converse();
   acknowledge_interrupt();  // or it would end the saving too
   if (!flags.save.empty() && session->cache().n_tokens() > 0) TQC_TRY(chat.save(flags.save));
   if (store) TQC_TRY(store->finish(session->cache()));
@@ -308,30 +307,30 @@ Outcome<ExitCode> run(const Console& console, ChatFlags& flags) {
 
 }  // namespace
 
-Action define_chat(CLI::App& app) {
+Action define_chat(FlagSet& app) {
   const auto flags = std::make_shared<ChatFlags>();
   add_model_flag(app, flags->session.model, true);
-  app.add_option("-c,--cache", flags->session.cache, "Cache file to go on from")
+  app.add("-c,--cache", flags->session.cache, "Cache file to go on from")
       ->type_name("FILE")
-      ->check(file_name());
-  app.add_option("--system", flags->system, "System turn that begins a new conversation")
+      ->file();
+  app.add("--system", flags->system, "System turn that begins a new conversation")
       ->type_name("TEXT");
-  app.add_option("-n,--max-new-tokens", flags->n, "Tokens of an answer at most")
+  app.add("-n,--max-new-tokens", flags->n, "Tokens of an answer at most")
       ->type_name("N")
-      ->check(at_least(1))
-      ->capture_default_str();
-  app.add_option("--template", flags->chat_template,
+      ->at_least(1)
+      ->show_default();
+  app.add("--template", flags->chat_template,
                  "How turns are written, instead of as the model's own template says: " +
                      model::ChatTemplate::names())
       ->type_name("NAME");
-  app.add_flag("--no-think", flags->no_think,
+  app.add("--no-think", flags->no_think,
                "Have a model that thinks before it answers not do so (Qwen3)");
   add_sampling_flags(app, flags->session.sampling);
   add_form_flags(app, flags->form);
   add_prompt_store_flags(app, flags->store, StoreNames::kWithName);
-  app.add_option("--save", flags->save, "Keep the conversation in this file at the end")
+  app.add("--save", flags->save, "Keep the conversation in this file at the end")
       ->type_name("FILE")
-      ->check(file_name());
+      ->file();
   add_no_tokens_flag(app, flags->no_tokens);
   add_compression_flags(app, flags->compression, "zstd");
   add_threads_flag(app, flags->session.n_threads);

@@ -4,12 +4,12 @@
 
 #include <memory>
 
-#include "cli/cli.h"
-#include "cli/interrupt.h"
-#include "cli/progress.h"
-#include "cli/tally.h"
+#include "cli/cache_io.h"
+#include "cli/common_flags.h"
+#include "cli/console.h"
+#include "cli/terminal.h"
 #include "cli/text.h"
-#include "cli/v1_input.h"
+#include "cli/verb.h"
 #include "migrations/v1_file.h"
 #include "tqcache/format/append.h"
 
@@ -37,11 +37,11 @@ struct CompactFlags {
   int level = 1;
 };
 
-Outcome<format::CompactReport> compact(const Console& console, const CompactFlags& flags,
+Result<format::CompactReport> compact(const Console& console, const CompactFlags& flags,
                                        const std::string& path) {
   {
     TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, in_file(path, open_file(path)));
-    if (migrations::looks_like_v1(*source)) return Failure{v1_is_read_only(), path, false};
+    if (migrations::looks_like_v1(*source)) return in_file(path, v1_is_read_only());
   }
   format::WriteOptions options;
   options.zstd_level = flags.level;
@@ -56,7 +56,7 @@ void tell(const Console& console, const std::string& path, const format::Compact
                             grouped(report.bytes_after)));
 }
 
-Json file_json(const std::string& path, const Outcome<format::CompactReport>& outcome) {
+Json file_json(const std::string& path, const Result<format::CompactReport>& outcome) {
   Json json;
   json["file"] = path;
   json["status"] = !outcome ? "failed" : outcome->rewritten ? "compacted" : "compact";
@@ -68,7 +68,7 @@ Json file_json(const std::string& path, const Outcome<format::CompactReport>& ou
   return json;
 }
 
-Outcome<ExitCode> run(const Console& console, const CompactFlags& flags) {
+Result<ExitCode> run(const Console& console, const CompactFlags& flags) {
   Tally tally(console.json);
   Json files = Json::array();
   for (const std::string& path : flags.files) {
@@ -76,7 +76,7 @@ Outcome<ExitCode> run(const Console& console, const CompactFlags& flags) {
       tally.failed(interrupted_error());
       break;
     }
-    const Outcome<format::CompactReport> outcome = compact(console, flags, path);
+    const Result<format::CompactReport> outcome = compact(console, flags, path);
     files.push_back(file_json(path, outcome));
     if (outcome) {
       tell(console, path, *outcome);
@@ -91,17 +91,17 @@ Outcome<ExitCode> run(const Console& console, const CompactFlags& flags) {
 
 }  // namespace
 
-Action define_compact(CLI::App& app) {
+Action define_compact(FlagSet& app) {
   const auto flags = std::make_shared<CompactFlags>();
-  app.add_option("file", flags->files, "Cache files")
+  app.add("file", flags->files, "Cache files")
       ->type_name("")
-      ->check(file_name())
+      ->file()
       ->required();
-  app.add_option("--level", flags->level,
+  app.add("--level", flags->level,
                  "Level of zstd, 1 to 19, for sections that were compressed")
       ->type_name("N")
-      ->check(CLI::Range(1, 19).description(""))
-      ->capture_default_str();
+      ->range(1, 19)
+      ->show_default();
   add_threads_flag(app, flags->n_threads);
   app.footer(kCompactExamples);
   return [flags](const Console& console) { return run(console, *flags); };

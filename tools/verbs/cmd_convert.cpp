@@ -12,16 +12,17 @@
 #include <vector>
 
 #include "cli/cache_io.h"
-#include "cli/cli.h"
 #include "cli/codec_flags.h"
+#include "cli/common_flags.h"
 #include "cli/export_target.h"
 #include "cli/foreign_input.h"
 #include "cli/model_facts.h"
-#include "cli/progress.h"
+#include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/tier.h"
+#include "cli/verb.h"
 #include "migrations/migrate_file.h"
-#include "report/file_stats.h"
+#include "report/info.h"
 #include "tqcache/cache/configuration.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/format/convert_file.h"
@@ -86,9 +87,9 @@ struct ConvertFlags {
   unsigned n_threads = 0;
   bool force = false;
   // Those that say how a .tqkv file is made, and those that say how another one is.
-  std::vector<const CLI::Option*> of_own;
-  std::vector<const CLI::Option*> of_codec;  // among them, those that say how sides are packed
-  std::vector<const CLI::Option*> of_foreign;
+  std::vector<const Flag*> of_own;
+  std::vector<const Flag*> of_codec;  // among them, those that say how sides are packed
+  std::vector<const Flag*> of_foreign;
 };
 
 struct Sizes {
@@ -130,7 +131,7 @@ Json archive_json(const Job& job) {
   return json;
 }
 
-Outcome<Done> tell(const Console& console, const Job& job, const Sizes& sizes,
+Result<void> tell(const Console& console, const Job& job, const Sizes& sizes,
                    const Remarks& remarks) {
   const ConvertFlags& flags = job.flags;
   const std::optional<double> bits = bits_per_value(sizes.after, sizes.n_values);
@@ -148,7 +149,7 @@ Outcome<Done> tell(const Console& console, const Job& job, const Sizes& sizes,
   }
   for (const std::string& each : remarks.notes) note(console, fmt::format("note: {}", each));
   for (const std::string& each : remarks.losses) note(console, fmt::format("lost: {}", each));
-  if (!console.json) return Done{};
+  if (!console.json) return {};
   Json object;
   object["schema"] = 1;
   object["file"] = flags.output;
@@ -183,7 +184,7 @@ void tell_fallback(const Console& console, const format::Manifest& info,
 }
 
 // Standard output takes nothing back, so the file has to be whole before the first byte goes there.
-Outcome<std::uint64_t> pack_to_stdout(const Console& console, const std::string& name,
+Result<std::uint64_t> pack_to_stdout(const Console& console, const std::string& name,
                                       cache::Cache cache, const Job& job) {
   ProgressBar packing(console, "packing", Unit::kVectors);
   TQC_TRY_ASSIGN(cache,
@@ -237,7 +238,7 @@ Result<void> settle_archive(const Console& console, const format::SectionSource&
   return {};
 }
 
-Outcome<std::uint64_t> written(const std::string& name, const Job& job,
+Result<std::uint64_t> written(const std::string& name, const Job& job,
                                const WatchedSource& watched, Result<void> done) {
   const std::string& output = job.flags.output;
   const std::string& blamed = done ? output : watched.to_blame(done.error(), name, output);
@@ -254,7 +255,7 @@ Result<void> write_other(const Console& console, const format::SectionSource& ca
 
 // --- from a file of our own
 
-Outcome<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput& input,
+Result<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput& input,
                                          const Job& job) {
   format::ReadOptions read;
   read.n_threads = job.options.n_threads;
@@ -275,7 +276,7 @@ Result<void> convert_to_file(const Console& console, const WatchedSource& source
   return write_other(console, reader, job);
 }
 
-Outcome<ExitCode> convert_own(const Console& console, CacheInput input, Job& job) {
+Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job) {
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,
                  in_file(input.name, format::read_cache_info(*input.source)));
   const std::int64_t n_tokens = job.flags.first_tokens.value_or(info.n_tokens());
@@ -301,7 +302,7 @@ Outcome<ExitCode> convert_own(const Console& console, CacheInput input, Job& job
 
 // --- from a file of another program
 
-Outcome<std::uint64_t> convert_sections(const Console& console, const std::string& name,
+Result<std::uint64_t> convert_sections(const Console& console, const std::string& name,
                                         const format::SectionSource& sections,
                                         const WatchedSource& watched, const Job& job) {
   if (job.to_stdout()) {
@@ -323,10 +324,10 @@ Outcome<std::uint64_t> convert_sections(const Console& console, const std::strin
 
 // Whether a flag says how keys, or values, shall be packed; `group` is that of the flags for this
 // side alone.
-bool is_asked(const std::vector<const CLI::Option*>& options, std::string_view group) {
-  return std::ranges::any_of(options, [&](const CLI::Option* option) {
-    const bool counts = option->get_group() == "Codec" || option->get_group() == group;
-    return counts && option->count() > 0;
+bool is_asked(const std::vector<const Flag*>& options, std::string_view group) {
+  return std::ranges::any_of(options, [&](const Flag* option) {
+    const bool counts = option->description().group == "Quantization" || option->description().group == group;
+    return counts && option->is_given();
   });
 }
 
@@ -358,11 +359,11 @@ Result<void> check_kept_codes(const format::Manifest& manifest, const Job& job) 
   return {};
 }
 
-Outcome<ExitCode> convert_foreign(const Console& console, const std::string& name,
+Result<ExitCode> convert_foreign(const Console& console, const std::string& name,
                                   std::unique_ptr<ByteSource> source, ForeignKind kind, Job& job) {
   const auto watched = std::make_shared<WatchedSource>(std::move(source));
-  job.options.keys.keep_packed = !is_asked(job.flags.of_own, "Keys alone");
-  job.options.values.keep_packed = !is_asked(job.flags.of_own, "Values alone");
+  job.options.keys.keep_packed = !is_asked(job.flags.of_own, "For keys alone (as the flags above)");
+  job.options.values.keep_packed = !is_asked(job.flags.of_own, "For values alone");
   TQC_TRY_ASSIGN(ForeignInput input,
                  open_foreign(console, name, watched, kind, foreign_flags(job), job.model,
                               job.flags.first_tokens, job.flags.n_threads));
@@ -411,7 +412,7 @@ Result<void> check_flags(const ConvertFlags& flags, Target target, bool is_forei
   return {};
 }
 
-Outcome<ExitCode> run(const Console& console, const ConvertFlags& flags) {
+Result<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   TQC_TRY_ASSIGN(const Target target, target_of(flags.target, flags.output));
   Job job{flags, target, {}, {}, {}, {}, {}};
   TQC_TRY_ASSIGN(job.archive, wanted_archive(flags.tier, flags.codec));
@@ -437,36 +438,36 @@ Outcome<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   return convert_own(console, std::move(input), job);
 }
 
-// The options that `add` adds.
+// The flags that `add` adds.
 template <class Add>
-std::vector<const CLI::Option*> options_of(CLI::App& app, Add add) {
-  const std::vector<const CLI::Option*> before = std::as_const(app).get_options();
+std::vector<const Flag*> flags_of(FlagSet& app, Add add) {
+  const std::size_t n_before = app.flags().size();
   add();
-  std::vector<const CLI::Option*> after = std::as_const(app).get_options();
-  after.erase(after.begin(), after.begin() + std::ssize(before));
-  return after;
+  std::vector<const Flag*> added;
+  for (std::size_t i = n_before; i < app.flags().size(); ++i) added.push_back(app.flags()[i].get());
+  return added;
 }
 
 }  // namespace
 
-Action define_convert(CLI::App& app) {
+Action define_convert(FlagSet& app) {
   const auto flags = std::make_shared<ConvertFlags>();
-  app.add_option("in", flags->input, "Cache file to read; - is standard input")
+  app.add("in", flags->input, "Cache file to read; - is standard input")
       ->type_name("")
-      ->check(file_name())
+      ->file()
       ->required();
-  app.add_option("out", flags->output, "Cache file to write; - is standard output")
+  app.add("out", flags->output, "Cache file to write; - is standard output")
       ->type_name("")
-      ->check(file_name())
+      ->file()
       ->required();
-  flags->of_own = options_of(app, [&] {
+  flags->of_own = flags_of(app, [&] {
     add_tier_flag(app, flags->tier);
-    flags->of_codec = options_of(app, [&] { add_codec_flags(app, flags->codec); });
+    flags->of_codec = flags_of(app, [&] { add_codec_flags(app, flags->codec); });
     add_no_tokens_flag(app, flags->no_tokens);
     add_compression_flags(app, flags->compression, "zstd");
   });
   add_first_tokens_flag(app, flags->first_tokens);
-  flags->of_foreign = options_of(app, [&] { add_foreign_flags(app, flags->foreign); });
+  flags->of_foreign = flags_of(app, [&] { add_foreign_flags(app, flags->foreign); });
   add_export_flags(app, flags->target);
   add_threads_flag(app, flags->n_threads);
   add_force_flag(app, flags->force);

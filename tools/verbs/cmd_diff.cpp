@@ -5,9 +5,10 @@
 #include <memory>
 #include <optional>
 
-#include "cli/cache_pair.h"
-#include "cli/cli.h"
+#include "cli/cache_io.h"
+#include "cli/common_flags.h"
 #include "cli/text.h"
+#include "cli/verb.h"
 #include "tqcache/cache/diff.h"
 
 namespace tqcache::cli {
@@ -76,7 +77,7 @@ std::string diff_text(const cache::CacheDifference& diff) {
   return text;
 }
 
-Outcome<ExitCode> run(const Console& console, const CachePairFlags& flags) {
+Result<ExitCode> run(const Console& console, const CachePairFlags& flags) {
   TQC_TRY_ASSIGN(const CachePair pair, load_cache_pair(console, flags));
   TQC_TRY(console.json ? print_json(diff_json(flags, pair.diff)) : print(diff_text(pair.diff)));
   return ExitCode::kDone;
@@ -84,7 +85,7 @@ Outcome<ExitCode> run(const Console& console, const CachePairFlags& flags) {
 
 }  // namespace
 
-Action define_diff(CLI::App& app) {
+Action define_diff(FlagSet& app) {
   const auto flags = std::make_shared<CachePairFlags>();
   add_cache_pair_flags(app, *flags);
   app.footer(kDiffExamples);

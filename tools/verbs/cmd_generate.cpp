@@ -7,16 +7,16 @@
 #include <optional>
 
 #include "cli/cache_io.h"
-#include "cli/cli.h"
-#include "cli/form_flags.h"
-#include "cli/growing_file.h"
-#include "cli/interrupt.h"
+#include "cli/codec_flags.h"
+#include "cli/common_flags.h"
 #include "cli/prompt.h"
 #include "cli/prompt_store.h"
-#include "cli/prompt_store_flags.h"
 #include "cli/reuse.h"
 #include "cli/session.h"
-#include "cli/text_stream.h"
+#include "cli/store_flags.h"
+#include "cli/terminal.h"
+#include "cli/text.h"
+#include "cli/verb.h"
 #include "report/speed_fields.h"
 #include "tqcache/cache/token_hashes.h"
 
@@ -129,13 +129,13 @@ void tell(const Console& console, const PromptStore* store, const Run& run) {
 }
 
 // Shows the prompt's tokens to a cache that hides its own, and gives those that it does not hold.
-Outcome<std::vector<std::int32_t>> rest_of_prompt(cache::Cache& cache, const std::string& name,
+Result<std::vector<std::int32_t>> rest_of_prompt(cache::Cache& cache, const std::string& name,
                                                   std::vector<std::int32_t> ids) {
   if (ids.empty()) {
-    return Failure{Error{ErrorCode::kUnsupported,
+    return Error{ErrorCode::kUnsupported,
                          "the tokens are hidden: the whole prompt is needed, by --prompt, --file "
-                         "or --ids"},
-                   name, false};
+                         "or --ids",
+                   name};
   }
   TQC_TRY(in_file(name, cache::reveal_tokens(cache, ids)));
   ids.erase(ids.begin(), ids.begin() + cache.n_tokens());
@@ -143,19 +143,19 @@ Outcome<std::vector<std::int32_t>> rest_of_prompt(cache::Cache& cache, const std
 }
 
 // Cuts the cache to what the whole prompt begins with, and the prompt to the rest.
-Outcome<Done> reuse(const Console& console, const GenerateFlags& flags, Session& session,
+Result<void> reuse(const Console& console, const GenerateFlags& flags, Session& session,
                     std::vector<std::int32_t>& ids) {
   const std::int64_t n_common = common_prefix(session.cache().tokens, ids);
   if (flags.append && n_common < session.cache().n_tokens()) {
-    return Failure{Error{ErrorCode::kMismatch,
+    return Error{ErrorCode::kMismatch,
                          fmt::format("--append: the prompt differs after {} tokens, and a file "
                                      "does not get shorter",
-                                     n_common)},
-                   flags.session.cache, false};
+                                     n_common),
+                   flags.session.cache};
   }
   TQC_TRY(keep_common_prefix(console, session.model(), ids, session.cache()));
   ids.erase(ids.begin(), ids.begin() + session.cache().n_tokens());
-  return Done{};
+  return {};
 }
 
 // A prompt that repeats what the cache holds was hardly meant to stand there twice.
@@ -168,13 +168,13 @@ void point_at_reuse(const Console& console, const cache::Cache& cache,
 }
 
 // Takes what the store has of the prompt, and leaves the rest in `ids`.
-Outcome<Done> begin_from(PromptStore& store, Session& session, std::vector<std::int32_t>& ids) {
+Result<void> begin_from(PromptStore& store, Session& session, std::vector<std::int32_t>& ids) {
   TQC_TRY(session.begin_from(store, ids));
   ids.erase(ids.begin(), ids.begin() + session.cache().n_tokens());
-  return Done{};
+  return {};
 }
 
-Outcome<Done> feed_prompt(const Console& console, Session& session, const GenerateFlags& flags,
+Result<void> feed_prompt(const Console& console, Session& session, const GenerateFlags& flags,
                           PromptStore* store, Run& run) {
   run.was_hidden = !cache::tokens_known(session.cache());
   const bool begins = run.was_hidden || flags.reuse || session.cache().n_tokens() == 0;
@@ -199,7 +199,7 @@ Outcome<Done> feed_prompt(const Console& console, Session& session, const Genera
   TQC_TRY(ids.empty() ? session.go_on() : session.feed(ids));
   run.prompt_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return Done{};
+  return {};
 }
 
 Result<void> check_append(const GenerateFlags& flags) {
@@ -248,7 +248,7 @@ std::string_view store_obstacle(const GenerateFlags& flags) {
   return {};
 }
 
-Outcome<std::unique_ptr<PromptStore>> open_store(const Console& console,
+Result<std::unique_ptr<PromptStore>> open_store(const Console& console,
                                                  const GenerateFlags& flags) {
   TQC_TRY_ASSIGN(const std::optional<PromptStoreChoice> choice,
                  choose_prompt_store(flags.store, store_obstacle(flags)));
@@ -260,7 +260,7 @@ Outcome<std::unique_ptr<PromptStore>> open_store(const Console& console,
 }
 
 // Keeps what was made, whatever ended it.
-Outcome<Done> keep(const Console& console, const GenerateFlags& flags, const Session& session,
+Result<void> keep(const Console& console, const GenerateFlags& flags, const Session& session,
                    std::optional<GrowingFile>& growing, PromptStore* store, Run& run) {
   const unsigned n_threads = flags.session.n_threads;
   if (growing) {
@@ -273,13 +273,13 @@ Outcome<Done> keep(const Console& console, const GenerateFlags& flags, const Ses
     write.hide_tokens = flags.no_tokens || run.was_hidden;
     TQC_TRY(save_cache(console, session.cache(), flags.save, write));
   }
-  return store != nullptr ? store->finish(session.cache()) : Done{};
+  return store != nullptr ? store->finish(session.cache()) : Result<void>();
 }
 
 // The user ended the reading of the prompt: what is read is kept.
-Outcome<ExitCode> keep_part(const Console& console, const GenerateFlags& flags,
+Result<ExitCode> keep_part(const Console& console, const GenerateFlags& flags,
                             const Session& session, std::optional<GrowingFile>& growing,
-                            PromptStore* store, Run& run, Failure interrupted) {
+                            PromptStore* store, Run& run, Error interrupted) {
   acknowledge_interrupt();
   if (session.cache().n_tokens() == run.cached_tokens) return interrupted;
   TQC_TRY(keep(console, flags, session, growing, store, run));
@@ -289,7 +289,7 @@ Outcome<ExitCode> keep_part(const Console& console, const GenerateFlags& flags,
   return interrupted;
 }
 
-Outcome<ExitCode> run(const Console& console, GenerateFlags& flags) {
+Result<ExitCode> run(const Console& console, GenerateFlags& flags) {
   TQC_TRY(check_flags(flags));
   TQC_TRY(write_options(flags.compression, flags.session.n_threads, flags.force));
   TQC_TRY_ASSIGN(flags.session.form, form_of(flags.form));
@@ -304,8 +304,8 @@ Outcome<ExitCode> run(const Console& console, GenerateFlags& flags) {
                  Session::open(console, flags.session, growing ? &*growing : nullptr));
   Run run;
   const bool keeps = growing || !flags.save.empty() || !flags.store.name.empty();
-  if (Outcome<Done> fed = feed_prompt(console, *session, flags, store.get(), run); !fed) {
-    const bool by_user = fed.error().error.code == ErrorCode::kInterrupted;
+  if (Result<void> fed = feed_prompt(console, *session, flags, store.get(), run); !fed) {
+    const bool by_user = fed.error().code == ErrorCode::kInterrupted;
     if (!by_user || (!keeps && !store)) return std::move(fed).error();
     return keep_part(console, flags, *session, growing, store.get(), run, std::move(fed).error());
   }
@@ -315,7 +315,7 @@ Outcome<ExitCode> run(const Console& console, GenerateFlags& flags) {
 
   acknowledge_interrupt();  // or it would end the saving too
   const bool failed = run.generation.stop == StopReason::kFailed;
-  const Outcome<Done> shown = console.json || failed ? Done{} : stream.end();
+  const Result<void> shown = console.json || failed ? Result<void>() : stream.end();
   TQC_TRY(keep(console, flags, *session, growing, store.get(), run));
   if (failed) return std::move(*run.generation.failure);
   if (!shown) return shown.error();
@@ -329,28 +329,28 @@ Outcome<ExitCode> run(const Console& console, GenerateFlags& flags) {
 
 }  // namespace
 
-Action define_generate(CLI::App& app) {
+Action define_generate(FlagSet& app) {
   const auto flags = std::make_shared<GenerateFlags>();
   add_model_flag(app, flags->session.model, true);
-  app.add_option("-c,--cache", flags->session.cache,
+  app.add("-c,--cache", flags->session.cache,
                  "Cache file to go on from; - is standard input")
       ->type_name("FILE")
-      ->check(file_name());
+      ->file();
   add_prompt_flags(app, flags->prompt);
   add_form_flags(app, flags->form);
   add_prompt_store_flags(app, flags->store, StoreNames::kWithName);
-  app.add_option("-n,--max-new-tokens", flags->n, "Tokens to write at most")
+  app.add("-n,--max-new-tokens", flags->n, "Tokens to write at most")
       ->type_name("N")
-      ->check(at_least(1))
+      ->at_least(1)
       ->required();
   add_sampling_flags(app, flags->session.sampling);
-  app.add_option("--save", flags->save, "Keep the longer cache in this file")
+  app.add("--save", flags->save, "Keep the longer cache in this file")
       ->type_name("FILE")
-      ->check(file_name());
-  app.add_flag(
+      ->file();
+  app.add(
       "--reuse", flags->reuse,
       "The prompt is the whole text: keep what it begins with of the cache, read the rest");
-  app.add_flag("--append", flags->append, "Let the cache file itself grow by what is new");
+  app.add("--append", flags->append, "Let the cache file itself grow by what is new");
   add_first_tokens_flag(app, flags->session.first_tokens);
   add_no_tokens_flag(app, flags->no_tokens);
   add_compression_flags(app, flags->compression, "zstd");

@@ -6,10 +6,10 @@
 #include <memory>
 
 #include "cli/cache_io.h"
-#include "cli/cli.h"
+#include "cli/common_flags.h"
 #include "cli/foreign_input.h"
-#include "report/info_json.h"
-#include "report/info_text.h"
+#include "cli/verb.h"
+#include "report/info.h"
 #include "tqcache/interop/llama/llama_state.h"
 #include "tqcache/model/loading/model.h"
 
@@ -41,7 +41,7 @@ struct InfoFlags {
 };
 
 // The prompt's text, by the tokenizer that the cache was made with.
-Outcome<std::string> prompt_text(const InfoFlags& flags, const format::CacheFileInfo& info) {
+Result<std::string> prompt_text(const InfoFlags& flags, const format::CacheFileInfo& info) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
                  in_file(flags.foreign.model, model::load_model(flags.foreign.model)));
   const Sha256 fingerprint = model->tokenizer.fingerprint();
@@ -49,19 +49,19 @@ Outcome<std::string> prompt_text(const InfoFlags& flags, const format::CacheFile
     const std::string message =
         fmt::format("tokenizer: the cache was made with {}, the model has {}",
                     to_hex(info.identity.tokenizer_fingerprint), to_hex(fingerprint));
-    return Failure{Error{ErrorCode::kMismatch, message}, flags.file, false};
+    return Error{ErrorCode::kMismatch, message, flags.file};
   }
   for (const std::int32_t id : info.tokens) {
     if (id < 0 || id >= model->tokenizer.vocab_size()) {
       const std::string message = fmt::format("token {}: not in the vocabulary", id);
-      return Failure{Error{ErrorCode::kCorrupt, message}, flags.file, false};
+      return Error{ErrorCode::kCorrupt, message, flags.file};
     }
   }
   return model->tokenizer.decode(info.tokens);
 }
 
 // What the first bytes of a llama.cpp file say, for whoever has no model at hand.
-Outcome<ForeignView> envelope_view(const std::string& name, const ByteSource& file) {
+Result<ForeignView> envelope_view(const std::string& name, const ByteSource& file) {
   TQC_TRY_ASSIGN(const auto envelope, in_file(name, interop::read_llama_envelope(file)));
   ForeignView view{name, name_of(ForeignKind::kLlama), file.size(), {}, nullptr, {}, {}};
   const bool is_session = envelope->kind == interop::LlamaFile::kSession;
@@ -72,12 +72,12 @@ Outcome<ForeignView> envelope_view(const std::string& name, const ByteSource& fi
   return view;
 }
 
-Outcome<ExitCode> show(const Console& console, const ForeignView& view) {
+Result<ExitCode> show(const Console& console, const ForeignView& view) {
   TQC_TRY(console.json ? print_json(info_json(view)) : print(info_text(view)));
   return ExitCode::kDone;
 }
 
-Outcome<ExitCode> show_foreign(const Console& console, const std::string& name,
+Result<ExitCode> show_foreign(const Console& console, const std::string& name,
                                std::shared_ptr<const ByteSource> file, ForeignKind kind,
                                const InfoFlags& flags) {
   if (flags.sections || flags.show_text) {
@@ -102,7 +102,7 @@ Outcome<ExitCode> show_foreign(const Console& console, const std::string& name,
   return show(console, view);
 }
 
-Outcome<ExitCode> run(const Console& console, const InfoFlags& flags) {
+Result<ExitCode> run(const Console& console, const InfoFlags& flags) {
   const std::string name = display_name(flags.file, "standard input");
   TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(flags.file));
   TQC_TRY_ASSIGN(const std::optional<ForeignKind> kind, in_file(name, foreign_kind(*source)));
@@ -114,8 +114,8 @@ Outcome<ExitCode> run(const Console& console, const InfoFlags& flags) {
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,
                  in_file(input.name, format::read_cache_info(*input.source)));
   if (flags.show_text && info.hidden_tokens) {
-    return Failure{Error{ErrorCode::kUnsupported, "--show-text: the file does not say its tokens"},
-                   input.name, false};
+    return Error{ErrorCode::kUnsupported, "--show-text: the file does not say its tokens",
+                   input.name};
   }
   InfoView view{info, input, flags.sections, flags.show_text, std::nullopt};
   if (!flags.foreign.model.empty()) {
@@ -127,17 +127,17 @@ Outcome<ExitCode> run(const Console& console, const InfoFlags& flags) {
 
 }  // namespace
 
-Action define_info(CLI::App& app) {
+Action define_info(FlagSet& app) {
   const auto flags = std::make_shared<InfoFlags>();
   // How rows are to be read does not matter to who does not read them.
   flags->foreign.rotation = "off";
   flags->foreign.n_probe = 0;
-  app.add_option("file", flags->file, "Cache file; - is standard input")
+  app.add("file", flags->file, "Cache file; - is standard input")
       ->type_name("")
-      ->check(file_name())
+      ->file()
       ->required();
-  app.add_flag("--sections", flags->sections, "List every section with its checksum");
-  app.add_flag("--show-text", flags->show_text, "Show the prompt");
+  app.add("--sections", flags->sections, "List every section with its checksum");
+  app.add("--show-text", flags->show_text, "Show the prompt");
   add_model_flag(app, flags->foreign.model, false);
   add_reading_flags(app, flags->foreign);
   app.footer(kInfoExamples);

@@ -5,21 +5,145 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <system_error>
 
-#include "cli/cli.h"
-#include "cli/interrupt.h"
-#include "cli/migrate_plan.h"
-#include "cli/progress.h"
-#include "cli/tally.h"
+#include "cli/common_flags.h"
+#include "cli/console.h"
+#include "cli/terminal.h"
 #include "cli/text.h"
+#include "cli/verb.h"
 #include "migrations/migrate_file.h"
+#include "migrations/v1_file.h"
 #include "tqcache/base/threads.h"
 
 namespace tqcache::cli {
 namespace {
+
+struct MigrateRequest {
+  std::vector<std::string> paths;  // files and folders
+  std::string output;              // the folder for new files; empty: in place
+  bool recursive = false;
+};
+
+struct MigrateJob {
+  std::filesystem::path from;
+  std::filesystem::path to;
+  std::uint64_t bytes = 0;         // of the file, as far as is known
+  std::optional<Error> refused;  // why nothing can be done about it
+};
+
+struct MigratePlan {
+  std::vector<MigrateJob> jobs;  // no file twice, and no output of two files
+  std::uint64_t n_skipped = 0;   // in folders: no caches, as far as their first bytes tell
+};
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kBackupEnd = ".v1.bak";
+
+class Planner {
+ public:
+  explicit Planner(const MigrateRequest& request) : request_(request) {}
+
+  MigratePlan make() && {
+    for (const std::string& path : request_.paths) {
+      std::error_code unknown;
+      if (fs::is_directory(path, unknown)) {
+        add_folder(path, {});
+      } else {
+        add_file(path, {});
+      }
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  // `below` is the folder's place under the one that was named.
+  void add_folder(const fs::path& folder, const fs::path& below);
+  void add_entry(const fs::directory_entry& entry, const fs::path& below);
+  void add_file(const fs::path& path, const fs::path& below);
+  void refuse(const fs::path& path, Error error);
+  fs::path target_of(const fs::path& path, const fs::path& below) const;
+  std::optional<Error> why_not(const fs::path& path, const fs::path& target);
+
+  const MigrateRequest& request_;
+  MigratePlan plan_;
+  std::set<fs::path> seen_;               // files, by their one true name
+  std::map<fs::path, fs::path> targets_;  // of which file each is
+};
+
+void Planner::add_folder(const fs::path& folder, const fs::path& below) {
+  std::error_code error;
+  std::vector<fs::directory_entry> entries;
+  fs::directory_iterator it(folder, error);
+  for (; !error && it != fs::directory_iterator(); it.increment(error)) entries.push_back(*it);
+  if (error) return refuse(folder, {ErrorCode::kIo, error.message()});
+  std::ranges::sort(entries);
+  for (const fs::directory_entry& entry : entries) {
+    if (interrupted()) return;
+    add_entry(entry, below);
+  }
+}
+
+void Planner::add_entry(const fs::directory_entry& entry, const fs::path& below) {
+  const std::string name = entry.path().filename().string();
+  std::error_code unknown;
+  const fs::file_type type = entry.symlink_status(unknown).type();
+  if (type == fs::file_type::directory) {
+    if (request_.recursive && !name.starts_with(".")) add_folder(entry.path(), below / name);
+    return;
+  }
+  if (type != fs::file_type::regular || name.starts_with(".") || name.ends_with(kBackupEnd)) {
+    plan_.n_skipped += 1;
+    return;
+  }
+  const auto source = open_file(entry.path());
+  if (!source) return refuse(entry.path(), source.error());
+  if (migrations::is_cache_of_any_version(**source)) return add_file(entry.path(), below);
+  plan_.n_skipped += 1;
+}
+
+void Planner::add_file(const fs::path& path, const fs::path& below) {
+  std::error_code unknown;
+  const fs::path true_name = fs::canonical(path, unknown);
+  if (!unknown && !seen_.insert(true_name).second) return;
+  MigrateJob job{path, target_of(path, below), 0, std::nullopt};
+  const std::uintmax_t size = fs::file_size(path, unknown);
+  if (!unknown) job.bytes = size;
+  if (std::optional<Error> error = why_not(path, job.to)) {
+    job.refused = in_file(path.string(), *std::move(error));
+  }
+  plan_.jobs.push_back(std::move(job));
+}
+
+void Planner::refuse(const fs::path& path, Error error) {
+  plan_.jobs.push_back({path, {}, 0, in_file(path.string(), std::move(error))});
+}
+
+fs::path Planner::target_of(const fs::path& path, const fs::path& below) const {
+  if (request_.output.empty()) return path;
+  return fs::path(request_.output) / below / path.stem().concat(".tqkv");
+}
+
+std::optional<Error> Planner::why_not(const fs::path& path, const fs::path& target) {
+  if (request_.output.empty()) return std::nullopt;
+  const auto source = open_file(path);
+  if (!source || !migrations::looks_like_v1(**source)) return std::nullopt;  // nothing to write
+  std::error_code absent;
+  if (fs::equivalent(path, target, absent)) {
+    return usage_error("the output would be the file itself, which is what --in-place is for");
+  }
+  const auto [first, is_free] = targets_.emplace(target.lexically_normal(), path);
+  if (is_free) return std::nullopt;
+  return usage_error(
+      fmt::format("{} is the output of {} already", target.string(), first->second.string()));
+}
+
+MigratePlan plan_migration(const MigrateRequest& request) { return Planner(request).make(); }
 
 namespace fs = std::filesystem;
 using migrations::FileMigration;
@@ -95,12 +219,12 @@ std::string result_text(const MigrateJob& job, const FileMigration& report) {
 
 Json path_json(const fs::path& path) { return path.empty() ? Json(nullptr) : Json(path.string()); }
 
-std::string_view status_word(const Outcome<FileMigration>& outcome) {
+std::string_view status_word(const Result<FileMigration>& outcome) {
   if (outcome) return status_word(outcome->status);
-  return outcome.error().error.code == ErrorCode::kInterrupted ? "interrupted" : "failed";
+  return outcome.error().code == ErrorCode::kInterrupted ? "interrupted" : "failed";
 }
 
-Json job_json(const MigrateJob& job, const Outcome<FileMigration>& outcome) {
+Json job_json(const MigrateJob& job, const Result<FileMigration>& outcome) {
   Json json;
   json["file"] = job.from.string();
   json["status"] = status_word(outcome);
@@ -170,12 +294,12 @@ class Migrator {
     options_.dry_run = flags.dry_run;
   }
 
-  Outcome<ExitCode> run();
+  Result<ExitCode> run();
 
  private:
-  Outcome<FileMigration> migrate(const MigrateJob& job, const Progress& progress) const;
-  Outcome<Done> tell(std::size_t i, const Outcome<FileMigration>& outcome);
-  Outcome<Done> sum_up() const;
+  Result<FileMigration> migrate(const MigrateJob& job, const Progress& progress) const;
+  Result<void> tell(std::size_t i, const Result<FileMigration>& outcome);
+  Result<void> sum_up() const;
 
   const Console& console_;
   const MigrateFlags& flags_;
@@ -186,26 +310,26 @@ class Migrator {
   std::size_t n_migrated_ = 0;
 };
 
-Outcome<FileMigration> Migrator::migrate(const MigrateJob& job, const Progress& progress) const {
+Result<FileMigration> Migrator::migrate(const MigrateJob& job, const Progress& progress) const {
   if (job.refused) return *job.refused;
   if (interrupted()) return interrupted_error();
   if (!flags_.dry_run && !flags_.in_place) {
     std::error_code error;
     fs::create_directories(job.to.parent_path(), error);
     if (error) {
-      return Failure{Error{ErrorCode::kIo, error.message()}, job.to.parent_path().string(), false};
+      return Error{ErrorCode::kIo, error.message(), job.to.parent_path().string()};
     }
   }
   return in_file(job.from.string(), migrations::migrate_file(job.from, job.to, options_, progress));
 }
 
 // What would happen is the result of a dry run; otherwise the files are.
-Outcome<Done> Migrator::tell(std::size_t i, const Outcome<FileMigration>& outcome) {
+Result<void> Migrator::tell(std::size_t i, const Result<FileMigration>& outcome) {
   const MigrateJob& job = plan_.jobs[i];
   entries_[i] = job_json(job, outcome);
   if (!outcome) {
     tally_.failed(outcome.error());
-    return Done{};
+    return {};
   }
   tally_.done();
   const MigrateStatus status = outcome->status;
@@ -216,10 +340,10 @@ Outcome<Done> Migrator::tell(std::size_t i, const Outcome<FileMigration>& outcom
   const std::string text = result_text(job, *outcome);
   if (flags_.dry_run && !console_.json) return print(text + "\n");
   note(console_, text);
-  return Done{};
+  return {};
 }
 
-Outcome<Done> Migrator::sum_up() const {
+Result<void> Migrator::sum_up() const {
   const std::size_t n_open = tally_.n_failed() + tally_.n_interrupted();
   const std::size_t n_left = plan_.jobs.size() - n_migrated_ - n_open;
   const std::string not_reached =
@@ -227,7 +351,7 @@ Outcome<Done> Migrator::sum_up() const {
   note(console_, fmt::format("{} {}, {} left as they are, {} failed{}; {} other files", n_migrated_,
                              flags_.dry_run ? "to migrate" : "migrated", n_left, tally_.n_failed(),
                              not_reached, plan_.n_skipped));
-  if (!console_.json) return Done{};
+  if (!console_.json) return {};
   Json json;
   json["schema"] = 1;
   json["dry_run"] = flags_.dry_run;
@@ -236,17 +360,17 @@ Outcome<Done> Migrator::sum_up() const {
   return print_json(json);
 }
 
-Outcome<ExitCode> Migrator::run() {
+Result<ExitCode> Migrator::run() {
   if (interrupted()) return interrupted_error();  // the plan may lack files
   const std::vector<MigrateJob>& jobs = plan_.jobs;
   entries_.resize(jobs.size());
-  Outcome<Done> told = Done{};
+  Result<void> told = {};
   {
     SharedBar bar(console_, jobs);
     parallel_for(jobs.size(), flags_.n_jobs, [&](std::size_t i) {
-      const Outcome<FileMigration> outcome = migrate(jobs[i], bar.of_file(i, jobs[i].bytes));
+      const Result<FileMigration> outcome = migrate(jobs[i], bar.of_file(i, jobs[i].bytes));
       bar.end_file(i, jobs[i].bytes, [&] {
-        Outcome<Done> now = tell(i, outcome);
+        Result<void> now = tell(i, outcome);
         if (told.ok()) told = std::move(now);
       });
     });
@@ -256,7 +380,7 @@ Outcome<ExitCode> Migrator::run() {
   return tally_.exit_code();
 }
 
-Outcome<Done> check_flags(const MigrateFlags& flags) {
+Result<void> check_flags(const MigrateFlags& flags) {
   const std::string& output = flags.request.output;
   if (flags.in_place && !output.empty()) {
     return usage_error("only one of -o and --in-place can say where the new files go");
@@ -274,10 +398,10 @@ Outcome<Done> check_flags(const MigrateFlags& flags) {
   if (fs::exists(output, absent) && !fs::is_directory(output, absent)) {
     return usage_error(fmt::format("-o: {} is not a folder", output));
   }
-  return Done{};
+  return {};
 }
 
-Outcome<ExitCode> run(const Console& console, const MigrateFlags& flags) {
+Result<ExitCode> run(const Console& console, const MigrateFlags& flags) {
   TQC_TRY(check_flags(flags));
   TQC_TRY_ASSIGN(format::WriteOptions write, write_options(flags.compression, 0, flags.force));
   write.hide_tokens = flags.no_tokens;
@@ -286,23 +410,23 @@ Outcome<ExitCode> run(const Console& console, const MigrateFlags& flags) {
 
 }  // namespace
 
-Action define_migrate(CLI::App& app) {
+Action define_migrate(FlagSet& app) {
   const auto flags = std::make_shared<MigrateFlags>();
-  app.add_option("path", flags->request.paths, "Files and folders")
+  app.add("path", flags->request.paths, "Files and folders")
       ->type_name("")
-      ->check(file_name())
+      ->file()
       ->required();
-  app.add_option("-o,--output", flags->request.output, "The folder for the new files")
+  app.add("-o,--output", flags->request.output, "The folder for the new files")
       ->type_name("DIR")
-      ->check(file_name());
-  app.add_flag("--in-place", flags->in_place, "Replace each file, which is kept as FILE.v1.bak");
-  app.add_flag("--no-backup", flags->no_backup, "With --in-place: do not keep it");
-  app.add_flag("--dry-run", flags->dry_run, "Read and convert everything, and write nothing");
-  app.add_flag("-r,--recursive", flags->request.recursive, "Take folders in folders, too");
-  app.add_option("--jobs", flags->n_jobs, "Files to work on at a time; memory grows with it")
+      ->file();
+  app.add("--in-place", flags->in_place, "Replace each file, which is kept as FILE.v1.bak");
+  app.add("--no-backup", flags->no_backup, "With --in-place: do not keep it");
+  app.add("--dry-run", flags->dry_run, "Read and convert everything, and write nothing");
+  app.add("-r,--recursive", flags->request.recursive, "Take folders in folders, too");
+  app.add("--jobs", flags->n_jobs, "Files to work on at a time; memory grows with it")
       ->type_name("N")
-      ->check(at_least(1))
-      ->capture_default_str();
+      ->at_least(1)
+      ->show_default();
   add_no_tokens_flag(app, flags->no_tokens);
   add_compression_flags(app, flags->compression, "zstd");
   add_force_flag(app, flags->force);

@@ -6,12 +6,13 @@
 #include <memory>
 
 #include "cli/cache_io.h"
-#include "cli/cli.h"
-#include "cli/progress.h"
+#include "cli/common_flags.h"
 #include "cli/prompt.h"
 #include "cli/prompt_store.h"
-#include "cli/prompt_store_flags.h"
+#include "cli/store_flags.h"
+#include "cli/terminal.h"
 #include "cli/text.h"
+#include "cli/verb.h"
 #include "tqcache/base/dtype.h"
 #include "tqcache/model/decoder.h"
 #include "tqcache/model/loading/model.h"
@@ -76,13 +77,13 @@ Result<PromptFlags> prompt_flags(const PrefillOptions& options) {
   return flags;
 }
 
-Outcome<Done> tell(const Console& console, const PrefillOptions& options, const PromptStore* store,
+Result<void> tell(const Console& console, const PrefillOptions& options, const PromptStore* store,
                    const Work& work) {
   note(console, fmt::format("{}: {} tokens in {:.2f} s ({:.0f} tokens/s), {} bytes",
                             display_name(options.output, "standard output"),
                             grouped(static_cast<std::uint64_t>(work.n_tokens)), work.seconds,
                             work.tokens_per_second(), grouped(work.file_bytes)));
-  if (!console.json) return Done{};
+  if (!console.json) return {};
   Json object;
   object["schema"] = 1;
   object["file"] = options.output;
@@ -94,7 +95,7 @@ Outcome<Done> tell(const Console& console, const PrefillOptions& options, const 
   return print_json(object);
 }
 
-Outcome<std::unique_ptr<PromptStore>> open_store(const Console& console,
+Result<std::unique_ptr<PromptStore>> open_store(const Console& console,
                                                  const PrefillOptions& options) {
   const char* const obstacle =
       options.no_tokens ? "a store shows the tokens that --no-tokens hides" : "";
@@ -106,7 +107,7 @@ Outcome<std::unique_ptr<PromptStore>> open_store(const Console& console,
 }
 
 // Runs the model over what the store, if there is one, does not have.
-Outcome<Done> read_ids(const Console& console, const PrefillOptions& options,
+Result<void> read_ids(const Console& console, const PrefillOptions& options,
                        const model::Model& model, std::vector<std::int32_t> ids, PromptStore* store,
                        cache::Cache& cache, Work& work) {
   if (store != nullptr) {
@@ -123,10 +124,10 @@ Outcome<Done> read_ids(const Console& console, const PrefillOptions& options,
   }));
   work.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   work.n_read = std::ssize(ids);
-  return store != nullptr ? store->finish(cache) : Done{};
+  return store != nullptr ? store->finish(cache) : Result<void>();
 }
 
-Outcome<cache::Cache> prefill(const Console& console, const PrefillOptions& options,
+Result<cache::Cache> prefill(const Console& console, const PrefillOptions& options,
                               const PromptFlags& flags, PromptStore* store, Work& work) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
                  in_file(options.model, model::load_model(options.model)));
@@ -140,7 +141,7 @@ Outcome<cache::Cache> prefill(const Console& console, const PrefillOptions& opti
   return cache;
 }
 
-Outcome<ExitCode> run(const Console& console, const PrefillOptions& options) {
+Result<ExitCode> run(const Console& console, const PrefillOptions& options) {
   TQC_TRY_ASSIGN(const PromptFlags flags, prompt_flags(options));
   if (!dtype_from_name(options.dtype)) {
     return usage_error(fmt::format("--dtype: {} is none of f16, bf16 and f32", options.dtype));
@@ -162,24 +163,24 @@ Outcome<ExitCode> run(const Console& console, const PrefillOptions& options) {
 
 }  // namespace
 
-Action define_prefill(CLI::App& app) {
+Action define_prefill(FlagSet& app) {
   const auto options = std::make_shared<PrefillOptions>();
   add_model_flag(app, options->model, true);
   add_prompt_flags(app, options->prompt);
   add_prompt_store_flags(app, options->store, StoreNames::kWithoutName);
-  app.add_option("input", options->dash, "-: the prompt is standard input")->type_name("");
-  app.add_option("--max-tokens", options->max_tokens, "Keep only the first tokens of the prompt")
+  app.add("input", options->dash, "-: the prompt is standard input")->type_name("");
+  app.add("--max-tokens", options->max_tokens, "Keep only the first tokens of the prompt")
       ->type_name("N")
-      ->check(at_least(1));
-  app.add_option("--dtype", options->dtype, "Values of the cache: f16, bf16 or f32")
+      ->at_least(1);
+  app.add("--dtype", options->dtype, "Values of the cache: f16, bf16 or f32")
       ->type_name("TYPE")
-      ->capture_default_str();
+      ->show_default();
   add_no_tokens_flag(app, options->no_tokens);
   add_compression_flags(app, options->compression, "none");
   add_threads_flag(app, options->n_threads);
-  app.add_option("-o,--output", options->output, "The cache file; - is standard output")
+  app.add("-o,--output", options->output, "The cache file; - is standard output")
       ->type_name("FILE")
-      ->check(file_name())
+      ->file()
       ->required();
   add_force_flag(app, options->force);
   app.footer(kPrefillExamples);

@@ -5,9 +5,10 @@
 #include <memory>
 
 #include "cli/cache_io.h"
-#include "cli/cli.h"
-#include "cli/progress.h"
+#include "cli/common_flags.h"
 #include "cli/prompt.h"
+#include "cli/terminal.h"
+#include "cli/verb.h"
 #include "tqcache/base/file.h"
 #include "tqcache/eval/measure_profile.h"
 #include "tqcache/eval/text_table.h"
@@ -39,7 +40,7 @@ struct ProfileFlags {
   bool force = false;
 };
 
-Outcome<eval::Profile> measure(const Console& console, const ProfileFlags& flags) {
+Result<eval::Profile> measure(const Console& console, const ProfileFlags& flags) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
                  in_file(flags.model, model::load_model(flags.model)));
   // Special tokens that are spelled out in a text are text.
@@ -93,7 +94,7 @@ Json profile_json(const ProfileFlags& flags, const eval::Profile& profile) {
   return json;
 }
 
-Outcome<ExitCode> run(const Console& console, const ProfileFlags& flags) {
+Result<ExitCode> run(const Console& console, const ProfileFlags& flags) {
   if (flags.output == "-") return usage_error("a profile is not written to standard output");
   TQC_TRY(check_output(flags.output, flags.force));
   TQC_TRY_ASSIGN(const eval::Profile profile, measure(console, flags));
@@ -112,26 +113,26 @@ Outcome<ExitCode> run(const Console& console, const ProfileFlags& flags) {
 
 }  // namespace
 
-Action define_profile(CLI::App& app) {
+Action define_profile(FlagSet& app) {
   const auto flags = std::make_shared<ProfileFlags>();
   add_model_flag(app, flags->model, true);
-  app.add_option("--file", flags->file, "A sample of text, UTF-8; - is standard input")
+  app.add("--file", flags->file, "A sample of text, UTF-8; - is standard input")
       ->type_name("FILE")
-      ->check(file_name())
+      ->file()
       ->required();
-  app.add_option("-o,--output", flags->output, "The profile, a file")
+  app.add("-o,--output", flags->output, "The profile, a file")
       ->type_name("FILE")
-      ->check(file_name())
+      ->file()
       ->required();
-  app.add_option("--window", flags->options.window, "Tokens that the model reads from nothing")
+  app.add("--window", flags->options.window, "Tokens that the model reads from nothing")
       ->type_name("N")
-      ->check(at_least(1))
-      ->capture_default_str();
-  app.add_option("--windows", flags->options.max_windows,
+      ->at_least(1)
+      ->show_default();
+  app.add("--windows", flags->options.max_windows,
                  "Windows of the sample, spread over it; all of it if it has fewer")
       ->type_name("N")
-      ->check(at_least(1))
-      ->capture_default_str();
+      ->at_least(1)
+      ->show_default();
   add_threads_flag(app, flags->options.n_threads);
   add_force_flag(app, flags->force);
   app.footer(kProfileExamples);

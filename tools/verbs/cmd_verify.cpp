@@ -7,10 +7,11 @@
 #include <optional>
 
 #include "cli/cache_io.h"
-#include "cli/cli.h"
+#include "cli/common_flags.h"
 #include "cli/probe.h"
-#include "cli/progress.h"
+#include "cli/terminal.h"
 #include "cli/text.h"
+#include "cli/verb.h"
 #include "migrations/v1_file.h"
 #include "tqcache/cache/token_hashes.h"
 #include "tqcache/model/loading/model.h"
@@ -130,7 +131,7 @@ std::string verdict(const std::string& name, const VerifyFlags& flags, const Fin
 }
 
 // Compares with the model; fills `findings` as far as it comes.
-Outcome<Done> check_model(const Console& console, const VerifyFlags& flags, const std::string& name,
+Result<void> check_model(const Console& console, const VerifyFlags& flags, const std::string& name,
                           const ByteSource& source, Findings& findings) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
                  in_file(flags.model, model::load_model(flags.model)));
@@ -139,43 +140,43 @@ Outcome<Done> check_model(const Console& console, const VerifyFlags& flags, cons
   TQC_TRY_ASSIGN(cache::Cache cache, in_file(name, format::read_cache(source, options)));
   if (Result<void> same = cache::check_identity(cache, model->identity); !same) {
     findings.error = same.error();
-    return Done{};
+    return {};
   }
-  if (flags.n_probe == 0 || cache.n_tokens() == 0) return Done{};
+  if (flags.n_probe == 0 || cache.n_tokens() == 0) return {};
   if (!cache::tokens_known(cache)) {
     findings.error = Error{ErrorCode::kUnsupported,
                            "the tokens are hidden, so they cannot be computed again (--probe 0)"};
-    return Done{};
+    return {};
   }
-  if (!can_probe(cache)) return Done{};  // the fingerprints have to do
+  if (!can_probe(cache)) return {};  // the fingerprints have to do
   ProgressBar bar(console, "probing", Unit::kTokens);
   TQC_TRY_ASSIGN(findings.probe, in_file(name, probe(std::move(cache), *model, flags.n_probe,
                                                      flags.n_threads, bar.callback())));
   if (const std::optional<std::string> complaint = findings.probe->complaint()) {
     findings.error = Error{ErrorCode::kMismatch, *complaint};
   }
-  return Done{};
+  return {};
 }
 
 // Checks the file itself. `source` is of version 2 afterwards, whatever it was.
-Outcome<Done> check_file(const Console& console, const VerifyFlags& flags, const std::string& name,
+Result<void> check_file(const Console& console, const VerifyFlags& flags, const std::string& name,
                          std::unique_ptr<ByteSource>& source, Findings& findings) {
   if (migrations::looks_like_v1(*source)) {
     findings.file.bytes_checked = source->size();
     TQC_TRY_ASSIGN(V1Input old, read_v1_input(*source, name, flags.n_threads, true));
     source = std::move(old.source);
     findings.v1 = std::move(old.summary);
-    return Done{};
+    return {};
   }
   ProgressBar bar(console, "checking", Unit::kBytes);
   format::ReadOptions options;
   options.n_threads = flags.n_threads;
   TQC_TRY_ASSIGN(findings.file,
                  in_file(name, format::verify_cache(*source, options, bar.callback())));
-  return Done{};
+  return {};
 }
 
-Outcome<ExitCode> run(const Console& console, const VerifyFlags& flags) {
+Result<ExitCode> run(const Console& console, const VerifyFlags& flags) {
   const std::string name = display_name(flags.file, "standard input");
   TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(flags.file));
   TQC_TRY(in_file(name, refuse_foreign(*source)));
@@ -190,24 +191,24 @@ Outcome<ExitCode> run(const Console& console, const VerifyFlags& flags) {
     TQC_TRY(check_model(console, flags, name, *source, findings));
   }
   if (console.json) TQC_TRY(print_json(findings_json(name, flags, findings)));
-  if (findings.error) return Failure{*findings.error, name, false};
+  if (findings.error) return in_file(name, *findings.error);
   if (!console.json) TQC_TRY(print(verdict(name, flags, findings)));
   return ExitCode::kDone;
 }
 
 }  // namespace
 
-Action define_verify(CLI::App& app) {
+Action define_verify(FlagSet& app) {
   const auto flags = std::make_shared<VerifyFlags>();
-  app.add_option("file", flags->file, "Cache file; - is standard input")
+  app.add("file", flags->file, "Cache file; - is standard input")
       ->type_name("")
-      ->check(file_name())
+      ->file()
       ->required();
   add_model_flag(app, flags->model, false);
-  app.add_option("--probe", flags->n_probe, "With --model: tokens to compute again; 0: none")
+  app.add("--probe", flags->n_probe, "With --model: tokens to compute again; 0: none")
       ->type_name("N")
-      ->check(at_least(0))
-      ->capture_default_str();
+      ->at_least(0)
+      ->show_default();
   add_threads_flag(app, flags->n_threads);
   app.footer(kVerifyExamples);
   return [flags](const Console& console) { return run(console, *flags); };

@@ -6,13 +6,13 @@
 #include <memory>
 #include <optional>
 
-#include "cli/cache_pair.h"
-#include "cli/cli.h"
-#include "cli/eval_output.h"
-#include "cli/progress.h"
+#include "cli/cache_io.h"
+#include "cli/common_flags.h"
+#include "cli/terminal.h"
+#include "cli/verb.h"
 #include "tqcache/eval/cache_error.h"
 #include "tqcache/model/loading/model.h"
-#include "verbs/eval_verbs.h"
+#include "verbs/eval_common.h"
 
 namespace tqcache::cli {
 namespace {
@@ -93,7 +93,7 @@ Json cache_json(const CacheFlags& flags, const cache::CacheDifference& diff,
   return json;
 }
 
-Outcome<std::optional<AttentionErrors>> measure_attention(const Console& console,
+Result<std::optional<AttentionErrors>> measure_attention(const Console& console,
                                                           const CacheFlags& flags,
                                                           const CachePair& pair) {
   if (flags.model.empty()) return std::optional<AttentionErrors>();
@@ -107,7 +107,7 @@ Outcome<std::optional<AttentionErrors>> measure_attention(const Console& console
   return std::optional(std::move(errors));
 }
 
-Outcome<ExitCode> run(const Console& console, const CacheFlags& flags) {
+Result<ExitCode> run(const Console& console, const CacheFlags& flags) {
   TQC_TRY(check_eval_output(flags.output));
   TQC_TRY_ASSIGN(const CachePair pair, load_cache_pair(console, flags.pair));
   TQC_TRY_ASSIGN(const std::optional<AttentionErrors> attention,
@@ -122,14 +122,14 @@ Outcome<ExitCode> run(const Console& console, const CacheFlags& flags) {
 
 }  // namespace
 
-Action define_eval_cache(CLI::App& app) {
+Action define_eval_cache(FlagSet& app) {
   const auto flags = std::make_shared<CacheFlags>();
   add_cache_pair_flags(app, flags->pair);
   add_model_flag(app, flags->model, false);
-  app.add_option("--queries", flags->n_queries, "Last tokens whose queries are put to both")
+  app.add("--queries", flags->n_queries, "Last tokens whose queries are put to both")
       ->type_name("N")
-      ->check(CLI::Range(std::int64_t{2}, cache::kTokenBlock).description(""))
-      ->capture_default_str();
+      ->range(std::int64_t{2}, cache::kTokenBlock)
+      ->show_default();
   add_eval_output_flags(app, flags->output);
   app.footer(kEvalCacheExamples);
   return [flags](const Console& console) { return run(console, *flags); };

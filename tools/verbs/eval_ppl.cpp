@@ -6,14 +6,15 @@
 #include <memory>
 #include <optional>
 
-#include "cli/eval_output.h"
-#include "verbs/eval_verbs.h"
-#include "cli/progress.h"
+#include "cli/common_flags.h"
 #include "cli/prompt.h"
+#include "cli/terminal.h"
 #include "cli/text.h"
+#include "cli/verb.h"
 #include "tqcache/eval/predictions.h"
 #include "tqcache/eval/predictions_report.h"
 #include "tqcache/model/loading/model.h"
+#include "verbs/eval_common.h"
 
 namespace tqcache::cli {
 namespace {
@@ -137,7 +138,7 @@ Result<void> check_text_flags(const Flags& flags) {
   return {};
 }
 
-Outcome<Measured> measure(const Console& console, const Flags& flags,
+Result<Measured> measure(const Console& console, const Flags& flags,
                           std::span<const cache::Configuration> configurations) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
                  in_file(flags.model, model::load_model(flags.model)));
@@ -152,7 +153,7 @@ Outcome<Measured> measure(const Console& console, const Flags& flags,
   return measured;
 }
 
-Outcome<ExitCode> run(const Console& console, const Flags& flags, PredictionFocus focus) {
+Result<ExitCode> run(const Console& console, const Flags& flags, PredictionFocus focus) {
   TQC_TRY(check_text_flags(flags));
   auto configurations = cache::parse_configurations(flags.configurations);
   if (!configurations) return in_context("--configs", std::move(configurations).error());
@@ -166,33 +167,33 @@ Outcome<ExitCode> run(const Console& console, const Flags& flags, PredictionFocu
   return ExitCode::kDone;
 }
 
-void add_text_flags(CLI::App& app, Flags& flags) {
-  app.add_option("--file", flags.file, "The text, a file of UTF-8; - is standard input")
+void add_text_flags(FlagSet& app, Flags& flags) {
+  app.add("--file", flags.file, "The text, a file of UTF-8; - is standard input")
       ->type_name("FILE")
-      ->check(file_name());
-  app.add_option("--ids", flags.ids, "The text as token ids, separated by commas")
+      ->file();
+  app.add("--ids", flags.ids, "The text as token ids, separated by commas")
       ->type_name("LIST");
 }
 
-void add_window_flags(CLI::App& app, eval::PredictionOptions& options) {
-  app.add_option("--window", options.window, "Tokens that the model reads from nothing")
+void add_window_flags(FlagSet& app, eval::PredictionOptions& options) {
+  app.add("--window", options.window, "Tokens that the model reads from nothing")
       ->type_name("N")
-      ->check(at_least(1))
-      ->capture_default_str();
-  app.add_option("--windows", options.max_windows, "Only the first windows of the text")
+      ->at_least(1)
+      ->show_default();
+  app.add("--windows", options.max_windows, "Only the first windows of the text")
       ->type_name("N")
-      ->check(at_least(1));
-  app.add_flag("--as-served", options.as_served,
+      ->at_least(1);
+  app.add("--as-served", options.as_served,
                "Fill a real cache, as generate does, in place of coding every key and value");
 }
 
-Action define(CLI::App& app, PredictionFocus focus, const char* examples) {
+Action define(FlagSet& app, PredictionFocus focus, const char* examples) {
   const auto flags = std::make_shared<Flags>();
   add_model_flag(app, flags->model, true);
   add_text_flags(app, *flags);
-  app.add_option("--configs", flags->configurations, "Ways to keep the cache")
+  app.add("--configs", flags->configurations, "Ways to keep the cache")
       ->type_name("LIST")
-      ->capture_default_str();
+      ->show_default();
   add_window_flags(app, flags->options);
   add_threads_flag(app, flags->options.n_threads);
   add_eval_output_flags(app, flags->output);
@@ -202,11 +203,11 @@ Action define(CLI::App& app, PredictionFocus focus, const char* examples) {
 
 }  // namespace
 
-Action define_eval_ppl(CLI::App& app) {
+Action define_eval_ppl(FlagSet& app) {
   return define(app, PredictionFocus::kPerplexity, kPplExamples);
 }
 
-Action define_eval_kld(CLI::App& app) {
+Action define_eval_kld(FlagSet& app) {
   return define(app, PredictionFocus::kDivergence, kKldExamples);
 }
 

@@ -5,7 +5,8 @@
 // and not exceptions. Exceptions are left for bad_alloc; assert() is for our own bugs only.
 //
 // A message says the place, then the fact: "section 12 (layer 3 k): checksum mismatch".
-// No file name (the tool adds it), no "error", no full stop.
+// No "error", no full stop. The file, if one is to blame, is a field of its own: code that works on
+// memory leaves it empty, and whoever knows the name adds it with in_file().
 
 #include <cassert>
 #include <optional>
@@ -32,6 +33,7 @@ enum class ErrorCode {
 struct Error {
   ErrorCode code;
   std::string message;
+  std::string file = {};  // empty: no file is to blame, or the caller knows it
 };
 
 // Short for the errors that are made most.
@@ -49,6 +51,12 @@ inline Error interrupted_error() { return {ErrorCode::kInterrupted, "interrupted
 // The same error with one more level of context in front: "layer 3 k: " + message.
 inline Error in_context(std::string_view where, Error error) {
   error.message = std::string(where) + ": " + error.message;
+  return error;
+}
+
+// The same error with the file to blame, unless it names one already.
+inline Error in_file(std::string_view file, Error error) {
+  if (error.file.empty()) error.file = file;
   return error;
 }
 
@@ -95,6 +103,12 @@ class [[nodiscard]] Result<void> {
  private:
   std::optional<Error> error_;
 };
+
+template <class T>
+Result<T> in_file(std::string_view file, Result<T> result) {
+  if (!result) return in_file(file, std::move(result).error());
+  return result;
+}
 
 }  // namespace tqcache
 

@@ -1,0 +1,49 @@
+#pragma once
+// tools/cli/common_flags.h: Flags that several verbs share.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/flags.h"
+#include "tqcache/format/cache_file.h"
+#include "tqcache/model/attention/scorer_route.h"
+#include "tqcache/model/sampler.h"
+
+namespace tqcache::cli {
+
+// A command line that makes no sense.
+inline Error usage_error(std::string message) { return invalid(std::move(message)); }
+
+void add_model_flag(FlagSet& flags, std::string& path, bool required);
+void add_threads_flag(FlagSet& flags, unsigned& n_threads);
+void add_scorer_flag(FlagSet& flags, model::Scorer& scorer);
+void add_map_flag(FlagSet& flags, bool& map);
+void add_first_tokens_flag(FlagSet& flags, std::optional<std::int64_t>& first_tokens);
+void add_no_tokens_flag(FlagSet& flags, bool& no_tokens);
+void add_force_flag(FlagSet& flags, bool& force);
+
+struct CompressionFlags {
+  std::string method;  // "zstd", "planes", "none"
+  bool is_given = false;
+  int level = 1;  // of zstd
+};
+void add_compression_flags(FlagSet& flags, CompressionFlags& compression,
+                           const std::string& method);
+
+// Errors: kInvalidArgument.
+Result<format::WriteOptions> write_options(const CompressionFlags& flags, unsigned n_threads,
+                                           bool force);
+
+// How generate and chat choose tokens, and where they stop.
+struct SamplingFlags {
+  model::SamplerOptions options;
+  std::vector<std::string> stops;  // texts before which generation stops
+};
+void add_sampling_flags(FlagSet& flags, SamplingFlags& sampling);
+
+// Errors: kInvalidArgument, naming the flag.
+Result<void> check_sampling(const SamplingFlags& flags);
+
+}  // namespace tqcache::cli

@@ -1,0 +1,160 @@
+#pragma once
+// tools/cli/flags.h: The flags and arguments of one verb.
+//
+// One definition serves the parser, --help, docs/reference/cli.md, the manual pages and the shell
+// completions. CLI11 does the parsing; its headers take seconds to compile, so only flags.cpp
+// includes them.
+//
+//   void define(FlagSet& flags, Options& options) {
+//     flags.add("-n,--lines", options.n, "Number of lines")->type_name("N")->at_least(1);
+//   }
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tqcache/base/result.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace tqcache::cli {
+
+// What a shell completes a value with.
+enum class Completion { kNothing, kFile, kFolder, kWords };
+
+class Flag {
+ public:
+  // The placeholder of the value in the help: "FILE", "N".
+  Flag* type_name(std::string name);
+  Flag* group(std::string name);
+  Flag* required(bool is_required = true);
+  // Shows the variable's present value, or this text, as the default.
+  Flag* show_default();
+  Flag* show_default(std::string text);
+  // --help shows the name alone, since another flag explains it.
+  Flag* brief();
+
+  // Checks of the value. Whole numbers for at_least() and range().
+  Flag* one_of(std::vector<std::string> words);
+  Flag* at_least(std::int64_t least);
+  Flag* range(std::int64_t least, std::int64_t most);
+  Flag* not_empty();
+  Flag* file();    // not empty; shells complete file names
+  Flag* folder();  // likewise folders
+  Flag* check(std::function<Result<void>(const std::string&)> check);
+
+  Flag* excludes(Flag* other);
+  Flag* separated_by(char separator);  // several values in one word
+  Flag* repeats();                     // the flag may be given several times
+
+  // After parsing: whether the command line has it.
+  bool is_given() const;
+
+  // "--bits", or "in" for a positional argument.
+  const std::string& name() const { return name_; }
+
+  struct Description {
+    std::vector<std::string> names;  // {"-b", "--bits"}
+    std::string type_name;           // empty: no value, or a positional argument
+    std::string group = "Flags";
+    std::string text;
+    std::string default_text;
+    std::vector<std::string> words;  // the values it takes, where they are few
+    Completion completion = Completion::kNothing;
+    bool takes_value = true;
+    bool is_positional = false;
+    bool is_required = false;
+    bool is_list = false;
+    bool is_brief = false;
+  };
+  const Description& description() const { return description_; }
+
+ private:
+  friend class FlagSet;
+  CLI::Option* option_ = nullptr;
+  std::string name_;
+  std::function<std::string()> value_text_;
+  Description description_;
+};
+
+class FlagSet {
+ public:
+  FlagSet(std::string program, std::string summary);
+  ~FlagSet();
+  FlagSet(const FlagSet&) = delete;
+  FlagSet& operator=(const FlagSet&) = delete;
+
+  // Adds a flag, "-b,--bits", or a positional argument, "in". Parsing writes to `value`.
+  // Requires: `value` outlives this.
+  Flag* add(const std::string& names, bool& value, std::string text);
+  Flag* add(const std::string& names, std::string& value, std::string text);
+  Flag* add(const std::string& names, std::optional<std::string>& value, std::string text);
+  Flag* add(const std::string& names, std::vector<std::string>& values, std::string text);
+  Flag* add(const std::string& names, int& value, std::string text);
+  Flag* add(const std::string& names, std::int64_t& value, std::string text);
+  Flag* add(const std::string& names, unsigned& value, std::string text);
+  Flag* add(const std::string& names, std::uint64_t& value, std::string text);
+  Flag* add(const std::string& names, float& value, std::string text);
+  Flag* add(const std::string& names, double& value, std::string text);
+  Flag* add(const std::string& names, std::optional<int>& value, std::string text);
+  Flag* add(const std::string& names, std::optional<std::int64_t>& value, std::string text);
+  Flag* add(const std::string& names, std::optional<std::uint32_t>& value, std::string text);
+  Flag* add(const std::string& names, std::optional<std::uint64_t>& value, std::string text);
+  Flag* add(const std::string& names, std::optional<double>& value, std::string text);
+  // Calls `take` with the value as it was given, after all checks.
+  Flag* add_text(const std::string& names, std::function<void(const std::string&)> take,
+                 std::string text);
+
+  // Prose, "Examples:" on a line by itself, and command lines. Paragraphs of the prose are folded;
+  // lines that begin with a space stay as they are.
+  void footer(std::string_view text);
+
+  // Errors: kInvalidArgument, with the flag and a hint.
+  Result<void> parse(const std::vector<std::string>& args);
+  // Whether parse() met --help.
+  bool help_wanted() const { return help_wanted_; }
+
+  const std::string& program() const { return program_; }  // "tqcache convert"
+  const std::string& summary() const { return summary_; }
+  const std::string& prose() const { return prose_; }
+  const std::string& example_lines() const { return examples_; }
+  const std::vector<std::unique_ptr<Flag>>& flags() const { return flags_; }
+
+ private:
+  using Take = std::function<bool(const std::string&)>;  // false: not a value of the flag's type
+  Flag* add_value(const std::string& names, std::string text, Take take);
+  template <class T>
+  Flag* add_number(const std::string& names, std::string text, T& value);
+  template <class T>
+  Flag* add_optional(const std::string& names, std::string text, std::optional<T>& value);
+  Flag* describe_flag(CLI::Option* option, const std::string& names, std::string text);
+
+  std::string program_;
+  std::string summary_;
+  std::string prose_;
+  std::string examples_;
+  std::unique_ptr<CLI::App> app_;
+  std::vector<std::unique_ptr<Flag>> flags_;
+  bool help_wanted_ = false;
+};
+
+// "tqcache convert IN OUT [FLAGS]"
+std::string usage_line(const FlagSet& flags);
+
+// What --help prints, folded to `columns`.
+std::string help_text(const FlagSet& flags, std::size_t columns);
+
+// The paragraphs of a text, folded to `columns`, each line behind `indent` spaces.
+std::string fold(std::string_view text, std::size_t columns, std::size_t indent = 0);
+
+// The word among `known` that `word` was probably meant to be, or empty.
+std::string closest_word(std::string_view word, const std::vector<std::string>& known);
+
+}  // namespace tqcache::cli

@@ -1,0 +1,58 @@
+#include "cli/verb.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "cli/terminal.h"
+
+namespace tqcache::cli {
+namespace {
+
+// Longer lines are hard to read, however wide the terminal is.
+constexpr std::size_t kMaxColumns = 100;
+constexpr std::size_t kMinColumns = 60;
+
+std::size_t help_columns() {
+  if (!is_terminal(STDOUT_FILENO)) return 80;
+  return std::clamp(terminal_columns(STDOUT_FILENO), kMinColumns, kMaxColumns);
+}
+
+}  // namespace
+
+std::string_view last_word(const Verb& verb) {
+  return verb.name.substr(verb.name.find_last_of(' ') + 1);
+}
+
+Action define_verb(const Verb& verb, FlagSet& flags, Console& console) {
+  Action action = verb.define(flags);
+  flags.add("-q,--quiet", console.quiet, "Print no progress and no summary on standard error")
+      ->group("Output");
+  if (verb.has_json) {
+    flags.add("--json", console.json, "Print the result, and an error, as a JSON object")
+        ->group("Output");
+  }
+  return action;
+}
+
+ExitCode run_verb(const Verb& verb, const std::vector<std::string>& args) {
+  FlagSet flags(fmt::format("tqcache {}", verb.name), std::string(verb.summary));
+  Console console;
+  const Action action = define_verb(verb, flags, console);
+  if (const Result<void> parsed = flags.parse(args); !parsed) {
+    return report(parsed.error(), asks_for_json(args));
+  }
+  if (flags.help_wanted()) {
+    const Result<void> printed = print(help_text(flags, help_columns()));
+    return printed ? ExitCode::kDone : report(printed.error(), false);
+  }
+  const Result<ExitCode> outcome = action(console);
+  return outcome ? *outcome : report(outcome.error(), console.json);
+}
+
+bool asks_for_json(const std::vector<std::string>& args) {
+  return std::ranges::find(args, "--json") != args.end();
+}
+
+}  // namespace tqcache::cli

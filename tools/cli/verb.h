@@ -1,0 +1,76 @@
+#pragma once
+// tools/cli/verb.h: The verbs of the program.
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/console.h"
+#include "cli/flags.h"
+
+namespace tqcache::cli {
+
+// Runs a verb after its flags were parsed.
+using Action = std::function<Result<ExitCode>(const Console&)>;
+
+// One word of the command line. `define` adds the flags and returns the action, which holds the
+// options that parsing fills in.
+struct Verb {
+  std::string_view name;  // "convert", "store put"
+  std::string_view summary;
+  Action (*define)(FlagSet& flags);
+  bool has_json = true;               // whether it takes --json
+  std::span<const Verb> verbs = {};  // of a word that groups others; it has no flags itself
+};
+
+// All verbs, in the order of --help.
+std::span<const Verb> all_verbs();
+
+// "put" of "store put".
+std::string_view last_word(const Verb& verb);
+
+// The flags of a verb, and what runs it; `console` gets --quiet and --json.
+// Requires: `verb` groups no others.
+Action define_verb(const Verb& verb, FlagSet& flags, Console& console);
+
+// Parses the arguments after the verb and runs it; reports every failure.
+ExitCode run_verb(const Verb& verb, const std::vector<std::string>& args);
+
+// Whether errors are printed as JSON too, for command lines that could not be parsed.
+bool asks_for_json(const std::vector<std::string>& args);
+
+// Each is in its own verbs/cmd_*.cpp.
+Action define_prefill(FlagSet& flags);
+Action define_convert(FlagSet& flags);
+Action define_info(FlagSet& flags);
+Action define_verify(FlagSet& flags);
+Action define_diff(FlagSet& flags);
+Action define_migrate(FlagSet& flags);
+Action define_compact(FlagSet& flags);
+Action define_generate(FlagSet& flags);
+Action define_chat(FlagSet& flags);
+Action define_bench(FlagSet& flags);
+Action define_advise(FlagSet& flags);
+Action define_profile(FlagSet& flags);
+// verbs/eval_*.cpp
+Action define_eval_ppl(FlagSet& flags);
+Action define_eval_kld(FlagSet& flags);
+Action define_eval_needle(FlagSet& flags);
+Action define_eval_jsonl(FlagSet& flags);
+Action define_eval_memory(FlagSet& flags);
+Action define_eval_cache(FlagSet& flags);
+// verbs/store_*.cpp
+Action define_store_put(FlagSet& flags);
+Action define_store_get(FlagSet& flags);
+Action define_store_find(FlagSet& flags);
+Action define_store_ls(FlagSet& flags);
+Action define_store_info(FlagSet& flags);
+Action define_store_rm(FlagSet& flags);
+Action define_store_gc(FlagSet& flags);
+Action define_store_stats(FlagSet& flags);
+Action define_store_check(FlagSet& flags);
+Action define_store_copy(FlagSet& flags);
+
+}  // namespace tqcache::cli

@@ -1,0 +1,105 @@
+#pragma once
+// tools/report/info.h: The description of a cache file that `tqcache info` prints, as text and as JSON.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cli/cache_io.h"
+#include "cli/console.h"
+#include "tqcache/cache/cache.h"
+#include "tqcache/format/cache_file.h"
+#include "tqcache/format/manifest.h"
+
+namespace tqcache::cli {
+
+struct InfoView {
+  const format::CacheFileInfo& info;
+  const CacheInput& input;
+  bool sections = false;
+  bool show_prompt = false;
+  std::optional<std::string> text;  // the prompt, when a model was there to decode it
+};
+
+// The same of another program's file.
+struct ForeignView {
+  std::string name;
+  std::string_view kind;  // "mlx-lm prompt cache"
+  std::uint64_t file_bytes = 0;
+  std::vector<std::pair<std::string, std::string>> facts;
+  const format::Manifest* manifest = nullptr;  // none: the file does not describe itself
+  std::vector<std::string> notes;
+  std::vector<std::string> losses;  // of making a .tqkv file of it
+};
+
+// Neighbouring layers that are alike.
+struct LayerGroup {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  const format::LayerInfo* layer = nullptr;
+};
+std::vector<LayerGroup> group_layers(const std::vector<format::LayerInfo>& layers);
+
+// Whether the file names the model that it belongs to. Version 1 did not.
+bool is_of_known_origin(const cache::Identity& identity);
+
+// "half-split", "interleaved", "none"
+std::string_view rope_word(cache::RopeStyle style);
+
+// "none", "zstd", "planes"
+std::string_view compression_word(format::Compression compression);
+
+// "k", "v", "array"
+std::string_view side_word(format::SideName side);
+
+// "turbo 4 bits", "mixed 3 bits for 32 channels, 2 for 96, dense rotation", and what surrounds it:
+// ", centring pre_rope.v1, 4 sink tokens". Requires: format::is_turbo(side).
+std::string codec_text(const format::SideInfo& side);
+
+// Bits of the codes of a head vector, over its channels: 4, 3.25. Requires: as above.
+double code_bits(const format::SideInfo& side);
+
+// Keys and values of the first `n_tokens` tokens in all layers with attention, as single numbers:
+// of a rotating layer those that its window holds.
+std::uint64_t value_count(const format::Manifest& info, std::int64_t n_tokens);
+
+// Bits of the whole file for each key and value; nothing when there is none.
+std::optional<double> bits_per_value(std::uint64_t file_bytes, std::uint64_t n_values);
+
+inline constexpr std::array kCompressions = {format::Compression::kNone, format::Compression::kZstd,
+                                             format::Compression::kPlanes,
+                                             format::Compression::kSymbols};
+
+// How many sections are compressed in that way.
+std::size_t compressed_count(const format::CacheFileInfo& info, format::Compression compression);
+
+struct PartBytes {
+  std::uint64_t key_packed = 0;
+  std::uint64_t key_dense = 0;
+  std::uint64_t value_packed = 0;
+  std::uint64_t value_dense = 0;
+  std::uint64_t arrays = 0;
+  std::uint64_t manifest = 0;
+  std::uint64_t dead = 0;
+  std::uint64_t header_and_padding = 0;  // what is left of the file
+};
+PartBytes bytes_by_part(const format::CacheFileInfo& info);
+
+std::string info_text(const InfoView& view);
+std::string info_text(const ForeignView& view);
+
+// A line for each group of layers that are alike.
+std::string layers_text(const std::vector<format::LayerInfo>& layers);
+
+Json info_json(const InfoView& view);
+Json info_json(const ForeignView& view);
+
+// An object for each group of layers that are alike.
+Json layers_json(const std::vector<format::LayerInfo>& layers);
+
+}  // namespace tqcache::cli

@@ -1,0 +1,373 @@
+// tools/verbs/eval_questions.cpp: Measurements that ask a model questions: needle, jsonl, memory.
+
+#include <fmt/format.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+
+#include "cli/cache_io.h"
+#include "cli/common_flags.h"
+#include "cli/terminal.h"
+#include "cli/verb.h"
+#include "tqcache/eval/answers_jsonl.h"
+#include "tqcache/eval/memory_run.h"
+#include "tqcache/eval/needle_run.h"
+#include "verbs/eval_common.h"
+
+namespace tqcache::cli {
+namespace {
+
+constexpr const char* kEvalNeedleExamples =
+    R"(A secret code of five digits is hidden in a run of the text of FILE, at a depth
+of so many percent, and asked for at the end; the prompt has exactly the wanted
+number of tokens. The document is read once for each length, depth and trial. Its
+cache is then converted as each configuration says, and the question is put to
+what came out: that is what a user gets. Which text, which code and which city
+depend on --seed, the length, the depth and the number of the trial alone.
+
+With --needle and --question something of your own is hidden.
+
+Examples:
+  tqcache eval needle -m model.gguf --file book.txt
+  tqcache eval needle -m model.gguf --file book.txt --lengths 1024,4096,8192 --trials 8
+  tqcache eval needle -m model.gguf --file book.txt --depths 0..100:10 --configs f32,turbo4,turbo3
+  tqcache eval needle -m model.gguf --file book.txt --needle "The bell rings at noon." \
+      --question "When does the bell ring?" --answer "At noon."
+)";
+
+struct NeedleFlags {
+  AnswerFlags answers;
+  std::string file;
+  std::string lengths = "1024,4096";
+  std::string depths = "0..100";
+  std::int64_t trials = 4;
+  std::uint64_t seed = 0;
+  std::string needle, question, answer;
+};
+
+Result<eval::NeedleOptions> needle_options(const NeedleFlags& flags) {
+  eval::NeedleOptions options;
+  TQC_TRY_ASSIGN(options.lengths, parse_counts("--lengths", flags.lengths, 1, cache::kMaxTokens));
+  TQC_TRY_ASSIGN(options.depths, parse_numbers("--depths", flags.depths, {0, 100}));
+  options.trials = flags.trials;
+  options.seed = flags.seed;
+  options.max_tokens = flags.answers.max_tokens;
+  options.n_threads = flags.answers.n_threads;
+  if (flags.needle.empty() != flags.question.empty()) {
+    return usage_error("--needle and --question go together");
+  }
+  if (flags.needle.empty() && !flags.answer.empty()) {
+    return usage_error("--answer: only with --needle and --question");
+  }
+  if (!flags.needle.empty()) {
+    TQC_TRY_ASSIGN(options.needle, eval::custom_needle(flags.needle, flags.question, flags.answer));
+  }
+  return options;
+}
+
+Json needle_json(const NeedleFlags& flags, const Examinee& examinee,
+                 const eval::NeedleOptions& options, const eval::NeedleResult& result) {
+  Json json = facts_json(flags.answers, examinee);
+  json["file"] = flags.file;
+  json["lengths"] = options.lengths;
+  json["depths"] = options.depths;
+  json["trials"] = options.trials;
+  json["seed"] = options.seed;
+  json["configurations"] = Json::array();
+  for (std::size_t c = 0; c < result.grids.size(); ++c) {
+    Json each;
+    each["name"] = options.configurations[c].name;
+    each.update(score_json(eval::total(result.grids[c])));
+    each["cells"] = Json::array();
+    for (std::size_t l = 0; l < options.lengths.size(); ++l) {
+      for (std::size_t d = 0; d < options.depths.size(); ++d) {
+        Json cell = {{"length", options.lengths[l]}, {"depth", options.depths[d]}};
+        cell.update(score_json(result.grids[c][l][d]));
+        each["cells"].push_back(std::move(cell));
+      }
+    }
+    json["configurations"].push_back(std::move(each));
+  }
+  return json;
+}
+
+Result<ExitCode> run(const Console& console, const NeedleFlags& flags) {
+  TQC_TRY_ASSIGN(eval::NeedleOptions options, needle_options(flags));
+  TQC_TRY_ASSIGN(const std::string text, read_text_file(flags.file));
+  TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(flags.answers));
+  options.configurations = examinee.configurations;
+  TQC_TRY_ASSIGN(const eval::Haystack haystack,
+                 in_file(display_name(flags.file, "standard input"),
+                         eval::Haystack::make(text, examinee.model->tokenizer)));
+  TQC_TRY(eval::check_needles(*examinee.model, haystack, examinee.dialogue, options));
+  eval::NeedleResult result;
+  {
+    ProgressBar bar(console, "needle", Unit::kTokens);
+    TQC_TRY_ASSIGN(result, eval::measure_needles(*examinee.model, haystack, examinee.dialogue,
+                                                 options, bar.callback()));
+  }
+  eval::Report report = eval::needle_report(options, result);
+  report.facts.insert(report.facts.begin(), {"text", display_name(flags.file, "standard input")});
+  add_facts(flags.answers, examinee, report);
+  TQC_TRY(give_report(console, flags.answers.output, report,
+                      needle_json(flags, examinee, options, result)));
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Action define_eval_needle(FlagSet& app) {
+  const auto flags = std::make_shared<NeedleFlags>();
+  add_answer_flags(app, flags->answers);
+  app.add("--file", flags->file, "The text to hide it in, UTF-8; - is standard input")
+      ->type_name("FILE")
+      ->file()
+      ->required();
+  app.add("--lengths", flags->lengths, "Tokens of the whole prompt")
+      ->type_name("LIST")
+      ->show_default();
+  app.add("--depths", flags->depths,
+                 "Percent of the text before the needle: 0,50 or 0..100:25")
+      ->type_name("LIST")
+      ->show_default();
+  app.add("--trials", flags->trials, "Of each length and depth")
+      ->type_name("N")
+      ->range(1, 100000)
+      ->show_default();
+  app.add("--seed", flags->seed, "Of texts and codes")
+      ->type_name("N")
+      ->show_default();
+  app.add("--needle", flags->needle, "What to hide")->type_name("TEXT");
+  app.add("--question", flags->question, "What to ask")->type_name("TEXT");
+  app.add("--answer", flags->answer, "What to expect; the needle itself if not given")
+      ->type_name("TEXT");
+  app.footer(kEvalNeedleExamples);
+  return [flags](const Console& console) { return run(console, *flags); };
+}
+
+namespace {
+
+constexpr const char* kEvalJsonlExamples =
+    R"(Each line of FILE is a JSON object with at least one of prompt, context, input
+and question, which are joined in this order by blank lines, and with answers, a
+list of texts, or answer, one text:
+  {"context": "...", "question": "Who?", "answers": ["Alice", "the girl"]}
+
+All but the last text are read, their cache is converted as each configuration
+says, and the last one is put to what came out. Of a row with one text that text
+is read. Bad rows are refused, with the number of their line, before anything is
+measured; so are rows longer than the model's context.
+
+Exact: the answer is one of those expected. Substring: it holds one of them, and
+not as a part of a longer number. Both in lower case, without punctuation and
+symbols, with single spaces.
+
+Examples:
+  tqcache eval jsonl -m model.gguf --file questions.jsonl
+  tqcache eval jsonl -m model.gguf --file questions.jsonl --limit 100 --configs f32,turbo4,turbo3
+  tqcache eval jsonl -m base.gguf --file completions.jsonl --raw --max-tokens 16
+)";
+
+struct JsonlFlags {
+  AnswerFlags answers;
+  std::string file;
+  std::int64_t limit = 0;
+};
+
+Json jsonl_json(const JsonlFlags& flags, const Examinee& examinee,
+                const eval::JsonlResult& result) {
+  Json json = facts_json(flags.answers, examinee);
+  json["file"] = flags.file;
+  json["rows"] = result.work.n_rows;
+  json["packed_rows"] = result.work.n_packed_rows;
+  json["configurations"] = Json::array();
+  for (std::size_t i = 0; i < result.scores.size(); ++i) {
+    const eval::AnswerScore& score = result.scores[i];
+    Json each;
+    each["name"] = examinee.configurations[i].name;
+    each["rows"] = score.trials;
+    each["exact"] = score.exact;
+    each["substring"] = score.found;
+    each["exact_match"] = score.mean(score.exact);
+    each["substring_match"] = score.mean(score.found);
+    json["configurations"].push_back(std::move(each));
+  }
+  return json;
+}
+
+Result<ExitCode> run(const Console& console, const JsonlFlags& flags) {
+  const std::string name = display_name(flags.file, "standard input");
+  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_source(flags.file));
+  TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(flags.answers));
+  eval::JsonlOptions options;
+  options.configurations = examinee.configurations;
+  options.limit = flags.limit;
+  options.max_tokens = flags.answers.max_tokens;
+  options.n_threads = flags.answers.n_threads;
+  eval::JsonlResult result;
+  {
+    ProgressBar bar(console, "jsonl", Unit::kTokens);
+    TQC_TRY_ASSIGN(result,
+                   in_file(name, eval::measure_rows(*examinee.model, *source, examinee.dialogue,
+                                                    options, bar.callback())));
+  }
+  eval::Report report = eval::jsonl_report(options, result);
+  report.facts.insert(report.facts.begin(), {"questions", name});
+  add_facts(flags.answers, examinee, report);
+  TQC_TRY(give_report(console, flags.answers.output, report, jsonl_json(flags, examinee, result)));
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Action define_eval_jsonl(FlagSet& app) {
+  const auto flags = std::make_shared<JsonlFlags>();
+  flags->answers.max_tokens = 64;
+  add_answer_flags(app, flags->answers);
+  app.add("--file", flags->file, "Questions and answers, one JSON object a line")
+      ->type_name("FILE")
+      ->file()
+      ->required();
+  app.add("--limit", flags->limit, "Rows at most; 0: all")
+      ->type_name("N")
+      ->at_least(0)
+      ->show_default();
+  app.footer(kEvalJsonlExamples);
+  return [flags](const Console& console) { return run(console, *flags); };
+}
+
+namespace {
+
+constexpr const char* kEvalMemoryExamples =
+    R"(Somebody tells the model their name, city, job, favorite food and color, pet,
+hobby and age, and then talks of other things until the conversation has --tokens
+tokens. Its cache is converted as each configuration says, written to a file in a
+temporary folder (TMPDIR), and read back. Each fact is asked for at once and again
+after some further turns, always as if nothing had been asked before. All of it is
+drawn from --seed, and the same for all configurations.
+
+Examples:
+  tqcache eval memory -m model.gguf
+  tqcache eval memory -m model.gguf --trials 20 --tokens 4096 --configs f32,turbo4,turbo3
+  tqcache eval memory -m model.gguf --turns 0,10,20 --json
+)";
+
+struct MemoryFlags {
+  AnswerFlags answers;
+  std::int64_t trials = 5;
+  std::int64_t n_tokens = 1024;
+  std::string turns = "0,1,2,5";
+  std::uint64_t seed = 0;
+};
+
+// A folder of its own, taken away with all that is in it.
+class ScratchFolder {
+ public:
+  static Result<std::unique_ptr<ScratchFolder>> make() {
+    std::error_code error;
+    std::string name = (std::filesystem::temp_directory_path(error) / "tqcache-XXXXXX").string();
+    if (error || ::mkdtemp(name.data()) == nullptr) {
+      return Error{ErrorCode::kIo, error ? error.message() : std::strerror(errno), name};
+    }
+    return std::unique_ptr<ScratchFolder>(new ScratchFolder(name));
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  explicit ScratchFolder(std::filesystem::path path) : path_(std::move(path)) {}
+  std::filesystem::path path_;
+};
+
+Result<eval::MemoryOptions> memory_options(const MemoryFlags& flags) {
+  eval::MemoryOptions options;
+  TQC_TRY_ASSIGN(options.turns, parse_counts("--turns", flags.turns, 0, 10000));
+  std::ranges::sort(options.turns);
+  options.turns.erase(std::unique(options.turns.begin(), options.turns.end()), options.turns.end());
+  options.trials = flags.trials;
+  options.n_tokens = flags.n_tokens;
+  options.seed = flags.seed;
+  options.max_tokens = flags.answers.max_tokens;
+  options.n_threads = flags.answers.n_threads;
+  return options;
+}
+
+Json memory_json(const MemoryFlags& flags, const Examinee& examinee,
+                 const eval::MemoryOptions& options, const eval::MemoryResult& result) {
+  Json json = facts_json(flags.answers, examinee);
+  json["conversations"] = options.trials;
+  json["tokens"] = options.n_tokens;
+  json["seed"] = options.seed;
+  json["configurations"] = Json::array();
+  for (std::size_t c = 0; c < result.scores.size(); ++c) {
+    eval::AnswerScore all;
+    Json cells = Json::array();
+    for (std::size_t f = 0; f < eval::kFactKinds.size(); ++f) {
+      for (std::size_t t = 0; t < options.turns.size(); ++t) {
+        Json cell = {{"fact", eval::kFactKinds[f]}, {"turns", options.turns[t]}};
+        cell.update(score_json(result.scores[c][f][t]));
+        cells.push_back(std::move(cell));
+        all.add(result.scores[c][f][t]);
+      }
+    }
+    Json each;
+    each["name"] = options.configurations[c].name;
+    each.update(score_json(all));
+    each["cells"] = std::move(cells);
+    json["configurations"].push_back(std::move(each));
+  }
+  return json;
+}
+
+Result<ExitCode> run(const Console& console, const MemoryFlags& flags) {
+  TQC_TRY_ASSIGN(eval::MemoryOptions options, memory_options(flags));
+  TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(flags.answers));
+  options.configurations = examinee.configurations;
+  TQC_TRY(eval::check_memory(*examinee.model, examinee.dialogue, options));
+  TQC_TRY_ASSIGN(const std::unique_ptr<ScratchFolder> folder, ScratchFolder::make());
+  options.folder = folder->path();
+  eval::MemoryResult result;
+  {
+    ProgressBar bar(console, "memory", Unit::kTokens);
+    TQC_TRY_ASSIGN(
+        result, eval::measure_memory(*examinee.model, examinee.dialogue, options, bar.callback()));
+  }
+  eval::Report report = eval::memory_report(options, result);
+  add_facts(flags.answers, examinee, report);
+  TQC_TRY(give_report(console, flags.answers.output, report,
+                      memory_json(flags, examinee, options, result)));
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Action define_eval_memory(FlagSet& app) {
+  const auto flags = std::make_shared<MemoryFlags>();
+  add_answer_flags(app, flags->answers);
+  app.add("--trials", flags->trials, "Conversations")
+      ->type_name("N")
+      ->range(1, 100000)
+      ->show_default();
+  app.add("--tokens", flags->n_tokens, "Tokens that a conversation has when it is saved")
+      ->type_name("N")
+      ->range(1, cache::kMaxTokens)
+      ->show_default();
+  app.add("--turns", flags->turns, "Further turns after which to ask")
+      ->type_name("LIST")
+      ->show_default();
+  app.add("--seed", flags->seed, "Of conversations")->type_name("N")->show_default();
+  app.footer(kEvalMemoryExamples);
+  return [flags](const Console& console) { return run(console, *flags); };
+}
+
+}  // namespace tqcache::cli

@@ -1,0 +1,293 @@
+// tools/verbs/store_prompts.cpp: Prompts into a store and out of it: put, get, find.
+
+#include <fmt/format.h>
+
+#include <ctime>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "cli/cache_io.h"
+#include "cli/store_flags.h"
+#include "cli/terminal.h"
+#include "cli/text.h"
+#include "cli/verb.h"
+#include "report/info.h"
+
+namespace tqcache::cli {
+namespace {
+
+constexpr const char* kStorePutExamples =
+    R"(What the store has of the prompt already, put by whomever, is not sent again: many
+prompts with one beginning keep it once. The prompt is kept under its name until
+it is removed (tqcache store rm) or gets too old (tqcache store gc --max-age).
+Files of other programs become .tqkv files by tqcache convert, those of version 1
+lack what a store finds by: convert them with --model.
+
+Whoever has the salt finds the prompt; who has another one, or none, does not. The
+salt is never a flag, since everybody on a machine sees the command lines of all.
+
+Examples:
+  tqcache store put book.tqkv --store dir:/var/lib/prompts
+  tqcache store put book.tqkv --name alice --replace --store redis://localhost
+  TQCACHE_STORE=s3://prompts tqcache store put book.tqkv --salt-file team.salt
+)";
+
+struct PutFlags {
+  std::string file;
+  StoreFlags store;
+  std::string name;
+  bool no_name = false;
+  bool replace = false;
+  unsigned n_threads = 0;
+};
+
+Result<std::string> name_of(const PutFlags& flags) {
+  if (flags.no_name && !flags.name.empty()) {
+    return usage_error("only one of --name and --no-name can be given");
+  }
+  if (flags.no_name) return std::string();
+  if (!flags.name.empty()) return flags.name;
+  if (flags.file == "-") return usage_error("--name or --no-name: standard input has no name");
+  return std::filesystem::path(flags.file).stem().string();
+}
+
+Json report_json(const PutFlags& flags, const OpenStore& store, const std::string& name,
+                 const store::PutReport& report) {
+  Json json;
+  json["schema"] = 1;
+  json["file"] = flags.file;
+  json["store"] = store.name();
+  json["name"] = name.empty() ? Json(nullptr) : Json(name);
+  json["n_tokens"] = report.n_tokens;
+  json["blocks"] = report.blocks;
+  json["new_blocks"] = report.new_blocks;
+  json["other_blocks"] = report.other_blocks;
+  json["bytes"] = report.bytes;
+  json["new_bytes"] = report.new_bytes;
+  json["content_name"] = name.empty() ? Json(nullptr) : Json(to_hex(report.content_name));
+  return json;
+}
+
+void tell(const Console& console, const std::string& file, const std::string& name,
+          const store::PutReport& report) {
+  const std::string kept = name.empty() ? "" : fmt::format(", kept as {}", name);
+  note(console,
+       fmt::format("{}: {} tokens{}; {} of {} blocks new, {} of {} bytes", file,
+                   grouped(static_cast<std::uint64_t>(report.n_tokens)), kept, report.new_blocks,
+                   report.blocks, grouped(report.new_bytes), grouped(report.bytes)));
+  if (report.other_blocks == 0) return;
+  warn(file, fmt::format("{} blocks of the same tokens were there with other values, and stay",
+                         report.other_blocks));
+}
+
+Result<ExitCode> run(const Console& console, const PutFlags& flags) {
+  TQC_TRY_ASSIGN(const std::string name, name_of(flags));
+  TQC_TRY_ASSIGN(const CacheInput input, open_cache(flags.file, flags.n_threads));
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kPut));
+  store::Library library = store.library(flags.n_threads);
+  ProgressBar bar(console, "storing", Unit::kBlocks);
+  const store::PutOptions options{flags.replace, std::time(nullptr)};
+  TQC_TRY_ASSIGN(
+      const store::PutReport report,
+      in_file(input.name, library.put_file(*input.source, name, bar.callback(), options)));
+  bar.clear();
+  tell(console, input.name, name, report);
+  if (console.json) TQC_TRY(print_json(report_json(flags, store, name, report)));
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Action define_store_put(FlagSet& app) {
+  const auto flags = std::make_shared<PutFlags>();
+  app.add("file", flags->file, "Cache file; - is standard input")
+      ->type_name("")
+      ->file()
+      ->required();
+  add_store_flag(app, flags->store);
+  add_salt_flag(app, flags->store);
+  app.add("--name", flags->name, "Keep it under this name; the file's own if not given")
+      ->type_name("NAME")
+      ->file();
+  app.add("--no-name", flags->no_name,
+               "Keep it under none: it is found by its tokens until gc needs the room");
+  app.add("--replace", flags->replace, "Take the name from another prompt that has it");
+  add_threads_flag(app, flags->n_threads);
+  app.footer(kStorePutExamples);
+  return [flags](const Console& console) { return run(console, *flags); };
+}
+
+namespace {
+
+constexpr const char* kGetExamples =
+    R"(By its name a prompt comes back as it was put, or not at all. By what it says,
+the longest beginning that anybody has put comes: whole token blocks of 256, and
+more where a stored prompt ends with what the prompt says next. Every byte is
+checked on its way; what is damaged is told, and the beginning gets shorter.
+
+The exit code is 10 when nothing is found.
+
+Examples:
+  tqcache store get alice -o book.tqkv --store dir:/var/lib/prompts
+  tqcache store get -m model.gguf --file question.txt -o beginning.tqkv --store redis://localhost
+)";
+
+constexpr const char* kFindExamples =
+    R"(Nothing is fetched but what tells where blocks are. The exit code is 10 when
+nothing is found.
+
+Examples:
+  tqcache store find alice --store dir:/var/lib/prompts
+  tqcache store find -m model.gguf --file question.txt --store redis://localhost --json
+)";
+
+struct GetFlags {
+  StoreFlags store;
+  StoreSelection selection;
+  std::string output;
+  unsigned n_threads = 0;
+  bool force = false;
+};
+
+struct Got {
+  std::unique_ptr<store::StoredPrompt> prompt;
+  std::int64_t n_wanted = 0;
+};
+
+Result<Got> fetch_prefix(const Console& console, const OpenStore& store, store::Library& library,
+                          const StoreSelection& selection) {
+  TQC_TRY_ASSIGN(FoundPrefix found, find_prefix(store, library, selection));
+  ProgressBar bar(console, "fetching", Unit::kBlobs);
+  TQC_TRY_ASSIGN(std::unique_ptr<store::StoredPrompt> prompt,
+                 store.in(library.fetch(found.prefix, bar.callback())));
+  if (prompt) return Got{std::move(prompt), found.n_wanted};
+  const Error error{ErrorCode::kNotFound, "what was there of the prompt is gone or damaged"};
+  return in_file(store.name(), error);
+}
+
+Result<Got> fetch(const Console& console, const OpenStore& store, const GetFlags& flags) {
+  store::Library library = store.library(flags.n_threads);
+  if (!flags.selection.by_name()) return fetch_prefix(console, store, library, flags.selection);
+  TQC_TRY_ASSIGN(const store::Record record, find_record(store, library, flags.selection.name));
+  ProgressBar bar(console, "fetching", Unit::kBlobs);
+  TQC_TRY_ASSIGN(std::unique_ptr<store::StoredPrompt> prompt,
+                 store.in(library.fetch(record, bar.callback())));
+  return Got{std::move(prompt), record.state.n_tokens};
+}
+
+Result<std::uint64_t> write(const store::StoredPrompt& prompt, const GetFlags& flags) {
+  const std::string path = flags.output == "-" ? "/dev/stdout" : flags.output;
+  const std::string name = display_name(flags.output, "standard output");
+  const Overwrite overwrite = flags.force ? Overwrite::kAllow : Overwrite::kRefuse;
+  TQC_TRY_ASSIGN(AtomicFile file, in_file(name, AtomicFile::create(path, overwrite)));
+  TQC_TRY(in_file(name, store::write_stored(prompt, file)));
+  const std::uint64_t bytes = file.size();
+  TQC_TRY(in_file(name, file.commit()));
+  return bytes;
+}
+
+Json got_json(const GetFlags& flags, const OpenStore& store, const Got& got, std::uint64_t bytes) {
+  const format::Manifest& manifest = got.prompt->manifest();
+  Json json;
+  json["schema"] = 1;
+  json["store"] = store.name();
+  json["file"] = flags.output;
+  json["prompt_tokens"] = got.n_wanted;
+  json["n_tokens"] = manifest.n_tokens();
+  json["bytes_read"] = got.prompt->blob_bytes();
+  json["bytes"] = bytes;
+  json["content_name"] = to_hex(manifest.content_name);
+  return json;
+}
+
+Result<ExitCode> run_get(const Console& console, const GetFlags& flags) {
+  TQC_TRY(check_selection(flags.selection));
+  if (console.json && flags.output == "-") {
+    return usage_error("--json: standard output is taken by the cache");
+  }
+  TQC_TRY(check_output(flags.output, flags.force));
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
+  TQC_TRY_ASSIGN(const Got got, fetch(console, store, flags));
+  TQC_TRY_ASSIGN(const std::uint64_t bytes, write(*got.prompt, flags));
+  const std::int64_t n_tokens = got.prompt->manifest().n_tokens();
+  const std::string of_all =
+      n_tokens == got.n_wanted
+          ? ""
+          : fmt::format(" of {}", grouped(static_cast<std::uint64_t>(got.n_wanted)));
+  note(console,
+       fmt::format("{}: {}{} tokens, {} bytes", display_name(flags.output, "standard output"),
+                   grouped(static_cast<std::uint64_t>(n_tokens)), of_all, grouped(bytes)));
+  if (console.json) TQC_TRY(print_json(got_json(flags, store, got, bytes)));
+  return ExitCode::kDone;
+}
+
+struct FindFlags {
+  StoreFlags store;
+  StoreSelection selection;
+};
+
+Result<ExitCode> tell_record(const Console& console, const OpenStore& store,
+                              const store::Record& record) {
+  if (console.json) {
+    Json json = {{"schema", 1}, {"store", store.name()}};
+    json.update(record_json(record));
+    TQC_TRY(print_json(json));
+  } else {
+    TQC_TRY(print(fmt::format("{} tokens are kept under that name\n",
+                              grouped(static_cast<std::uint64_t>(record.state.n_tokens)))));
+  }
+  return ExitCode::kDone;
+}
+
+Result<ExitCode> run_find(const Console& console, const FindFlags& flags) {
+  TQC_TRY(check_selection(flags.selection));
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
+  store::Library library = store.library();
+  if (flags.selection.by_name()) {
+    TQC_TRY_ASSIGN(const store::Record record, find_record(store, library, flags.selection.name));
+    return tell_record(console, store, record);
+  }
+  TQC_TRY_ASSIGN(const FoundPrefix found, find_prefix(store, library, flags.selection));
+  if (console.json) {
+    Json json = {{"schema", 1}, {"store", store.name()}};
+    json.update(prefix_json(found));
+    TQC_TRY(print_json(json));
+    return ExitCode::kDone;
+  }
+  TQC_TRY(print(fmt::format("{} of {} tokens are there, in {} blocks{}\n{}",
+                            grouped(static_cast<std::uint64_t>(found.prefix.n_tokens)),
+                            grouped(static_cast<std::uint64_t>(found.n_wanted)),
+                            found.prefix.chain.size(),
+                            found.prefix.state ? " and the end of a prompt" : "",
+                            layers_text(found.prefix.parameters.layers))));
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Action define_store_get(FlagSet& app) {
+  const auto flags = std::make_shared<GetFlags>();
+  add_selection_flags(app, flags->selection);
+  add_store_flag(app, flags->store);
+  add_salt_flag(app, flags->store);
+  app.add("-o,--output", flags->output, "The cache file; - is standard output")
+      ->type_name("FILE")
+      ->file()
+      ->required();
+  add_force_flag(app, flags->force);
+  add_threads_flag(app, flags->n_threads);
+  app.footer(kGetExamples);
+  return [flags](const Console& console) { return run_get(console, *flags); };
+}
+
+Action define_store_find(FlagSet& app) {
+  const auto flags = std::make_shared<FindFlags>();
+  add_selection_flags(app, flags->selection);
+  add_store_flag(app, flags->store);
+  add_salt_flag(app, flags->store);
+  app.footer(kFindExamples);
+  return [flags](const Console& console) { return run_find(console, *flags); };
+}
+
+}  // namespace tqcache::cli

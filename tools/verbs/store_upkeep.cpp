@@ -1,0 +1,471 @@
+// tools/verbs/store_upkeep.cpp: Keeps a store small and whole: gc, check, copy, stats.
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <vector>
+
+#include "cli/store_flags.h"
+#include "cli/terminal.h"
+#include "cli/text.h"
+#include "cli/verb.h"
+#include "tqcache/eval/text_table.h"
+#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/upkeep/check.h"
+#include "tqcache/store/upkeep/collect.h"
+#include "tqcache/store/upkeep/copy.h"
+#include "tqcache/store/upkeep/stats.h"
+
+namespace tqcache::cli {
+namespace {
+
+constexpr const char* kStoreGcExamples =
+    R"(Without flags only what nobody can find goes: leftovers of interrupted work. With
+--max-age goes what was not used for so long, prompts that are kept under names
+included; with --max-bytes what was not used for longest, until the rest fits. What
+a kept prompt needs stays as long as the prompt is kept, and prompts go for
+--max-bytes only with --drop-prompts, when all that none needs is gone. The tokens
+of a prompt that went are computed again by whoever needs them.
+
+What was used within the last hour (--grace) stays in any case, so that a put in
+progress finds what it relies on. Times are the engine's: in Redis reading counts
+as use, in S3 the time since a blob was put or last fetched as a prompt's end.
+
+The exit code is 3 when more than --max-bytes had to stay. It works on the whole
+store, whatever the salt.
+
+Examples:
+  tqcache store gc --store dir:/var/lib/prompts --max-bytes 200GiB
+  tqcache store gc --store s3://prompts --max-age 30d --dry-run
+  tqcache store gc --store dir:/var/lib/prompts --max-bytes 50GiB --drop-prompts
+)";
+
+struct GcFlags {
+  StoreFlags store;
+  std::optional<std::uint64_t> max_bytes;
+  std::optional<std::chrono::seconds> max_age, grace;
+  bool drop_prompts = false;
+  bool dry_run = false;
+};
+
+std::uint64_t blobs_removed(const store::CollectReport& report) {
+  std::uint64_t sum = 0;
+  for (const store::KindTotal& total : report.removed) sum += total.blobs;
+  return sum;
+}
+
+Json removed_json(const store::CollectReport& report) {
+  Json json;
+  for (const store::BlobKind kind : store::kAllKinds) {
+    const store::KindTotal& total = report.removed[static_cast<std::size_t>(kind)];
+    json[store::name_of(kind)] = {{"blobs", total.blobs}, {"bytes", total.bytes}};
+  }
+  return json;
+}
+
+Json report_json(const OpenStore& store, const GcFlags& flags, const store::CollectReport& report,
+                 const std::vector<std::string>& prompts) {
+  Json json;
+  json["schema"] = 1;
+  json["store"] = store.name();
+  json["dry_run"] = flags.dry_run;
+  json["bytes_before"] = report.bytes_before;
+  json["bytes_after"] = report.bytes_after;
+  json["bytes_needed"] = report.bytes_needed;
+  json["bytes_in_grace"] = report.bytes_in_grace;
+  json["max_bytes"] = flags.max_bytes ? Json(*flags.max_bytes) : Json(nullptr);
+  json["above_limit"] = report.above_limit;
+  json["prompts_before"] = report.prompts;
+  json["prompts_removed"] = prompts;
+  json["removed"] = removed_json(report);
+  return json;
+}
+
+std::string report_text(const GcFlags& flags, const store::CollectReport& report) {
+  return fmt::format("{} -> {} bytes, {} blobs {}, {} of {} prompts\n",
+                     grouped(report.bytes_before), grouped(report.bytes_after),
+                     grouped(blobs_removed(report)), flags.dry_run ? "would go" : "removed",
+                     report.prompts_removed, report.prompts);
+}
+
+void tell_limit(const OpenStore& store, const store::CollectReport& report) {
+  warn(store.name(),
+       fmt::format("more than --max-bytes is left: {} bytes are needed by kept prompts, {} were "
+                   "used within --grace",
+                   grouped(report.bytes_needed), grouped(report.bytes_in_grace)));
+}
+
+Result<ExitCode> run(const Console& console, const GcFlags& flags) {
+  if (flags.drop_prompts && !flags.max_bytes) {
+    return usage_error("--drop-prompts is of use only with --max-bytes");
+  }
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
+  std::vector<std::string> prompts;
+  store::CollectOptions options;
+  options.max_bytes = flags.max_bytes;
+  options.max_age = flags.max_age;
+  if (flags.grace) options.grace = *flags.grace;
+  options.drop_prompts = flags.drop_prompts;
+  options.dry_run = flags.dry_run;
+  options.on_prompt = [&](const std::string& name) { prompts.push_back(name); };
+  options.on_loss = [&](const std::string& name) {
+    warn(store.name(),
+         fmt::format("{}: put meanwhile, and lost blocks; put it again", printable(name)));
+  };
+  ProgressBar bar(console, "collecting", Unit::kBlobs);
+  TQC_TRY_ASSIGN(const store::CollectReport report,
+                 store.in(store::collect(*store.backend, options, bar.callback())));
+  bar.clear();
+  const char* const verb = flags.dry_run ? "would be kept no longer" : "no longer kept";
+  for (const std::string& name : prompts) {
+    note(console, fmt::format("{}: {}", printable(name), verb));
+  }
+  TQC_TRY(console.json ? print_json(report_json(store, flags, report, prompts))
+                       : print(report_text(flags, report)));
+  if (!report.above_limit) return ExitCode::kDone;
+  tell_limit(store, report);
+  return ExitCode::kDoneInPart;
+}
+
+}  // namespace
+
+Action define_store_gc(FlagSet& app) {
+  const auto flags = std::make_shared<GcFlags>();
+  add_store_flag(app, flags->store);
+  add_bytes_flag(app, "--max-bytes", flags->max_bytes,
+                 "Remove what was not used for longest until no more than this is left, as the "
+                 "engine counts: 2000000000, 500MB, 20GiB");
+  add_duration_flag(app, "--max-age", flags->max_age,
+                    "Remove what was not used for so long: 12h, 30d, 4w");
+  add_duration_flag(app, "--grace", flags->grace,
+                    "Leave what was used within this time; 1h unless told otherwise");
+  app.add("--drop-prompts", flags->drop_prompts,
+               "With --max-bytes: also prompts that are kept under names");
+  app.add("--dry-run", flags->dry_run, "Tell what would go, and remove nothing");
+  app.footer(kStoreGcExamples);
+  return [flags](const Console& console) { return run(console, *flags); };
+}
+
+namespace {
+
+constexpr const char* kStoreCheckExamples =
+    R"(Every kept prompt, whatever the salt: is all there that it needs? With --read-data
+every blob is read, and held against its key and its checksums. Each damage is a
+line. With --repair what is damaged is taken away, and a block that lacks a part
+altogether, so that the next put brings them again; a prompt that lost something
+stays known, and can be put again or removed. Where an engine evicts, a kept prompt
+may lose blocks: that is told, too.
+
+What nobody can find is no damage: tqcache store gc takes it. In Redis reading
+counts as use, and --read-data makes everything look used.
+
+Exit codes: 0 whole, 20 damaged, even if it was repaired.
+
+Examples:
+  tqcache store check --store dir:/var/lib/prompts
+  tqcache store check --store dir:/var/lib/prompts --read-data --repair
+)";
+
+struct CheckFlags {
+  StoreFlags store;
+  bool read_data = false;
+  bool repair = false;
+};
+
+std::string finding_text(const store::Finding& finding) {
+  const std::string prompt =
+      finding.prompt.empty() ? "" : fmt::format("prompt {}: ", printable(finding.prompt));
+  return fmt::format("{}{}: {}{}", prompt, printable(finding.key), printable(finding.error.message),
+                     finding.repaired ? "; taken away" : "");
+}
+
+Json finding_json(const store::Finding& finding) {
+  Json json;
+  json["prompt"] = finding.prompt.empty() ? Json(nullptr) : Json(finding.prompt);
+  json["key"] = finding.key;
+  json["code"] = error_word(finding.error.code);
+  json["message"] = finding.error.message;
+  json["repaired"] = finding.repaired;
+  return json;
+}
+
+Json total_json(const store::KindTotal& total) {
+  return {{"blobs", total.blobs}, {"bytes", total.bytes}};
+}
+
+Json report_json(const OpenStore& store, const CheckFlags& flags, const store::CheckReport& report,
+                 const Json& findings) {
+  Json json;
+  json["schema"] = 1;
+  json["store"] = store.name();
+  json["read_data"] = flags.read_data;
+  json["whole"] = report.is_whole();
+  json["stored"] = total_json(report.blobs);
+  json["read"] = total_json(report.read);
+  json["prompts"] = report.prompts;
+  json["prompts_damaged"] = report.prompts_damaged;
+  json["missing"] = report.missing;
+  json["damaged"] = report.damaged;
+  json["repaired"] = report.repaired;
+  json["of_later_versions"] = report.later;
+  json["unfindable"] = total_json(report.unfindable);
+  json["others"] = total_json(report.others);
+  json["findings"] = findings;
+  return json;
+}
+
+std::string report_text(const store::CheckReport& report) {
+  std::string text =
+      fmt::format("whole: {} prompts, {} blobs of {} bytes, {} of them read ({} bytes)\n",
+                  grouped(report.prompts), grouped(report.blobs.blobs), grouped(report.blobs.bytes),
+                  grouped(report.read.blobs), grouped(report.read.bytes));
+  if (report.unfindable.blobs > 0) {
+    text += fmt::format("{} blobs of {} bytes are found by nobody: gc takes them\n",
+                        grouped(report.unfindable.blobs), grouped(report.unfindable.bytes));
+  }
+  if (report.later > 0) {
+    text += fmt::format("{} blobs are of a later version and were not checked\n",
+                        grouped(report.later));
+  }
+  return text;
+}
+
+Error damage(const store::CheckReport& report) {
+  return {ErrorCode::kCorrupt,
+          fmt::format("{} blobs damaged, {} missing, {} taken away; {} of {} prompts are affected",
+                      report.damaged, report.missing, report.repaired, report.prompts_damaged,
+                      report.prompts)};
+}
+
+Result<ExitCode> run(const Console& console, const CheckFlags& flags) {
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
+  Json findings = Json::array();
+  ProgressBar bar(console, "checking", Unit::kBlobs);
+  store::CheckOptions options{flags.read_data, flags.repair};
+  options.on_finding = [&](const store::Finding& finding) {
+    bar.clear();
+    complain(store.name(), finding_text(finding));
+    if (console.json) findings.push_back(finding_json(finding));
+  };
+  TQC_TRY_ASSIGN(const store::CheckReport report,
+                 store.in(store::check(*store.backend, options, bar.callback())));
+  bar.clear();
+  if (console.json) TQC_TRY(print_json(report_json(store, flags, report, findings)));
+  if (!report.is_whole()) return in_file(store.name(), damage(report));
+  if (!console.json) TQC_TRY(print(report_text(report)));
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Action define_store_check(FlagSet& app) {
+  const auto flags = std::make_shared<CheckFlags>();
+  add_store_flag(app, flags->store);
+  app.add("--read-data", flags->read_data, "Read every blob");
+  app.add("--repair", flags->repair, "Take away what is damaged");
+  app.footer(kStoreCheckExamples);
+  return [flags](const Console& console) { return run(console, *flags); };
+}
+
+namespace {
+
+constexpr const char* kStoreCopyExamples =
+    R"(With names, these prompts and all that they need; without, everything that is in
+the store, of all salts, but for the notes of runs. What is there already is not
+sent again, so a copy that was interrupted is simply made again. Every blob is
+checked on its way: a damaged one is told and left out, and the exit code is 3.
+
+Examples:
+  tqcache store copy dir:/var/lib/prompts redis://localhost alice
+  tqcache store copy redis://localhost s3://prompts
+  tqcache store copy dir:old dir:new
+)";
+
+struct CopyFlags {
+  std::string from, to;
+  std::vector<std::string> names;
+  std::string salt_file;
+  bool replace = false;
+};
+
+// Errors: kNotFound when no prompt has one of the names.
+Result<std::vector<std::string>> record_keys(const OpenStore& from,
+                                              const std::vector<std::string>& names) {
+  std::vector<std::string> keys;
+  for (const std::string& name : names) keys.push_back(store::record_key(from.salt, name));
+  TQC_TRY_ASSIGN(const std::vector<bool> there, from.in(from.backend->exists(keys)));
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (there[i]) continue;
+    const std::string message = fmt::format("no prompt is kept as {}", printable(names[i]));
+    return Error{ErrorCode::kNotFound, message, from.name()};
+  }
+  return keys;
+}
+
+Json report_json(const OpenStore& from, const OpenStore& to, const store::CopyReport& report) {
+  Json json;
+  json["schema"] = 1;
+  json["from"] = from.name();
+  json["to"] = to.name();
+  json["prompts"] = report.prompts;
+  json["prompts_existed"] = report.prompts_existed;
+  json["prompts_failed"] = report.prompts_failed;
+  json["blobs"] = report.blobs;
+  json["bytes"] = report.bytes;
+  json["blobs_existed"] = report.blobs_existed;
+  json["blobs_failed"] = report.blobs_failed;
+  return json;
+}
+
+Result<ExitCode> run(const Console& console, const CopyFlags& flags) {
+  if (flags.from == flags.to) return usage_error("both stores are the same");
+  TQC_TRY_ASSIGN(const OpenStore from, open_store(flags.from, flags.salt_file, StoreUse::kLook));
+  TQC_TRY_ASSIGN(const std::vector<std::string> keys, record_keys(from, flags.names));
+  TQC_TRY_ASSIGN(const OpenStore to, open_store(flags.to, flags.salt_file, StoreUse::kPut));
+  ProgressBar bar(console, "copying", Unit::kBytes);
+  store::CopyOptions options;
+  options.replace = flags.replace;
+  options.on_trouble = [&](const std::string& message) {
+    bar.clear();
+    complain(from.name(), printable(message));
+  };
+  const std::string both = fmt::format("{} -> {}", from.name(), to.name());
+  TQC_TRY_ASSIGN(const store::CopyReport report,
+                 in_file(both, keys.empty() ? store::copy_store(*from.backend, *to.backend, options,
+                                                                bar.callback())
+                                            : store::copy_prompts(*from.backend, *to.backend, keys,
+                                                                  options, bar.callback())));
+  bar.clear();
+  note(console,
+       fmt::format("{}: {} prompts copied, {} were there; {} blobs, {} bytes", both, report.prompts,
+                   report.prompts_existed, grouped(report.blobs), grouped(report.bytes)));
+  if (console.json) TQC_TRY(print_json(report_json(from, to, report)));
+  return report.is_whole() ? ExitCode::kDone : ExitCode::kDoneInPart;
+}
+
+}  // namespace
+
+Action define_store_copy(FlagSet& app) {
+  const auto flags = std::make_shared<CopyFlags>();
+  app.add("from", flags->from, "The store to copy from, a URL")
+      ->type_name("")
+      ->file()
+      ->required();
+  app.add("to", flags->to, "The store to copy to, a URL")
+      ->type_name("")
+      ->file()
+      ->required();
+  app.add("name", flags->names,
+                 "Names of prompts; all and everything else if there are none")
+      ->type_name("")
+      ->file();
+  app.add("--salt-file", flags->salt_file,
+                 "Names are those of this file's text as the salt (or the variable "
+                 "TQCACHE_STORE_SALT)")
+      ->type_name("FILE")
+      ->file();
+  app.add("--replace", flags->replace, "Take names from other prompts that have them there");
+  app.footer(kStoreCopyExamples);
+  return [flags](const Console& console) { return run(console, *flags); };
+}
+
+namespace {
+
+constexpr const char* kStoreStatsExamples =
+    R"(Of the whole store, whatever the salt. Sharing saves what the kept prompts would
+take if each had all of its blobs for itself, less what they take. Runs are those
+of generate, chat and prefill that looked for their prompt here; gc takes their
+notes as it takes everything else.
+
+Examples:
+  tqcache store stats --store dir:/var/lib/prompts
+  tqcache store stats --store redis://localhost --json
+)";
+
+double share(std::uint64_t part, std::uint64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+eval::Cell total_cell(std::uint64_t value) { return eval::Number{static_cast<double>(value), 0}; }
+
+eval::Table kinds_table(const store::StoreStats& stats) {
+  eval::Table table{"", {"kind", "blobs", "bytes"}, {}};
+  const auto add = [&](std::string_view name, const store::KindTotal& total) {
+    table.rows.push_back({std::string(name), total_cell(total.blobs), total_cell(total.bytes)});
+  };
+  for (const store::BlobKind kind : store::kAllKinds) {
+    add(store::name_of(kind), stats.kinds[static_cast<std::size_t>(kind)]);
+  }
+  if (stats.others.blobs > 0) add("not ours", stats.others);
+  return table;
+}
+
+std::string line(std::string_view label, const std::string& value) {
+  return fmt::format("{:<16}{}\n", label, value);
+}
+
+std::string stats_text(const store::StoreStats& stats) {
+  std::string text = eval::text_table(kinds_table(stats)) + "\n";
+  text += line("kept prompts", fmt::format("{}, of {} tokens", grouped(stats.prompts),
+                                           grouped(stats.prompt_tokens)));
+  text += line("they take", fmt::format("{} bytes; alone they would take {}",
+                                        grouped(stats.bytes_needed), grouped(stats.bytes_alone)));
+  text += line("sharing saves", fmt::format("{} bytes, {:.1f}%", grouped(stats.bytes_saved()),
+                                            100 * share(stats.bytes_saved(), stats.bytes_alone)));
+  text +=
+      line("not needed", fmt::format("{} bytes, which gc may take", grouped(stats.bytes_unneeded)));
+  if (stats.runs == 0) return text;
+  text += line("runs", fmt::format("{}, {:.1f}% found something", grouped(stats.runs),
+                                   100 * share(stats.runs_that_found, stats.runs)));
+  text +=
+      line("their tokens", fmt::format("{} of {} were had from here, {:.1f}%",
+                                       grouped(stats.found_tokens), grouped(stats.wanted_tokens),
+                                       100 * share(stats.found_tokens, stats.wanted_tokens)));
+  return text + line("their bytes", fmt::format("{} read, {} stored", grouped(stats.read_bytes),
+                                                grouped(stats.stored_bytes)));
+}
+
+Json stats_json(const OpenStore& store, const store::StoreStats& stats) {
+  Json json;
+  json["schema"] = 1;
+  json["store"] = store.name();
+  for (const store::BlobKind kind : store::kAllKinds) {
+    json["kinds"][store::name_of(kind)] = total_json(stats.kinds[static_cast<std::size_t>(kind)]);
+  }
+  json["others"] = total_json(stats.others);
+  json["prompts"] = stats.prompts;
+  json["prompt_tokens"] = stats.prompt_tokens;
+  json["bytes_needed"] = stats.bytes_needed;
+  json["bytes_alone"] = stats.bytes_alone;
+  json["bytes_saved"] = stats.bytes_saved();
+  json["bytes_unneeded"] = stats.bytes_unneeded;
+  json["runs"] = {{"count", stats.runs},
+                  {"that_found", stats.runs_that_found},
+                  {"wanted_tokens", stats.wanted_tokens},
+                  {"found_tokens", stats.found_tokens},
+                  {"hit_rate", share(stats.found_tokens, stats.wanted_tokens)},
+                  {"read_bytes", stats.read_bytes},
+                  {"stored_bytes", stats.stored_bytes}};
+  return json;
+}
+
+Result<ExitCode> run(const Console& console, const StoreFlags& flags) {
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags, StoreUse::kLook));
+  ProgressBar bar(console, "reading", Unit::kBlobs);
+  TQC_TRY_ASSIGN(const store::StoreStats stats,
+                 store.in(store::read_stats(*store.backend, bar.callback())));
+  bar.clear();
+  TQC_TRY(console.json ? print_json(stats_json(store, stats)) : print(stats_text(stats)));
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Action define_store_stats(FlagSet& app) {
+  const auto flags = std::make_shared<StoreFlags>();
+  add_store_flag(app, *flags);
+  app.footer(kStoreStatsExamples);
+  return [flags](const Console& console) { return run(console, *flags); };
+}
+
+}  // namespace tqcache::cli
