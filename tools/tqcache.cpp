@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "cli/common_flags.h"
-#include "cli/verb.h"
 #include "cli/terminal.h"
+#include "cli/verb.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/store/backend.h"
 
@@ -21,7 +21,8 @@ namespace tqcache::cli {
 namespace {
 
 constexpr std::array kEvalVerbs = {
-    Verb{"eval ppl", "Measure perplexity with the cache quantized in several ways", define_eval_ppl},
+    Verb{"eval ppl", "Measure perplexity with the cache quantized in several ways",
+         define_eval_ppl},
     Verb{"eval kld", "Measure how far predictions move from those with a dense cache",
          define_eval_kld},
     Verb{"eval needle", "Measure how often a model finds a fact hidden in a long text",

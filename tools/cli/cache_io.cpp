@@ -67,7 +67,7 @@ Error v1_is_read_only() {
 }
 
 Result<V1Input> read_v1_input(const ByteSource& file, const std::string& name, unsigned n_threads,
-                               bool compare) {
+                              bool compare) {
   TQC_TRY_ASSIGN(V1Input input, in_file(name, migrate_in_memory(file, n_threads, compare)));
   warn_of_age(name, input.summary.notes);
   return input;
@@ -78,7 +78,7 @@ namespace {
 constexpr std::uint64_t kMaxPipedCacheBytes = std::uint64_t{64} << 30;
 
 Result<std::uint64_t> save_to_stdout(const Console& console, const cache::Cache& cache,
-                                      const format::WriteOptions& options) {
+                                     const format::WriteOptions& options) {
   ProgressBar bar(console, "writing", Unit::kBytes);
   TQC_TRY_ASSIGN(
       const Bytes bytes,
@@ -143,7 +143,7 @@ Result<CacheInput> open_cache(const std::string& path, unsigned n_threads) {
 }
 
 Result<CacheInput> cache_input(std::string name, std::unique_ptr<ByteSource> source,
-                                unsigned n_threads) {
+                               unsigned n_threads) {
   CacheInput input{std::move(name), 0, std::move(source), {}};
   TQC_TRY(in_file(input.name, refuse_foreign(*input.source)));
   input.file_bytes = input.source->size();
@@ -157,14 +157,14 @@ Result<CacheInput> cache_input(std::string name, std::unique_ptr<ByteSource> sou
 }
 
 Result<cache::Cache> load_cache(const Console& console, const std::string& path,
-                                 const format::ReadOptions& options) {
+                                const format::ReadOptions& options) {
   TQC_TRY_ASSIGN(const CacheInput input, open_cache(path, options.n_threads));
   ProgressBar bar(console, "reading", Unit::kBytes);
   return in_file(input.name, format::read_cache(*input.source, options, bar.callback()));
 }
 
 Result<cache::Cache> map_cache(const Console& console, const std::string& path,
-                                const format::ReadOptions& options) {
+                               const format::ReadOptions& options) {
   if (path == "-") return load_cache(console, path, options);
   {
     TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_source(path));
@@ -200,7 +200,7 @@ std::uint64_t size_on_disk(const std::string& path) {
 }
 
 Result<std::uint64_t> save_cache(const Console& console, const cache::Cache& cache,
-                                  const std::string& path, const format::WriteOptions& options) {
+                                 const std::string& path, const format::WriteOptions& options) {
   if (path == "-") return save_to_stdout(console, cache, options);
   {
     ProgressBar bar(console, "writing", Unit::kBytes);
@@ -227,8 +227,8 @@ Result<cache::Cache> GrowingFile::read(const Console& console, unsigned n_thread
 }
 
 Result<format::AppendReport> GrowingFile::append(const Console& console, const cache::Cache& cache,
-                                                  const CompressionFlags& flags,
-                                                  unsigned n_threads) {
+                                                 const CompressionFlags& flags,
+                                                 unsigned n_threads) {
   TQC_TRY_ASSIGN(format::WriteOptions options, write_options(flags, n_threads, false));
   if (!flags.is_given) options.compression = format::compression_of(appender_.info());
   ProgressBar bar(console, "writing", Unit::kBytes);
@@ -256,10 +256,7 @@ Json append_json(const std::string& path, const format::AppendReport& report) {
 
 void add_cache_pair_flags(FlagSet& app, CachePairFlags& flags) {
   app.add("a", flags.a, "The reference")->type_name("")->file()->required();
-  app.add("b", flags.b, "The cache to compare with it")
-      ->type_name("")
-      ->file()
-      ->required();
+  app.add("b", flags.b, "The cache to compare with it")->type_name("")->file()->required();
   add_first_tokens_flag(app, flags.first_tokens);
   add_threads_flag(app, flags.n_threads);
 }

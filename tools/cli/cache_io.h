@@ -40,7 +40,7 @@ Error v1_is_read_only();
 //
 // Memory: the file, decompressed, and the same in version 2.
 Result<V1Input> read_v1_input(const ByteSource& file, const std::string& name, unsigned n_threads,
-                               bool compare = false);
+                              bool compare = false);
 
 // How a path is called in messages.
 std::string display_name(const std::string& path, std::string_view dash_means);
@@ -70,15 +70,15 @@ struct CacheInput {
 Result<CacheInput> open_cache(const std::string& path, unsigned n_threads);
 // The same of a file that is open.
 Result<CacheInput> cache_input(std::string name, std::unique_ptr<ByteSource> source,
-                                unsigned n_threads);
+                               unsigned n_threads);
 
 Result<cache::Cache> load_cache(const Console& console, const std::string& path,
-                                 const format::ReadOptions& options);
+                                const format::ReadOptions& options);
 
 // The same without copying what stands in the file uncompressed: format::map_cache() says whose
 // files that is for. Standard input and older versions are read.
 Result<cache::Cache> map_cache(const Console& console, const std::string& path,
-                                const format::ReadOptions& options);
+                               const format::ReadOptions& options);
 
 // Refuses an output that cannot be written before hours are spent on what goes into it.
 Result<void> check_output(const std::string& path, bool force);
@@ -88,7 +88,7 @@ std::uint64_t size_on_disk(const std::string& path);
 
 // Gives the bytes written.
 Result<std::uint64_t> save_cache(const Console& console, const cache::Cache& cache,
-                                  const std::string& path, const format::WriteOptions& options);
+                                 const std::string& path, const format::WriteOptions& options);
 
 // Locked for as long as this lives: whoever else wants to write in the file is refused.
 class GrowingFile {
@@ -104,7 +104,7 @@ class GrowingFile {
   // be mapped, stays so. Errors: those of format::CacheAppender::append(); kInvalidArgument
   // (flags).
   Result<format::AppendReport> append(const Console& console, const cache::Cache& cache,
-                                       const CompressionFlags& flags, unsigned n_threads);
+                                      const CompressionFlags& flags, unsigned n_threads);
 
  private:
   GrowingFile(std::string path, format::CacheAppender appender)

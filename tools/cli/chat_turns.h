@@ -1,5 +1,6 @@
 #pragma once
-// tools/cli/chat_turns.h: turns of a conversation as token ids, each to be appended to those before.
+// tools/cli/chat_turns.h: turns of a conversation as token ids, each to be appended to those
+// before.
 //
 // Only the frame becomes special tokens. What a person types is text, even if it spells
 // <|im_end|>: nobody can close their own turn and speak for the model.

@@ -57,7 +57,9 @@ class SideFlagAdder {
   SideFlagAdder(FlagSet& app, std::string prefix)
       : app_(app),
         prefix_(std::move(prefix)),
-        group_(prefix_.empty() ? kBoth : prefix_ == "key-" ? kKeys : kValues) {}
+        group_(prefix_.empty()     ? kBoth
+               : prefix_ == "key-" ? kKeys
+                                   : kValues) {}
 
   template <class T>
   Flag* add(std::string_view name, std::optional<T>& value, const std::string& text,

@@ -49,9 +49,10 @@ void add_scorer_flag(FlagSet& flags, model::Scorer& scorer) {
   const auto take = [&scorer](const std::string& word) {
     scorer = word == "exact" ? model::Scorer::kExact : model::Scorer::kFast;
   };
-  flags.add_text("--scorer", take,
-                 "How attention scores quantized keys: fast (integer arithmetic where the CPU has "
-                 "it) or exact (float32)")
+  flags
+      .add_text("--scorer", take,
+                "How attention scores quantized keys: fast (integer arithmetic where the CPU has "
+                "it) or exact (float32)")
       ->type_name("HOW")
       ->one_of({"exact", "fast"})
       ->show_default("fast");
@@ -86,9 +87,10 @@ void add_compression_flags(FlagSet& flags, CompressionFlags& compression,
     compression.method = word;
     compression.is_given = true;
   };
-  flags.add_text("--compress", take,
-                 "Compression of the file's sections: zstd, planes (splits dense values into byte "
-                 "planes before zstd) or none")
+  flags
+      .add_text("--compress", take,
+                "Compression of the file's sections: zstd, planes (splits dense values into byte "
+                "planes before zstd) or none")
       ->type_name("METHOD")
       ->one_of({"zstd", "planes", "none"})
       ->show_default(method);
@@ -126,10 +128,11 @@ void add_sampling_flags(FlagSet& flags, SamplingFlags& sampling) {
       "Divide the logits of tokens that already occur in the text by R");
   add("--repeat-last-n", options.repeat_last_n, "N",
       "Tokens that --repeat-penalty looks back at; 0 means none, -1 all");
-  flags.add_text(
-           "--logit-bias",
-           [&options](const std::string& word) { options.logit_bias.push_back(*read_bias(word)); },
-           "Add B to the logit of token ID; -inf bans the token. Repeatable")
+  flags
+      .add_text(
+          "--logit-bias",
+          [&options](const std::string& word) { options.logit_bias.push_back(*read_bias(word)); },
+          "Add B to the logit of token ID; -inf bans the token. Repeatable")
       ->type_name("ID=B")
       ->group(kSampling)
       ->repeats()

@@ -104,22 +104,22 @@ void add_export_flags(FlagSet& app, ExportFlags& flags) {
       ->one_of({"32", "64", "128"})
       ->show_default();
   app.add("--llama-version", flags.llama_version,
-                 "--to llama-session: 9 to 11; llama-seq: 2 to 4; default: the newest")
+          "--to llama-session: 9 to 11; llama-seq: 2 to 4; default: the newest")
       ->type_name("N");
   app.add("--llama-k-type", flags.llama_k_type,
-                 "... type of keys: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl")
+          "... type of keys: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl")
       ->type_name("TYPE")
       ->show_default();
   app.add("--llama-v-type", flags.llama_v_type, "... and of values")
       ->type_name("TYPE")
       ->show_default();
   app.add("--llama-flash-attention", flags.llama_flash_attention,
-                 "... off: values transposed, as llama.cpp keeps them without it")
+          "... off: values transposed, as llama.cpp keeps them without it")
       ->type_name("on|off")
       ->one_of({"on", "off"})
       ->show_default();
   app.add("--llama-server-tokens", flags.llama_server_tokens,
-               "... with the token list of llama-server's slots");
+          "... with the token list of llama-server's slots");
 }
 
 Result<Target> target_of(const ExportFlags& flags, const std::string& output) {

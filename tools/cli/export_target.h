@@ -1,5 +1,6 @@
 #pragma once
-// tools/cli/export_target.h: what a cache is written as: a .tqkv file, or a file of another program.
+// tools/cli/export_target.h: what a cache is written as: a .tqkv file, or a file of another
+// program.
 
 #include <cstdint>
 #include <optional>

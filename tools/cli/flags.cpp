@@ -287,7 +287,8 @@ Flag* FlagSet::add_optional(const std::string& names, std::string text, std::opt
 }
 
 Flag* FlagSet::add(const std::string& names, bool& value, std::string text) {
-  CLI::Option* const option = app_->add_flag_callback(names, [&value] { value = true; }, text);
+  CLI::Option* const option = app_->add_flag_callback(
+      names, [&value] { value = true; }, text);
   Flag* const flag = describe_flag(option, names, std::move(text));
   flag->description_.takes_value = false;
   return flag;
@@ -345,8 +346,7 @@ Flag* FlagSet::add(const std::string& names, double& value, std::string text) {
 Flag* FlagSet::add(const std::string& names, std::optional<int>& value, std::string text) {
   return add_optional(names, std::move(text), value);
 }
-Flag* FlagSet::add(const std::string& names, std::optional<std::int64_t>& value,
-                   std::string text) {
+Flag* FlagSet::add(const std::string& names, std::optional<std::int64_t>& value, std::string text) {
   return add_optional(names, std::move(text), value);
 }
 Flag* FlagSet::add(const std::string& names, std::optional<std::uint32_t>& value,
@@ -383,8 +383,7 @@ Result<void> FlagSet::parse(const std::vector<std::string>& args) {
   } catch (const CLI::CallForHelp&) {
     help_wanted_ = true;
   } catch (const CLI::ParseError& error) {
-    return invalid(
-        fmt::format("{} (see {} --help)", parse_message(*this, *app_, error), program_));
+    return invalid(fmt::format("{} (see {} --help)", parse_message(*this, *app_, error), program_));
   }
   return {};
 }

@@ -89,8 +89,8 @@ std::optional<std::int64_t> count_of(const KnownIds& ids) {
 }
 
 Result<void> complete(const KnownIds& ids, const ModelFacts& model,
-                       std::optional<std::int64_t> first_tokens, const std::string& name,
-                       ForeignCache& cache) {
+                      std::optional<std::int64_t> first_tokens, const std::string& name,
+                      ForeignCache& cache) {
   if (ids) TQC_TRY(in_file(name, set_tokens(*ids, cache)));
   if (first_tokens) TQC_TRY(in_file(name, cut(*first_tokens, cache)));
   if (model.model) set_identity(model.model->identity, cache);
@@ -115,10 +115,10 @@ std::string rotation_note(const RotationErrors& errors, LlamaRotation decided) {
 
 // Reads the file both ways, and takes the one whose first keys and values the model computes too.
 Result<interop::LlamaImported> decide_rotation(const Console& console, const std::string& name,
-                                                const std::shared_ptr<const ByteSource>& file,
-                                                const ForeignFlags& flags, const ModelFacts& model,
-                                                unsigned n_threads,
-                                                std::vector<std::string>& notes) {
+                                               const std::shared_ptr<const ByteSource>& file,
+                                               const ForeignFlags& flags, const ModelFacts& model,
+                                               unsigned n_threads,
+                                               std::vector<std::string>& notes) {
   const auto refuse = [&](std::string message) {
     return Error{ErrorCode::kMismatch, std::move(message), name};
   };
@@ -148,13 +148,12 @@ Result<interop::LlamaImported> decide_rotation(const Console& console, const std
 }
 
 Result<ForeignCache> open_llama(const Console& console, const std::string& name,
-                                 const std::shared_ptr<const ByteSource>& file,
-                                 const ForeignFlags& flags, const ModelFacts& model,
-                                 unsigned n_threads, std::vector<std::string>& notes) {
+                                const std::shared_ptr<const ByteSource>& file,
+                                const ForeignFlags& flags, const ModelFacts& model,
+                                unsigned n_threads, std::vector<std::string>& notes) {
   if (!model.geometry) {
     return Error{ErrorCode::kInvalidArgument,
-                         "a state file of llama.cpp does not describe itself: --model M.gguf",
-                   name};
+                 "a state file of llama.cpp does not describe itself: --model M.gguf", name};
   }
   Result<interop::LlamaImported> imported =
       flags.rotation == "auto"
@@ -185,10 +184,9 @@ Result<ForeignCache> import_turbomlx(const std::shared_ptr<const ByteSource>& fi
 }
 
 Result<ForeignCache> import(const Console& console, const std::string& name,
-                             const std::shared_ptr<const ByteSource>& file, ForeignKind kind,
-                             const ForeignFlags& flags, const KnownIds& ids,
-                             const ModelFacts& model, unsigned n_threads,
-                             std::vector<std::string>& notes) {
+                            const std::shared_ptr<const ByteSource>& file, ForeignKind kind,
+                            const ForeignFlags& flags, const KnownIds& ids, const ModelFacts& model,
+                            unsigned n_threads, std::vector<std::string>& notes) {
   switch (kind) {
     case ForeignKind::kMlxLm:
       return in_file(name,
@@ -243,27 +241,26 @@ void add_reading_flags(FlagSet& app, ForeignFlags& flags) {
       ->type_name("N")
       ->at_least(0);
   app.add("--llama-turbo-layout", flags.turbo_layout,
-                 "Rows of llama.cpp's TurboQuant fork: turbo2, turbo3 or turbo4")
+          "Rows of llama.cpp's TurboQuant fork: turbo2, turbo3 or turbo4")
       ->type_name("NAME");
   app.add("--artifacts", flags.artifacts,
-                 "Folder with TurboMLX's codebooks and rotations, instead of making them again")
+          "Folder with TurboMLX's codebooks and rotations, instead of making them again")
       ->type_name("DIR");
 }
 
 void add_foreign_flags(FlagSet& app, ForeignFlags& flags) {
   add_model_flag(app, flags.model, false);
-  app.add("--ids", flags.ids,
-                 "File with the token ids, a JSON array, of a cache that has none")
+  app.add("--ids", flags.ids, "File with the token ids, a JSON array, of a cache that has none")
       ->type_name("FILE")
       ->file();
   app.add("--llama-rotation", flags.rotation,
-                 "Whether quantized rows of llama.cpp are Hadamard-rotated; auto: as a few keys, "
-                 "computed again, tell; when writing: on")
+          "Whether quantized rows of llama.cpp are Hadamard-rotated; auto: as a few keys, "
+          "computed again, tell; when writing: on")
       ->type_name("auto|on|off")
       ->one_of({"auto", "on", "off"})
       ->show_default();
   app.add("--probe", flags.n_probe,
-                 "With --model: tokens of another program's cache to compute again; 0: none")
+          "With --model: tokens of another program's cache to compute again; 0: none")
       ->type_name("N")
       ->at_least(0)
       ->show_default();
@@ -271,9 +268,9 @@ void add_foreign_flags(FlagSet& app, ForeignFlags& flags) {
 }
 
 Result<ForeignInput> open_foreign(const Console& console, const std::string& name,
-                                   std::shared_ptr<const ByteSource> file, ForeignKind kind,
-                                   const ForeignFlags& flags, const ModelFacts& model,
-                                   std::optional<std::int64_t> first_tokens, unsigned n_threads) {
+                                  std::shared_ptr<const ByteSource> file, ForeignKind kind,
+                                  const ForeignFlags& flags, const ModelFacts& model,
+                                  std::optional<std::int64_t> first_tokens, unsigned n_threads) {
   ForeignInput input{name, kind, file->size(), {}, {}};
   KnownIds ids;
   if (!flags.ids.empty()) {

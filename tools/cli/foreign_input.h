@@ -56,8 +56,8 @@ struct ForeignInput {
 //
 // Errors: those of the importers; kMismatch when the probe fails.
 Result<ForeignInput> open_foreign(const Console& console, const std::string& name,
-                                   std::shared_ptr<const ByteSource> file, ForeignKind kind,
-                                   const ForeignFlags& flags, const ModelFacts& model,
-                                   std::optional<std::int64_t> first_tokens, unsigned n_threads);
+                                  std::shared_ptr<const ByteSource> file, ForeignKind kind,
+                                  const ForeignFlags& flags, const ModelFacts& model,
+                                  std::optional<std::int64_t> first_tokens, unsigned n_threads);
 
 }  // namespace tqcache::cli

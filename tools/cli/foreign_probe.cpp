@@ -70,9 +70,9 @@ Result<RotationErrors> compare_rotations(const interop::ForeignCache& on,
 }
 
 Result<std::optional<std::string>> probe_foreign(const Console& console, const std::string& name,
-                                                  const interop::ForeignCache& cache,
-                                                  std::int64_t n_probe, const ModelFacts& model,
-                                                  unsigned n_threads) {
+                                                 const interop::ForeignCache& cache,
+                                                 std::int64_t n_probe, const ModelFacts& model,
+                                                 unsigned n_threads) {
   using Found = std::optional<std::string>;
   if (!model.model || n_probe == 0 || cache.n_tokens == 0) return Found();
   if (!cache.tokens) {

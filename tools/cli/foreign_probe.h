@@ -39,8 +39,8 @@ Result<RotationErrors> compare_rotations(const interop::ForeignCache& on,
 // Errors: kMismatch when they differ by more than expected (probe.h); those of reading and of the
 //         decoder.
 Result<std::optional<std::string>> probe_foreign(const Console& console, const std::string& name,
-                                                  const interop::ForeignCache& cache,
-                                                  std::int64_t n_probe, const ModelFacts& model,
-                                                  unsigned n_threads);
+                                                 const interop::ForeignCache& cache,
+                                                 std::int64_t n_probe, const ModelFacts& model,
+                                                 unsigned n_threads);
 
 }  // namespace tqcache::cli

@@ -1,6 +1,6 @@
 #pragma once
-// tools/cli/model_facts.h: what converting caches asks of a model: whose they are, and what shapes a
-// llama.cpp state file has. Also of models that the decoder does not run.
+// tools/cli/model_facts.h: what converting caches asks of a model: whose they are, and what shapes
+// a llama.cpp state file has. Also of models that the decoder does not run.
 
 #include <memory>
 #include <optional>

@@ -48,7 +48,7 @@ std::vector<std::int32_t> begun_once(std::vector<std::int32_t> ids,
 }
 
 Result<std::vector<std::int32_t>> encode(const PromptFlags& flags,
-                                          const model::Tokenizer& tokenizer, PromptPlace place) {
+                                         const model::Tokenizer& tokenizer, PromptPlace place) {
   using model::Tokenizer;
   const bool begins = place == PromptPlace::kBegins;
   Tokenizer::EncodeOptions options;
@@ -76,11 +76,9 @@ void add_prompt_flags(FlagSet& app, PromptFlags& flags) {
   app.add("--file", flags.file, "A file of UTF-8 text; - is standard input")
       ->type_name("FILE")
       ->group(group);
-  app.add("--ids", flags.ids, "Token ids, separated by commas")
-      ->type_name("LIST")
-      ->group(group);
+  app.add("--ids", flags.ids, "Token ids, separated by commas")->type_name("LIST")->group(group);
   app.add("--no-special", flags.no_special,
-               "Take special tokens spelled out in the text, like <|im_end|>, as plain text")
+          "Take special tokens spelled out in the text, like <|im_end|>, as plain text")
       ->group(group);
 }
 
@@ -91,8 +89,8 @@ Result<void> check_prompt_flags(const PromptFlags& flags) {
 }
 
 Result<std::vector<std::int32_t>> read_prompt(const PromptFlags& flags,
-                                               const model::Tokenizer& tokenizer,
-                                               PromptPlace place) {
+                                              const model::Tokenizer& tokenizer,
+                                              PromptPlace place) {
   if (!flags.given()) return std::vector<std::int32_t>{};
   std::vector<std::int32_t> ids;
   if (flags.ids) {

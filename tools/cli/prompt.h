@@ -33,8 +33,8 @@ enum class PromptPlace { kBegins, kGoesOn };
 // beginning, where the model's texts have one and it does not spell it out itself.
 // Errors: kInvalidArgument (ids; a prompt without a token), those of files and of the tokenizer.
 Result<std::vector<std::int32_t>> read_prompt(const PromptFlags& flags,
-                                               const model::Tokenizer& tokenizer,
-                                               PromptPlace place = PromptPlace::kBegins);
+                                              const model::Tokenizer& tokenizer,
+                                              PromptPlace place = PromptPlace::kBegins);
 
 // A JSON array of ids: [1, 2, 3].
 // Errors: those of reading; kCorrupt (anything else than an array of numbers from 0 to 2^31 - 1),

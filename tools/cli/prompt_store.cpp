@@ -80,7 +80,7 @@ PromptStore::PromptStore(const Console& console, PromptStoreOptions options,
                            }}) {}
 
 Result<std::unique_ptr<PromptStore>> PromptStore::open(const Console& console,
-                                                        PromptStoreOptions options) {
+                                                       PromptStoreOptions options) {
   store::BackendOptions backend_options;
   backend_options.idle_timeout = kIdleTimeout;
   backend_options.create = !options.choice.read_only;
@@ -141,7 +141,7 @@ void PromptStore::take(store::Beginning beginning, cache::Cache& cache) {
 }
 
 Result<void> PromptStore::begin(const model::Model& model, std::span<const std::int32_t> prompt,
-                                 cache::Cache& cache) {
+                                cache::Cache& cache) {
   TQC_TRY(check_name());
   began_ = true;
   usage_.wanted_tokens = std::ssize(prompt);

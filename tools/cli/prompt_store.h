@@ -38,13 +38,13 @@ class PromptStore {
   // Opens the store. Gives none, and says why, when it cannot be reached.
   // Errors: kInvalidArgument (a URL that is none, or of an engine that is not built in).
   static Result<std::unique_ptr<PromptStore>> open(const Console& console,
-                                                    PromptStoreOptions options);
+                                                   PromptStoreOptions options);
 
   // Puts the longest stored beginning of `prompt` in the place of `cache`, which is empty, and says
   // how much of the prompt that is.
   // Errors: kInterrupted; kInvalidArgument when the name is taken.
   Result<void> begin(const model::Model& model, std::span<const std::int32_t> prompt,
-                      cache::Cache& cache);
+                     cache::Cache& cache);
 
   // Shows it the cache as it grows (store/background_put.h).
   void watch(const cache::Cache& cache);

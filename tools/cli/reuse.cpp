@@ -14,7 +14,7 @@ std::int64_t common_prefix(std::span<const std::int32_t> a, std::span<const std:
 }
 
 Result<void> keep_common_prefix(const Console& console, const model::Model& model,
-                                 std::span<const std::int32_t> prompt, cache::Cache& cache) {
+                                std::span<const std::int32_t> prompt, cache::Cache& cache) {
   const std::int64_t n_before = cache.n_tokens();
   const std::int64_t n_common = common_prefix(cache.tokens, prompt);
   if (n_common == n_before) return {};

@@ -17,6 +17,6 @@ std::int64_t common_prefix(std::span<const std::int32_t> a, std::span<const std:
 // there, because a layer keeps state without attention or a sliding window, is begun anew.
 // Requires: the cache is of this model, and its tokens are known.
 Result<void> keep_common_prefix(const Console& console, const model::Model& model,
-                                 std::span<const std::int32_t> prompt, cache::Cache& cache);
+                                std::span<const std::int32_t> prompt, cache::Cache& cache);
 
 }  // namespace tqcache::cli

@@ -23,7 +23,7 @@ StopReason fail(Error failure, Generation& generation) {
 }
 
 Result<cache::Cache> load(const Console& console, const SessionOptions& options,
-                           GrowingFile* growing) {
+                          GrowingFile* growing) {
   if (growing != nullptr) {
     if (options.map) note(console, "--map: the file is about to grow, so it is read instead");
     return growing->read(console, options.n_threads);
@@ -74,8 +74,8 @@ std::string_view stop_word(StopReason reason) {
 }
 
 Result<std::unique_ptr<Session>> Session::open(const Console& console,
-                                                const SessionOptions& options,
-                                                GrowingFile* growing) {
+                                               const SessionOptions& options,
+                                               GrowingFile* growing) {
   TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model,
                  in_file(options.model, model::load_model(options.model)));
   TQC_TRY(check_biases(options.sampling, *model));

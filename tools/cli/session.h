@@ -53,8 +53,8 @@ class Session {
   // that is to grow with the session is `growing`: options.cache names it, too.
   // Requires: check_sampling(options.sampling).
   static Result<std::unique_ptr<Session>> open(const Console& console,
-                                                const SessionOptions& options,
-                                                GrowingFile* growing = nullptr);
+                                               const SessionOptions& options,
+                                               GrowingFile* growing = nullptr);
 
   const model::Model& model() const { return *model_; }
   const cache::Cache& cache() const { return cache_; }

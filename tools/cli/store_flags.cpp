@@ -119,15 +119,15 @@ Result<std::string> store_url(const StoreFlags& flags) {
 
 void add_store_flag(FlagSet& app, StoreFlags& flags) {
   app.add("--store", flags.url,
-                 "The store: dir:PATH, redis://HOST, s3://BUCKET (or the variable TQCACHE_STORE)")
+          "The store: dir:PATH, redis://HOST, s3://BUCKET (or the variable TQCACHE_STORE)")
       ->type_name("URL")
       ->file();
 }
 
 void add_salt_flag(FlagSet& app, StoreFlags& flags) {
   app.add("--salt-file", flags.salt_file,
-                 "Only what was put with this file's text as its salt (or the variable "
-                 "TQCACHE_STORE_SALT)")
+          "Only what was put with this file's text as its salt (or the variable "
+          "TQCACHE_STORE_SALT)")
       ->type_name("FILE")
       ->file();
 }
@@ -190,9 +190,7 @@ std::string time_text(std::int64_t seconds_since_1970) {
 }
 
 void add_selection_flags(FlagSet& app, StoreSelection& selection) {
-  app.add("name", selection.name, "The name it is kept under")
-      ->type_name("")
-      ->file();
+  app.add("name", selection.name, "The name it is kept under")->type_name("")->file();
   add_model_flag(app, selection.model, false);
   add_prompt_flags(app, selection.prompt);
 }
@@ -212,7 +210,7 @@ Result<void> check_selection(const StoreSelection& selection) {
 }
 
 Result<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library,
-                                 const StoreSelection& selection) {
+                                const StoreSelection& selection) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
                  in_file(selection.model, model::load_model(selection.model)));
   TQC_TRY_ASSIGN(const std::vector<std::int32_t> tokens,
@@ -228,7 +226,7 @@ Result<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library,
 }
 
 Result<store::Record> find_record(const OpenStore& store, store::Library& library,
-                                   const std::string& name) {
+                                  const std::string& name) {
   TQC_TRY_ASSIGN(std::optional<store::Record> record, store.in(library.record(name)));
   if (record) return std::move(*record);
   const std::string message = fmt::format("no prompt is kept as {}", printable(name));
@@ -236,7 +234,7 @@ Result<store::Record> find_record(const OpenStore& store, store::Library& librar
 }
 
 Result<std::vector<format::LayerInfo>> layers_of(const OpenStore& store,
-                                                  const store::Record& record) {
+                                                 const store::Record& record) {
   const std::string& key = record.parameters_key;
   TQC_TRY_ASSIGN(const std::optional<Bytes> blob, store.in(store.backend->get(key)));
   if (!blob) return std::vector<format::LayerInfo>{};
@@ -297,10 +295,9 @@ Result<void> check_flags(const PromptStoreFlags& flags, bool has_store) {
 
 void add_prompt_store_flags(FlagSet& app, PromptStoreFlags& flags, StoreNames names) {
   const std::string group = "Store";
-  app.add(
-         "--store", flags.url,
-         "Begin from what this store has of the prompt, and put there what is new: dir:PATH, "
-         "redis://HOST, s3://BUCKET (or the variable TQCACHE_STORE)")
+  app.add("--store", flags.url,
+          "Begin from what this store has of the prompt, and put there what is new: dir:PATH, "
+          "redis://HOST, s3://BUCKET (or the variable TQCACHE_STORE)")
       ->type_name("URL")
       ->file()
       ->group(group);
@@ -313,8 +310,8 @@ void add_prompt_store_flags(FlagSet& app, PromptStoreFlags& flags, StoreNames na
         ->group(group);
   }
   app.add("--salt-file", flags.salt_file,
-                 "Find and put only what has this file's text as its salt (or the variable "
-                 "TQCACHE_STORE_SALT)")
+          "Find and put only what has this file's text as its salt (or the variable "
+          "TQCACHE_STORE_SALT)")
       ->type_name("FILE")
       ->file()
       ->group(group);

@@ -90,15 +90,15 @@ struct FoundPrefix {
 // The longest beginning of the prompt that is there, up to all of it.
 // Errors: those of the model, the prompt and the store; kNotFound when nothing is there.
 Result<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library,
-                                 const StoreSelection& selection);
+                                const StoreSelection& selection);
 
 // What is kept under the name. Errors: those of the store; kNotFound.
 Result<store::Record> find_record(const OpenStore& store, store::Library& library,
-                                   const std::string& name);
+                                  const std::string& name);
 
 // Of a record: forms of its layers, for people and for JSON. Empty if its parameters are gone.
 Result<std::vector<format::LayerInfo>> layers_of(const OpenStore& store,
-                                                  const store::Record& record);
+                                                 const store::Record& record);
 
 Json record_json(const store::Record& record);
 Json prefix_json(const FoundPrefix& found);

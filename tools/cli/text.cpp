@@ -62,5 +62,4 @@ Result<void> TextStream::show(const std::string& text) const {
   return print(terminal_ ? printable_lines(text) : text);
 }
 
-
 }  // namespace tqcache::cli

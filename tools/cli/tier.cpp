@@ -27,8 +27,8 @@ constexpr std::array<std::string_view, 7> kOfArchives = {
     "--bits",        "--center",          "--key-center",       "--value-center",
     "--sink-tokens", "--key-sink-tokens", "--value-sink-tokens"};
 
-Result<void> make_lossless(const std::vector<const Flag*>& of_codec,
-                           cache::ConvertOptions& options, CompressionFlags& compression) {
+Result<void> make_lossless(const std::vector<const Flag*>& of_codec, cache::ConvertOptions& options,
+                           CompressionFlags& compression) {
   if (const std::string flag = first_given(of_codec); !flag.empty()) {
     return usage_error(
         fmt::format("{} does not go with --tier lossless, which packs nothing", flag));
@@ -43,9 +43,8 @@ Result<void> make_archive(const TierFlags& flags, const std::vector<const Flag*>
                           cache::ConvertOptions& options, const CompressionFlags& compression) {
   bool has_bits = false;
   const auto is_given = [&](std::string_view flag) {
-    return std::ranges::any_of(of_codec, [&](const Flag* option) {
-      return option->is_given() && option->name() == flag;
-    });
+    return std::ranges::any_of(
+        of_codec, [&](const Flag* option) { return option->is_given() && option->name() == flag; });
   };
   for (const Flag* option : of_codec) {
     if (!option->is_given()) continue;
@@ -101,13 +100,13 @@ void add_tier_flag(FlagSet& app, TierFlags& flags) {
       ->one_of({"archive", "lossless", "turbo"})
       ->show_default("turbo");
   app.add("--target-mse", flags.target_mse,
-                 "--tier archive: the error of a vector, squared, to its length, squared")
+          "--tier archive: the error of a vector, squared, to its length, squared")
       ->type_name("E");
   app.add("--target-kld", flags.target_kld,
-                 "--tier archive with --profile: the mean KL divergence to expect, in nats")
+          "--tier archive with --profile: the mean KL divergence to expect, in nats")
       ->type_name("NATS");
   app.add("--profile", flags.profile,
-                 "--tier archive: what the model needs, measured by tqcache profile")
+          "--tier archive: what the model needs, measured by tqcache profile")
       ->type_name("FILE")
       ->file();
 }

@@ -21,7 +21,7 @@ struct Verb {
   std::string_view name;  // "convert", "store put"
   std::string_view summary;
   Action (*define)(FlagSet& flags);
-  bool has_json = true;               // whether it takes --json
+  bool has_json = true;              // whether it takes --json
   std::span<const Verb> verbs = {};  // of a word that groups others; it has no flags itself
 };
 

@@ -1,5 +1,6 @@
 #pragma once
-// tools/report/info.h: The description of a cache file that `tqcache info` prints, as text and as JSON.
+// tools/report/info.h: The description of a cache file that `tqcache info` prints, as text and as
+// JSON.
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,6 @@
-#include "report/info.h"
-
 #include <fmt/format.h>
 
+#include "report/info.h"
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/hash.h"
 #include "tqcache/format/type_names.h"

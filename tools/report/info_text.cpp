@@ -1,10 +1,9 @@
-#include "report/info.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "cli/terminal.h"
 #include "cli/text.h"
+#include "report/info.h"
 #include "tqcache/base/dtype.h"
 #include "tqcache/format/type_names.h"
 

@@ -1,9 +1,8 @@
-#include "report/info.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "report/info.h"
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::cli {

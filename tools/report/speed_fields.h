@@ -1,5 +1,6 @@
 #pragma once
-// tools/report/speed_fields.h: what generate and bench say alike of how fast a model ran and on what.
+// tools/report/speed_fields.h: what generate and bench say alike of how fast a model ran and on
+// what.
 
 #include <cstdint>
 

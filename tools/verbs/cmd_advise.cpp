@@ -26,8 +26,8 @@ of it, once with a dense cache and once for each configuration that is tried, fr
 2 bits for keys and values to 8; --max-kld asks for the smallest one whose
 predictions stay that close to the dense ones (mean KL divergence, in nats), and
 --max-bytes for the best one whose keys and values fit when the cache holds so many
-tokens. If nothing will do, the exit code is 1. docs/quality.md tells what to
-expect, and docs/eval.md how it is measured.
+tokens. If nothing will do, the exit code is 1. docs/explain/quality.md tells what to
+expect, and docs/reference/eval.md how it is measured.
 
 Examples:
   tqcache advise -m model.gguf --file sample.txt
@@ -223,21 +223,20 @@ Action define_advise(FlagSet& app) {
       ->type_name("FILE")
       ->file()
       ->required();
-  Flag* const kld =
-      app.add("--max-kld", flags->max_kld,
-                     "The smallest one whose mean KL divergence is at most this")
-          ->type_name("NATS")
-          ->check([](const std::string& word) -> Result<void> {
-            if (std::strtod(word.c_str(), nullptr) > 0) return {};
-            return usage_error(word + " is not above 0");
-          })
-          ->show_default();
+  Flag* const kld = app.add("--max-kld", flags->max_kld,
+                            "The smallest one whose mean KL divergence is at most this")
+                        ->type_name("NATS")
+                        ->check([](const std::string& word) -> Result<void> {
+                          if (std::strtod(word.c_str(), nullptr) > 0) return {};
+                          return usage_error(word + " is not above 0");
+                        })
+                        ->show_default();
   app.add("--max-bytes", flags->max_bytes, "The best one whose keys and values fit in this")
       ->type_name("N")
       ->at_least(1)
       ->excludes(kld);
   app.add("--tokens", flags->n_tokens,
-                 "Tokens that a cache shall hold; the model's context unless told")
+          "Tokens that a cache shall hold; the model's context unless told")
       ->type_name("N")
       ->range(std::int64_t{1}, cache::kMaxTokens);
   app.add("--window", flags->options.window, "Tokens that the model reads from nothing")

@@ -399,8 +399,8 @@ Action define_bench(FlagSet& app) {
       ->one_of(backend_names())
       ->show_default("baseline,turbo");
   app.add("--config", flags->configuration,
-                 "How the backend beside baseline keeps the cache: a preset, or "
-                 "k=mse:4,v=mse:3,boundary=2:8,sink=4")
+          "How the backend beside baseline keeps the cache: a preset, or "
+          "k=mse:4,v=mse:3,boundary=2:8,sink=4")
       ->type_name("TEXT");
   add_work_flags(app, *flags);
   add_threads_flag(app, flags->options.n_threads);

@@ -266,9 +266,9 @@ Result<std::unique_ptr<PromptStore>> open_store(const Console& console, const Ch
 Result<void> check_cache(const ChatFlags& flags, const cache::Cache& cache) {
   if (!cache::tokens_known(cache)) {
     return Error{ErrorCode::kUnsupported,
-                         "the tokens are hidden: tqcache generate goes on from it when it is given "
-                         "the whole prompt",
-                   flags.session.cache};
+                 "the tokens are hidden: tqcache generate goes on from it when it is given "
+                 "the whole prompt",
+                 flags.session.cache};
   }
   if (!flags.system.empty() && cache.n_tokens() > 0) {
     return usage_error("--system: the cache already holds the beginning of the conversation");
@@ -320,11 +320,11 @@ Action define_chat(FlagSet& app) {
       ->at_least(1)
       ->show_default();
   app.add("--template", flags->chat_template,
-                 "How turns are written, instead of as the model's own template says: " +
-                     model::ChatTemplate::names())
+          "How turns are written, instead of as the model's own template says: " +
+              model::ChatTemplate::names())
       ->type_name("NAME");
   app.add("--no-think", flags->no_think,
-               "Have a model that thinks before it answers not do so (Qwen3)");
+          "Have a model that thinks before it answers not do so (Qwen3)");
   add_sampling_flags(app, flags->session.sampling);
   add_form_flags(app, flags->form);
   add_prompt_store_flags(app, flags->store, StoreNames::kWithName);

@@ -38,7 +38,7 @@ struct CompactFlags {
 };
 
 Result<format::CompactReport> compact(const Console& console, const CompactFlags& flags,
-                                       const std::string& path) {
+                                      const std::string& path) {
   {
     TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, in_file(path, open_file(path)));
     if (migrations::looks_like_v1(*source)) return in_file(path, v1_is_read_only());
@@ -93,12 +93,8 @@ Result<ExitCode> run(const Console& console, const CompactFlags& flags) {
 
 Action define_compact(FlagSet& app) {
   const auto flags = std::make_shared<CompactFlags>();
-  app.add("file", flags->files, "Cache files")
-      ->type_name("")
-      ->file()
-      ->required();
-  app.add("--level", flags->level,
-                 "Level of zstd, 1 to 19, for sections that were compressed")
+  app.add("file", flags->files, "Cache files")->type_name("")->file()->required();
+  app.add("--level", flags->level, "Level of zstd, 1 to 19, for sections that were compressed")
       ->type_name("N")
       ->range(1, 19)
       ->show_default();

@@ -41,8 +41,8 @@ What IN is shows its content: a .tqkv file, or a cache of mlx-lm, llama.cpp,
 transformers (tools/tqcache_hf.py), NumPy or TurboMLX. Such files do not say whose
 they are: --model does, and computes some tokens again (--probe) to see that it is
 so, exit code 22 if not. --ids gives the token ids where the file has none; a cache
-without them cannot be gone on from. docs/interop.md tells what gets lost. Codes of TurboMLX are
-kept, but for sides that flags want dense (--bits 16).
+without them cannot be resumed from. docs/reference/interop.md says what gets lost.
+Codes of TurboMLX are kept, except where flags ask for dense (--bits 16).
 
 )";
 
@@ -132,7 +132,7 @@ Json archive_json(const Job& job) {
 }
 
 Result<void> tell(const Console& console, const Job& job, const Sizes& sizes,
-                   const Remarks& remarks) {
+                  const Remarks& remarks) {
   const ConvertFlags& flags = job.flags;
   const std::optional<double> bits = bits_per_value(sizes.after, sizes.n_values);
   // Sizes of a whole and of a part are not to be compared.
@@ -185,7 +185,7 @@ void tell_fallback(const Console& console, const format::Manifest& info,
 
 // Standard output takes nothing back, so the file has to be whole before the first byte goes there.
 Result<std::uint64_t> pack_to_stdout(const Console& console, const std::string& name,
-                                      cache::Cache cache, const Job& job) {
+                                     cache::Cache cache, const Job& job) {
   ProgressBar packing(console, "packing", Unit::kVectors);
   TQC_TRY_ASSIGN(cache,
                  in_file(name, cache::convert(std::move(cache), job.options, packing.callback())));
@@ -238,8 +238,8 @@ Result<void> settle_archive(const Console& console, const format::SectionSource&
   return {};
 }
 
-Result<std::uint64_t> written(const std::string& name, const Job& job,
-                               const WatchedSource& watched, Result<void> done) {
+Result<std::uint64_t> written(const std::string& name, const Job& job, const WatchedSource& watched,
+                              Result<void> done) {
   const std::string& output = job.flags.output;
   const std::string& blamed = done ? output : watched.to_blame(done.error(), name, output);
   TQC_TRY(in_file(blamed, std::move(done)));
@@ -256,7 +256,7 @@ Result<void> write_other(const Console& console, const format::SectionSource& ca
 // --- from a file of our own
 
 Result<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput& input,
-                                         const Job& job) {
+                                        const Job& job) {
   format::ReadOptions read;
   read.n_threads = job.options.n_threads;
   read.first_tokens = job.flags.first_tokens;
@@ -303,8 +303,8 @@ Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job)
 // --- from a file of another program
 
 Result<std::uint64_t> convert_sections(const Console& console, const std::string& name,
-                                        const format::SectionSource& sections,
-                                        const WatchedSource& watched, const Job& job) {
+                                       const format::SectionSource& sections,
+                                       const WatchedSource& watched, const Job& job) {
   if (job.to_stdout()) {
     ProgressBar reading(console, "reading", Unit::kBytes);
     TQC_TRY_ASSIGN(
@@ -326,7 +326,8 @@ Result<std::uint64_t> convert_sections(const Console& console, const std::string
 // side alone.
 bool is_asked(const std::vector<const Flag*>& options, std::string_view group) {
   return std::ranges::any_of(options, [&](const Flag* option) {
-    const bool counts = option->description().group == "Quantization" || option->description().group == group;
+    const bool counts =
+        option->description().group == "Quantization" || option->description().group == group;
     return counts && option->is_given();
   });
 }
@@ -360,7 +361,7 @@ Result<void> check_kept_codes(const format::Manifest& manifest, const Job& job) 
 }
 
 Result<ExitCode> convert_foreign(const Console& console, const std::string& name,
-                                  std::unique_ptr<ByteSource> source, ForeignKind kind, Job& job) {
+                                 std::unique_ptr<ByteSource> source, ForeignKind kind, Job& job) {
   const auto watched = std::make_shared<WatchedSource>(std::move(source));
   job.options.keys.keep_packed = !is_asked(job.flags.of_own, "For keys alone (as the flags above)");
   job.options.values.keep_packed = !is_asked(job.flags.of_own, "For values alone");

@@ -130,12 +130,12 @@ void tell(const Console& console, const PromptStore* store, const Run& run) {
 
 // Shows the prompt's tokens to a cache that hides its own, and gives those that it does not hold.
 Result<std::vector<std::int32_t>> rest_of_prompt(cache::Cache& cache, const std::string& name,
-                                                  std::vector<std::int32_t> ids) {
+                                                 std::vector<std::int32_t> ids) {
   if (ids.empty()) {
     return Error{ErrorCode::kUnsupported,
-                         "the tokens are hidden: the whole prompt is needed, by --prompt, --file "
-                         "or --ids",
-                   name};
+                 "the tokens are hidden: the whole prompt is needed, by --prompt, --file "
+                 "or --ids",
+                 name};
   }
   TQC_TRY(in_file(name, cache::reveal_tokens(cache, ids)));
   ids.erase(ids.begin(), ids.begin() + cache.n_tokens());
@@ -144,14 +144,14 @@ Result<std::vector<std::int32_t>> rest_of_prompt(cache::Cache& cache, const std:
 
 // Cuts the cache to what the whole prompt begins with, and the prompt to the rest.
 Result<void> reuse(const Console& console, const GenerateFlags& flags, Session& session,
-                    std::vector<std::int32_t>& ids) {
+                   std::vector<std::int32_t>& ids) {
   const std::int64_t n_common = common_prefix(session.cache().tokens, ids);
   if (flags.append && n_common < session.cache().n_tokens()) {
     return Error{ErrorCode::kMismatch,
-                         fmt::format("--append: the prompt differs after {} tokens, and a file "
-                                     "does not get shorter",
-                                     n_common),
-                   flags.session.cache};
+                 fmt::format("--append: the prompt differs after {} tokens, and a file "
+                             "does not get shorter",
+                             n_common),
+                 flags.session.cache};
   }
   TQC_TRY(keep_common_prefix(console, session.model(), ids, session.cache()));
   ids.erase(ids.begin(), ids.begin() + session.cache().n_tokens());
@@ -175,7 +175,7 @@ Result<void> begin_from(PromptStore& store, Session& session, std::vector<std::i
 }
 
 Result<void> feed_prompt(const Console& console, Session& session, const GenerateFlags& flags,
-                          PromptStore* store, Run& run) {
+                         PromptStore* store, Run& run) {
   run.was_hidden = !cache::tokens_known(session.cache());
   const bool begins = run.was_hidden || flags.reuse || session.cache().n_tokens() == 0;
   TQC_TRY_ASSIGN(std::vector<std::int32_t> ids,
@@ -249,7 +249,7 @@ std::string_view store_obstacle(const GenerateFlags& flags) {
 }
 
 Result<std::unique_ptr<PromptStore>> open_store(const Console& console,
-                                                 const GenerateFlags& flags) {
+                                                const GenerateFlags& flags) {
   TQC_TRY_ASSIGN(const std::optional<PromptStoreChoice> choice,
                  choose_prompt_store(flags.store, store_obstacle(flags)));
   if (!choice) return std::unique_ptr<PromptStore>();
@@ -261,7 +261,7 @@ Result<std::unique_ptr<PromptStore>> open_store(const Console& console,
 
 // Keeps what was made, whatever ended it.
 Result<void> keep(const Console& console, const GenerateFlags& flags, const Session& session,
-                   std::optional<GrowingFile>& growing, PromptStore* store, Run& run) {
+                  std::optional<GrowingFile>& growing, PromptStore* store, Run& run) {
   const unsigned n_threads = flags.session.n_threads;
   if (growing) {
     TQC_TRY_ASSIGN(run.appended,
@@ -278,8 +278,8 @@ Result<void> keep(const Console& console, const GenerateFlags& flags, const Sess
 
 // The user ended the reading of the prompt: what is read is kept.
 Result<ExitCode> keep_part(const Console& console, const GenerateFlags& flags,
-                            const Session& session, std::optional<GrowingFile>& growing,
-                            PromptStore* store, Run& run, Error interrupted) {
+                           const Session& session, std::optional<GrowingFile>& growing,
+                           PromptStore* store, Run& run, Error interrupted) {
   acknowledge_interrupt();
   if (session.cache().n_tokens() == run.cached_tokens) return interrupted;
   TQC_TRY(keep(console, flags, session, growing, store, run));
@@ -332,8 +332,7 @@ Result<ExitCode> run(const Console& console, GenerateFlags& flags) {
 Action define_generate(FlagSet& app) {
   const auto flags = std::make_shared<GenerateFlags>();
   add_model_flag(app, flags->session.model, true);
-  app.add("-c,--cache", flags->session.cache,
-                 "Cache file to go on from; - is standard input")
+  app.add("-c,--cache", flags->session.cache, "Cache file to go on from; - is standard input")
       ->type_name("FILE")
       ->file();
   add_prompt_flags(app, flags->prompt);
@@ -344,12 +343,9 @@ Action define_generate(FlagSet& app) {
       ->at_least(1)
       ->required();
   add_sampling_flags(app, flags->session.sampling);
-  app.add("--save", flags->save, "Keep the longer cache in this file")
-      ->type_name("FILE")
-      ->file();
-  app.add(
-      "--reuse", flags->reuse,
-      "The prompt is the whole text: keep what it begins with of the cache, read the rest");
+  app.add("--save", flags->save, "Keep the longer cache in this file")->type_name("FILE")->file();
+  app.add("--reuse", flags->reuse,
+          "The prompt is the whole text: keep what it begins with of the cache, read the rest");
   app.add("--append", flags->append, "Let the cache file itself grow by what is new");
   add_first_tokens_flag(app, flags->session.first_tokens);
   add_no_tokens_flag(app, flags->no_tokens);

@@ -78,8 +78,8 @@ Result<ExitCode> show(const Console& console, const ForeignView& view) {
 }
 
 Result<ExitCode> show_foreign(const Console& console, const std::string& name,
-                               std::shared_ptr<const ByteSource> file, ForeignKind kind,
-                               const InfoFlags& flags) {
+                              std::shared_ptr<const ByteSource> file, ForeignKind kind,
+                              const InfoFlags& flags) {
   if (flags.sections || flags.show_text) {
     return usage_error("--sections and --show-text are for .tqkv files");
   }
@@ -115,7 +115,7 @@ Result<ExitCode> run(const Console& console, const InfoFlags& flags) {
                  in_file(input.name, format::read_cache_info(*input.source)));
   if (flags.show_text && info.hidden_tokens) {
     return Error{ErrorCode::kUnsupported, "--show-text: the file does not say its tokens",
-                   input.name};
+                 input.name};
   }
   InfoView view{info, input, flags.sections, flags.show_text, std::nullopt};
   if (!flags.foreign.model.empty()) {

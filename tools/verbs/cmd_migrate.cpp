@@ -32,7 +32,7 @@ struct MigrateRequest {
 struct MigrateJob {
   std::filesystem::path from;
   std::filesystem::path to;
-  std::uint64_t bytes = 0;         // of the file, as far as is known
+  std::uint64_t bytes = 0;       // of the file, as far as is known
   std::optional<Error> refused;  // why nothing can be done about it
 };
 
@@ -412,10 +412,7 @@ Result<ExitCode> run(const Console& console, const MigrateFlags& flags) {
 
 Action define_migrate(FlagSet& app) {
   const auto flags = std::make_shared<MigrateFlags>();
-  app.add("path", flags->request.paths, "Files and folders")
-      ->type_name("")
-      ->file()
-      ->required();
+  app.add("path", flags->request.paths, "Files and folders")->type_name("")->file()->required();
   app.add("-o,--output", flags->request.output, "The folder for the new files")
       ->type_name("DIR")
       ->file();

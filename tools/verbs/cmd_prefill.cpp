@@ -78,7 +78,7 @@ Result<PromptFlags> prompt_flags(const PrefillOptions& options) {
 }
 
 Result<void> tell(const Console& console, const PrefillOptions& options, const PromptStore* store,
-                   const Work& work) {
+                  const Work& work) {
   note(console, fmt::format("{}: {} tokens in {:.2f} s ({:.0f} tokens/s), {} bytes",
                             display_name(options.output, "standard output"),
                             grouped(static_cast<std::uint64_t>(work.n_tokens)), work.seconds,
@@ -96,7 +96,7 @@ Result<void> tell(const Console& console, const PrefillOptions& options, const P
 }
 
 Result<std::unique_ptr<PromptStore>> open_store(const Console& console,
-                                                 const PrefillOptions& options) {
+                                                const PrefillOptions& options) {
   const char* const obstacle =
       options.no_tokens ? "a store shows the tokens that --no-tokens hides" : "";
   TQC_TRY_ASSIGN(const std::optional<PromptStoreChoice> choice,
@@ -108,8 +108,8 @@ Result<std::unique_ptr<PromptStore>> open_store(const Console& console,
 
 // Runs the model over what the store, if there is one, does not have.
 Result<void> read_ids(const Console& console, const PrefillOptions& options,
-                       const model::Model& model, std::vector<std::int32_t> ids, PromptStore* store,
-                       cache::Cache& cache, Work& work) {
+                      const model::Model& model, std::vector<std::int32_t> ids, PromptStore* store,
+                      cache::Cache& cache, Work& work) {
   if (store != nullptr) {
     TQC_TRY(store->begin(model, ids, cache));
     ids.erase(ids.begin(), ids.begin() + cache.n_tokens());
@@ -128,7 +128,7 @@ Result<void> read_ids(const Console& console, const PrefillOptions& options,
 }
 
 Result<cache::Cache> prefill(const Console& console, const PrefillOptions& options,
-                              const PromptFlags& flags, PromptStore* store, Work& work) {
+                             const PromptFlags& flags, PromptStore* store, Work& work) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
                  in_file(options.model, model::load_model(options.model)));
   TQC_TRY_ASSIGN(std::vector<std::int32_t> ids, read_prompt(flags, model->tokenizer));

@@ -132,7 +132,7 @@ std::string verdict(const std::string& name, const VerifyFlags& flags, const Fin
 
 // Compares with the model; fills `findings` as far as it comes.
 Result<void> check_model(const Console& console, const VerifyFlags& flags, const std::string& name,
-                          const ByteSource& source, Findings& findings) {
+                         const ByteSource& source, Findings& findings) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
                  in_file(flags.model, model::load_model(flags.model)));
   format::ReadOptions options;
@@ -160,7 +160,7 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
 
 // Checks the file itself. `source` is of version 2 afterwards, whatever it was.
 Result<void> check_file(const Console& console, const VerifyFlags& flags, const std::string& name,
-                         std::unique_ptr<ByteSource>& source, Findings& findings) {
+                        std::unique_ptr<ByteSource>& source, Findings& findings) {
   if (migrations::looks_like_v1(*source)) {
     findings.file.bytes_checked = source->size();
     TQC_TRY_ASSIGN(V1Input old, read_v1_input(*source, name, flags.n_threads, true));

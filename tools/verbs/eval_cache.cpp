@@ -94,8 +94,8 @@ Json cache_json(const CacheFlags& flags, const cache::CacheDifference& diff,
 }
 
 Result<std::optional<AttentionErrors>> measure_attention(const Console& console,
-                                                          const CacheFlags& flags,
-                                                          const CachePair& pair) {
+                                                         const CacheFlags& flags,
+                                                         const CachePair& pair) {
   if (flags.model.empty()) return std::optional<AttentionErrors>();
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
                  in_file(flags.model, model::load_model(flags.model)));

@@ -18,7 +18,7 @@ namespace tqcache::cli {
 namespace {
 
 Result<void> write_page(const Console& console, const EvalOutput& output,
-                         const eval::Report& report) {
+                        const eval::Report& report) {
   const std::string page = eval::html_page(report);
   const Overwrite overwrite = output.force ? Overwrite::kAllow : Overwrite::kRefuse;
   TQC_TRY(in_file(output.html,
@@ -30,9 +30,7 @@ Result<void> write_page(const Console& console, const EvalOutput& output,
 }  // namespace
 
 void add_eval_output_flags(FlagSet& app, EvalOutput& output) {
-  app.add("--html", output.html, "Write a page with all figures, too")
-      ->type_name("FILE")
-      ->file();
+  app.add("--html", output.html, "Write a page with all figures, too")->type_name("FILE")->file();
   add_force_flag(app, output.force);
 }
 
@@ -43,7 +41,7 @@ Result<void> check_eval_output(const EvalOutput& output) {
 }
 
 Result<void> give_report(const Console& console, const EvalOutput& output,
-                          const eval::Report& report, const Json& json) {
+                         const eval::Report& report, const Json& json) {
   if (!output.html.empty()) TQC_TRY(write_page(console, output, report));
   return console.json ? print_json(json) : print(eval::report_text(report));
 }
@@ -121,10 +119,9 @@ Result<std::vector<double>> parse_steps(std::string_view flag, std::string_view 
 
 void add_answer_flags(FlagSet& app, AnswerFlags& flags) {
   add_model_flag(app, flags.model, true);
-  app.add(
-         "--configs", flags.configurations,
-         "Ways to keep the cache: presets, f32, or k=mse:4,v=mse:3,...; by semicolons where "
-         "one has commas of its own")
+  app.add("--configs", flags.configurations,
+          "Ways to keep the cache: presets, f32, or k=mse:4,v=mse:3,...; by semicolons where "
+          "one has commas of its own")
       ->type_name("LIST")
       ->show_default();
   app.add("--max-tokens", flags.max_tokens, "Tokens of an answer at most")

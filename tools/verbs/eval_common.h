@@ -1,5 +1,6 @@
 #pragma once
-// tools/verbs/eval_common.h: Parts that the measurements of `tqcache eval` share: output, models, questions.
+// tools/verbs/eval_common.h: Parts that the measurements of `tqcache eval` share: output, models,
+// questions.
 //
 // The result is a table on standard output, or with --json an object; --html adds a page.
 
@@ -34,7 +35,7 @@ Result<void> check_eval_output(const EvalOutput& output);
 // Writes the page first, so that a failure leaves no table that looks like success; then prints the
 // report, or `json` if that was asked for.
 Result<void> give_report(const Console& console, const EvalOutput& output,
-                          const eval::Report& report, const Json& json);
+                         const eval::Report& report, const Json& json);
 
 struct AnswerFlags {
   std::string model;

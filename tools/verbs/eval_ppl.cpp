@@ -1,4 +1,5 @@
-// tools/verbs/eval_ppl.cpp: perplexity and divergence of predictions: one measurement, shown in two ways.
+// tools/verbs/eval_ppl.cpp: perplexity and divergence of predictions: one measurement, shown in two
+// ways.
 
 #include <fmt/format.h>
 
@@ -26,7 +27,7 @@ constexpr const char* kNotes =
 reads each from nothing: once with a dense cache, and once for each configuration
 with every key and value replaced by what its codes stand for, the current token's
 own included. --as-served fills a real cache instead, as generate does: the last,
-incomplete token block stays dense. docs/eval.md has the whole of it.
+incomplete token block stays dense. docs/reference/eval.md has the whole of it.
 
 A configuration is a preset (turbo4, k8v4, ...; f32: all dense), items, or both:
 k=mse:4,v=mse:3,boundary=2:8,sink=4  turbo4,center=none. A name begins the next
@@ -139,7 +140,7 @@ Result<void> check_text_flags(const Flags& flags) {
 }
 
 Result<Measured> measure(const Console& console, const Flags& flags,
-                          std::span<const cache::Configuration> configurations) {
+                         std::span<const cache::Configuration> configurations) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
                  in_file(flags.model, model::load_model(flags.model)));
   TQC_TRY_ASSIGN(const std::vector<std::int32_t> ids, read_prompt(flags.text(), model->tokenizer));
@@ -171,8 +172,7 @@ void add_text_flags(FlagSet& app, Flags& flags) {
   app.add("--file", flags.file, "The text, a file of UTF-8; - is standard input")
       ->type_name("FILE")
       ->file();
-  app.add("--ids", flags.ids, "The text as token ids, separated by commas")
-      ->type_name("LIST");
+  app.add("--ids", flags.ids, "The text as token ids, separated by commas")->type_name("LIST");
 }
 
 void add_window_flags(FlagSet& app, eval::PredictionOptions& options) {
@@ -184,7 +184,7 @@ void add_window_flags(FlagSet& app, eval::PredictionOptions& options) {
       ->type_name("N")
       ->at_least(1);
   app.add("--as-served", options.as_served,
-               "Fill a real cache, as generate does, in place of coding every key and value");
+          "Fill a real cache, as generate does, in place of coding every key and value");
 }
 
 Action define(FlagSet& app, PredictionFocus focus, const char* examples) {

@@ -131,17 +131,14 @@ Action define_eval_needle(FlagSet& app) {
   app.add("--lengths", flags->lengths, "Tokens of the whole prompt")
       ->type_name("LIST")
       ->show_default();
-  app.add("--depths", flags->depths,
-                 "Percent of the text before the needle: 0,50 or 0..100:25")
+  app.add("--depths", flags->depths, "Percent of the text before the needle: 0,50 or 0..100:25")
       ->type_name("LIST")
       ->show_default();
   app.add("--trials", flags->trials, "Of each length and depth")
       ->type_name("N")
       ->range(1, 100000)
       ->show_default();
-  app.add("--seed", flags->seed, "Of texts and codes")
-      ->type_name("N")
-      ->show_default();
+  app.add("--seed", flags->seed, "Of texts and codes")->type_name("N")->show_default();
   app.add("--needle", flags->needle, "What to hide")->type_name("TEXT");
   app.add("--question", flags->question, "What to ask")->type_name("TEXT");
   app.add("--answer", flags->answer, "What to expect; the needle itself if not given")

@@ -182,10 +182,7 @@ Action define_store_ls(FlagSet& app) {
 
 Action define_store_info(FlagSet& app) {
   const auto flags = std::make_shared<InfoFlags>();
-  app.add("name", flags->name, "The name it is kept under")
-      ->type_name("")
-      ->file()
-      ->required();
+  app.add("name", flags->name, "The name it is kept under")->type_name("")->file()->required();
   add_store_flag(app, flags->store);
   add_salt_flag(app, flags->store);
   app.footer(kInfoExamples);

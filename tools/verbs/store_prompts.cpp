@@ -111,7 +111,7 @@ Action define_store_put(FlagSet& app) {
       ->type_name("NAME")
       ->file();
   app.add("--no-name", flags->no_name,
-               "Keep it under none: it is found by its tokens until gc needs the room");
+          "Keep it under none: it is found by its tokens until gc needs the room");
   app.add("--replace", flags->replace, "Take the name from another prompt that has it");
   add_threads_flag(app, flags->n_threads);
   app.footer(kStorePutExamples);
@@ -156,7 +156,7 @@ struct Got {
 };
 
 Result<Got> fetch_prefix(const Console& console, const OpenStore& store, store::Library& library,
-                          const StoreSelection& selection) {
+                         const StoreSelection& selection) {
   TQC_TRY_ASSIGN(FoundPrefix found, find_prefix(store, library, selection));
   ProgressBar bar(console, "fetching", Unit::kBlobs);
   TQC_TRY_ASSIGN(std::unique_ptr<store::StoredPrompt> prompt,
@@ -228,7 +228,7 @@ struct FindFlags {
 };
 
 Result<ExitCode> tell_record(const Console& console, const OpenStore& store,
-                              const store::Record& record) {
+                             const store::Record& record) {
   if (console.json) {
     Json json = {{"schema", 1}, {"store", store.name()}};
     json.update(record_json(record));

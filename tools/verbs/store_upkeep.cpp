@@ -140,7 +140,7 @@ Action define_store_gc(FlagSet& app) {
   add_duration_flag(app, "--grace", flags->grace,
                     "Leave what was used within this time; 1h unless told otherwise");
   app.add("--drop-prompts", flags->drop_prompts,
-               "With --max-bytes: also prompts that are kept under names");
+          "With --max-bytes: also prompts that are kept under names");
   app.add("--dry-run", flags->dry_run, "Tell what would go, and remove nothing");
   app.footer(kStoreGcExamples);
   return [flags](const Console& console) { return run(console, *flags); };
@@ -290,7 +290,7 @@ struct CopyFlags {
 
 // Errors: kNotFound when no prompt has one of the names.
 Result<std::vector<std::string>> record_keys(const OpenStore& from,
-                                              const std::vector<std::string>& names) {
+                                             const std::vector<std::string>& names) {
   std::vector<std::string> keys;
   for (const std::string& name : names) keys.push_back(store::record_key(from.salt, name));
   TQC_TRY_ASSIGN(const std::vector<bool> there, from.in(from.backend->exists(keys)));
@@ -347,21 +347,14 @@ Result<ExitCode> run(const Console& console, const CopyFlags& flags) {
 
 Action define_store_copy(FlagSet& app) {
   const auto flags = std::make_shared<CopyFlags>();
-  app.add("from", flags->from, "The store to copy from, a URL")
-      ->type_name("")
-      ->file()
-      ->required();
-  app.add("to", flags->to, "The store to copy to, a URL")
-      ->type_name("")
-      ->file()
-      ->required();
-  app.add("name", flags->names,
-                 "Names of prompts; all and everything else if there are none")
+  app.add("from", flags->from, "The store to copy from, a URL")->type_name("")->file()->required();
+  app.add("to", flags->to, "The store to copy to, a URL")->type_name("")->file()->required();
+  app.add("name", flags->names, "Names of prompts; all and everything else if there are none")
       ->type_name("")
       ->file();
   app.add("--salt-file", flags->salt_file,
-                 "Names are those of this file's text as the salt (or the variable "
-                 "TQCACHE_STORE_SALT)")
+          "Names are those of this file's text as the salt (or the variable "
+          "TQCACHE_STORE_SALT)")
       ->type_name("FILE")
       ->file();
   app.add("--replace", flags->replace, "Take names from other prompts that have them there");
