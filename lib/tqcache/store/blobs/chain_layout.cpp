@@ -1,4 +1,4 @@
-#include "tqcache/store/blobs/chain_form.h"
+#include "tqcache/store/blobs/chain_layout.h"
 
 #include <algorithm>
 #include <tuple>

@@ -1,4 +1,4 @@
-#include "tqcache/store/backends/dir_layout.h"
+#include "tqcache/store/backends/dir_files.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,11 +1,12 @@
 #pragma once
-// store/blobs/batches.h: many blobs or keys, some at a time.
+// store/backends/backend_support.h: many blobs or keys, some at a time.
 //
 // Only for the sources of store.
 
 #include <algorithm>
 #include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -47,5 +48,20 @@ Result<std::vector<PutOutcome>> put_in_batches(std::span<const Blob> blobs, std:
   }
   return outcomes;
 }
+
+// text of an engine, or of a URL, made fit for an error message.
+
+// Cut after 200 bytes; everything but printable ASCII becomes '?'. An engine's words are no more to
+// be trusted than a file's.
+inline std::string printable(std::string_view text) {
+  constexpr std::size_t kMaxPrintedBytes = 200;  // a key is shown whole
+  std::string out;
+  for (const char c : text.substr(0, kMaxPrintedBytes)) out += c >= ' ' && c <= '~' ? c : '?';
+  if (text.size() > kMaxPrintedBytes) out += "...";
+  return out;
+}
+
+// The same, in double quotes.
+inline std::string in_quotes(std::string_view text) { return '"' + printable(text) + '"'; }
 
 }  // namespace tqcache::store
