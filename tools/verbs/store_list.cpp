@@ -15,7 +15,7 @@
 #include "cli/verb.h"
 #include "report/info.h"
 #include "tqcache/eval/text_table.h"
-#include "tqcache/store/upkeep/kept_prompts.h"
+#include "tqcache/store/upkeep/inventory.h"
 
 namespace tqcache::cli {
 namespace {

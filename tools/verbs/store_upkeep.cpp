@@ -14,7 +14,7 @@
 #include "tqcache/store/upkeep/check.h"
 #include "tqcache/store/upkeep/collect.h"
 #include "tqcache/store/upkeep/copy.h"
-#include "tqcache/store/upkeep/stats.h"
+#include "tqcache/store/upkeep/inventory.h"
 
 namespace tqcache::cli {
 namespace {
