@@ -14,6 +14,7 @@
 #include "cli/common_flags.h"
 #include "cli/terminal.h"
 #include "cli/verb.h"
+#include "reference.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/store/backend.h"
 
@@ -174,6 +175,8 @@ ExitCode run(const std::vector<std::string>& args) {
   const std::string& word = args.front();
   if (word == "--help" || word == "-h" || word == "help") return finish(print(help()));
   if (word == "--version") return finish(print(version()));
+  // For the sources: tests/cli keeps the generated pages in step with the flags.
+  if (word == "--write-reference" && args.size() == 2) return finish(write_reference(args[1]));
   for (const Verb& verb : kVerbs) {
     if (verb.name != word) continue;
     const std::vector<std::string> others(args.begin() + 1, args.end());

@@ -255,8 +255,8 @@ Json append_json(const std::string& path, const format::AppendReport& report) {
 }
 
 void add_cache_pair_flags(FlagSet& app, CachePairFlags& flags) {
-  app.add("a", flags.a, "The reference")->type_name("")->file()->required();
-  app.add("b", flags.b, "The cache to compare with it")->type_name("")->file()->required();
+  app.add("a", flags.a, "Reference cache")->type_name("")->file()->required();
+  app.add("b", flags.b, "Cache to compare with it")->type_name("")->file()->required();
   add_first_tokens_flag(app, flags.first_tokens);
   add_threads_flag(app, flags.n_threads);
 }

@@ -90,36 +90,38 @@ Result<void> write_llama(interop::LlamaFile kind, const format::SectionSource& c
 }  // namespace
 
 void add_export_flags(FlagSet& app, ExportFlags& flags) {
-  app.add("--to", flags.to, "Write a file of this kind; default: as the extension says")
+  app.add("--to", flags.to, "Format to write; by default the extension of OUT decides")
       ->type_name("KIND")
       ->one_of(target_words());
-  app.add("--mlx-lm-version", flags.mlx_lm_version, "--to mlx-lm: which one shall read it")
+  app.add("--mlx-lm-version", flags.mlx_lm_version,
+          "With --to mlx-lm: version that will read the file")
       ->type_name("X.Y")
       ->show_default();
-  app.add("--kv-bits", flags.kv_bits, "--to mlx-lm: quantized, to 2, 4 or 8 bits")
+  app.add("--kv-bits", flags.kv_bits, "With --to mlx-lm: quantize to 2, 4 or 8 bits")
       ->type_name("N")
       ->one_of({"2", "4", "8"});
-  app.add("--kv-group-size", flags.kv_group_size, "... in groups of this size")
+  app.add("--kv-group-size", flags.kv_group_size, "With --kv-bits: group size")
       ->type_name("N")
       ->one_of({"32", "64", "128"})
       ->show_default();
   app.add("--llama-version", flags.llama_version,
-          "--to llama-session: 9 to 11; llama-seq: 2 to 4; default: the newest")
+          "With --to llama-session: version 9 to 11; with llama-seq: 2 to 4. Default: the newest")
       ->type_name("N");
   app.add("--llama-k-type", flags.llama_k_type,
-          "... type of keys: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl")
+          "With --to llama-*: type of keys: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or iq4_nl")
       ->type_name("TYPE")
       ->show_default();
-  app.add("--llama-v-type", flags.llama_v_type, "... and of values")
+  app.add("--llama-v-type", flags.llama_v_type, "With --to llama-*: type of values")
       ->type_name("TYPE")
       ->show_default();
   app.add("--llama-flash-attention", flags.llama_flash_attention,
-          "... off: values transposed, as llama.cpp keeps them without it")
+          "With --to llama-*: off writes transposed values, as llama.cpp keeps them without flash "
+          "attention")
       ->type_name("on|off")
       ->one_of({"on", "off"})
       ->show_default();
   app.add("--llama-server-tokens", flags.llama_server_tokens,
-          "... with the token list of llama-server's slots");
+          "With --to llama-*: add the token list that llama-server keeps per slot");
 }
 
 Result<Target> target_of(const ExportFlags& flags, const std::string& output) {

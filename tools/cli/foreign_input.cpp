@@ -237,30 +237,32 @@ Result<std::optional<ForeignKind>> foreign_kind(const ByteSource& file) {
 }
 
 void add_reading_flags(FlagSet& app, ForeignFlags& flags) {
-  app.add("--row", flags.row, "Of a cache of several prompts (mlx-lm): which one")
+  app.add("--row", flags.row, "mlx-lm: which prompt of a batched cache to read")
       ->type_name("N")
       ->at_least(0);
   app.add("--llama-turbo-layout", flags.turbo_layout,
-          "Rows of llama.cpp's TurboQuant fork: turbo2, turbo3 or turbo4")
+          "Layout of a file of llama.cpp's TurboQuant fork: turbo2, turbo3 or turbo4")
       ->type_name("NAME");
   app.add("--artifacts", flags.artifacts,
-          "Folder with TurboMLX's codebooks and rotations, instead of making them again")
-      ->type_name("DIR");
+          "Folder with TurboMLX's codebooks and rotations; by default they are recomputed")
+      ->type_name("DIR")
+      ->folder();
 }
 
 void add_foreign_flags(FlagSet& app, ForeignFlags& flags) {
   add_model_flag(app, flags.model, false);
-  app.add("--ids", flags.ids, "File with the token ids, a JSON array, of a cache that has none")
+  app.add("--ids", flags.ids, "File with the token ids, a JSON array, for a cache that has none")
       ->type_name("FILE")
       ->file();
   app.add("--llama-rotation", flags.rotation,
-          "Whether quantized rows of llama.cpp are Hadamard-rotated; auto: as a few keys, "
-          "computed again, tell; when writing: on")
+          "Whether quantized rows of llama.cpp are Hadamard-rotated; auto decides by recomputing a "
+          "few keys. When writing, auto means on")
       ->type_name("auto|on|off")
       ->one_of({"auto", "on", "off"})
       ->show_default();
   app.add("--probe", flags.n_probe,
-          "With --model: tokens of another program's cache to compute again; 0: none")
+          "With --model: number of tokens of a foreign cache to recompute as a check; 0 turns it "
+          "off")
       ->type_name("N")
       ->at_least(0)
       ->show_default();

@@ -72,13 +72,16 @@ Result<std::vector<std::int32_t>> encode(const PromptFlags& flags,
 
 void add_prompt_flags(FlagSet& app, PromptFlags& flags) {
   const std::string group = "Prompt (one of)";
-  app.add("-p,--prompt", flags.text, "The text itself")->type_name("TEXT")->group(group);
-  app.add("--file", flags.file, "A file of UTF-8 text; - is standard input")
+  app.add("-p,--prompt", flags.text, "Text of the prompt")->type_name("TEXT")->group(group);
+  app.add("--file", flags.file, "File with the prompt as UTF-8 text; - is standard input")
       ->type_name("FILE")
       ->group(group);
-  app.add("--ids", flags.ids, "Token ids, separated by commas")->type_name("LIST")->group(group);
-  app.add("--no-special", flags.no_special,
-          "Take special tokens spelled out in the text, like <|im_end|>, as plain text")
+  app.add("--ids", flags.ids, "Token ids of the prompt, separated by commas")
+      ->type_name("LIST")
+      ->group(group);
+  app.add(
+         "--no-special", flags.no_special,
+         "Treat special tokens that are spelled out in the text, such as <|im_end|>, as plain text")
       ->group(group);
 }
 

@@ -119,15 +119,15 @@ Result<std::string> store_url(const StoreFlags& flags) {
 
 void add_store_flag(FlagSet& app, StoreFlags& flags) {
   app.add("--store", flags.url,
-          "The store: dir:PATH, redis://HOST, s3://BUCKET (or the variable TQCACHE_STORE)")
+          "URL of the store: dir:PATH, redis://HOST or s3://BUCKET (or the variable TQCACHE_STORE)")
       ->type_name("URL")
-      ->file();
+      ->not_empty();
 }
 
 void add_salt_flag(FlagSet& app, StoreFlags& flags) {
   app.add("--salt-file", flags.salt_file,
-          "Only what was put with this file's text as its salt (or the variable "
-          "TQCACHE_STORE_SALT)")
+          "File with the salt of the tenant: only prompts stored with the same salt are visible "
+          "(or the variable TQCACHE_STORE_SALT)")
       ->type_name("FILE")
       ->file();
 }
@@ -190,7 +190,7 @@ std::string time_text(std::int64_t seconds_since_1970) {
 }
 
 void add_selection_flags(FlagSet& app, StoreSelection& selection) {
-  app.add("name", selection.name, "The name it is kept under")->type_name("")->file();
+  app.add("name", selection.name, "Name of the prompt")->type_name("")->not_empty();
   add_model_flag(app, selection.model, false);
   add_prompt_flags(app, selection.prompt);
 }
@@ -296,22 +296,22 @@ Result<void> check_flags(const PromptStoreFlags& flags, bool has_store) {
 void add_prompt_store_flags(FlagSet& app, PromptStoreFlags& flags, StoreNames names) {
   const std::string group = "Store";
   app.add("--store", flags.url,
-          "Begin from what this store has of the prompt, and put there what is new: dir:PATH, "
-          "redis://HOST, s3://BUCKET (or the variable TQCACHE_STORE)")
+          "Reuse what this store has of the prompt, and add new blocks to it: dir:PATH, "
+          "redis://HOST or s3://BUCKET (or the variable TQCACHE_STORE)")
       ->type_name("URL")
-      ->file()
+      ->not_empty()
       ->group(group);
-  app.add("--no-store", flags.no_store, "Use none, whatever TQCACHE_STORE says")->group(group);
-  app.add("--store-read-only", flags.read_only, "Put nothing")->group(group);
+  app.add("--no-store", flags.no_store, "Use no store, even if TQCACHE_STORE is set")->group(group);
+  app.add("--store-read-only", flags.read_only, "Read from the store, add nothing")->group(group);
   if (names == StoreNames::kWithName) {
-    app.add("--store-name", flags.name, "Keep the whole under this name in the store")
+    app.add("--store-name", flags.name, "Save the whole cache in the store under this name")
         ->type_name("NAME")
-        ->file()
+        ->not_empty()
         ->group(group);
   }
   app.add("--salt-file", flags.salt_file,
-          "Find and put only what has this file's text as its salt (or the variable "
-          "TQCACHE_STORE_SALT)")
+          "File with the salt of the tenant: only prompts stored with the same salt are found (or "
+          "the variable TQCACHE_STORE_SALT)")
       ->type_name("FILE")
       ->file()
       ->group(group);

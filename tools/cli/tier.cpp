@@ -93,20 +93,20 @@ Result<eval::Profile> read_profile(const std::string& path) {
 void add_tier_flag(FlagSet& app, TierFlags& flags) {
   app.add_text(
          "--tier", [&flags](const std::string& word) { flags.tier = kTiers.at(word); },
-         "turbo: packed, and used as it is; archive: packed for disk, in as many bits as --bits "
-         "says, also 2.4; lossless: every value stays as it is, bit for bit, and only its bytes "
-         "are compressed (--compress planes)")
+         "Goal of the conversion: turbo (quantized, used as it is in memory), archive (smallest on "
+         "disk, in --bits bits per value, such as 2.4) or lossless (values unchanged, compressed "
+         "with --compress planes)")
       ->type_name("WORD")
       ->one_of({"archive", "lossless", "turbo"})
       ->show_default("turbo");
   app.add("--target-mse", flags.target_mse,
-          "--tier archive: the error of a vector, squared, to its length, squared")
+          "With --tier archive: mean squared error of a vector, relative to its squared length")
       ->type_name("E");
   app.add("--target-kld", flags.target_kld,
-          "--tier archive with --profile: the mean KL divergence to expect, in nats")
+          "With --tier archive and --profile: mean KL divergence to expect, in nats")
       ->type_name("NATS");
   app.add("--profile", flags.profile,
-          "--tier archive: what the model needs, measured by tqcache profile")
+          "With --tier archive: file of tqcache profile, which tells how much each layer tolerates")
       ->type_name("FILE")
       ->file();
 }

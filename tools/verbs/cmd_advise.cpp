@@ -21,13 +21,12 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kAdviseExamples =
-    R"(The sample should be text as the caches will hold it. The model reads some windows
-of it, once with a dense cache and once for each configuration that is tried, from
-2 bits for keys and values to 8; --max-kld asks for the smallest one whose
-predictions stay that close to the dense ones (mean KL divergence, in nats), and
---max-bytes for the best one whose keys and values fit when the cache holds so many
-tokens. If nothing will do, the exit code is 1. docs/explain/quality.md tells what to
-expect, and docs/reference/eval.md how it is measured.
+    R"(The sample should resemble the text that the caches will hold. The model reads some windows of it
+with a dense cache, and again with each configuration that is tried, from 2 to 8 bits for keys and
+values. --max-kld asks for the smallest configuration whose predictions stay that close to the dense
+ones (mean KL divergence, in nats). --max-bytes asks for the best configuration whose keys and
+values fit for a cache of --tokens tokens. If none qualifies, the exit code is 1.
+docs/explain/quality.md tells what to expect, docs/reference/eval.md how it is measured.
 
 Examples:
   tqcache advise -m model.gguf --file sample.txt
@@ -219,31 +218,34 @@ Result<ExitCode> run(const Console& console, const AdviseFlags& flags) {
 Action define_advise(FlagSet& app) {
   const auto flags = std::make_shared<AdviseFlags>();
   add_model_flag(app, flags->model, true);
-  app.add("--file", flags->file, "A sample of text, UTF-8; - is standard input")
+  app.add("--file", flags->file, "Sample of text, UTF-8; - is standard input")
       ->type_name("FILE")
       ->file()
       ->required();
   Flag* const kld = app.add("--max-kld", flags->max_kld,
-                            "The smallest one whose mean KL divergence is at most this")
+                            "Find the smallest configuration with at most this mean KL divergence")
                         ->type_name("NATS")
                         ->check([](const std::string& word) -> Result<void> {
                           if (std::strtod(word.c_str(), nullptr) > 0) return {};
                           return usage_error(word + " is not above 0");
                         })
                         ->show_default();
-  app.add("--max-bytes", flags->max_bytes, "The best one whose keys and values fit in this")
+  app.add("--max-bytes", flags->max_bytes,
+          "Find the best configuration whose keys and values fit in N bytes")
       ->type_name("N")
       ->at_least(1)
       ->excludes(kld);
   app.add("--tokens", flags->n_tokens,
-          "Tokens that a cache shall hold; the model's context unless told")
+          "Tokens that a cache will hold; by default the context of the model")
       ->type_name("N")
       ->range(std::int64_t{1}, cache::kMaxTokens);
-  app.add("--window", flags->options.window, "Tokens that the model reads from nothing")
+  app.add("--window", flags->options.window,
+          "Tokens per window; each window starts with an empty cache")
       ->type_name("N")
       ->at_least(1)
       ->show_default();
-  app.add("--windows", flags->options.max_windows, "Windows of the sample, from the first")
+  app.add("--windows", flags->options.max_windows,
+          "Number of windows, from the start of the sample")
       ->type_name("N")
       ->at_least(1)
       ->show_default();

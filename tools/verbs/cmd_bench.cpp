@@ -227,18 +227,16 @@ Json bench_json(const BenchResult& result) {
 }
 
 constexpr const char* kBenchExamples =
-    R"(Every run begins with an empty cache, reads the whole prompt into it, and then
-writes behind it: so the first speed is that of reading with packing counted, and
-the second that of decode steps at that depth. Runs of the backends take turns.
-The tokens are the same in all of them, whatever the model would say; without
---file they are drawn from the vocabulary.
+    R"(Each run prefills an empty cache with the prompt, then decodes tokens behind it. The first speed
+includes quantization, the second is that of decode steps at that depth. The backends take turns.
+All runs use the same tokens, whatever the model would predict; without --file they are random.
 
-  baseline  dense, f16
-  affine    groups with scale and bias: affine4, unless --config says otherwise
-  turbo     rotated codes: turbo4, unless --config says otherwise
+  baseline  dense f16
+  affine    groups with scale and bias: affine4, or --config
+  turbo     rotated and quantized: turbo4, or --config
 
-A backend that packs nothing has nothing to compare, and is refused: a block is
-packed when it has 256 tokens and the next one comes.
+A block of 256 tokens is quantized when it is full and the next token arrives. A backend that would
+quantize nothing is refused.
 
 Examples:
   tqcache bench -m model.gguf
@@ -364,25 +362,25 @@ std::vector<std::string> backend_names() {
 }
 
 void add_work_flags(FlagSet& app, BenchFlags& flags) {
-  app.add("--prompt-tokens", flags.work.prompt_tokens, "Tokens to read")
+  app.add("--prompt-tokens", flags.work.prompt_tokens, "Tokens to prefill")
       ->type_name("N")
       ->at_least(1)
       ->show_default();
-  app.add("--generation-tokens", flags.work.generation_tokens, "Tokens to write behind them")
+  app.add("--generation-tokens", flags.work.generation_tokens, "Tokens to decode behind them")
       ->type_name("N")
       ->at_least(1)
       ->show_default();
-  app.add("--file", flags.file, "A text to take the tokens from; - is standard input")
+  app.add("--file", flags.file, "Text to take the tokens from; - is standard input")
       ->type_name("FILE")
       ->file();
-  app.add("--seed", flags.work.seed, "Of the tokens, without --file")
+  app.add("--seed", flags.work.seed, "Seed of the random tokens, without --file")
       ->type_name("N")
       ->show_default();
-  app.add("--warmup", flags.options.n_warmups, "Runs of each backend that do not count")
+  app.add("--warmup", flags.options.n_warmups, "Runs of each backend that are not measured")
       ->type_name("N")
       ->range(0, kMostRuns)
       ->show_default();
-  app.add("--repeats", flags.options.n_repeats, "Runs of each backend that do")
+  app.add("--repeats", flags.options.n_repeats, "Runs of each backend that are measured")
       ->type_name("N")
       ->range(1, kMostRuns)
       ->show_default();
@@ -393,13 +391,14 @@ void add_work_flags(FlagSet& app, BenchFlags& flags) {
 Action define_bench(FlagSet& app) {
   const auto flags = std::make_shared<BenchFlags>();
   add_model_flag(app, flags->model, true);
-  app.add("--backend", flags->backends, "baseline, affine, turbo: one or more, by commas")
+  app.add("--backend", flags->backends,
+          "Backends to measure, separated by commas: baseline, affine, turbo")
       ->type_name("LIST")
       ->separated_by(',')
       ->one_of(backend_names())
       ->show_default("baseline,turbo");
   app.add("--config", flags->configuration,
-          "How the backend beside baseline keeps the cache: a preset, or "
+          "Settings of the backend beside baseline: a preset, or "
           "k=mse:4,v=mse:3,boundary=2:8,sink=4")
       ->type_name("TEXT");
   add_work_flags(app, *flags);

@@ -24,25 +24,22 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kChatExamples =
-    R"(Every line is a turn. A line that begins with / is a command:
-  /save [FILE]  keep the conversation so far; without FILE, under --save's name
-  /info         tokens and memory in use
-  /help         this list
-  /quit         end, as does Ctrl-D
+    R"(Each line is one turn. Lines that begin with / are commands:
+  /save [FILE]  save the conversation; without FILE, under the name of --save
+  /info         show tokens and memory in use
+  /help         show this list
+  /quit         end the chat, as Ctrl-D does
 
-How turns are written is the model's: its chat template is recognized (never run),
-and --template chooses a form by name.
+The chat template of the model is recognized, not executed. --template overrides it.
 
-With --cache the conversation goes on after what the cache holds: another
-conversation, or a text. With --save it is kept at the end, also after Ctrl-C.
-When that is the file of --cache, it grows in place by what is new, without -f:
-whoever reads it at any moment finds the old state or the new one. It is locked
-for the whole conversation; a second writer is refused (exit code 11). tqcache
-compact drops what such saves leave dead.
+--cache resumes a saved conversation, or any other cache. --save writes the conversation when the
+chat ends, also after Ctrl-C. If both name the same file, new tokens are appended in place: no -f is
+needed, and readers always see a consistent state. The file is locked for the whole chat; a second
+writer is refused (exit code 11). tqcache compact reclaims the space that appending leaves dead.
 
-With --store (or the variable TQCACHE_STORE) a new conversation begins from what a
-store of prompts has of its first turn, as a long --system, and what is new is put
-there while it goes on. --store-name keeps all of it at the end.
+With --store (or the variable TQCACHE_STORE) a new conversation reuses what the store has of the
+first turn, for example a long --system text, and adds new blocks to the store as it goes.
+--store-name saves the whole conversation under a name at the end.
 
 Examples:
   tqcache chat -m model.gguf
@@ -310,25 +307,21 @@ Result<ExitCode> run(const Console& console, ChatFlags& flags) {
 Action define_chat(FlagSet& app) {
   const auto flags = std::make_shared<ChatFlags>();
   add_model_flag(app, flags->session.model, true);
-  app.add("-c,--cache", flags->session.cache, "Cache file to go on from")
-      ->type_name("FILE")
-      ->file();
-  app.add("--system", flags->system, "System turn that begins a new conversation")
-      ->type_name("TEXT");
-  app.add("-n,--max-new-tokens", flags->n, "Tokens of an answer at most")
+  app.add("-c,--cache", flags->session.cache, "Cache file to resume")->type_name("FILE")->file();
+  app.add("--system", flags->system, "System message of a new conversation")->type_name("TEXT");
+  app.add("-n,--max-new-tokens", flags->n, "Maximum number of tokens per answer")
       ->type_name("N")
       ->at_least(1)
       ->show_default();
   app.add("--template", flags->chat_template,
-          "How turns are written, instead of as the model's own template says: " +
-              model::ChatTemplate::names())
+          "Chat template to use instead of the one in the model: " + model::ChatTemplate::names())
       ->type_name("NAME");
   app.add("--no-think", flags->no_think,
-          "Have a model that thinks before it answers not do so (Qwen3)");
+          "Tell a reasoning model (Qwen3) to answer without thinking first");
   add_sampling_flags(app, flags->session.sampling);
   add_form_flags(app, flags->form);
   add_prompt_store_flags(app, flags->store, StoreNames::kWithName);
-  app.add("--save", flags->save, "Keep the conversation in this file at the end")
+  app.add("--save", flags->save, "Save the conversation to this file when the chat ends")
       ->type_name("FILE")
       ->file();
   add_no_tokens_flag(app, flags->no_tokens);

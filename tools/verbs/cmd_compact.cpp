@@ -17,14 +17,12 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kCompactExamples =
-    R"(A file that grows, by generate --append or by chat --save on its own --cache,
-keeps dead bytes: what the new state took the place of. tqcache info tells how
-many. The file is written anew without them, and takes the place of the old one
-when it is whole on disk; its content stays the same. What an interrupted save
-left behind is dropped as well.
+    R"(generate --append, and chat --save into its own --cache, leave dead bytes in a file; tqcache info
+shows how many. compact writes a new file without them and replaces the old one once the new file is
+safely on disk. The content stays the same. Leftovers of an interrupted save are removed too.
 
-A bad file is told and the rest goes on. The exit code is 3 when some files
-failed, and the first failure's own when all did.
+A bad file is reported, and the others are still compacted. The exit code is 3 when some files
+failed, and that of the first failure when all did.
 
 Examples:
   tqcache compact talk.tqkv

@@ -33,16 +33,15 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kNotes =
-    R"(Only full blocks of 256 tokens are packed; the tokens after them stay dense
-until their block is full, so a conversation can go on without packing twice.
-The work goes block by block: memory does not grow with the cache.
+    R"(Only full blocks of 256 tokens are quantized; the tokens after them stay dense until their block is
+full. Conversion works block by block, so memory does not grow with the cache.
 
-What IN is shows its content: a .tqkv file, or a cache of mlx-lm, llama.cpp,
-transformers (tools/tqcache_hf.py), NumPy or TurboMLX. Such files do not say whose
-they are: --model does, and computes some tokens again (--probe) to see that it is
-so, exit code 22 if not. --ids gives the token ids where the file has none; a cache
-without them cannot be resumed from. docs/reference/interop.md says what gets lost.
-Codes of TurboMLX are kept, except where flags ask for dense (--bits 16).
+The format of IN is detected from its content: a .tqkv file, or a cache of mlx-lm, llama.cpp,
+transformers (tools/tqcache_hf.py), NumPy or TurboMLX. Files of other programs do not identify their
+model: pass --model, which also recomputes a few tokens to check it (--probe; exit code 22 if they
+differ). --ids supplies token ids that a file lacks; without them generation cannot resume.
+docs/reference/interop.md lists what each format loses. Quantized values of TurboMLX are kept,
+except where flags ask for dense ones (--bits 16).
 
 )";
 

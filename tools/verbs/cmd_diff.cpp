@@ -15,8 +15,8 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kDiffExamples =
-    R"(Errors are relative to A. The exit code is 0 whether the caches are equal or
-not; 22 when they are of different prompts or shapes.
+    R"(Errors are relative to A. The exit code is 0 whether the caches are equal or not, and 22 if they
+hold different prompts or shapes.
 
 Examples:
   tqcache diff book.kv book.tqkv

@@ -24,28 +24,26 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kGenerateExamples =
-    R"(With --cache the prompt is appended to what the cache holds; without a prompt
-the text goes on after the cache's last token. With --reuse the prompt is the
-whole text instead: what it begins with of the cache is kept, and only the rest
-is read. Generation ends at an end token, before a text of --stop, or after N
-tokens. A cache saved with --save holds every token of the prompt and of the
-answer, the end token included, so it can be gone on from exactly; it is saved
-even if the work was interrupted, with the tokens done by then. Turbo layers stay
-turbo.
+    R"(With --cache the prompt is appended to the tokens of the cache; without a prompt, generation
+continues after the last cached token. With --reuse the prompt is the whole text: the longest common
+prefix of cache and prompt is kept, and only the rest is prefilled.
 
-With --append the cache file itself grows by what is new, in place: whoever reads
-it at any moment, even after a loss of power, finds the old state or the new one.
-It is locked from the beginning; a second writer is refused (exit code 11).
+Generation stops at an end token, before a text of --stop, or after N tokens. --save writes a cache
+with all tokens of the prompt and the answer, including the end token, so that it can be resumed
+exactly. It is written after Ctrl-C too, with the tokens processed so far. Quantized layers stay
+quantized.
 
-With --store (or the variable TQCACHE_STORE) the prompt is looked up in a store of
-prompts: what stands there of it is not read again, and what is new is put there
-meanwhile. --store-name keeps prompt and answer as a whole. A store that cannot be
-reached, or is damaged, costs time and nothing else. The cache is in the form that
-the store has, unless --bits or --config says which one.
+--append adds the new tokens to the cache file in place. Readers see the old state or the new one at
+any time, even after a power failure. The file is locked from the start; a second writer is refused
+(exit code 11).
 
-Of a cache that hides its tokens (--no-tokens) the whole prompt has to be given,
-which must begin with the cached tokens; what comes after them is read. Saved
-again it hides them, too.
+With --store (or the variable TQCACHE_STORE) the longest stored prefix of the prompt is loaded
+instead of computed, and new blocks are added to the store. --store-name saves prompt and answer
+under a name. If the store is unreachable or damaged, tqcache warns and computes everything. The
+cache takes the quantization found in the store, unless --bits or --config chooses one.
+
+A cache made with --no-tokens needs the whole prompt again. It must begin with the cached tokens;
+the rest is prefilled. Saving such a cache keeps its tokens hidden.
 
 Examples:
   tqcache generate -m model.gguf -p "Once upon a time" -n 100
@@ -332,21 +330,22 @@ Result<ExitCode> run(const Console& console, GenerateFlags& flags) {
 Action define_generate(FlagSet& app) {
   const auto flags = std::make_shared<GenerateFlags>();
   add_model_flag(app, flags->session.model, true);
-  app.add("-c,--cache", flags->session.cache, "Cache file to go on from; - is standard input")
+  app.add("-c,--cache", flags->session.cache, "Cache file to resume; - is standard input")
       ->type_name("FILE")
       ->file();
   add_prompt_flags(app, flags->prompt);
   add_form_flags(app, flags->form);
   add_prompt_store_flags(app, flags->store, StoreNames::kWithName);
-  app.add("-n,--max-new-tokens", flags->n, "Tokens to write at most")
+  app.add("-n,--max-new-tokens", flags->n, "Maximum number of tokens to generate")
       ->type_name("N")
       ->at_least(1)
       ->required();
   add_sampling_flags(app, flags->session.sampling);
-  app.add("--save", flags->save, "Keep the longer cache in this file")->type_name("FILE")->file();
-  app.add("--reuse", flags->reuse,
-          "The prompt is the whole text: keep what it begins with of the cache, read the rest");
-  app.add("--append", flags->append, "Let the cache file itself grow by what is new");
+  app.add("--save", flags->save, "Save the extended cache to this file")->type_name("FILE")->file();
+  app.add(
+      "--reuse", flags->reuse,
+      "Treat the prompt as the whole text: keep the common prefix of the cache, prefill the rest");
+  app.add("--append", flags->append, "Append the new tokens to the cache file in place");
   add_first_tokens_flag(app, flags->session.first_tokens);
   add_no_tokens_flag(app, flags->no_tokens);
   add_compression_flags(app, flags->compression, "zstd");

@@ -17,13 +17,12 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kInfoExamples =
-    R"(The prompt is shown only with --show-text: its token ids, or with --model its
-text, because the file holds no tokenizer. Whether the file is whole is told by
-tqcache verify. Dead bytes are what later saves took the place of: tqcache compact
-drops them.
-Files of mlx-lm, llama.cpp, transformers (tools/tqcache_hf.py), NumPy and TurboMLX
-are known by their content. One of llama.cpp does not describe itself: with --model
-its layers are shown too.
+    R"(The prompt is shown only with --show-text: its token ids, or with --model its text, since the file
+holds no tokenizer. Use tqcache verify to check the file for damage. Dead bytes are space that later
+saves no longer use; tqcache compact reclaims it.
+
+Files of mlx-lm, llama.cpp, transformers (tools/tqcache_hf.py), NumPy and TurboMLX are recognized by
+their content. A llama.cpp file does not describe its layers; --model shows them.
 
 Examples:
   tqcache info book.tqkv
@@ -136,7 +135,7 @@ Action define_info(FlagSet& app) {
       ->type_name("")
       ->file()
       ->required();
-  app.add("--sections", flags->sections, "List every section with its checksum");
+  app.add("--sections", flags->sections, "List all sections with their checksums");
   app.add("--show-text", flags->show_text, "Show the prompt");
   add_model_flag(app, flags->foreign.model, false);
   add_reading_flags(app, flags->foreign);

@@ -150,18 +150,17 @@ using migrations::FileMigration;
 using migrations::MigrateStatus;
 
 constexpr const char* kMigrateExamples =
-    R"(Packed codes are carried over as they are: every key and value keeps exactly what
-the old file says. A new file is read back from disk and compared with the old one
-before anything is done to that one. In place, the old file is kept as FILE.v1.bak.
+    R"(Quantized values are copied unchanged: every key and value keeps exactly the value it has in the old
+file. Each new file is read back from disk and compared with the old one before the old one is
+touched. With --in-place the old file is kept as FILE.v1.bak.
 
-Of a folder, those files are taken that begin as a cache does, whatever they are
-called; with --recursive those of its folders, too. Names that begin with a dot,
-backups and links are passed over. With -o a file gets its name's stem and .tqkv,
-under the same folder below DIR as it had below the one that was named.
+In a folder, files are selected by their content, not by their name; --recursive includes
+subfolders. Names that begin with a dot, backups and links are skipped. With -o, a new file gets the
+stem of the old name and .tqkv, in the same subfolder of DIR.
 
-Whatever ends a run, it is simply run again: what is of version 2 already, in place
-or under -o, is left alone. A bad file is told and the rest goes on. The exit code
-is 3 when some files failed, and the first failure's own when all did.
+An interrupted run can be repeated: files that are done are skipped. A bad file is reported, and the
+others are still migrated. The exit code is 3 when some files failed, and that of the first failure
+when all did.
 
 Examples:
   tqcache migrate old.tqcache -o .
@@ -413,14 +412,14 @@ Result<ExitCode> run(const Console& console, const MigrateFlags& flags) {
 Action define_migrate(FlagSet& app) {
   const auto flags = std::make_shared<MigrateFlags>();
   app.add("path", flags->request.paths, "Files and folders")->type_name("")->file()->required();
-  app.add("-o,--output", flags->request.output, "The folder for the new files")
+  app.add("-o,--output", flags->request.output, "Folder for the new files")
       ->type_name("DIR")
       ->file();
-  app.add("--in-place", flags->in_place, "Replace each file, which is kept as FILE.v1.bak");
-  app.add("--no-backup", flags->no_backup, "With --in-place: do not keep it");
-  app.add("--dry-run", flags->dry_run, "Read and convert everything, and write nothing");
-  app.add("-r,--recursive", flags->request.recursive, "Take folders in folders, too");
-  app.add("--jobs", flags->n_jobs, "Files to work on at a time; memory grows with it")
+  app.add("--in-place", flags->in_place, "Replace each file; the old one is kept as FILE.v1.bak");
+  app.add("--no-backup", flags->no_backup, "With --in-place: do not keep the old file");
+  app.add("--dry-run", flags->dry_run, "Read and convert everything, write nothing");
+  app.add("-r,--recursive", flags->request.recursive, "Include subfolders");
+  app.add("--jobs", flags->n_jobs, "Number of files to work on at a time; memory grows with it")
       ->type_name("N")
       ->at_least(1)
       ->show_default();

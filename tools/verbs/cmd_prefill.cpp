@@ -21,12 +21,12 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kPrefillExamples =
-    R"(The cache is dense: tqcache convert makes it small. zstd hardly makes dense
-values smaller (f16 about 1.1 times), so --compress is none here unless asked for;
-planes makes f16 about 1.18 times smaller and bf16 1.5, without loss.
+    R"(The cache is dense: tqcache convert quantizes it. zstd shrinks dense values little (f16 about 1.1
+times), so --compress defaults to none here. planes shrinks f16 about 1.18 times and bf16 1.5 times,
+without loss.
 
-With --store what a store of prompts has of the text, in the same form, is not read
-again, and what is new is put there.
+With --store the longest stored prefix of the text, in the same dense form, is loaded instead of
+computed, and new blocks are added to the store.
 
 Examples:
   tqcache prefill -m model.gguf --file book.txt -o book.kv
@@ -168,17 +168,17 @@ Action define_prefill(FlagSet& app) {
   add_model_flag(app, options->model, true);
   add_prompt_flags(app, options->prompt);
   add_prompt_store_flags(app, options->store, StoreNames::kWithoutName);
-  app.add("input", options->dash, "-: the prompt is standard input")->type_name("");
-  app.add("--max-tokens", options->max_tokens, "Keep only the first tokens of the prompt")
+  app.add("input", options->dash, "-: read the prompt from standard input")->type_name("");
+  app.add("--max-tokens", options->max_tokens, "Use only the first N tokens of the prompt")
       ->type_name("N")
       ->at_least(1);
-  app.add("--dtype", options->dtype, "Values of the cache: f16, bf16 or f32")
+  app.add("--dtype", options->dtype, "Type of the values in the cache: f16, bf16 or f32")
       ->type_name("TYPE")
       ->show_default();
   add_no_tokens_flag(app, options->no_tokens);
   add_compression_flags(app, options->compression, "none");
   add_threads_flag(app, options->n_threads);
-  app.add("-o,--output", options->output, "The cache file; - is standard output")
+  app.add("-o,--output", options->output, "Cache file to write; - is standard output")
       ->type_name("FILE")
       ->file()
       ->required();

@@ -18,12 +18,11 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kProfileExamples =
-    R"(The sample should be text as the caches will hold it. The model reads some windows
-of it, once with a dense cache and once for the keys and for the values of each
-layer, these alone being coded: so it shows what each layer needs. Archives that
-are made with the profile share their bits among layers accordingly, and can be
-made for a mean KL divergence in the place of a size. docs/reference/profile.md tells what a
-profile holds.
+    R"(The sample should resemble the text that the caches will hold. The model reads some windows of it
+with a dense cache, and again with only the keys or only the values of one layer quantized, so that
+the result shows how much error each layer tolerates. Archives made with the profile distribute
+their bits among the layers accordingly, and can target a mean KL divergence instead of a size.
+docs/reference/profile.md describes the file.
 
 Examples:
   tqcache profile -m model.gguf --file sample.txt -o model.tqprofile
@@ -116,20 +115,17 @@ Result<ExitCode> run(const Console& console, const ProfileFlags& flags) {
 Action define_profile(FlagSet& app) {
   const auto flags = std::make_shared<ProfileFlags>();
   add_model_flag(app, flags->model, true);
-  app.add("--file", flags->file, "A sample of text, UTF-8; - is standard input")
+  app.add("--file", flags->file, "Sample of text, UTF-8; - is standard input")
       ->type_name("FILE")
       ->file()
       ->required();
-  app.add("-o,--output", flags->output, "The profile, a file")
-      ->type_name("FILE")
-      ->file()
-      ->required();
-  app.add("--window", flags->options.window, "Tokens that the model reads from nothing")
+  app.add("-o,--output", flags->output, "Profile to write")->type_name("FILE")->file()->required();
+  app.add("--window", flags->options.window,
+          "Tokens per window; each window starts with an empty cache")
       ->type_name("N")
       ->at_least(1)
       ->show_default();
-  app.add("--windows", flags->options.max_windows,
-          "Windows of the sample, spread over it; all of it if it has fewer")
+  app.add("--windows", flags->options.max_windows, "Number of windows, spread over the sample")
       ->type_name("N")
       ->at_least(1)
       ->show_default();

@@ -20,15 +20,14 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kVerifyExamples =
-    R"(Every checksum and every rule of the format is checked, and each damage is told.
-With --model, the fingerprints are compared, and then the model runs again over
-the last tokens (--probe) to see whether the same keys and values come out, up to
-0.01 of their length, or 0.01 + 3.3 / 2^bits where tokens are packed. A file that
-hides its tokens cannot be probed: --probe 0 compares the fingerprints alone. Of
-a cache with sliding windows or state without attention they are compared alone.
-What an interrupted save left behind the end of the file is no damage.
+    R"(Checks every checksum and every rule of the format, and reports every problem found. With --model,
+compares the fingerprints, then recomputes the last tokens (--probe) and compares their keys and
+values. The limit is a relative error of 0.01, or 0.01 + 3.3 / 2^bits for quantized tokens. A cache
+with hidden tokens cannot be probed: --probe 0 compares only the fingerprints. For caches with
+sliding windows or recurrent state, only the fingerprints are compared. Leftovers of an interrupted
+save behind the end of the file are not damage.
 
-Exit codes: 0 whole, 20 damaged, 22 of another model.
+Exit codes: 0 undamaged, 20 damaged, 22 wrong model.
 
 Examples:
   tqcache verify book.tqkv
@@ -205,7 +204,7 @@ Action define_verify(FlagSet& app) {
       ->file()
       ->required();
   add_model_flag(app, flags->model, false);
-  app.add("--probe", flags->n_probe, "With --model: tokens to compute again; 0: none")
+  app.add("--probe", flags->n_probe, "With --model: number of tokens to recompute; 0 turns it off")
       ->type_name("N")
       ->at_least(0)
       ->show_default();

@@ -18,11 +18,10 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kEvalCacheExamples =
-    R"(A is the reference that errors are relative to; the caches must hold the same
-tokens, as far as both go. With --model, whose cache A must be, the last tokens are
-run again over A, and the queries of every layer are put to both caches: how far
-apart are the weights of attention, and what it gives? This needs A's tokens: one
-that hides them (--no-tokens) is refused.
+    R"(Errors are relative to A. Both caches must hold the same tokens, as far as both go. With --model,
+which must be the model of A, the last tokens are run again over A, and their queries are scored
+against both caches: the result shows how far attention weights and outputs differ. This needs the
+tokens of A; a cache made with --no-tokens is refused.
 
 Examples:
   tqcache eval cache book.kv book.tqkv
@@ -126,7 +125,7 @@ Action define_eval_cache(FlagSet& app) {
   const auto flags = std::make_shared<CacheFlags>();
   add_cache_pair_flags(app, flags->pair);
   add_model_flag(app, flags->model, false);
-  app.add("--queries", flags->n_queries, "Last tokens whose queries are put to both")
+  app.add("--queries", flags->n_queries, "Number of last tokens whose queries are scored")
       ->type_name("N")
       ->range(std::int64_t{2}, cache::kTokenBlock)
       ->show_default();

@@ -30,7 +30,9 @@ Result<void> write_page(const Console& console, const EvalOutput& output,
 }  // namespace
 
 void add_eval_output_flags(FlagSet& app, EvalOutput& output) {
-  app.add("--html", output.html, "Write a page with all figures, too")->type_name("FILE")->file();
+  app.add("--html", output.html, "Also write an HTML page with all figures")
+      ->type_name("FILE")
+      ->file();
   add_force_flag(app, output.force);
 }
 
@@ -120,15 +122,15 @@ Result<std::vector<double>> parse_steps(std::string_view flag, std::string_view 
 void add_answer_flags(FlagSet& app, AnswerFlags& flags) {
   add_model_flag(app, flags.model, true);
   app.add("--configs", flags.configurations,
-          "Ways to keep the cache: presets, f32, or k=mse:4,v=mse:3,...; by semicolons where "
-          "one has commas of its own")
+          "Configurations to compare: presets, f32 (dense), or settings such as k=mse:4,v=mse:3. "
+          "Separate them by semicolons if one contains commas")
       ->type_name("LIST")
       ->show_default();
-  app.add("--max-tokens", flags.max_tokens, "Tokens of an answer at most")
+  app.add("--max-tokens", flags.max_tokens, "Maximum number of tokens per answer")
       ->type_name("N")
       ->range(1, 1 << 20)
       ->show_default();
-  app.add("--raw", flags.raw, "No turns of a chat: texts as they are");
+  app.add("--raw", flags.raw, "Use texts as they are, without chat turns");
   add_threads_flag(app, flags.n_threads);
   add_eval_output_flags(app, flags.output);
 }

@@ -23,15 +23,15 @@ namespace {
 using eval::PredictionFocus;
 
 constexpr const char* kNotes =
-    R"(The text is cut into windows, what is left at the end is dropped, and the model
-reads each from nothing: once with a dense cache, and once for each configuration
-with every key and value replaced by what its codes stand for, the current token's
-own included. --as-served fills a real cache instead, as generate does: the last,
-incomplete token block stays dense. docs/reference/eval.md has the whole of it.
+    R"(The text is cut into windows; an incomplete last window is dropped. The model reads each window with
+an empty cache: once dense, and once per configuration with every key and value replaced by its
+quantized value, including those of recent tokens. --as-served fills a real cache instead, as
+generate does: the last, incomplete token block stays dense. docs/reference/eval.md explains the
+measurement.
 
-A configuration is a preset (turbo4, k8v4, ...; f32: all dense), items, or both:
-k=mse:4,v=mse:3,boundary=2:8,sink=4  turbo4,center=none. A name begins the next
-one of a list; where one begins with an item, semicolons part them.
+A configuration is a preset (turbo4, k8v4, ...; f32 is dense), a list of settings, or both:
+k=mse:4,v=mse:3,boundary=2:8,sink=4 or turbo4,center=none. In a list of configurations, a preset
+starts the next one; use semicolons before one that starts with a setting.
 
 )";
 
@@ -169,29 +169,29 @@ Result<ExitCode> run(const Console& console, const Flags& flags, PredictionFocus
 }
 
 void add_text_flags(FlagSet& app, Flags& flags) {
-  app.add("--file", flags.file, "The text, a file of UTF-8; - is standard input")
+  app.add("--file", flags.file, "Text to predict, UTF-8; - is standard input")
       ->type_name("FILE")
       ->file();
-  app.add("--ids", flags.ids, "The text as token ids, separated by commas")->type_name("LIST");
+  app.add("--ids", flags.ids, "Token ids to predict, separated by commas")->type_name("LIST");
 }
 
 void add_window_flags(FlagSet& app, eval::PredictionOptions& options) {
-  app.add("--window", options.window, "Tokens that the model reads from nothing")
+  app.add("--window", options.window, "Tokens per window; each window starts with an empty cache")
       ->type_name("N")
       ->at_least(1)
       ->show_default();
-  app.add("--windows", options.max_windows, "Only the first windows of the text")
+  app.add("--windows", options.max_windows, "Use only the first N windows")
       ->type_name("N")
       ->at_least(1);
   app.add("--as-served", options.as_served,
-          "Fill a real cache, as generate does, in place of coding every key and value");
+          "Fill a real cache, as generate does, instead of quantizing every key and value");
 }
 
 Action define(FlagSet& app, PredictionFocus focus, const char* examples) {
   const auto flags = std::make_shared<Flags>();
   add_model_flag(app, flags->model, true);
   add_text_flags(app, *flags);
-  app.add("--configs", flags->configurations, "Ways to keep the cache")
+  app.add("--configs", flags->configurations, "Configurations to compare")
       ->type_name("LIST")
       ->show_default();
   add_window_flags(app, flags->options);

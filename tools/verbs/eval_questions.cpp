@@ -23,14 +23,13 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kEvalNeedleExamples =
-    R"(A secret code of five digits is hidden in a run of the text of FILE, at a depth
-of so many percent, and asked for at the end; the prompt has exactly the wanted
-number of tokens. The document is read once for each length, depth and trial. Its
-cache is then converted as each configuration says, and the question is put to
-what came out: that is what a user gets. Which text, which code and which city
-depend on --seed, the length, the depth and the number of the trial alone.
+    R"(Hides a secret code of five digits in text from FILE, at a depth in percent, and asks for it at the
+end; the whole prompt has exactly the given number of tokens. The document is prefilled once for
+each length, depth and trial. Its cache is then converted to each configuration, and the question is
+answered from the converted cache, as users would experience it. Text, code and city depend only on
+--seed, the length, the depth and the trial.
 
-With --needle and --question something of your own is hidden.
+--needle and --question hide a fact of your own.
 
 Examples:
   tqcache eval needle -m model.gguf --file book.txt
@@ -124,25 +123,25 @@ Result<ExitCode> run(const Console& console, const NeedleFlags& flags) {
 Action define_eval_needle(FlagSet& app) {
   const auto flags = std::make_shared<NeedleFlags>();
   add_answer_flags(app, flags->answers);
-  app.add("--file", flags->file, "The text to hide it in, UTF-8; - is standard input")
+  app.add("--file", flags->file, "Text to hide the needle in, UTF-8; - is standard input")
       ->type_name("FILE")
       ->file()
       ->required();
-  app.add("--lengths", flags->lengths, "Tokens of the whole prompt")
+  app.add("--lengths", flags->lengths, "Lengths of the whole prompt, in tokens")
       ->type_name("LIST")
       ->show_default();
-  app.add("--depths", flags->depths, "Percent of the text before the needle: 0,50 or 0..100:25")
+  app.add("--depths", flags->depths,
+          "Depths of the needle, in percent of the text: 0,50 or 0..100:25")
       ->type_name("LIST")
       ->show_default();
-  app.add("--trials", flags->trials, "Of each length and depth")
+  app.add("--trials", flags->trials, "Trials per length and depth")
       ->type_name("N")
       ->range(1, 100000)
       ->show_default();
-  app.add("--seed", flags->seed, "Of texts and codes")->type_name("N")->show_default();
-  app.add("--needle", flags->needle, "What to hide")->type_name("TEXT");
-  app.add("--question", flags->question, "What to ask")->type_name("TEXT");
-  app.add("--answer", flags->answer, "What to expect; the needle itself if not given")
-      ->type_name("TEXT");
+  app.add("--seed", flags->seed, "Seed of texts and codes")->type_name("N")->show_default();
+  app.add("--needle", flags->needle, "Fact to hide")->type_name("TEXT");
+  app.add("--question", flags->question, "Question to ask")->type_name("TEXT");
+  app.add("--answer", flags->answer, "Expected answer; by default the needle")->type_name("TEXT");
   app.footer(kEvalNeedleExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
@@ -150,19 +149,17 @@ Action define_eval_needle(FlagSet& app) {
 namespace {
 
 constexpr const char* kEvalJsonlExamples =
-    R"(Each line of FILE is a JSON object with at least one of prompt, context, input
-and question, which are joined in this order by blank lines, and with answers, a
-list of texts, or answer, one text:
+    R"(Each line of FILE is a JSON object with one or more of prompt, context, input and question, which
+are joined in this order by blank lines, and with answers (a list of texts) or answer (one text):
   {"context": "...", "question": "Who?", "answers": ["Alice", "the girl"]}
 
-All but the last text are read, their cache is converted as each configuration
-says, and the last one is put to what came out. Of a row with one text that text
-is read. Bad rows are refused, with the number of their line, before anything is
-measured; so are rows longer than the model's context.
+All texts but the last are prefilled, their cache is converted to each configuration, and the last
+text is answered from the converted cache. A row with one text is prefilled as it is. Bad rows, and
+rows longer than the context of the model, are refused with their line number before anything is
+measured.
 
-Exact: the answer is one of those expected. Substring: it holds one of them, and
-not as a part of a longer number. Both in lower case, without punctuation and
-symbols, with single spaces.
+Exact match: the answer equals one of the expected ones. Substring match: it contains one, but not
+as part of a longer number. Both ignore case, punctuation, symbols and repeated spaces.
 
 Examples:
   tqcache eval jsonl -m model.gguf --file questions.jsonl
@@ -226,11 +223,12 @@ Action define_eval_jsonl(FlagSet& app) {
   const auto flags = std::make_shared<JsonlFlags>();
   flags->answers.max_tokens = 64;
   add_answer_flags(app, flags->answers);
-  app.add("--file", flags->file, "Questions and answers, one JSON object a line")
+  app.add("--file", flags->file,
+          "Questions and answers, one JSON object per line; - is standard input")
       ->type_name("FILE")
       ->file()
       ->required();
-  app.add("--limit", flags->limit, "Rows at most; 0: all")
+  app.add("--limit", flags->limit, "Maximum number of rows; 0 means all")
       ->type_name("N")
       ->at_least(0)
       ->show_default();
@@ -241,12 +239,11 @@ Action define_eval_jsonl(FlagSet& app) {
 namespace {
 
 constexpr const char* kEvalMemoryExamples =
-    R"(Somebody tells the model their name, city, job, favorite food and color, pet,
-hobby and age, and then talks of other things until the conversation has --tokens
-tokens. Its cache is converted as each configuration says, written to a file in a
-temporary folder (TMPDIR), and read back. Each fact is asked for at once and again
-after some further turns, always as if nothing had been asked before. All of it is
-drawn from --seed, and the same for all configurations.
+    R"(A user tells the model their name, city, job, favorite food and color, pet, hobby and age, then
+talks about other things until the conversation has --tokens tokens. The cache is converted to each
+configuration, saved to a temporary folder (TMPDIR), and loaded again. Each fact is asked for at
+once and after some further turns, each time as the only question. Everything is random, depends
+only on --seed, and is the same for all configurations.
 
 Examples:
   tqcache eval memory -m model.gguf
@@ -351,18 +348,18 @@ Result<ExitCode> run(const Console& console, const MemoryFlags& flags) {
 Action define_eval_memory(FlagSet& app) {
   const auto flags = std::make_shared<MemoryFlags>();
   add_answer_flags(app, flags->answers);
-  app.add("--trials", flags->trials, "Conversations")
+  app.add("--trials", flags->trials, "Number of conversations")
       ->type_name("N")
       ->range(1, 100000)
       ->show_default();
-  app.add("--tokens", flags->n_tokens, "Tokens that a conversation has when it is saved")
+  app.add("--tokens", flags->n_tokens, "Tokens of the conversation when it is saved")
       ->type_name("N")
       ->range(1, cache::kMaxTokens)
       ->show_default();
-  app.add("--turns", flags->turns, "Further turns after which to ask")
+  app.add("--turns", flags->turns, "Further turns before each question")
       ->type_name("LIST")
       ->show_default();
-  app.add("--seed", flags->seed, "Of conversations")->type_name("N")->show_default();
+  app.add("--seed", flags->seed, "Seed of the conversations")->type_name("N")->show_default();
   app.footer(kEvalMemoryExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }

@@ -21,8 +21,8 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kLsExamples =
-    R"(Those of one salt, by name. Bytes are those of all blobs that a prompt needs,
-whoever else needs them, too: tqcache store stats tells what sharing saves.
+    R"(Lists the prompts of one salt by name. Bytes count all blobs that a prompt needs, including shared
+ones; tqcache store stats reports what sharing saves.
 
 Examples:
   tqcache store ls --store dir:/var/lib/prompts
@@ -30,17 +30,17 @@ Examples:
 )";
 
 constexpr const char* kInfoExamples =
-    R"(Neither tokens nor text are shown: tqcache store get fetches them.
+    R"(Shows neither tokens nor text; tqcache store get fetches them.
 
 Examples:
   tqcache store info alice --store dir:/var/lib/prompts
 )";
 
 constexpr const char* kRmExamples =
-    R"(The record alone goes, at once. What the prompt needed can still be found by its
-tokens, until tqcache store gc makes room.
+    R"(Removes only the name, at once. The data can still be found by its tokens until tqcache store gc
+removes it.
 
-The exit code is 10 when no prompt has the name, and 3 when some had none.
+The exit code is 10 if no name exists, and 3 if some did not.
 
 Examples:
   tqcache store rm alice --store dir:/var/lib/prompts
@@ -182,7 +182,7 @@ Action define_store_ls(FlagSet& app) {
 
 Action define_store_info(FlagSet& app) {
   const auto flags = std::make_shared<InfoFlags>();
-  app.add("name", flags->name, "The name it is kept under")->type_name("")->file()->required();
+  app.add("name", flags->name, "Name of the prompt")->type_name("")->not_empty()->required();
   add_store_flag(app, flags->store);
   add_salt_flag(app, flags->store);
   app.footer(kInfoExamples);
@@ -191,10 +191,7 @@ Action define_store_info(FlagSet& app) {
 
 Action define_store_rm(FlagSet& app) {
   const auto flags = std::make_shared<RmFlags>();
-  app.add("name", flags->names, "Names that prompts are kept under")
-      ->type_name("")
-      ->file()
-      ->required();
+  app.add("name", flags->names, "Names of prompts")->type_name("")->not_empty()->required();
   add_store_flag(app, flags->store);
   add_salt_flag(app, flags->store);
   app.footer(kRmExamples);

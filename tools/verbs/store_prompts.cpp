@@ -18,14 +18,13 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kStorePutExamples =
-    R"(What the store has of the prompt already, put by whomever, is not sent again: many
-prompts with one beginning keep it once. The prompt is kept under its name until
-it is removed (tqcache store rm) or gets too old (tqcache store gc --max-age).
-Files of other programs become .tqkv files by tqcache convert, those of version 1
-lack what a store finds by: convert them with --model.
+    R"(Blocks that the store has already, whoever put them, are not sent again: prompts with a common
+prefix share it. The prompt is kept under its name until it is removed (tqcache store rm) or expires
+(tqcache store gc --max-age). Use tqcache convert first for files of other programs, and with
+--model for files of version 1, which lack the fingerprints that prompts are found by.
 
-Whoever has the salt finds the prompt; who has another one, or none, does not. The
-salt is never a flag, since everybody on a machine sees the command lines of all.
+Only holders of the same salt can find the prompt. The salt is read from a file, because command
+lines are visible to other users.
 
 Examples:
   tqcache store put book.tqkv --store dir:/var/lib/prompts
@@ -107,12 +106,12 @@ Action define_store_put(FlagSet& app) {
       ->required();
   add_store_flag(app, flags->store);
   add_salt_flag(app, flags->store);
-  app.add("--name", flags->name, "Keep it under this name; the file's own if not given")
+  app.add("--name", flags->name, "Name of the prompt; by default the stem of the file name")
       ->type_name("NAME")
       ->file();
   app.add("--no-name", flags->no_name,
-          "Keep it under none: it is found by its tokens until gc needs the room");
-  app.add("--replace", flags->replace, "Take the name from another prompt that has it");
+          "Store without a name: the data is found by its tokens until gc removes it");
+  app.add("--replace", flags->replace, "Overwrite the name if another prompt has it");
   add_threads_flag(app, flags->n_threads);
   app.footer(kStorePutExamples);
   return [flags](const Console& console) { return run(console, *flags); };
@@ -121,21 +120,19 @@ Action define_store_put(FlagSet& app) {
 namespace {
 
 constexpr const char* kGetExamples =
-    R"(By its name a prompt comes back as it was put, or not at all. By what it says,
-the longest beginning that anybody has put comes: whole token blocks of 256, and
-more where a stored prompt ends with what the prompt says next. Every byte is
-checked on its way; what is damaged is told, and the beginning gets shorter.
+    R"(By name, the prompt comes back as it was put, or not at all. By text, the longest stored prefix
+comes back: whole token blocks of 256, and more if a stored prompt ends within the given text. Every
+byte is verified on the way; damaged data is reported, and the prefix gets shorter.
 
-The exit code is 10 when nothing is found.
+The exit code is 10 if nothing is found.
 
 Examples:
   tqcache store get alice -o book.tqkv --store dir:/var/lib/prompts
-  tqcache store get -m model.gguf --file question.txt -o beginning.tqkv --store redis://localhost
+  tqcache store get -m model.gguf --file question.txt -o prefix.tqkv --store redis://localhost
 )";
 
 constexpr const char* kFindExamples =
-    R"(Nothing is fetched but what tells where blocks are. The exit code is 10 when
-nothing is found.
+    R"(Reads only the index data that locates blocks. The exit code is 10 if nothing is found.
 
 Examples:
   tqcache store find alice --store dir:/var/lib/prompts
@@ -271,7 +268,7 @@ Action define_store_get(FlagSet& app) {
   add_selection_flags(app, flags->selection);
   add_store_flag(app, flags->store);
   add_salt_flag(app, flags->store);
-  app.add("-o,--output", flags->output, "The cache file; - is standard output")
+  app.add("-o,--output", flags->output, "Cache file to write; - is standard output")
       ->type_name("FILE")
       ->file()
       ->required();

@@ -20,19 +20,17 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kStoreGcExamples =
-    R"(Without flags only what nobody can find goes: leftovers of interrupted work. With
---max-age goes what was not used for so long, prompts that are kept under names
-included; with --max-bytes what was not used for longest, until the rest fits. What
-a kept prompt needs stays as long as the prompt is kept, and prompts go for
---max-bytes only with --drop-prompts, when all that none needs is gone. The tokens
-of a prompt that went are computed again by whoever needs them.
+    R"(By default, removes only unreachable leftovers of interrupted work. --max-age also removes data that
+was not used for that long, including named prompts. --max-bytes removes the least recently used
+data until the rest fits. Data that a named prompt needs stays as long as its name; with
+--drop-prompts, --max-bytes removes named prompts too, once no other data is left to remove. Removed
+tokens are computed again when they are needed.
 
-What was used within the last hour (--grace) stays in any case, so that a put in
-progress finds what it relies on. Times are the engine's: in Redis reading counts
-as use, in S3 the time since a blob was put or last fetched as a prompt's end.
+Data used within the last hour (--grace) always stays, so that puts in progress find what they
+rely on. The time of last use comes from the backend: in Redis reading counts as use; in S3 it is
+the time since a blob was put or last fetched as the end of a prompt.
 
-The exit code is 3 when more than --max-bytes had to stay. It works on the whole
-store, whatever the salt.
+The exit code is 3 if more than --max-bytes had to stay. gc works on the whole store, for all salts.
 
 Examples:
   tqcache store gc --store dir:/var/lib/prompts --max-bytes 200GiB
@@ -133,15 +131,14 @@ Action define_store_gc(FlagSet& app) {
   const auto flags = std::make_shared<GcFlags>();
   add_store_flag(app, flags->store);
   add_bytes_flag(app, "--max-bytes", flags->max_bytes,
-                 "Remove what was not used for longest until no more than this is left, as the "
-                 "engine counts: 2000000000, 500MB, 20GiB");
+                 "Remove the least recently used data until the store is this small: 2000000000, "
+                 "500MB, 20GiB");
   add_duration_flag(app, "--max-age", flags->max_age,
-                    "Remove what was not used for so long: 12h, 30d, 4w");
+                    "Remove data that was not used for this long: 12h, 30d, 4w");
   add_duration_flag(app, "--grace", flags->grace,
-                    "Leave what was used within this time; 1h unless told otherwise");
-  app.add("--drop-prompts", flags->drop_prompts,
-          "With --max-bytes: also prompts that are kept under names");
-  app.add("--dry-run", flags->dry_run, "Tell what would go, and remove nothing");
+                    "Keep data that was used within this time; 1h by default");
+  app.add("--drop-prompts", flags->drop_prompts, "With --max-bytes: also remove named prompts");
+  app.add("--dry-run", flags->dry_run, "Report what would be removed, remove nothing");
   app.footer(kStoreGcExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
@@ -149,17 +146,16 @@ Action define_store_gc(FlagSet& app) {
 namespace {
 
 constexpr const char* kStoreCheckExamples =
-    R"(Every kept prompt, whatever the salt: is all there that it needs? With --read-data
-every blob is read, and held against its key and its checksums. Each damage is a
-line. With --repair what is damaged is taken away, and a block that lacks a part
-altogether, so that the next put brings them again; a prompt that lost something
-stays known, and can be put again or removed. Where an engine evicts, a kept prompt
-may lose blocks: that is told, too.
+    R"(Checks that the store has everything that each named prompt needs, for all salts. --read-data also
+reads every blob and verifies its key and checksums. Each problem is reported on a line. --repair
+removes damaged blobs, and token blocks of which a part is missing, so that the next put restores
+them; a prompt that lost data stays listed, and can be put again or removed. In a store that evicts
+data, named prompts may lose blocks; that is reported too.
 
-What nobody can find is no damage: tqcache store gc takes it. In Redis reading
-counts as use, and --read-data makes everything look used.
+Unreachable data is not damage: tqcache store gc removes it. In Redis, reading counts as use, so
+--read-data makes all data look recently used.
 
-Exit codes: 0 whole, 20 damaged, even if it was repaired.
+Exit codes: 0 undamaged, 20 damaged, even if it was repaired.
 
 Examples:
   tqcache store check --store dir:/var/lib/prompts
@@ -262,7 +258,7 @@ Action define_store_check(FlagSet& app) {
   const auto flags = std::make_shared<CheckFlags>();
   add_store_flag(app, flags->store);
   app.add("--read-data", flags->read_data, "Read every blob");
-  app.add("--repair", flags->repair, "Take away what is damaged");
+  app.add("--repair", flags->repair, "Remove damaged data");
   app.footer(kStoreCheckExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
@@ -270,10 +266,10 @@ Action define_store_check(FlagSet& app) {
 namespace {
 
 constexpr const char* kStoreCopyExamples =
-    R"(With names, these prompts and all that they need; without, everything that is in
-the store, of all salts, but for the notes of runs. What is there already is not
-sent again, so a copy that was interrupted is simply made again. Every blob is
-checked on its way: a damaged one is told and left out, and the exit code is 3.
+    R"(Copies the prompts with these names and everything they need; without names, everything in the
+store, for all salts, except hit statistics. Data that exists already is not sent again, so an
+interrupted copy can simply be repeated. Every blob is verified on the way: a damaged one is
+reported and skipped, and the exit code is 3.
 
 Examples:
   tqcache store copy dir:/var/lib/prompts redis://localhost alice
@@ -347,17 +343,21 @@ Result<ExitCode> run(const Console& console, const CopyFlags& flags) {
 
 Action define_store_copy(FlagSet& app) {
   const auto flags = std::make_shared<CopyFlags>();
-  app.add("from", flags->from, "The store to copy from, a URL")->type_name("")->file()->required();
-  app.add("to", flags->to, "The store to copy to, a URL")->type_name("")->file()->required();
-  app.add("name", flags->names, "Names of prompts; all and everything else if there are none")
+  app.add("from", flags->from, "URL of the store to copy from")
+      ->type_name("")
+      ->not_empty()
+      ->required();
+  app.add("to", flags->to, "URL of the store to copy to")->type_name("")->not_empty()->required();
+  app.add("name", flags->names, "Names of prompts; without names, everything is copied")
       ->type_name("")
       ->file();
   app.add("--salt-file", flags->salt_file,
-          "Names are those of this file's text as the salt (or the variable "
+          "File with the salt of the tenant that the names belong to (or the variable "
           "TQCACHE_STORE_SALT)")
       ->type_name("FILE")
       ->file();
-  app.add("--replace", flags->replace, "Take names from other prompts that have them there");
+  app.add("--replace", flags->replace,
+          "Overwrite names that other prompts have in the target store");
   app.footer(kStoreCopyExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
@@ -365,10 +365,9 @@ Action define_store_copy(FlagSet& app) {
 namespace {
 
 constexpr const char* kStoreStatsExamples =
-    R"(Of the whole store, whatever the salt. Sharing saves what the kept prompts would
-take if each had all of its blobs for itself, less what they take. Runs are those
-of generate, chat and prefill that looked for their prompt here; gc takes their
-notes as it takes everything else.
+    R"(Covers the whole store, for all salts. Sharing saves the difference between the size of the named
+prompts stored separately and their actual size. Runs are those of generate, chat and prefill that
+looked up their prompt in this store; gc removes their statistics like other data.
 
 Examples:
   tqcache store stats --store dir:/var/lib/prompts
