@@ -92,7 +92,7 @@ TEST(EvalNeedle, RefusesWhatCannotBeMeant) {
   refuse({"--depths", "0..nan"}, "--depths");
   refuse({"--trials", "0"}, "--trials");
   refuse({"--configs", "turbo5"}, "--configs: ");
-  refuse({"--needle", "A bell."}, "--needle and --question go together");
+  refuse({"--needle", "A bell."}, "--needle and --question need each other");
   refuse({"--answer", "A bell."}, "--answer: only with");
   refuse({"--needle", "A bell.", "--question", "Is it a bell?", "--answer", "bell"},
          "the question holds the answer");

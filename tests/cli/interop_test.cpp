@@ -270,7 +270,7 @@ TEST(Probe, RefusesACacheThatTheModelDoesNotCompute) {
   const std::string out = (dir / "a.tqkv").string();
   const Output refused = tqcache({"convert", strange_cache(dir), out, "-m", kModel});
   EXPECT_EQ(refused.exit_code, 22) << refused.err;
-  EXPECT_THAT(refused.err, HasSubstr("computed again"));
+  EXPECT_THAT(refused.err, HasSubstr("recomputed"));
   EXPECT_FALSE(std::filesystem::exists(out));
   EXPECT_EQ(tqcache({"convert", strange_cache(dir), out, "-m", kModel, "--probe", "0"}).exit_code,
             0);

@@ -110,7 +110,7 @@ TEST(Pipes, CarryCachesBothWays) {
   EXPECT_THAT(must({"info", "-"}, {.input = converted.out}).out,
               HasSubstr("k turbo 4 bits, centring pre_rope.v1 (tail f16)"));
   EXPECT_THAT(must({"verify", "-"}, {.input = converted.out}).out,
-              HasSubstr("standard input: whole"));
+              HasSubstr("standard input: OK"));
 }
 
 TEST(Pipes, CarryThePrompt) {

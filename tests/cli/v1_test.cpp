@@ -109,7 +109,7 @@ TEST_F(Version1, ShowsItsTokensOnlyWhenAsked) {
 
 TEST_F(Version1, IsVerified) {
   const Output output = must({"verify", old_});
-  EXPECT_THAT(output.out, HasSubstr(": whole, version 1, 8 layers and "));
+  EXPECT_THAT(output.out, HasSubstr(": OK, version 1, 8 layers and "));
   EXPECT_EQ(output.err, warning_of(old_));
   EXPECT_THAT(must({"verify", old_, "-m", kModel}).out, HasSubstr("by its last 16 tokens"));
   EXPECT_EQ(tqcache({"verify", old_, "-m", kOtherModel}).exit_code, 22);
@@ -130,7 +130,7 @@ TEST_F(Version1, IsNeverWrittenIn) {
     const Output output = tqcache(args, {.input = "Hi\n"});
     EXPECT_EQ(output.exit_code, 21);
     EXPECT_EQ(output.err, "tqcache: " + old_ +
-                              ": version 1 is read only; tqcache migrate makes it version 2\n");
+                              ": version 1 is read-only; tqcache migrate upgrades it\n");
   }
   EXPECT_EQ(read_all(old_), before);
 }
@@ -181,7 +181,7 @@ TEST(Version1Refused, ByModelsWhenItNamesNone) {
   const std::string file = write_v1_file(dir / "a.tqcache", small_v1());
   EXPECT_TRUE(info_of(file)["identity"].is_null());
   EXPECT_EQ(info_of(file)["token_hashes"], 0);
-  EXPECT_THAT(must({"info", file}).out, HasSubstr("300, nobody knows which\n"));
+  EXPECT_THAT(must({"info", file}).out, HasSubstr("300, ids not stored\n"));
   EXPECT_EQ(tqcache({"generate", "-m", kModel, "-n", "1", "--cache", file}).exit_code, 22);
   EXPECT_EQ(tqcache({"info", file, "--show-text"}).exit_code, 21);
 }

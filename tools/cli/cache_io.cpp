@@ -24,7 +24,7 @@ namespace {
 
 void warn_of_age(const std::string& name, const std::vector<std::string>& notes) {
   warn(name,
-       "version 1 (class_path) is deprecated and read only; tqcache migrate makes it version 2");
+       "version 1 (class_path) is deprecated and read-only; tqcache migrate upgrades it");
   for (const std::string& note : notes) warn(name, note);
 }
 
@@ -63,7 +63,7 @@ Result<V1Input> migrate_in_memory(const ByteSource& file, unsigned n_threads, bo
 }  // namespace
 
 Error v1_is_read_only() {
-  return {ErrorCode::kUnsupported, "version 1 is read only; tqcache migrate makes it version 2"};
+  return {ErrorCode::kUnsupported, "version 1 is read-only; tqcache migrate upgrades it"};
 }
 
 Result<V1Input> read_v1_input(const ByteSource& file, const std::string& name, unsigned n_threads,
@@ -93,7 +93,7 @@ void warn_of_lost_state(const std::string& name, const ByteSource& source) {
   const Result<format::Header> header = format::read_header(source);
   if (!header) return;
   for (const std::string& damage : header->damage) {
-    warn(name, damage + "; what is read may be an older state");
+    warn(name, damage + "; an older state may have been read");
   }
 }
 
@@ -103,7 +103,7 @@ Result<void> refuse_foreign(const ByteSource& source) {
   TQC_TRY_ASSIGN(const std::optional<ForeignKind> kind, foreign_kind(source));
   if (!kind) return {};
   return Error{ErrorCode::kUnsupported,
-               fmt::format("a {}: tqcache convert makes a .tqkv file of it", name_of(*kind))};
+               fmt::format("this is a {}; use tqcache convert first", name_of(*kind))};
 }
 
 std::string display_name(const std::string& path, std::string_view dash_means) {
@@ -177,10 +177,10 @@ Result<cache::Cache> map_cache(const Console& console, const std::string& path,
 }
 
 Result<void> check_output(const std::string& path, bool force) {
-  if (path.empty()) return usage_error("the output file has no name");
+  if (path.empty()) return usage_error("the output file name is empty");
   if (path == "-") {
     if (is_terminal(STDOUT_FILENO))
-      return usage_error("a cache is not for a terminal, use -o FILE");
+      return usage_error("refusing to write a cache to a terminal; name an output file");
     return {};
   }
   std::error_code ignored;
@@ -214,7 +214,7 @@ Result<GrowingFile> GrowingFile::open(const std::string& path) {
   if (migrations::looks_like_v1(*source)) return in_file(path, v1_is_read_only());
   TQC_TRY_ASSIGN(format::CacheAppender appender, in_file(path, format::CacheAppender::open(path)));
   for (const std::string& damage : appender.info().damage) {
-    warn(path, damage + "; what is read may be an older state");
+    warn(path, damage + "; an older state may have been read");
   }
   return GrowingFile(path, std::move(appender));
 }
@@ -237,7 +237,7 @@ Result<format::AppendReport> GrowingFile::append(const Console& console, const c
 
 std::string append_text(const std::string& path, const format::AppendReport& report) {
   if (report.bytes_written == 0) {
-    return fmt::format("{}: {} tokens, nothing to add", path, report.n_tokens);
+    return fmt::format("{}: {} tokens, no new ones", path, report.n_tokens);
   }
   return fmt::format("{}: {} -> {} tokens, {} bytes added", path, report.n_tokens_before,
                      report.n_tokens, grouped(report.bytes_written));
@@ -262,7 +262,7 @@ void add_cache_pair_flags(FlagSet& app, CachePairFlags& flags) {
 }
 
 Result<CachePair> load_cache_pair(const Console& console, const CachePairFlags& flags) {
-  if (flags.a == "-" && flags.b == "-") return usage_error("only one of the two can be -");
+  if (flags.a == "-" && flags.b == "-") return usage_error("only one of the two caches can be standard input");
   format::ReadOptions read;
   read.n_threads = flags.n_threads;
   read.first_tokens = flags.first_tokens;

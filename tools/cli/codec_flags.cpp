@@ -200,7 +200,7 @@ Result<void> check_range(const Choice<T>& choice, T lowest, T highest) {
 template <class T>
 Result<void> check_mode(const Choice<T>& choice, Mode needed, Mode mode) {
   if (!choice || mode == needed) return {};
-  return usage_error(fmt::format("{} needs --mode {}, and the mode here is {}", choice.flag,
+  return usage_error(fmt::format("{} needs --mode {}; the mode is {}", choice.flag,
                                  codec::mode_word(needed), codec::mode_word(mode)));
 }
 
@@ -231,7 +231,7 @@ Result<void> apply_bits(const SideChoices& flags, codec::CodecSpec& spec) {
   if (!bits) return {};
   if (spec.mode == Mode::kMixed) {
     return usage_error(fmt::format(
-        "{} does not go with mode mixed: give --regular-bits and --outlier-high-bits", bits.flag));
+        "{} does not go with mode mixed: use --regular-bits and --outlier-high-bits", bits.flag));
   }
   spec.bits = *bits;
   return {};
@@ -263,7 +263,7 @@ Result<void> apply_prod(const SideChoices& flags, codec::CodecSpec& spec) {
   TQC_TRY(check_mode(residual, Mode::kProd, spec.mode));
   if (residual) spec.residual = value_of(cache::kResidualWords, *residual);
   if (spec.mode != Mode::kProd || spec.bits >= 2) return {};
-  return usage_error(fmt::format("{} 1 does not go with {} prod: its residual takes one bit",
+  return usage_error(fmt::format("{} 1 does not go with {} prod: the residual needs one bit",
                                  flags.get(&SideFlags::bits, "bits").flag,
                                  flags.get(&SideFlags::mode, "mode").flag));
 }
@@ -323,7 +323,7 @@ Result<void> make_dense(const SideChoices& flags, cache::SidePlan& plan) {
   std::string other = flags.first_own_flag();
   if (other.empty() && !flags.bits_are_own()) other = flags.first_common_flag();
   if (!other.empty()) {
-    return usage_error(fmt::format("{} does not go with {} 16, which leaves the side dense", other,
+    return usage_error(fmt::format("{} does not go with {} 16, which keeps values dense", other,
                                    flags.get(&SideFlags::bits, "bits").flag));
   }
   plan.dense = true;
@@ -464,7 +464,7 @@ void add_form_flags(FlagSet& app, FormFlags& flags) {
 Result<std::optional<cache::ConvertOptions>> form_of(const FormFlags& flags) {
   if (!flags.given()) return std::optional<cache::ConvertOptions>();
   if (flags.bits && flags.configuration) {
-    return usage_error("only one of --bits and --config can be given");
+    return usage_error("--bits and --config exclude each other");
   }
   CodecFlags codec;
   codec.both.bits = flags.bits;

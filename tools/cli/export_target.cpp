@@ -51,7 +51,7 @@ Result<std::pair<int, int>> parse_version(const std::string& text) {
     const auto minor = std::from_chars(major.ptr + 1, end, version.second);
     if (minor.ec == std::errc() && (minor.ptr == end || *minor.ptr == '.')) return version;
   }
-  return Error{ErrorCode::kInvalidArgument, "--mlx-lm-version " + text + ": not as 0.32"};
+  return Error{ErrorCode::kInvalidArgument, "--mlx-lm-version " + text + ": not a version such as 0.32"};
 }
 
 Result<void> write_mlx_lm(const format::SectionSource& cache, const std::string& output,
@@ -72,7 +72,7 @@ Result<void> write_llama(interop::LlamaFile kind, const format::SectionSource& c
                          const Progress& progress) {
   if (!model.geometry) {
     return Error{ErrorCode::kInvalidArgument,
-                 "a state file of llama.cpp is written for a model: --model M.gguf"};
+                 "a llama.cpp state file needs --model M.gguf"};
   }
   interop::LlamaExport options;
   options.kind = kind;
@@ -130,7 +130,7 @@ Result<Target> target_of(const ExportFlags& flags, const std::string& output) {
   if (extension == ".safetensors") {
     return Error{ErrorCode::kInvalidArgument,
                  output +
-                     ": mlx-lm and Hugging Face both have .safetensors files: --to mlx-lm or "
+                     ": .safetensors is ambiguous; use --to mlx-lm or "
                      "--to hf"};
   }
   const auto found = std::ranges::find(kTargets, extension, &TargetName::extension);
@@ -148,12 +148,12 @@ std::vector<std::string> losses_of(Target target, const format::Manifest& cache)
     return is_turbo(layer.k) || is_turbo(layer.v);
   };
   if (std::ranges::any_of(cache.layers, is_packed)) {
-    losses.emplace_back("packed keys and values are written as what they decode to");
+    losses.emplace_back("quantized keys and values are written decoded");
   }
-  losses.emplace_back("checksums and the fingerprints of model and tokenizer are not written");
+  losses.emplace_back("checksums and the fingerprints of model and tokenizer are dropped");
   const bool has_tokens = target == Target::kLlamaSession || target == Target::kLlamaSequence ||
                           target == Target::kHf || target == Target::kNpz;
-  if (!has_tokens) losses.emplace_back("token ids are not written: such files have none");
+  if (!has_tokens) losses.emplace_back("token ids are dropped: the format has no place for them");
   return losses;
 }
 
@@ -177,7 +177,7 @@ Result<void> write_target(Target target, const format::SectionSource& cache,
     case Target::kTqkv:
       break;
   }
-  return Error{ErrorCode::kInvalidArgument, "not a file of another program"};
+  return Error{ErrorCode::kInvalidArgument, "not the format of another program"};
 }
 
 }  // namespace tqcache::cli

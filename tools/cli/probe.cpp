@@ -126,8 +126,7 @@ std::vector<ProbeLayer> layer_limits(const cache::Cache& cache) {
 std::optional<std::string> ProbeReport::complaint() const {
   const auto tell = [&](std::int64_t layer, char side, double error, double limit) {
     return fmt::format(
-        "layer {} {}: the last {} tokens, computed again, differ by {:.2g} of their "
-        "length; up to {:.2g} is expected",
+        "layer {} {}: the last {} tokens, recomputed, differ by {:.2g} (relative; limit {:.2g})",
         layer, side, n_tokens, error, limit);
   };
   for (const ProbeLayer& layer : layers) {

@@ -87,7 +87,7 @@ void add_prompt_flags(FlagSet& app, PromptFlags& flags) {
 
 Result<void> check_prompt_flags(const PromptFlags& flags) {
   const int n = flags.text.has_value() + flags.file.has_value() + flags.ids.has_value();
-  if (n > 1) return usage_error("only one of --prompt, --file and --ids can be the prompt");
+  if (n > 1) return usage_error("--prompt, --file and --ids exclude each other");
   return {};
 }
 
@@ -101,7 +101,7 @@ Result<std::vector<std::int32_t>> read_prompt(const PromptFlags& flags,
   } else {
     TQC_TRY_ASSIGN(ids, encode(flags, tokenizer, place));
   }
-  if (ids.empty()) return usage_error("the prompt holds no token");
+  if (ids.empty()) return usage_error("the prompt is empty");
   return ids;
 }
 

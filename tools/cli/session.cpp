@@ -25,7 +25,7 @@ StopReason fail(Error failure, Generation& generation) {
 Result<cache::Cache> load(const Console& console, const SessionOptions& options,
                           GrowingFile* growing) {
   if (growing != nullptr) {
-    if (options.map) note(console, "--map: the file is about to grow, so it is read instead");
+    if (options.map) note(console, "--map is ignored: the file will be appended to");
     return growing->read(console, options.n_threads);
   }
   format::ReadOptions read;
@@ -47,7 +47,7 @@ Result<cache::Cache> empty_cache(const model::Model& model, const SessionOptions
 Result<void> check_biases(const SamplingFlags& sampling, const model::Model& model) {
   for (const model::LogitBias& each : sampling.options.logit_bias) {
     if (each.id < model.config.vocab_size) continue;
-    return usage_error(fmt::format("--logit-bias: token id {} is not one of the model's {}",
+    return usage_error(fmt::format("--logit-bias: token id {} is not below {}",
                                    each.id, model.config.vocab_size));
   }
   return {};

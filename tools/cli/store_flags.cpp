@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::size_t kMaxSaltBytes = 4096;
 
-Error too_long() { return {ErrorCode::kTooLarge, "a salt has up to 4,096 bytes"}; }
+Error too_long() { return {ErrorCode::kTooLarge, "a salt has at most 4,096 bytes"}; }
 
 Result<std::string> read_salt(const std::string& path) {
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> file, open_file(path));
@@ -112,7 +112,7 @@ Result<std::string> store_url(const StoreFlags& flags) {
   if (!flags.url.empty()) return flags.url;
   const char* const variable = std::getenv("TQCACHE_STORE");
   if (variable != nullptr && *variable != '\0') return std::string(variable);
-  return usage_error("which store? --store URL or the variable TQCACHE_STORE is needed");
+  return usage_error("no store: --store URL or the variable TQCACHE_STORE is required");
 }
 
 }  // namespace
@@ -154,7 +154,7 @@ Result<OpenStore> open_store(const std::string& url, const std::string& salt_fil
 Result<std::chrono::seconds> parse_duration(const std::string& text) {
   const auto seconds = parse_amount(text, kDurations);
   if (!seconds) {
-    return usage_error(fmt::format("{} is not a time like 90s, 15m, 12h, 30d, 4w", text));
+    return usage_error(fmt::format("{} is not a time such as 90s, 15m, 12h, 30d, 4w", text));
   }
   return std::chrono::seconds(*seconds);
 }
@@ -166,7 +166,7 @@ void add_duration_flag(FlagSet& app, const std::string& flag,
 
 Result<std::uint64_t> parse_bytes(const std::string& text) {
   const auto bytes = parse_amount(text, kSizes);
-  if (!bytes) return usage_error(fmt::format("{} is not a size like 500MB, 20GiB", text));
+  if (!bytes) return usage_error(fmt::format("{} is not a size such as 500MB, 20GiB", text));
   return *bytes;
 }
 
@@ -198,13 +198,13 @@ void add_selection_flags(FlagSet& app, StoreSelection& selection) {
 Result<void> check_selection(const StoreSelection& selection) {
   TQC_TRY(check_prompt_flags(selection.prompt));
   if (selection.by_name() == selection.prompt.given()) {
-    return usage_error("which prompt? a NAME, or one of --prompt, --file and --ids with --model");
+    return usage_error("no prompt: a NAME, or --prompt, --file or --ids with --model, is required");
   }
   if (selection.by_name() && !selection.model.empty()) {
-    return usage_error("--model is of use only with --prompt, --file or --ids");
+    return usage_error("--model needs --prompt, --file or --ids");
   }
   if (!selection.by_name() && selection.model.empty()) {
-    return usage_error("--model: prompts are found for the model that reads them");
+    return usage_error("--prompt, --file and --ids need --model");
   }
   return {};
 }
@@ -221,7 +221,7 @@ Result<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library,
   options.max_tokens = found.n_wanted;
   TQC_TRY_ASSIGN(found.prefix, store.in(library.find(model->identity, tokens, options)));
   if (found.prefix.n_tokens > 0) return found;
-  const std::string message = fmt::format("nothing of the prompt's {} tokens", found.n_wanted);
+  const std::string message = fmt::format("none of the {} tokens of the prompt is stored", found.n_wanted);
   return Error{ErrorCode::kNotFound, message, store.name()};
 }
 
@@ -229,7 +229,7 @@ Result<store::Record> find_record(const OpenStore& store, store::Library& librar
                                   const std::string& name) {
   TQC_TRY_ASSIGN(std::optional<store::Record> record, store.in(library.record(name)));
   if (record) return std::move(*record);
-  const std::string message = fmt::format("no prompt is kept as {}", printable(name));
+  const std::string message = fmt::format("no prompt has the name {}", printable(name));
   return Error{ErrorCode::kNotFound, message, store.name()};
 }
 
@@ -278,15 +278,15 @@ std::string store_variable() {
 
 Result<void> check_flags(const PromptStoreFlags& flags, bool has_store) {
   if (flags.no_store && !flags.url.empty()) {
-    return usage_error("only one of --store and --no-store can be given");
+    return usage_error("--store and --no-store exclude each other");
   }
   if (!flags.name.empty() && flags.read_only) {
-    return usage_error("--store-name: with --store-read-only nothing is kept");
+    return usage_error("--store-name and --store-read-only exclude each other");
   }
   const bool needs_store = flags.read_only || !flags.salt_file.empty() || !flags.name.empty();
   if (needs_store && !has_store) {
     return usage_error(
-        "--store-name, --store-read-only and --salt-file are of use only with --store");
+        "--store-name, --store-read-only and --salt-file need --store");
   }
   return {};
 }

@@ -31,7 +31,7 @@ Result<void> make_lossless(const std::vector<const Flag*>& of_codec, cache::Conv
                            CompressionFlags& compression) {
   if (const std::string flag = first_given(of_codec); !flag.empty()) {
     return usage_error(
-        fmt::format("{} does not go with --tier lossless, which packs nothing", flag));
+        fmt::format("{} does not go with --tier lossless, which quantizes nothing", flag));
   }
   options.keep_all = true;
   if (!compression.is_given) compression.method = "planes";
@@ -55,7 +55,7 @@ Result<void> make_archive(const TierFlags& flags, const std::vector<const Flag*>
   }
   if (int{has_bits} + int{flags.target_mse.has_value()} + int{flags.target_kld.has_value()} > 1) {
     return usage_error(
-        "only one of --bits, --target-mse and --target-kld can say how large the archive shall be");
+        "--bits, --target-mse and --target-kld exclude each other");
   }
   if (compression.is_given && compression.method == "none") {
     return usage_error("--compress none does not go with --tier archive");
@@ -74,12 +74,12 @@ Result<void> make_archive(const TierFlags& flags, const std::vector<const Flag*>
 
 Result<void> check_archive_flags(const TierFlags& flags) {
   if (flags.target_kld && flags.profile.empty()) {
-    return usage_error("--target-kld needs a --profile of the model (tqcache profile)");
+    return usage_error("--target-kld needs a --profile, made by tqcache profile");
   }
   if (flags.tier == Tier::kArchive) return {};
-  if (flags.target_mse) return usage_error("--target-mse is for --tier archive");
-  if (flags.target_kld) return usage_error("--target-kld is for --tier archive");
-  if (!flags.profile.empty()) return usage_error("--profile is for --tier archive");
+  if (flags.target_mse) return usage_error("--target-mse needs --tier archive");
+  if (flags.target_kld) return usage_error("--target-kld needs --tier archive");
+  if (!flags.profile.empty()) return usage_error("--profile needs --tier archive");
   return {};
 }
 

@@ -55,7 +55,7 @@ std::string rope_text(const cache::Rope& rope) {
 }
 
 std::string identity_text(const cache::Identity& identity) {
-  if (!is_of_known_origin(identity)) return line("model", "not told");
+  if (!is_of_known_origin(identity)) return line("model", "unknown");
   const std::string adapter =
       identity.adapter_fingerprint ? "sha256 " + to_hex(*identity.adapter_fingerprint) : "none";
   return line("model", fmt::format("{} ({})", identity.model_name, identity.architecture)) +
@@ -78,18 +78,18 @@ std::string array_text(const format::ArrayInfo& array) {
 
 std::string state_text(const format::LayerInfo& layer) {
   const std::string heads =
-      fmt::format("{} kv heads of {}", layer.shape.n_kv_heads, layer.shape.head_dim);
+      fmt::format("{} KV heads of {}", layer.shape.n_kv_heads, layer.shape.head_dim);
   if (has_sides(layer)) {
     const std::string kind = is_attention(layer)
                                  ? "attention"
-                                 : fmt::format("rotating, window of {} tokens", layer.window);
+                                 : fmt::format("sliding window of {} tokens", layer.window);
     return fmt::format("{}, {}: k {}, v {}", kind, heads, side_text(layer.k), side_text(layer.v));
   }
   std::vector<std::string> arrays;
   for (const format::ArrayInfo& array : layer.arrays) arrays.push_back(array_text(array));
   const std::string all = fmt::format("{}", fmt::join(arrays, ", "));
   if (!is_rotating(layer)) return "arrays: " + all;
-  return fmt::format("rotating, window of {} tokens ({} kept for good), {}: {}", layer.window,
+  return fmt::format("sliding window of {} tokens ({} kept permanently), {}: {}", layer.window,
                      layer.keep, heads, all);
 }
 
@@ -102,7 +102,7 @@ std::string layer_text(const LayerGroup& group) {
 std::string tokens_text(const format::Manifest& info) {
   const std::string count = grouped(info.tokens.size());
   if (!info.hidden_tokens) return line("tokens", count);
-  if (info.hidden_tokens->empty()) return line("tokens", count + ", nobody knows which");
+  if (info.hidden_tokens->empty()) return line("tokens", count + ", ids not stored");
   const std::size_t n_hashes = info.hidden_tokens->size();
   return line("tokens", fmt::format("{}, hidden behind {} hash{}", count, n_hashes,
                                     n_hashes == 1 ? "" : "es"));
@@ -175,7 +175,7 @@ std::string info_text(const InfoView& view) {
   const std::uint64_t n_values = value_count(info, info.n_tokens());
   const std::uint64_t file_bytes = v1 ? view.input.file_bytes : info.file_bytes;
   if (const auto bits = bits_per_value(file_bytes, n_values)) {
-    text += line("bits a value", fmt::format("{:.3f}, everything in the file counted", *bits));
+    text += line("bits per value", fmt::format("{:.3f}, for the whole file", *bits));
   }
   if (v1) {
     text += line("bytes", grouped(file_bytes));
@@ -196,11 +196,11 @@ std::string info_text(const ForeignView& view) {
     text += layers_text(cache->layers);
     const std::uint64_t n_values = value_count(*cache, cache->n_tokens());
     if (const auto bits = bits_per_value(view.file_bytes, n_values)) {
-      text += line("bits a value", fmt::format("{:.3f}, everything in the file counted", *bits));
+      text += line("bits per value", fmt::format("{:.3f}, for the whole file", *bits));
     }
   }
   for (const std::string& each : view.notes) text += line("note", each);
-  for (const std::string& each : view.losses) text += line("lost in convert", each);
+  for (const std::string& each : view.losses) text += line("dropped", each);
   return text;
 }
 

@@ -200,7 +200,7 @@ eval::Report bench_report(const BenchResult& result) {
       {"kernels", std::string(codec::best_kernels().name)},
       {"program", "tqcache " TQCACHE_VERSION}};
   report.figures = {medians_table(result), runs_table(result)};
-  report.notes = {"Bytes are those of keys and values in memory at the end of a run."};
+  report.notes = {"Bytes: keys and values in memory at the end of a run."};
   for (const BenchBackend& backend : result.backends) {
     const std::string& fallback = backend.speed.route.fallback;
     if (!fallback.empty()) report.notes.push_back(backend.name + ": scored in f32, " + fallback);
@@ -280,7 +280,7 @@ Result<void> check_backend(const std::string& backend, const cache::Configuratio
   for (const cache::SidePlan* side : {&configuration.options.keys, &configuration.options.values}) {
     if (side->dense || is_affine(*side) == (backend == "affine")) continue;
     return usage_error(
-        fmt::format("--config: {} is not of the backend {}", configuration.name, backend));
+        fmt::format("--config: {} is not a setting of the backend {}", configuration.name, backend));
   }
   return {};
 }
@@ -299,13 +299,13 @@ Result<std::vector<eval::SpeedCase>> cases_of(const BenchFlags& flags) {
 Result<void> check_flags(const BenchFlags& flags) {
   for (auto each = flags.backends.begin(); each != flags.backends.end(); ++each) {
     if (std::find(flags.backends.begin(), each, *each) == each) continue;
-    return usage_error(fmt::format("--backend: {} is there twice", *each));
+    return usage_error(fmt::format("--backend: {} is given twice", *each));
   }
   const auto n_packing =
       std::ssize(flags.backends) - std::ranges::count(flags.backends, "baseline");
   if (!flags.configuration || n_packing == 1) return {};
-  return usage_error(n_packing == 0 ? "--config: the baseline has none"
-                                    : "--config is of one backend: name only one beside baseline");
+  return usage_error(n_packing == 0 ? "--config: the baseline has no settings"
+                                    : "--config: name exactly one backend besides baseline");
 }
 
 // The prompt, and what is written behind it.
@@ -320,7 +320,7 @@ Result<Tokens> read_tokens(const BenchFlags& flags, const model::Model& model) {
   if (flags.file) {
     TQC_TRY_ASSIGN(ids, read_prompt({{}, flags.file, {}, true}, model.tokenizer));
     if (std::ssize(ids) < n_tokens) {
-      return usage_error(fmt::format("{} holds {} tokens, and {} are to be read and written",
+      return usage_error(fmt::format("{} has {} tokens, but {} are needed",
                                      *flags.file, ids.size(), n_tokens));
     }
   } else {

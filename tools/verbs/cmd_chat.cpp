@@ -72,7 +72,7 @@ struct ChatFlags {
 };
 
 Error no_tokens_in_growing_file() {
-  return usage_error("--no-tokens: a file that grows shows its tokens as it did before");
+  return usage_error("--no-tokens: appending cannot hide the tokens of an existing file");
 }
 
 class Chat {
@@ -118,7 +118,7 @@ void Chat::greet() const {
   if (!reader_.interactive()) return;
   const std::int64_t n = session_.cache().n_tokens();
   note(console_, fmt::format("{}{}. {}", session_.model().config.name,
-                             n > 0 ? fmt::format(", going on after {} tokens",
+                             n > 0 ? fmt::format(", resuming after {} tokens",
                                                  grouped(static_cast<std::uint64_t>(n)))
                                    : "",
                              kCommands));
@@ -167,11 +167,11 @@ Result<void> Chat::answer() {
   TQC_TRY(stream.end());
   if (generation.failure) return *generation.failure;
   if (generation.stop == StopReason::kLength) {
-    note(console_, fmt::format("(cut at {} tokens, see -n)", flags_.n));
+    note(console_, fmt::format("(stopped after {} tokens, see -n)", flags_.n));
   }
   if (generation.stop == StopReason::kContextFull) {
     const std::string message =
-        fmt::format("the model's context of {} tokens is full", session_.cache().n_tokens());
+        fmt::format("the context of the model ({} tokens) is full", session_.cache().n_tokens());
     return Error{ErrorCode::kTooLarge, message};
   }
   return {};
@@ -188,7 +188,7 @@ void Chat::command(const std::string& line) {
     command_save(argument);
   } else if (word == "/info") {
     const cache::ByteCount bytes = cache::byte_count(session_.cache());
-    note(console_, fmt::format("{} of {} tokens, cache {} ({} with free room), {}",
+    note(console_, fmt::format("{} of {} tokens, cache {} ({} allocated), scoring: {}",
                                session_.cache().n_tokens(), session_.model().config.context_length,
                                human_bytes(bytes.used), human_bytes(bytes.allocated),
                                session_.scorer_route().step));
@@ -201,7 +201,7 @@ void Chat::command(const std::string& line) {
 
 void Chat::command_save(const std::string& argument) {
   const std::string path = argument.empty() ? flags_.save : argument;
-  if (path.empty()) return complain({}, "/save FILE: no name given, here or by --save");
+  if (path.empty()) return complain({}, "/save needs a file name, here or in --save");
   // A typing mistake should not end a conversation.
   if (const Result<void> done = save(path); !done) report(done.error(), console_.json);
 }
@@ -219,7 +219,7 @@ Result<void> Chat::grow() {
 }
 
 Result<void> Chat::save(const std::string& path) {
-  if (path == "-") return usage_error("/save: standard output is taken by the answers");
+  if (path == "-") return usage_error("/save: standard output is used for the answers");
   if (flags_.is_cache(path)) return grow();
   const bool own = std::find(saved_.begin(), saved_.end(), path) != saved_.end();
   TQC_TRY_ASSIGN(format::WriteOptions options,
@@ -233,13 +233,13 @@ Result<void> Chat::save(const std::string& path) {
 }
 
 Result<void> check_flags(const ChatFlags& flags) {
-  if (flags.session.cache == "-") return usage_error("--cache: standard input is the conversation");
-  if (flags.save == "-") return usage_error("--save: standard output is taken by the answers");
+  if (flags.session.cache == "-") return usage_error("--cache: standard input is used for the conversation");
+  if (flags.save == "-") return usage_error("--save: standard output is used for the answers");
   TQC_TRY(write_options(flags.compression, flags.session.n_threads, flags.force));
   TQC_TRY(check_sampling(flags.session.sampling));
   if (!flags.chat_template.empty()) TQC_TRY(model::ChatTemplate::by_name(flags.chat_template));
   if (flags.form.given() && !flags.session.cache.empty()) {
-    return usage_error("--bits and --config say how a new cache is kept, and --cache names one");
+    return usage_error("--bits and --config apply to a new cache and exclude --cache");
   }
   if (flags.grows() && flags.no_tokens) return no_tokens_in_growing_file();
   if (!flags.save.empty() && !flags.grows()) TQC_TRY(check_output(flags.save, flags.force));
@@ -248,8 +248,8 @@ Result<void> check_flags(const ChatFlags& flags) {
 
 Result<std::unique_ptr<PromptStore>> open_store(const Console& console, const ChatFlags& flags) {
   std::string_view obstacle;
-  if (!flags.session.cache.empty()) obstacle = "a session begins from a store or from --cache";
-  if (flags.no_tokens) obstacle = "a store shows the tokens that --no-tokens hides";
+  if (!flags.session.cache.empty()) obstacle = "--cache and a store exclude each other";
+  if (flags.no_tokens) obstacle = "a store keeps the tokens that --no-tokens hides";
   TQC_TRY_ASSIGN(const std::optional<PromptStoreChoice> choice,
                  choose_prompt_store(flags.store, obstacle));
   if (!choice) return std::unique_ptr<PromptStore>();
@@ -263,12 +263,12 @@ Result<std::unique_ptr<PromptStore>> open_store(const Console& console, const Ch
 Result<void> check_cache(const ChatFlags& flags, const cache::Cache& cache) {
   if (!cache::tokens_known(cache)) {
     return Error{ErrorCode::kUnsupported,
-                 "the tokens are hidden: tqcache generate goes on from it when it is given "
+                 "the tokens are hidden: use tqcache generate with "
                  "the whole prompt",
                  flags.session.cache};
   }
   if (!flags.system.empty() && cache.n_tokens() > 0) {
-    return usage_error("--system: the cache already holds the beginning of the conversation");
+    return usage_error("--system: the conversation in the cache has already started");
   }
   return {};
 }

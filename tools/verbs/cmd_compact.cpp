@@ -49,7 +49,7 @@ Result<format::CompactReport> compact(const Console& console, const CompactFlags
 }
 
 void tell(const Console& console, const std::string& path, const format::CompactReport& report) {
-  if (!report.rewritten) return note(console, fmt::format("{}: nothing to drop", path));
+  if (!report.rewritten) return note(console, fmt::format("{}: no dead space", path));
   note(console, fmt::format("{}: {} -> {} bytes", path, grouped(report.bytes_before),
                             grouped(report.bytes_after)));
 }

@@ -142,12 +142,12 @@ Result<void> tell(const Console& console, const Job& job, const Sizes& sizes,
                         grouped(sizes.after), sizes.ratio());
   const std::string output = display_name(flags.output, "standard output");
   note(console, fmt::format("{}: {}{}", output, change,
-                            bits ? fmt::format(", {:.3f} bits a value", *bits) : ""));
+                            bits ? fmt::format(", {:.3f} bits per value", *bits) : ""));
   if (job.expected_kld) {
     note(console, fmt::format("expected mean KL divergence: {:.3g} nats", *job.expected_kld));
   }
   for (const std::string& each : remarks.notes) note(console, fmt::format("note: {}", each));
-  for (const std::string& each : remarks.losses) note(console, fmt::format("lost: {}", each));
+  for (const std::string& each : remarks.losses) note(console, fmt::format("dropped: {}", each));
   if (!console.json) return {};
   Json object;
   object["schema"] = 1;
@@ -177,7 +177,7 @@ void tell_fallback(const Console& console, const format::Manifest& info,
     const auto got = cache::key_centring(keys.center, info.identity.rope, layer.shape.head_dim);
     if (got == keys.center) continue;
     note(console,
-         "the cache does not say how its model turns keys (RoPE): centring after RoPE instead");
+         "the cache does not store the RoPE parameters of its model; keys are centered after RoPE instead");
     return;
   }
 }
@@ -371,8 +371,8 @@ Result<ExitCode> convert_foreign(const Console& console, const std::string& name
                   std::move(input.cache.losses)};
   if (job.model.not_run) {
     remarks.notes.push_back(
-        fmt::format("{}: {}; the cache is of unknown origin, and no token of "
-                    "it was computed again",
+        fmt::format("{}: {}; the model of the cache is unknown, and no token "
+                    "was recomputed",
                     job.flags.foreign.model, job.model.not_run->message));
   }
   TQC_TRY_ASSIGN(const auto sections, in_file(name, interop::sections_of(std::move(input.cache))));
@@ -394,19 +394,19 @@ Result<ExitCode> convert_foreign(const Console& console, const std::string& name
 Result<void> check_flags(const ConvertFlags& flags, Target target, bool is_foreign, bool json) {
   const bool to_stdout = flags.output == "-";
   if (json && to_stdout) {
-    return usage_error("--json: standard output is taken by the cache");
+    return usage_error("--json: standard output is used for the cache");
   }
   const bool is_llama = target == Target::kLlamaSession || target == Target::kLlamaSequence;
   if (target != Target::kTqkv) {
     const std::string to = fmt::format("a {}", name_of(target));
-    if (to_stdout) return usage_error(to + " is not written to standard output");
+    if (to_stdout) return usage_error(to + " cannot be written to standard output");
     if (const std::string flag = first_given(flags.of_own); !flag.empty()) {
-      return usage_error(fmt::format("{} does not go with {}: it is for .tqkv files", flag, to));
+      return usage_error(fmt::format("{} applies to .tqkv files, not to {}", flag, to));
     }
   }
   if (!is_foreign && !is_llama) {
     if (const std::string flag = first_given(flags.of_foreign); !flag.empty()) {
-      return usage_error(flag + " is for files of other programs");
+      return usage_error(flag + " applies to files of other programs");
     }
   }
   return {};

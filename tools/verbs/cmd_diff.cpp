@@ -64,7 +64,7 @@ std::string diff_text(const cache::CacheDifference& diff) {
   std::string text =
       fmt::format("{} tokens compared\n", grouped(static_cast<std::uint64_t>(diff.n_tokens)));
   if (diff.n_tokens_checked < diff.n_tokens) {
-    text += fmt::format("only of {} is it known that both caches hold the same tokens\n",
+    text += fmt::format("only {} of them are known to be the same tokens in both caches\n",
                         grouped(static_cast<std::uint64_t>(diff.n_tokens_checked)));
   }
   text += fmt::format("{:>5}  {:>10}  {:>9}  {:>10}  {:>10}  {:>9}  {:>10}\n", "layer",
@@ -73,7 +73,7 @@ std::string diff_text(const cache::CacheDifference& diff) {
     text += row(std::to_string(layer.layer), layer.k, layer.v);
   }
   text += row("all", diff.k, diff.v);
-  if (!diff.arrays_equal) text += "state of layers without full attention differs\n";
+  if (!diff.arrays_equal) text += "the state of layers without full attention differs\n";
   return text;
 }
 

@@ -131,7 +131,7 @@ Result<std::vector<std::int32_t>> rest_of_prompt(cache::Cache& cache, const std:
                                                  std::vector<std::int32_t> ids) {
   if (ids.empty()) {
     return Error{ErrorCode::kUnsupported,
-                 "the tokens are hidden: the whole prompt is needed, by --prompt, --file "
+                 "the tokens are hidden: pass the whole prompt with --prompt, --file "
                  "or --ids",
                  name};
   }
@@ -161,8 +161,8 @@ void point_at_reuse(const Console& console, const cache::Cache& cache,
                     std::span<const std::int32_t> ids) {
   if (cache.n_tokens() == 0 || common_prefix(cache.tokens, ids) < cache.n_tokens()) return;
   note(console,
-       "the prompt begins with all tokens of the cache, and is appended to them: --reuse "
-       "takes it for the whole text");
+       "the prompt repeats all tokens of the cache and is appended to them; --reuse "
+       "treats it as the whole text");
 }
 
 // Takes what the store has of the prompt, and leaves the rest in `ids`.
@@ -192,7 +192,7 @@ Result<void> feed_prompt(const Console& console, Session& session, const Generat
   run.cached_tokens = session.cache().n_tokens();
   run.prompt_tokens = std::ssize(ids);
   if (ids.empty() && run.cached_tokens == 0)
-    return usage_error("neither a prompt nor cached tokens");
+    return usage_error("the cache is empty and no prompt is given");
   const auto start = std::chrono::steady_clock::now();
   TQC_TRY(ids.empty() ? session.go_on() : session.feed(ids));
   run.prompt_seconds =
@@ -201,14 +201,14 @@ Result<void> feed_prompt(const Console& console, Session& session, const Generat
 }
 
 Result<void> check_append(const GenerateFlags& flags) {
-  if (flags.session.cache.empty()) return usage_error("--append: no --cache to append to");
-  if (flags.session.cache == "-") return usage_error("--append: standard input cannot grow");
-  if (!flags.save.empty()) return usage_error("only one of --append and --save can be given");
+  if (flags.session.cache.empty()) return usage_error("--append needs --cache");
+  if (flags.session.cache == "-") return usage_error("--append: standard input cannot be appended to");
+  if (!flags.save.empty()) return usage_error("--append and --save exclude each other");
   if (flags.session.first_tokens) {
-    return usage_error("--append: with --tokens the file would lose the other tokens");
+    return usage_error("--append and --tokens exclude each other: the file would lose tokens");
   }
   if (flags.no_tokens) {
-    return usage_error("--no-tokens: a file that grows shows or hides its tokens as it did before");
+    return usage_error("--no-tokens: appending cannot hide the tokens of an existing file");
   }
   return {};
 }
@@ -217,32 +217,32 @@ Result<void> check_flags(const GenerateFlags& flags) {
   TQC_TRY(check_prompt_flags(flags.prompt));
   TQC_TRY(check_sampling(flags.session.sampling));
   if (!flags.prompt.given() && flags.session.cache.empty()) {
-    return usage_error("nothing to go on from: one of --prompt, --file, --ids, --cache is needed");
+    return usage_error("no input: --prompt, --file, --ids or --cache is required");
   }
   if (flags.session.cache == "-" && flags.prompt.file == "-") {
     return usage_error("--cache and --file cannot both be standard input");
   }
-  if (flags.save == "-") return usage_error("--save: standard output is taken by the text");
+  if (flags.save == "-") return usage_error("--save: standard output is used for the text");
   if (flags.session.first_tokens && flags.session.cache.empty()) {
-    return usage_error("--tokens is of use only with --cache");
+    return usage_error("--tokens needs --cache");
   }
   if (flags.reuse && (flags.session.cache.empty() || !flags.prompt.given())) {
     return usage_error("--reuse needs --cache and the whole prompt");
   }
   if (flags.form.given() && !flags.session.cache.empty()) {
-    return usage_error("--bits and --config say how a new cache is kept, and --cache names one");
+    return usage_error("--bits and --config apply to a new cache and exclude --cache");
   }
   if (flags.append) return check_append(flags);
   if (flags.no_tokens && flags.save.empty()) {
-    return usage_error("--no-tokens is of use only with --save");
+    return usage_error("--no-tokens needs --save");
   }
   return {};
 }
 
 // Why no store can be of use; empty: one can.
 std::string_view store_obstacle(const GenerateFlags& flags) {
-  if (!flags.session.cache.empty()) return "a session begins from a store or from --cache";
-  if (flags.no_tokens) return "a store shows the tokens that --no-tokens hides";
+  if (!flags.session.cache.empty()) return "--cache and a store exclude each other";
+  if (flags.no_tokens) return "a store keeps the tokens that --no-tokens hides";
   return {};
 }
 
@@ -282,7 +282,7 @@ Result<ExitCode> keep_part(const Console& console, const GenerateFlags& flags,
   if (session.cache().n_tokens() == run.cached_tokens) return interrupted;
   TQC_TRY(keep(console, flags, session, growing, store, run));
   if (flags.save.empty() && !growing) return interrupted;
-  note(console, fmt::format("interrupted: the cache kept has the first {} of {} tokens",
+  note(console, fmt::format("interrupted: the first {} of {} tokens were saved",
                             session.cache().n_tokens(), run.cached_tokens + run.prompt_tokens));
   return interrupted;
 }

@@ -67,7 +67,7 @@ Result<ForeignView> envelope_view(const std::string& name, const ByteSource& fil
   view.facts = {{"kind", is_session ? "session" : "sequence"},
                 {"version", std::to_string(envelope->version)},
                 {"token words", std::to_string(envelope->n_words)}};
-  view.notes = {"the file does not describe its layers: --model M.gguf shows them"};
+  view.notes = {"the file does not describe its layers; --model M.gguf shows them"};
   return view;
 }
 
@@ -107,13 +107,13 @@ Result<ExitCode> run(const Console& console, const InfoFlags& flags) {
   TQC_TRY_ASSIGN(const std::optional<ForeignKind> kind, in_file(name, foreign_kind(*source)));
   if (kind) return show_foreign(console, name, std::move(source), *kind, flags);
   if (!flags.foreign.model.empty() && !flags.show_text) {
-    return usage_error("--model is of use only with --show-text");
+    return usage_error("--model needs --show-text");
   }
   TQC_TRY_ASSIGN(const CacheInput input, cache_input(name, std::move(source), 0));
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,
                  in_file(input.name, format::read_cache_info(*input.source)));
   if (flags.show_text && info.hidden_tokens) {
-    return Error{ErrorCode::kUnsupported, "--show-text: the file does not say its tokens",
+    return Error{ErrorCode::kUnsupported, "--show-text: the file holds no token ids",
                  input.name};
   }
   InfoView view{info, input, flags.sections, flags.show_text, std::nullopt};

@@ -135,12 +135,12 @@ std::optional<Error> Planner::why_not(const fs::path& path, const fs::path& targ
   if (!source || !migrations::looks_like_v1(**source)) return std::nullopt;  // nothing to write
   std::error_code absent;
   if (fs::equivalent(path, target, absent)) {
-    return usage_error("the output would be the file itself, which is what --in-place is for");
+    return usage_error("the output is the file itself; use --in-place");
   }
   const auto [first, is_free] = targets_.emplace(target.lexically_normal(), path);
   if (is_free) return std::nullopt;
   return usage_error(
-      fmt::format("{} is the output of {} already", target.string(), first->second.string()));
+      fmt::format("{} is already the output of {}", target.string(), first->second.string()));
 }
 
 MigratePlan plan_migration(const MigrateRequest& request) { return Planner(request).make(); }
@@ -209,9 +209,9 @@ std::string result_text(const MigrateJob& job, const FileMigration& report) {
     case MigrateStatus::kWouldMigrate:
       return fmt::format("{} -> {}: would be migrated, {}", from, to, sizes_text(report));
     case MigrateStatus::kCurrent:
-      return fmt::format("{}: of version 2 already", from);
+      return fmt::format("{}: already version 2", from);
     case MigrateStatus::kDone:
-      return fmt::format("{}: migrated to {} already", from, to);
+      return fmt::format("{}: already migrated to {}", from, to);
   }
   return from;
 }
@@ -382,16 +382,16 @@ Result<ExitCode> Migrator::run() {
 Result<void> check_flags(const MigrateFlags& flags) {
   const std::string& output = flags.request.output;
   if (flags.in_place && !output.empty()) {
-    return usage_error("only one of -o and --in-place can say where the new files go");
+    return usage_error("-o and --in-place exclude each other");
   }
   if (!flags.in_place && output.empty() && !flags.dry_run) {
-    return usage_error("where shall the new files go? one of -o DIR and --in-place is needed");
+    return usage_error("-o DIR or --in-place is required");
   }
   if (flags.no_backup && !output.empty()) {
-    return usage_error("--no-backup: with -o the old files stay where they are");
+    return usage_error("--no-backup goes only with --in-place");
   }
   for (const std::string& path : flags.request.paths) {
-    if (path == "-") return usage_error("standard input is no file that could be migrated");
+    if (path == "-") return usage_error("standard input cannot be migrated");
   }
   std::error_code absent;
   if (fs::exists(output, absent) && !fs::is_directory(output, absent)) {

@@ -65,15 +65,15 @@ Result<PromptFlags> prompt_flags(const PrefillOptions& options) {
   PromptFlags flags = options.prompt;
   if (!options.dash.empty() && options.dash != "-") {
     return usage_error(
-        fmt::format("unexpected argument {}, a file is named by --file FILE", options.dash));
+        fmt::format("unexpected argument {}; use --file to name a file", options.dash));
   }
   if (!options.dash.empty()) {
-    if (flags.file) return usage_error("only one of - and --file can be the prompt");
+    if (flags.file) return usage_error("- and --file exclude each other");
     flags.file = "-";
   }
   TQC_TRY(check_prompt_flags(flags));
   if (!flags.given())
-    return usage_error("no prompt: one of --prompt, --file, --ids and - is needed");
+    return usage_error("no prompt: --prompt, --file, --ids or - is required");
   return flags;
 }
 
@@ -98,7 +98,7 @@ Result<void> tell(const Console& console, const PrefillOptions& options, const P
 Result<std::unique_ptr<PromptStore>> open_store(const Console& console,
                                                 const PrefillOptions& options) {
   const char* const obstacle =
-      options.no_tokens ? "a store shows the tokens that --no-tokens hides" : "";
+      options.no_tokens ? "a store keeps the tokens that --no-tokens hides" : "";
   TQC_TRY_ASSIGN(const std::optional<PromptStoreChoice> choice,
                  choose_prompt_store(options.store, obstacle));
   if (!choice) return std::unique_ptr<PromptStore>();
@@ -144,10 +144,10 @@ Result<cache::Cache> prefill(const Console& console, const PrefillOptions& optio
 Result<ExitCode> run(const Console& console, const PrefillOptions& options) {
   TQC_TRY_ASSIGN(const PromptFlags flags, prompt_flags(options));
   if (!dtype_from_name(options.dtype)) {
-    return usage_error(fmt::format("--dtype: {} is none of f16, bf16 and f32", options.dtype));
+    return usage_error(fmt::format("--dtype: {} is not one of f16, bf16, f32", options.dtype));
   }
   if (console.json && options.output == "-") {
-    return usage_error("--json: standard output is taken by the cache");
+    return usage_error("--json: standard output is used for the cache");
   }
   TQC_TRY_ASSIGN(format::WriteOptions write,
                  write_options(options.compression, options.n_threads, options.force));

@@ -52,8 +52,8 @@ Result<eval::Profile> measure(const Console& console, const ProfileFlags& flags)
 }
 
 eval::Table layer_table(const eval::Profile& profile) {
-  eval::Table table{"Steps of layers, as multiples", {"layer", "k", "v", "k alone", "v alone"}, {}};
-  table.caption = "Alone: the mean KL divergence with that side coded and all others dense.";
+  eval::Table table{"Quantization step per layer, as a multiple", {"layer", "k", "v", "k alone", "v alone"}, {}};
+  table.caption = "Alone: mean KL divergence with only these keys or values quantized.";
   for (std::size_t i = 0; i < profile.weights.keys.size(); ++i) {
     table.rows.push_back({eval::Number{static_cast<double>(i), 0},
                           eval::Number{double{profile.weights.keys[i]}, 3},
@@ -65,7 +65,7 @@ eval::Table layer_table(const eval::Profile& profile) {
 }
 
 eval::Table curve_table(const eval::Profile& profile) {
-  eval::Table table{"Divergence to expect", {"step", "mean KLD"}, {}};
+  eval::Table table{"Expected divergence", {"step", "mean KLD"}, {}};
   for (const eval::CurvePoint& point : profile.curve) {
     table.rows.push_back({eval::Number{point.step, 4}, eval::Number{point.kld, 5}});
   }
@@ -94,7 +94,7 @@ Json profile_json(const ProfileFlags& flags, const eval::Profile& profile) {
 }
 
 Result<ExitCode> run(const Console& console, const ProfileFlags& flags) {
-  if (flags.output == "-") return usage_error("a profile is not written to standard output");
+  if (flags.output == "-") return usage_error("a profile cannot be written to standard output");
   TQC_TRY(check_output(flags.output, flags.force));
   TQC_TRY_ASSIGN(const eval::Profile profile, measure(console, flags));
   const Overwrite overwrite = flags.force ? Overwrite::kAllow : Overwrite::kRefuse;

@@ -97,34 +97,32 @@ Json findings_json(const std::string& name, const VerifyFlags& flags, const Find
   return json;
 }
 
-// "400 sections and 13,248,016 bytes checked"
+// "400 sections and 13,248,016 bytes verified"
 std::string checked_text(const Findings& findings) {
   const format::VerifyReport& file = findings.file;
   if (findings.v1) {
-    return fmt::format("version 1, {} layers and {} bytes checked", findings.v1->class_paths.size(),
+    return fmt::format("version 1, {} layers and {} bytes verified", findings.v1->class_paths.size(),
                        grouped(file.bytes_checked));
   }
-  std::string text = fmt::format("{} sections and {} bytes checked", grouped(file.sections_checked),
+  std::string text = fmt::format("{} sections and {} bytes verified", grouped(file.sections_checked),
                                  grouped(file.bytes_checked));
   if (file.info.gap_bytes > 0) {
-    text += fmt::format(", {} of them dead", grouped(file.info.gap_bytes));
+    text += fmt::format(", {} of them dead space", grouped(file.info.gap_bytes));
   }
   if (file.info.trailing_bytes > 0) {
-    text += fmt::format("; {} bytes behind the end are of a save that was interrupted",
+    text += fmt::format("; {} bytes behind the end are left from an interrupted save",
                         grouped(file.info.trailing_bytes));
   }
   return text;
 }
 
 std::string verdict(const std::string& name, const VerifyFlags& flags, const Findings& findings) {
-  std::string text = fmt::format("{}: whole, {}", name, checked_text(findings));
-  if (!flags.model.empty()) text += "; of this model by its fingerprints";
+  std::string text = fmt::format("{}: OK, {}", name, checked_text(findings));
+  if (!flags.model.empty()) text += ". Model: fingerprints match";
   if (const auto& probe = findings.probe; probe) {
     const Extremes extremes = largest(*probe);
-    text += fmt::format(
-        " and by its last {} tokens: computed again they differ by {:.2g}, up to "
-        "{:.2g} is expected",
-        probe->n_tokens, extremes.error, extremes.limit);
+    text += fmt::format("; the last {} tokens, recomputed, differ by {:.2g} (limit {:.2g})",
+                        probe->n_tokens, extremes.error, extremes.limit);
   }
   return text + "\n";
 }
@@ -144,7 +142,7 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
   if (flags.n_probe == 0 || cache.n_tokens() == 0) return {};
   if (!cache::tokens_known(cache)) {
     findings.error = Error{ErrorCode::kUnsupported,
-                           "the tokens are hidden, so they cannot be computed again (--probe 0)"};
+                           "the tokens are hidden and cannot be recomputed; use --probe 0"};
     return {};
   }
   if (!can_probe(cache)) return {};  // the fingerprints have to do
@@ -184,7 +182,7 @@ Result<ExitCode> run(const Console& console, const VerifyFlags& flags) {
   const std::vector<std::string>& damage = findings.file.damage;
   if (!damage.empty()) {
     for (const std::string& line : damage) complain(name, line);
-    findings.error = Error{ErrorCode::kCorrupt, fmt::format("damaged in {} place{}", damage.size(),
+    findings.error = Error{ErrorCode::kCorrupt, fmt::format("{} problem{} found", damage.size(),
                                                             damage.size() == 1 ? "" : "s")};
   } else if (!flags.model.empty()) {
     TQC_TRY(check_model(console, flags, name, *source, findings));

@@ -38,7 +38,7 @@ void add_eval_output_flags(FlagSet& app, EvalOutput& output) {
 
 Result<void> check_eval_output(const EvalOutput& output) {
   if (output.html.empty()) return {};
-  if (output.html == "-") return usage_error("--html: standard output is taken by the results");
+  if (output.html == "-") return usage_error("--html: standard output is used for the results");
   return check_output(output.html, output.force);
 }
 
@@ -89,7 +89,7 @@ Result<double> parse_number(std::string_view flag, std::string_view word, Number
   }
   if (value < range.least || value > range.most) {
     return usage_error(
-        fmt::format("{}: {} is not within {} and {}", flag, word, range.least, range.most));
+        fmt::format("{}: {} is not between {} and {}", flag, word, range.least, range.most));
   }
   return value;
 }
@@ -105,7 +105,7 @@ Result<std::vector<double>> parse_steps(std::string_view flag, std::string_view 
   double step = (to - from) / kDefaultSteps;
   if (colon != std::string_view::npos) {
     TQC_TRY_ASSIGN(step, parse_number(flag, text.substr(colon + 1), {0, range.most}));
-    if (step == 0) return usage_error(fmt::format("{}: steps of 0", flag));
+    if (step == 0) return usage_error(fmt::format("{}: the step is 0", flag));
   }
   if (to < from) return usage_error(fmt::format("{}: {} goes backwards", flag, text));
   const double n = step > 0 ? std::floor((to - from) / step * (1 + 1e-12)) : 0;
@@ -199,7 +199,7 @@ void add_facts(const AnswerFlags& flags, const Examinee& examinee, eval::Report&
   std::vector<std::pair<std::string, std::string>> facts = {
       {"model", flags.model},
       {"turns", examinee.turns},
-      {"tokens of an answer, at most", std::to_string(flags.max_tokens)}};
+      {"maximum tokens per answer", std::to_string(flags.max_tokens)}};
   report.facts.insert(report.facts.begin(), facts.begin(), facts.end());
   report.facts.emplace_back("program", "tqcache " TQCACHE_VERSION);
 }

@@ -134,8 +134,8 @@ Json costs_json(const Flags& flags, const Measured& measured) {
 }
 
 Result<void> check_text_flags(const Flags& flags) {
-  if (flags.file && flags.ids) return usage_error("only one of --file and --ids can be the text");
-  if (!flags.file && !flags.ids) return usage_error("no text: one of --file and --ids is needed");
+  if (flags.file && flags.ids) return usage_error("--file and --ids exclude each other");
+  if (!flags.file && !flags.ids) return usage_error("no text: --file or --ids is required");
   return {};
 }
 

@@ -58,10 +58,10 @@ Result<eval::NeedleOptions> needle_options(const NeedleFlags& flags) {
   options.max_tokens = flags.answers.max_tokens;
   options.n_threads = flags.answers.n_threads;
   if (flags.needle.empty() != flags.question.empty()) {
-    return usage_error("--needle and --question go together");
+    return usage_error("--needle and --question need each other");
   }
   if (flags.needle.empty() && !flags.answer.empty()) {
-    return usage_error("--answer: only with --needle and --question");
+    return usage_error("--answer needs --needle and --question");
   }
   if (!flags.needle.empty()) {
     TQC_TRY_ASSIGN(options.needle, eval::custom_needle(flags.needle, flags.question, flags.answer));

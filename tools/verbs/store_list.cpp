@@ -70,10 +70,10 @@ Row row_of(const store::Entry& entry, const store::Record& record) {
 eval::Cell count_cell(std::uint64_t value) { return eval::Number{static_cast<double>(value), 0}; }
 
 eval::Table table_of(const std::vector<Row>& rows) {
-  eval::Table table{"", {"name", "tokens", "bytes", "put (UTC)", "used before", "model"}, {}};
+  eval::Table table{"", {"name", "tokens", "bytes", "put (UTC)", "last used", "model"}, {}};
   for (const Row& row : rows) {
     table.rows.push_back({printable(row.name), count_cell(row.n_tokens), count_cell(row.bytes),
-                          time_text(row.created), row.idle ? duration_text(*row.idle) : "",
+                          time_text(row.created), row.idle ? duration_text(*row.idle) + " ago" : "",
                           printable(row.model_name)});
   }
   return table;
@@ -131,7 +131,7 @@ Result<ExitCode> run_info(const Console& console, const InfoFlags& flags) {
   store::Library library = store.library();
   TQC_TRY_ASSIGN(const store::Record record, find_record(store, library, flags.name));
   TQC_TRY_ASSIGN(const std::vector<format::LayerInfo> layers, layers_of(store, record));
-  if (layers.empty()) warn(store.name(), record.parameters_key + ": missing, so it is incomplete");
+  if (layers.empty()) warn(store.name(), record.parameters_key + ": missing; the prompt is incomplete");
   if (console.json) {
     Json json = {{"schema", 1}, {"store", store.name()}};
     json.update(record_json(record));
@@ -158,9 +158,9 @@ Result<ExitCode> run_rm(const Console& console, const RmFlags& flags) {
     if (was_there) {
       tally.done();
       removed.push_back(name);
-      note(console, fmt::format("{}: no longer kept", printable(name)));
+      note(console, fmt::format("{}: removed", printable(name)));
     } else {
-      const std::string message = fmt::format("no prompt is kept as {}", printable(name));
+      const std::string message = fmt::format("no prompt has the name {}", printable(name));
       tally.failed(Error{ErrorCode::kNotFound, message, store.name()});
     }
   }

@@ -43,11 +43,11 @@ struct PutFlags {
 
 Result<std::string> name_of(const PutFlags& flags) {
   if (flags.no_name && !flags.name.empty()) {
-    return usage_error("only one of --name and --no-name can be given");
+    return usage_error("--name and --no-name exclude each other");
   }
   if (flags.no_name) return std::string();
   if (!flags.name.empty()) return flags.name;
-  if (flags.file == "-") return usage_error("--name or --no-name: standard input has no name");
+  if (flags.file == "-") return usage_error("standard input has no name; use --name or --no-name");
   return std::filesystem::path(flags.file).stem().string();
 }
 
@@ -70,13 +70,13 @@ Json report_json(const PutFlags& flags, const OpenStore& store, const std::strin
 
 void tell(const Console& console, const std::string& file, const std::string& name,
           const store::PutReport& report) {
-  const std::string kept = name.empty() ? "" : fmt::format(", kept as {}", name);
+  const std::string kept = name.empty() ? "" : fmt::format(", named {}", name);
   note(console,
        fmt::format("{}: {} tokens{}; {} of {} blocks new, {} of {} bytes", file,
                    grouped(static_cast<std::uint64_t>(report.n_tokens)), kept, report.new_blocks,
                    report.blocks, grouped(report.new_bytes), grouped(report.bytes)));
   if (report.other_blocks == 0) return;
-  warn(file, fmt::format("{} blocks of the same tokens were there with other values, and stay",
+  warn(file, fmt::format("{} blocks of the same tokens exist with other values and were kept",
                          report.other_blocks));
 }
 
@@ -159,7 +159,7 @@ Result<Got> fetch_prefix(const Console& console, const OpenStore& store, store::
   TQC_TRY_ASSIGN(std::unique_ptr<store::StoredPrompt> prompt,
                  store.in(library.fetch(found.prefix, bar.callback())));
   if (prompt) return Got{std::move(prompt), found.n_wanted};
-  const Error error{ErrorCode::kNotFound, "what was there of the prompt is gone or damaged"};
+  const Error error{ErrorCode::kNotFound, "the stored prefix was removed or is damaged"};
   return in_file(store.name(), error);
 }
 
@@ -201,7 +201,7 @@ Json got_json(const GetFlags& flags, const OpenStore& store, const Got& got, std
 Result<ExitCode> run_get(const Console& console, const GetFlags& flags) {
   TQC_TRY(check_selection(flags.selection));
   if (console.json && flags.output == "-") {
-    return usage_error("--json: standard output is taken by the cache");
+    return usage_error("--json: standard output is used for the cache");
   }
   TQC_TRY(check_output(flags.output, flags.force));
   TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
@@ -231,7 +231,7 @@ Result<ExitCode> tell_record(const Console& console, const OpenStore& store,
     json.update(record_json(record));
     TQC_TRY(print_json(json));
   } else {
-    TQC_TRY(print(fmt::format("{} tokens are kept under that name\n",
+    TQC_TRY(print(fmt::format("{} tokens\n",
                               grouped(static_cast<std::uint64_t>(record.state.n_tokens)))));
   }
   return ExitCode::kDone;
@@ -252,11 +252,11 @@ Result<ExitCode> run_find(const Console& console, const FindFlags& flags) {
     TQC_TRY(print_json(json));
     return ExitCode::kDone;
   }
-  TQC_TRY(print(fmt::format("{} of {} tokens are there, in {} blocks{}\n{}",
+  TQC_TRY(print(fmt::format("{} of {} tokens found, in {} blocks{}\n{}",
                             grouped(static_cast<std::uint64_t>(found.prefix.n_tokens)),
                             grouped(static_cast<std::uint64_t>(found.n_wanted)),
                             found.prefix.chain.size(),
-                            found.prefix.state ? " and the end of a prompt" : "",
+                            found.prefix.state ? " and the end of a stored prompt" : "",
                             layers_text(found.prefix.parameters.layers))));
   return ExitCode::kDone;
 }

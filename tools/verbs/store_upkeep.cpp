@@ -80,22 +80,22 @@ Json report_json(const OpenStore& store, const GcFlags& flags, const store::Coll
 }
 
 std::string report_text(const GcFlags& flags, const store::CollectReport& report) {
-  return fmt::format("{} -> {} bytes, {} blobs {}, {} of {} prompts\n",
+  return fmt::format("{} -> {} bytes; {} blobs {}, {} of {} prompts\n",
                      grouped(report.bytes_before), grouped(report.bytes_after),
-                     grouped(blobs_removed(report)), flags.dry_run ? "would go" : "removed",
+                     grouped(blobs_removed(report)), flags.dry_run ? "would be removed" : "removed",
                      report.prompts_removed, report.prompts);
 }
 
 void tell_limit(const OpenStore& store, const store::CollectReport& report) {
   warn(store.name(),
-       fmt::format("more than --max-bytes is left: {} bytes are needed by kept prompts, {} were "
+       fmt::format("the store stays above --max-bytes: named prompts need {} bytes, {} bytes were "
                    "used within --grace",
                    grouped(report.bytes_needed), grouped(report.bytes_in_grace)));
 }
 
 Result<ExitCode> run(const Console& console, const GcFlags& flags) {
   if (flags.drop_prompts && !flags.max_bytes) {
-    return usage_error("--drop-prompts is of use only with --max-bytes");
+    return usage_error("--drop-prompts needs --max-bytes");
   }
   TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
   std::vector<std::string> prompts;
@@ -108,13 +108,13 @@ Result<ExitCode> run(const Console& console, const GcFlags& flags) {
   options.on_prompt = [&](const std::string& name) { prompts.push_back(name); };
   options.on_loss = [&](const std::string& name) {
     warn(store.name(),
-         fmt::format("{}: put meanwhile, and lost blocks; put it again", printable(name)));
+         fmt::format("{}: lost blocks while it was being put; put it again", printable(name)));
   };
   ProgressBar bar(console, "collecting", Unit::kBlobs);
   TQC_TRY_ASSIGN(const store::CollectReport report,
                  store.in(store::collect(*store.backend, options, bar.callback())));
   bar.clear();
-  const char* const verb = flags.dry_run ? "would be kept no longer" : "no longer kept";
+  const char* const verb = flags.dry_run ? "would be removed" : "removed";
   for (const std::string& name : prompts) {
     note(console, fmt::format("{}: {}", printable(name), verb));
   }
@@ -172,7 +172,7 @@ std::string finding_text(const store::Finding& finding) {
   const std::string prompt =
       finding.prompt.empty() ? "" : fmt::format("prompt {}: ", printable(finding.prompt));
   return fmt::format("{}{}: {}{}", prompt, printable(finding.key), printable(finding.error.message),
-                     finding.repaired ? "; taken away" : "");
+                     finding.repaired ? "; removed" : "");
 }
 
 Json finding_json(const store::Finding& finding) {
@@ -212,15 +212,15 @@ Json report_json(const OpenStore& store, const CheckFlags& flags, const store::C
 
 std::string report_text(const store::CheckReport& report) {
   std::string text =
-      fmt::format("whole: {} prompts, {} blobs of {} bytes, {} of them read ({} bytes)\n",
+      fmt::format("OK: {} prompts, {} blobs, {} bytes; {} blobs read ({} bytes)\n",
                   grouped(report.prompts), grouped(report.blobs.blobs), grouped(report.blobs.bytes),
                   grouped(report.read.blobs), grouped(report.read.bytes));
   if (report.unfindable.blobs > 0) {
-    text += fmt::format("{} blobs of {} bytes are found by nobody: gc takes them\n",
+    text += fmt::format("{} unreachable blobs of {} bytes; tqcache store gc removes them\n",
                         grouped(report.unfindable.blobs), grouped(report.unfindable.bytes));
   }
   if (report.later > 0) {
-    text += fmt::format("{} blobs are of a later version and were not checked\n",
+    text += fmt::format("{} blobs of a later version were not checked\n",
                         grouped(report.later));
   }
   return text;
@@ -228,7 +228,7 @@ std::string report_text(const store::CheckReport& report) {
 
 Error damage(const store::CheckReport& report) {
   return {ErrorCode::kCorrupt,
-          fmt::format("{} blobs damaged, {} missing, {} taken away; {} of {} prompts are affected",
+          fmt::format("{} damaged blobs, {} missing, {} removed; {} of {} prompts affected",
                       report.damaged, report.missing, report.repaired, report.prompts_damaged,
                       report.prompts)};
 }
@@ -292,7 +292,7 @@ Result<std::vector<std::string>> record_keys(const OpenStore& from,
   TQC_TRY_ASSIGN(const std::vector<bool> there, from.in(from.backend->exists(keys)));
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (there[i]) continue;
-    const std::string message = fmt::format("no prompt is kept as {}", printable(names[i]));
+    const std::string message = fmt::format("no prompt has the name {}", printable(names[i]));
     return Error{ErrorCode::kNotFound, message, from.name()};
   }
   return keys;
@@ -314,7 +314,7 @@ Json report_json(const OpenStore& from, const OpenStore& to, const store::CopyRe
 }
 
 Result<ExitCode> run(const Console& console, const CopyFlags& flags) {
-  if (flags.from == flags.to) return usage_error("both stores are the same");
+  if (flags.from == flags.to) return usage_error("the source and the target are the same store");
   TQC_TRY_ASSIGN(const OpenStore from, open_store(flags.from, flags.salt_file, StoreUse::kLook));
   TQC_TRY_ASSIGN(const std::vector<std::string> keys, record_keys(from, flags.names));
   TQC_TRY_ASSIGN(const OpenStore to, open_store(flags.to, flags.salt_file, StoreUse::kPut));
@@ -333,7 +333,7 @@ Result<ExitCode> run(const Console& console, const CopyFlags& flags) {
                                                                   options, bar.callback())));
   bar.clear();
   note(console,
-       fmt::format("{}: {} prompts copied, {} were there; {} blobs, {} bytes", both, report.prompts,
+       fmt::format("{}: {} prompts copied, {} existed; {} blobs, {} bytes", both, report.prompts,
                    report.prompts_existed, grouped(report.blobs), grouped(report.bytes)));
   if (console.json) TQC_TRY(print_json(report_json(from, to, report)));
   return report.is_whole() ? ExitCode::kDone : ExitCode::kDoneInPart;
@@ -388,7 +388,7 @@ eval::Table kinds_table(const store::StoreStats& stats) {
   for (const store::BlobKind kind : store::kAllKinds) {
     add(store::name_of(kind), stats.kinds[static_cast<std::size_t>(kind)]);
   }
-  if (stats.others.blobs > 0) add("not ours", stats.others);
+  if (stats.others.blobs > 0) add("other files", stats.others);
   return table;
 }
 
@@ -398,19 +398,19 @@ std::string line(std::string_view label, const std::string& value) {
 
 std::string stats_text(const store::StoreStats& stats) {
   std::string text = eval::text_table(kinds_table(stats)) + "\n";
-  text += line("kept prompts", fmt::format("{}, of {} tokens", grouped(stats.prompts),
+  text += line("named prompts", fmt::format("{}, of {} tokens", grouped(stats.prompts),
                                            grouped(stats.prompt_tokens)));
-  text += line("they take", fmt::format("{} bytes; alone they would take {}",
+  text += line("their size", fmt::format("{} bytes; {} without sharing",
                                         grouped(stats.bytes_needed), grouped(stats.bytes_alone)));
   text += line("sharing saves", fmt::format("{} bytes, {:.1f}%", grouped(stats.bytes_saved()),
                                             100 * share(stats.bytes_saved(), stats.bytes_alone)));
   text +=
-      line("not needed", fmt::format("{} bytes, which gc may take", grouped(stats.bytes_unneeded)));
+      line("not needed", fmt::format("{} bytes, which gc may remove", grouped(stats.bytes_unneeded)));
   if (stats.runs == 0) return text;
-  text += line("runs", fmt::format("{}, {:.1f}% found something", grouped(stats.runs),
+  text += line("runs", fmt::format("{}, {:.1f}% with a hit", grouped(stats.runs),
                                    100 * share(stats.runs_that_found, stats.runs)));
   text +=
-      line("their tokens", fmt::format("{} of {} were had from here, {:.1f}%",
+      line("their tokens", fmt::format("{} of {} found here, {:.1f}%",
                                        grouped(stats.found_tokens), grouped(stats.wanted_tokens),
                                        100 * share(stats.found_tokens, stats.wanted_tokens)));
   return text + line("their bytes", fmt::format("{} read, {} stored", grouped(stats.read_bytes),
