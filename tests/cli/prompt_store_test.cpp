@@ -242,7 +242,7 @@ TEST_F(PromptStore, MayBeGone) {
     ASSERT_EQ(output.exit_code, 0) << output.err;
     EXPECT_EQ(nlohmann::json::parse(output.out)["token_ids"], alone["token_ids"]);
     EXPECT_EQ(count(output.err, "warning"), 1u) << output.err;
-    EXPECT_THAT(output.err, HasSubstr("going on without it"));
+    EXPECT_THAT(output.err, HasSubstr("continuing without it"));
   }
 }
 

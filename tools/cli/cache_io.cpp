@@ -23,8 +23,7 @@ namespace tqcache::cli {
 namespace {
 
 void warn_of_age(const std::string& name, const std::vector<std::string>& notes) {
-  warn(name,
-       "version 1 (class_path) is deprecated and read-only; tqcache migrate upgrades it");
+  warn(name, "version 1 (class_path) is deprecated and read-only; tqcache migrate upgrades it");
   for (const std::string& note : notes) warn(name, note);
 }
 
@@ -262,7 +261,8 @@ void add_cache_pair_flags(FlagSet& app, CachePairFlags& flags) {
 }
 
 Result<CachePair> load_cache_pair(const Console& console, const CachePairFlags& flags) {
-  if (flags.a == "-" && flags.b == "-") return usage_error("only one of the two caches can be standard input");
+  if (flags.a == "-" && flags.b == "-")
+    return usage_error("only one of the two caches can be standard input");
   format::ReadOptions read;
   read.n_threads = flags.n_threads;
   read.first_tokens = flags.first_tokens;

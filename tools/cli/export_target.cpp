@@ -51,7 +51,8 @@ Result<std::pair<int, int>> parse_version(const std::string& text) {
     const auto minor = std::from_chars(major.ptr + 1, end, version.second);
     if (minor.ec == std::errc() && (minor.ptr == end || *minor.ptr == '.')) return version;
   }
-  return Error{ErrorCode::kInvalidArgument, "--mlx-lm-version " + text + ": not a version such as 0.32"};
+  return Error{ErrorCode::kInvalidArgument,
+               "--mlx-lm-version " + text + ": not a version such as 0.32"};
 }
 
 Result<void> write_mlx_lm(const format::SectionSource& cache, const std::string& output,
@@ -71,8 +72,7 @@ Result<void> write_llama(interop::LlamaFile kind, const format::SectionSource& c
                          const std::string& rotation, const ModelFacts& model, Overwrite overwrite,
                          const Progress& progress) {
   if (!model.geometry) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "a llama.cpp state file needs --model M.gguf"};
+    return Error{ErrorCode::kInvalidArgument, "a llama.cpp state file needs --model M.gguf"};
   }
   interop::LlamaExport options;
   options.kind = kind;
@@ -128,10 +128,9 @@ Result<Target> target_of(const ExportFlags& flags, const std::string& output) {
   if (!flags.to.empty()) return std::ranges::find(kTargets, flags.to, &TargetName::word)->target;
   const std::string extension = std::filesystem::path(output).extension().string();
   if (extension == ".safetensors") {
-    return Error{ErrorCode::kInvalidArgument,
-                 output +
-                     ": .safetensors is ambiguous; use --to mlx-lm or "
-                     "--to hf"};
+    return Error{ErrorCode::kInvalidArgument, output +
+                                                  ": .safetensors is ambiguous; use --to mlx-lm or "
+                                                  "--to hf"};
   }
   const auto found = std::ranges::find(kTargets, extension, &TargetName::extension);
   return extension.empty() || found == kTargets.end() ? Target::kTqkv : found->target;

@@ -221,7 +221,8 @@ Result<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library,
   options.max_tokens = found.n_wanted;
   TQC_TRY_ASSIGN(found.prefix, store.in(library.find(model->identity, tokens, options)));
   if (found.prefix.n_tokens > 0) return found;
-  const std::string message = fmt::format("none of the {} tokens of the prompt is stored", found.n_wanted);
+  const std::string message =
+      fmt::format("none of the {} tokens of the prompt is stored", found.n_wanted);
   return Error{ErrorCode::kNotFound, message, store.name()};
 }
 
@@ -285,8 +286,7 @@ Result<void> check_flags(const PromptStoreFlags& flags, bool has_store) {
   }
   const bool needs_store = flags.read_only || !flags.salt_file.empty() || !flags.name.empty();
   if (needs_store && !has_store) {
-    return usage_error(
-        "--store-name, --store-read-only and --salt-file need --store");
+    return usage_error("--store-name, --store-read-only and --salt-file need --store");
   }
   return {};
 }

@@ -54,8 +54,7 @@ Result<void> make_archive(const TierFlags& flags, const std::vector<const Flag*>
     return usage_error(fmt::format("{} does not go with --tier archive", name));
   }
   if (int{has_bits} + int{flags.target_mse.has_value()} + int{flags.target_kld.has_value()} > 1) {
-    return usage_error(
-        "--bits, --target-mse and --target-kld exclude each other");
+    return usage_error("--bits, --target-mse and --target-kld exclude each other");
   }
   if (compression.is_given && compression.method == "none") {
     return usage_error("--compress none does not go with --tier archive");

@@ -38,11 +38,4 @@ Json rate(std::int64_t n_tokens, double seconds) {
   return static_cast<double>(n_tokens) / seconds;
 }
 
-std::uint64_t working_set_bytes(const model::Model& model, const cache::ByteCount& cache,
-                                std::uint64_t scratch_bytes) {
-  std::uint64_t bytes = cache.allocated + scratch_bytes;
-  for (const MappedFile& file : model.files) bytes += file.bytes().size();
-  return bytes;
-}
-
 }  // namespace tqcache::cli

@@ -29,8 +29,4 @@ void add_speed_fields(const SpeedFields& fields, Json& json);
 // Null where there is nothing to divide.
 Json rate(std::int64_t n_tokens, double seconds);
 
-// Bytes of memory that decoding works on: weights, cache, scratch.
-std::uint64_t working_set_bytes(const model::Model& model, const cache::ByteCount& cache,
-                                std::uint64_t scratch_bytes);
-
 }  // namespace tqcache::cli

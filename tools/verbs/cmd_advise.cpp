@@ -190,10 +190,9 @@ Result<ExitCode> tell_too_large(const Console& console, const Question& question
   const cache::Configuration smallest = eval::advice_ladder().front().front();
   TQC_TRY_ASSIGN(const auto size, question.bytes_of(smallest, question.n_tokens));
   if (console.json) TQC_TRY(print_json(answer_json(question, {})));
-  complain({},
-           fmt::format("no configuration fits: {} tokens take {} bytes in the smallest one, {}",
-                       grouped(static_cast<std::uint64_t>(question.n_tokens)), grouped(size.bytes),
-                       smallest.name));
+  complain({}, fmt::format("no configuration fits: {} tokens take {} bytes in the smallest one, {}",
+                           grouped(static_cast<std::uint64_t>(question.n_tokens)),
+                           grouped(size.bytes), smallest.name));
   return ExitCode::kFailed;
 }
 
@@ -207,9 +206,12 @@ Result<ExitCode> run(const Console& console, const AdviseFlags& flags) {
   TQC_TRY(give(console, question, answer));
   if (answer.advice.choice) return ExitCode::kDone;
   const eval::PredictionCost& largest = answer.advice.costs.ways.back();
-  complain({}, fmt::format("no configuration is good enough: {} has a mean KL divergence of {:.3g}, the limit is "
-                           "asked for",
-                           largest.configuration.name, largest.kld_mean, flags.max_kld));
+  complain(
+      {},
+      fmt::format(
+          "no configuration is good enough: {} has a mean KL divergence of {:.3g}, the limit is "
+          "asked for",
+          largest.configuration.name, largest.kld_mean, flags.max_kld));
   return ExitCode::kFailed;
 }
 

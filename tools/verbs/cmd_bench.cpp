@@ -20,6 +20,7 @@
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/eval/speed.h"
 #include "tqcache/model/loading/model.h"
+#include "tqcache/session/session.h"
 #include "verbs/eval_common.h"
 
 namespace tqcache::cli {
@@ -279,8 +280,8 @@ Result<void> check_backend(const std::string& backend, const cache::Configuratio
   if (backend == "baseline") return {};
   for (const cache::SidePlan* side : {&configuration.options.keys, &configuration.options.values}) {
     if (side->dense || is_affine(*side) == (backend == "affine")) continue;
-    return usage_error(
-        fmt::format("--config: {} is not a setting of the backend {}", configuration.name, backend));
+    return usage_error(fmt::format("--config: {} is not a setting of the backend {}",
+                                   configuration.name, backend));
   }
   return {};
 }
@@ -320,8 +321,8 @@ Result<Tokens> read_tokens(const BenchFlags& flags, const model::Model& model) {
   if (flags.file) {
     TQC_TRY_ASSIGN(ids, read_prompt({{}, flags.file, {}, true}, model.tokenizer));
     if (std::ssize(ids) < n_tokens) {
-      return usage_error(fmt::format("{} has {} tokens, but {} are needed",
-                                     *flags.file, ids.size(), n_tokens));
+      return usage_error(
+          fmt::format("{} has {} tokens, but {} are needed", *flags.file, ids.size(), n_tokens));
     }
   } else {
     ids = eval::random_ids(n_tokens, model.config.vocab_size, work.seed);
@@ -348,7 +349,7 @@ Result<ExitCode> run(const Console& console, const BenchFlags& flags) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       result.backends.push_back(
           {cases[i].name, configuration_text(flags, cases[i].name), speeds[i],
-           working_set_bytes(*model, speeds[i].cache_bytes, speeds[i].scratch_bytes)});
+           session::working_set_bytes(*model, speeds[i].cache_bytes, speeds[i].scratch_bytes)});
     }
   }
   TQC_TRY(give_report(console, flags.output, bench_report(result), bench_json(result)));

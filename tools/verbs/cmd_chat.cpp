@@ -7,18 +7,17 @@
 #include <optional>
 
 #include "cli/cache_io.h"
-#include "cli/chat_turns.h"
 #include "cli/codec_flags.h"
 #include "cli/common_flags.h"
 #include "cli/line_reader.h"
-#include "cli/prompt_store.h"
-#include "cli/session.h"
+#include "cli/session_flags.h"
 #include "cli/store_flags.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/verb.h"
 #include "tqcache/cache/token_hashes.h"
 #include "tqcache/cache/truncate.h"
+#include "tqcache/session/chat_turns.h"
 
 namespace tqcache::cli {
 namespace {
@@ -51,22 +50,16 @@ Examples:
 
 constexpr std::string_view kCommands = "/save [FILE]  /info  /help  /quit (or Ctrl-D)";
 
-struct ChatFlags {
-  SessionOptions session;
-  FormFlags form;
-  PromptStoreFlags store;
+struct ChatFlags : SessionFlags {
   std::string system;
   std::string chat_template;
   bool no_think = false;
   std::string save;
   std::int64_t n = 512;
-  bool no_tokens = false;
-  CompressionFlags compression;
-  bool force = false;
 
   // Whether a file of this name is the cache that the conversation goes on from.
   bool is_cache(const std::string& path) const {
-    return !session.cache.empty() && same_file(path, session.cache);
+    return !options.cache.empty() && same_file(path, options.cache);
   }
   bool grows() const { return !save.empty() && is_cache(save); }
 };
@@ -78,8 +71,8 @@ Error no_tokens_in_growing_file() {
 class Chat {
  public:
   // `growing` is the cache file, if it was opened to grow; `store` may be null.
-  Chat(const Console& console, const ChatFlags& flags, Session& session, ChatTurns turns,
-       std::optional<GrowingFile>& growing, PromptStore* store)
+  Chat(const Console& console, const ChatFlags& flags, session::Session& session,
+       session::ChatTurns turns, std::optional<GrowingFile>& growing, session::PromptStore* store)
       : console_(console),
         flags_(flags),
         session_(session),
@@ -96,7 +89,7 @@ class Chat {
 
  private:
   Result<void> say(const std::string& text);
-  Result<void> read(std::span<const std::int32_t> ids);
+  Result<void> read(std::vector<std::int32_t> ids);
   Result<void> answer();
   void command(const std::string& line);
   void command_save(const std::string& argument);
@@ -105,10 +98,10 @@ class Chat {
 
   const Console& console_;
   const ChatFlags& flags_;
-  Session& session_;
-  ChatTurns turns_;
+  session::Session& session_;
+  session::ChatTurns turns_;
   std::optional<GrowingFile>& growing_;
-  PromptStore* store_;
+  session::PromptStore* store_;
   LineReader reader_;
   std::vector<std::string> saved_;  // files written by this conversation
   bool quit_ = false;
@@ -139,19 +132,19 @@ Result<void> Chat::converse() {
   return {};
 }
 
-// The first turn may stand in the store, or its beginning.
-Result<void> Chat::read(std::span<const std::int32_t> ids) {
-  const bool begins = store_ != nullptr && session_.cache().n_tokens() == 0;
-  if (begins) TQC_TRY(session_.begin_from(*store_, ids));
-  const std::int64_t n_found = begins ? session_.cache().n_tokens() : 0;
-  return session_.feed(ids.subspan(static_cast<std::size_t>(n_found)));
+// The store may have a prefix of the first turn.
+Result<void> Chat::read(std::vector<std::int32_t> ids) {
+  if (store_ != nullptr && session_.cache().n_tokens() == 0) {
+    TQC_TRY(begin_from(console_, *store_, session_, ids));
+  }
+  return feed(console_, session_, ids);
 }
 
 Result<void> Chat::say(const std::string& text) {
-  TQC_TRY_ASSIGN(const Ids ids,
+  TQC_TRY_ASSIGN(std::vector<std::int32_t> ids,
                  turns_.ask(session_.cache().tokens, flags_.system, text, !flags_.no_think));
   const std::int64_t n_before = session_.cache().n_tokens();
-  if (Result<void> fed = read(ids); !fed) {
+  if (Result<void> fed = read(std::move(ids)); !fed) {
     // Half a turn is of no use to whoever goes on from the saved cache.
     TQC_TRY_ASSIGN(session_.cache(), cache::truncate(std::move(session_.cache()), n_before));
     return fed;
@@ -160,16 +153,16 @@ Result<void> Chat::say(const std::string& text) {
 }
 
 Result<void> Chat::answer() {
-  TextStream stream(session_.model().tokenizer, flags_.session.sampling.stops, true, true);
-  const auto show = [&](std::int32_t id) { return stream.add(id); };
-  const Generation generation = session_.generate(flags_.n, true, show);
-  if (generation.stop == StopReason::kFailed) return *generation.failure;
+  TextStream stream(session_.model().tokenizer, flags_.sampling.stops, true, true);
+  const auto show = until_interrupted([&](std::int32_t id) { return stream.add(id); });
+  const session::Generation generation = session_.generate(flags_.n, true, show);
+  if (generation.stop == session::StopReason::kFailed) return *generation.failure;
   TQC_TRY(stream.end());
   if (generation.failure) return *generation.failure;
-  if (generation.stop == StopReason::kLength) {
+  if (generation.stop == session::StopReason::kLength) {
     note(console_, fmt::format("(stopped after {} tokens, see -n)", flags_.n));
   }
-  if (generation.stop == StopReason::kContextFull) {
+  if (generation.stop == session::StopReason::kContextFull) {
     const std::string message =
         fmt::format("the context of the model ({} tokens) is full", session_.cache().n_tokens());
     return Error{ErrorCode::kTooLarge, message};
@@ -209,11 +202,11 @@ void Chat::command_save(const std::string& argument) {
 Result<void> Chat::grow() {
   if (flags_.no_tokens) return no_tokens_in_growing_file();
   if (!growing_) {
-    TQC_TRY_ASSIGN(growing_, GrowingFile::open(flags_.session.cache));
+    TQC_TRY_ASSIGN(growing_, GrowingFile::open(flags_.options.cache));
   }
   TQC_TRY_ASSIGN(
       const format::AppendReport report,
-      growing_->append(console_, session_.cache(), flags_.compression, flags_.session.n_threads));
+      growing_->append(console_, session_.cache(), flags_.compression, flags_.options.n_threads));
   note(console_, append_text(growing_->path(), report));
   return {};
 }
@@ -223,7 +216,7 @@ Result<void> Chat::save(const std::string& path) {
   if (flags_.is_cache(path)) return grow();
   const bool own = std::find(saved_.begin(), saved_.end(), path) != saved_.end();
   TQC_TRY_ASSIGN(format::WriteOptions options,
-                 write_options(flags_.compression, flags_.session.n_threads, flags_.force || own));
+                 write_options(flags_.compression, flags_.options.n_threads, flags_.force || own));
   options.hide_tokens = flags_.no_tokens;
   TQC_TRY_ASSIGN(const std::uint64_t bytes, save_cache(console_, session_.cache(), path, options));
   saved_.push_back(path);
@@ -233,30 +226,13 @@ Result<void> Chat::save(const std::string& path) {
 }
 
 Result<void> check_flags(const ChatFlags& flags) {
-  if (flags.session.cache == "-") return usage_error("--cache: standard input is used for the conversation");
+  if (flags.options.cache == "-")
+    return usage_error("--cache: standard input is used for the conversation");
   if (flags.save == "-") return usage_error("--save: standard output is used for the answers");
-  TQC_TRY(write_options(flags.compression, flags.session.n_threads, flags.force));
-  TQC_TRY(check_sampling(flags.session.sampling));
   if (!flags.chat_template.empty()) TQC_TRY(model::ChatTemplate::by_name(flags.chat_template));
-  if (flags.form.given() && !flags.session.cache.empty()) {
-    return usage_error("--bits and --config apply to a new cache and exclude --cache");
-  }
   if (flags.grows() && flags.no_tokens) return no_tokens_in_growing_file();
   if (!flags.save.empty() && !flags.grows()) TQC_TRY(check_output(flags.save, flags.force));
   return {};
-}
-
-Result<std::unique_ptr<PromptStore>> open_store(const Console& console, const ChatFlags& flags) {
-  std::string_view obstacle;
-  if (!flags.session.cache.empty()) obstacle = "--cache and a store exclude each other";
-  if (flags.no_tokens) obstacle = "a store keeps the tokens that --no-tokens hides";
-  TQC_TRY_ASSIGN(const std::optional<PromptStoreChoice> choice,
-                 choose_prompt_store(flags.store, obstacle));
-  if (!choice) return std::unique_ptr<PromptStore>();
-  return PromptStore::open(console, {.choice = *choice,
-                                     .own_form = flags.form.given(),
-                                     .replace_name = flags.force,
-                                     .n_threads = flags.session.n_threads});
 }
 
 // Whether a conversation can go on from the cache.
@@ -265,7 +241,7 @@ Result<void> check_cache(const ChatFlags& flags, const cache::Cache& cache) {
     return Error{ErrorCode::kUnsupported,
                  "the tokens are hidden: use tqcache generate with "
                  "the whole prompt",
-                 flags.session.cache};
+                 flags.options.cache};
   }
   if (!flags.system.empty() && cache.n_tokens() > 0) {
     return usage_error("--system: the conversation in the cache has already started");
@@ -273,31 +249,32 @@ Result<void> check_cache(const ChatFlags& flags, const cache::Cache& cache) {
   return {};
 }
 
-Result<ChatTurns> choose_turns(const ChatFlags& flags, const model::Tokenizer& tokenizer) {
-  auto turns = ChatTurns::make(tokenizer, flags.chat_template);
+Result<session::ChatTurns> choose_turns(const ChatFlags& flags, const model::Tokenizer& tokenizer) {
+  auto turns = session::ChatTurns::make(tokenizer, flags.chat_template);
   if (turns) return std::move(turns).value();
   Error error = std::move(turns).error();
   if (flags.chat_template.empty()) error.message += " (--template NAME)";
-  return in_file(flags.session.model, std::move(error));
+  return in_file(flags.options.model, std::move(error));
 }
 
 Result<ExitCode> run(const Console& console, ChatFlags& flags) {
   TQC_TRY(check_flags(flags));
-  TQC_TRY_ASSIGN(flags.session.form, form_of(flags.form));
-  TQC_TRY_ASSIGN(const std::unique_ptr<PromptStore> store, open_store(console, flags));
+  TQC_TRY(finish_session_flags(flags));
+  TQC_TRY_ASSIGN(const std::unique_ptr<session::PromptStore> store,
+                 open_prompt_store(flags, flags.form.given()));
   std::optional<GrowingFile> growing;
   if (flags.grows()) {
-    TQC_TRY_ASSIGN(growing, GrowingFile::open(flags.session.cache));
+    TQC_TRY_ASSIGN(growing, GrowingFile::open(flags.options.cache));
   }
-  TQC_TRY_ASSIGN(const std::unique_ptr<Session> session,
-                 Session::open(console, flags.session, growing ? &*growing : nullptr));
+  TQC_TRY_ASSIGN(const std::unique_ptr<session::Session> session,
+                 open_session(console, flags, growing ? &*growing : nullptr));
   TQC_TRY(check_cache(flags, session->cache()));
-  TQC_TRY_ASSIGN(ChatTurns turns, choose_turns(flags, session->model().tokenizer));
+  TQC_TRY_ASSIGN(session::ChatTurns turns, choose_turns(flags, session->model().tokenizer));
   Chat chat(console, flags, *session, std::move(turns), growing, store.get());
   const Result<void> conversed = chat.converse();
   acknowledge_interrupt();  // or it would end the saving too
   if (!flags.save.empty() && session->cache().n_tokens() > 0) TQC_TRY(chat.save(flags.save));
-  if (store) TQC_TRY(store->finish(session->cache()));
+  TQC_TRY(finish_store(console, store.get(), session->cache()));
   if (!conversed) return conversed.error();
   return ExitCode::kDone;
 }
@@ -306,8 +283,8 @@ Result<ExitCode> run(const Console& console, ChatFlags& flags) {
 
 Action define_chat(FlagSet& app) {
   const auto flags = std::make_shared<ChatFlags>();
-  add_model_flag(app, flags->session.model, true);
-  app.add("-c,--cache", flags->session.cache, "Cache file to resume")->type_name("FILE")->file();
+  add_model_flag(app, flags->options.model, true);
+  app.add("-c,--cache", flags->options.cache, "Cache file to resume")->type_name("FILE")->file();
   app.add("--system", flags->system, "System message of a new conversation")->type_name("TEXT");
   app.add("-n,--max-new-tokens", flags->n, "Maximum number of tokens per answer")
       ->type_name("N")
@@ -318,18 +295,10 @@ Action define_chat(FlagSet& app) {
       ->type_name("NAME");
   app.add("--no-think", flags->no_think,
           "Tell a reasoning model (Qwen3) to answer without thinking first");
-  add_sampling_flags(app, flags->session.sampling);
-  add_form_flags(app, flags->form);
-  add_prompt_store_flags(app, flags->store, StoreNames::kWithName);
   app.add("--save", flags->save, "Save the conversation to this file when the chat ends")
       ->type_name("FILE")
       ->file();
-  add_no_tokens_flag(app, flags->no_tokens);
-  add_compression_flags(app, flags->compression, "zstd");
-  add_threads_flag(app, flags->session.n_threads);
-  add_scorer_flag(app, flags->session.scorer);
-  add_map_flag(app, flags->session.map);
-  add_force_flag(app, flags->force);
+  add_session_flags(app, *flags);
   app.footer(kChatExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }

@@ -177,7 +177,8 @@ void tell_fallback(const Console& console, const format::Manifest& info,
     const auto got = cache::key_centring(keys.center, info.identity.rope, layer.shape.head_dim);
     if (got == keys.center) continue;
     note(console,
-         "the cache does not store the RoPE parameters of its model; keys are centered after RoPE instead");
+         "the cache does not store the RoPE parameters of its model; keys are centered after RoPE "
+         "instead");
     return;
   }
 }

@@ -10,9 +10,7 @@
 #include "cli/codec_flags.h"
 #include "cli/common_flags.h"
 #include "cli/prompt.h"
-#include "cli/prompt_store.h"
-#include "cli/reuse.h"
-#include "cli/session.h"
+#include "cli/session_flags.h"
 #include "cli/store_flags.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
@@ -58,18 +56,12 @@ Examples:
   tqcache generate -m model.gguf -p "Hi" -n 20 --temperature 0.8 --top-p 0.95 --seed 7
 )";
 
-struct GenerateFlags {
-  SessionOptions session;
+struct GenerateFlags : SessionFlags {
   PromptFlags prompt;
-  FormFlags form;
-  PromptStoreFlags store;
   std::int64_t n = 0;
   std::string save;
   bool append = false;
   bool reuse = false;
-  bool no_tokens = false;
-  CompressionFlags compression;
-  bool force = false;
 };
 
 struct Run {
@@ -77,7 +69,7 @@ struct Run {
   std::int64_t prompt_tokens = 0;
   double prompt_seconds = 0;
   bool was_hidden = false;  // the cache did not say its tokens
-  Generation generation;
+  session::Generation generation;
   std::optional<format::AppendReport> appended;
 
   std::int64_t timed_tokens() const {
@@ -85,8 +77,8 @@ struct Run {
   }
 };
 
-Json generate_json(const Session& session, const GenerateFlags& flags, const PromptStore* store,
-                   const Run& run, const std::string& text) {
+Json generate_json(const session::Session& session, const GenerateFlags& flags,
+                   const session::PromptStore* store, const Run& run, const std::string& text) {
   Json json;
   json["text"] = text;
   json["token_ids"] = run.generation.ids;
@@ -100,9 +92,9 @@ Json generate_json(const Session& session, const GenerateFlags& flags, const Pro
                     .working_set_bytes = session.working_set_bytes(),
                     .route = session.scorer_route()},
                    json);
-  json["stop_reason"] = stop_word(run.generation.stop);
-  if (store != nullptr) json["store"] = store->json();
-  if (run.appended) json["append"] = append_json(flags.session.cache, *run.appended);
+  json["stop_reason"] = session::stop_word(run.generation.stop);
+  if (store != nullptr) json["store"] = store_json(*store);
+  if (run.appended) json["append"] = append_json(flags.options.cache, *run.appended);
   return json;
 }
 
@@ -114,7 +106,7 @@ std::string amount(std::int64_t n_tokens, std::string_view what, std::int64_t n_
   return text + fmt::format(" ({:.0f}/s)", static_cast<double>(n_timed) / seconds);
 }
 
-void tell(const Console& console, const PromptStore* store, const Run& run) {
+void tell(const Console& console, const session::PromptStore* store, const Run& run) {
   std::string line;
   const char* const from = store != nullptr ? "from the store" : "from the cache";
   if (run.cached_tokens > 0) line += amount(run.cached_tokens, from, 0, 0) + ", ";
@@ -123,7 +115,7 @@ void tell(const Console& console, const PromptStore* store, const Run& run) {
   }
   line +=
       amount(std::ssize(run.generation.ids), "written", run.timed_tokens(), run.generation.seconds);
-  note(console, fmt::format("{}, stopped by {}", line, stop_word(run.generation.stop)));
+  note(console, fmt::format("{}, stopped by {}", line, session::stop_word(run.generation.stop)));
 }
 
 // Shows the prompt's tokens to a cache that hides its own, and gives those that it does not hold.
@@ -140,50 +132,51 @@ Result<std::vector<std::int32_t>> rest_of_prompt(cache::Cache& cache, const std:
   return ids;
 }
 
-// Cuts the cache to what the whole prompt begins with, and the prompt to the rest.
-Result<void> reuse(const Console& console, const GenerateFlags& flags, Session& session,
+// Truncates the cache to the common prefix with the whole prompt, and the prompt to the rest.
+Result<void> reuse(const Console& console, const GenerateFlags& flags, session::Session& session,
                    std::vector<std::int32_t>& ids) {
-  const std::int64_t n_common = common_prefix(session.cache().tokens, ids);
+  const std::int64_t n_common = session::common_prefix(session.cache().tokens, ids);
   if (flags.append && n_common < session.cache().n_tokens()) {
     return Error{ErrorCode::kMismatch,
-                 fmt::format("--append: the prompt differs after {} tokens, and a file "
-                             "does not get shorter",
+                 fmt::format("--append: the prompt differs after {} tokens, and appending cannot "
+                             "shorten the file",
                              n_common),
-                 flags.session.cache};
+                 flags.options.cache};
   }
-  TQC_TRY(keep_common_prefix(console, session.model(), ids, session.cache()));
-  ids.erase(ids.begin(), ids.begin() + session.cache().n_tokens());
+  TQC_TRY_ASSIGN(const session::PrefixReuse reused, session.keep_common_prefix(ids));
+  if (!reused.obstacle.empty()) {
+    note(console, fmt::format("the prompt differs from the cache after {} tokens, and the cache "
+                              "cannot be truncated there ({}): nothing is reused",
+                              reused.n_common, reused.obstacle));
+  } else if (reused.n_kept < reused.n_before) {
+    note(console, fmt::format("{} of {} cached tokens reused; the prompt differs from there",
+                              reused.n_kept, reused.n_before));
+  }
+  ids.erase(ids.begin(), ids.begin() + reused.n_kept);
   return {};
 }
 
 // A prompt that repeats what the cache holds was hardly meant to stand there twice.
 void point_at_reuse(const Console& console, const cache::Cache& cache,
                     std::span<const std::int32_t> ids) {
-  if (cache.n_tokens() == 0 || common_prefix(cache.tokens, ids) < cache.n_tokens()) return;
+  if (cache.n_tokens() == 0 || session::common_prefix(cache.tokens, ids) < cache.n_tokens()) return;
   note(console,
        "the prompt repeats all tokens of the cache and is appended to them; --reuse "
        "treats it as the whole text");
 }
 
-// Takes what the store has of the prompt, and leaves the rest in `ids`.
-Result<void> begin_from(PromptStore& store, Session& session, std::vector<std::int32_t>& ids) {
-  TQC_TRY(session.begin_from(store, ids));
-  ids.erase(ids.begin(), ids.begin() + session.cache().n_tokens());
-  return {};
-}
-
-Result<void> feed_prompt(const Console& console, Session& session, const GenerateFlags& flags,
-                         PromptStore* store, Run& run) {
+Result<void> feed_prompt(const Console& console, session::Session& session,
+                         const GenerateFlags& flags, session::PromptStore* store, Run& run) {
   run.was_hidden = !cache::tokens_known(session.cache());
   const bool begins = run.was_hidden || flags.reuse || session.cache().n_tokens() == 0;
   TQC_TRY_ASSIGN(std::vector<std::int32_t> ids,
                  read_prompt(flags.prompt, session.model().tokenizer,
                              begins ? PromptPlace::kBegins : PromptPlace::kGoesOn));
   if (run.was_hidden) {
-    const std::string name = display_name(flags.session.cache, "standard input");
+    const std::string name = display_name(flags.options.cache, "standard input");
     TQC_TRY_ASSIGN(ids, rest_of_prompt(session.cache(), name, std::move(ids)));
   } else if (store != nullptr) {
-    TQC_TRY(begin_from(*store, session, ids));
+    TQC_TRY(begin_from(console, *store, session, ids));
   } else if (flags.reuse) {
     TQC_TRY(reuse(console, flags, session, ids));
   } else {
@@ -194,17 +187,18 @@ Result<void> feed_prompt(const Console& console, Session& session, const Generat
   if (ids.empty() && run.cached_tokens == 0)
     return usage_error("the cache is empty and no prompt is given");
   const auto start = std::chrono::steady_clock::now();
-  TQC_TRY(ids.empty() ? session.go_on() : session.feed(ids));
+  TQC_TRY(ids.empty() ? session.resume() : feed(console, session, ids));
   run.prompt_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return {};
 }
 
 Result<void> check_append(const GenerateFlags& flags) {
-  if (flags.session.cache.empty()) return usage_error("--append needs --cache");
-  if (flags.session.cache == "-") return usage_error("--append: standard input cannot be appended to");
+  if (flags.options.cache.empty()) return usage_error("--append needs --cache");
+  if (flags.options.cache == "-")
+    return usage_error("--append: standard input cannot be appended to");
   if (!flags.save.empty()) return usage_error("--append and --save exclude each other");
-  if (flags.session.first_tokens) {
+  if (flags.options.first_tokens) {
     return usage_error("--append and --tokens exclude each other: the file would lose tokens");
   }
   if (flags.no_tokens) {
@@ -215,22 +209,18 @@ Result<void> check_append(const GenerateFlags& flags) {
 
 Result<void> check_flags(const GenerateFlags& flags) {
   TQC_TRY(check_prompt_flags(flags.prompt));
-  TQC_TRY(check_sampling(flags.session.sampling));
-  if (!flags.prompt.given() && flags.session.cache.empty()) {
+  if (!flags.prompt.given() && flags.options.cache.empty()) {
     return usage_error("no input: --prompt, --file, --ids or --cache is required");
   }
-  if (flags.session.cache == "-" && flags.prompt.file == "-") {
+  if (flags.options.cache == "-" && flags.prompt.file == "-") {
     return usage_error("--cache and --file cannot both be standard input");
   }
   if (flags.save == "-") return usage_error("--save: standard output is used for the text");
-  if (flags.session.first_tokens && flags.session.cache.empty()) {
+  if (flags.options.first_tokens && flags.options.cache.empty()) {
     return usage_error("--tokens needs --cache");
   }
-  if (flags.reuse && (flags.session.cache.empty() || !flags.prompt.given())) {
+  if (flags.reuse && (flags.options.cache.empty() || !flags.prompt.given())) {
     return usage_error("--reuse needs --cache and the whole prompt");
-  }
-  if (flags.form.given() && !flags.session.cache.empty()) {
-    return usage_error("--bits and --config apply to a new cache and exclude --cache");
   }
   if (flags.append) return check_append(flags);
   if (flags.no_tokens && flags.save.empty()) {
@@ -239,45 +229,28 @@ Result<void> check_flags(const GenerateFlags& flags) {
   return {};
 }
 
-// Why no store can be of use; empty: one can.
-std::string_view store_obstacle(const GenerateFlags& flags) {
-  if (!flags.session.cache.empty()) return "--cache and a store exclude each other";
-  if (flags.no_tokens) return "a store keeps the tokens that --no-tokens hides";
-  return {};
-}
-
-Result<std::unique_ptr<PromptStore>> open_store(const Console& console,
-                                                const GenerateFlags& flags) {
-  TQC_TRY_ASSIGN(const std::optional<PromptStoreChoice> choice,
-                 choose_prompt_store(flags.store, store_obstacle(flags)));
-  if (!choice) return std::unique_ptr<PromptStore>();
-  return PromptStore::open(console, {.choice = *choice,
-                                     .own_form = flags.form.given(),
-                                     .replace_name = flags.force,
-                                     .n_threads = flags.session.n_threads});
-}
-
 // Keeps what was made, whatever ended it.
-Result<void> keep(const Console& console, const GenerateFlags& flags, const Session& session,
-                  std::optional<GrowingFile>& growing, PromptStore* store, Run& run) {
-  const unsigned n_threads = flags.session.n_threads;
+Result<void> keep(const Console& console, const GenerateFlags& flags,
+                  const session::Session& session, std::optional<GrowingFile>& growing,
+                  session::PromptStore* store, Run& run) {
+  const unsigned n_threads = flags.options.n_threads;
   if (growing) {
     TQC_TRY_ASSIGN(run.appended,
                    growing->append(console, session.cache(), flags.compression, n_threads));
-    note(console, append_text(flags.session.cache, *run.appended));
+    note(console, append_text(flags.options.cache, *run.appended));
   } else if (!flags.save.empty()) {
     TQC_TRY_ASSIGN(format::WriteOptions write,
                    write_options(flags.compression, n_threads, flags.force));
     write.hide_tokens = flags.no_tokens || run.was_hidden;
     TQC_TRY(save_cache(console, session.cache(), flags.save, write));
   }
-  return store != nullptr ? store->finish(session.cache()) : Result<void>();
+  return finish_store(console, store, session.cache());
 }
 
 // The user ended the reading of the prompt: what is read is kept.
 Result<ExitCode> keep_part(const Console& console, const GenerateFlags& flags,
-                           const Session& session, std::optional<GrowingFile>& growing,
-                           PromptStore* store, Run& run, Error interrupted) {
+                           const session::Session& session, std::optional<GrowingFile>& growing,
+                           session::PromptStore* store, Run& run, Error interrupted) {
   acknowledge_interrupt();
   if (session.cache().n_tokens() == run.cached_tokens) return interrupted;
   TQC_TRY(keep(console, flags, session, growing, store, run));
@@ -289,17 +262,17 @@ Result<ExitCode> keep_part(const Console& console, const GenerateFlags& flags,
 
 Result<ExitCode> run(const Console& console, GenerateFlags& flags) {
   TQC_TRY(check_flags(flags));
-  TQC_TRY(write_options(flags.compression, flags.session.n_threads, flags.force));
-  TQC_TRY_ASSIGN(flags.session.form, form_of(flags.form));
+  TQC_TRY(finish_session_flags(flags));
   if (!flags.save.empty()) TQC_TRY(check_output(flags.save, flags.force));
-  TQC_TRY_ASSIGN(const std::unique_ptr<PromptStore> store, open_store(console, flags));
+  TQC_TRY_ASSIGN(const std::unique_ptr<session::PromptStore> store,
+                 open_prompt_store(flags, flags.form.given()));
   std::optional<GrowingFile> growing;
   if (flags.append) {
-    TQC_TRY_ASSIGN(growing, GrowingFile::open(flags.session.cache));
+    TQC_TRY_ASSIGN(growing, GrowingFile::open(flags.options.cache));
   }
 
-  TQC_TRY_ASSIGN(const std::unique_ptr<Session> session,
-                 Session::open(console, flags.session, growing ? &*growing : nullptr));
+  TQC_TRY_ASSIGN(const std::unique_ptr<session::Session> session,
+                 open_session(console, flags, growing ? &*growing : nullptr));
   Run run;
   const bool keeps = growing || !flags.save.empty() || !flags.store.name.empty();
   if (Result<void> fed = feed_prompt(console, *session, flags, store.get(), run); !fed) {
@@ -307,12 +280,12 @@ Result<ExitCode> run(const Console& console, GenerateFlags& flags) {
     if (!by_user || (!keeps && !store)) return std::move(fed).error();
     return keep_part(console, flags, *session, growing, store.get(), run, std::move(fed).error());
   }
-  TextStream stream(session->model().tokenizer, flags.session.sampling.stops, !console.json);
-  run.generation =
-      session->generate(flags.n, keeps, [&](std::int32_t id) { return stream.add(id); });
+  TextStream stream(session->model().tokenizer, flags.sampling.stops, !console.json);
+  run.generation = session->generate(
+      flags.n, keeps, until_interrupted([&](std::int32_t id) { return stream.add(id); }));
 
   acknowledge_interrupt();  // or it would end the saving too
-  const bool failed = run.generation.stop == StopReason::kFailed;
+  const bool failed = run.generation.stop == session::StopReason::kFailed;
   const Result<void> shown = console.json || failed ? Result<void>() : stream.end();
   TQC_TRY(keep(console, flags, *session, growing, store.get(), run));
   if (failed) return std::move(*run.generation.failure);
@@ -329,30 +302,22 @@ Result<ExitCode> run(const Console& console, GenerateFlags& flags) {
 
 Action define_generate(FlagSet& app) {
   const auto flags = std::make_shared<GenerateFlags>();
-  add_model_flag(app, flags->session.model, true);
-  app.add("-c,--cache", flags->session.cache, "Cache file to resume; - is standard input")
+  add_model_flag(app, flags->options.model, true);
+  app.add("-c,--cache", flags->options.cache, "Cache file to resume; - is standard input")
       ->type_name("FILE")
       ->file();
   add_prompt_flags(app, flags->prompt);
-  add_form_flags(app, flags->form);
-  add_prompt_store_flags(app, flags->store, StoreNames::kWithName);
   app.add("-n,--max-new-tokens", flags->n, "Maximum number of tokens to generate")
       ->type_name("N")
       ->at_least(1)
       ->required();
-  add_sampling_flags(app, flags->session.sampling);
   app.add("--save", flags->save, "Save the extended cache to this file")->type_name("FILE")->file();
   app.add(
       "--reuse", flags->reuse,
       "Treat the prompt as the whole text: keep the common prefix of the cache, prefill the rest");
   app.add("--append", flags->append, "Append the new tokens to the cache file in place");
-  add_first_tokens_flag(app, flags->session.first_tokens);
-  add_no_tokens_flag(app, flags->no_tokens);
-  add_compression_flags(app, flags->compression, "zstd");
-  add_threads_flag(app, flags->session.n_threads);
-  add_scorer_flag(app, flags->session.scorer);
-  add_map_flag(app, flags->session.map);
-  add_force_flag(app, flags->force);
+  add_first_tokens_flag(app, flags->options.first_tokens);
+  add_session_flags(app, *flags);
   app.footer(kGenerateExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }

@@ -113,8 +113,7 @@ Result<ExitCode> run(const Console& console, const InfoFlags& flags) {
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,
                  in_file(input.name, format::read_cache_info(*input.source)));
   if (flags.show_text && info.hidden_tokens) {
-    return Error{ErrorCode::kUnsupported, "--show-text: the file holds no token ids",
-                 input.name};
+    return Error{ErrorCode::kUnsupported, "--show-text: the file holds no token ids", input.name};
   }
   InfoView view{info, input, flags.sections, flags.show_text, std::nullopt};
   if (!flags.foreign.model.empty()) {

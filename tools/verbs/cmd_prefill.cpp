@@ -8,7 +8,7 @@
 #include "cli/cache_io.h"
 #include "cli/common_flags.h"
 #include "cli/prompt.h"
-#include "cli/prompt_store.h"
+#include "cli/session_flags.h"
 #include "cli/store_flags.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
@@ -72,13 +72,12 @@ Result<PromptFlags> prompt_flags(const PrefillOptions& options) {
     flags.file = "-";
   }
   TQC_TRY(check_prompt_flags(flags));
-  if (!flags.given())
-    return usage_error("no prompt: --prompt, --file, --ids or - is required");
+  if (!flags.given()) return usage_error("no prompt: --prompt, --file, --ids or - is required");
   return flags;
 }
 
-Result<void> tell(const Console& console, const PrefillOptions& options, const PromptStore* store,
-                  const Work& work) {
+Result<void> tell(const Console& console, const PrefillOptions& options,
+                  const session::PromptStore* store, const Work& work) {
   note(console, fmt::format("{}: {} tokens in {:.2f} s ({:.0f} tokens/s), {} bytes",
                             display_name(options.output, "standard output"),
                             grouped(static_cast<std::uint64_t>(work.n_tokens)), work.seconds,
@@ -91,54 +90,33 @@ Result<void> tell(const Console& console, const PrefillOptions& options, const P
   object["seconds"] = work.seconds;
   object["tokens_per_second"] = work.tokens_per_second();
   object["file_bytes"] = work.file_bytes;
-  if (store != nullptr) object["store"] = store->json();
+  if (store != nullptr) object["store"] = store_json(*store);
   return print_json(object);
 }
 
-Result<std::unique_ptr<PromptStore>> open_store(const Console& console,
-                                                const PrefillOptions& options) {
-  const char* const obstacle =
-      options.no_tokens ? "a store keeps the tokens that --no-tokens hides" : "";
-  TQC_TRY_ASSIGN(const std::optional<PromptStoreChoice> choice,
-                 choose_prompt_store(options.store, obstacle));
-  if (!choice) return std::unique_ptr<PromptStore>();
-  return PromptStore::open(console,
-                           {.choice = *choice, .own_form = true, .n_threads = options.n_threads});
-}
-
-// Runs the model over what the store, if there is one, does not have.
-Result<void> read_ids(const Console& console, const PrefillOptions& options,
-                      const model::Model& model, std::vector<std::int32_t> ids, PromptStore* store,
-                      cache::Cache& cache, Work& work) {
-  if (store != nullptr) {
-    TQC_TRY(store->begin(model, ids, cache));
-    ids.erase(ids.begin(), ids.begin() + cache.n_tokens());
-  }
-  model::Decoder decoder(model, options.n_threads);
-  ProgressBar bar(console, "prefill", Unit::kTokens);
-  const Progress show = bar.callback();
-  const auto start = std::chrono::steady_clock::now();
-  TQC_TRY(decoder.prefill(cache, ids, [&](std::uint64_t done, std::uint64_t total) {
-    if (store != nullptr) store->watch(cache);
-    return show(done, total);
-  }));
-  work.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  work.n_read = std::ssize(ids);
-  return store != nullptr ? store->finish(cache) : Result<void>();
-}
-
-Result<cache::Cache> prefill(const Console& console, const PrefillOptions& options,
-                             const PromptFlags& flags, PromptStore* store, Work& work) {
-  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
+// Runs the model over the tokens that the store, if there is one, does not have.
+Result<std::unique_ptr<session::Session>> prefill(const Console& console,
+                                                  const PrefillOptions& options,
+                                                  const PromptFlags& prompt,
+                                                  session::PromptStore* store, Work& work) {
+  TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model,
                  in_file(options.model, model::load_model(options.model)));
-  TQC_TRY_ASSIGN(std::vector<std::int32_t> ids, read_prompt(flags, model->tokenizer));
+  TQC_TRY_ASSIGN(std::vector<std::int32_t> ids, read_prompt(prompt, model->tokenizer));
   if (options.max_tokens > 0 && std::ssize(ids) > options.max_tokens) {
     ids.resize(static_cast<std::size_t>(options.max_tokens));
   }
-  TQC_TRY_ASSIGN(cache::Cache cache, model::make_cache(*model, *dtype_from_name(options.dtype)));
-  TQC_TRY(read_ids(console, options, *model, std::move(ids), store, cache, work));
-  work.n_tokens = cache.n_tokens();
-  return cache;
+  TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(*model, *dtype_from_name(options.dtype)));
+  TQC_TRY_ASSIGN(std::unique_ptr<session::Session> session,
+                 session::Session::start(std::move(model), std::move(empty),
+                                         {.n_threads = options.n_threads}));
+  if (store != nullptr) TQC_TRY(begin_from(console, *store, *session, ids));
+  const auto start = std::chrono::steady_clock::now();
+  TQC_TRY(feed(console, *session, ids));
+  work.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  work.n_read = std::ssize(ids);
+  work.n_tokens = session->cache().n_tokens();
+  TQC_TRY(finish_store(console, store, session->cache()));
+  return session;
 }
 
 Result<ExitCode> run(const Console& console, const PrefillOptions& options) {
@@ -153,10 +131,16 @@ Result<ExitCode> run(const Console& console, const PrefillOptions& options) {
                  write_options(options.compression, options.n_threads, options.force));
   write.hide_tokens = options.no_tokens;
   TQC_TRY(check_output(options.output, options.force));
-  TQC_TRY_ASSIGN(const std::unique_ptr<PromptStore> store, open_store(console, options));
+  SessionFlags session_flags;
+  session_flags.store = options.store;
+  session_flags.no_tokens = options.no_tokens;
+  session_flags.options.n_threads = options.n_threads;
+  TQC_TRY_ASSIGN(const std::unique_ptr<session::PromptStore> store,
+                 open_prompt_store(session_flags, true));
   Work work;
-  TQC_TRY_ASSIGN(const cache::Cache cache, prefill(console, options, flags, store.get(), work));
-  TQC_TRY_ASSIGN(work.file_bytes, save_cache(console, cache, options.output, write));
+  TQC_TRY_ASSIGN(const std::unique_ptr<session::Session> session,
+                 prefill(console, options, flags, store.get(), work));
+  TQC_TRY_ASSIGN(work.file_bytes, save_cache(console, session->cache(), options.output, write));
   TQC_TRY(tell(console, options, store.get(), work));
   return ExitCode::kDone;
 }

@@ -52,7 +52,8 @@ Result<eval::Profile> measure(const Console& console, const ProfileFlags& flags)
 }
 
 eval::Table layer_table(const eval::Profile& profile) {
-  eval::Table table{"Quantization step per layer, as a multiple", {"layer", "k", "v", "k alone", "v alone"}, {}};
+  eval::Table table{
+      "Quantization step per layer, as a multiple", {"layer", "k", "v", "k alone", "v alone"}, {}};
   table.caption = "Alone: mean KL divergence with only these keys or values quantized.";
   for (std::size_t i = 0; i < profile.weights.keys.size(); ++i) {
     table.rows.push_back({eval::Number{static_cast<double>(i), 0},

@@ -101,11 +101,11 @@ Json findings_json(const std::string& name, const VerifyFlags& flags, const Find
 std::string checked_text(const Findings& findings) {
   const format::VerifyReport& file = findings.file;
   if (findings.v1) {
-    return fmt::format("version 1, {} layers and {} bytes verified", findings.v1->class_paths.size(),
-                       grouped(file.bytes_checked));
+    return fmt::format("version 1, {} layers and {} bytes verified",
+                       findings.v1->class_paths.size(), grouped(file.bytes_checked));
   }
-  std::string text = fmt::format("{} sections and {} bytes verified", grouped(file.sections_checked),
-                                 grouped(file.bytes_checked));
+  std::string text = fmt::format("{} sections and {} bytes verified",
+                                 grouped(file.sections_checked), grouped(file.bytes_checked));
   if (file.info.gap_bytes > 0) {
     text += fmt::format(", {} of them dead space", grouped(file.info.gap_bytes));
   }

@@ -6,12 +6,12 @@
 #include <cmath>
 
 #include "cli/cache_io.h"
-#include "cli/chat_turns.h"
 #include "cli/common_flags.h"
 #include "cli/verb.h"
 #include "tqcache/base/file.h"
 #include "tqcache/eval/html.h"
 #include "tqcache/eval/text_table.h"
+#include "tqcache/session/chat_turns.h"
 
 namespace tqcache::cli {
 
@@ -54,7 +54,7 @@ constexpr std::uint64_t kMaxTextBytes = std::uint64_t{256} << 20;
 constexpr std::size_t kMaxNumbers = 100;
 constexpr int kDefaultSteps = 4;  // of a range that does not say them
 
-Result<eval::Dialogue> chat_dialogue(const ChatTurns& chatml) {
+Result<eval::Dialogue> chat_dialogue(const session::ChatTurns& chatml) {
   eval::Dialogue dialogue;
   TQC_TRY_ASSIGN(dialogue.open_user, chatml.open_turn(model::ChatRole::kUser));
   TQC_TRY_ASSIGN(dialogue.open_assistant, chatml.open_turn(model::ChatRole::kAssistant));
@@ -69,7 +69,7 @@ Result<void> choose_dialogue(bool raw, Examinee& examinee) {
     return {};
   }
   const model::Tokenizer& tokenizer = examinee.model->tokenizer;
-  const Result<ChatTurns> chatml = ChatTurns::make(tokenizer, "chatml");
+  const Result<session::ChatTurns> chatml = session::ChatTurns::make(tokenizer, "chatml");
   examinee.turns = chatml ? "ChatML" : "plain";
   auto dialogue = chatml ? chat_dialogue(*chatml) : eval::plain_dialogue(tokenizer);
   TQC_TRY_ASSIGN(examinee.dialogue, std::move(dialogue));

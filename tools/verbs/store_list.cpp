@@ -131,7 +131,8 @@ Result<ExitCode> run_info(const Console& console, const InfoFlags& flags) {
   store::Library library = store.library();
   TQC_TRY_ASSIGN(const store::Record record, find_record(store, library, flags.name));
   TQC_TRY_ASSIGN(const std::vector<format::LayerInfo> layers, layers_of(store, record));
-  if (layers.empty()) warn(store.name(), record.parameters_key + ": missing; the prompt is incomplete");
+  if (layers.empty())
+    warn(store.name(), record.parameters_key + ": missing; the prompt is incomplete");
   if (console.json) {
     Json json = {{"schema", 1}, {"store", store.name()}};
     json.update(record_json(record));

@@ -231,8 +231,8 @@ Result<ExitCode> tell_record(const Console& console, const OpenStore& store,
     json.update(record_json(record));
     TQC_TRY(print_json(json));
   } else {
-    TQC_TRY(print(fmt::format("{} tokens\n",
-                              grouped(static_cast<std::uint64_t>(record.state.n_tokens)))));
+    TQC_TRY(print(
+        fmt::format("{} tokens\n", grouped(static_cast<std::uint64_t>(record.state.n_tokens)))));
   }
   return ExitCode::kDone;
 }

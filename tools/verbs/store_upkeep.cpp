@@ -220,8 +220,7 @@ std::string report_text(const store::CheckReport& report) {
                         grouped(report.unfindable.blobs), grouped(report.unfindable.bytes));
   }
   if (report.later > 0) {
-    text += fmt::format("{} blobs of a later version were not checked\n",
-                        grouped(report.later));
+    text += fmt::format("{} blobs of a later version were not checked\n", grouped(report.later));
   }
   return text;
 }
@@ -399,19 +398,19 @@ std::string line(std::string_view label, const std::string& value) {
 std::string stats_text(const store::StoreStats& stats) {
   std::string text = eval::text_table(kinds_table(stats)) + "\n";
   text += line("named prompts", fmt::format("{}, of {} tokens", grouped(stats.prompts),
-                                           grouped(stats.prompt_tokens)));
+                                            grouped(stats.prompt_tokens)));
   text += line("their size", fmt::format("{} bytes; {} without sharing",
-                                        grouped(stats.bytes_needed), grouped(stats.bytes_alone)));
+                                         grouped(stats.bytes_needed), grouped(stats.bytes_alone)));
   text += line("sharing saves", fmt::format("{} bytes, {:.1f}%", grouped(stats.bytes_saved()),
                                             100 * share(stats.bytes_saved(), stats.bytes_alone)));
-  text +=
-      line("not needed", fmt::format("{} bytes, which gc may remove", grouped(stats.bytes_unneeded)));
+  text += line("not needed",
+               fmt::format("{} bytes, which gc may remove", grouped(stats.bytes_unneeded)));
   if (stats.runs == 0) return text;
   text += line("runs", fmt::format("{}, {:.1f}% with a hit", grouped(stats.runs),
                                    100 * share(stats.runs_that_found, stats.runs)));
   text +=
-      line("their tokens", fmt::format("{} of {} found here, {:.1f}%",
-                                       grouped(stats.found_tokens), grouped(stats.wanted_tokens),
+      line("their tokens", fmt::format("{} of {} found here, {:.1f}%", grouped(stats.found_tokens),
+                                       grouped(stats.wanted_tokens),
                                        100 * share(stats.found_tokens, stats.wanted_tokens)));
   return text + line("their bytes", fmt::format("{} read, {} stored", grouped(stats.read_bytes),
                                                 grouped(stats.stored_bytes)));

@@ -15,7 +15,7 @@
 #include "tqcache/model/tokenizer/chat_template.h"
 #include "tqcache/model/tokenizer/tokenizer.h"
 
-namespace tqcache::cli {
+namespace tqcache::session {
 
 using Ids = std::vector<std::int32_t>;
 
@@ -67,4 +67,4 @@ class ChatTurns {
 // Appends `more` to `ids`.
 void append_ids(Ids& ids, const Ids& more);
 
-}  // namespace tqcache::cli
+}  // namespace tqcache::session

@@ -1,9 +1,9 @@
-#include "cli/chat_turns.h"
+#include "tqcache/session/chat_turns.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace tqcache::cli {
+namespace tqcache::session {
 namespace {
 
 using model::ChatMessage;
@@ -97,4 +97,4 @@ ChatTurns::Closing ChatTurns::find_closing(std::span<const std::int32_t> tokens)
   return {is_open ? closing_text(format) : std::string(), false};
 }
 
-}  // namespace tqcache::cli
+}  // namespace tqcache::session

@@ -1,0 +1,203 @@
+#include "tqcache/session/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "tqcache/base/file.h"
+#include "tqcache/cache/truncate.h"
+#include "tqcache/format/cache_file.h"
+
+namespace tqcache::session {
+
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+StopReason fail(Error failure, Generation& generation) {
+  const bool by_user = failure.code == ErrorCode::kInterrupted;
+  generation.failure = std::move(failure);
+  return by_user ? StopReason::kInterrupted : StopReason::kFailed;
+}
+
+// A quantized cache without tokens quantizes its first token block when that is full.
+Result<cache::Cache> empty_cache(const model::Model& model, const SessionOptions& options) {
+  TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(model, Dtype::kF16));
+  if (!options.quantization) return empty;
+  cache::ConvertOptions quantization = *options.quantization;
+  quantization.n_threads = options.n_threads;
+  return cache::convert(std::move(empty), quantization);
+}
+
+Result<void> check_biases(const model::SamplerOptions& sampling, const model::Model& model) {
+  for (const model::LogitBias& each : sampling.logit_bias) {
+    if (each.id < model.config.vocab_size) continue;
+    return invalid(
+        fmt::format("--logit-bias: token id {} is not below {}", each.id, model.config.vocab_size));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view stop_word(StopReason reason) {
+  switch (reason) {
+    case StopReason::kEndToken:
+      return "end_token";
+    case StopReason::kStopString:
+      return "stop_string";
+    case StopReason::kLength:
+      return "length";
+    case StopReason::kContextFull:
+      return "context_full";
+    case StopReason::kInterrupted:
+      return "interrupted";
+    case StopReason::kFailed:
+      return "failed";
+  }
+  return "failed";
+}
+
+Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options,
+                                               const Progress& reading) {
+  TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model,
+                 in_file(options.model, model::load_model(options.model)));
+  std::optional<cache::Cache> cache;
+  if (!options.cache.empty()) {
+    format::ReadOptions read;
+    read.n_threads = options.n_threads;
+    read.first_tokens = options.first_tokens;
+    if (options.map) {
+      TQC_TRY_ASSIGN(cache,
+                     in_file(options.cache, format::map_cache(options.cache, read, reading)));
+    } else {
+      TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> file,
+                     in_file(options.cache, open_file(options.cache)));
+      TQC_TRY_ASSIGN(cache, in_file(options.cache, format::read_cache(*file, read, reading)));
+    }
+  }
+  return in_file(options.cache, start(std::move(model), std::move(cache), options));
+}
+
+Result<std::unique_ptr<Session>> Session::start(std::unique_ptr<model::Model> model,
+                                                std::optional<cache::Cache> cache,
+                                                const SessionOptions& options) {
+  TQC_TRY(check_biases(options.sampling, *model));
+  if (cache) {
+    TQC_TRY(cache::check_identity(*cache, model->identity));
+  } else {
+    TQC_TRY_ASSIGN(cache, empty_cache(*model, options));
+  }
+  return std::unique_ptr<Session>(new Session(std::move(model), std::move(*cache), options));
+}
+
+Session::Session(std::unique_ptr<model::Model> model, cache::Cache cache,
+                 const SessionOptions& options)
+    : model_(std::move(model)),
+      cache_(std::move(cache)),
+      scorer_(options.scorer),
+      decoder_(*model_, options.n_threads, options.scorer),
+      sampler_(options.sampling),
+      end_tokens_(model_->tokenizer.end_tokens()) {}
+
+Result<void> Session::begin_from(PromptStore& store, std::span<const std::int32_t> prompt,
+                                 const Progress& progress) {
+  TQC_TRY(store.begin(*model_, prompt, cache_, progress));
+  store_ = &store;
+  return {};
+}
+
+Result<PrefixReuse> Session::keep_common_prefix(std::span<const std::int32_t> prompt) {
+  PrefixReuse reuse;
+  reuse.n_before = cache_.n_tokens();
+  reuse.n_common = common_prefix(cache_.tokens, prompt);
+  if (reuse.n_common < reuse.n_before) {
+    if (const Result<void> possible = cache::check_truncate(cache_, reuse.n_common); !possible) {
+      reuse.obstacle = possible.error().message;
+      TQC_TRY_ASSIGN(cache_, model::make_cache(*model_, Dtype::kF16));
+    } else {
+      TQC_TRY_ASSIGN(cache_, cache::truncate(std::move(cache_), reuse.n_common));
+    }
+  }
+  reuse.n_kept = cache_.n_tokens();
+  return reuse;
+}
+
+Result<void> Session::feed(std::span<const std::int32_t> ids, const Progress& progress) {
+  TQC_TRY_ASSIGN(logits_,
+                 decoder_.prefill(cache_, ids, [&](std::uint64_t done, std::uint64_t total) {
+                   if (store_ != nullptr) store_->watch(cache_);
+                   return !progress || progress(done, total);
+                 }));
+  if (store_ != nullptr) store_->end_prompt(cache_);
+  return {};
+}
+
+Result<void> Session::resume() {
+  TQC_TRY_ASSIGN(logits_, decoder_.last_logits(cache_));
+  return {};
+}
+
+bool Session::is_end_token(std::int32_t id) const {
+  return std::find(end_tokens_.begin(), end_tokens_.end(), id) != end_tokens_.end();
+}
+
+Result<void> Session::append(std::int32_t id) {
+  TQC_TRY_ASSIGN(logits_, decoder_.decode_step(cache_, id));
+  if (store_ != nullptr) store_->watch(cache_);
+  sampler_.saw({&id, 1});
+  return {};
+}
+
+std::optional<StopReason> Session::choose(std::int64_t n, const TokenSink& sink,
+                                          Generation& generation) {
+  const std::int32_t id = sampler_.next(logits_);
+  generation.ids.push_back(id);
+  if (is_end_token(id)) return StopReason::kEndToken;
+  const Result<bool> goes_on = sink(id);
+  if (!goes_on) return fail(goes_on.error(), generation);
+  if (!*goes_on) return StopReason::kStopString;
+  if (std::ssize(generation.ids) >= n) return StopReason::kLength;
+  return std::nullopt;
+}
+
+Generation Session::generate(std::int64_t n, bool append_last, const TokenSink& sink) {
+  Generation generation;
+  sampler_.forget();
+  sampler_.saw(cache_.tokens);
+  Clock::time_point first;
+  for (;;) {
+    std::optional<StopReason> stop = choose(n, sink, generation);
+    if (generation.ids.size() == 1) first = Clock::now();
+    generation.seconds = std::chrono::duration<double>(Clock::now() - first).count();
+    const bool full = cache_.n_tokens() >= model_->config.context_length;
+    if (full && !stop) stop = StopReason::kContextFull;
+    if (!full && (!stop || append_last)) {
+      if (Result<void> appended = append(generation.ids.back()); !appended) {
+        stop = fail(std::move(appended).error(), generation);
+      }
+    }
+    if (!stop) continue;
+    generation.stop = *stop;
+    return generation;
+  }
+}
+
+std::uint64_t Session::working_set_bytes() const {
+  return session::working_set_bytes(*model_, cache::byte_count(cache_), decoder_.scratch_bytes());
+}
+
+std::int64_t common_prefix(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
+  return std::ranges::mismatch(a, b).in1 - a.begin();
+}
+
+std::uint64_t working_set_bytes(const model::Model& model, const cache::ByteCount& cache,
+                                std::uint64_t scratch_bytes) {
+  std::uint64_t bytes = cache.allocated + scratch_bytes;
+  for (const MappedFile& file : model.files) bytes += file.bytes().size();
+  return bytes;
+}
+
+}  // namespace tqcache::session

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Completes command lines with the generated completions.
+#
+# usage: completions.sh SOURCE_DIR
+set -euo pipefail
+cd "$1/completions"
+n_failed=0
+
+# complete_words WORD...: what bash offers for the last word.
+complete_words() {
+  COMP_WORDS=("$@")
+  COMP_CWORD=$(($# - 1))
+  COMPREPLY=()
+  _tqcache
+  printf '%s ' "${COMPREPLY[@]}"
+}
+
+# expect WANTED WORD...: the completions of the words are exactly these.
+expect() {
+  local wanted=$1 got
+  shift
+  got=$(complete_words "$@")
+  if [[ "${got% }" != "$wanted" ]]; then
+    echo "completing '$*': '${got% }', expected '$wanted'" >&2
+    n_failed=$((n_failed + 1))
+  fi
+}
+
+source ./tqcache.bash
+expect "convert compact" tqcache co
+expect "store" tqcache st
+expect "put" tqcache store p
+expect "--quiet --quality" tqcache convert --qu
+expect "archive" tqcache convert --tier a
+expect "archive" tqcache convert --tier = a
+expect "none" tqcache prefill --compress n
+expect "tqcache.bash tqcache.fish" tqcache convert tqcache.
+expect "tqcache.bash tqcache.fish" tqcache generate -m tqcache.
+expect "" tqcache generate --prompt tqcache.
+expect "--repair --read-data" tqcache store check --re
+expect "" tqcache store ls tqcache.
+expect "--help --version" tqcache --
+
+if command -v zsh > /dev/null; then
+  zsh -n ./_tqcache || n_failed=$((n_failed + 1))
+fi
+if command -v fish > /dev/null; then
+  fish --no-execute ./tqcache.fish || n_failed=$((n_failed + 1))
+  got=$(fish --no-config -c "source ./tqcache.fish; complete -C 'tqcache convert --tier '" | cut -f1 | tr '\n' ' ')
+  [[ $got == *"archive lossless turbo"* ]] || { echo "fish: '$got'" >&2; n_failed=$((n_failed + 1)); }
+fi
+if command -v groff > /dev/null; then
+  for page in ../man/*.1; do
+    warnings=$(groff -man -ww -z -Tutf8 "$page" 2>&1) || true
+    [[ -z $warnings ]] || { echo "$page: $warnings" >&2; n_failed=$((n_failed + 1)); }
+  done
+fi
+exit $((n_failed > 0))

@@ -1,0 +1,175 @@
+#include "cli/session_flags.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "cli/terminal.h"
+#include "cli/text.h"
+#include "report/info.h"
+#include "tqcache/base/dtype.h"
+
+namespace tqcache::cli {
+namespace {
+
+std::string side_text(const format::SideInfo& side) {
+  return format::is_turbo(side) ? codec_text(side) : std::string(dtype_name(side.dense_dtype));
+}
+
+// The quantization of the first layer that has keys and values.
+std::string form_text(const std::vector<format::LayerInfo>& layers) {
+  for (const format::LayerInfo& layer : layers) {
+    if (!format::has_sides(layer)) continue;
+    const std::string keys = side_text(layer.k);
+    const std::string values = side_text(layer.v);
+    return keys == values ? keys : fmt::format("keys {}; values {}", keys, values);
+  }
+  return "windows";
+}
+
+void note_route(const Console& console, const session::Session& session) {
+  if (const std::string reason = session.scorer_route().fallback; !reason.empty()) {
+    note(console, "scoring quantized keys in float32: " + reason);
+  }
+}
+
+Result<cache::Cache> load(const Console& console, const session::SessionOptions& options,
+                          GrowingFile* growing) {
+  if (growing != nullptr) {
+    if (options.map) note(console, "--map is ignored: the file will be appended to");
+    return growing->read(console, options.n_threads);
+  }
+  format::ReadOptions read;
+  read.n_threads = options.n_threads;
+  read.first_tokens = options.first_tokens;
+  return options.map ? map_cache(console, options.cache, read)
+                     : load_cache(console, options.cache, read);
+}
+
+}  // namespace
+
+void add_session_flags(FlagSet& app, SessionFlags& flags) {
+  add_sampling_flags(app, flags.sampling);
+  add_form_flags(app, flags.form);
+  add_prompt_store_flags(app, flags.store, StoreNames::kWithName);
+  add_no_tokens_flag(app, flags.no_tokens);
+  add_compression_flags(app, flags.compression, "zstd");
+  add_threads_flag(app, flags.options.n_threads);
+  add_scorer_flag(app, flags.options.scorer);
+  add_map_flag(app, flags.options.map);
+  add_force_flag(app, flags.force);
+}
+
+Result<void> finish_session_flags(SessionFlags& flags) {
+  TQC_TRY(check_sampling(flags.sampling));
+  if (flags.form.given() && !flags.options.cache.empty()) {
+    return usage_error("--bits and --config apply to a new cache and exclude --cache");
+  }
+  flags.options.sampling = flags.sampling.options;
+  TQC_TRY_ASSIGN(flags.options.quantization, form_of(flags.form));
+  return {};
+}
+
+Result<std::unique_ptr<session::Session>> open_session(const Console& console,
+                                                       const SessionFlags& flags,
+                                                       GrowingFile* growing) {
+  const session::SessionOptions& options = flags.options;
+  TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model,
+                 in_file(options.model, model::load_model(options.model)));
+  std::optional<cache::Cache> cache;
+  if (!options.cache.empty()) {
+    TQC_TRY_ASSIGN(cache, load(console, options, growing));
+  }
+  const bool has_cache = cache.has_value();
+  auto started = session::Session::start(std::move(model), std::move(cache), options);
+  if (!started && started.error().code == ErrorCode::kMismatch) {
+    return in_file(display_name(options.cache, "standard input"), std::move(started));
+  }
+  if (started && has_cache) note_route(console, **started);
+  return started;
+}
+
+Result<std::unique_ptr<session::PromptStore>> open_prompt_store(const SessionFlags& flags,
+                                                                bool same_quantization) {
+  std::string_view obstacle;
+  if (!flags.options.cache.empty()) obstacle = "--cache and a store exclude each other";
+  if (flags.no_tokens) obstacle = "a store keeps the tokens that --no-tokens hides";
+  TQC_TRY_ASSIGN(const std::optional<PromptStoreChoice> choice,
+                 choose_prompt_store(flags.store, obstacle));
+  if (!choice) return std::unique_ptr<session::PromptStore>();
+  session::PromptStoreOptions options;
+  options.url = choice->url;
+  options.salt = choice->salt;
+  options.read_only = choice->read_only;
+  options.name = choice->name;
+  options.replace_name = flags.force;
+  options.same_quantization = same_quantization;
+  options.n_threads = flags.options.n_threads;
+  options.on_warning = [](const std::string& where, const std::string& message) {
+    warn(where, message);
+  };
+  options.keep_going = [] { return !interrupted(); };
+  return session::PromptStore::open(std::move(options));
+}
+
+Result<void> begin_from(const Console& console, session::PromptStore& store,
+                        session::Session& session, std::vector<std::int32_t>& ids) {
+  {
+    ProgressBar bar(console, "from the store", Unit::kBlobs);
+    TQC_TRY(session.begin_from(store, ids, bar.callback()));
+  }
+  ids.erase(ids.begin(), ids.begin() + session.cache().n_tokens());
+  if (!store.gave_up()) {
+    const std::vector<format::LayerInfo>& layers = store.found_layers();
+    note(console, fmt::format("{} of {} tokens of the prompt from the store{}",
+                              grouped(static_cast<std::uint64_t>(store.reused_tokens())),
+                              grouped(static_cast<std::uint64_t>(store.prompt_tokens())),
+                              layers.empty() ? "" : fmt::format(" ({})", form_text(layers))));
+  }
+  note_route(console, session);
+  return {};
+}
+
+Result<void> feed(const Console& console, session::Session& session,
+                  std::span<const std::int32_t> ids) {
+  ProgressBar bar(console, "prefill", Unit::kTokens);
+  return session.feed(ids, bar.callback());
+}
+
+Result<void> finish_store(const Console& console, session::PromptStore* store,
+                          const cache::Cache& cache) {
+  if (store == nullptr) return {};
+  ProgressBar bar(console, "to the store", Unit::kBlocks);
+  const Result<void> finished = store->finish(cache, bar.callback());
+  bar.clear();
+  if (const store::BackgroundPutReport& stored = store->stored(); stored.new_blocks > 0) {
+    note(console, fmt::format("{} new token blocks in the store ({})", stored.new_blocks,
+                              human_bytes(stored.new_bytes)));
+  }
+  if (store->named()) {
+    note(console,
+         fmt::format("saved in the store under its name: {} tokens", store->named()->n_tokens));
+  }
+  return finished;
+}
+
+Json store_json(const session::PromptStore& store) {
+  Json json;
+  json["url"] = store.url();
+  json["reused_tokens"] = store.reused_tokens();
+  json["read_bytes"] = store.read_bytes();
+  json["stored_blocks"] = store.stored().new_blocks;
+  json["stored_bytes"] = store.stored().new_bytes;
+  json["trouble"] = store.warning().empty() ? Json() : Json(store.warning());
+  return json;
+}
+
+session::TokenSink until_interrupted(session::TokenSink sink) {
+  return [sink = std::move(sink)](std::int32_t id) -> Result<bool> {
+    TQC_TRY_ASSIGN(const bool goes_on, sink(id));
+    if (goes_on && interrupted()) return interrupted_error();
+    return goes_on;
+  };
+}
+
+}  // namespace tqcache::cli

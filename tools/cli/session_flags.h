@@ -1,0 +1,62 @@
+#pragma once
+// tools/cli/session_flags.h: Flags, progress bars and notes of the verbs that run a session.
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "cli/cache_io.h"
+#include "cli/codec_flags.h"
+#include "cli/common_flags.h"
+#include "cli/console.h"
+#include "cli/store_flags.h"
+#include "tqcache/session/session.h"
+
+namespace tqcache::cli {
+
+// What generate and chat have in common.
+struct SessionFlags {
+  session::SessionOptions options;
+  SamplingFlags sampling;
+  FormFlags form;
+  PromptStoreFlags store;
+  CompressionFlags compression;
+  bool no_tokens = false;
+  bool force = false;
+};
+
+// All but --model and --cache.
+void add_session_flags(FlagSet& app, SessionFlags& flags);
+
+// Refuses flags that contradict each other, and completes `options`.
+// Errors: kInvalidArgument, naming the flag.
+Result<void> finish_session_flags(SessionFlags& flags);
+
+// Loads model and cache. The cache file may be standard input, of version 1, or open in `growing`.
+Result<std::unique_ptr<session::Session>> open_session(const Console& console,
+                                                       const SessionFlags& flags,
+                                                       GrowingFile* growing);
+
+// Null when the command line names no store, or the store cannot be reached.
+Result<std::unique_ptr<session::PromptStore>> open_prompt_store(const SessionFlags& flags,
+                                                                bool same_quantization);
+
+// Loads the stored prefix of the prompt, and removes it from `ids`.
+Result<void> begin_from(const Console& console, session::PromptStore& store,
+                        session::Session& session, std::vector<std::int32_t>& ids);
+
+// Requires: ids not empty.
+Result<void> feed(const Console& console, session::Session& session,
+                  std::span<const std::int32_t> ids);
+
+// Stores what is new, and saves the whole under its name. `store` may be null.
+Result<void> finish_store(const Console& console, session::PromptStore* store,
+                          const cache::Cache& cache);
+
+Json store_json(const session::PromptStore& store);
+
+// A sink for session::Session::generate() that also ends at Ctrl-C.
+session::TokenSink until_interrupted(session::TokenSink sink);
+
+}  // namespace tqcache::cli
