@@ -1,4 +1,4 @@
-// tools/tqcache.cpp: the program: its verbs, and what it says without one.
+// tools/tqcache.cpp: The program: its verbs, its help and its version.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -108,7 +108,7 @@ ExitCode fail(const std::string& message, const std::vector<std::string>& args) 
   return report(usage_error(message), asks_for_json(args));
 }
 
-// `program` is what stands before the word: "tqcache", "tqcache eval".
+// `program` is the command so far: "tqcache", "tqcache eval".
 ExitCode refuse_verb(const std::string& word, std::span<const Verb> verbs,
                      const std::string& program, const std::vector<std::string>& args) {
   std::vector<std::string> names;
@@ -130,7 +130,7 @@ std::string group_help(const Verb& group) {
          fmt::format("\n  tqcache {} VERB --help    the flags of one, with examples\n", group.name);
 }
 
-// Runs one of the verbs that `group` stands for.
+// Runs one of the verbs of a group.
 ExitCode run_group(const Verb& group, const std::vector<std::string>& args) {
   const std::string program = fmt::format("tqcache {}", group.name);
   if (args.empty()) {

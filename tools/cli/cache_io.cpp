@@ -86,8 +86,7 @@ Result<std::uint64_t> save_to_stdout(const Console& console, const cache::Cache&
   return std::uint64_t{bytes.size()};
 }
 
-// A slot that is damaged may have been the newer one. What else is wrong with a file is for whoever
-// reads on to tell.
+// A damaged header slot may have been the newer one. Other damage is reported by the reader.
 void warn_of_lost_state(const std::string& name, const ByteSource& source) {
   const Result<format::Header> header = format::read_header(source);
   if (!header) return;
@@ -184,7 +183,7 @@ Result<void> check_output(const std::string& path, bool force) {
   }
   std::error_code ignored;
   const std::filesystem::file_status status = std::filesystem::symlink_status(path, ignored);
-  // Opening a pipe just to see whether it can be opened would tell its reader that all is over.
+  // Opening and closing a pipe would end the input of its reader.
   if (status.type() == std::filesystem::file_type::fifo) return {};
   const Overwrite overwrite = force ? Overwrite::kAllow : Overwrite::kRefuse;
   const Result<AtomicFile> file = AtomicFile::create(path, overwrite);

@@ -42,7 +42,7 @@ Error v1_is_read_only();
 Result<V1Input> read_v1_input(const ByteSource& file, const std::string& name, unsigned n_threads,
                               bool compare = false);
 
-// How a path is called in messages.
+// The name of a path in messages.
 std::string display_name(const std::string& path, std::string_view dash_means);
 
 // Whether two names are of one file. False when either does not exist, unless they are equal.
@@ -75,8 +75,8 @@ Result<CacheInput> cache_input(std::string name, std::unique_ptr<ByteSource> sou
 Result<cache::Cache> load_cache(const Console& console, const std::string& path,
                                 const format::ReadOptions& options);
 
-// The same without copying what stands in the file uncompressed: format::map_cache() says whose
-// files that is for. Standard input and older versions are read.
+// The same without copying uncompressed sections: format::map_cache() says which files allow it.
+// Standard input and older versions are read.
 Result<cache::Cache> map_cache(const Console& console, const std::string& path,
                                const format::ReadOptions& options);
 
@@ -86,11 +86,11 @@ Result<void> check_output(const std::string& path, bool force);
 // Bytes of a file; 0 for a device, which has none.
 std::uint64_t size_on_disk(const std::string& path);
 
-// Gives the bytes written.
+// Returns the bytes written.
 Result<std::uint64_t> save_cache(const Console& console, const cache::Cache& cache,
                                  const std::string& path, const format::WriteOptions& options);
 
-// Locked for as long as this lives: whoever else wants to write in the file is refused.
+// The file stays locked as long as this lives; a second writer is refused.
 class GrowingFile {
  public:
   // Errors: kBusy; kUnsupported for version 1; those of format::CacheAppender::open().
@@ -100,7 +100,7 @@ class GrowingFile {
 
   Result<cache::Cache> read(const Console& console, unsigned n_threads);
 
-  // Unless told otherwise, new sections are compressed as old ones are: a file that is stored, to
+  // By default, new sections are compressed like the old ones: an uncompressed file, which can
   // be mapped, stays so. Errors: those of format::CacheAppender::append(); kInvalidArgument
   // (flags).
   Result<format::AppendReport> append(const Console& console, const cache::Cache& cache,

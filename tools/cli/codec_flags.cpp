@@ -318,7 +318,7 @@ Result<void> apply_surroundings(const SideChoices& flags, cache::SidePlan& plan)
   return {};
 }
 
-// A side whose bits are 16 stays dense, and nothing else can be said of it.
+// With 16 bits K or V stays dense, and no other flag applies.
 Result<void> make_dense(const SideChoices& flags, cache::SidePlan& plan) {
   std::string other = flags.first_own_flag();
   if (other.empty() && !flags.bits_are_own()) other = flags.first_common_flag();

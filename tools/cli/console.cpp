@@ -62,7 +62,7 @@ std::string_view error_word(ErrorCode code) {
 
 namespace {
 
-// Standard error that cannot be written has nobody to be told.
+// Failures to write to standard error cannot be reported.
 void write_stderr(std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
@@ -73,7 +73,7 @@ void write_stderr(std::string_view text) {
 }
 
 Error stdout_failure(int error) {
-  // When the reader went away nobody is left to tell: an empty message is not printed.
+  // If the reader closed the pipe, nobody reads a message: report() prints no empty ones.
   const std::string reason = error == EPIPE ? "" : std::generic_category().message(error);
   return {ErrorCode::kIo, reason, "standard output"};
 }

@@ -38,7 +38,7 @@ struct Console {
   bool json = false;   // results as one JSON object; errors as one too
 };
 
-// Writes to standard output at once; nothing is kept in a buffer that could be lost.
+// Writes to standard output at once, without a buffer that could be lost.
 // Errors: kIo; silent when the reader closed the pipe. kInterrupted.
 Result<void> print(std::string_view text);
 Result<void> print_bytes(ByteView bytes);
@@ -58,7 +58,7 @@ void warn(std::string_view file, std::string_view message);
 // {"code": "corrupt", "exit_code": 20, "file": ..., "message": ...}
 Json failure_json(const Error& failure);
 
-// Tells of a failure, as a line and with --json as an object, and gives the code to exit with.
+// Reports a failure, as a line and with --json as an object, and returns the exit code.
 ExitCode report(const Error& failure, bool json);
 
 class Tally {
@@ -67,7 +67,7 @@ class Tally {
 
   void done() { n_done_ += 1; }
 
-  // Tells of the failure, as report() does; of an interruption once.
+  // Reports the failure, as report() does; an interruption only once.
   void failed(const Error& failure);
 
   // 0, 3 when only some failed, and the first failure's own code when all did; in any case 130

@@ -1,5 +1,5 @@
 #pragma once
-// tools/cli/export_target.h: what a cache is written as: a .tqkv file, or a file of another
+// tools/cli/export_target.h: Export of a cache: as a .tqkv file, or in the format of another
 // program.
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct ExportFlags {
   std::string mlx_lm_version = "0.32";
   int kv_bits = 0;
   int kv_group_size = 64;
-  std::optional<std::uint32_t> llama_version;  // nothing: the newest that is written
+  std::optional<std::uint32_t> llama_version;  // absent: the newest version
   std::string llama_k_type = "f16";
   std::string llama_v_type = "f16";
   std::string llama_flash_attention = "on";

@@ -25,7 +25,7 @@ namespace {
 using interop::ForeignCache;
 using interop::LlamaRotation;
 
-// Whether a JSON object stands where a safetensors file has its header.
+// Whether the file begins like a safetensors file, with a JSON object.
 Result<bool> looks_like_safetensors(const ByteSource& file) {
   std::array<std::byte, 9> begin{};
   if (file.size() < begin.size()) return false;

@@ -1,5 +1,5 @@
 #pragma once
-// tools/cli/foreign_input.h: caches in the files of other programs, known by their content.
+// tools/cli/foreign_input.h: Cache files of other programs, recognized by their content.
 
 #include <cstdint>
 #include <memory>

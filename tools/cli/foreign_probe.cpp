@@ -13,7 +13,7 @@
 namespace tqcache::cli {
 namespace {
 
-// Values that have nothing to do with each other differ by 1.4 of their length.
+// Unrelated values differ by 1.4 of their length.
 constexpr double kNear = 0.35;
 constexpr double kFar = 0.8;
 

@@ -1,5 +1,5 @@
 #pragma once
-// tools/cli/foreign_probe.h: whether what an importer read is what the model computes.
+// tools/cli/foreign_probe.h: A check that an imported cache holds what the model computes.
 //
 // Files of other programs do not say whose they are, and some not how they are to be read. Both
 // show when a few tokens are computed again: keys in another order, rotated, or of another model

@@ -72,7 +72,7 @@ Result<std::optional<std::string>> LineReader::next() {
   int n = 0;
   const char* typed = el_gets(editor_->edit, &n);
   if (typed == nullptr || n <= 0) {
-    std::fputs("\n", stdout);  // what comes next should not stand behind the prompt
+    std::fputs("\n", stdout);  // end the line of the prompt
     std::fflush(stdout);
     if (interrupted()) return interrupted_error();
     return std::optional<std::string>();

@@ -1,5 +1,6 @@
 #pragma once
-// tools/cli/line_reader.h: lines typed by a person, with editing and history, or lines from a pipe.
+// tools/cli/line_reader.h: Lines typed at a terminal, with editing and history, or read from a
+// pipe.
 
 #include <memory>
 #include <optional>
@@ -17,7 +18,7 @@ class LineReader {
   // Whether a person is at the other end.
   bool interactive() const;
 
-  // The next line without its end; nothing at the end of input.
+  // The next line without its end; absent at the end of input.
   // Errors: kInterrupted, kIo.
   Result<std::optional<std::string>> next();
 

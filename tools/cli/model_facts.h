@@ -1,6 +1,7 @@
 #pragma once
-// tools/cli/model_facts.h: what converting caches asks of a model: whose they are, and what shapes
-// a llama.cpp state file has. Also of models that the decoder does not run.
+// tools/cli/model_facts.h: The metadata of a model that conversions need.
+//
+// Identity, and the shapes of llama.cpp state files; also of models that the decoder does not run.
 
 #include <memory>
 #include <optional>
@@ -18,7 +19,7 @@ struct ModelFacts {
   std::optional<interop::LlamaGeometry> geometry;  // of a GGUF file, or of a model that is run
 };
 
-// `path` may be empty: nothing is known then.
+// `path` may be empty: the result is empty then.
 // Errors: those of loading, but for kUnsupported: see ModelFacts::not_run.
 Result<ModelFacts> load_model_facts(const std::string& path);
 

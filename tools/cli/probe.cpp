@@ -78,7 +78,7 @@ int least_bits(const codec::HeadCodec& codec) {
   return bits;
 }
 
-// Fewest bits of any packed block; nothing when all is dense.
+// Fewest bits of any quantized block; absent when all is dense.
 std::optional<int> fewest_bits(const cache::Cache& cache) {
   std::optional<int> fewest;
   const auto look = [&](const cache::Side& side) {

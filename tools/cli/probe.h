@@ -1,5 +1,5 @@
 #pragma once
-// tools/cli/probe.h: computes the last tokens of a cache again and compares.
+// tools/cli/probe.h: A check of a cache: the last tokens are computed again and compared.
 //
 // Fingerprints say that a cache claims to be of a model. The probe sees that it is: it takes the
 // last tokens out, lets the model run over them again, and looks at how far the new keys and
@@ -40,7 +40,7 @@ bool can_probe(const cache::Cache& cache);
 // Whether that goes for all caches of a model.
 bool has_full_attention_alone(const model::ModelConfig& config);
 
-// Probes the last `n_last` tokens, or as many of them as stand in the last token block.
+// Probes the last `n_last` tokens, or those in the last token block, if they are fewer.
 //
 // Errors of 0.01 are expected while everything is dense (rounding to f16 or bf16 and the order of
 // sums); 0.05 in caches that another program computed, and 0.7 where it had them quantized, which

@@ -112,7 +112,7 @@ constexpr std::uint64_t kMaxBytes = std::uint64_t{cache::kMaxTokens} * 12 + 1024
 
 Error not_ids() { return {ErrorCode::kCorrupt, "not a JSON array of token ids"}; }
 
-// Takes what the parser tells, so that nothing but numbers is ever kept.
+// Receives the events of the parser, so that only numbers are ever kept.
 class IdReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   Result<std::vector<std::int32_t>> take() && {

@@ -26,7 +26,7 @@ void add_prompt_flags(FlagSet& app, PromptFlags& flags);
 // Errors: kInvalidArgument when more than one source is named.
 Result<void> check_prompt_flags(const PromptFlags& flags);
 
-// Whether the prompt begins a text, or goes on after tokens that are there.
+// Whether the prompt begins a text, or continues the tokens of a cache.
 enum class PromptPlace { kBegins, kGoesOn };
 
 // The prompt's token ids; empty when no flag was given. A text that begins gets the token for the

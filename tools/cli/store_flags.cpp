@@ -79,7 +79,7 @@ constexpr UnitName kSizes[] = {{"", 1},
                                {"GiB", kKi* kKi* kKi},
                                {"TiB", kKi* kKi* kKi* kKi}};
 
-// A whole number and a unit; nothing when it is none, or too large.
+// A whole number and a unit; absent if it is malformed or too large.
 std::optional<std::uint64_t> parse_amount(std::string_view text, std::span<const UnitName> units) {
   std::uint64_t number = 0;
   const char* end = text.data() + text.size();

@@ -37,7 +37,7 @@ struct OpenStore {
   std::string salt;
 
   const std::string& name() const { return backend->name(); }
-  // Tells of troubles as warnings.
+  // Prints problems as warnings.
   store::Library library(unsigned n_threads = 0) const;
   // "tqcache: STORE: message"
   template <class T>
@@ -111,7 +111,7 @@ struct PromptStoreFlags {
   std::string name;
 };
 
-// `--store-name` only where a session goes on after its prompt.
+// --store-name is only for verbs that generate after the prompt.
 enum class StoreNames { kWithName, kWithoutName };
 void add_prompt_store_flags(FlagSet& app, PromptStoreFlags& flags, StoreNames names);
 

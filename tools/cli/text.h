@@ -26,7 +26,7 @@ class TextStream {
   TextStream(const model::Tokenizer& tokenizer, std::vector<std::string> stops, bool show,
              bool begins = false);
 
-  // Whether the text goes on: not behind a stop string, which is not shown.
+  // Returns whether the text continues: not after a stop string, which is not shown.
   Result<bool> add(std::int32_t id);
 
   // Shows what is left, even if it is no whole character, and ends the line.

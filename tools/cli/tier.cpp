@@ -22,7 +22,7 @@ constexpr double kDefaultArchiveBits = 3.0;
 // bits a channel, in a cache of thousands of tokens.
 constexpr std::int64_t kArchiveSinks = 4;
 
-// What may be said of the sides of an archive; all else follows from its size.
+// Flags that apply to archives; everything else follows from the target.
 constexpr std::array<std::string_view, 7> kOfArchives = {
     "--bits",        "--center",          "--key-center",       "--value-center",
     "--sink-tokens", "--key-sink-tokens", "--value-sink-tokens"};

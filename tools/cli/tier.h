@@ -1,5 +1,5 @@
 #pragma once
-// tools/cli/tier.h: how much of a cache `tqcache convert` gives away for a smaller file.
+// tools/cli/tier.h: The goal of `tqcache convert`: turbo, archive or lossless.
 
 #include <optional>
 #include <string>
@@ -16,9 +16,9 @@
 namespace tqcache::cli {
 
 enum class Tier {
-  kTurbo,     // packed, and used as it stands in the file
-  kLossless,  // every value as it was, bit for bit; the bytes alone get fewer
-  kArchive,   // packed for disk: as few bits as are asked for
+  kTurbo,     // quantized, and used in this form in memory
+  kLossless,  // values unchanged; only the bytes are compressed
+  kArchive,   // quantized for disk, to the size or error that is asked for
 };
 
 struct TierFlags {
@@ -38,18 +38,18 @@ void add_tier_flag(FlagSet& app, TierFlags& flags);
 Result<void> apply_tier(const TierFlags& flags, const std::vector<const Flag*>& of_codec,
                         cache::ConvertOptions& options, CompressionFlags& compression);
 
-// What an archive shall come to, and the profile that says how layers share it.
+// The target of an archive, and the profile that distributes its bits among layers.
 struct Archive {
   format::ArchiveTarget target;
   std::optional<eval::Profile> profile = {};
 };
 
-// Nothing if no archive is to be made. Without flags: 3 bits.
+// Absent if no archive is to be made. The default is 3 bits.
 // Errors: kInvalidArgument (flags that do not go together, a divergence that the profile does not
 //         know), those of the profile's file.
 Result<std::optional<Archive>> wanted_archive(const TierFlags& flags, const CodecFlags& codec);
 
-// The first of them that was given, or empty.
+// The name of the first flag that was given, or empty.
 std::string first_given(const std::vector<const Flag*>& options);
 
 }  // namespace tqcache::cli

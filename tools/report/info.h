@@ -69,7 +69,7 @@ double code_bits(const format::SideInfo& side);
 // of a rotating layer those that its window holds.
 std::uint64_t value_count(const format::Manifest& info, std::int64_t n_tokens);
 
-// Bits of the whole file for each key and value; nothing when there is none.
+// Bits of the whole file for each key and value; absent when there is none.
 std::optional<double> bits_per_value(std::uint64_t file_bytes, std::uint64_t n_values);
 
 inline constexpr std::array kCompressions = {format::Compression::kNone, format::Compression::kZstd,

@@ -1,6 +1,5 @@
 #pragma once
-// tools/report/speed_fields.h: what generate and bench say alike of how fast a model ran and on
-// what.
+// tools/report/speed_fields.h: The JSON fields for speed and memory that generate and bench share.
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
-// tools/verbs/cmd_advise.cpp: which configuration is good enough for a model and its texts, or the
-// best that fits?
+// tools/verbs/cmd_advise.cpp: The smallest configuration that is good enough, or the best one that
+// fits.
 
 #include <fmt/format.h>
 
@@ -82,7 +82,7 @@ Result<std::size_t> count_fitting(const Question& question, std::span<const eval
   return ladder.size();
 }
 
-// Absent: no rung is small enough, and nothing was measured.
+// Absent if no configuration is small enough; then nothing was measured.
 Result<std::optional<eval::Advice>> search(const Console& console, const Question& question) {
   const AdviseFlags& flags = question.flags;
   const std::vector<eval::Rung> ladder = eval::advice_ladder();
@@ -186,7 +186,7 @@ Result<void> give(const Console& console, const Question& question, const Answer
 }
 
 // The smallest rung is too large, which shows before anything is measured.
-Result<ExitCode> tell_too_large(const Console& console, const Question& question) {
+Result<ExitCode> report_too_large(const Console& console, const Question& question) {
   const cache::Configuration smallest = eval::advice_ladder().front().front();
   TQC_TRY_ASSIGN(const auto size, question.bytes_of(smallest, question.n_tokens));
   if (console.json) TQC_TRY(print_json(answer_json(question, {})));
@@ -200,7 +200,7 @@ Result<ExitCode> run(const Console& console, const AdviseFlags& flags) {
   TQC_TRY(check_eval_output(flags.output));
   TQC_TRY_ASSIGN(const Question question, ask(flags));
   TQC_TRY_ASSIGN(std::optional<eval::Advice> found, search(console, question));
-  if (!found) return tell_too_large(console, question);
+  if (!found) return report_too_large(console, question);
   Answer answer{std::move(*found), {}};
   TQC_TRY_ASSIGN(answer.sizes, sizes_of(question, answer.advice));
   TQC_TRY(give(console, question, answer));

@@ -1,5 +1,4 @@
-// tools/verbs/cmd_bench.cpp: how fast a model reads and writes, and what its cache takes, by
-// backend.
+// tools/verbs/cmd_bench.cpp: Speed and memory of a model, by cache configuration.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -259,7 +258,7 @@ struct BenchFlags {
   EvalOutput output;
 };
 
-// What each backend is when nobody says otherwise.
+// The default configuration of each backend.
 const std::map<std::string, std::string> kBackends = {
     {"baseline", std::string(cache::kDenseName)}, {"affine", "affine4"}, {"turbo", "turbo4"}};
 
@@ -268,7 +267,7 @@ std::string configuration_of(const BenchFlags& flags, const std::string& backend
   return is_chosen ? *flags.configuration : kBackends.at(backend);
 }
 
-// What stands beside the figures: the name that leaves a cache dense says nothing of its values.
+// The label in tables; the name of the dense configuration does not tell its type.
 std::string configuration_text(const BenchFlags& flags, const std::string& backend) {
   return backend == "baseline" ? "dense f16" : configuration_of(flags, backend);
 }

@@ -1,4 +1,4 @@
-// tools/verbs/cmd_chat.cpp: a conversation, typed or piped, that can be kept as a cache.
+// tools/verbs/cmd_chat.cpp: A conversation, typed or piped, that can be saved as a cache.
 
 #include <fmt/format.h>
 
@@ -57,7 +57,7 @@ struct ChatFlags : SessionFlags {
   std::string save;
   std::int64_t n = 512;
 
-  // Whether a file of this name is the cache that the conversation goes on from.
+  // Whether a path names the cache that the conversation resumes.
   bool is_cache(const std::string& path) const {
     return !options.cache.empty() && same_file(path, options.cache);
   }
@@ -145,7 +145,7 @@ Result<void> Chat::say(const std::string& text) {
                  turns_.ask(session_.cache().tokens, flags_.system, text, !flags_.no_think));
   const std::int64_t n_before = session_.cache().n_tokens();
   if (Result<void> fed = read(std::move(ids)); !fed) {
-    // Half a turn is of no use to whoever goes on from the saved cache.
+    // Half a turn would spoil the saved cache.
     TQC_TRY_ASSIGN(session_.cache(), cache::truncate(std::move(session_.cache()), n_before));
     return fed;
   }

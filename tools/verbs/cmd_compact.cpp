@@ -1,4 +1,4 @@
-// tools/verbs/cmd_compact.cpp: drops from cache files what later saves took the place of.
+// tools/verbs/cmd_compact.cpp: Removal of dead space from cache files.
 
 #include <fmt/format.h>
 

@@ -1,5 +1,4 @@
-// tools/verbs/cmd_convert.cpp: packs the dense sides of a cache into turbo form, and carries caches
-// from one program to another.
+// tools/verbs/cmd_convert.cpp: Quantization of caches, and conversion between programs.
 
 #include <fmt/format.h>
 
@@ -102,7 +101,7 @@ struct Sizes {
   }
 };
 
-// What is done, once the flags are understood.
+// The work, once the flags are understood.
 struct Job {
   const ConvertFlags& flags;
   Target target = Target::kTqkv;
@@ -116,7 +115,7 @@ struct Job {
   Overwrite overwrite() const { return flags.force ? Overwrite::kAllow : Overwrite::kRefuse; }
 };
 
-// What has to be said of the result, beside its size.
+// Notes on the result, beside its size.
 struct Remarks {
   std::string from;  // what the input was
   std::vector<std::string> notes;
@@ -165,9 +164,9 @@ Result<void> tell(const Console& console, const Job& job, const Sizes& sizes,
   return print_json(object);
 }
 
-// Says so when keys cannot be centred before RoPE, as was asked for.
-void tell_fallback(const Console& console, const format::Manifest& info,
-                   const cache::ConvertOptions& options) {
+// Reports that keys cannot be centered before RoPE, as was asked for.
+void report_fallback(const Console& console, const format::Manifest& info,
+                     const cache::ConvertOptions& options) {
   const cache::SidePlan& keys = options.keys;
   if (options.keep_all || keys.dense || keys.center != cache::Centring::kPreRope) return;
   for (const format::LayerInfo& layer : info.layers) {
@@ -183,7 +182,7 @@ void tell_fallback(const Console& console, const format::Manifest& info,
   }
 }
 
-// Standard output takes nothing back, so the file has to be whole before the first byte goes there.
+// Standard output cannot be undone, so the file is complete before the first byte is written.
 Result<std::uint64_t> pack_to_stdout(const Console& console, const std::string& name,
                                      cache::Cache cache, const Job& job) {
   ProgressBar packing(console, "packing", Unit::kVectors);
@@ -294,7 +293,7 @@ Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job)
     TQC_TRY_ASSIGN(sizes.after,
                    written(input.name, job, watched, convert_to_file(console, watched, job)));
   }
-  if (job.target == Target::kTqkv) tell_fallback(console, info, job.options);
+  if (job.target == Target::kTqkv) report_fallback(console, info, job.options);
   TQC_TRY(tell(console, job, sizes,
                {std::string(name_of(Target::kTqkv)), {}, losses_of(job.target, info)}));
   return ExitCode::kDone;
@@ -342,7 +341,7 @@ ForeignFlags foreign_flags(const Job& job) {
   return flags;
 }
 
-// Whoever asks for bits is not given others.
+// Rejects sides whose stored bit width differs from the requested one.
 Result<void> check_kept_codes(const format::Manifest& manifest, const Job& job) {
   const auto check = [](std::size_t layer, const format::SideInfo& side, const char* what,
                         const cache::SidePlan& plan) -> Result<void> {
@@ -382,7 +381,7 @@ Result<ExitCode> convert_foreign(const Console& console, const std::string& name
   Sizes sizes{input.file_bytes, 0, manifest.n_tokens(), value_count(manifest, manifest.n_tokens())};
   TQC_TRY(in_file(name, settle_archive(console, *sections, job)));
   TQC_TRY_ASSIGN(sizes.after, convert_sections(console, name, *sections, *watched, job));
-  if (job.target == Target::kTqkv) tell_fallback(console, manifest, job.options);
+  if (job.target == Target::kTqkv) report_fallback(console, manifest, job.options);
   for (std::string& each : losses_of(job.target, manifest)) {
     remarks.losses.push_back(std::move(each));
   }

@@ -1,4 +1,4 @@
-// tools/verbs/cmd_diff.cpp: how far apart two caches of the same prompt are.
+// tools/verbs/cmd_diff.cpp: The difference between two caches of one prompt.
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// tools/verbs/cmd_generate.cpp: writes on from a prompt, a cache, or both.
+// tools/verbs/cmd_generate.cpp: Generation of text from a prompt, a cache, or both.
 
 #include <fmt/format.h>
 
@@ -156,9 +156,9 @@ Result<void> reuse(const Console& console, const GenerateFlags& flags, session::
   return {};
 }
 
-// A prompt that repeats what the cache holds was hardly meant to stand there twice.
-void point_at_reuse(const Console& console, const cache::Cache& cache,
-                    std::span<const std::int32_t> ids) {
+// A prompt that repeats the cached tokens was probably meant as the whole text.
+void suggest_reuse(const Console& console, const cache::Cache& cache,
+                   std::span<const std::int32_t> ids) {
   if (cache.n_tokens() == 0 || session::common_prefix(cache.tokens, ids) < cache.n_tokens()) return;
   note(console,
        "the prompt repeats all tokens of the cache and is appended to them; --reuse "
@@ -180,7 +180,7 @@ Result<void> feed_prompt(const Console& console, session::Session& session,
   } else if (flags.reuse) {
     TQC_TRY(reuse(console, flags, session, ids));
   } else {
-    point_at_reuse(console, session.cache(), ids);
+    suggest_reuse(console, session.cache(), ids);
   }
   run.cached_tokens = session.cache().n_tokens();
   run.prompt_tokens = std::ssize(ids);

@@ -1,5 +1,4 @@
-// tools/verbs/cmd_info.cpp: what a cache file says of itself, ours or another program's, without
-// reading its values.
+// tools/verbs/cmd_info.cpp: The description of a cache file, without reading its values.
 
 #include <fmt/format.h>
 
@@ -59,7 +58,7 @@ Result<std::string> prompt_text(const InfoFlags& flags, const format::CacheFileI
   return model->tokenizer.decode(info.tokens);
 }
 
-// What the first bytes of a llama.cpp file say, for whoever has no model at hand.
+// The header of a llama.cpp file, which is all that can be shown without a model.
 Result<ForeignView> envelope_view(const std::string& name, const ByteSource& file) {
   TQC_TRY_ASSIGN(const auto envelope, in_file(name, interop::read_llama_envelope(file)));
   ForeignView view{name, name_of(ForeignKind::kLlama), file.size(), {}, nullptr, {}, {}};

@@ -1,4 +1,4 @@
-// tools/verbs/cmd_migrate.cpp: turns files of version 1 into version 2.
+// tools/verbs/cmd_migrate.cpp: Upgrade of version 1 files to version 2.
 
 #include <fmt/format.h>
 
@@ -33,12 +33,12 @@ struct MigrateJob {
   std::filesystem::path from;
   std::filesystem::path to;
   std::uint64_t bytes = 0;       // of the file, as far as is known
-  std::optional<Error> refused;  // why nothing can be done about it
+  std::optional<Error> refused;  // why the file cannot be migrated
 };
 
 struct MigratePlan {
   std::vector<MigrateJob> jobs;  // no file twice, and no output of two files
-  std::uint64_t n_skipped = 0;   // in folders: no caches, as far as their first bytes tell
+  std::uint64_t n_skipped = 0;   // files in folders that are no caches
 };
 
 namespace fs = std::filesystem;
@@ -256,11 +256,11 @@ class SharedBar {
     };
   }
 
-  // Ends file `i` and makes room for tell(), which one thread at a time calls.
-  void end_file(std::size_t i, std::uint64_t bytes, const std::function<void()>& tell) {
+  // Finishes file `i`, clears the bar and calls report(), one thread at a time.
+  void end_file(std::size_t i, std::uint64_t bytes, const std::function<void()>& report) {
     const std::lock_guard lock(mutex_);
     bar_.clear();
-    tell();
+    report();
     show(i, bytes);
   }
 

@@ -1,4 +1,4 @@
-// tools/verbs/cmd_prefill.cpp: text and a model in, a dense cache out.
+// tools/verbs/cmd_prefill.cpp: A dense cache from a prompt and a model.
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// tools/verbs/cmd_profile.cpp: measures once what a model needs of an archive.
+// tools/verbs/cmd_profile.cpp: The profile of a model, for archives.
 
 #include <fmt/format.h>
 

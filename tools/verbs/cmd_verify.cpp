@@ -1,4 +1,4 @@
-// tools/verbs/cmd_verify.cpp: is a cache file whole, and does it belong to a model.
+// tools/verbs/cmd_verify.cpp: Verification of a cache file, alone and against a model.
 
 #include <fmt/format.h>
 

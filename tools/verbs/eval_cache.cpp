@@ -1,5 +1,5 @@
-// tools/verbs/eval_cache.cpp: how far is a cache from another one, head by head, and what does
-// attention make of it?
+// tools/verbs/eval_cache.cpp: Errors of one cache against another, by head, and of attention over
+// them.
 
 #include <fmt/format.h>
 

@@ -26,7 +26,7 @@ struct EvalOutput {
   bool force = false;
 };
 
-// --html and --force; --json stands with every verb.
+// --html and --force; every verb has --json.
 void add_eval_output_flags(FlagSet& app, EvalOutput& output);
 
 // Refuses a page that cannot be written, before hours are spent on what goes into it.

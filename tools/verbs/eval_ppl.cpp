@@ -1,5 +1,4 @@
-// tools/verbs/eval_ppl.cpp: perplexity and divergence of predictions: one measurement, shown in two
-// ways.
+// tools/verbs/eval_ppl.cpp: Perplexity and divergence of predictions: one measurement, two tables.
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// tools/verbs/store_ls.cpp: the prompts that a store keeps: lists them, tells of one, removes them.
+// tools/verbs/store_list.cpp: Named prompts of a store: ls, info, rm.
 
 #include <fmt/format.h>
 

@@ -224,8 +224,8 @@ struct FindFlags {
   StoreSelection selection;
 };
 
-Result<ExitCode> tell_record(const Console& console, const OpenStore& store,
-                             const store::Record& record) {
+Result<ExitCode> report_record(const Console& console, const OpenStore& store,
+                               const store::Record& record) {
   if (console.json) {
     Json json = {{"schema", 1}, {"store", store.name()}};
     json.update(record_json(record));
@@ -243,7 +243,7 @@ Result<ExitCode> run_find(const Console& console, const FindFlags& flags) {
   store::Library library = store.library();
   if (flags.selection.by_name()) {
     TQC_TRY_ASSIGN(const store::Record record, find_record(store, library, flags.selection.name));
-    return tell_record(console, store, record);
+    return report_record(console, store, record);
   }
   TQC_TRY_ASSIGN(const FoundPrefix found, find_prefix(store, library, flags.selection));
   if (console.json) {

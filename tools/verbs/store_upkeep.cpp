@@ -1,4 +1,4 @@
-// tools/verbs/store_upkeep.cpp: Keeps a store small and whole: gc, check, copy, stats.
+// tools/verbs/store_upkeep.cpp: Upkeep of a store: gc, check, copy, stats.
 
 #include <fmt/format.h>
 
@@ -86,7 +86,7 @@ std::string report_text(const GcFlags& flags, const store::CollectReport& report
                      report.prompts_removed, report.prompts);
 }
 
-void tell_limit(const OpenStore& store, const store::CollectReport& report) {
+void report_limit(const OpenStore& store, const store::CollectReport& report) {
   warn(store.name(),
        fmt::format("the store stays above --max-bytes: named prompts need {} bytes, {} bytes were "
                    "used within --grace",
@@ -121,7 +121,7 @@ Result<ExitCode> run(const Console& console, const GcFlags& flags) {
   TQC_TRY(console.json ? print_json(report_json(store, flags, report, prompts))
                        : print(report_text(flags, report)));
   if (!report.above_limit) return ExitCode::kDone;
-  tell_limit(store, report);
+  report_limit(store, report);
   return ExitCode::kDoneInPart;
 }
 
