@@ -13,7 +13,7 @@
 #include "tqcache/cache/head_coder.h"
 
 namespace tqcache::test {
-namespace {
+namespace head_maps_test {
 
 using cache::Centring;
 using cache::HeadMaps;
@@ -185,5 +185,5 @@ TEST(HeadMaps, RefuseAnotherNumberOfEntries) {
   EXPECT_EQ(refused.error().message, "maps of 7 entries where 2048 belong");
 }
 
-}  // namespace
+}  // namespace head_maps_test
 }  // namespace tqcache::test

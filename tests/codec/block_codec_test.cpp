@@ -19,7 +19,7 @@
 #include "tqcache/codec/kernels/rotation_tables.h"
 
 namespace tqcache::codec {
-namespace {
+namespace block_codec_test {
 
 using test::GaussianSource;
 using test::SplitMix64;
@@ -673,5 +673,5 @@ TEST(BlockCodec, RefusesWithACentreAsWithout) {
   }
 }
 
-}  // namespace
+}  // namespace block_codec_test
 }  // namespace tqcache::codec
