@@ -13,7 +13,7 @@
 #include "tqcache/codec/kernels/code_tables.h"
 
 namespace tqcache::codec {
-namespace {
+namespace query_group_test {
 
 using test::GaussianSource;
 
@@ -204,5 +204,5 @@ TEST(QueryGroup, TakesQueriesForDenseKeysAsTheyAre) {
   EXPECT_EQ(rows.values[64 + 33], 0.0f);
 }
 
-}  // namespace
+}  // namespace query_group_test
 }  // namespace tqcache::codec
