@@ -54,12 +54,12 @@ TEST(GoldenFiles, HaveEveryNameAndNumberOfTheFormat) {
       have.insert(layer.cache_type_id);
       for (const format::SideInfo* side : {&layer.k, &layer.v}) {
         have.insert(side->cache_type_id);
-        have.insert(std::string(format::name_of(format::kCentringNames, side->centring)));
+        have.insert(std::string(format::name_of(format::kCenteringNames, side->centering)));
         for (const codec::PartSpec& part : side->parts) {
           const codec::QuantizerSpec& spec = part.quantizer;
           bits.insert(spec.bits);
           have.insert(std::string(format::name_of(format::kScaleNames, spec.scale)));
-          have.insert(std::string(format::name_of(format::kRotationNames, spec.rotation)) + " " +
+          have.insert(std::string(format::name_of(format::kTransformNames, spec.rotation)) + " " +
                       std::to_string(spec.rounds));
         }
       }
