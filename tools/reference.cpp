@@ -115,7 +115,7 @@ std::string markdown_item(const Flag::Description& flag) {
 
 std::string markdown_page(const Page& page) {
   const FlagSet& flags = *page.flags;
-  std::string text = fmt::format("\n## tqcache {}\n\n{}.\n\n```sh\n{}\n```\n", page.name,
+  std::string text = fmt::format("\n## tqcache {}\n\n{}.\n\n```text\n{}\n```\n", page.name,
                                  flags.summary(), usage_line(flags));
   for (const std::string& group : groups_of(flags)) {
     text += fmt::format("\n{}:\n\n", group);

@@ -8,7 +8,7 @@
 #include "cli/demo.h"
 
 namespace tqcache::test {
-namespace {
+namespace sampling_test {
 
 using testing::Contains;
 using testing::HasSubstr;
@@ -99,5 +99,5 @@ TEST(Sampling, OfAChatEndsAnAnswerBeforeAStopString) {
             whole.substr(0, whole.find(stop)) + "\n");
 }
 
-}  // namespace
+}  // namespace sampling_test
 }  // namespace tqcache::test

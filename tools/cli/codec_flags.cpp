@@ -18,7 +18,7 @@ namespace tqcache::cli {
 namespace {
 
 using codec::Mode;
-using codec::RotationKind;
+using codec::TransformKind;
 using codec::ScaleRule;
 
 constexpr int kDenseBits = 16;
@@ -116,7 +116,7 @@ class SideFlagAdder {
     add("group-size", side.group_size, "With --mode affine: channels per group, 32, 64 or 128",
         "N");
     add("sink-tokens", side.sink_tokens, "First tokens to keep dense, 0 to 256", "N");
-    add_word("center", side.center, cache::kCentringWords,
+    add_word("center", side.center, cache::kCenteringWords,
              "Subtract the mean before quantizing: pre-rope, post-rope or none");
   }
 
@@ -222,7 +222,7 @@ Result<void> apply_mode(const SideChoices& flags, cache::SidePlan& plan) {
     spec.bits = 2;
     spec.outlier_bits = 3;
   }
-  if (spec.mode == Mode::kAffine) plan.center = cache::Centring::kNone;
+  if (spec.mode == Mode::kAffine) plan.center = cache::Centering::kNone;
   return {};
 }
 
@@ -251,7 +251,7 @@ Result<void> apply_turn(const SideChoices& flags, codec::CodecSpec& spec) {
   if (rotation) spec.rotation = value_of(cache::kRotationWords, *rotation);
   if (seed) spec.seed = *seed;
   if (!rounds) return {};
-  if (spec.rotation == RotationKind::kDenseQr && *rounds != 1) {
+  if (spec.rotation == TransformKind::kDenseQr && *rounds != 1) {
     return usage_error(fmt::format("{} does not go with {} dense", rounds.flag, rotation.flag));
   }
   spec.rounds = *rounds;
@@ -314,7 +314,7 @@ Result<void> apply_surroundings(const SideChoices& flags, cache::SidePlan& plan)
   const auto center = flags.get(&SideFlags::center, "center");
   TQC_TRY(check_range(sinks, std::int64_t{0}, cache::kTokenBlock));
   if (sinks) plan.n_sinks = *sinks;
-  if (center) plan.center = value_of(cache::kCentringWords, *center);
+  if (center) plan.center = value_of(cache::kCenteringWords, *center);
   return {};
 }
 

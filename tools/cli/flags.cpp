@@ -94,11 +94,19 @@ std::string parse_message(const FlagSet& flags, const CLI::App& app, const CLI::
   return message;
 }
 
+std::string upper_case(std::string text) {
+  std::ranges::transform(text, text.begin(), [](char c) {
+    return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  });
+  return text;
+}
+
 // "-b, --bits B"
 std::string heading(const Flag::Description& flag) {
+  if (flag.is_positional) return upper_case(flag.names.front());
   std::string text;
   // Long names line up below each other.
-  if (!flag.is_positional && flag.names.front().starts_with("--")) text = "    ";
+  if (flag.names.front().starts_with("--")) text = "    ";
   text += fmt::format("{}", fmt::join(flag.names, ", "));
   if (!flag.type_name.empty()) text += " " + flag.type_name;
   return text;
@@ -395,10 +403,7 @@ std::string usage_line(const FlagSet& flags) {
   for (const auto& flag : flags.flags()) {
     const Flag::Description& about = flag->description();
     if (!about.is_positional) continue;
-    std::string name = about.names.front();
-    std::ranges::transform(name, name.begin(), [](char c) {
-      return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-    });
+    std::string name = upper_case(about.names.front());
     if (about.is_list) name += "...";
     line += about.is_required ? " " + name : fmt::format(" [{}]", name);
   }

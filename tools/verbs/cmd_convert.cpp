@@ -168,12 +168,12 @@ Result<void> tell(const Console& console, const Job& job, const Sizes& sizes,
 void report_fallback(const Console& console, const format::Manifest& info,
                      const cache::ConvertOptions& options) {
   const cache::SidePlan& keys = options.keys;
-  if (options.keep_all || keys.dense || keys.center != cache::Centring::kPreRope) return;
+  if (options.keep_all || keys.dense || keys.center != cache::Centering::kPreRope) return;
   for (const format::LayerInfo& layer : info.layers) {
-    const bool is_centred_window =
-        is_rotating(layer) && options.windows == cache::WindowForm::kTurboCentred;
-    if (!(is_attention(layer) || is_centred_window) || is_turbo(layer.k)) continue;
-    const auto got = cache::key_centring(keys.center, info.identity.rope, layer.shape.head_dim);
+    const bool is_centered_window =
+        is_rotating(layer) && options.windows == cache::WindowForm::kTurboCentered;
+    if (!(is_attention(layer) || is_centered_window) || is_turbo(layer.k)) continue;
+    const auto got = cache::key_centering(keys.center, info.identity.rope, layer.shape.head_dim);
     if (got == keys.center) continue;
     note(console,
          "the cache does not store the RoPE parameters of its model; keys are centered after RoPE "
