@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "model/tiny_model.h"
+#include "report/text_table.h"
 #include "tqcache/cache/convert.h"
-#include "tqcache/eval/text_table.h"
 #include "tqcache/model/decoder.h"
 
 namespace tqcache::eval {
@@ -216,13 +216,13 @@ TEST_F(AdviceSizes, StandInTheReportWithTheChoice) {
   advice.choice = 1;
   const std::vector<std::vector<CacheBytes>> sizes = {{of("turbo3", 256), of("turbo3", 512)},
                                                       {of("turbo4", 256), of("turbo4", 512)}};
-  const std::string text = report_text(advice_report(advice, sizes));
+  const std::string text = report::report_text(advice_report(advice, sizes));
   EXPECT_THAT(text, ContainsRegex("\nadvice +turbo4\n"));
   EXPECT_THAT(text, ContainsRegex("\nconfiguration +bits a value +256 tokens +512 tokens\n"));
   EXPECT_THAT(text, ContainsRegex("\nturbo3 +3.500 +28672 +57344\n"));
   EXPECT_THAT(text, ContainsRegex("\ndense, f16 +16.000 +131072 +262144\n"));
   advice.choice.reset();
-  EXPECT_THAT(report_text(advice_report(advice, sizes)),
+  EXPECT_THAT(report::report_text(advice_report(advice, sizes)),
               ContainsRegex("\nadvice +none of those measured\n"));
 }
 

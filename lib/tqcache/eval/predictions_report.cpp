@@ -1,13 +1,13 @@
 #include "tqcache/eval/predictions_report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
-
-#include "tqcache/eval/text_table.h"
 
 namespace tqcache::eval {
 namespace {
@@ -184,7 +184,7 @@ std::vector<std::pair<std::string, std::string>> facts(const PredictionCosts& co
                       " tokens, " + std::to_string(costs.n_predictions()) + " predictions"},
       {"keys and values", costs.as_served ? "as served: packed a token block at a time"
                                           : "as coded: all replaced by what their codes stand for"},
-      {"dense perplexity", number_text({costs.dense_perplexity, 4})}};
+      {"dense perplexity", fmt::format("{:.4f}", costs.dense_perplexity)}};
 }
 
 }  // namespace
