@@ -4,7 +4,7 @@
 // screen reader.
 //
 // Every figure appears twice, as a picture (inline SVG) and as a table. The page is also valid XML,
-// so that any parser can read it. docs/eval.md describes its parts.
+// so that any parser can read it. docs/reference/eval.md describes its parts.
 
 #include <string>
 #include <string_view>
