@@ -19,7 +19,7 @@
 #include "tqcache/cache/diff.h"
 #include "tqcache/codec/random.h"
 #include "tqcache/eval/cache_error.h"
-#include "tqcache/eval/window_size.h"
+#include "tqcache/eval/predictions.h"
 
 namespace tqcache::bench {
 namespace {

@@ -62,7 +62,7 @@ TEST(EvalKld, ShowsATable) {
   const Output output = must(quick("kld", {"--configs", "f32,turbo4,center=none,kfv4"}));
   EXPECT_THAT(output.out, ContainsRegex("\nwindows +1 of 256 tokens, 256 predictions\n"));
   EXPECT_THAT(output.out,
-              ContainsRegex("\nconfiguration +bits a value +packed +mean +median +p99"));
+              ContainsRegex("\nconfiguration +bits per value +quantized +mean +median +p99"));
   EXPECT_THAT(output.out, ContainsRegex("\nf32 +32.000 +0.00000 "));
   EXPECT_THAT(output.out, ContainsRegex("\nturbo4,center=none +4.125 +4.125 +0\\.[0-9]{5} "));
   EXPECT_THAT(output.out, ContainsRegex("\nkfv4 +10.062 +4.125 "));
@@ -111,7 +111,8 @@ TEST(EvalPpl, MeasuresTheSame) {
   const json kld = json::parse(must(quick("kld", flags)).out);
   EXPECT_EQ(ppl["configurations"], kld["configurations"]);
   const std::string table = must(quick("ppl", {"--configs", "turbo3"})).out;
-  EXPECT_THAT(table, ContainsRegex("\nconfiguration +bits a value +packed +perplexity +more"));
+  EXPECT_THAT(table,
+              ContainsRegex("\nconfiguration +bits per value +quantized +perplexity +above"));
   EXPECT_THAT(table, ContainsRegex("\nturbo3 +3.125 +3.125 +[0-9.]+ "));
 }
 

@@ -218,7 +218,7 @@ TEST_F(AdviceSizes, StandInTheReportWithTheChoice) {
                                                       {of("turbo4", 256), of("turbo4", 512)}};
   const std::string text = report::report_text(advice_report(advice, sizes));
   EXPECT_THAT(text, ContainsRegex("\nadvice +turbo4\n"));
-  EXPECT_THAT(text, ContainsRegex("\nconfiguration +bits a value +256 tokens +512 tokens\n"));
+  EXPECT_THAT(text, ContainsRegex("\nconfiguration +bits per value +256 tokens +512 tokens\n"));
   EXPECT_THAT(text, ContainsRegex("\nturbo3 +3.500 +28672 +57344\n"));
   EXPECT_THAT(text, ContainsRegex("\ndense, f16 +16.000 +131072 +262144\n"));
   advice.choice.reset();

@@ -1,10 +1,9 @@
-#include "tqcache/eval/answers_ask.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "model/tiny_model.h"
+#include "tqcache/eval/questions.h"
 
 namespace tqcache::eval {
 namespace {

@@ -1,5 +1,3 @@
-#include "tqcache/eval/answers_rows.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,7 @@
 
 #include "support/cache_builder.h"
 #include "support/failing_source.h"
+#include "tqcache/eval/answers_jsonl.h"
 
 namespace tqcache::eval {
 namespace {
@@ -50,11 +49,11 @@ TEST(AnswerRow, RefusesWhatIsNotOne) {
        {std::pair{"", ""},
         {"[1]", ""},
         {"{\"prompt\": \"p\"", ""},
-        {"{\"answer\": \"x\"}", "none of prompt, context"},
-        {"{\"prompt\": \"\", \"answer\": \"x\"}", "none of prompt"},
+        {"{\"answer\": \"x\"}", "no prompt: a row needs"},
+        {"{\"prompt\": \"\", \"answer\": \"x\"}", "no prompt: a row needs"},
         {"{\"prompt\": 7, \"answer\": \"x\"}", "prompt"},
-        {"{\"prompt\": \"p\"}", "neither answers nor answer"},
-        {"{\"prompt\": \"p\", \"answers\": []}", "neither answers"},
+        {"{\"prompt\": \"p\"}", "no expected answer"},
+        {"{\"prompt\": \"p\", \"answers\": []}", "no expected answer"},
         {"{\"prompt\": \"p\", \"answers\": \"x\"}", "answers"},
         {"{\"prompt\": \"p\", \"answers\": [1]}", "not a list of texts"},
         {"{\"prompt\": \"p\", \"answer\": \"!\"}", "without a letter"}}) {

@@ -7,7 +7,6 @@
 
 #include "eval/demo_model.h"
 #include "tqcache/eval/answers.h"
-#include "tqcache/eval/memory_run.h"
 
 namespace tqcache::eval {
 namespace {
@@ -19,7 +18,7 @@ using testing::HasSubstr;
 
 std::string words_of(const Story& story) {
   std::string text;
-  for (const Turn& turn : story.telling) text += turn.user + "\n" + turn.assistant + "\n";
+  for (const Turn& turn : story.turns) text += turn.user + "\n" + turn.assistant + "\n";
   return text;
 }
 
@@ -44,9 +43,9 @@ TEST(Story, TellsEveryFactOnce) {
     ASSERT_EQ(story.facts.size(), kFactKinds.size());
     const std::string words = words_of(story);
     for (const Fact& fact : story.facts) {
-      const std::size_t at = words.find(fact.told);
-      ASSERT_NE(at, std::string::npos) << fact.told;
-      EXPECT_EQ(words.find(fact.told, at + 1), std::string::npos) << fact.told;
+      const std::size_t at = words.find(fact.statement);
+      ASSERT_NE(at, std::string::npos) << fact.statement;
+      EXPECT_EQ(words.find(fact.statement, at + 1), std::string::npos) << fact.statement;
     }
   }
 }
@@ -54,7 +53,7 @@ TEST(Story, TellsEveryFactOnce) {
 TEST(Story, AsksForWhatItTold) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     for (const Fact& fact : draw_story(seed).facts) {
-      EXPECT_TRUE(has_word(fact.told, fact.value));
+      EXPECT_TRUE(has_word(fact.statement, fact.value));
       EXPECT_TRUE(has_word(fact.answer, fact.value));
       EXPECT_FALSE(has_word(fact.question, fact.value));
     }

@@ -1,9 +1,8 @@
-#include "tqcache/eval/needle_run.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "eval/demo_model.h"
+#include "tqcache/eval/needle.h"
 
 namespace tqcache::eval {
 namespace {

@@ -70,7 +70,7 @@ TEST(CustomNeedle, RefusesAQuestionThatTellsTheAnswer) {
   const auto needle = custom_needle("The bell rings at noon.", "Does it ring at NOON?", "noon");
   ASSERT_FALSE(needle);
   EXPECT_EQ(needle.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(needle.error().message, HasSubstr("the question holds the answer"));
+  EXPECT_THAT(needle.error().message, HasSubstr("the question contains the answer"));
 }
 
 TEST(CustomNeedle, RefusesTextsWithoutWords) {
@@ -193,7 +193,7 @@ TEST(PlaceNeedle, RefusesANeedleThatIsThereAlready) {
   const auto prompt =
       place_needle(haystack(), demo_model().tokenizer, chat_dialogue(), needle, {900, 50, 0});
   ASSERT_FALSE(prompt);
-  EXPECT_THAT(prompt.error().message, HasSubstr("holds the needle already"));
+  EXPECT_THAT(prompt.error().message, HasSubstr("already contains the needle"));
 }
 
 TEST(PlaceNeedle, WorksWithoutTurns) {

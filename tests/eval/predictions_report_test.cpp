@@ -1,5 +1,3 @@
-#include "tqcache/eval/predictions_report.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 
 #include "report/text_table.h"
 #include "support/cache_builder.h"
+#include "tqcache/eval/predictions.h"
 
 namespace tqcache::eval {
 namespace {

@@ -85,7 +85,8 @@ TEST_F(Predictions, HaveThePerplexityOfTheTokensThatFollow) {
     const auto logits = logits_of(std::span(ids).subspan(window, 300), empty());
     std::vector<float> scratch;
     for (std::size_t i = 0; i < 300; ++i) {
-      sum += surprise(row(logits, i), softmax_of(row(logits, i), scratch), ids[window + i + 1]);
+      sum += negative_log_likelihood(row(logits, i), softmax_of(row(logits, i), scratch),
+                                     ids[window + i + 1]);
     }
   }
   EXPECT_NEAR(costs.dense_perplexity, std::exp(sum / 600), 1e-6 * costs.dense_perplexity);
@@ -106,7 +107,8 @@ TEST_F(Predictions, BeginEachWindowWithTheTokenThatTextsBeginWith) {
     const auto logits = logits_of(read, empty());
     std::vector<float> scratch;
     for (std::size_t i = 0; i < 300; ++i) {
-      sum += surprise(row(logits, i), softmax_of(row(logits, i), scratch), ids[window + i + 1]);
+      sum += negative_log_likelihood(row(logits, i), softmax_of(row(logits, i), scratch),
+                                     ids[window + i + 1]);
     }
   }
   EXPECT_NEAR(costs.dense_perplexity, std::exp(sum / 600), 1e-6 * costs.dense_perplexity);
@@ -200,7 +202,7 @@ TEST_F(Predictions, LeaveSinkTokensOutOfTheError) {
   EXPECT_GT(costs.ways[1].errors.total(0).energy, 0);
 }
 
-// 32 components: 4 bits each and an f16 scale are 4.5 bits a value; sinks stay f16.
+// 32 components: 4 bits each and an f16 scale are 4.5 bits per value; sinks stay f16.
 TEST_F(Predictions, TellWhatAWindowTakes) {
   const PredictionCosts costs = measure("turbo4,kfv4,turbo4,sink=16", {.window = 512}, 513);
   constexpr double kValues = 512 * 2 * 2 * 32;  // of one side: tokens, layers, kv heads, head_dim

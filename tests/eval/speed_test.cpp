@@ -102,11 +102,11 @@ TEST(MeasureSpeed, TellsOfTheCacheAtTheEndOfARun) {
 
 TEST(MeasureSpeed, RefusesACaseThatPacksNothing) {
   expect_error(dropped(measure({dense(), turbo()}, 100)), ErrorCode::kInvalidArgument,
-               "turbo: nothing was packed: 102 tokens fill no block");
+               "turbo: nothing was quantized: 102 tokens fill no token block");
   EXPECT_TRUE(measure({turbo()}, 256).ok());
   SpeedCase none = dense();
   none.must_pack = true;
-  expect_error(dropped(measure({none}, 300)), ErrorCode::kInvalidArgument, "nothing was packed");
+  expect_error(dropped(measure({none}, 300)), ErrorCode::kInvalidArgument, "nothing was quantized");
 }
 
 TEST(MeasureSpeed, NamesTheCaseWhoseCacheCannotBeMade) {

@@ -21,7 +21,6 @@
 #include "support/temp_dir.h"
 #include "tqcache/cache/presets.h"
 #include "tqcache/eval/predictions.h"
-#include "tqcache/eval/predictions_report.h"
 
 namespace tqcache {
 namespace {

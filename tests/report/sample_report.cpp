@@ -30,7 +30,7 @@ Table results() {
   Table table;
   table.title = "Results";
   table.caption = "Against the dense run, window by window. Lower is better, but for top-1.";
-  table.columns = {"configuration", "bits a value", "perplexity", "mean KLD",
+  table.columns = {"configuration", "bits per value", "perplexity", "mean KLD",
                    "median KLD",    "p99 KLD",      "top-1",      "bytes"};
   for (const Configuration& of : kConfigurations) {
     table.rows.push_back({std::string(of.name), Number{of.bits, 3},
@@ -48,7 +48,7 @@ Plot quality() {
       "Towards the lower left is better. The dashed line is the rate-distortion bound: no code of "
       "so "
       "many bits errs less.";
-  plot.x = {"bits a value", false};
+  plot.x = {"bits per value", false};
   plot.y = {"mean KLD, nats a token", true};
   Series turbo{"TurboQuant", {}};
   Series other{"affine and mixed", {}};

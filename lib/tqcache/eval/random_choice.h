@@ -1,5 +1,5 @@
 #pragma once
-// eval/answers_draw.h: seeded choices, the same on every machine.
+// eval/random_choice.h: seeded random choices, the same on every machine.
 
 #include <array>
 #include <cstddef>
@@ -16,7 +16,7 @@ class Draw {
  public:
   explicit Draw(std::uint64_t seed) : state_(seed) {}
 
-  // Uniform in [0, bound), but for a bias of bound / 2^64. Requires: bound > 0.
+  // Uniform in [0, bound), except for a bias of bound / 2^64. Requires: bound > 0.
   std::uint64_t below(std::uint64_t bound) { return codec::splitmix64(state_) % bound; }
 
   template <class T>
@@ -28,7 +28,7 @@ class Draw {
   std::uint64_t state_;
 };
 
-// A seed for one part of the work, which does not depend on which other parts there are.
+// A seed for one part of the work, independent of the other parts.
 inline std::uint64_t seed_of(std::initializer_list<std::uint64_t> parts) {
   std::uint64_t state = 0;
   for (const std::uint64_t part : parts) {
