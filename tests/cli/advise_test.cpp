@@ -53,7 +53,7 @@ TEST(Advise, FindsTheSmallestThatIsGoodEnough) {
   }
 }
 
-TEST(Advise, ItsCommandConvertsToTheSizeThatItTold) {
+TEST(Advise, ItsCommandConvertsToTheReportedSize) {
   const TempDir dir;
   const json result =
       json::parse(must(quick({"--max-bytes", "3500000", "--tokens", "1024", "--json"})).out);

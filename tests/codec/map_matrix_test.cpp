@@ -76,7 +76,7 @@ TEST(MapMatrix, StandsExactlyWithItsKindOfMapAndIsSquare) {
   }
 }
 
-TEST(MapMatrix, IsNothingThatAUserAsksFor) {
+TEST(MapMatrix, CannotBeRequestedByACodecSpec) {
   const CodecSpec spec{.head_dim = 64, .rotation = RotationKind::kMatrix};
   EXPECT_FALSE(make_parts(spec).ok());
 }

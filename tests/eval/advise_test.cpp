@@ -199,7 +199,7 @@ TEST_F(AdviceSizes, RefuseWhatTheModelDoesNotAllow) {
   EXPECT_THAT(size.error().message, HasSubstr("k=mixed:2:32:3"));
 }
 
-TEST_F(AdviceSizes, AreWhatAConvertedCacheTakes) {
+TEST_F(AdviceSizes, EqualTheSizeOfAConvertedCache) {
   cache::Cache cache = model_.make_cache();
   model::Decoder decoder(model_.config, model_.weights, 1);
   must(decoder.prefill(cache, model_.prompt(600)));
@@ -208,7 +208,7 @@ TEST_F(AdviceSizes, AreWhatAConvertedCacheTakes) {
   EXPECT_EQ(cache::byte_count(turbo).used, of("turbo3", 600).bytes + 2 * 2 * 2 * 32 * 4);
 }
 
-TEST_F(AdviceSizes, StandInTheReportWithTheChoice) {
+TEST_F(AdviceSizes, AppearInTheReportWithTheChoice) {
   Advice advice;
   advice.costs.ways = {{.configuration = must(cache::parse_configuration("turbo3"))},
                        {.configuration = must(cache::parse_configuration("turbo4"))}};

@@ -102,7 +102,7 @@ TEST(AnswerRows, NameTheLineOfABadOne) {
   EXPECT_THAT(bad.error().message, testing::StartsWith("line 3: "));
 }
 
-TEST(AnswerRows, TellOfADiskThatFails) {
+TEST(AnswerRows, ReportADiskThatFails) {
   const ByteView line = as_bytes("{\"prompt\": \"a\", \"answer\": \"x\"}\n");
   const test::FailingSource source(Bytes(line.begin(), line.end()), 0);
   AnswerRows rows(source);

@@ -37,7 +37,7 @@ MemoryOptions options(const test::TempDir& dir) {
   return options;
 }
 
-TEST(Story, TellsEveryFactOnce) {
+TEST(Story, StatesEveryFactOnce) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const Story story = draw_story(seed);
     ASSERT_EQ(story.facts.size(), kFactKinds.size());
@@ -50,7 +50,7 @@ TEST(Story, TellsEveryFactOnce) {
   }
 }
 
-TEST(Story, AsksForWhatItTold) {
+TEST(Story, AsksForTheFactsThatItStated) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     for (const Fact& fact : draw_story(seed).facts) {
       EXPECT_TRUE(has_word(fact.statement, fact.value));
@@ -67,7 +67,7 @@ TEST(Story, IsTheSameForTheSameSeed) {
   EXPECT_EQ(stories.size(), 50u);
 }
 
-TEST(SmallTalk, NeverTellsAFact) {
+TEST(SmallTalk, NeverStatesAFact) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const Story story = draw_story(seed);
     SmallTalk talk(seed, story.facts[1].value);
@@ -141,7 +141,7 @@ TEST(Memory, SurvivesAFile) {
   EXPECT_EQ(dir.entry_count(), 0u);
 }
 
-TEST(Memory, StopsWhenItIsToldAndLeavesNoFile) {
+TEST(Memory, StopsWhenInterruptedAndLeavesNoFile) {
   const test::TempDir dir;
   const auto result = measure_memory(demo_model(), chat_dialogue(), options(dir),
                                      [](std::uint64_t, std::uint64_t) { return false; });

@@ -67,7 +67,7 @@ TEST(Needles, ScoreTheSameWhateverElseIsMeasured) {
   EXPECT_EQ(one.found, other.found);
 }
 
-TEST(Needles, StopWhenTheyAreTold) {
+TEST(Needles, StopWhenInterrupted) {
   const auto result = measure(options(), [](std::uint64_t, std::uint64_t) { return false; });
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code, ErrorCode::kInterrupted);

@@ -51,7 +51,7 @@ TEST(CodeNeedle, HidesFiveDigits) {
   EXPECT_GT(codes.size(), 45u);
 }
 
-TEST(CodeNeedle, IsNotToldByItsQuestion) {
+TEST(CodeNeedle, ValueIsNotInItsQuestion) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const Needle needle = code_needle(seed);
     EXPECT_FALSE(match_answer(needle.question, {&needle.value, 1}).found);
@@ -66,7 +66,7 @@ TEST(CustomNeedle, IsItsOwnAnswerUnlessOneIsGiven) {
   EXPECT_EQ(given.value, "Noon");
 }
 
-TEST(CustomNeedle, RefusesAQuestionThatTellsTheAnswer) {
+TEST(CustomNeedle, RefusesAQuestionThatContainsTheAnswer) {
   const auto needle = custom_needle("The bell rings at noon.", "Does it ring at NOON?", "noon");
   ASSERT_FALSE(needle);
   EXPECT_EQ(needle.error().code, ErrorCode::kInvalidArgument);
@@ -158,7 +158,7 @@ TEST(PlaceNeedle, PutsItNearTheWantedDepthBetweenParagraphsOrSentences) {
   }
 }
 
-TEST(PlaceNeedle, TellsTheValueOnceAndOnlyInTheText) {
+TEST(PlaceNeedle, ValueAppearsOnceAndOnlyInTheText) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const Needle needle = code_needle(seed);
     const NeedlePrompt prompt = place(needle, 1500, 50, seed);

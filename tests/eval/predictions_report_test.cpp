@@ -68,7 +68,7 @@ TEST(PredictionsReport, BeginsWithWhatWasAskedFor) {
   EXPECT_THAT(ppl, ContainsRegex("\nturbo4 +4.125 +4.125 +11.0000 +10.00 +320\n"));
 }
 
-TEST(PredictionsReport, TellsErrorsOfWhatIsPackedAlone) {
+TEST(PredictionsReport, ShowsErrorsOfQuantizedTensorsOnly) {
   const auto tables = figures<Table>(predictions_report(sample(), PredictionFocus::kDivergence));
   ASSERT_EQ(tables.size(), 2u);
   const std::string text = report::text_table(tables[1]);
@@ -107,7 +107,7 @@ TEST(PredictionsReport, DrawsTheBoundBesideTheErrors) {
   EXPECT_EQ(bound.points.back().y, std::pow(4.0, -5));
 }
 
-TEST(PredictionsReport, HasAHeatMapForEverySideThatIsPacked) {
+TEST(PredictionsReport, HasAHeatMapForEveryQuantizedTensor) {
   const auto maps = figures<HeatMap>(predictions_report(sample(), PredictionFocus::kDivergence));
   ASSERT_EQ(maps.size(), 3u);
   EXPECT_EQ(maps[0].title, "kfv4: squared error of values");

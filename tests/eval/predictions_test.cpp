@@ -167,7 +167,7 @@ TEST_F(Predictions, GetWorseWithFewerBits) {
   EXPECT_GT(costs.ways[0].kld_mean, 3 * costs.ways[1].kld_mean);
 }
 
-TEST_F(Predictions, CountTheErrorOfEveryLayerSideAndHead) {
+TEST_F(Predictions, CountTheErrorOfEveryLayerTensorAndHead) {
   constexpr double kDistortion = 0.0084;  // of 4 bits and 32 components, of some 100 vectors
   const PredictionCosts costs = measure("turbo4,turbo4,center=none,kfv4");
   for (const PredictionCost& way : costs.ways) {
@@ -203,7 +203,7 @@ TEST_F(Predictions, LeaveSinkTokensOutOfTheError) {
 }
 
 // 32 components: 4 bits each and an f16 scale are 4.5 bits per value; sinks stay f16.
-TEST_F(Predictions, TellWhatAWindowTakes) {
+TEST_F(Predictions, ReportTheMemoryOfAWindow) {
   const PredictionCosts costs = measure("turbo4,kfv4,turbo4,sink=16", {.window = 512}, 513);
   constexpr double kValues = 512 * 2 * 2 * 32;  // of one side: tokens, layers, kv heads, head_dim
   const WindowSize& both = costs.ways[0].size;
@@ -261,7 +261,7 @@ TEST_F(Predictions, AreTheSameForAnyNumberOfThreads) {
   EXPECT_EQ(one.errors.total(0).error, three.errors.total(0).error);
 }
 
-TEST_F(Predictions, TellHowFarTheyAre) {
+TEST_F(Predictions, ReportTheirProgress) {
   std::uint64_t last = 0;
   const auto progress = [&](std::uint64_t done, std::uint64_t total) {
     EXPECT_EQ(total, 2u * 300 * 3);

@@ -89,7 +89,7 @@ TEST(MeasureSpeed, LetsCasesTakeTurnsAndLeavesWarmUpsOut) {
   EXPECT_THAT(seconds(1), ElementsAre(std::pair(10., 11.), std::pair(16., 17.)));
 }
 
-TEST(MeasureSpeed, TellsOfTheCacheAtTheEndOfARun) {
+TEST(MeasureSpeed, ReportsTheCacheAtTheEndOfARun) {
   const auto speeds = must(measure({dense(), turbo()}, 300));
   EXPECT_EQ(speeds[0].packed_blocks, 0);
   EXPECT_EQ(speeds[0].route.step, "dense");
@@ -115,7 +115,7 @@ TEST(MeasureSpeed, NamesTheCaseWhoseCacheCannotBeMade) {
   expect_error(dropped(measure({odd}, 3)), ErrorCode::kInvalidArgument, "turbo: ");
 }
 
-TEST(MeasureSpeed, TellsItsProgressAndStopsWhenAsked) {
+TEST(MeasureSpeed, ReportsProgressAndStopsWhenInterrupted) {
   std::uint64_t last = 0;
   must(measure({dense()}, 3, {.n_warmups = 1, .n_repeats = 1},
                [&](std::uint64_t done, std::uint64_t total) {

@@ -129,7 +129,7 @@ Bytes frame_of_zeros(std::size_t size) {
   return frame;
 }
 
-TEST(Limits, RefuseAFrameThatHoldsLessThanTheShapeSaysBeforeItsMemoryIsTaken) {
+TEST(Limits, RefuseAFrameSmallerThanItsShapeBeforeAllocating) {
   // 1024 heads of 1024 components and 256 tokens: 512 MiB a side.
   const Bytes file = file_claiming(claiming({1024, 1024}, 256, 1), frame_of_zeros(100));
   ASSERT_LT(file.size(), 3000u);

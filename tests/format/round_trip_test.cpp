@@ -115,15 +115,16 @@ TEST_P(RoundTrip, GivesTheSameCacheBack) {
   EXPECT_THAT(damage_of(file), testing::IsEmpty());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    CacheFile, RoundTrip,
-    testing::Combine(testing::Range<std::size_t>(0, cases().size()),
-                     testing::Values<std::int64_t>(0, 1, 255, 256, 257, 511, 512, 513),
-                     testing::ValuesIn(kCompressions)),
-    [](const auto& test) {
-      return cases()[std::get<0>(test.param)].name + std::to_string(std::get<1>(test.param)) +
-             name_of(std::get<2>(test.param));
-    });
+INSTANTIATE_TEST_SUITE_P(CacheFile, RoundTrip,
+                         testing::Combine(testing::Range<std::size_t>(0, cases().size()),
+                                          testing::Values<std::int64_t>(0, 1, 255, 256, 257, 511,
+                                                                        512, 513),
+                                          testing::ValuesIn(kCompressions)),
+                         [](const auto& test) {
+                           return cases()[std::get<0>(test.param)].name +
+                                  std::to_string(std::get<1>(test.param)) +
+                                  name_of(std::get<2>(test.param));
+                         });
 
 TEST(CacheFile, KeepsTheWholeIdentity) {
   CacheBuilder builder(1);
@@ -404,7 +405,7 @@ TEST(CacheFile, BringsMapsAlongByValue) {
   EXPECT_LT(info_of(file_of(cache)).manifest_bytes, 2 * 4096 + 4096u);
 }
 
-TEST(CacheFile, IsToldByItsFirstBytes) {
+TEST(CacheFile, IsDetectedByItsFirstBytes) {
   const auto looks = [](const Bytes& bytes) {
     return format::looks_like_cache_file(*memory_source(bytes));
   };
