@@ -202,7 +202,7 @@ class Screenshots(unittest.TestCase):
 
 if __name__ == "__main__":
     if not find_browser():
-        print("no Chromium: apt-get install chromium-headless-shell")
+        print("NOT RUN: no Chromium: apt-get install chromium-headless-shell")
         sys.exit(SKIPPED)
     with tempfile.TemporaryDirectory() as WORK:
         unittest.main(argv=sys.argv[:1])
