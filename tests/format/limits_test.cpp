@@ -158,7 +158,7 @@ TEST(Limits, AllowExactlyTheMemoryThatIsAllowed) {
                "bytes of memory");
 }
 
-TEST(Limits, RefuseMoreTokensOrLayersThanACacheMayHave) {
+TEST(Limits, RefuseMoreLayersThanACacheMayHave) {
   Manifest manifest = info_of(small_file());
   manifest.layers.resize(1025, manifest.layers[0]);
   expect_refused(with_manifest(small_file(), manifest), ErrorCode::kTooLarge, "1025 layers");
