@@ -26,7 +26,7 @@ namespace {
 
 // ---- Legends ----
 
-// A sample of what stands in the picture; the text beside it is its name.
+// A sample of a mark or color of the picture; its name is the text beside it.
 std::string key(double width, std::string_view shapes) {
   return fmt::format(
       "<svg class=\"key\" aria-hidden=\"true\" viewBox=\"0 0 {0} 16\" width=\"{0}\" "
@@ -165,7 +165,7 @@ Picture picture_of(const Bars& bars, double width, const std::string& id) {
   return svg_bars(bars, width, id);
 }
 
-// What stands below title and caption.
+// The content below title and caption.
 std::string body_of(const Table& table, std::size_t) { return html_table(table, table.title); }
 
 template <typename Drawn>
@@ -199,9 +199,9 @@ const std::string& title_of(const Figure& figure) {
   return std::visit([](const auto& shown) -> const std::string& { return shown.title; }, figure);
 }
 
-constexpr std::size_t kFiguresWithoutContents = 3;
+constexpr std::size_t kFiguresWithoutContents = 3;  // no table of contents up to so many
 
-// The policy forbids whatever the page does not have: should something slip in, it would not load.
+// The policy forbids everything that the page does not need, so that nothing else could ever load.
 std::string head(const Report& report) {
   return fmt::format(
       "<head>\n<meta charset=\"utf-8\"/>\n"

@@ -6,9 +6,9 @@ namespace tqcache::report {
 
 namespace {
 
-// Colors are variables, so that pictures change with the scheme. s0..s7 are series, apart in hue
-// and at 4.5:1 or more from the paper; q0..q8 run from the paper to what stands out most, in even
-// steps of lightness, so that they can be told without seeing hues.
+// Colors are variables, so that pictures change with the scheme. s0..s7 are series, different in
+// hue and at a contrast of 4.5:1 or more to the paper; q0..q8 run from the paper to what stands out
+// most, in even steps of lightness, so that they differ without seeing hues.
 constexpr std::string_view kLight = R"css(:root{
 color-scheme:light dark;
 --paper:#fff;--ink:#1b2027;--muted:#5a6370;--faint:#e3e6ea;--accent:#1d5fa6;
@@ -106,7 +106,7 @@ text{font-size:12px;fill:var(--ink)}
 .empty{stroke:var(--faint);stroke-width:1}
 )css";
 
-// Narrow columns have pictures of their own; paper has neither schemes nor what can be opened.
+// Narrow columns have their own pictures; paper has neither color schemes nor closed details.
 constexpr std::string_view kMedia = R"css(@media screen and (max-width:640px){
 main{padding:32px 16px 48px}
 h1{font-size:25px;margin-bottom:18px}

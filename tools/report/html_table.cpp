@@ -35,7 +35,7 @@ std::string_view attributes(bool is_number) { return is_number ? " class=\"n\"" 
 std::string heading(const Table& table) {
   std::string row;
   for (std::size_t i = 0; i < table.columns.size(); ++i) {
-    // A column without a name needs no heading, but a cell.
+    // A column without a name gets an empty cell instead of a heading.
     const std::string_view tag = table.columns[i].empty() ? "td" : "th";
     const std::string_view scope = table.columns[i].empty() ? "" : " scope=\"col\"";
     row += fmt::format("<{0}{1}{2}>{3}</{0}>", tag, scope, attributes(has_numbers(table, i)),
@@ -63,7 +63,7 @@ std::string row_html(const std::vector<Cell>& row, std::size_t n_columns) {
 
 constexpr int kMostDecimals = 8;
 
-// Of the numbers of one axis.
+// Decimals for the coordinates of one axis.
 int decimals_of(const Plot& plot, double Point::*coordinate) {
   int decimals = 0;
   for (const Series& series : plot.series) {
@@ -119,9 +119,9 @@ Table data_of(const Plot& plot) {
   Table table;
   table.title = plot.title;
   const bool named = has_names(plot);
-  const bool labelled = has_labels(plot);
+  const bool labeled = has_labels(plot);
   if (named) table.columns.push_back("series");
-  if (labelled) table.columns.push_back("point");
+  if (labeled) table.columns.push_back("point");
   table.columns.push_back(plot.x.label);
   table.columns.push_back(plot.y.label);
   const int x_decimals = decimals_of(plot, &Point::x);
@@ -130,7 +130,7 @@ Table data_of(const Plot& plot) {
     for (const Point& point : series.points) {
       std::vector<Cell>& row = table.rows.emplace_back();
       if (named) row.emplace_back(series.name);
-      if (labelled) row.emplace_back(point.label);
+      if (labeled) row.emplace_back(point.label);
       row.emplace_back(Number{point.x, x_decimals});
       row.emplace_back(Number{point.y, y_decimals});
     }

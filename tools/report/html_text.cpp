@@ -25,7 +25,7 @@ bool is_control(char32_t c) {
   return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029;
 }
 
-// Marks that change the direction of writing: a name could show as another one.
+// Marks that change the direction of writing could disguise a name as another one.
 bool turns_direction(char32_t c) {
   return c == 0x061c || c == 0x200e || c == 0x200f || (c >= 0x202a && c <= 0x202e) ||
          (c >= 0x2066 && c <= 0x2069);
@@ -139,8 +139,7 @@ std::string shown_number(Number number) {
 
 int decimals_needed(double value, int n_digits) {
   if (!std::isfinite(value) || value == 0) return 0;
-  // In scientific notation the digits after the point, less the zeros at the end, less the
-  // exponent.
+  // In scientific notation: digits after the point, minus trailing zeros, minus the exponent.
   const std::string text = fmt::format("{:.{}e}", value, n_digits - 1);
   const std::size_t e = text.find('e');
   const std::size_t point = std::min(text.find('.'), e - 1);

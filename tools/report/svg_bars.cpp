@@ -69,7 +69,7 @@ class BarsPainter {
     for (const Bar& bar : bars.bars) greatest_ = std::max(greatest_, sum_of(bar));
   }
 
-  // Below what is there.
+  // Below the bars so far.
   void add(const Bar& bar) {
     draw_name(bar);
     draw_parts(bar);

@@ -12,17 +12,17 @@ namespace tqcache::report {
 
 namespace {
 
-// A title inside an element is what a browser shows beside the pointer.
+// Browsers show the title inside an element as a tooltip.
 std::string closed(std::string_view element, std::string_view tip) {
   if (tip.empty()) return "/>\n";
   return fmt::format("><title>{}</title></{}>\n", escaped(tip), element);
 }
 
-// A polygon, or a star if the corners in between lie further inside.
+// A polygon, or a star if the corners in between are closer to the center.
 struct Shape {
   int n_corners;  // 0: a circle
-  double radius;  // areas look alike
-  double inner;   // of the corners in between, in radii; 0: there are none
+  double radius;  // chosen so that all areas look equal
+  double inner;   // radius of the corners in between, relative; 0: none
   double turn;    // of the first corner from the right, in eighths of a circle
 };
 

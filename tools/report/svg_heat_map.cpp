@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kMostNumbers = 400;
 constexpr double kLeastCell = 5;
-constexpr double kMostCell = 64;  // unless names are wider
+constexpr double kMostCell = 64;  // wider only for wider names
 
 constexpr double kGridFont = 12;
 constexpr double kGridName = 9;  // width of a row's or column's name, in units of the font
@@ -58,7 +58,7 @@ double widest_number(const HeatMap& map) {
   return width * kGridFont;
 }
 
-// The narrowest cell that can be read, and how wide the grid gets with it.
+// The narrowest readable cell.
 double least_cell(const Grid& grid, double number_width) {
   return grid.has_numbers ? std::max(number_width + 6, 24.0) : kLeastCell;
 }
@@ -92,7 +92,7 @@ Grid heat_map_grid(const HeatMap& map, double width) {
   Grid turned = make_grid(map, true, has_numbers);
   const double upright_width = least_width(upright, map, number_width);
   const double turned_width = least_width(turned, map, number_width);
-  // A tall grid without numbers is turned for its height, and a wide one for its width.
+  // A tall grid without numbers is transposed for its height, a wide one for its width.
   const bool is_tall = !has_numbers && n_rows > 2 * n_columns;
   const bool fits_better = upright_width > width && turned_width < upright_width;
   Grid grid = fits_better || (is_tall && turned_width <= width) ? turned : upright;
@@ -107,7 +107,7 @@ Grid heat_map_grid(const HeatMap& map, double width) {
 
 constexpr double kCellGap = 1;  // between cells
 
-// Of names so far apart, every how manieth has room: each, every second, fifth, tenth...
+// The least n of 1, 2, 5, 10, ... for which every n-th name has room.
 std::size_t every_nth(double pitch, double needed) {
   for (std::size_t power = 1; power < 1000000; power *= 10) {
     for (const std::size_t n : {power, 2 * power, 5 * power}) {
@@ -191,7 +191,8 @@ class HeatMapPainter {
     for (std::size_t i = 0; i < across_.size(); i += every) draw_column_name(i, widest);
   }
 
-  // Over the middle of its column, or from its edge on if it is wider; not beyond the last column.
+  // Centered over its column, or from the column's left edge if it is wider; not beyond the last
+  // column.
   void draw_column_name(std::size_t i, double widest) {
     const double room = x_of(across_.size()) - x_of(i);
     const std::string name = shortened(across_[i], std::min(kGridName, room / kGridFont));

@@ -71,7 +71,7 @@ Ranges ranges_of(const Plot& plot, bool of_bounds) {
   return ranges;
 }
 
-// Around what was measured, as much room for bounds as leaves it most of the picture.
+// Leaves some room for bounds around the measured values.
 Range with_room(const Range& range, bool is_log) {
   constexpr double kRoom = 0.35;
   Range wider = range;
@@ -91,7 +91,7 @@ bool holds(const Range& range, double value) {
   return value >= range.least && value <= range.greatest;
 }
 
-// What was measured, and as much of the bounds as stands near it.
+// The ranges of the measured points and of the bounds close to them.
 Ranges shown_ranges(const Plot& plot) {
   const Ranges measured = ranges_of(plot, false);
   if (measured.x.is_empty) return ranges_of(plot, true);
@@ -118,7 +118,7 @@ double widest(const Scale& scale) {
   return width * kTickSize;
 }
 
-// The name of an axis, cut to what stands in `width`.
+// The name of an axis, shortened to `width`.
 std::string axis_name(const Axis& axis, double width) {
   const std::string_view suffix = axis.is_log ? " (log scale)" : "";
   const double room = width / kTickSize - text_width(suffix);
@@ -144,7 +144,7 @@ void draw_frame(Canvas& canvas, const Plot& plot, const PlotFrame& frame) {
     canvas.line(area.left, y, area.right, y, "grid");
     canvas.text(area.left - 8, y + 4, tick.text, "tick end");
   }
-  double free_from = -1e9;  // ticks whose texts would touch have none
+  double free_from = -1e9;  // a tick whose text would touch the previous one has none
   for (const Tick& tick : frame.x.ticks) {
     const double x = frame.x_of(tick.value);
     const double half = text_width(tick.text) * kTickSize / 2;
@@ -163,7 +163,7 @@ void draw_frame(Canvas& canvas, const Plot& plot, const PlotFrame& frame) {
 constexpr std::size_t kMostLabels = 200;
 constexpr double kMarkRadius = 6;
 
-// Where a label's nearest point stands, from its own: right, left, above, below, then the corners.
+// Directions from a point to its label: right, left, above, below, then the corners.
 struct Direction {
   double x, y;
 };
@@ -214,7 +214,7 @@ class Placer {
   }
 
  private:
-  // Of the free places at `distance`, the first of those that cover least of the lines.
+  // The free place at `distance` that covers the fewest line positions; the first of equal ones.
   std::optional<Box> best(const LabelRequest& request, double distance) const {
     std::optional<Box> found;
     std::ptrdiff_t fewest = 0;
@@ -264,13 +264,13 @@ namespace {
 // ---- The picture ----
 
 constexpr double kLabelWidth = 16;         // in units of the font
-constexpr std::size_t kMarksOfALine = 40;  // more would hide it
+constexpr std::size_t kMarksOfALine = 40;  // more marks would hide the line
 
 using Position = std::pair<double, double>;
 
 std::string value_text(double value) { return shown_number({value, decimals_needed(value, 5)}); }
 
-// What the pointer finds: "turbo4: 4.125 bits a value, 0.0864 mean KLD".
+// The tooltip: "turbo4: 4.125 bits per value, 0.0864 mean KLD".
 std::string tip(const Plot& plot, const Series& series, const Point& point) {
   const std::string& name = point.label.empty() ? series.name : point.label;
   return fmt::format("{}: {} {}, {} {}", shortened(name, 80), value_text(point.x),
@@ -313,7 +313,7 @@ class PlotPainter {
     }
   }
 
-  // Marks and labels. Returns how many labels found no room.
+  // Draws marks and labels. Returns the number of labels without room.
   std::size_t draw_labels() {
     const std::vector<LabelRequest> requests = label_requests();
     const auto placed = place_labels(requests, label_area(), marks_, lines_);
@@ -323,7 +323,7 @@ class PlotPainter {
       n_left_out += placed[i] ? 0 : 1;
       if (placed[i]) draw_label(requests[i], *placed[i], texts);
     }
-    canvas_.raw(marks_canvas_.markup());  // over the lines that lead to labels
+    canvas_.raw(marks_canvas_.markup());  // above the lines that lead to labels
     canvas_.raw(texts.markup());
     return n_left_out;
   }
@@ -351,7 +351,7 @@ class PlotPainter {
   }
 
   void add_to_line(std::string& path, const Position& end, bool is_first) {
-    // What lies far outside is cut away later, but has to stay a number that browsers can read.
+    // Points far outside are clipped later, but must be numbers that browsers can read.
     const double x = std::clamp(end.first, -1e5, 1e5);
     const double y = std::clamp(end.second, -1e5, 1e5);
     path += fmt::format("{}{} {}", is_first ? "M" : "L", coordinate(x), coordinate(y));
@@ -359,7 +359,7 @@ class PlotPainter {
     lines_.emplace_back(x, y);
   }
 
-  // Positions along a line, for labels to keep off.
+  // Positions along a line, which labels avoid.
   void remember_line(Position from, Position to) {
     constexpr int kSteps = 24;
     for (int i = 1; i < kSteps; ++i) {
@@ -406,7 +406,7 @@ class PlotPainter {
       canvas_.line(request.x, request.y, std::clamp(request.x, box.left, box.right),
                    std::clamp(request.y, box.top, box.bottom), "leader");
     }
-    // Towards its point, since the text may be narrower than its box.
+    // Aligned towards its point, since the text may be narrower than its box.
     const bool is_right = box.left > request.x;
     const bool is_left = box.right < request.x;
     const double x = is_right ? box.left : is_left ? box.right : (box.left + box.right) / 2;

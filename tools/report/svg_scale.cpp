@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kGreatest = 1e100;
 constexpr double kLeast = 1e-100;
-// Of all values, as far as a linear scale tells them apart.
+// Least relative difference of values that a linear scale can show.
 constexpr double kLeastSpan = 1e-9;
 
 // "2e-5"
@@ -35,7 +35,7 @@ std::string tick_text(double value, double step) {
   return shown_number({value, decimals_needed(step, 3)});
 }
 
-// 1, 2 or 5 times a power of ten, about `step`.
+// 1, 2 or 5 times a power of ten, close to `step`.
 double round_step(double step) {
   const double power = std::pow(10, std::floor(std::log10(step)));
   for (const double factor : {1.0, 2.0, 5.0}) {
@@ -44,7 +44,7 @@ double round_step(double step) {
   return 10 * power;
 }
 
-// A little room around the values, and zero if it is near.
+// Adds a little room around the values, and zero if it is close.
 void widen(double& least, double& greatest) {
   const double size = std::max(std::abs(least), std::abs(greatest));
   if (greatest - least <= std::max(size * kLeastSpan, kLeast)) {
@@ -97,7 +97,7 @@ std::vector<Tick> powers(std::span<const int> factors, int every, double low, do
   return ticks;
 }
 
-// The sparsest of some families of ticks that gives enough of them.
+// The sparsest family of ticks that has enough of them.
 std::vector<Tick> log_ticks(double low, double high, int n_ticks) {
   static constexpr std::array kOne = {1};
   static constexpr std::array kThree = {1, 2, 5};

@@ -19,9 +19,9 @@ using eval::Table;
 namespace {
 
 constexpr std::string_view kColumnGap = "  ";
-constexpr int kMaxDecimals = 17;  // more than a double tells
+constexpr int kMaxDecimals = 17;  // more than the precision of a double
 
-// Text as it stands in a terminal's line.
+// Text without control characters.
 std::string printable(std::string_view text) {
   std::string shown(text);
   for (char& c : shown) {
