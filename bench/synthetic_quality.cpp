@@ -51,10 +51,10 @@ struct Kind {
 
 constexpr Kind kKinds[] = {{"even channels", 0, 1, 0},
                            {"uneven channels", 0.6, 1, 0},
-                           {"loud channels", 0.6, 12, 0},
+                           {"outlier channels", 0.6, 12, 0},
                            {"key bias, 3 times the rest", 0.3, 1, 3},
                            {"key bias, 10 times the rest", 0.3, 1, 10},
-                           {"loud channels and key bias 10", 0.6, 12, 10},
+                           {"outlier channels and key bias 10", 0.6, 12, 10},
                            {"sink tokens", 0.6, 1, 0, true}};
 
 // Loudness of every channel; the mean square is 1.

@@ -6,7 +6,7 @@
 #include "tqcache/eval/questions.h"
 
 namespace tqcache::eval {
-namespace {
+namespace answers_ask_test {
 
 using test::must;
 using test::TinyModel;
@@ -97,5 +97,5 @@ TEST(LogProbability, IsThatOfSoftmax) {
   EXPECT_EQ(log_probability(large, 1), -1000);
 }
 
-}  // namespace
+}  // namespace answers_ask_test
 }  // namespace tqcache::eval

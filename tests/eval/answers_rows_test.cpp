@@ -8,7 +8,7 @@
 #include "tqcache/eval/answers_jsonl.h"
 
 namespace tqcache::eval {
-namespace {
+namespace answers_rows_test {
 
 using test::must;
 using testing::ElementsAre;
@@ -130,5 +130,5 @@ TEST(AnswerRows, RefuseALineWithoutAnEnd) {
   EXPECT_EQ(row.error().code, ErrorCode::kTooLarge);
 }
 
-}  // namespace
+}  // namespace answers_rows_test
 }  // namespace tqcache::eval

@@ -9,7 +9,7 @@
 #include "tqcache/eval/answers.h"
 
 namespace tqcache::eval {
-namespace {
+namespace memory_test {
 
 using test::chat_dialogue;
 using test::demo_model;
@@ -205,5 +205,5 @@ TEST(Memory, IsReportedByConfigurationFactAndTurn) {
   EXPECT_EQ(map.values[7][1], 0.5);
 }
 
-}  // namespace
+}  // namespace memory_test
 }  // namespace tqcache::eval

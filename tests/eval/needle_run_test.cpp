@@ -5,7 +5,7 @@
 #include "tqcache/eval/needle.h"
 
 namespace tqcache::eval {
-namespace {
+namespace needle_run_test {
 
 using test::chat_dialogue;
 using test::demo_model;
@@ -129,5 +129,5 @@ TEST(Needles, AreReportedByConfigurationLengthAndDepth) {
   EXPECT_TRUE(std::isnan(maps[1].values[0][0]));
 }
 
-}  // namespace
+}  // namespace needle_run_test
 }  // namespace tqcache::eval

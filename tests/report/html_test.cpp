@@ -15,7 +15,7 @@
 namespace tqcache::report {
 using namespace eval;  // figures and tables
 
-namespace {
+namespace html_test {
 
 using testing::HasSubstr;
 using testing::Not;
@@ -192,5 +192,5 @@ TEST(DataOf, BarsHaveAColumnForEachPartAndTheSum) {
   EXPECT_EQ(std::get<Number>(table.rows[1][2]).value, 6);
 }
 
-}  // namespace
+}  // namespace html_test
 }  // namespace tqcache::report

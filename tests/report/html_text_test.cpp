@@ -9,7 +9,7 @@
 namespace tqcache::report {
 using namespace eval;  // figures and tables
 
-namespace {
+namespace html_text_test {
 
 const std::string kReplacement = "\xef\xbf\xbd";
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -100,5 +100,5 @@ TEST(DecimalsNeeded, AreAsFewAsShowTheNumber) {
   EXPECT_EQ(decimals_needed(kInfinity), 0);
 }
 
-}  // namespace
+}  // namespace html_text_test
 }  // namespace tqcache::report

@@ -10,7 +10,7 @@ using namespace eval;  // figures and tables
 
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 
 struct Configuration {
   const char* name;
@@ -31,7 +31,7 @@ Table results() {
   table.title = "Results";
   table.caption = "Against the dense run, window by window. Lower is better, but for top-1.";
   table.columns = {"configuration", "bits per value", "perplexity", "mean KLD",
-                   "median KLD",    "p99 KLD",      "top-1",      "bytes"};
+                   "median KLD",    "p99 KLD",        "top-1",      "bytes"};
   for (const Configuration& of : kConfigurations) {
     table.rows.push_back({std::string(of.name), Number{of.bits, 3},
                           Number{67.2 * std::exp(of.loss), 4}, Number{of.loss, 4},
@@ -95,8 +95,8 @@ HeatMap errors(const std::string& title, std::size_t n_layers, std::size_t n_hea
     map.rows.push_back(fmt::format("{}", layer));
     std::vector<double>& row = map.values.emplace_back();
     for (std::size_t head = 0; head < n_heads; ++head) {
-      const double wave = std::sin(0.9 * static_cast<double>(layer + 3 * head));
-      row.push_back(.0031 + .0052 * wave * wave + (layer == 0 ? .006 : 0));
+      const double sinusoid = std::sin(0.9 * static_cast<double>(layer + 3 * head));
+      row.push_back(.0031 + .0052 * sinusoid * sinusoid + (layer == 0 ? .006 : 0));
     }
   }
   return map;
@@ -115,7 +115,7 @@ HeatMap needle() {
   map.columns = {"1,024", "2,048", "4,096", "8,192"};
   map.rows = {"0%", "25%", "50%", "75%", "100%"};
   map.values = {
-      {1, 1, 1, .975}, {1, .975, .9, .6}, {1, .95, .7, kNan}, {1, 1, .85, .25}, {1, 1, 1, 1}};
+      {1, 1, 1, .975}, {1, .975, .9, .6}, {1, .95, .7, kNoNumber}, {1, 1, .85, .25}, {1, 1, 1, 1}};
   return map;
 }
 

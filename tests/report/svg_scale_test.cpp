@@ -11,7 +11,7 @@
 namespace tqcache::report {
 using namespace eval;  // figures and tables
 
-namespace {
+namespace svg_scale_test {
 
 using testing::ElementsAre;
 
@@ -142,5 +142,5 @@ TEST(ColorScale, NeedsANumber) {
   EXPECT_FALSE(color_scale(HeatMap{}));
 }
 
-}  // namespace
+}  // namespace svg_scale_test
 }  // namespace tqcache::report

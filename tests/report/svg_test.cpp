@@ -14,7 +14,7 @@
 namespace tqcache::report {
 using namespace eval;  // figures and tables
 
-namespace {
+namespace svg_test {
 
 using testing::HasSubstr;
 using testing::Not;
@@ -219,5 +219,5 @@ TEST(Legend, NamesSeriesPartsAndTheScale) {
   EXPECT_THAT(legend(Bars{"", "", {{"bar", {{"codes", 1}}}}}), HasSubstr("<span>codes</span>"));
 }
 
-}  // namespace
+}  // namespace svg_test
 }  // namespace tqcache::report

@@ -9,7 +9,7 @@
 namespace tqcache::report {
 using namespace eval;  // figures and tables
 
-namespace {
+namespace text_table_test {
 
 TEST(NumberText, HasTheDigitsItAsksFor) {
   EXPECT_EQ(number_text({1.0 / 3, 4}), "0.3333");
@@ -64,5 +64,5 @@ TEST(ReportText, LeavesOutWhatIsNotThere) {
   EXPECT_EQ(report_text(report), "Note.\n");
 }
 
-}  // namespace
+}  // namespace text_table_test
 }  // namespace tqcache::report
