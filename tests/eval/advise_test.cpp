@@ -32,7 +32,7 @@ std::vector<Rung> ladder_of(const std::vector<std::vector<std::string>>& names) 
   return ladder;
 }
 
-// Gives numbers of its own, and keeps what it was asked for.
+// Returns made-up numbers and records the configurations that it was asked for.
 class Measured {
  public:
   explicit Measured(std::map<std::string, double> divergences)
@@ -173,7 +173,7 @@ TEST(AdviceLadder, ClimbsFromTwoBitsToEight) {
   EXPECT_EQ(expected, 17);
 }
 
-// A tiny model: 2 layers, 2 kv heads of 32, so 256 values a token and 512 dense bytes.
+// A tiny model: 2 layers, 2 kv heads of 32, so 256 values per token and 512 dense bytes.
 class AdviceSizes : public testing::Test {
  protected:
   CacheBytes of(const std::string& configuration, std::int64_t n_tokens) {

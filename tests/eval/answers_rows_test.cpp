@@ -112,7 +112,7 @@ TEST(AnswerRows, ReportADiskThatFails) {
   EXPECT_THAT(row.error().message, HasSubstr("the disk went bad"));
 }
 
-// A source without an end, of which nobody may keep more than the limit says.
+// An endless source. The reader must not keep more of it than the limit.
 class EndlessLine : public ByteSource {
  public:
   std::uint64_t size() const override { return std::uint64_t{1} << 50; }

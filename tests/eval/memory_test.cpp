@@ -22,7 +22,7 @@ std::string words_of(const Story& story) {
   return text;
 }
 
-// Whether a word stands in a text as a whole word.
+// Whether a text contains a word as a whole word.
 bool has_word(const std::string& text, const std::string& word) {
   return (" " + plain_answer(text) + " ").find(" " + plain_answer(word) + " ") != std::string::npos;
 }
@@ -121,7 +121,7 @@ TEST(Conversation, DependsOnTheSeedAndTheTrial) {
   EXPECT_NE(first, saved(0));
 }
 
-// A real run, short: the bundled model knows most of what it was told a few hundred tokens before.
+// A short real run: the bundled model recalls most facts after a few hundred tokens.
 TEST(Memory, SurvivesAFile) {
   const test::TempDir dir;
   const MemoryOptions wanted = options(dir);

@@ -31,7 +31,7 @@ Result<NeedleResult> measure(const NeedleOptions& wanted, const Progress& progre
   return measure_needles(demo_model(), haystack(), chat_dialogue(), wanted, progress);
 }
 
-// A real run, short: within a token block and a half the bundled model loses nothing.
+// A short real run: the bundled model finds every needle within a token block and a half.
 TEST(Needles, AreFoundInAShortText) {
   std::uint64_t last = 0, whole = 0;
   const NeedleResult result = must(measure(options(), [&](std::uint64_t done, std::uint64_t total) {

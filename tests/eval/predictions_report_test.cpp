@@ -24,7 +24,7 @@ PredictionCost way(std::string_view text) {
   return cost;
 }
 
-// The dense configuration, one that packs values alone, and one that packs both.
+// The dense configuration, one that quantizes values only, and one that quantizes both.
 PredictionCosts sample() {
   PredictionCosts costs;
   costs.n_tokens = 1000;

@@ -92,8 +92,7 @@ TEST_F(Predictions, HaveThePerplexityOfTheTokensThatFollow) {
   EXPECT_NEAR(costs.dense_perplexity, std::exp(sum / 600), 1e-6 * costs.dense_perplexity);
 }
 
-// The token stands where each window begins, and nothing else changes: the one it stands for is
-// still predicted.
+// The begin token replaces the first token of each window, which is still predicted.
 TEST_F(Predictions, BeginEachWindowWithTheTokenThatTextsBeginWith) {
   const PredictionCosts costs = measure("f32", {.window = 300, .begin_token = 7});
   EXPECT_EQ(costs.begin_token, 7);

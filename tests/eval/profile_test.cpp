@@ -42,12 +42,12 @@ std::string file_of(const Profile& profile) {
 
 ByteView view(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// With the SHA-256 that its first line should have.
+// Adds the first line with the right SHA-256.
 std::string sealed(const std::string& body) {
   return "tqcache-profile 1 " + to_hex(sha256(view(body))) + "\n" + body;
 }
 
-// The file of small_profile() with another text in the place of one, sealed again.
+// The file of small_profile() with one text replaced by another, resealed.
 std::string changed(const std::string& from, const std::string& to) {
   std::string body = file_of(small_profile());
   body.erase(0, body.find('\n') + 1);

@@ -59,7 +59,7 @@ SpeedCase dense() {
 
 SpeedCase turbo() { return {"turbo", must(cache::preset("turbo4")), true}; }
 
-// The n-th look at it comes n seconds after the one before.
+// The n-th reading is n seconds after the previous one.
 eval::SecondsClock slowing_clock() {
   return [looks = 0.0, now = 0.0]() mutable { return now += looks++; };
 }

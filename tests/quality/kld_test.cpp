@@ -1,5 +1,5 @@
-// What a turbo cache costs in quality, on the bundled model and a whole book, against what an
-// independent simulation of TurboQuant measured there (tests/data/README.md).
+// The loss of quality by quantization, for the bundled model and a whole book, compared with an
+// independent simulation of TurboQuant (tests/data/README.md).
 //
 // Bounds count over the whole book. TQCACHE_QUALITY_WINDOWS=N measures fewer windows, for slow
 // builds; TQCACHE_QUALITY_ALL=1 measures more ways, for comparison.
