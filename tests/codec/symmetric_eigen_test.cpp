@@ -1,4 +1,4 @@
-// Eigenvalues and eigenvectors (docs/reference/codec.md, "Eigenvectors").
+// Eigenvalues and eigenvectors (docs/reference/codec.md §10).
 
 #include "tqcache/codec/trellis/symmetric_eigen.h"
 
