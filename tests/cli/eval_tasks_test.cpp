@@ -177,7 +177,7 @@ TEST(EvalMemory, RefusesWhatCannotBeMeant) {
   expect_refusal({"eval", "memory", "-m", kModel, "--turns", "1,x"}, 2, "--turns: \"x\"");
   expect_refusal({"eval", "memory", "-m", kModel, "--turns", "-1"}, 2, "--turns");
   expect_refusal({"eval", "memory", "-m", kModel, "--tokens", "16384"}, 2,
-                 "the model's context is 16384");
+                 "the model's context has only 16384");
 }
 
 TEST(EvalCache, ComparesHeadsAndAttention) {

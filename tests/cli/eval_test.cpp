@@ -173,7 +173,7 @@ TEST(EvalPpl, RefusesWhatCannotBeMeasured) {
   expect_refusal(with({"--ids", "1,2,x"}), 2, "--ids: x is not a token id");
   expect_refusal(with({"--ids", "1,2,3"}), 2, "the text has 3 tokens");
   expect_refusal(with({"--file", kBook, "--window", "16385"}), 2, "context has 16384");
-  expect_refusal(with({"--file", kBook, "--window", "255"}), 2, "256 at least");
+  expect_refusal(with({"--file", kBook, "--window", "255"}), 2, "at least 256");
   expect_refusal(with({"--file", kBook, "--window", "0"}), 2, "--window");
   expect_refusal(with({"--file", kBook, "--configs", "turbo5"}), 2, "--configs: preset \"turbo5\"");
   expect_refusal(with({"--file", kBook, "--configs", ""}), 2, "--configs");

@@ -169,7 +169,7 @@ TEST(Memory, RefusesWhatDoesNotFitIntoTheContext) {
   const auto longer = check_memory(demo_model(), chat_dialogue(), wanted);
   ASSERT_FALSE(longer);
   EXPECT_EQ(longer.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(longer.error().message, HasSubstr("the model's context is 16384"));
+  EXPECT_THAT(longer.error().message, HasSubstr("the model's context has only 16384"));
   wanted = options(dir);
   wanted.turns = {400};
   EXPECT_THAT(check_memory(demo_model(), chat_dialogue(), wanted).error().message,

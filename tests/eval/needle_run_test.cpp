@@ -81,7 +81,7 @@ TEST(Needles, RefuseLengthsBeyondTheContext) {
   const auto checked = check_needles(demo_model(), large, chat_dialogue(), wanted);
   ASSERT_FALSE(checked);
   EXPECT_EQ(checked.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(checked.error().message, HasSubstr("16384 tokens and an answer of up to 24"));
+  EXPECT_THAT(checked.error().message, HasSubstr("16384 tokens and the answer up to 24"));
 }
 
 TEST(Needles, RefuseAHaystackThatIsTooShort) {

@@ -283,7 +283,7 @@ TEST_F(Predictions, StopWhenAsked) {
 TEST_F(Predictions, RefuseWindowsThatDoNotFit) {
   using enum ErrorCode;
   expect_refusal("f32", {.window = 0}, 700, kInvalidArgument, "a window of 0 tokens");
-  expect_refusal("turbo4", {.window = 255}, 700, kInvalidArgument, "256 at least");
+  expect_refusal("turbo4", {.window = 255}, 700, kInvalidArgument, "at least 256");
   expect_refusal("f32", {.window = 601}, 700, kInvalidArgument, "context has 600");
   expect_refusal("f32", {.window = 300}, 300, kInvalidArgument, "the text has 300 tokens");
   expect_refusal("f32", {.window = 300}, 0, kInvalidArgument, "need 301");

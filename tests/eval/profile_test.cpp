@@ -175,7 +175,7 @@ void expect_mismatch(const cache::Identity& identity, std::int64_t n_layers,
 TEST(CheckProfile, TakesCachesOfItsModelAlone) {
   const cache::Identity own = identity_of(small_profile());
   EXPECT_TRUE(check_profile(small_profile(), own, 2).ok());
-  expect_mismatch(own, 3, "the number of layers is 2, that of the cache 3");
+  expect_mismatch(own, 3, "the number of layers is 2, that of the cache is 3");
   expect_mismatch({}, 2, "does not name its model");
   cache::Identity other = own;
   other.weights_fingerprint[0] = {};
