@@ -187,7 +187,11 @@ Result<void> check_output(const std::string& path, bool force) {
   if (status.type() == std::filesystem::file_type::fifo) return {};
   const Overwrite overwrite = force ? Overwrite::kAllow : Overwrite::kRefuse;
   const Result<AtomicFile> file = AtomicFile::create(path, overwrite);
-  if (!file) return in_file(path, file.error());
+  if (!file) {
+    Error error = file.error();
+    if (error.message.starts_with("exists")) error.message += "; -f overwrites it";
+    return in_file(path, std::move(error));
+  }
   return {};
 }
 

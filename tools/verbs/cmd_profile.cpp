@@ -11,7 +11,7 @@
 #include "cli/verb.h"
 #include "tqcache/base/file.h"
 #include "tqcache/eval/measure_profile.h"
-#include "tqcache/eval/text_table.h"
+#include "report/text_table.h"
 #include "tqcache/model/loading/model.h"
 
 namespace tqcache::cli {
@@ -105,8 +105,8 @@ Result<ExitCode> run(const Console& console, const ProfileFlags& flags) {
   if (console.json) {
     TQC_TRY(print_json(profile_json(flags, profile)));
   } else {
-    TQC_TRY(print(eval::text_table(layer_table(profile)) + "\n" +
-                  eval::text_table(curve_table(profile))));
+    TQC_TRY(print(report::text_table(layer_table(profile)) + "\n" +
+                  report::text_table(curve_table(profile))));
   }
   return ExitCode::kDone;
 }

@@ -9,8 +9,8 @@
 #include "cli/common_flags.h"
 #include "cli/verb.h"
 #include "tqcache/base/file.h"
-#include "tqcache/eval/html.h"
-#include "tqcache/eval/text_table.h"
+#include "report/html_page.h"
+#include "report/text_table.h"
 #include "tqcache/session/chat_turns.h"
 
 namespace tqcache::cli {
@@ -19,7 +19,7 @@ namespace {
 
 Result<void> write_page(const Console& console, const EvalOutput& output,
                         const eval::Report& report) {
-  const std::string page = eval::html_page(report);
+  const std::string page = report::html_page(report);
   const Overwrite overwrite = output.force ? Overwrite::kAllow : Overwrite::kRefuse;
   TQC_TRY(in_file(output.html,
                   write_file_atomically(output.html, std::as_bytes(std::span(page)), overwrite)));
@@ -45,7 +45,7 @@ Result<void> check_eval_output(const EvalOutput& output) {
 Result<void> give_report(const Console& console, const EvalOutput& output,
                          const eval::Report& report, const Json& json) {
   if (!output.html.empty()) TQC_TRY(write_page(console, output, report));
-  return console.json ? print_json(json) : print(eval::report_text(report));
+  return console.json ? print_json(json) : print(report::report_text(report));
 }
 
 namespace {

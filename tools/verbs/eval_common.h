@@ -14,8 +14,8 @@
 #include "cli/flags.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/configuration.h"
-#include "tqcache/eval/answers_dialogue.h"
-#include "tqcache/eval/answers_score.h"
+#include "tqcache/eval/answers.h"
+#include "tqcache/eval/questions.h"
 #include "tqcache/eval/report.h"
 #include "tqcache/model/loading/model.h"
 

@@ -12,7 +12,6 @@
 #include "cli/text.h"
 #include "cli/verb.h"
 #include "tqcache/eval/predictions.h"
-#include "tqcache/eval/predictions_report.h"
 #include "tqcache/model/loading/model.h"
 #include "verbs/eval_common.h"
 

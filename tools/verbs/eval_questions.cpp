@@ -15,8 +15,8 @@
 #include "cli/terminal.h"
 #include "cli/verb.h"
 #include "tqcache/eval/answers_jsonl.h"
-#include "tqcache/eval/memory_run.h"
-#include "tqcache/eval/needle_run.h"
+#include "tqcache/eval/memory.h"
+#include "tqcache/eval/needle.h"
 #include "verbs/eval_common.h"
 
 namespace tqcache::cli {

@@ -14,7 +14,7 @@
 #include "cli/text.h"
 #include "cli/verb.h"
 #include "report/info.h"
-#include "tqcache/eval/text_table.h"
+#include "report/text_table.h"
 #include "tqcache/store/upkeep/inventory.h"
 
 namespace tqcache::cli {
@@ -103,7 +103,7 @@ Result<ExitCode> run_ls(const Console& console, const StoreFlags& flags) {
   if (console.json) {
     TQC_TRY(print_json(list_json(store, rows)));
   } else if (!rows.empty()) {
-    TQC_TRY(print(eval::text_table(table_of(rows))));
+    TQC_TRY(print(report::text_table(table_of(rows))));
   }
   return ExitCode::kDone;
 }

@@ -9,7 +9,7 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/verb.h"
-#include "tqcache/eval/text_table.h"
+#include "report/text_table.h"
 #include "tqcache/store/blobs/keys.h"
 #include "tqcache/store/upkeep/check.h"
 #include "tqcache/store/upkeep/collect.h"
@@ -396,7 +396,7 @@ std::string line(std::string_view label, const std::string& value) {
 }
 
 std::string stats_text(const store::StoreStats& stats) {
-  std::string text = eval::text_table(kinds_table(stats)) + "\n";
+  std::string text = report::text_table(kinds_table(stats)) + "\n";
   text += line("named prompts", fmt::format("{}, of {} tokens", grouped(stats.prompts),
                                             grouped(stats.prompt_tokens)));
   text += line("their size", fmt::format("{} bytes; {} without sharing",
