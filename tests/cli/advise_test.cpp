@@ -96,13 +96,14 @@ TEST(Advise, SaysWhatWasMeasuredWhereNothingIsGoodEnough) {
   const Output output = tqcache(quick({"--max-kld", "1e-9"}));
   EXPECT_EQ(output.exit_code, 1);
   EXPECT_THAT(output.out, ContainsRegex("\nadvice +none of those measured\n"));
-  EXPECT_THAT(output.err, StartsWith("tqcache: nothing is good enough: k=mse:8,v=mse:8 has"));
-  EXPECT_THAT(output.err, EndsWith(", 1e-09 is asked for\n"));
+  EXPECT_THAT(output.err,
+              StartsWith("tqcache: no configuration is good enough: k=mse:8,v=mse:8 has"));
+  EXPECT_THAT(output.err, EndsWith(", the limit is 1e-09\n"));
 }
 
 TEST(Advise, RefusesASizeThatNothingFitsBeforeItMeasures) {
   expect_refusal(quick({"--max-bytes", "1000000"}), 1,
-                 "nothing fits: 16,384 tokens take 17,825,792 bytes in the smallest configuration, "
+                 "no configuration fits: 16,384 tokens take 17,825,792 bytes in the smallest one, "
                  "k=mse:2,v=mse:2");
   const Output output = tqcache(quick({"--max-bytes", "1000000", "--json"}));
   EXPECT_EQ(output.exit_code, 1);

@@ -133,8 +133,8 @@ TEST(Convert, PacksALongCacheBelowFourAndAThirdBitsAValue) {
   EXPECT_LE(bits, 4.35);
   EXPECT_NEAR(info["bits_per_value"].get<double>(), bits, 1e-9);
   EXPECT_THAT(must({"verify", turbo}).out, HasSubstr(": OK, "));
-  EXPECT_THAT(must({"verify", turbo, "-m", kModel}).out, HasSubstr("of this model"));
-  EXPECT_THAT(must({"verify", dense, "-m", kModel}).out, HasSubstr("of this model"));
+  EXPECT_THAT(must({"verify", turbo, "-m", kModel}).out, HasSubstr("fingerprints match"));
+  EXPECT_THAT(must({"verify", dense, "-m", kModel}).out, HasSubstr("fingerprints match"));
 }
 
 TEST(Convert, KeepsASideDenseAt16Bits) {

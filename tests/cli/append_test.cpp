@@ -137,7 +137,7 @@ TEST(AppendOnce, OfAMappedFileReadsItInstead) {
   const Output output =
       must({"generate", "-m", kModel, "--cache", cache, "-n", "4", "--append", "--map", "--json"});
   EXPECT_EQ(nlohmann::json::parse(output.out)["token_ids"].get<Ids>(), ids);
-  EXPECT_THAT(output.err, HasSubstr("--map: the file is about to grow"));
+  EXPECT_THAT(output.err, HasSubstr("--map is ignored"));
 }
 
 TEST(AppendOnce, KeepsWhatAnInterruptedGenerationWrote) {
@@ -226,7 +226,7 @@ TEST(Growth, GoesOnAfterEverySave) {
   const std::string same = (dir.path() / "." / "talk.kv").string();
   const Output output = must({"chat", "-m", kModel, "-n", "4", "--cache", talk, "--save", same},
                              {.input = "Hi\n/save\nHi\n/save " + talk + "\n/save\n"});
-  EXPECT_THAT(output.err, HasSubstr("nothing to add"));
+  EXPECT_THAT(output.err, HasSubstr("no new ones"));
   EXPECT_EQ(info_of(talk)["generation"], 3);
   must({"verify", talk, "-m", kModel});
   EXPECT_EQ(dir.entry_count(), 1u);
@@ -323,7 +323,7 @@ TEST(Compact, LeavesAFileAloneThatHasNothingDead) {
   const TempDir dir;
   const std::string cache = prefill_book(dir, 20);
   const Bytes before = read_all(cache);
-  EXPECT_EQ(must({"compact", cache}).err, cache + ": nothing to drop\n");
+  EXPECT_EQ(must({"compact", cache}).err, cache + ": no dead space\n");
   EXPECT_EQ(read_all(cache), before);
 }
 

@@ -101,14 +101,15 @@ TEST(Bench, TakesAConfigurationForTheBackendBesideTheBaseline) {
 
 TEST(Bench, RefusesConfigurationsThatBelongToNoOrToAnotherBackend) {
   expect_usage_error({"--backend", "affine", "--config", "turbo4"},
-                     "turbo4 is not of the backend affine");
+                     "turbo4 is not a setting of the backend affine");
   expect_usage_error({"--backend", "turbo", "--config", "affine4"},
-                     "affine4 is not of the backend turbo");
-  expect_usage_error({"--backend", "baseline", "--config", "turbo4"}, "the baseline has none");
+                     "affine4 is not a setting of the backend turbo");
+  expect_usage_error({"--backend", "baseline", "--config", "turbo4"},
+                     "the baseline has no settings");
   expect_usage_error({"--backend", "affine,turbo", "--config", "turbo4"},
-                     "--config is of one backend");
+                     "name exactly one backend");
   expect_usage_error({"--backend", "turbo", "--config", "nonsense"}, "--config: ");
-  expect_usage_error({"--backend", "turbo,turbo"}, "turbo is there twice");
+  expect_usage_error({"--backend", "turbo,turbo"}, "turbo is given twice");
   expect_usage_error({"--backend", "fast"}, "fast");
   expect_usage_error({"--repeats", "0"}, "--repeats");
 }
@@ -118,7 +119,7 @@ TEST(Bench, TakesItsTokensFromAText) {
   EXPECT_EQ(all["file"], kBook);
   EXPECT_TRUE(all["seed"].is_null());
   expect_usage_error({"--backend", "baseline", "--file", kBook, "--prompt-tokens", "100000"},
-                     "tokens, and 100002 are to be read and written");
+                     "tokens, but 100002 are needed");
 }
 
 TEST(Bench, WritesAPage) {

@@ -59,7 +59,7 @@ TEST(Chat, ClosesAnAnswerThatWasCut) {
   const std::string saved = (dir / "b.kv").string();
   const Output output = must({"chat", "-m", kModel, "-n", "2", "--save", saved},
                              {.input = std::string(kFact) + "Thank you.\n"});
-  EXPECT_THAT(output.err, HasSubstr("cut at 2 tokens"));
+  EXPECT_THAT(output.err, HasSubstr("stopped after 2 tokens"));
   const std::string text = text_of(saved);
   const std::string first_answer = output.out.substr(0, output.out.find('\n'));
   EXPECT_THAT(text, HasSubstr("<|im_start|>assistant\n" + first_answer +
@@ -179,7 +179,7 @@ TEST(Terminal, IsNoPlaceForACache) {
   Conversation prefill({"prefill", "-m", kModel, "-p", "Hi", "-o", "-"},
                        Conversation::At::kTerminal);
   EXPECT_EQ(prefill.finish(), 2);
-  EXPECT_THAT(prefill.screen(), HasSubstr("a cache is not for a terminal"));
+  EXPECT_THAT(prefill.screen(), HasSubstr("refusing to write a cache to a terminal"));
 }
 
 }  // namespace chat_test

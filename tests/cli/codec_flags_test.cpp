@@ -206,7 +206,7 @@ TEST(CodecFlags, SaysWhenKeysCannotBeCenteredBeforeRope) {
   const TempDir dir;
   const std::string path = (dir / "a.kv").string();
   ASSERT_TRUE(format::write_cache_file(random_cache(1, 300), path, {}).ok());
-  EXPECT_THAT(must({"convert", path, path + ".tqkv"}).err, HasSubstr("centering after RoPE"));
+  EXPECT_THAT(must({"convert", path, path + ".tqkv"}).err, HasSubstr("centered after RoPE"));
   EXPECT_THAT(must({"convert", path, path + ".2", "--center", "none"}).err,
               testing::Not(HasSubstr("RoPE")));
 }

@@ -83,17 +83,17 @@ TEST(EvalNeedle, RefusesWhatCannotBeMeant) {
   };
   refuse({"--lengths", "1024,x"}, "--lengths: \"x\" is not a number");
   refuse({"--lengths", ""}, "--lengths");
-  refuse({"--lengths", "0"}, "--lengths: 0 is not within 1");
+  refuse({"--lengths", "0"}, "--lengths: 0 is not between 1");
   refuse({"--lengths", "10.5"}, "--lengths: 10.5 is not a whole number");
-  refuse({"--depths", "101"}, "--depths: 101 is not within 0 and 100");
+  refuse({"--depths", "101"}, "--depths: 101 is not between 0 and 100");
   refuse({"--depths", "100..0"}, "--depths: 100..0 goes backwards");
-  refuse({"--depths", "0..100:0"}, "--depths: steps of 0");
+  refuse({"--depths", "0..100:0"}, "--depths: the step is 0");
   refuse({"--depths", "0..100:0.5"}, "--depths: more than 100");
   refuse({"--depths", "0..nan"}, "--depths");
   refuse({"--trials", "0"}, "--trials");
   refuse({"--configs", "turbo5"}, "--configs: ");
   refuse({"--needle", "A bell."}, "--needle and --question need each other");
-  refuse({"--answer", "A bell."}, "--answer: only with");
+  refuse({"--answer", "A bell."}, "--answer needs");
   refuse({"--needle", "A bell.", "--question", "Is it a bell?", "--answer", "bell"},
          "the question contains the answer");
   refuse({"--lengths", "8192"}, "the haystack has 6183 tokens");

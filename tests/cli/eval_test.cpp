@@ -158,7 +158,7 @@ TEST(EvalPpl, WritesAPage) {
   EXPECT_THAT(output.err, HasSubstr(page + ": written"));
   expect_refusal(quick("ppl", {"--html", page}), 2, "report.html: exists already");
   EXPECT_EQ(must(quick("ppl", {"--html", page, "-f", "-q"})).err, "");
-  expect_refusal(quick("ppl", {"--html", "-"}), 2, "--html: standard output is taken");
+  expect_refusal(quick("ppl", {"--html", "-"}), 2, "--html: standard output is used");
   expect_refusal(quick("ppl", {"--html", (dir / "none" / "a.html").string()}), 1, "a.html");
 }
 
@@ -168,8 +168,8 @@ TEST(EvalPpl, RefusesWhatCannotBeMeasured) {
     flags.insert(flags.begin(), model.begin(), model.end());
     return flags;
   };
-  expect_refusal(model, 2, "no text: one of --file and --ids");
-  expect_refusal(with({"--file", kBook, "--ids", "1"}), 2, "only one of --file and --ids");
+  expect_refusal(model, 2, "no text: --file or --ids");
+  expect_refusal(with({"--file", kBook, "--ids", "1"}), 2, "--file and --ids exclude each other");
   expect_refusal(with({"--ids", "1,2,x"}), 2, "--ids: x is not a token id");
   expect_refusal(with({"--ids", "1,2,3"}), 2, "the text has 3 tokens");
   expect_refusal(with({"--file", kBook, "--window", "16385"}), 2, "context has 16384");

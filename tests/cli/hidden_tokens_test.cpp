@@ -104,7 +104,7 @@ TEST(HiddenTokens, RefuseAnotherPromptNamingTheBlock) {
   expect_mismatch(Ids(book.ids.begin(), book.ids.end() - 1), "299");
   const Output without = tqcache({"generate", "-m", kModel, "--cache", book.hidden, "-n", "4"});
   EXPECT_EQ(without.exit_code, 21);
-  EXPECT_THAT(without.err, HasSubstr("the whole prompt is needed"));
+  EXPECT_THAT(without.err, HasSubstr("pass the whole prompt"));
 }
 
 TEST(HiddenTokens, StayHiddenWhenTheCacheIsSavedAgain) {
@@ -169,7 +169,7 @@ TEST(HiddenTokens, CannotBeProbed) {
   EXPECT_EQ(output.exit_code, 21);
   EXPECT_THAT(output.err, HasSubstr("--probe 0"));
   EXPECT_THAT(must({"verify", book.hidden, "-m", kModel, "--probe", "0"}).out,
-              HasSubstr("of this model by its fingerprints\n"));
+              HasSubstr("fingerprints match\n"));
   EXPECT_EQ(tqcache({"verify", book.hidden, "-m", kOtherModel}).exit_code, 22);
 }
 

@@ -221,7 +221,7 @@ TEST(ModelsThatAreNotRun, LeaveTheOriginUnknown) {
   const Output done =
       tqcache({"convert", (dir / "a.safetensors").string(), back, "-m", folder, "--bits", "16"});
   EXPECT_EQ(done.exit_code, 0) << done.err;
-  EXPECT_THAT(done.err, HasSubstr("unknown origin"));
+  EXPECT_THAT(done.err, HasSubstr("is unknown"));
   expect_same_values(dense, back);
   EXPECT_EQ(tqcache({"generate", "-m", kModel, "-c", back, "-n", "1"}).exit_code, 22);
 }
@@ -326,13 +326,13 @@ class ConvertFlagsOfOthers : public testing::Test {
 };
 
 TEST_F(ConvertFlagsOfOthers, AreRefusedWhereTheySayNothing) {
-  expect_usage({in_, out_, "--to", "mlx-lm", "--bits", "4"}, "--bits does not go with");
-  expect_usage({in_, out_, "--to", "hf", "--no-tokens"}, "--no-tokens does not go with");
-  expect_usage({in_, "-", "--to", "npz"}, "not written to standard output");
+  expect_usage({in_, out_, "--to", "mlx-lm", "--bits", "4"}, "--bits applies to .tqkv");
+  expect_usage({in_, out_, "--to", "hf", "--no-tokens"}, "--no-tokens applies to .tqkv");
+  expect_usage({in_, "-", "--to", "npz"}, "cannot be written to standard output");
   expect_usage({in_, out_ + ".safetensors"}, "--to mlx-lm or --to hf");
   expect_usage({in_, out_, "--to", "pickle"}, "--to");
   expect_usage({in_, out_, "--to", "mlx-lm", "--mlx-lm-version", "new"}, "--mlx-lm-version");
-  expect_usage({in_, out_, "-m", kModel}, "for files of other programs");
+  expect_usage({in_, out_, "-m", kModel}, "applies to files of other programs");
   expect_usage({in_, out_, "--to", "llama-seq"}, "--model");
   EXPECT_FALSE(std::filesystem::exists(out_));
 }
@@ -383,7 +383,7 @@ class TurboMlx : public testing::Test {
 
 TEST_F(TurboMlx, CodesAreKeptIfNobodyAsksForOthers) {
   const Output done = must({"convert", file(), target()});
-  EXPECT_THAT(done.err, HasSubstr("lost: The lengths of TurboQuant keys are rounded to f16"));
+  EXPECT_THAT(done.err, HasSubstr("dropped: The lengths of TurboQuant keys are rounded to f16"));
   must({"verify", target()});
   const json k = info_of(target())["layers"][0]["k"];
   EXPECT_EQ(k["cache_type_id"], "tqcache.turbo_mse.v1");

@@ -135,7 +135,7 @@ TEST(Tier, RefusesFlagsThatSayHowToPackWhenNothingIsPacked) {
   EXPECT_EQ(tqcache({"convert", "in.kv", out, "--tier", "best"}).exit_code, 2);
   const Output method = tqcache({"convert", "in.kv", out, "--compress", "gzip"});
   EXPECT_EQ(method.exit_code, 2);
-  EXPECT_THAT(method.err, HasSubstr("--compress: gzip is not zstd, planes or none"));
+  EXPECT_THAT(method.err, HasSubstr("--compress: gzip is not one of zstd, planes, none"));
 }
 
 TEST(Tier, LeavesCompressionToWhoSaysIt) {

@@ -201,7 +201,7 @@ TEST(Refusals, UnknownFlag) {
 TEST(Refusals, MissingFlag) {
   expect_refusal(tqcache({"prefill", "-p", "Hi", "-o", "a.kv"}), 2, "--model is required");
   expect_refusal(tqcache({"prefill", "-m", kModel, "-o", "a.kv"}), 2, "no prompt: ");
-  expect_refusal(tqcache({"generate", "-m", kModel, "-n", "1"}), 2, "nothing to go on from");
+  expect_refusal(tqcache({"generate", "-m", kModel, "-n", "1"}), 2, "no input");
   expect_refusal(tqcache({"generate", "-m", kModel, "-p", "Hi"}), 2,
                  "--max-new-tokens is required");
 }

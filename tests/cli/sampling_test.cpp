@@ -85,7 +85,7 @@ TEST(Sampling, RefusesFlagsThatMakeNoSense) {
   expect_usage_error({"--logit-bias", "7"}, "7 is not ID=NUMBER");
   expect_usage_error({"--logit-bias", "7=x"}, "7=x is not ID=NUMBER");
   expect_usage_error({"--logit-bias", "7=nan"}, "--logit-bias");
-  expect_usage_error({"--logit-bias", "99999999=1"}, "token id 99999999 is not one of the model's");
+  expect_usage_error({"--logit-bias", "99999999=1"}, "token id 99999999 is not below");
   expect_usage_error({"--repeat-penalty", "0"}, "--repeat-penalty");
   expect_usage_error({"--repeat-last-n", "-2"}, "--repeat-last-n");
 }

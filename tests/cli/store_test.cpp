@@ -115,7 +115,7 @@ TEST_F(StoreVerbs, PutAndGetGiveBackTheSameContent) {
 
 TEST_F(StoreVerbs, PutTellsWhatIsNew) {
   const Output first = run({"put", dense_});
-  EXPECT_THAT(first.err, AllOf(HasSubstr("600 tokens, kept as book600"), HasSubstr("2 of 2")));
+  EXPECT_THAT(first.err, AllOf(HasSubstr("600 tokens, named book600"), HasSubstr("2 of 2")));
   EXPECT_EQ(first.out, "");
   EXPECT_THAT(run({"put", dense_}).err, HasSubstr("0 of 2 blocks new"));
 }
@@ -223,14 +223,14 @@ TEST_F(StoreVerbs, RmOfSeveralTellsWhichWereNotThere) {
   put(dense_, {"--name", "a"});
   const Output output = run({"rm", "a", "b"});
   EXPECT_EQ(output.exit_code, 3);
-  EXPECT_THAT(output.err, HasSubstr("no prompt is kept as b"));
+  EXPECT_THAT(output.err, HasSubstr("no prompt has the name b"));
 }
 
 TEST_F(StoreVerbs, GcKeepsWhatPromptsNeed) {
   put(dense_, {"--name", "book"});
   const Output output = run({"gc", "--max-bytes", "1MB", "--grace", "0s"});
   EXPECT_EQ(output.exit_code, 3);
-  EXPECT_THAT(output.err, HasSubstr("needed by kept prompts"));
+  EXPECT_THAT(output.err, HasSubstr("named prompts need"));
   const json report = json_of({"gc", "--max-bytes", "1KiB", "--grace", "0s"}, 3);
   EXPECT_EQ(report["above_limit"], true);
   EXPECT_EQ(report["max_bytes"], 1024);
@@ -267,7 +267,7 @@ TEST_F(StoreVerbs, CheckFindsAWholeStoreWhole) {
   EXPECT_EQ(report["prompts"], 2);
   EXPECT_EQ(report["read"], report["stored"]);
   EXPECT_THAT(report["findings"], IsEmpty());
-  EXPECT_THAT(run({"check"}).out, StartsWith("whole: 2 prompts"));
+  EXPECT_THAT(run({"check"}).out, StartsWith("OK: 2 prompts"));
 }
 
 TEST_F(StoreVerbs, CheckTellsOfDamageAndRepairs) {
@@ -280,7 +280,7 @@ TEST_F(StoreVerbs, CheckTellsOfDamageAndRepairs) {
   const Output output = run({"check", "--read-data"});
   EXPECT_EQ(output.exit_code, 20);
   EXPECT_THAT(output.err, AllOf(HasSubstr("b/000001/"), HasSubstr("prompt book: "),
-                                HasSubstr("1 blobs damaged")));
+                                HasSubstr("1 damaged blobs")));
   const json report = json_of({"check", "--read-data", "--repair"}, 20);
   EXPECT_EQ(report["repaired"], 1);
   EXPECT_EQ(report["findings"][0]["code"], "corrupt");

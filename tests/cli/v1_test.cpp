@@ -18,8 +18,7 @@ using Ids = std::vector<std::int32_t>;
 
 std::string warning_of(const std::string& file) {
   return "tqcache: warning: " + file +
-         ": version 1 (class_path) is deprecated and read only; tqcache migrate makes it version "
-         "2\n";
+         ": version 1 (class_path) is deprecated and read-only; tqcache migrate upgrades it\n";
 }
 
 class Version1 : public testing::Test {
@@ -84,7 +83,7 @@ TEST_F(Version1, TellsItsClassesByLayer) {
   EXPECT_EQ(text.err, warning_of(old_));
   EXPECT_THAT(text.out, ContainsRegex("\nformat +version 1, deprecated\n"));
   EXPECT_THAT(text.out, ContainsRegex("\nclass 0-7 +mlx_lm\\.models\\.cache\\.KVCache\n"));
-  EXPECT_THAT(text.out, ContainsRegex("\nlayers 0-7 +attention, 2 kv heads of 128: k dense f16"));
+  EXPECT_THAT(text.out, ContainsRegex("\nlayers 0-7 +attention, 2 KV heads of 128: k dense f16"));
   EXPECT_THAT(text.out, ContainsRegex("\ntokens +300\n"));
   EXPECT_THAT(text.out, Not(HasSubstr("version 2")));
   const nlohmann::json json = info_of(old_);
@@ -111,7 +110,8 @@ TEST_F(Version1, IsVerified) {
   const Output output = must({"verify", old_});
   EXPECT_THAT(output.out, HasSubstr(": OK, version 1, 8 layers and "));
   EXPECT_EQ(output.err, warning_of(old_));
-  EXPECT_THAT(must({"verify", old_, "-m", kModel}).out, HasSubstr("by its last 16 tokens"));
+  EXPECT_THAT(must({"verify", old_, "-m", kModel}).out,
+              HasSubstr("the last 16 tokens, recomputed"));
   EXPECT_EQ(tqcache({"verify", old_, "-m", kOtherModel}).exit_code, 22);
   const nlohmann::json json = nlohmann::json::parse(must({"verify", old_, "--json"}).out);
   EXPECT_EQ(json["version"], 1);
@@ -129,8 +129,8 @@ TEST_F(Version1, IsNeverWritten) {
     SCOPED_TRACE(testing::PrintToString(args));
     const Output output = tqcache(args, {.input = "Hi\n"});
     EXPECT_EQ(output.exit_code, 21);
-    EXPECT_EQ(output.err, "tqcache: " + old_ +
-                              ": version 1 is read-only; tqcache migrate upgrades it\n");
+    EXPECT_EQ(output.err,
+              "tqcache: " + old_ + ": version 1 is read-only; tqcache migrate upgrades it\n");
   }
   EXPECT_EQ(read_all(old_), before);
 }

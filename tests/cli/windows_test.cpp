@@ -44,7 +44,7 @@ TEST(WindowsFlag, PacksThem) {
   EXPECT_EQ(layers[0]["v"]["centring"], "post_rope.v1");
   EXPECT_EQ(layers[1]["k"]["centring"], "pre_rope.v1");
   EXPECT_THAT(must({"info", packed}).out,
-              HasSubstr("rotating, window of 300 tokens, 2 kv heads of 64: k turbo"));
+              HasSubstr("sliding window of 300 tokens, 2 KV heads of 64: k turbo"));
   const json difference = json::parse(must({"diff", dense, packed, "--json"}).out);
   EXPECT_EQ(difference["layers"].size(), 2u);
   EXPECT_LT(difference["k"]["relative_mse"], 0.02);
@@ -78,7 +78,7 @@ TEST(TurboWindow, IsWrittenForOtherProgramsAsItDecodes) {
   const TempDir dir;
   const std::string packed = pack(write_windows(dir), {"--windows", "turbo"});
   const std::string npz = (dir / "a.npz").string(), back = (dir / "back.kv").string();
-  EXPECT_THAT(must({"convert", packed, npz}).err, HasSubstr("written as what they decode to"));
+  EXPECT_THAT(must({"convert", packed, npz}).err, HasSubstr("written decoded"));
   must({"convert", npz, back, "--key-bits", "16", "--value-bits", "16"});
   EXPECT_EQ(info_of(back)["layers"][0]["cache_type_id"], "tqcache.rotating.v1");
   const json difference = json::parse(must({"diff", packed, back, "--json"}).out);

@@ -209,8 +209,7 @@ Result<ExitCode> run(const Console& console, const AdviseFlags& flags) {
   complain(
       {},
       fmt::format(
-          "no configuration is good enough: {} has a mean KL divergence of {:.3g}, the limit is "
-          "asked for",
+          "no configuration is good enough: {} has a mean KL divergence of {:.3g}, the limit is {}",
           largest.configuration.name, largest.kld_mean, flags.max_kld));
   return ExitCode::kFailed;
 }

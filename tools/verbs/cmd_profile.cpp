@@ -9,9 +9,9 @@
 #include "cli/prompt.h"
 #include "cli/terminal.h"
 #include "cli/verb.h"
+#include "report/text_table.h"
 #include "tqcache/base/file.h"
 #include "tqcache/eval/measure_profile.h"
-#include "report/text_table.h"
 #include "tqcache/model/loading/model.h"
 
 namespace tqcache::cli {

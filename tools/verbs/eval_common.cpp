@@ -8,9 +8,9 @@
 #include "cli/cache_io.h"
 #include "cli/common_flags.h"
 #include "cli/verb.h"
-#include "tqcache/base/file.h"
 #include "report/html_page.h"
 #include "report/text_table.h"
+#include "tqcache/base/file.h"
 #include "tqcache/session/chat_turns.h"
 
 namespace tqcache::cli {
