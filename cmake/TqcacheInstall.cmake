@@ -7,11 +7,11 @@ set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tqcache)
 
 install(TARGETS tqcache EXPORT tqcacheTargets)
 install(EXPORT tqcacheTargets NAMESPACE tqcache:: DESTINATION ${config_dir})
-# For the modules' own sources: json_fields.h, hf_rope.h and tokenizer_json_parts.h show another
+# For the modules' own sources: base/json.h, hf_rope.h and tokenizer_json_parts.h show another
 # library's types; lane_rotation.h, block_codes_*.h, lanes_*.h and what ends in _lanes.h are compiled
 # into each table of kernels; engines of the store are had by backend.h.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/lib/tqcache DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h" PATTERN "json_fields.h" EXCLUDE PATTERN "hf_rope.h" EXCLUDE
+  FILES_MATCHING PATTERN "*.h" PATTERN "json.h" EXCLUDE PATTERN "hf_rope.h" EXCLUDE
   PATTERN "tokenizer_json_parts.h" EXCLUDE PATTERN "block_codes_*.h" EXCLUDE
   PATTERN "lanes_*.h" EXCLUDE
   PATTERN "lane_rotation.h" EXCLUDE PATTERN "*_lanes.h" EXCLUDE

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tqcache/base/result.h"
-#include "tqcache/model/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer/tokenizer.h"
 
 namespace tqcache::eval {
 
@@ -28,15 +28,15 @@ struct Dialogue {
 
 // For a model that knows no turns: the text as it is, and then "Answer:".
 // Errors: those of Tokenizer::encode.
-Result<Dialogue> plain_dialogue(const model::Tokenizer& tokenizer);
+Result<Dialogue> plain_dialogue(const tokenizer::Tokenizer& tokenizer);
 
 // The ids of a text in which no token is special.
-Result<Ids> encode_text(const model::Tokenizer& tokenizer, std::string_view text);
+Result<Ids> encode_text(const tokenizer::Tokenizer& tokenizer, std::string_view text);
 
 Ids join(std::initializer_list<Ids> parts);
 
 // Whether an answer ends at a token. Requires: both outlive the function.
 using EndsAnswer = std::function<bool(std::int32_t id)>;
-EndsAnswer answer_end(const Dialogue& dialogue, const model::Tokenizer& tokenizer);
+EndsAnswer answer_end(const Dialogue& dialogue, const tokenizer::Tokenizer& tokenizer);
 
 }  // namespace tqcache::eval

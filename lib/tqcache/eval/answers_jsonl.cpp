@@ -68,7 +68,7 @@ class RowMeasurement {
 
 }  // namespace
 
-Result<RowPrompt> row_prompt(const AnswerRow& row, const model::Tokenizer& tokenizer,
+Result<RowPrompt> row_prompt(const AnswerRow& row, const tokenizer::Tokenizer& tokenizer,
                              const Dialogue& dialogue) {
   const bool one_text = row.texts.size() == 1;
   std::string read;

@@ -38,7 +38,7 @@ Result<Needle> custom_needle(std::string statement, std::string question, std::s
 class Haystack {
  public:
   // Errors: those of Tokenizer::encode.
-  static Result<Haystack> make(std::string_view text, const model::Tokenizer& tokenizer);
+  static Result<Haystack> make(std::string_view text, const tokenizer::Tokenizer& tokenizer);
 
   const Ids& ids() const { return ids_; }
   std::int64_t n_tokens() const { return static_cast<std::int64_t>(ids_.size()); }
@@ -80,7 +80,7 @@ struct NeedlePlace {
 // Requires: 0 <= depth <= 100.
 // Errors:   kInvalidArgument when the length leaves no room for any text, the haystack is too short
 //           for it, or holds the needle already; those of Tokenizer::encode.
-Result<NeedlePrompt> place_needle(const Haystack& haystack, const model::Tokenizer& tokenizer,
+Result<NeedlePrompt> place_needle(const Haystack& haystack, const tokenizer::Tokenizer& tokenizer,
                                   const Dialogue& dialogue, const Needle& needle,
                                   const NeedlePlace& place);
 

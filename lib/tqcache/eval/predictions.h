@@ -92,7 +92,7 @@ Result<PredictionCosts> measure_predictions(const model::ModelConfig& config,
                                             const Progress& progress = {});
 
 // The token that the model's texts begin with, if this one does: then each of its windows should.
-std::optional<std::int32_t> begin_token_of(const model::Tokenizer& tokenizer,
+std::optional<std::int32_t> begin_token_of(const tokenizer::Tokenizer& tokenizer,
                                            std::span<const std::int32_t> ids);
 
 // With begin_token_of() the text, unless options have a token.

@@ -3,11 +3,11 @@
 #include <string>
 #include <string_view>
 
+#include "tqcache/base/json.h"
 #include "tqcache/base/result.h"
 #include "tqcache/model/loading/architecture.h"
 #include "tqcache/model/loading/config.h"
 #include "tqcache/model/loading/hf_rope.h"
-#include "tqcache/model/loading/json_fields.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::model {

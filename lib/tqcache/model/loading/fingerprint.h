@@ -1,6 +1,6 @@
 #pragma once
-// model/loading/fingerprint.h: names a model's weights, so that a cache is only used with the weights that
-// made it.
+// model/loading/fingerprint.h: names a model's weights, so that a cache is only used with the
+// weights that made it.
 //
 // SHA-256 over every tensor's GGUF name, type and shape and a sample of its bytes: 16 pieces of
 // 4 KiB, spread evenly, the first and the last included (all bytes of a tensor up to 64 KiB).
@@ -8,7 +8,7 @@
 // every tensor everywhere, so what differs differs in the sample. It is no proof against someone
 // who sets out to make two models alike.
 //
-// Spec: docs/format.md §Fingerprints. The tokenizer's stands in model/tokenizer.h.
+// Spec: docs/format.md §Fingerprints. The tokenizer has its own: tokenizer/tokenizer.h.
 
 #include <map>
 #include <string>

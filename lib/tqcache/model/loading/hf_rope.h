@@ -1,15 +1,15 @@
 #pragma once
-// model/loading/hf_rope.h: the RoPE of a config.json, in the forms that transformers has had for it.
-// Safe for untrusted input.
+// model/loading/hf_rope.h: the RoPE of a config.json, in the forms that transformers has had for
+// it. Safe for untrusted input.
 //
 // Not part of the public interface: it shows the JSON library.
 //
 // Source: huggingface/transformers modeling_rope_utils.py, models/gemma3 and models/phi3.
 
+#include "tqcache/base/json.h"
 #include "tqcache/base/result.h"
 #include "tqcache/model/loading/architecture.h"
 #include "tqcache/model/loading/config.h"
-#include "tqcache/model/loading/json_fields.h"
 
 namespace tqcache::model {
 

@@ -5,7 +5,7 @@
 #include <system_error>
 #include <utility>
 
-#include "tqcache/model/loading/json_fields.h"
+#include "tqcache/base/json.h"
 #include "tqcache/model/loading/weights.h"
 #include "tqcache/tensors/printable_name.h"
 #include "tqcache/tensors/safetensors.h"

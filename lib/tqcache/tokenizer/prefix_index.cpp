@@ -1,0 +1,26 @@
+#include "tqcache/tokenizer/prefix_index.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tqcache::tokenizer {
+
+PrefixIndex::PrefixIndex(std::vector<Name> names) : names_(std::move(names)) {
+  std::stable_sort(names_.begin(), names_.end(),
+                   [](const Name& a, const Name& b) { return a.text < b.text; });
+}
+
+PrefixIndex::Range PrefixIndex::narrow(Range range, std::size_t at, char byte) {
+  const auto wanted = static_cast<unsigned char>(byte);
+  // -1 for names that end before it: they sort first, as std::string has it.
+  const auto byte_at = [at](const Name& name) {
+    return at < name.text.size() ? static_cast<unsigned char>(name.text[at]) : -1;
+  };
+  const auto begin = std::partition_point(range.begin, range.end,
+                                          [&](const Name& n) { return byte_at(n) < wanted; });
+  const auto end =
+      std::partition_point(begin, range.end, [&](const Name& n) { return byte_at(n) <= wanted; });
+  return {begin, end};
+}
+
+}  // namespace tqcache::tokenizer
