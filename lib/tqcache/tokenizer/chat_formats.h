@@ -1,6 +1,6 @@
 #pragma once
 // tokenizer/chat_formats.h: the forms that conversations have, and how a Jinja template is told to
-// be one of them. docs/tokenizers.md describes them. Safe for untrusted input.
+// be one of them. docs/reference/tokenizers.md describes them. Safe for untrusted input.
 
 #include <optional>
 #include <string_view>

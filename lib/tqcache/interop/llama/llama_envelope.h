@@ -2,7 +2,7 @@
 // interop/llama/llama_envelope.h: the list of tokens that a state file of llama.cpp begins with. Safe for
 // untrusted input.
 //
-// Spec: docs/interop.md, "llama.cpp".
+// Spec: docs/reference/interop.md, "llama.cpp".
 
 #include <cstdint>
 #include <vector>

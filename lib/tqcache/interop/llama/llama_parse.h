@@ -2,7 +2,7 @@
 // interop/llama/llama_parse.h: where everything stands in a state file of llama.cpp, taken to be of one
 // of the layouts. Values are not read. Safe for untrusted input.
 //
-// Spec:   docs/interop.md, "llama.cpp".
+// Spec:   docs/reference/interop.md, "llama.cpp".
 // Source: ggml-org/llama.cpp src/llama-context.cpp, llama-kv-cache.cpp, llama-memory-recurrent.cpp.
 
 #include <compare>

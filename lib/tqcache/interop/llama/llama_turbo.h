@@ -2,7 +2,7 @@
 // interop/llama/llama_turbo.h: rows of the types "turbo2", "turbo3" and "turbo4" of a fork of llama.cpp
 // (not the codecs of this project: other signs, codebooks and norms).
 //
-// Spec:   docs/interop.md, "llama.cpp".
+// Spec:   docs/reference/interop.md, "llama.cpp".
 // Source: TheTom/llama-cpp-turboquant ggml/src/ggml-common.h, ggml-turbo-quant.c,
 //         ggml-cuda/turbo-wht.cu, as of May 2026.
 

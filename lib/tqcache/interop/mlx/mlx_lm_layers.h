@@ -1,7 +1,7 @@
 #pragma once
 // interop/mlx/mlx_lm_layers.h: what becomes of one cache object of mlx-lm. Safe for untrusted input.
 //
-// Spec: docs/interop.md, "mlx-lm".
+// Spec: docs/reference/interop.md, "mlx-lm".
 
 #include <cstdint>
 #include <string>

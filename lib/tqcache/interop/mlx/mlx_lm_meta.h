@@ -2,7 +2,7 @@
 // interop/mlx/mlx_lm_meta.h: the metadata of a prompt cache of mlx-lm: trees of Python values,
 // flattened to keys like "0.3.1". Safe for untrusted input.
 //
-// Spec: docs/interop.md, "mlx-lm".
+// Spec: docs/reference/interop.md, "mlx-lm".
 
 #include <cstdint>
 #include <map>

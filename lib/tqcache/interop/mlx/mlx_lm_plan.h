@@ -1,7 +1,7 @@
 #pragma once
 // interop/mlx/mlx_lm_plan.h: which tensors and which metadata a cache is to mlx-lm.
 //
-// Spec: docs/interop.md, "mlx-lm".
+// Spec: docs/reference/interop.md, "mlx-lm".
 
 #include <cstdint>
 #include <map>

@@ -2,7 +2,7 @@
 // interop/mlx/mlx_lm_state.h: the state of one cache object of mlx-lm: its tensors by number, and the
 // numbers beside them, wherever the file's age has them. Safe for untrusted input.
 //
-// Spec: docs/interop.md, "mlx-lm".
+// Spec: docs/reference/interop.md, "mlx-lm".
 
 #include <cstdint>
 #include <functional>

@@ -6,7 +6,7 @@
 // Understood are protocols 2 to 5 with None, bool, int, float, str, bytes, bytearray, tuple, list,
 // dict and numpy.ndarray. A name that another kind of object would need ends the reading.
 //
-// Spec:   docs/interop.md, "TurboMLX".
+// Spec:   docs/reference/interop.md, "TurboMLX".
 // Source: CPython Lib/pickletools.py; numpy/core/src/multiarray/methods.c (array_reduce_ex).
 
 #include "tqcache/base/file.h"

@@ -2,7 +2,7 @@
 // interop/turbomlx/turbomlx_artifacts.h: what TurboMLX's quantizers share and its files do not hold:
 // codebooks, rotations, and the maps of a residual's signs. Each is made once.
 //
-// Spec:   docs/interop.md, "TurboMLX".
+// Spec:   docs/reference/interop.md, "TurboMLX".
 // Source: src/turbomlx/core_ref/{codebooks,rotation,qjl}.py.
 
 #include <compare>

@@ -1,7 +1,7 @@
 #pragma once
 // interop/turbomlx/turbomlx_blocks.h: token blocks of ours from the codes and numbers of a TurboMLX file.
 //
-// Spec: docs/interop.md, "TurboMLX".
+// Spec: docs/reference/interop.md, "TurboMLX".
 
 #include <cstddef>
 #include <cstdint>

@@ -5,7 +5,7 @@
 // They are not those of codec/codebook.h: a grid of 32,769 points, 256 rounds at most and what
 // falls between the grid's points make other digits.
 //
-// Spec:   docs/interop.md, "TurboMLX".
+// Spec:   docs/reference/interop.md, "TurboMLX".
 // Source: src/turbomlx/core_ref/codebooks.py, generate_lloyd_max_codebook().
 
 #include <vector>

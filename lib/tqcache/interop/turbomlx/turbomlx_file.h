@@ -2,7 +2,7 @@
 // interop/turbomlx/turbomlx_file.h: a prompt cache of TurboMLX of any version, before its layers are looked
 // at. Safe for untrusted input.
 //
-// Spec: docs/interop.md, "TurboMLX".
+// Spec: docs/reference/interop.md, "TurboMLX".
 
 #include <cstdint>
 #include <string>

@@ -2,7 +2,7 @@
 // interop/turbomlx/turbomlx_meta.h: what a TurboQuantKVCache of TurboMLX says of itself, as JSON in its
 // meta_state. Safe for untrusted input.
 //
-// Spec:   docs/interop.md, "TurboMLX".
+// Spec:   docs/reference/interop.md, "TurboMLX".
 // Source: src/turbomlx/mlx_runtime/cache.py, _serialize_meta_state() and from_state().
 
 #include <cstdint>

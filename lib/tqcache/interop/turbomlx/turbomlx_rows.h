@@ -1,7 +1,7 @@
 #pragma once
 // interop/turbomlx/turbomlx_rows.h: head vectors of a file of TurboMLX, read from its arrays and decoded.
 //
-// Spec:   docs/interop.md, "TurboMLX".
+// Spec:   docs/reference/interop.md, "TurboMLX".
 // Source: src/turbomlx/core_ref/{quantizers,mixed_precision,packing,qjl}.py; mlx/ops.cpp (affine
 //         quantization).
 

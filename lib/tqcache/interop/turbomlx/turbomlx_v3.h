@@ -2,7 +2,7 @@
 // interop/turbomlx/turbomlx_v3.h: files of TurboMLX of version 3: a JSON header, and the arrays behind it as
 // a safetensors blob. Safe for untrusted input.
 //
-// Spec:   docs/interop.md, "TurboMLX".
+// Spec:   docs/reference/interop.md, "TurboMLX".
 // Source: src/turbomlx/prompt_cache.py, _write_safetensors_payload().
 
 #include <string_view>
