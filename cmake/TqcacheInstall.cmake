@@ -38,7 +38,7 @@ install(FILES
 
 # A program links a static libtqcache.a together with the (shared) libraries that it uses, so they
 # are "Requires". Not "Requires.private" and `pkg-config --static`: that would ask for the private
-# libraries of those libraries as well, such as OpenBLAS's libgfortran, which nobody needs to have.
+# libraries of those libraries as well, such as those of libcurl, which nobody needs to have.
 list(JOIN TQCACHE_LIBRARY_MODULES " " TQCACHE_PC_REQUIRES)
 string(APPEND TQCACHE_PC_REQUIRES " tbb")
 set(TQCACHE_PC_REQUIRES_FIELD Requires)

@@ -170,9 +170,7 @@ struct Decoder::State {
 
 Decoder::Decoder(const ModelConfig& config, const Weights& weights, unsigned n_threads,
                  Scorer scorer)
-    : state_(std::make_unique<State>(config, weights, n_threads, scorer)) {
-  use_blas_in_one_thread();
-}
+    : state_(std::make_unique<State>(config, weights, n_threads, scorer)) {}
 
 Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;
@@ -189,6 +187,7 @@ Result<void> Decoder::State::check(const cache::Cache& cache,
 // Appends tokens of one token block, to all layers or none.
 Result<void> Decoder::State::append_chunk(cache::Cache& cache, std::span<const std::int32_t> ids,
                                           const KvFilter& filter, const KeepGoing& keep_going) {
+  if (ids.size() > 1) TQC_TRY(load_blas());
   after.resize(cache.layers.size());
   AppendGuard guard(cache, config, after);
   TQC_TRY(pack_full_tails(cache, transformer.workers().count()));
@@ -262,6 +261,7 @@ Result<void> Decoder::State::run_again(const cache::Cache& cache, std::int64_t f
   TQC_TRY(check_layers(cache, config));
   TQC_TRY(check_can_run_again(cache, first, config));
   TQC_TRY(check_ids(ids, config));
+  if (n > 1) TQC_TRY(load_blas());
   transformer.begin(ids, first);
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     run_again(i, cache.layers[i], cache.n_tokens());

@@ -36,8 +36,6 @@ using QuerySink = std::function<Result<void>(std::int64_t layer, std::span<const
 
 class Decoder {
  public:
-  // Keeps OpenBLAS to one thread for the whole process: the decoder's threads each take their own
-  // piece of a product.
   // Requires: what it is given outlives the decoder; read_weights made `weights` for `config`.
   //           n_threads 0: all processors.
   Decoder(const ModelConfig& config, const Weights& weights, unsigned n_threads,
@@ -55,8 +53,9 @@ class Decoder {
   // Requires: ids not empty; the cache passed cache::check_identity with this model.
   // Errors:   kInvalidArgument (an id out of range; more tokens than the context holds, and how
   //           many fit), kUnsupported (hidden tokens), those of check_layers() and
-  //           adopt_delta_state(), kInterrupted, those of cache::pack_full_tail. After an error the
-  //           cache holds the tokens of the chunks that were finished, and is valid.
+  //           adopt_delta_state(), kInterrupted, kNotFound (several tokens, and no OpenBLAS is
+  //           installed), those of cache::pack_full_tail. After an error the cache holds the
+  //           tokens of the chunks that were finished, and is valid.
   // Threads:  one call at a time.
   // Bytes:    the same for any number of threads, on one kind of CPU.
   Result<std::span<const float>> prefill(cache::Cache& cache, std::span<const std::int32_t> ids,
@@ -83,7 +82,7 @@ class Decoder {
   // Requires: the cache holds them, in one token block; they are two or more, or its last token.
   // Only layers with full attention tell their queries.
   // Errors:   kUnsupported (hidden tokens), those of check_layers() and check_can_run_again(),
-  //           kInvalidArgument (an id out of range), those of `sink`.
+  //           kInvalidArgument (an id out of range), kNotFound (no OpenBLAS), those of `sink`.
   Result<void> queries(const cache::Cache& cache, std::int64_t first, std::int64_t n,
                        const QuerySink& sink);
 

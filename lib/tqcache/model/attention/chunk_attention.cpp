@@ -32,7 +32,6 @@ void ChunkAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_t
                             std::int64_t n, std::int64_t window, std::span<const float> q,
                             std::span<float> out, const Workers& workers) {
   assert((n_tokens - 1) / kTokenBlock == (n_tokens - n) / kTokenBlock);
-  use_blas_in_one_thread();
   grow(keys_, shape_.n_kv_heads * kTokenBlock * shape_.head_dim);
   grow(values_, shape_.n_kv_heads * kTokenBlock * shape_.head_dim);
   grow(row_max_, n_heads_ * kTokenBlock);

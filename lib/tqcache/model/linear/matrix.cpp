@@ -162,7 +162,6 @@ void multiply_matrix(const Product& product, std::int64_t n, std::span<const flo
                      const Workers& workers) {
   const Matrix& matrix = *product.matrix;
   assert(x.size() == to_size(n * matrix.n_cols));
-  use_blas_in_one_thread();
   const std::int64_t n_slabs = (matrix.n_rows + kSlabRows - 1) / kSlabRows;
   workers.run(to_size(n_slabs), [&](std::size_t i) {
     const std::int64_t first = static_cast<std::int64_t>(i) * kSlabRows;
