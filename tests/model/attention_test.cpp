@@ -8,7 +8,7 @@
 #include "support/gaussian.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/model/attention/chunk_attention.h"
-#include "tqcache/model/attention/rope.h"
+#include "tqcache/model/attention/rope_table.h"
 #include "tqcache/model/attention/step_attention.h"
 
 namespace tqcache::model {

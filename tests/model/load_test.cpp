@@ -8,8 +8,8 @@
 
 #include "model/tiny_files.h"
 #include "support/temp_dir.h"
-#include "tqcache/model/loading/fingerprint.h"
 #include "tqcache/model/loading/model.h"
+#include "tqcache/model/loading/weights.h"
 
 namespace tqcache::model {
 namespace {

@@ -1,5 +1,3 @@
-#include "tqcache/model/attention/scorer_route.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 #include "support/cache_builder.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/codec/kernels/head_queries.h"
+#include "tqcache/model/attention/score_params.h"
 
 namespace tqcache::model {
 namespace {

@@ -8,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/tokenizer/chat_formats.h"
-
 namespace tqcache::tokenizer {
 namespace {
 

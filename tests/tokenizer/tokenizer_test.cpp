@@ -14,7 +14,6 @@
 #include "tqcache/base/file.h"
 #include "tqcache/tensors/gguf.h"
 #include "tqcache/tokenizer/merge_table.h"
-#include "tqcache/tokenizer/symbols.h"
 
 namespace tqcache::tokenizer {
 namespace {

@@ -1,12 +1,12 @@
 // How a text is cut into words for a SentencePiece vocabulary.
 
-#include "tqcache/tokenizer/word_rules.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
+
+#include "tqcache/tokenizer/pretokenizer.h"
 
 namespace tqcache::tokenizer {
 namespace {

@@ -1,12 +1,13 @@
 #pragma once
-// tools/report/speed_fields.h: what generate and bench say alike of how fast a model ran and on what.
+// tools/report/speed_fields.h: what generate and bench say alike of how fast a model ran and on
+// what.
 
 #include <cstdint>
 
 #include "cli/console.h"
 #include "tqcache/cache/side.h"
+#include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/loading/model.h"
-#include "tqcache/model/attention/scorer_route.h"
 
 namespace tqcache::cli {
 

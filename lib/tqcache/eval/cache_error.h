@@ -19,8 +19,8 @@
 #include "tqcache/cache/cache.h"
 #include "tqcache/cache/diff.h"
 #include "tqcache/eval/report.h"
+#include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/loading/model.h"
-#include "tqcache/model/attention/scores.h"
 
 namespace tqcache::eval {
 

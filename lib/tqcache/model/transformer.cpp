@@ -7,7 +7,7 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/kernels.h"
-#include "tqcache/model/linear/products.h"
+#include "tqcache/model/linear/matrix.h"
 
 namespace tqcache::model {
 namespace {

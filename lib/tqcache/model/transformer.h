@@ -27,17 +27,16 @@
 #include "tqcache/base/result.h"
 #include "tqcache/cache/layer.h"
 #include "tqcache/model/attention/chunk_attention.h"
-#include "tqcache/model/loading/config.h"
-#include "tqcache/model/experts.h"
 #include "tqcache/model/attention/gated_delta_net.h"
-#include "tqcache/model/gated_unit.h"
 #include "tqcache/model/attention/kv_filter.h"
-#include "tqcache/model/linear/matrix.h"
-#include "tqcache/model/attention/rope.h"
-#include "tqcache/model/attention/scorer_route.h"
+#include "tqcache/model/attention/rope_table.h"
+#include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/attention/step_attention.h"
-#include "tqcache/model/loading/weights.h"
+#include "tqcache/model/feed_forward.h"
+#include "tqcache/model/linear/matrix.h"
 #include "tqcache/model/linear/workers.h"
+#include "tqcache/model/loading/config.h"
+#include "tqcache/model/loading/weights.h"
 
 namespace tqcache::model {
 

@@ -6,6 +6,7 @@
 // family's own form is written (docs/reference/tokenizers.md has them all). A template that is not
 // recognized is refused, and one of the forms can be chosen by name.
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -81,5 +82,13 @@ class ChatTemplate {
 
   ChatFormat format_;
 };
+
+// The forms that conversations have, and how a Jinja template is told to
+// be one of them. docs/reference/tokenizers.md describes them. Safe for untrusted input.
+
+std::vector<ChatFormat> chat_formats();
+
+// Nothing when it is none of them.
+std::optional<ChatFormat> recognize_chat_format(std::string_view jinja);
 
 }  // namespace tqcache::tokenizer

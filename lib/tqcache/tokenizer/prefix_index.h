@@ -1,13 +1,16 @@
 #pragma once
-// tokenizer/prefix_index.h: which of many names a text begins with.
+// tokenizer/prefix_index.h: search for many names in a text.
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tqcache::tokenizer {
 
+// An index of names that finds those which a text begins with.
 class PrefixIndex {
  public:
   struct Name {
@@ -46,5 +49,26 @@ void PrefixIndex::find(std::string_view text, Found&& found) const {
     }
   }
 }
+
+// Finds the special tokens, which are cut out of a text before anything else.
+class SpecialSplitter {
+ public:
+  using Name = PrefixIndex::Name;
+  struct Match {
+    std::size_t begin;
+    std::size_t end;
+    std::int32_t id;
+  };
+
+  // Requires: no name is empty. Of equal names the first counts.
+  explicit SpecialSplitter(std::vector<Name> names);
+
+  // The first name in `text` from byte `from` on; the longest of those that begin there.
+  std::optional<Match> find(std::string_view text, std::size_t from) const;
+
+ private:
+  PrefixIndex names_;
+  std::array<bool, 256> is_first_byte_{};  // most places are ruled out by their first byte
+};
 
 }  // namespace tqcache::tokenizer

@@ -5,10 +5,9 @@
 #include <utility>
 
 #include "tqcache/tensors/printable_name.h"
-#include "tqcache/tokenizer/piece_merges.h"
+#include "tqcache/tokenizer/merge_table.h"
 #include "tqcache/tokenizer/tokenizer_encoder.h"
 #include "tqcache/tokenizer/tokenizer_spec.h"
-#include "tqcache/tokenizer/tokenizer_state.h"
 #include "tqcache/tokenizer/utf8.h"
 
 namespace tqcache::tokenizer {

@@ -6,6 +6,7 @@
 #include "tqcache/tokenizer/utf8.h"
 
 namespace tqcache::tokenizer {
+
 namespace {
 
 // Most words of a text come again; the tokens of these many, and of no longer ones, are remembered.

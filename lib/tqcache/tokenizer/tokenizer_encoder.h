@@ -1,9 +1,9 @@
 #pragma once
-// tokenizer/tokenizer_encoder.h: one call of Tokenizer::encode(). Not part of the public interface.
-//
-// The text goes down the steps in pieces that get smaller, and each step appends to the ids.
+// tokenizer/tokenizer_encoder.h: the state of a Tokenizer and one call of Tokenizer::encode(). Not
+// part of the public interface.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,10 +11,45 @@
 #include <vector>
 
 #include "tqcache/base/result.h"
-#include "tqcache/tokenizer/tokenizer_state.h"
+#include "tqcache/tokenizer/merge_table.h"
+#include "tqcache/tokenizer/normalizer.h"
+#include "tqcache/tokenizer/prefix_index.h"
+#include "tqcache/tokenizer/pretokenizer.h"
+#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer/unigram.h"
+#include "tqcache/tokenizer/vocabulary.h"
 
 namespace tqcache::tokenizer {
 
+// Merging: of bytes or of characters.
+struct PieceMerger {
+  Symbols symbols;
+  MergeTable merges;
+  bool ignore_merges;
+  bool cuts_words;  // no token goes on behind the end of a word: each is merged by itself
+};
+
+struct Tokenizer::State {
+  Vocabulary vocabulary;
+  std::optional<PieceMerger> merger;  // this or `unigram`
+  std::optional<Unigram> unigram;
+  std::vector<Pretokenizer> pretokenizers;  // each cuts what the one before leaves; none: `words`
+  WordRules words;
+  Normalizers normalizer;
+  SpecialSplitter before_normalizer;
+  SpecialSplitter after_normalizer;
+  std::optional<std::int32_t> begin_token;
+  bool adds_begin;
+  std::optional<std::int32_t> added_end;
+  bool drops_first_space;
+  std::vector<std::int32_t> end_tokens;
+  std::string chat_template;
+  Sha256 fingerprint;
+  std::string no_bytes;  // of ids outside the vocabulary
+};
+
+// One call of Tokenizer::encode(). Each step cuts the text into smaller pieces for the next one;
+// the last appends ids.
 class Tokenizer::Encoder {
  public:
   // Requires: `tokenizer` and what `options` points to outlive this.

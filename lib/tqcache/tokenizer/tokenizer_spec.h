@@ -10,11 +10,10 @@
 #include "tqcache/base/hash.h"
 #include "tqcache/base/result.h"
 #include "tqcache/tensors/gguf.h"
-#include "tqcache/tokenizer/known_pretokenizers.h"
 #include "tqcache/tokenizer/merge_table.h"
 #include "tqcache/tokenizer/normalizer.h"
+#include "tqcache/tokenizer/pretokenizer.h"
 #include "tqcache/tokenizer/vocabulary.h"
-#include "tqcache/tokenizer/word_rules.h"
 
 namespace tqcache::tokenizer {
 

@@ -14,20 +14,20 @@ namespace {
 constexpr double kUnknownPenalty = 10;  // below the lowest score
 constexpr double kUnreached = -std::numeric_limits<double>::infinity();
 
-Error corrupt(std::string what) { return {ErrorCode::kCorrupt, "scores: " + std::move(what)}; }
+Error bad_scores(std::string what) { return {ErrorCode::kCorrupt, "scores: " + std::move(what)}; }
 
 Result<void> check(const Vocabulary& vocabulary, const std::vector<double>& scores,
                    const UnknownRule& unknown) {
   if (scores.size() != static_cast<std::size_t>(vocabulary.size())) {
-    return corrupt(std::to_string(scores.size()) + " for " + std::to_string(vocabulary.size()) +
-                   " tokens");
+    return bad_scores(std::to_string(scores.size()) + " for " + std::to_string(vocabulary.size()) +
+                      " tokens");
   }
   const auto odd = std::find_if(scores.begin(), scores.end(),
                                 [](double score) { return !std::isfinite(score); });
   if (odd != scores.end()) {
-    return corrupt("token " + std::to_string(odd - scores.begin()) + ": not a finite number");
+    return bad_scores("token " + std::to_string(odd - scores.begin()) + ": not a finite number");
   }
-  if (!unknown.token) return corrupt("no unknown token");
+  if (!unknown.token) return bad_scores("no unknown token");
   return {};
 }
 

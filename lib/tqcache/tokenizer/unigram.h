@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "tqcache/base/result.h"
+#include "tqcache/tokenizer/merge_table.h"
 #include "tqcache/tokenizer/prefix_index.h"
-#include "tqcache/tokenizer/symbols.h"
 #include "tqcache/tokenizer/vocabulary.h"
 
 namespace tqcache::tokenizer {

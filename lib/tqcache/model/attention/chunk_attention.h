@@ -1,5 +1,6 @@
 #pragma once
-// model/attention/chunk_attention.h: attention of some tokens of a prompt over one layer of the cache.
+// model/attention/chunk_attention.h: attention of some tokens of a prompt over one layer of the
+// cache.
 //
 // Token block by token block, so that the memory does not grow with the square of the prompt: each
 // block is widened, or decoded, once for all queries, whose running sums it is added to. The
@@ -11,7 +12,7 @@
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/cache/layer.h"
-#include "tqcache/model/attention/scores.h"
+#include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/linear/workers.h"
 
 namespace tqcache::model {

@@ -6,10 +6,9 @@
 #include <system_error>
 #include <utility>
 
-#include "tqcache/model/attention/delta_state.h"
-#include "tqcache/model/loading/fingerprint.h"
-#include "tqcache/model/loading/gguf_parts.h"
+#include "tqcache/model/attention/gated_delta_net.h"
 #include "tqcache/model/loading/model_files.h"
+#include "tqcache/model/loading/weights.h"
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::model {

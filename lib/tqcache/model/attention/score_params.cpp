@@ -1,6 +1,7 @@
-#include "tqcache/model/attention/scorer_route.h"
+#include "tqcache/model/attention/score_params.h"
 
 namespace tqcache::model {
+
 namespace {
 
 // AVX2 multiplies narrow codes as bytes, and wider ones as words if their centroids lie on straight

@@ -1,5 +1,41 @@
 #pragma once
-// model/experts.h: a mixture of experts, of which each token goes through a few.
+// model/feed_forward.h: the feed-forward part of a layer: a gated MLP or a mixture of experts.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tqcache/base/aligned.h"
+#include "tqcache/model/linear/workers.h"
+#include "tqcache/model/loading/config.h"
+#include "tqcache/model/loading/weights.h"
+
+namespace tqcache::model {
+
+// The feed-forward of one layer, or of one expert: down(act(gate x) * up x).
+
+// gate[i] = act(gate[i]) * up[i]. Shapes: gate, up [n].
+void activate_and_multiply(Activation activation, const float* up, std::size_t n, float* gate);
+
+class GatedUnit {
+ public:
+  explicit GatedUnit(Activation activation) : activation_(activation) {}
+
+  // Shapes: x [n, d_model]; out [n, d_model].
+  // Bytes:  identical for any number of threads.
+  void run(const FeedForwardWeights& weights, std::int64_t n, std::span<const float> x, float* out,
+           const Workers& workers);
+
+  std::uint64_t scratch_bytes() const { return (gate_.size() + up_.size()) * sizeof(float); }
+
+ private:
+  Activation activation_;
+  AlignedFloats gate_;  // [n, d_ff]
+  AlignedFloats up_;    // [n, d_ff]
+};
+
+// A mixture of experts, of which each token goes through a few.
 //
 //   p = softmax(W_router x);  the `used` largest p choose the experts and are their weights
 //   y = sum of p_e expert_e(x), + sigmoid(w . x) shared(x) if there is a shared expert
@@ -8,18 +44,6 @@
 // are added in the order of their numbers.
 //
 // Source: huggingface/transformers models/qwen3_moe and models/qwen3_next.
-
-#include <cstdint>
-#include <span>
-#include <vector>
-
-#include "tqcache/base/aligned.h"
-#include "tqcache/model/loading/config.h"
-#include "tqcache/model/gated_unit.h"
-#include "tqcache/model/loading/weights.h"
-#include "tqcache/model/linear/workers.h"
-
-namespace tqcache::model {
 
 class Experts {
  public:

@@ -1,13 +1,36 @@
 #pragma once
-// model/attention/scorer_route.h: how attention reads a cache on this CPU, for reports.
+// model/attention/score_params.h: scale and soft cap of attention scores; the kernels that compute
+// them.
 
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "tqcache/cache/cache.h"
 #include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/model/linear/kernel_loops.h"
 
 namespace tqcache::model {
+
+struct Scores {
+  float scale = 1;  // multiplies the product
+  float cap = 0;    // bounds it: s becomes c tanh(s / c); 0: it does not
+};
+
+// tanh(x), within 2e-7.
+inline float tanh_f32(float x) {
+  constexpr float kFlat = 10;  // from here on 1 to the last bit
+  const float bounded = x < -kFlat ? -kFlat : x > kFlat ? kFlat : x;
+  return 1.0f - 2.0f / (loops::exp_f32(2.0f * bounded) + 1.0f);
+}
+
+// Soft caps: x = cap tanh(x / cap) of every value; nothing if cap is 0.
+inline void cap_values(float cap, std::span<float> values) {
+  if (cap == 0) return;
+  for (float& value : values) value = cap * tanh_f32(value / cap);
+}
+
+// How attention reads a cache on this CPU, for reports.
 
 // How packed codes are scored: in f32, or with queries and centroids rounded to whole numbers where
 // the CPU multiplies those faster (docs/reference/codec.md, "Kernels", has the error bounds).
