@@ -9,7 +9,7 @@
 #include "cli/program.h"
 
 namespace tqcache::test {
-namespace {
+namespace startup_test {
 
 using testing::HasSubstr;
 using testing::Not;
@@ -49,5 +49,5 @@ TEST(Startup, APromptLoadsTheBlas) {
   EXPECT_THAT(loaded, HasSubstr("openblas"));
 }
 
-}  // namespace
+}  // namespace startup_test
 }  // namespace tqcache::test

@@ -15,7 +15,7 @@
 #include "tqcache/model/loading/weights.h"
 
 namespace tqcache::model {
-namespace {
+namespace gguf_parts_test {
 
 using test::GgufBuilder;
 using test::TempDir;
@@ -170,5 +170,5 @@ TEST_F(GgufParts, RefusePartsThatDoNotSayWhichTheyAre) {
   expect_refused(ErrorCode::kCorrupt, name(1) + "\": key \"split.count\": missing");
 }
 
-}  // namespace
+}  // namespace gguf_parts_test
 }  // namespace tqcache::model

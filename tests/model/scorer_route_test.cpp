@@ -11,7 +11,7 @@
 #include "tqcache/model/attention/score_params.h"
 
 namespace tqcache::model {
-namespace {
+namespace scorer_route_test {
 
 using test::must;
 
@@ -117,5 +117,5 @@ TEST(ScorerRoute, SaysWhatTheKernelsDo) {
   }
 }
 
-}  // namespace
+}  // namespace scorer_route_test
 }  // namespace tqcache::model

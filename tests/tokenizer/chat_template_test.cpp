@@ -9,7 +9,7 @@
 #include <vector>
 
 namespace tqcache::tokenizer {
-namespace {
+namespace chat_template_test {
 
 using testing::HasSubstr;
 
@@ -188,5 +188,5 @@ TEST(ChatTemplate, SaysTheDatesOfLlama31) {
                   "December 2023\nToday Date: 26 Jul 2024\n\n<|eot_id|><|start_header_id|>user"));
 }
 
-}  // namespace
+}  // namespace chat_template_test
 }  // namespace tqcache::tokenizer

@@ -16,7 +16,7 @@
 #include "tqcache/tokenizer/merge_table.h"
 
 namespace tqcache::tokenizer {
-namespace {
+namespace tokenizer_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -328,5 +328,5 @@ TEST(TokenizerFingerprint, LeavesOutTheUnusedTokensAtTheEnd) {
   EXPECT_EQ(tokenizer.encode("[PAD]", kParse)->size(), 5u);
 }
 
-}  // namespace
+}  // namespace tokenizer_test
 }  // namespace tqcache::tokenizer

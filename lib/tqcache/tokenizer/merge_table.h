@@ -1,8 +1,8 @@
 #pragma once
-// tokenizer/merge_table.h: byte pair encoding: which two neighbours become one token, and in what
+// tokenizer/merge_table.h: byte pair encoding: which two neighbors become one token, and in what
 // order. Safe for untrusted input.
 //
-// A piece starts as its smallest tokens (symbols.h). Of all neighbours that the list holds, the
+// A piece starts as its smallest tokens (symbols.h). Of all neighbors that the list holds, the
 // pair earliest in the list is merged, the leftmost among equals, until none is left. A heap finds
 // it, so that a piece of n bytes takes n log n steps.
 //
@@ -124,7 +124,7 @@ class Symbols {
 
 // The merge list that the scores of a SentencePiece vocabulary stand for.
 //
-// SentencePiece merges two neighbours when what they make together is in the vocabulary, the
+// SentencePiece merges two neighbors when what they make together is in the vocabulary, the
 // highest score first. Written as a list, that is every way to cut a token into two others.
 //
 // Source: google/sentencepiece src/bpe_model.cc; huggingface/transformers
