@@ -20,7 +20,7 @@ struct SpeedFields {
   double generation_seconds = 0;
   cache::ByteCount cache_bytes;
   std::uint64_t working_set_bytes = 0;
-  model::ScorerRoute route;
+  model::KernelPath route;
 };
 
 // Adds them under the names that docs and scripts know, with this process's peak of memory.

@@ -195,7 +195,7 @@ void Chat::command(const std::string& line) {
     note(console_, fmt::format("{} of {} tokens, cache {} ({} with free room), {}",
                                session_.cache().n_tokens(), session_.model().config.context_length,
                                human_bytes(bytes.used), human_bytes(bytes.allocated),
-                               session_.scorer_route().step));
+                               session_.kernel_path().step));
   } else if (word == "/help") {
     note(console_, kCommands);
   } else {

@@ -59,7 +59,7 @@ struct LayerQueries {
   std::int64_t n = 0;
   std::span<const float> values;
   // Of models that scale scores by something else, or bound them; absent: 1 / sqrt(head_dim).
-  std::optional<model::Scores> scores = {};
+  std::optional<model::ScoreParams> scores = {};
 };
 struct LayerPair {
   const cache::AttentionLayer& a;

@@ -38,7 +38,7 @@ struct Speed {
   std::vector<SpeedRun> runs;      // in the order in which they ran, warm-ups left out
   cache::ByteCount cache_bytes;    // at the end of a run
   std::int64_t packed_blocks = 0;  // token blocks of all sides
-  model::ScorerRoute route;
+  model::KernelPath route;
   std::uint64_t scratch_bytes = 0;  // of the decoder
 };
 

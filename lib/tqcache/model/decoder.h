@@ -1,16 +1,15 @@
 #pragma once
-// model/decoder.h: the reference decoder: runs a model over tokens, on and into a prompt cache.
+// model/decoder.h: the reference decoder, which runs a model over tokens and a prompt cache.
 //
-// Straight C++ that reads like the paper: norm, q k v, RoPE, cache append, attention over the
-// layer's kind, output, feed-forward. The cache belongs to the caller; the decoder keeps only
-// scratch memory.
+// The code follows the papers: norm, q k v, RoPE, cache append, attention, output, feed-forward.
+// The cache belongs to the caller; the decoder keeps only scratch memory.
 //
 // Resume is exact: the last token of a prompt always goes through decode_step's arithmetic, the
 // others in chunks cut at token-block borders, so logits depend on the tokens, the cache and
 // where each prefill() began, and not on whether the cache was in a file meanwhile.
 //
-// Layers with a sliding window and layers without attention are state that cannot be taken back:
-// what a chunk does to it counts only when the whole chunk is done.
+// Sliding-window and recurrent layers cannot be rolled back: their new state takes effect only when
+// the whole chunk is done.
 
 #include <cstdint>
 #include <functional>
@@ -31,8 +30,8 @@ namespace tqcache::model {
 using LogitsSink =
     std::function<void(std::int64_t first, std::int64_t n, std::span<const float> logits)>;
 
-// Called with the queries [n, n_heads, head_dim] that some tokens ask the keys of a layer, after
-// RoPE. An error ends the work.
+// Called with the queries [n, n_heads, head_dim] of some tokens in a layer, after RoPE. An error
+// ends the work.
 using QuerySink = std::function<Result<void>(std::int64_t layer, std::span<const float> queries)>;
 
 class Decoder {
@@ -81,7 +80,7 @@ class Decoder {
   // them, without appending.
   //
   // Requires: the cache holds them, in one token block; they are two or more, or its last token.
-  // Only layers with full attention tell their queries.
+  // Only layers with full attention report their queries.
   // Errors:   kUnsupported (hidden tokens), those of check_layers() and check_can_run_again(),
   //           kInvalidArgument (an id out of range), kNotFound (no OpenBLAS), those of `sink`.
   Result<void> queries(const cache::Cache& cache, std::int64_t first, std::int64_t n,
@@ -95,8 +94,8 @@ class Decoder {
   std::unique_ptr<State> state_;
 };
 
-// Whether the layers of a cache are those that a model has, by kind and shape.
-
+// Checks that the layers of a cache are those of the model, by kind and shape.
+//
 // A rotating layer may have the size of the model's window, or one token less: then it has what
 // the next token sees (as transformers keeps it), though not what the last one has seen.
 //

@@ -36,8 +36,8 @@ void activate_and_multiply(Activation activation, const float* up, std::size_t n
   best_kernels().silu_multiply(up, n, gate);
 }
 
-void GatedUnit::run(const FeedForwardWeights& weights, std::int64_t n, std::span<const float> x,
-                    float* out, const Workers& workers) {
+void GatedMlp::run(const FeedForwardWeights& weights, std::int64_t n, std::span<const float> x,
+                   float* out, const Workers& workers) {
   const std::int64_t d_ff = weights.gate.n_rows;
   // A decode step must not take a chunk's memory, and a chunk's must not grow_scratch step by step.
   grow(gate_, (n == 1 ? 1 : cache::kTokenBlock) * d_ff);
@@ -115,7 +115,7 @@ void Experts::add_expert(const FeedForwardWeights& expert, std::span<const Use> 
   for (std::int64_t i = 0; i < n; ++i) {
     std::copy_n(x.data() + uses[to_size(i)].row * d_model, d_model, gathered_.data() + i * d_model);
   }
-  unit_.run(expert, n, gathered_, results_.data(), workers);
+  mlp_.run(expert, n, gathered_, results_.data(), workers);
   for (std::int64_t i = 0; i < n; ++i) {
     const Use& use = uses[to_size(i)];
     add_scaled(use.weight, results_.data() + i * d_model, d_model, out.data() + use.row * d_model);
@@ -127,7 +127,7 @@ void Experts::add_shared(const ExpertsWeights& weights, std::int64_t n, std::spa
   const std::int64_t d_model = weights.shared.gate.n_cols;
   grow(results_, n * d_model);
   grow(scores_, n);
-  unit_.run(weights.shared, n, x, results_.data(), workers);
+  mlp_.run(weights.shared, n, x, results_.data(), workers);
   multiply_rows(n, x, {{&weights.shared_gate, scores_.data()}}, workers);
   for (std::int64_t row = 0; row < n; ++row) {
     add_scaled(sigmoid(scores_[to_size(row)]), results_.data() + row * d_model, d_model,
@@ -137,7 +137,7 @@ void Experts::add_shared(const ExpertsWeights& weights, std::int64_t n, std::spa
 
 std::uint64_t Experts::scratch_bytes() const {
   return (scores_.size() + gathered_.size() + results_.size()) * sizeof(float) +
-         unit_.scratch_bytes();
+         mlp_.scratch_bytes();
 }
 
 }  // namespace tqcache::model

@@ -18,9 +18,9 @@ namespace tqcache::model {
 // gate[i] = act(gate[i]) * up[i]. Shapes: gate, up [n].
 void activate_and_multiply(Activation activation, const float* up, std::size_t n, float* gate);
 
-class GatedUnit {
+class GatedMlp {
  public:
-  explicit GatedUnit(Activation activation) : activation_(activation) {}
+  explicit GatedMlp(Activation activation) : activation_(activation) {}
 
   // Shapes: x [n, d_model]; out [n, d_model].
   // Bytes:  identical for any number of threads.
@@ -47,8 +47,7 @@ class GatedUnit {
 
 class Experts {
  public:
-  Experts(const ExpertsConfig& config, Activation activation)
-      : config_(config), unit_(activation) {}
+  Experts(const ExpertsConfig& config, Activation activation) : config_(config), mlp_(activation) {}
 
   // Shapes: x, out [n, d_model].
   // Bytes:  identical for any number of threads.
@@ -73,7 +72,7 @@ class Experts {
                   std::span<float> out, const Workers& workers);
 
   const ExpertsConfig& config_;
-  GatedUnit unit_;
+  GatedMlp mlp_;
   AlignedFloats scores_;                // [n, count]
   std::vector<std::vector<Use>> uses_;  // [count]
   std::vector<std::int64_t> order_;     // experts, by score

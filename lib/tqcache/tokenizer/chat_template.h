@@ -1,10 +1,10 @@
 #pragma once
-// tokenizer/chat_template.h: conversations as the text that a model was trained on.
+// tokenizer/chat_template.h: conversations written in the chat format of a model.
 //
 // A model's files hold its template as a Jinja program. It is never run: the families that there
 // are differ in a few marks and spaces, so the program is recognized by what it contains, and the
-// family's own form is written (docs/reference/tokenizers.md has them all). A template that is not
-// recognized is refused, and one of the forms can be chosen by name.
+// family's own form is written (docs/reference/tokenizers.md has them all). An unknown
+// template is refused; a format can be chosen by name instead.
 
 #include <optional>
 #include <span>
@@ -83,12 +83,10 @@ class ChatTemplate {
   ChatFormat format_;
 };
 
-// The forms that conversations have, and how a Jinja template is told to
-// be one of them. docs/reference/tokenizers.md describes them. Safe for untrusted input.
-
+// The known chat formats, which docs/reference/tokenizers.md describes.
 std::vector<ChatFormat> chat_formats();
 
-// Nothing when it is none of them.
+// Recognizes the format of a Jinja template; nullopt when it is unknown. Safe for untrusted input.
 std::optional<ChatFormat> recognize_chat_format(std::string_view jinja);
 
 }  // namespace tqcache::tokenizer

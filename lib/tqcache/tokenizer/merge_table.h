@@ -1,8 +1,7 @@
 #pragma once
-// tokenizer/merge_table.h: byte pair encoding: which two neighbors become one token, and in what
-// order. Safe for untrusted input.
+// tokenizer/merge_table.h: byte pair encoding. Safe for untrusted input.
 //
-// A piece starts as its smallest tokens (symbols.h). Of all neighbors that the list holds, the
+// A piece starts as its smallest tokens (Symbols). Of all neighbors that the list holds, the
 // pair earliest in the list is merged, the leftmost among equals, until none is left. A heap finds
 // it, so that a piece of n bytes takes n log n steps.
 //
@@ -81,7 +80,7 @@ class MergeTable {
   std::vector<Entry> entries_;  // open addressing; a power of two, less than half of it taken
 };
 
-// The smallest tokens that a piece of text is made of, before any are merged.
+// The smallest tokens of a piece of text, before any are merged.
 //
 // A byte-level vocabulary has a token for every byte. One of SentencePiece has tokens for
 // characters; a character without one becomes its bytes, where the vocabulary has tokens for
@@ -122,7 +121,7 @@ class Symbols {
   std::array<bool, 256> is_character_{};  // ASCII characters that have a token of their own
 };
 
-// The merge list that the scores of a SentencePiece vocabulary stand for.
+// The merge list equivalent to the scores of a SentencePiece vocabulary.
 //
 // SentencePiece merges two neighbors when what they make together is in the vocabulary, the
 // highest score first. Written as a list, that is every way to cut a token into two others.

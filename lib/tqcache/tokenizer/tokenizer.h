@@ -47,7 +47,7 @@ class Tokenizer {
   enum class Special { kParse, kAsText };
 
   // Which of the tokens that the vocabulary's files put at the ends of a text are added. A prompt,
-  // which will be gone on from, has a beginning and no end.
+  // which will be continued, has a beginning and no end.
   enum class Ends { kNone, kBegin, kBoth };
 
   struct TextRange {

@@ -71,16 +71,15 @@ class Vocabulary {
   std::array<std::int32_t, 256> bytes_{};  // kNoToken where there is none
 };
 
-// The printable characters that stand for bytes in a byte-level
-// vocabulary.
+// The byte alphabet: printable characters that stand for bytes in a byte-level vocabulary.
 //
 // Vocabulary files hold text, and tokens are bytes; so each byte is written as one character: the
 // printable ones of Latin-1 as themselves, the other 68 as U+0100 onward, in order. A space is
 // "Ġ", a line feed "Ċ".
 //
 // Source: openai/gpt-2 src/encoder.py, bytes_to_unicode.
-
-// The bytes that `text` stands for; nothing when a character is outside the alphabet.
+//
+// Returns the bytes of `text`; nullopt when a character is outside the alphabet.
 std::optional<std::string> bytes_from_alphabet(std::string_view text);
 
 }  // namespace tqcache::tokenizer

@@ -30,32 +30,32 @@ std::string obstacle(const codec::HeadCodec& codec) {
   return {};
 }
 
-void add_side(const cache::Side& side, Scorer scorer, const std::string& name, ScorerRoute& route) {
+void add_side(const cache::Side& side, Scorer scorer, const std::string& name, KernelPath& path) {
   if (cache::packed_block_count(side) == 0) return;
-  route.prompt = "decoded";
+  path.prompt = "decoded";
   const std::string fact =
       scorer == Scorer::kFast ? obstacle(std::get<cache::TurboSide>(side).codec) : std::string();
   const bool in_bytes = scorer == Scorer::kFast && fact.empty();
   if (!in_bytes) {
-    route.step = "packed_f32";
-  } else if (route.step == "dense") {
-    route.step = "packed_int8";
+    path.step = "packed_f32";
+  } else if (path.step == "dense") {
+    path.step = "packed_int8";
   }
-  if (!fact.empty() && route.fallback.empty()) route.fallback = name + ": " + fact;
+  if (!fact.empty() && path.fallback.empty()) path.fallback = name + ": " + fact;
 }
 
 }  // namespace
 
-ScorerRoute scorer_route(const cache::Cache& cache, Scorer scorer) {
-  ScorerRoute route;
+KernelPath kernel_path(const cache::Cache& cache, Scorer scorer) {
+  KernelPath path;
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     const cache::AttentionLayer* const rows = cache::rows_of(cache.layers[i]);
     if (rows == nullptr) continue;
     const std::string layer = "layer " + std::to_string(i);
-    add_side(rows->k, scorer, layer + " k", route);
-    add_side(rows->v, scorer, layer + " v", route);
+    add_side(rows->k, scorer, layer + " k", path);
+    add_side(rows->v, scorer, layer + " v", path);
   }
-  return route;
+  return path;
 }
 
 }  // namespace tqcache::model

@@ -12,7 +12,7 @@
 
 namespace tqcache::model {
 
-struct Scores {
+struct ScoreParams {
   float scale = 1;  // multiplies the product
   float cap = 0;    // bounds it: s becomes c tanh(s / c); 0: it does not
 };
@@ -30,26 +30,25 @@ inline void cap_values(float cap, std::span<float> values) {
   for (float& value : values) value = cap * tanh_f32(value / cap);
 }
 
-// How attention reads a cache on this CPU, for reports.
-
-// How packed codes are scored: in f32, or with queries and centroids rounded to whole numbers where
+// How quantized keys are scored: in f32, or with queries and centroids rounded to integers where
 // the CPU multiplies those faster (docs/reference/codec.md, "Kernels", has the error bounds).
 using Scorer = codec::Precision;
 
-struct ScorerRoute {
-  // Of decode steps: "dense" (no block is packed), "packed_int8" or "packed_f32" (codes are scored
-  // as they stand, in whole numbers or in f32). The slowest of all sides.
+// How attention reads a cache on this CPU, for reports.
+struct KernelPath {
+  // Decode steps: "dense" (no block is quantized), "packed_int8" or "packed_f32" (codes are scored
+  // without decoding them, in integers or in f32). The slowest of K and V of all layers.
   std::string_view step = "dense";
 
-  // Of prompts, many tokens at once: "dense", or "decoded": each block is decoded once, and serves
-  // all queries.
+  // Prompts, many tokens at once: "dense", or "decoded": each block is decoded once for all
+  // queries.
   std::string_view prompt = "dense";
 
-  // Why a decode step is slower than what was asked for, of the first side where it is: "layer 0 k:
-  // no kernels of whole numbers on scalar". Empty if it is not.
+  // Why decode steps are slower than requested, for the first K or V where they are: "layer 0 k: no
+  // kernels of whole numbers on scalar". Empty if they are not.
   std::string fallback;
 };
 
-ScorerRoute scorer_route(const cache::Cache& cache, Scorer scorer);
+KernelPath kernel_path(const cache::Cache& cache, Scorer scorer);
 
 }  // namespace tqcache::model

@@ -1,5 +1,5 @@
 #pragma once
-// model/linear/matrix.h: a weight matrix in the form its file has it in, and products with it.
+// model/linear/matrix.h: a weight matrix in the layout of its file, and products with it.
 
 #include <cstdint>
 #include <initializer_list>
@@ -26,7 +26,7 @@ std::uint64_t row_bytes(tensors::TensorType type, std::uint64_t n_cols);
 // Widens rows [first, first + count) to f32. Shapes: out [count, n_cols].
 void load_rows(const Matrix& matrix, std::int64_t first, std::int64_t count, std::span<float> out);
 
-// A matrix, and where its product goes: several may share one x.
+// A matrix and the place of its product. Several may share one x.
 struct Product {
   const Matrix* matrix;
   float* y;  // [n, n_rows]

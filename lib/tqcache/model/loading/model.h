@@ -1,5 +1,5 @@
 #pragma once
-// model/loading/model.h: a model as loaded from disk: its shape, weights, tokenizer and identity.
+// model/loading/model.h: a model loaded from disk: configuration, weights, tokenizer, identity.
 
 #include <filesystem>
 #include <memory>

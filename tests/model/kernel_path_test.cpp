@@ -11,7 +11,7 @@
 #include "tqcache/model/attention/score_params.h"
 
 namespace tqcache::model {
-namespace scorer_route_test {
+namespace kernel_path_test {
 
 using test::must;
 
@@ -41,39 +41,39 @@ cache::Cache with_kernels(cache::Cache cache, const codec::Kernels& kernels) {
   return cache;
 }
 
-TEST(ScorerRoute, IsDenseAsLongAsNothingIsPacked) {
+TEST(KernelPath, IsDenseAsLongAsNothingIsPacked) {
   for (const cache::Cache& cache : {converted(16, 16), converted(4, 4, 255)}) {
-    const ScorerRoute route = scorer_route(cache, Scorer::kFast);
-    EXPECT_EQ(route.step, "dense");
-    EXPECT_EQ(route.prompt, "dense");
-    EXPECT_EQ(route.fallback, "");
+    const KernelPath path = kernel_path(cache, Scorer::kFast);
+    EXPECT_EQ(path.step, "dense");
+    EXPECT_EQ(path.prompt, "dense");
+    EXPECT_EQ(path.fallback, "");
   }
 }
 
-TEST(ScorerRoute, IsF32WithoutAReasonWhenAskedForExactScores) {
+TEST(KernelPath, IsF32WithoutAReasonWhenAskedForExactScores) {
   for (const cache::Cache& cache : {converted(4, 4), converted(16, 3), converted(8, 16)}) {
-    const ScorerRoute route = scorer_route(cache, Scorer::kExact);
-    EXPECT_EQ(route.step, "packed_f32");
-    EXPECT_EQ(route.prompt, "decoded");
-    EXPECT_EQ(route.fallback, "");
+    const KernelPath path = kernel_path(cache, Scorer::kExact);
+    EXPECT_EQ(path.step, "packed_f32");
+    EXPECT_EQ(path.prompt, "decoded");
+    EXPECT_EQ(path.fallback, "");
   }
 }
 
-TEST(ScorerRoute, IsSlowestWhereNoKernelMultipliesWholeNumbers) {
-  const ScorerRoute route =
-      scorer_route(with_kernels(converted(4, 3), *codec::all_kernels().front()), Scorer::kFast);
-  EXPECT_EQ(route.step, "packed_f32");
-  EXPECT_EQ(route.prompt, "decoded");
-  EXPECT_EQ(route.fallback, "layer 0 k: no kernels of whole numbers on scalar");
+TEST(KernelPath, IsSlowestWhereNoKernelMultipliesWholeNumbers) {
+  const KernelPath path =
+      kernel_path(with_kernels(converted(4, 3), *codec::all_kernels().front()), Scorer::kFast);
+  EXPECT_EQ(path.step, "packed_f32");
+  EXPECT_EQ(path.prompt, "decoded");
+  EXPECT_EQ(path.fallback, "layer 0 k: no kernels of whole numbers on scalar");
 }
 
-TEST(ScorerRoute, NamesTheSideWhoseCodebookAKernelCannotMultiply) {
+TEST(KernelPath, NamesTheSideWhoseCodebookAKernelCannotMultiply) {
   for (const codec::Kernels* kernels : codec::all_kernels()) {
     if (kernels->name == std::string("scalar")) continue;
     SCOPED_TRACE(kernels->name);
     const cache::Cache common = with_kernels(converted(4, 5), *kernels);
-    EXPECT_EQ(scorer_route(common, Scorer::kFast).step, "packed_int8");
-    EXPECT_EQ(scorer_route(common, Scorer::kFast).fallback, "");
+    EXPECT_EQ(kernel_path(common, Scorer::kFast).step, "packed_int8");
+    EXPECT_EQ(kernel_path(common, Scorer::kFast).fallback, "");
 
     cache::Cache odd = converted(4, 8);
     auto& values =
@@ -84,20 +84,20 @@ TEST(ScorerRoute, NamesTheSideWhoseCodebookAKernelCannotMultiply) {
           -0.5f + static_cast<float>(i / 2) / 128.0f + static_cast<float>(i % 2) / 1000.0f;
     }
     values.codec = must(codec::HeadCodec::make(64, parts, values.codec.order()));
-    const ScorerRoute route = scorer_route(with_kernels(std::move(odd), *kernels), Scorer::kFast);
+    const KernelPath path = kernel_path(with_kernels(std::move(odd), *kernels), Scorer::kFast);
     if (kernels->name == std::string("avx2")) {
-      EXPECT_EQ(route.step, "packed_f32");
-      EXPECT_EQ(route.fallback,
+      EXPECT_EQ(path.step, "packed_f32");
+      EXPECT_EQ(path.fallback,
                 "layer 0 v: no kernel of whole numbers for its codebook of 8 bits on avx2");
     } else {
-      EXPECT_EQ(route.step, "packed_int8");
+      EXPECT_EQ(path.step, "packed_int8");
     }
   }
 }
 
-// What scorer_route says of a width must be what the kernels do: where they fall back, fast scores
+// What kernel_path() says of a width must be what the kernels do: where they fall back, fast scores
 // are the exact ones to the bit.
-TEST(ScorerRoute, SaysWhatTheKernelsDo) {
+TEST(KernelPath, SaysWhatTheKernelsDo) {
   for (const codec::Kernels* kernels : codec::all_kernels()) {
     for (int bits = 1; bits <= 8; ++bits) {
       SCOPED_TRACE(std::string(kernels->name) + ", " + std::to_string(bits) + " bits");
@@ -111,11 +111,11 @@ TEST(ScorerRoute, SaysWhatTheKernelsDo) {
       const codec::PackedHead head = cache::packed_head(keys, layer.shape, 0, 0);
       queries.score(keys.codec, head, 256, codec::Precision::kExact, {exact.data(), 256});
       queries.score(keys.codec, head, 256, codec::Precision::kFast, {fast.data(), 256});
-      const bool in_bytes = scorer_route(cache, Scorer::kFast).step == "packed_int8";
+      const bool in_bytes = kernel_path(cache, Scorer::kFast).step == "packed_int8";
       EXPECT_EQ(exact != fast, in_bytes);
     }
   }
 }
 
-}  // namespace scorer_route_test
+}  // namespace kernel_path_test
 }  // namespace tqcache::model
