@@ -6,8 +6,7 @@
 
 #include "llama_import_fixture.h"
 #include "support/failing_source.h"
-#include "tqcache/interop/llama/llama_envelope.h"
-#include "tqcache/interop/llama/llama_profile.h"
+#include "tqcache/interop/llama/llama_parse.h"
 
 namespace tqcache::test {
 namespace {

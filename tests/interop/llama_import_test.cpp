@@ -4,7 +4,7 @@
 #include <random>
 
 #include "llama_import_fixture.h"
-#include "tqcache/interop/llama/llama_profile.h"
+#include "tqcache/interop/llama/llama_parse.h"
 
 namespace tqcache::test {
 namespace {

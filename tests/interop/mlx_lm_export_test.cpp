@@ -8,7 +8,7 @@
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/dense_sections.h"
 #include "tqcache/format/section_reader.h"
-#include "tqcache/interop/mlx/mlx_lm_affine.h"
+#include "tqcache/interop/mlx/mlx_lm_rows.h"
 
 namespace tqcache::interop {
 namespace {

@@ -1,6 +1,6 @@
-#include "tqcache/interop/mlx/mlx_lm_ring.h"
-
 #include <gtest/gtest.h>
+
+#include "tqcache/interop/mlx/mlx_lm_rows.h"
 
 namespace tqcache::interop {
 namespace {

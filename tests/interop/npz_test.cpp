@@ -15,7 +15,7 @@
 #include "tqcache/format/dense_sections.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/npz/npz_schema.h"
-#include "tqcache/interop/wide_bf16.h"
+#include "tqcache/interop/whole_tensors.h"
 
 namespace tqcache::interop {
 namespace {

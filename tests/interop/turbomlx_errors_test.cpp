@@ -6,10 +6,8 @@
 #include <cstring>
 
 #include "interop/turbomlx_files.h"
-#include "tqcache/interop/json_tree.h"
 #include "tqcache/interop/turbomlx/turbomlx_file.h"
-#include "tqcache/interop/turbomlx/turbomlx_meta.h"
-#include "tqcache/interop/turbomlx/turbomlx_v3.h"
+#include "tqcache/interop/turbomlx/value_tree.h"
 
 namespace tqcache::interop {
 namespace {

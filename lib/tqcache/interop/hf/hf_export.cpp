@@ -12,7 +12,7 @@
 #include "tqcache/interop/hf/hf.h"
 #include "tqcache/interop/hf/hf_schema.h"
 #include "tqcache/interop/plain_json.h"
-#include "tqcache/interop/whole_sides.h"
+#include "tqcache/interop/whole_tensors.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {

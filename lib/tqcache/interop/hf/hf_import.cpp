@@ -9,15 +9,24 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/interop/float_dtype.h"
-#include "tqcache/interop/head_rows.h"
 #include "tqcache/interop/hf/hf.h"
 #include "tqcache/interop/hf/hf_schema.h"
 #include "tqcache/interop/plain_json.h"
+#include "tqcache/interop/whole_tensors.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
 namespace {
+
+// Digits without a sign or a leading zero.
+std::optional<std::size_t> number_of(std::string_view digits) {
+  if (digits.empty() || digits.size() > 4) return std::nullopt;
+  if (digits.front() == '0' && digits.size() > 1) return std::nullopt;
+  std::size_t number = 0;
+  const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (failure != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return number;
+}
 
 using tensors::printable_name;
 using tensors::SafetensorsIndex;
@@ -300,6 +309,15 @@ Result<void> read_layers(HfReader& reader, ForeignCache& cache) {
 }
 
 }  // namespace
+
+std::optional<HfState> hf_state_of(std::string_view name) {
+  const bool is_recurrent = name.starts_with(kHfRecurrentStates);
+  if (!is_recurrent && !name.starts_with(kHfConvStates)) return std::nullopt;
+  name.remove_prefix(is_recurrent ? kHfRecurrentStates.size() : kHfConvStates.size());
+  const auto number = number_of(name);
+  if (!number) return std::nullopt;
+  return HfState{is_recurrent, *number};
+}
 
 bool is_hf(const SafetensorsIndex& index) { return text_or_none(index, kHfFormatKey) == kHfFormat; }
 

@@ -8,8 +8,7 @@
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/llama/llama_cells.h"
-#include "tqcache/interop/llama/llama_envelope.h"
-#include "tqcache/interop/llama/llama_search.h"
+#include "tqcache/interop/llama/llama_parse.h"
 #include "tqcache/interop/llama/llama_side.h"
 #include "tqcache/interop/llama/llama_state.h"
 

@@ -8,7 +8,6 @@
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/mlx/mlx_lm_classes.h"
 #include "tqcache/interop/mlx/mlx_lm_layers.h"
-#include "tqcache/interop/mlx/mlx_lm_meta.h"
 #include "tqcache/interop/mlx/mlx_lm_state.h"
 #include "tqcache/tensors/printable_name.h"
 

@@ -1,5 +1,6 @@
 #pragma once
-// interop/mlx/mlx_lm_layers.h: what becomes of one cache object of mlx-lm. Safe for untrusted input.
+// interop/mlx/mlx_lm_layers.h: the conversion of one cache object of mlx-lm into a layer. Safe for
+// untrusted input.
 //
 // Spec: docs/interop.md, "mlx-lm".
 

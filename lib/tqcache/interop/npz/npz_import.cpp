@@ -8,12 +8,11 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/interop/head_rows.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/npz/npz_schema.h"
 #include "tqcache/interop/plain_json.h"
-#include "tqcache/interop/wide_bf16.h"
-#include "tqcache/tensors/npz.h"
+#include "tqcache/interop/whole_tensors.h"
+#include "tqcache/tensors/npy.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {

@@ -9,7 +9,7 @@
 
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/result.h"
-#include "tqcache/tensors/npz.h"
+#include "tqcache/tensors/npy.h"
 
 namespace tqcache::interop {
 

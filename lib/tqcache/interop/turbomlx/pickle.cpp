@@ -6,16 +6,14 @@
 #include <utility>
 
 #include "tqcache/base/result.h"
-#include "tqcache/interop/turbomlx/pickle_numpy.h"
-#include "tqcache/interop/turbomlx/pickle_reader.h"
+#include "tqcache/interop/file_cursor.h"
 
 namespace tqcache::interop {
 namespace {
 
 using Kind = Value::Kind;
 
-// A file of 128 layers has some ten thousand values and twice as many opcodes.
-constexpr std::size_t kMaxValues = std::size_t{1} << 18;
+// A file of 128 layers has some twenty thousand opcodes.
 constexpr std::uint64_t kMaxOpcodes = std::uint64_t{1} << 20;
 constexpr std::size_t kMaxMarks = 64;  // nested collections that are being filled
 constexpr std::uint64_t kMaxText = 64u << 20;
@@ -65,7 +63,8 @@ class Machine {
     return {};
   }
   Result<void> push(Value value) {
-    if (pickle_.tree.size() == kMaxValues) return too_large("more values than a prompt cache has");
+    if (pickle_.tree.size() == kMaxTreeValues)
+      return too_large("more values than a prompt cache has");
     return push(pickle_.tree.add(std::move(value)));
   }
   // Values pushed since the last mark, which limits what may be taken.
@@ -164,7 +163,8 @@ class Machine {
   template <class Size>
   Result<void> push_bytes() {
     TQC_TRY_ASSIGN(const Size size, in_.read<Size>());
-    TQC_TRY_ASSIGN(const std::uint64_t at, in_.skip(size));
+    const std::uint64_t at = in_.position();
+    TQC_TRY(in_.skip(size));
     Value bytes{.kind = Kind::kBytes};
     bytes.bytes = {at, size};
     return push(std::move(bytes));
@@ -365,7 +365,7 @@ class Machine {
     }
   }
 
-  PickleReader in_;
+  FileCursor in_;
   Pickle pickle_;
   std::vector<ValueId> stack_;
   std::vector<std::size_t> marks_;  // sizes of the stack

@@ -1,5 +1,3 @@
-#include "tqcache/interop/turbomlx/pickle_numpy.h"
-
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -7,6 +5,7 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/base/shape.h"
+#include "tqcache/interop/turbomlx/pickle.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {

@@ -1,18 +1,72 @@
 #include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
-#include "tqcache/interop/turbomlx/numpy_linalg.h"
+#include "tqcache/base/file.h"
+#include "tqcache/base/result.h"
 #include "tqcache/interop/turbomlx/numpy_random.h"
-#include "tqcache/interop/turbomlx/turbomlx_codebook.h"
-#include "tqcache/interop/turbomlx/turbomlx_meta.h"
-#include "tqcache/interop/turbomlx/turbomlx_npz.h"
+#include "tqcache/interop/turbomlx/turbomlx_file.h"
+#include "tqcache/tensors/npy.h"
+#include "tqcache/tensors/zip_archive.h"
 
 namespace tqcache::interop {
 namespace {
+
+constexpr std::uint64_t kMaxFileBytes = 16u << 20;  // a map of 1,024 channels takes 4 MiB
+
+Result<std::vector<float>> read_member(const tensors::ZipArchive& zip, std::size_t member,
+                                       const std::vector<std::uint64_t>& shape) {
+  TQC_TRY_ASSIGN(const Bytes start, zip.read_start(member, tensors::kMaxNpyHeaderBytes));
+  TQC_TRY_ASSIGN(const tensors::NpyHeader header, tensors::parse_npy_header(start));
+  if (header.type != tensors::TensorType::kF32 || header.shape != shape) {
+    return corrupt("not f32, or of another shape than its name says");
+  }
+  if (zip.members()[member].bytes != header.data_offset + header.bytes) {
+    return corrupt("of another size than its shape says");
+  }
+  std::vector<float> values(static_cast<std::size_t>(header.bytes) / sizeof(float));
+  TQC_TRY(zip.read_at(member, header.data_offset, std::as_writable_bytes(std::span(values))));
+  if (std::ranges::all_of(values, [](float x) { return std::isfinite(x); })) return values;
+  return corrupt("values that are not finite");
+}
+
+Result<std::vector<float>> read_array(const tensors::ZipArchive& zip, std::string_view name,
+                                      const std::vector<std::uint64_t>& shape) {
+  const std::string file = std::string(name) + ".npy";
+  const auto found = std::ranges::find(zip.members(), file, &tensors::ZipMember::name);
+  if (found == zip.members().end()) return corrupt("missing");
+  return read_member(zip, static_cast<std::size_t>(found - zip.members().begin()), shape);
+}
+
+// The f32 values of an array "NAME.npy" of this shape in an .npz file. Nothing: no such file.
+//
+// Errors: kCorrupt (no such array, one of another shape or type, values that are not finite),
+//         kTruncated, kTooLarge, kUnsupported, kIo.
+Result<std::optional<std::vector<float>>> read_npz_floats(const std::filesystem::path& path,
+                                                          std::string_view name,
+                                                          const std::vector<std::uint64_t>& shape) {
+  auto file = open_file(path);
+  if (!file && file.error().code == ErrorCode::kNotFound)
+    return std::optional<std::vector<float>>();
+  const std::string place = path.filename().string() + ", array " + std::string(name);
+  if (!file) return in_context(place, std::move(file).error());
+  auto zip = tensors::ZipArchive::open(std::move(file).value(),
+                                       {.max_members = 16, .max_inflated_bytes = kMaxFileBytes});
+  if (!zip) return in_context(place, std::move(zip).error());
+  auto values = read_array(**zip, name, shape);
+  if (!values) return in_context(place, std::move(values).error());
+  return std::optional(std::move(values).value());
+}
 
 // A model has two head sizes at most, and each of these two parts and their signs. One of 1,024
 // channels takes a second and 4 MiB.

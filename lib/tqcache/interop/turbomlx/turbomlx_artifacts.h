@@ -1,6 +1,10 @@
 #pragma once
-// interop/turbomlx/turbomlx_artifacts.h: what TurboMLX's quantizers share and its files do not hold:
-// codebooks, rotations, and the maps of a residual's signs. Each is made once.
+// interop/turbomlx/turbomlx_artifacts.h: codebooks, rotations and residual-sign transforms that
+// TurboMLX's quantizers share and its files do not contain. Each is computed once, or read from a
+// folder of .npz files. Safe for untrusted input.
+//
+// The codebooks ("v1-lloyd-max-beta") differ from those of codec/codebook.h in their digits: they
+// come from a grid of 32,769 points, at most 256 rounds, and drop what falls between grid points.
 //
 // Spec:   docs/interop.md, "TurboMLX".
 // Source: src/turbomlx/core_ref/{codebooks,rotation,qjl}.py.
@@ -19,6 +23,14 @@
 #include "tqcache/codec/map_matrix.h"
 
 namespace tqcache::interop {
+
+// 2^bits centroids, ascending, rounded to f32. Sums are taken in another order than NumPy's: they
+// agree to about 1e-14, of which rounding leaves nothing. But for head_dim 3, whose density is
+// flat: there boundaries fall onto points of the grid, and a last digit moves a centroid by up to
+// 2e-4.
+//
+// Requires: head_dim of at least 2, bits 1 to 8.
+std::vector<float> turbomlx_codebook(int head_dim, int bits);
 
 enum class TurboMlxMap : std::uint8_t {
   kQr,   // an orthogonal matrix: standard_normal((dim, dim)), its Q with a positive diagonal of R

@@ -1,10 +1,10 @@
-#include "tqcache/interop/turbomlx/turbomlx_codebook.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <numbers>
 #include <utility>
+
+#include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
 
 namespace tqcache::interop {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
-// interop/turbomlx/turbomlx_layers.h: the layers of a prompt cache of TurboMLX, class by class. Safe for
-// untrusted input.
+// interop/turbomlx/turbomlx_layers.h: the layers of a prompt cache of TurboMLX, class by class.
+// Safe for untrusted input.
 //
 // Spec: docs/interop.md, "TurboMLX".
 
@@ -15,7 +15,6 @@
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
 #include "tqcache/interop/turbomlx/turbomlx_file.h"
-#include "tqcache/interop/turbomlx/turbomlx_meta.h"
 #include "tqcache/interop/turbomlx/turbomlx_rows.h"
 
 namespace tqcache::interop {

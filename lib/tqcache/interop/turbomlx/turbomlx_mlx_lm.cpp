@@ -9,10 +9,10 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/interop/mlx/mlx_lm_ring.h"
-#include "tqcache/interop/turbomlx/turbomlx_arrays.h"
+#include "tqcache/interop/mlx/mlx_lm_rows.h"
 #include "tqcache/interop/turbomlx/turbomlx_layers.h"
 #include "tqcache/interop/turbomlx/turbomlx_packed.h"
+#include "tqcache/interop/turbomlx/turbomlx_rows.h"
 
 namespace tqcache::interop {
 namespace {

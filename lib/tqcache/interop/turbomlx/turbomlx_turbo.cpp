@@ -7,9 +7,9 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/codec/packing.h"
-#include "tqcache/interop/turbomlx/turbomlx_arrays.h"
 #include "tqcache/interop/turbomlx/turbomlx_layers.h"
 #include "tqcache/interop/turbomlx/turbomlx_packed.h"
+#include "tqcache/interop/turbomlx/turbomlx_rows.h"
 
 namespace tqcache::interop {
 namespace {

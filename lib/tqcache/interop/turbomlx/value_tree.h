@@ -1,6 +1,7 @@
 #pragma once
-// interop/value_tree.h: what a pickle or a JSON text says, as plain values. Safe for untrusted
-// input: values name each other by number, so that one which contains itself does no harm.
+// interop/turbomlx/value_tree.h: a pickle or a JSON text as a tree of plain values. Safe for
+// untrusted input: values refer to each other by number, so a value that contains itself does no
+// harm.
 
 #include <cstdint>
 #include <deque>
@@ -64,6 +65,9 @@ struct Value {
   std::shared_ptr<ArrayValue> array = nullptr;  // kArray, kDtype (its type)
 };
 
+// Enough for 20 times the values of a file of 128 layers.
+inline constexpr std::size_t kMaxTreeValues = std::size_t{1} << 18;
+
 class ValueTree {
  public:
   ValueId add(Value value) {
@@ -101,5 +105,9 @@ std::uint64_t type_size(tensors::TensorType type);
 
 // "f4 [1, 2, 10, 1]", as messages describe an array.
 std::string describe(const ArrayValue& array);
+
+// Requires: a text of moderate size; values take many times its memory, up to 2^18 of them.
+// Errors:   kCorrupt (no JSON), kTooLarge (more values, or nested deeper than 32).
+Result<ValueTree> parse_json_tree(std::string_view text);
 
 }  // namespace tqcache::interop
