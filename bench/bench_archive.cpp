@@ -1,5 +1,5 @@
-// The archive tier (docs/codec.md, 10), one thread, on a drawn cache of 16,384 tokens: 4 kv heads
-// of 128, f16, of which keys and values fill few directions, as those of models do.
+// The archive tier (docs/reference/codec.md, 10), one thread, on a drawn cache of 16,384 tokens: 4
+// kv heads of 128, f16, of which keys and values fill few directions, as those of models do.
 //
 //   save/<maps>/<step>   a dense file, uncompressed, to an archive with that step
 //   load/<maps>/<step>   the archive, in memory, to a turbo cache

@@ -1,5 +1,6 @@
-// Dense sections as planes of bytes (docs/format.md, 6.5), one thread; bytes are those of the
-// values. Values are bell-shaped, each channel with a loudness of its own, as those of keys are.
+// Dense sections as planes of bytes (docs/reference/format.md, 6.5), one thread; bytes are those of
+// the values. Values are bell-shaped, each channel with a loudness of its own, as those of keys
+// are.
 //
 //   compress/<dtype>, decompress/<dtype>   with the ratio beside it
 //   zstd/<dtype>                           the same bytes as one zstd frame of level 1

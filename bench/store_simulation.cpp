@@ -1,5 +1,6 @@
 // bench/store_simulation.cpp: what a store of prompts saves, holds and has to carry, by simulation.
-// No bytes are moved: prompts are drawn, stores are keys and sizes. docs/scaling.md has its tables.
+// No bytes are moved: prompts are drawn, stores are keys and sizes. docs/explain/scaling.md has its
+// tables.
 //
 // usage: store_simulation [FLAGS]      --help has them all, with what they are unless told
 // otherwise

@@ -28,8 +28,8 @@ if(TQCACHE_SCALAR)
   target_compile_definitions(tqcache_flags INTERFACE TQCACHE_SCALAR)
 endif()
 
-# tqcache_count_branches(<target>): what docs/coverage.md measures. All else is built as usual, since
-# the tests would take ten times as long with counters in every loop of a codec.
+# tqcache_count_branches(<target>): what docs/develop/coverage.md measures. All else is built as
+# usual, since the tests would take ten times as long with counters in every loop of a codec.
 function(tqcache_count_branches target)
   if(TQCACHE_COVERAGE)
     target_compile_options(${target} PRIVATE
@@ -41,8 +41,8 @@ endfunction()
 #
 # All .cpp files below the current folder, but those whose path matches WITHOUT. They are compiled in
 # unity batches, folder by folder; the files APART each by itself. MODULES are the modules this one may
-# include (docs/design.md holds the table); PRIVATE are libraries that no public header of the module
-# shows.
+# include (docs/explain/design.md holds the table); PRIVATE are libraries that no public header of
+# the module shows.
 function(tqcache_module name)
   cmake_parse_arguments(ARG "" "" "WITHOUT;APART;MODULES;PRIVATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)

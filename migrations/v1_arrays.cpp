@@ -37,7 +37,7 @@ Result<Ring> read_ring(const V1Entry& entry) {
 
 // Rows of the buffer in the order of their positions. Of n rows the first `keep` stay where they
 // are, and the others go round.
-// Source: facts of mlx-lm's RotatingKVCache, docs/format.md, "Version 1".
+// Source: facts of mlx-lm's RotatingKVCache, docs/reference/format.md, "Version 1".
 Result<std::vector<std::int64_t>> rows_in_order(const Ring& ring, std::int64_t n_rows) {
   std::vector<std::int64_t> rows;
   const auto add = [&](std::int64_t first, std::int64_t end) {

@@ -5,7 +5,7 @@
 // stands. Only the linear maps, the codebooks and the reading of JSON are shared with the way that
 // v1_to_v2() takes.
 //
-// Spec: docs/format.md, "Version 1".
+// Spec: docs/reference/format.md, "Version 1".
 
 #include <cstdint>
 #include <functional>

@@ -4,7 +4,7 @@
 // Plain structs of what the file says; what it means is v1_to_v2.h's business. Nothing is written
 // in this version any more.
 //
-// Spec: docs/format.md, "Version 1".
+// Spec: docs/reference/format.md, "Version 1".
 
 #include <cstdint>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 // migrations/v1_layers.h: a layer of each class of version 1 as a layer of a cache.
 //
-// Spec: docs/format.md, "Version 1".
+// Spec: docs/reference/format.md, "Version 1".
 
 #include <cstdint>
 #include <optional>

@@ -2,7 +2,7 @@
 // migrations/v1_limits.h: the numbers that a file of version 1 may not pass, beside those of
 // cache/cache.h. Checked before memory is taken.
 //
-// Spec: docs/format.md, "Version 1".
+// Spec: docs/reference/format.md, "Version 1".
 
 #include <cstddef>
 #include <cstdint>

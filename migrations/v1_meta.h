@@ -1,7 +1,7 @@
 #pragma once
 // migrations/v1_meta.h: the JSON texts of a layer of version 1. Safe for untrusted input.
 //
-// Spec: docs/format.md, "Version 1".
+// Spec: docs/reference/format.md, "Version 1".
 
 #include <cstdint>
 #include <optional>

@@ -45,7 +45,7 @@ std::byte* dense_row(cache::DenseSide& side, HeadShape shape, std::int64_t head,
   return block.data() + row * dtype_size(side.dtype);
 }
 
-// --- decoding, after docs/codec.md §4, one head vector at a time
+// --- decoding, after docs/reference/codec.md §4, one head vector at a time
 
 class RowDecoder {
  public:

@@ -4,7 +4,7 @@
 // A pure function: no files, no threads, no clock. Packed codes are carried over and never made
 // anew: every head vector of the new cache has the value that the old file gave it.
 //
-// Spec: docs/format.md, "Version 1".
+// Spec: docs/reference/format.md, "Version 1".
 
 #include <cstdint>
 #include <span>

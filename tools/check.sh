@@ -12,20 +12,20 @@
 #   --replay  of these, only the replay of the fuzz corpora and the tests of foreign containers and of
 #             the store, which is quicker
 #   --interop with the tests run those with real mlx-lm, transformers and llama.cpp as well, which
-#             are installed in build/peers meanwhile (docs/interop.md); those of what cannot be had do
-#             not run
+#             are installed in build/peers meanwhile (docs/reference/interop.md); those of what
+#             cannot be had do not run
 #   --servers with the tests run those of the store with real engines: Redis, a Redis Cluster, Ceph's S3,
 #             which are installed (73 MB) and then started and stopped on free ports
 #   --chromium install a browser without a window (98 MB), so that the tests which look at reports run
 #   --jobs N  processes at a time (default: all processors)
 # With CI=true in the environment warnings are errors in every step.
 #
-#   --fuzz           run every fuzz target (docs/fuzzing.md), instead of the tests
+#   --fuzz           run every fuzz target (docs/develop/fuzzing.md), instead of the tests
 #   --fuzz-seconds N each for N seconds (default: 60)
 #   --fuzz-runs N    each until it has run N inputs, however long that takes
 #   --fuzz-target N  this one alone; may be given several times
 #   --coverage       tell which branches of the file formats' readers and writers the tests take
-#                    (docs/coverage.md), instead of running all tests
+#                    (docs/develop/coverage.md), instead of running all tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -178,7 +178,8 @@ check_fuzz() {
   fuzz_all "${fuzz_targets[@]}"
 }
 
-# The tests of what is measured, and the replay of the fuzz corpora. docs/coverage.md tells what counts.
+# The tests of what is measured, and the replay of the fuzz corpora. docs/develop/coverage.md tells
+# what counts.
 check_coverage() {
   configure_and_build coverage OFF
   find build/coverage -name '*.gcda' -delete

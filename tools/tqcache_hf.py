@@ -11,7 +11,7 @@
                                       with --trust, whatever its pickle makes, which can be anything
 
 Needs torch, safetensors and, for load() and pickled caches, transformers (4.45 and later).
-The schema is "tqcache-hf-1": docs/interop.md of tqcache.
+The schema is "tqcache-hf-1": docs/reference/interop.md of tqcache.
 """
 import argparse
 import json

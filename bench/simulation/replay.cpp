@@ -10,8 +10,8 @@ namespace tqcache::simulation {
 namespace {
 
 constexpr std::int64_t kBlock = 256;
-constexpr std::int64_t kSlots = 16;  // of parameters and of states, read at once (docs/store.md)
-constexpr std::int64_t kBatch = 8;   // values at a time (docs/store.md)
+constexpr std::int64_t kSlots = 16;  // of parameters and states, read at once (store.md)
+constexpr std::int64_t kBatch = 8;   // values at a time (docs/reference/store.md)
 
 std::int64_t final_blocks(std::int64_t n_tokens) {
   return n_tokens == 0 ? 0 : (n_tokens - 1) / kBlock;
@@ -129,8 +129,9 @@ class Replay {
     counts_.reused_tokens += reused;
   }
 
-  // Slots of parameters, then all blocks, then slots of states, one batch each (docs/store.md); the
-  // machine's own store may have it all, but what is new has to be put.
+  // Slots of parameters, then all blocks, then slots of states, one batch each
+  // (docs/reference/store.md); the machine's own store may have it all, but what is new has to be
+  // put.
   void count_trips(std::size_t n_blocks, std::int64_t n_gets) {
     if (m_.shared_bytes == 0) return;
     counts_.lookups += 2 * kSlots + static_cast<std::int64_t>(n_blocks);

@@ -300,7 +300,7 @@ TEST(CentringScore, IsOneValueForAMeanThatDoesNotTurn) {
   for (const float each : scores) EXPECT_NEAR(each, expected, 1e-6 * length(mean) * length(query));
 }
 
-// docs/codec.md §8.
+// docs/reference/codec.md §8.
 TEST(CentringScore, DoesTheWorkedExample) {
   CentringTable table({RopeStyle::kHalfSplit, 4, 10000});
   table.extend(2);

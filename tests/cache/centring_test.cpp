@@ -156,7 +156,7 @@ TEST(Centring, HasTheMeanOfTheTokensGiven) {
   }
 }
 
-// docs/codec.md §8, "The mean", step by step, of the first kv head.
+// docs/reference/codec.md §8, "The mean", step by step, of the first kv head.
 TEST(Centring, HasTheDocumentedMeanToTheBit) {
   const Cache cache = biased_cache(768, 1, kRope, Dtype::kF16);
   const Side& side = attention(cache, 0).k;
@@ -330,7 +330,7 @@ TEST(Centring, FixesTheMeanOfAnEmptySideWithItsFirstBlock) {
             1.1 * key_error(biased_cache(513, 0), {}));
 }
 
-// docs/codec.md §8.
+// docs/reference/codec.md §8.
 TEST(Centring, DoesTheWorkedExample) {
   constexpr Rope kSmall{RopeStyle::kHalfSplit, 4, 10000};
   const Mean mean{Centring::kPreRope, AlignedFloats{1, 2, 3, 4},

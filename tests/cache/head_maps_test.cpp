@@ -1,4 +1,4 @@
-// Maps of kv heads (docs/codec.md §10).
+// Maps of kv heads (docs/reference/codec.md §10).
 
 #include "tqcache/cache/head_maps.h"
 

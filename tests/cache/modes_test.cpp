@@ -125,8 +125,8 @@ TEST(Modes, KeepSinkTokensBitForBit) {
 }
 
 // Squared error of values, of their energy about the mean: two-sided, so that a mode that is by
-// mistake another one is found out. docs/codec.md §7 has the figures of Gaussian vectors; these
-// components are uniform, but the rotation makes them much the same.
+// mistake another one is found out. docs/reference/codec.md §7 has the figures of Gaussian vectors;
+// these components are uniform, but the rotation makes them much the same.
 TEST(Modes, HaveTheErrorOfTheirBits) {
   const std::map<std::string_view, std::pair<double, double>> bounds = {
       {"turbo4", {.0080, .0100}},      {"turbo3.5", {.025, .032}}, {"turbo3", {.031, .037}},

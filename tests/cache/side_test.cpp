@@ -100,7 +100,7 @@ TEST(Side, PackedValuesAreNearTheDenseOnes) {
     error += (before[i] - after[i]) * (before[i] - after[i]);
     energy += before[i] * before[i];
   }
-  EXPECT_GT(error / energy, 0.007);  // 4 bits at d=64 cost .0091 (docs/codec.md)
+  EXPECT_GT(error / energy, 0.007);  // 4 bits at d=64 cost .0091 (docs/reference/codec.md)
   EXPECT_LT(error / energy, 0.011);
 }
 

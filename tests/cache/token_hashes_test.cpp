@@ -40,7 +40,7 @@ Cache unknown_cache(std::int64_t n_tokens) {
   return cache;
 }
 
-// Digests that another program made from docs/format.md, "Hidden tokens".
+// Digests that another program made from docs/reference/format.md, "Hidden tokens".
 TEST(TokenHashes, AreThoseOfTheFormat) {
   const std::vector<std::int32_t> few = {151644, 872, 198};
   ASSERT_EQ(hash_tokens(few).size(), 1u);

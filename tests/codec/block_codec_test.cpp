@@ -1,4 +1,5 @@
-// A block at once gives the bytes that Quantizer gives for each vector (docs/codec.md §4).
+// A block at once gives the bytes that Quantizer gives for each vector (docs/reference/codec.md
+// §4).
 
 #include "tqcache/codec/block_codec.h"
 

@@ -1,4 +1,4 @@
-// Where codes stand in a block (docs/codec.md, "Packed codes").
+// Where codes stand in a block (docs/reference/codec.md, "Packed codes").
 
 #include "tqcache/codec/block_layout.h"
 
@@ -142,7 +142,7 @@ void PrintTo(const SetByte& byte, std::ostream* out) {
 
 using Bytes = std::vector<SetByte>;
 
-// The worked example of docs/codec.md: token 21, component 45 of keys with head_dim 64.
+// The worked example of docs/reference/codec.md: token 21, component 45 of keys with head_dim 64.
 // Group 1, lane 5; component 45 is number 13 of unit 1: line of bytes 3, byte 1 of the lane.
 TEST(BlockLayout, KeysStandWhereTheWorkedExampleHasThem) {
   const auto at = [](int bits) {

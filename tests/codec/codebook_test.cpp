@@ -1,4 +1,4 @@
-// The codebook is the exact Lloyd-Max solution for the Beta marginal (docs/codec.md §3).
+// The codebook is the exact Lloyd-Max solution for the Beta marginal (docs/reference/codec.md §3).
 
 #include "tqcache/codec/codebook.h"
 

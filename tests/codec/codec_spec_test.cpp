@@ -1,4 +1,4 @@
-// Which parts a mode is made of, and which lists of parts are a mode (docs/codec.md §1).
+// Which parts a mode is made of, and which lists of parts are a mode (docs/reference/codec.md §1).
 
 #include "tqcache/codec/codec_spec.h"
 

@@ -1,4 +1,5 @@
-// The random matrices of dense maps, and the numbers they are drawn from (docs/codec.md §2).
+// The random matrices of dense maps, and the numbers they are drawn from (docs/reference/codec.md
+// §2).
 
 #include "tqcache/codec/dense_matrix.h"
 

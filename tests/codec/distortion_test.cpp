@@ -1,4 +1,4 @@
-// How far a vector moves by going through the codec: the numbers of docs/codec.md §7.
+// How far a vector moves by going through the codec: the numbers of docs/reference/codec.md §7.
 //
 // Two figures. The distortion of the codes is the paper's D_mse, |y - c[codes]|^2 of the unit
 // vector. The error of the decoded vector, |x - x^|^2 / |x|^2, is larger at few bits: the scale

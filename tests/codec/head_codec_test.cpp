@@ -1,5 +1,5 @@
-// One kv head's block in every mode (docs/codec.md §5): what stands where, the same bytes on every
-// CPU, and that composing parts adds nothing to them.
+// One kv head's block in every mode (docs/reference/codec.md §5): what stands where, the same bytes
+// on every CPU, and that composing parts adds nothing to them.
 
 #include "tqcache/codec/head_codec.h"
 

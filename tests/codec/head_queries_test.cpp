@@ -35,7 +35,7 @@ struct Size {
 constexpr Size kSizes[] = {{1, 256}, {2, 17},  {3, 256}, {4, 1},  {5, 40},
                            {6, 255}, {7, 100}, {8, 256}, {11, 33}};
 
-constexpr double kExactBound = 1e-5;  // docs/codec.md §9 has 1e-6 a part; parts cancel each other
+constexpr double kExactBound = 1e-5;  // codec.md §9 has 1e-6 a part; parts cancel each other
 constexpr double kFastBound = 1e-2;
 
 // Bounds are for keys in random directions: with a bias, the errors of all are alike.

@@ -1,4 +1,4 @@
-// The kernels of this CPU against the definition (docs/codec.md, "Kernels").
+// The kernels of this CPU against the definition (docs/reference/codec.md, "Kernels").
 
 #include "tqcache/codec/kernels/kernels.h"
 

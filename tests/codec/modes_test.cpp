@@ -1,5 +1,5 @@
 // How far decoded vectors are from the encoded ones in each mode, at head_dim 128: the numbers of
-// docs/codec.md §7, "Modes, measured". That of mode mse is in distortion_test.cpp.
+// docs/reference/codec.md §7, "Modes, measured". That of mode mse is in distortion_test.cpp.
 
 #include <gtest/gtest.h>
 

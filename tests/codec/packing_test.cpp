@@ -1,4 +1,5 @@
-// Packed codes are one little-endian stream of bits, least significant first (docs/codec.md §5).
+// Packed codes are one little-endian stream of bits, least significant first
+// (docs/reference/codec.md §5).
 
 #include "tqcache/codec/packing.h"
 
@@ -37,7 +38,7 @@ TEST(Packing, PutsTheFirstCodeInTheLowestBits) {
   EXPECT_EQ(packed_values({0x12, 0xfe}, 8), (std::vector{0x12, 0xfe}));
 }
 
-// The worked example of docs/codec.md §5.
+// The worked example of docs/reference/codec.md §5.
 TEST(Packing, LetsACodeStraddleTwoBytes) {
   EXPECT_EQ(packed_values({1, 2, 3, 4, 5, 6, 7, 0}, 3), (std::vector{0xd1, 0x58, 0x1f}));
 }

@@ -1,4 +1,4 @@
-// One head vector to codes and scale and back (docs/codec.md §4).
+// One head vector to codes and scale and back (docs/reference/codec.md §4).
 
 #include "tqcache/codec/quantizer.h"
 
@@ -100,8 +100,8 @@ TEST(Quantizer, MadeFromItsOwnCentroidsIsTheSame) {
   EXPECT_EQ(encode(made, x), encode(given, x));
 }
 
-// The worked example of docs/codec.md §6: x = 3 e_0 + e_1 makes y alternate between -2 / sqrt(320)
-// and -4 / sqrt(320), which lie either side of a boundary.
+// The worked example of docs/reference/codec.md §6: x = 3 e_0 + e_1 makes y alternate between -2 /
+// sqrt(320) and -4 / sqrt(320), which lie either side of a boundary.
 TEST(Quantizer, EncodesTheWorkedExample) {
   const Quantizer quantizer = make_quantizer(32, 2);
   std::vector<float> x(32, 0.0f);

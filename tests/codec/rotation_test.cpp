@@ -1,4 +1,5 @@
-// The rotation is orthogonal for every head_dim, and is the one that docs/codec.md §2 defines.
+// The rotation is orthogonal for every head_dim, and is the one that docs/reference/codec.md §2
+// defines.
 
 #include "tqcache/codec/rotation.h"
 

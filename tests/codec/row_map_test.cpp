@@ -1,4 +1,4 @@
-// Rows times a matrix (docs/codec.md §10).
+// Rows times a matrix (docs/reference/codec.md §10).
 
 #include "tqcache/codec/kernels/row_map.h"
 

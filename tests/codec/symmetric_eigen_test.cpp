@@ -1,4 +1,4 @@
-// Eigenvalues and eigenvectors (docs/codec.md, "Eigenvectors").
+// Eigenvalues and eigenvectors (docs/reference/codec.md, "Eigenvectors").
 
 #include "tqcache/codec/trellis/symmetric_eigen.h"
 

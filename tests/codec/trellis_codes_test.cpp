@@ -1,4 +1,4 @@
-// Symbols, levels and packed codes of trellis paths (docs/codec.md, "Trellis codes").
+// Symbols, levels and packed codes of trellis paths (docs/reference/codec.md, "Trellis codes").
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Head vectors in mode trellis (docs/codec.md §10).
+// Head vectors in mode trellis (docs/reference/codec.md §10).
 
 #include "tqcache/codec/trellis/trellis_rows.h"
 

@@ -1,4 +1,4 @@
-// The search for the nearest path (docs/codec.md, "Trellis codes").
+// The search for the nearest path (docs/reference/codec.md, "Trellis codes").
 
 #include "tqcache/codec/trellis/trellis.h"
 

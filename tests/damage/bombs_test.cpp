@@ -151,7 +151,8 @@ Numbers free_numbers_of(Manifest& manifest) {
   return numbers;
 }
 
-// The content name is right as well, so that the rules of docs/format.md §4 and §9 are all there is.
+// The content name is right as well, so that the rules of docs/reference/format.md §4 and §9 are
+// all there is.
 void claim_in_each(const std::function<Numbers(Manifest&)>& numbers_of, const Bytes& file,
                    const Visit& visit) {
   const Manifest original = info_of(file);

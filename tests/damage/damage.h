@@ -78,8 +78,8 @@ inline bool is_earlier_state(const cache::Cache& loaded, ByteView damaged,
 }
 
 // A load of a damaged file fails, or gives the same cache where what is damaged is of no weight to
-// it (docs/format.md: a slot that is not in use, gaps), or the state before if the slot of the
-// newest one is damaged: after a loss of power that is the state which counts.
+// it (docs/reference/format.md: a slot that is not in use, gaps), or the state before if the slot
+// of the newest one is damaged: after a loss of power that is the state which counts.
 inline void expect_not_another(ByteView damaged, const cache::Cache& original,
                                std::string_view what) {
   const auto loaded = load_view(damaged);

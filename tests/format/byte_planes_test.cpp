@@ -39,7 +39,7 @@ Bytes bytes(std::initializer_list<int> values) {
   return out;
 }
 
-// docs/format.md §6.5.
+// docs/reference/format.md §6.5.
 TEST(BytePlanes, HaveTheExponentFirstAndTheSignLast) {
   // bf16 1, -1, 3: exponents 127, 127, 128; mantissas 0, 0, 64.
   EXPECT_EQ(planes_of_words<std::uint16_t>({0x3f80, 0xbf80, 0x4040}),

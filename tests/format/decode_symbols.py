@@ -1,5 +1,5 @@
-"""Packed sections that are kept as symbols of a trellis, written from docs/format.md 6.6 and
-docs/codec.md 10 alone.
+"""Packed sections that are kept as symbols of a trellis, written from
+docs/reference/format.md 6.6 and docs/reference/codec.md 10 alone.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""Decodes packed token blocks of .tqkv files, written from docs/codec.md alone.
+"""Decodes packed token blocks of .tqkv files, written from docs/reference/codec.md alone.
 
 Slow and plain. Every number is an f32, kept as a float: sums, differences and products of two f32
 are computed in f64 and rounded once by f32(), which gives what an f32 unit gives.

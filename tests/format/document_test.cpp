@@ -1,4 +1,4 @@
-// The hex dump in docs/format.md is a real file: this library writes it, byte for byte.
+// The hex dump in docs/reference/format.md is a real file: this library writes it, byte for byte.
 
 #include <gtest/gtest.h>
 

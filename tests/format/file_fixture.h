@@ -168,7 +168,7 @@ T value_at(const Bytes& file, std::size_t offset) {
   return number_at<T>(file, offset);
 }
 
-// Offsets of the fields of a header slot (docs/format.md §3).
+// Offsets of the fields of a header slot (docs/reference/format.md §3).
 inline constexpr std::size_t kVersionAt = 8;
 inline constexpr std::size_t kGenerationAt = 12;
 inline constexpr std::size_t kRequiredAt = 16;

@@ -1,4 +1,5 @@
-// A zstd frame may refer no further back than a reader is ready to look (docs/format.md §6.4).
+// A zstd frame may refer no further back than a reader is ready to look (docs/reference/format.md
+// §6.4).
 
 #include <gtest/gtest.h>
 

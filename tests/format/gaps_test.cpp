@@ -1,4 +1,4 @@
-// One test a rule of docs/format.md §4.5 for files with gaps.
+// One test a rule of docs/reference/format.md §4.5 for files with gaps.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

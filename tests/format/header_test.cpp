@@ -1,4 +1,4 @@
-// One test a rule of docs/format.md §3.
+// One test a rule of docs/reference/format.md §3.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

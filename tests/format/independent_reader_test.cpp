@@ -1,4 +1,4 @@
-// Another program, written from docs/format.md alone, reads the same in our files.
+// Another program, written from docs/reference/format.md alone, reads the same in our files.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

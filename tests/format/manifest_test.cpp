@@ -1,4 +1,5 @@
-// One test a rule of docs/format.md §4: each file breaks one rule, with every checksum right.
+// One test a rule of docs/reference/format.md §4: each file breaks one rule, with every checksum
+// right.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Maps of kv heads in a file (docs/format.md §4.3).
+// Maps of kv heads in a file (docs/reference/format.md §4.3).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -137,7 +137,7 @@ TEST(Maps, StayWhenAConversationGoesOn) {
     const auto& new_layer = std::get<cache::AttentionLayer>(in_memory.layers[i]);
     EXPECT_EQ(maps_of(new_layer.k), maps_of(old_layer.k)) << i;
     EXPECT_EQ(maps_of(new_layer.v), maps_of(old_layer.v)) << i;
-    // A step of s leaves .2635 s^2 of the energy (docs/codec.md 10); and a fifth on top.
+    // A step of s leaves .2635 s^2 of the energy (docs/reference/codec.md 10); and a fifth on top.
     const double value_step = i == 0 ? 0.3 : 0.5;
     EXPECT_LT(coded_error(new_layer.k, new_layer.shape), 1.2 * 0.2635 * 0.3 * 0.3) << i;
     EXPECT_LT(coded_error(new_layer.v, new_layer.shape), 1.2 * 0.2635 * value_step * value_step)

@@ -1,4 +1,4 @@
-// One test a rule of docs/format.md §6.5: what may stand in a section of planes.
+// One test a rule of docs/reference/format.md §6.5: what may stand in a section of planes.
 
 #include "tqcache/format/sections/plane_section.h"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A second reader of .tqkv files, version 2, written from docs/format.md alone.
+"""A second reader of .tqkv files, version 2, written from docs/reference/format.md alone.
 
 Prints what is in a file as JSON: tokens, layers, and the values of every section; what packed ones
 mean is in decode_turbo.py. Python's library is enough for stored sections and SHA-256; XXH3 and zstd

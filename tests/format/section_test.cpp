@@ -1,4 +1,4 @@
-// One test a rule of docs/format.md §5 and §6: what may stand in a section.
+// One test a rule of docs/reference/format.md §5 and §6: what may stand in a section.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// One test a rule of docs/format.md §6.6: what may stand in a section of symbols.
+// One test a rule of docs/reference/format.md §6.6: what may stand in a section of symbols.
 
 #include "tqcache/format/sections/symbol_section.h"
 

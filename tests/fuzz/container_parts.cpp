@@ -28,7 +28,7 @@ using format::SectionInfo;
 constexpr std::uint64_t kMostRawBytes = 1 << 18;  // of a section that is laid out
 constexpr std::size_t kMostSections = 24;
 
-// Fields of a header slot, docs/format.md §3.
+// Fields of a header slot, docs/reference/format.md §3.
 constexpr std::size_t kGenerationAt = 12;
 constexpr std::size_t kManifestOffsetAt = 24;
 constexpr std::size_t kFileBytesAt = 32;

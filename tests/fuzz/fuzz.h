@@ -1,6 +1,6 @@
 #pragma once
-// tests/fuzz/fuzz.h: what fuzz targets share. docs/fuzzing.md tells what there is and how to run
-// it.
+// tests/fuzz/fuzz.h: what fuzz targets share. docs/develop/fuzzing.md tells what there is and how
+// to run it.
 //
 // A target is one file with LLVMFuzzerTestOneInput(), which takes any bytes, and perhaps
 // LLVMFuzzerCustomMutator(), which changes them in ways that get behind checksums. libFuzzer calls

@@ -116,7 +116,8 @@ void require_near(float got, double expected, double bound, std::string_view rul
   require(false, rule);
 }
 
-// The codes of the first tokens, [n_tokens, dim], group by group: docs/codec.md §5 has the order.
+// The codes of the first tokens, [n_tokens, dim], group by group: docs/reference/codec.md §5 has
+// the order.
 std::vector<std::uint8_t> unpack_tokens(const codec::PackedBlock& block) {
   const codec::BlockShape& shape = block.shape;
   const bool keys = shape.order == codec::BlockOrder::kKeys;

@@ -1,5 +1,5 @@
 // Writes what fuzzing begins with: small files of every kind that the targets read. Run by hand, as
-// docs/fuzzing.md tells; the corpora in this folder have grown from it.
+// docs/develop/fuzzing.md tells; the corpora in this folder have grown from it.
 //
 // usage: make_seeds FOLDER     writes FOLDER/TARGET/NAME
 

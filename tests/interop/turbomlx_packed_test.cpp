@@ -457,9 +457,9 @@ TEST_F(Converted, IsReadAlikeByTheOtherProgram) {
 TEST_F(Converted, GrowsWithTheSameParts) {
   cache::Cache cache = must(test::read_foreign(import_built(every_kind(300))));
   test::Random random(4);
-  // Parts of the length. 4 bits leave .0093 of the energy (docs/codec.md §7), prod of 3 bits .18,
-  // and a quarter at 3 bits beside 2 bits .095; groups of 2 bits no more than a uniform error of a
-  // fourth of the range, which is 6: all with a fifth on top.
+  // Parts of the length. 4 bits leave .0093 of the energy (docs/reference/codec.md §7), prod of 3
+  // bits .18, and a quarter at 3 bits beside 2 bits .095; groups of 2 bits no more than a uniform
+  // error of a fourth of the range, which is 6: all with a fifth on top.
   const std::vector<double> most = {0.116, 0.51, 0.37, 0.52};
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     auto& layer = std::get<cache::AttentionLayer>(cache.layers[i]);

@@ -48,7 +48,7 @@ TEST(LoadModel, LoadsTheDemoFromAFileAndFromAFolder) {
   EXPECT_NE(from_file->identity.weights_fingerprint, from_folder->identity.weights_fingerprint);
 }
 
-// The rule is written down in docs/format.md; this is the demo model's.
+// The rule is written down in docs/reference/format.md; this is the demo model's.
 TEST(LoadModel, FingerprintsTheSameWeightsForEver) {
   const auto model = load_model(kDemo + "/tqcache-demo-17m.q8_0.gguf").value();
   EXPECT_EQ(to_hex(model->identity.weights_fingerprint),

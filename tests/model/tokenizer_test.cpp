@@ -291,7 +291,7 @@ TEST(TokenizerFingerprint, IsTheSameFromBothFiles) {
             from_json(tiny::tokenizer()).fingerprint());
 }
 
-// The serialization is written down in docs/format.md; this is the demo model's.
+// The serialization is written down in docs/reference/format.md; this is the demo model's.
 TEST(TokenizerFingerprint, NeverChangesForTheSameTokenizer) {
   EXPECT_EQ(to_hex(demo_from_gguf().fingerprint()),
             "748089347209a4521252d1bec100394218a586585285c83ad8678c75a4b6932c");

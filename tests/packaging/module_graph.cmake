@@ -1,10 +1,11 @@
-# The modules include each other only as the table of docs/design.md allows.
+# The modules include each other only as the table of docs/explain/design.md allows.
 #
 # usage: cmake -DSOURCE_DIR=... -P module_graph.cmake
 cmake_minimum_required(VERSION 3.25)
 
 # Reads "| `format` | `cache` `codec` `base` |" rows into allowed_<module>.
-file(STRINGS ${SOURCE_DIR}/docs/design.md rows REGEX "^\\| `[a-z]+` \\| (`[a-z]+` ?|nothing)+ *\\|")
+file(STRINGS ${SOURCE_DIR}/docs/explain/design.md rows
+  REGEX "^\\| `[a-z]+` \\| (`[a-z]+` ?|nothing)+ *\\|")
 set(modules "")
 foreach(row IN LISTS rows)
   string(REGEX MATCHALL "`[a-z]+`" names "${row}")
@@ -15,7 +16,7 @@ foreach(row IN LISTS rows)
 endforeach()
 foreach(module IN ITEMS tools migrations eval store format model cache tensors codec base)
   if(NOT module IN_LIST modules)
-    message(FATAL_ERROR "docs/design.md: the table of modules has no row for ${module}")
+    message(FATAL_ERROR "docs/explain/design.md: the table of modules has no row for ${module}")
   endif()
 endforeach()
 
@@ -61,12 +62,12 @@ endforeach()
 file(GLOB folders RELATIVE ${SOURCE_DIR}/lib/tqcache ${SOURCE_DIR}/lib/tqcache/*)
 foreach(folder IN LISTS folders)
   if(IS_DIRECTORY ${SOURCE_DIR}/lib/tqcache/${folder} AND NOT folder IN_LIST modules)
-    list(APPEND violations "lib/tqcache/${folder}: not in the table of docs/design.md")
+    list(APPEND violations "lib/tqcache/${folder}: not in the table of docs/explain/design.md")
   endif()
 endforeach()
 
 if(violations)
   list(JOIN violations "\n  " text)
-  message(FATAL_ERROR "includes that docs/design.md does not allow:\n  ${text}")
+  message(FATAL_ERROR "includes that docs/explain/design.md does not allow:\n  ${text}")
 endif()
 message(STATUS "${n_includes} includes, all allowed")

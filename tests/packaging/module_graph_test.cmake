@@ -5,7 +5,7 @@ set(check ${CMAKE_COMMAND} -DSOURCE_DIR=${WORK_DIR} -P ${CMAKE_CURRENT_LIST_DIR}
 
 function(make_tree)
   file(REMOVE_RECURSE ${WORK_DIR})
-  file(COPY ${SOURCE_DIR}/docs/design.md DESTINATION ${WORK_DIR}/docs)
+  file(COPY ${SOURCE_DIR}/docs/explain/design.md DESTINATION ${WORK_DIR}/docs/explain)
   file(WRITE ${WORK_DIR}/lib/tqcache/cache/good.cpp "#include \"tqcache/codec/a.h\"\n")
 endfunction()
 

@@ -1,4 +1,4 @@
-// What holds for a folder alone: docs/store.md, 3.
+// What holds for a folder alone: docs/reference/store.md, 3.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

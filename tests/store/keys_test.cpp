@@ -14,7 +14,7 @@ namespace {
 using store::Scope;
 using testing::StartsWith;
 
-// All hashes of this file were computed by Python's hashlib, from docs/store.md:
+// All hashes of this file were computed by Python's hashlib, from docs/reference/store.md:
 //   def H(*fields): return sha256(b''.join(pack('<Q', len(f)) + f for f in fields)).digest()
 constexpr std::string_view kScope =
     "dd4caf3d1dbba3a078beaac5c8fd8909929827947cde520d23c608e96c471d3a";

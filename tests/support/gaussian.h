@@ -2,7 +2,7 @@
 // support/gaussian.h: seeded random numbers that are the same with every standard library.
 //
 // std::normal_distribution may differ between libraries, so tests draw from here. Not for the
-// codec: its signs have their own rule (docs/codec.md §2).
+// codec: its signs have their own rule (docs/reference/codec.md §2).
 
 #include <cmath>
 #include <cstdint>

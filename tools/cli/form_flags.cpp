@@ -11,7 +11,7 @@ void add_form_flags(CLI::App& app, FormFlags& flags) {
       ->type_name("N")
       ->group(group);
   app.add_option("--config", flags.configuration,
-                 "Keep it so: turbo4, k=mse:4,v=mse:3, ... (docs/eval.md); f32: dense")
+                 "Keep it so: turbo4, k=mse:4,v=mse:3, ... (docs/reference/eval.md); f32: dense")
       ->type_name("TEXT")
       ->group(group);
 }

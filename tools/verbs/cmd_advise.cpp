@@ -24,8 +24,8 @@ of it, once with a dense cache and once for each configuration that is tried, fr
 2 bits for keys and values to 8; --max-kld asks for the smallest one whose
 predictions stay that close to the dense ones (mean KL divergence, in nats), and
 --max-bytes for the best one whose keys and values fit when the cache holds so many
-tokens. If nothing will do, the exit code is 1. docs/quality.md tells what to
-expect, and docs/eval.md how it is measured.
+tokens. If nothing will do, the exit code is 1. docs/explain/quality.md tells what to
+expect, and docs/reference/eval.md how it is measured.
 
 Examples:
   tqcache advise -m model.gguf --file sample.txt

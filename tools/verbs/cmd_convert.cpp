@@ -40,8 +40,8 @@ What IN is shows its content: a .tqkv file, or a cache of mlx-lm, llama.cpp,
 transformers (tools/tqcache_hf.py), NumPy or TurboMLX. Such files do not say whose
 they are: --model does, and computes some tokens again (--probe) to see that it is
 so, exit code 22 if not. --ids gives the token ids where the file has none; a cache
-without them cannot be gone on from. docs/interop.md tells what gets lost. Codes of TurboMLX are
-kept, but for sides that flags want dense (--bits 16).
+without them cannot be resumed from. docs/reference/interop.md says what gets lost.
+Codes of TurboMLX are kept, except where flags ask for dense (--bits 16).
 
 )";
 

@@ -21,7 +21,7 @@ constexpr const char* kProfileExamples =
 of it, once with a dense cache and once for the keys and for the values of each
 layer, these alone being coded: so it shows what each layer needs. Archives that
 are made with the profile share their bits among layers accordingly, and can be
-made for a mean KL divergence in the place of a size. docs/profile.md tells what a
+made for a mean KL divergence in the place of a size. docs/reference/profile.md tells what a
 profile holds.
 
 Examples:

@@ -25,7 +25,7 @@ constexpr const char* kNotes =
 reads each from nothing: once with a dense cache, and once for each configuration
 with every key and value replaced by what its codes stand for, the current token's
 own included. --as-served fills a real cache instead, as generate does: the last,
-incomplete token block stays dense. docs/eval.md has the whole of it.
+incomplete token block stays dense. docs/reference/eval.md has the whole of it.
 
 A configuration is a preset (turbo4, k8v4, ...; f32: all dense), items, or both:
 k=mse:4,v=mse:3,boundary=2:8,sink=4  turbo4,center=none. A name begins the next

@@ -14,8 +14,8 @@
 
 namespace tqcache::cache {
 
-// Bounds on what a cache may claim to be; they are also limits of the file (docs/format.md
-// §Limits).
+// Bounds on what a cache may claim to be; they are also limits of the file
+// (docs/reference/format.md §Limits).
 inline constexpr std::int64_t kMaxLayers = 1024;
 inline constexpr std::int64_t kMaxTokens = 16 * 1024 * 1024;
 inline constexpr std::int64_t kMaxKvHeads = 1024;

@@ -7,7 +7,7 @@
 // the position, so token p loses R_p mean; taken out after RoPE, as of values, it is the same
 // everywhere.
 //
-// Spec: docs/codec.md §8.
+// Spec: docs/reference/codec.md §8.
 
 #include <cstdint>
 #include <memory>

@@ -10,7 +10,7 @@
 //
 // Exact, the result differs from q . R_p mean by less than 1e-6 |q| |mean|, at any position.
 //
-// Spec: docs/codec.md §8.
+// Spec: docs/reference/codec.md §8.
 
 #include <cstdint>
 #include <span>

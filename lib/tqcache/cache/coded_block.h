@@ -2,7 +2,7 @@
 // cache/coded_block.h: packed token blocks from codes and scales that somebody else chose: another
 // program, or an older version of ours. Nothing is coded anew.
 //
-// Spec: docs/codec.md §5, docs/format.md §6.2.
+// Spec: docs/reference/codec.md §5, docs/reference/format.md §6.2.
 
 #include <cstddef>
 #include <cstdint>

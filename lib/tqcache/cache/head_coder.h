@@ -2,7 +2,7 @@
 // cache/head_coder.h: the head vectors of one kv head in one token block to codes and back, with
 // all that the side does to them before: mean, RoPE, map.
 //
-// Spec: docs/codec.md §8 and §10.
+// Spec: docs/reference/codec.md §8 and §10.
 
 #include <cstdint>
 #include <span>

@@ -4,7 +4,7 @@
 // Chosen by the energy of what would be packed (the mean is out, so this is the variance), for each
 // kv head apart, when the first token block of a side is packed; kept for all that come later.
 //
-// Spec: docs/codec.md §8.
+// Spec: docs/reference/codec.md §8.
 
 #include <cstdint>
 #include <span>

@@ -21,7 +21,7 @@ inline constexpr std::string_view kDefaultPreset = "turbo4";
 
 // What a scale preserves in modes mse and mixed unless told: the length of a vector below 4 bits
 // (of regular channels), where unbiased inner products cost too much; inner products from there on.
-// Measured: docs/quality.md, "Scales".
+// Measured: docs/explain/quality.md, "Scales".
 constexpr codec::ScaleRule usual_scale(int bits) {
   return bits < 4 ? codec::ScaleRule::kNorm : codec::ScaleRule::kUnbiased;
 }
@@ -36,7 +36,7 @@ std::vector<std::string_view> preset_names();
 std::string_view preset_description(std::string_view name);
 
 // Three configurations by what they are for: "high", "balanced" (the default preset) and "small",
-// the best ones of their sizes that were measured (docs/quality.md, "Three qualities").
+// the best ones of their sizes that were measured (docs/explain/quality.md, "Three qualities").
 // Errors: kInvalidArgument for another word.
 Result<ConvertOptions> quality(std::string_view word);
 std::vector<std::string_view> quality_words();

@@ -6,7 +6,7 @@
 // been there. It is no secrecy: short prompts can be guessed and tried, and keys and values can be
 // turned back into tokens (SECURITY.md).
 //
-// Spec: docs/format.md, "Hidden tokens".
+// Spec: docs/reference/format.md, "Hidden tokens".
 
 #include <cstdint>
 #include <span>

@@ -4,7 +4,7 @@
 // Sixteen rows of f32 stay in the nearest memory, and their sum in f32 is as good as exact; the
 // sums of all pieces are added in f64.
 //
-// Spec: docs/codec.md §8, "The mean".
+// Spec: docs/reference/codec.md §8, "The mean".
 
 #include <algorithm>
 #include <cstdint>

@@ -4,7 +4,7 @@
 // What Quantizer does for one head vector, done for 256 of them with the kernels of this CPU, into
 // the layout that the kernels of attention read.
 //
-// Spec: docs/codec.md, "Packed codes".
+// Spec: docs/reference/codec.md, "Packed codes".
 
 #include <cstddef>
 #include <cstdint>

@@ -16,7 +16,7 @@
 //
 // Components beyond head_dim have code 0.
 //
-// Spec: docs/codec.md, "Packed codes".
+// Spec: docs/reference/codec.md, "Packed codes".
 
 #include <cstddef>
 #include <cstdint>

@@ -5,7 +5,7 @@
 // RoPE, it turns with the token: components i and i + n_pairs together, by an angle that depends on
 // i and on the token's place in the block alone.
 //
-// Spec: docs/codec.md §8.
+// Spec: docs/reference/codec.md §8.
 
 #include <cstddef>
 

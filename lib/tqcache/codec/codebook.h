@@ -9,7 +9,7 @@
 //
 // Only + - * / and sqrt are used, so every CPU and every libm give the same bits.
 //
-// Spec: docs/codec.md §3. Source: arXiv 2504.19874, equation 4.
+// Spec: docs/reference/codec.md §3. Source: arXiv 2504.19874, equation 4.
 
 #include <span>
 #include <vector>

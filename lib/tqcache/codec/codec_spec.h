@@ -14,7 +14,8 @@
 //
 // Parts travel in the file, so a reader never guesses: two equal lists of parts give equal bytes.
 //
-// Spec: docs/codec.md §1. Source: arXiv 2504.19874, algorithms 1 and 2, and section 4.3 for mixed.
+// Spec: docs/reference/codec.md §1. Source: arXiv 2504.19874, algorithms 1 and 2, and section 4.3
+//       for mixed.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 // codec/dense_matrix.h: the random matrices of dense maps, from a seed, and orthogonal ones of any.
 //
-// Spec: docs/codec.md §2. Source: arXiv 2504.19874, algorithms 1 and 2.
+// Spec: docs/reference/codec.md §2. Source: arXiv 2504.19874, algorithms 1 and 2.
 
 #include <cstddef>
 #include <cstdint>

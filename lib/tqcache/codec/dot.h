@@ -4,7 +4,7 @@
 // Sixteen lanes, component i in lane i % 16, then the lanes by halves: a vector unit of 4, 8 or
 // 16 floats adds in exactly this order, so encoded bytes do not depend on the CPU.
 //
-// Spec: docs/codec.md §4.
+// Spec: docs/reference/codec.md §4.
 
 #include <array>
 #include <cassert>

@@ -7,7 +7,7 @@
 //   codes    of part 0, of part 1, ..., each BlockShape::block_bytes(): a multiple of 64 bytes
 //   scales   rows of 256 f16: the scale of each part, then the bias of each part that has one
 //
-// Spec: docs/codec.md §5 and §6.
+// Spec: docs/reference/codec.md §5 and §6.
 
 #include <cstddef>
 #include <cstdint>

@@ -2,7 +2,7 @@
 // codec/map_matrix.h: the values of a linear map that travels with its part, for maps that no seed
 // of ours gives: those of other programs (RotationKind::kMatrix).
 //
-// Spec: docs/codec.md §2.
+// Spec: docs/reference/codec.md §2.
 
 #include <memory>
 #include <span>

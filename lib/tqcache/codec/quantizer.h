@@ -6,7 +6,8 @@
 // chosen so that inner products with the decoded vector are unbiased: |x|^2 / <x, direction of the
 // codes>. Other maps, scales and centroids serve the parts of other modes (codec_spec.h).
 //
-// Spec: docs/codec.md. Source: arXiv 2504.19874, algorithm 1; the scale after arXiv 2604.18555.
+// Spec: docs/reference/codec.md. Source: arXiv 2504.19874, algorithm 1; the scale after arXiv
+//       2604.18555.
 
 #include <cstddef>
 #include <cstdint>

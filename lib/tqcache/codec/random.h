@@ -4,9 +4,9 @@
 // Seeds travel in the file and matrices do not, so every bit of a draw is part of the format: only
 // + - * / and sqrt in f64 are used, in an order that is written down.
 //
-// Spec: docs/codec.md §2. Source: Steele, Lea, Flood, "Fast splittable pseudorandom number
-// generators", OOPSLA 2014; Marsaglia, Bray, "A convenient method for generating normal variables",
-// SIAM Review 6 (1964).
+// Spec: docs/reference/codec.md §2. Source: Steele, Lea, Flood, "Fast splittable pseudorandom
+// number generators", OOPSLA 2014; Marsaglia, Bray, "A convenient method for generating normal
+// variables", SIAM Review 6 (1964).
 
 #include <cstdint>
 

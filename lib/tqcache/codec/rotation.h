@@ -12,8 +12,8 @@
 //   kNone      the identity
 //   kMatrix    any matrix, as given; "unrotate" is its transpose
 //
-// Spec: docs/codec.md §2. Source: arXiv 2504.19874 takes a dense random rotation; the Hartley
-// factor is ours, and keeps head_dim 80, 96, 112, 192 or 576 without padding.
+// Spec: docs/reference/codec.md §2. Source: arXiv 2504.19874 takes a dense random rotation; the
+// Hartley factor is ours, and keeps head_dim 80, 96, 112, 192 or 576 without padding.
 
 #include <cstddef>
 #include <cstdint>

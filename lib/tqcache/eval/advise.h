@@ -6,7 +6,7 @@
 // taken to be better, so few rungs are measured: three a round, which share their dense run, each
 // round between the largest rung that was not good enough and the smallest that was.
 //
-// Spec: docs/quality.md, "advise".
+// Spec: docs/explain/quality.md, "advise".
 
 #include <cstdint>
 #include <functional>

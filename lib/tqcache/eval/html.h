@@ -4,7 +4,7 @@
 // reader.
 //
 // Every figure is there twice, as a picture (inline SVG) and as a table. The page is XML as well,
-// so that any parser reads it. docs/eval.md says what is on it.
+// so that any parser reads it. docs/reference/eval.md says what is on it.
 
 #include <string>
 

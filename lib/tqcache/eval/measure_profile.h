@@ -5,7 +5,7 @@
 // each side of each layer with that side alone coded; and then once for each point of the curve
 // with all sides coded, their steps being weighted by what was found.
 //
-// Spec: docs/profile.md.
+// Spec: docs/reference/profile.md.
 
 #include <cstdint>
 #include <functional>

@@ -11,7 +11,7 @@
 // as generation fills it: the incomplete token block and the one that has just become full are
 // dense, and means are those of the first block.
 //
-// Spec: docs/eval.md, "ppl and kld".
+// Spec: docs/reference/eval.md, "ppl and kld".
 
 #include <cstdint>
 #include <optional>

@@ -8,7 +8,7 @@
 // sensitivity: these are the weights. And a curve says what divergence to expect of a step with
 // these weights, so that a step can be chosen for a divergence.
 //
-// Spec: docs/profile.md.
+// Spec: docs/reference/profile.md.
 
 #include <cstdint>
 #include <optional>

@@ -5,7 +5,7 @@
 // switches from the old state to the new one. Whoever reads meanwhile, and whoever comes after a
 // crash at any moment, finds the old state or the new one, whole.
 //
-// Spec: docs/format.md, "Appending".
+// Spec: docs/reference/format.md, "Appending".
 
 #include <cstdint>
 #include <filesystem>

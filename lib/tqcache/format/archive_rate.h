@@ -5,7 +5,7 @@
 // side are coded with a few steps, and what they take in the file tells the step between them that
 // the whole file needs.
 //
-// Spec: docs/codec.md §10, "Rate".
+// Spec: docs/reference/codec.md §10, "Rate".
 
 #include <optional>
 

@@ -5,7 +5,7 @@
 // A load is all or nothing. No size is used before the checksum that covers it, and nothing is
 // allocated before a limit is checked.
 //
-// Spec: docs/format.md.
+// Spec: docs/reference/format.md.
 
 #include <cstdint>
 #include <filesystem>
@@ -41,8 +41,8 @@ struct WriteOptions {
 // so takes that of the whole file.
 //
 // Progress: bytes of sections before compression.
-// Errors:   kInvalidArgument (level; the file exists), kTooLarge (a limit of docs/format.md),
-//           kIo, kInterrupted, and those of cache::validate.
+// Errors:   kInvalidArgument (level; the file exists), kTooLarge (a limit of
+//           docs/reference/format.md), kIo, kInterrupted, and those of cache::validate.
 // Bytes:    the same cache and options give the same bytes for any number of threads; across
 //           zstd releases only with Compression::kNone.
 Result<void> write_cache_file(const cache::Cache& cache, const std::filesystem::path& path,
@@ -120,8 +120,8 @@ struct VerifyReport {
 };
 
 // Checks everything a file says of itself: both header slots, padding, checksums, SHA-256 of the
-// content, the rules of docs/format.md, and that every packed scale and dense value is finite.
-// Goes on after a damaged section, so that the report names all of them.
+// content, the rules of docs/reference/format.md, and that every packed scale and dense value is
+// finite. Goes on after a damaged section, so that the report names all of them.
 //
 // Progress: bytes of sections before compression.
 // Errors:   as read_cache_info, when the file cannot even be listed; kTooLarge, kInterrupted.

@@ -3,7 +3,7 @@
 //
 // Canonical order, as xxhsum prints it: the high half first, each half big-endian.
 //
-// Spec: docs/format.md §5.
+// Spec: docs/reference/format.md §5.
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 // format/container_format.h: the numbers of the file's layout, for reader and writer alike.
 //
-// Spec: docs/format.md §3 and §Limits.
+// Spec: docs/reference/format.md §3 and §Limits.
 
 #include <array>
 #include <cstddef>
@@ -26,7 +26,7 @@ inline constexpr std::size_t kHeaderBytes = kSlotBytes * kSlotCount;  // section
 // a mapped file.
 inline constexpr std::uint64_t kSectionAlignment = 64;
 
-// Required features, docs/format.md §3.
+// Required features, docs/reference/format.md §3.
 inline constexpr std::uint32_t kFeatureGrowing = 1u << 0;  // a slot that only announces an append
 inline constexpr std::uint32_t kFeatureGaps = 1u << 1;     // the manifest lists dead ranges
 inline constexpr std::uint32_t kFeatureHiddenTokens = 1u << 2;  // hashes instead of token ids

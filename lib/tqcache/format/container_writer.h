@@ -4,7 +4,7 @@
 //
 // The sections come first; manifest and header follow when all that they say is known.
 //
-// Spec: docs/format.md §2.
+// Spec: docs/reference/format.md §2.
 
 #include <cstddef>
 #include <functional>

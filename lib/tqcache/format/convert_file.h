@@ -2,7 +2,8 @@
 // format/convert_file.h: turns the dense sides of a cache into turbo form, from file to file,
 // without ever holding the cache.
 //
-// Spec: docs/codec.md §8; docs/design.md, "A cache is converted and written section by section".
+// Spec: docs/reference/codec.md §8; docs/explain/design.md, "A cache is converted and written
+//       section by section".
 
 #include <cstdint>
 #include <filesystem>

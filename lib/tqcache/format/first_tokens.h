@@ -5,7 +5,7 @@
 // those of the token block that is cut hold more than is wanted; of their bytes is kept what
 // cache::truncate() would leave of them.
 //
-// Spec: docs/format.md §4.5 and §6.
+// Spec: docs/reference/format.md §4.5 and §6.
 
 #include <cstddef>
 #include <cstdint>

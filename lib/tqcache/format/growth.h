@@ -2,7 +2,7 @@
 // format/growth.h: what a file has to do with the cache that it shall grow to: whether it can, and
 // which of its sections stay.
 //
-// Spec: docs/format.md, "Appending".
+// Spec: docs/reference/format.md, "Appending".
 
 #include <cstddef>
 #include <cstdint>

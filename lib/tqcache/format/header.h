@@ -6,7 +6,7 @@
 // let an append switch from the old state to the new one by writing a single slot: whatever
 // happens meanwhile, the other one still holds.
 //
-// Spec: docs/format.md §3.
+// Spec: docs/reference/format.md §3.
 
 #include <array>
 #include <cstdint>

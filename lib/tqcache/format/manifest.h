@@ -3,7 +3,7 @@
 //
 // Plain structs; the FlatBuffer they travel in stays behind encode_manifest and decode_manifest.
 //
-// Spec: docs/format.md §4.
+// Spec: docs/reference/format.md §4.
 
 #include <cstdint>
 #include <optional>
@@ -82,7 +82,7 @@ struct Manifest {
   std::vector<LayerInfo> layers;
   std::vector<SectionInfo> sections;
   std::vector<GapInfo> gaps = {};  // ascending
-  Sha256 content_name{};           // docs/format.md §Content name; gaps do not count
+  Sha256 content_name{};           // docs/reference/format.md §Content name; gaps do not count
 
   std::int64_t n_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
 };

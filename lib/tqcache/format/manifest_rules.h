@@ -4,7 +4,7 @@
 // The writer holds its own manifest against the same rules, so that no file is written that
 // would not be read.
 //
-// Spec: docs/format.md §4 and §Limits.
+// Spec: docs/reference/format.md §4 and §Limits.
 
 #include <cstddef>
 #include <cstdint>

@@ -2,7 +2,7 @@
 // format/open_container.h: header and manifest of a .tqkv file, read and held against the rules.
 // Safe for untrusted input.
 //
-// Spec: docs/format.md §2.
+// Spec: docs/reference/format.md §2.
 
 #include "tqcache/base/file.h"
 #include "tqcache/base/result.h"

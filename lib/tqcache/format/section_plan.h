@@ -4,7 +4,7 @@
 // Both follow from the layers and the number of tokens, so the writer takes them from here and
 // the reader holds the section table against them.
 //
-// Spec: docs/format.md §4.5 and §6.
+// Spec: docs/reference/format.md §4.5 and §6.
 
 #include <compare>
 #include <cstdint>

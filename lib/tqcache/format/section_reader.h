@@ -2,7 +2,7 @@
 // format/section_reader.h: sections from a file, checked and decompressed. Safe for untrusted
 // input.
 //
-// Spec: docs/format.md §5 and §6.
+// Spec: docs/reference/format.md §5 and §6.
 
 #include <cstddef>
 #include <cstdint>

@@ -19,14 +19,14 @@ class SectionSource {
   virtual ~SectionSource() = default;
 
   // What the cache is: tokens, layers, and of each section which part it is, its form and its size
-  // before compression, in the order of docs/format.md §6. Where sections stand in a file and their
-  // digests are only there if the source is a .tqkv file.
+  // before compression, in the order of docs/reference/format.md §6. Where sections stand in a file
+  // and their digests are only there if the source is a .tqkv file.
   //
   // Keeps to check_contents() and, but for offsets, to check_sections() (manifest_rules.h).
   virtual const Manifest& manifest() const = 0;
 
-  // The bytes of a section, as docs/format.md §6 has them, before compression. `raw` gets their
-  // size; its memory is used again if it has enough.
+  // The bytes of a section, as docs/reference/format.md §6 has them, before compression. `raw` gets
+  // their size; its memory is used again if it has enough.
   //
   // Threads: may be called from several at once.
   // Errors:  those of what is read. The message names the section's place.

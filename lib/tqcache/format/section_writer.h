@@ -5,7 +5,7 @@
 // Sections are made, digested and compressed on all threads, and written in order as they become
 // ready; no more of them than a window are held.
 //
-// Spec: docs/format.md §2 and §4.5.
+// Spec: docs/reference/format.md §2 and §4.5.
 
 #include <cstddef>
 #include <cstdint>

@@ -4,7 +4,7 @@
 // A reader knows a name or refuses the file; a name never leads to code by any other way. What a
 // name means is fixed for ever: a change gets the next ".v".
 //
-// Spec: docs/format.md §4.2 to §4.4.
+// Spec: docs/reference/format.md §4.2 to §4.4.
 
 #include <array>
 #include <cstddef>

@@ -32,8 +32,8 @@ namespace tqcache::interop {
 using ReadRows =
     std::function<Result<void>(std::int64_t first, std::int64_t n, std::span<std::byte> out)>;
 
-// Fills `out` with a packed token block (docs/format.md §6.2), a full one. Threads and errors as
-// ReadRows.
+// Fills `out` with a packed token block (docs/reference/format.md §6.2), a full one. Threads and
+// errors as ReadRows.
 using ReadBlock = std::function<Result<void>(std::int64_t block, std::span<std::byte> out)>;
 
 // The form in which our codec has a side's codes as they are. Without centring or sink tokens.

@@ -6,7 +6,7 @@
 // it likes (Redis at its memory limit, S3 by a lifecycle rule), so a miss is always normal. A
 // backend does not check what it brings back: blobs say themselves whether they are whole.
 //
-// Spec: docs/store.md.
+// Spec: docs/reference/store.md.
 
 #include <chrono>
 #include <cstdint>
@@ -133,7 +133,7 @@ class Backend {
   BackendOptions options_;
 };
 
-// Opens a store by its URL (docs/store.md):
+// Opens a store by its URL (docs/reference/store.md):
 //   dir:PATH
 //   redis://[USER:PASSWORD@]HOST[:PORT][/DB][?prefix=P][&ttl=SECONDS]
 //   redis+unix://[USER:PASSWORD@]/PATH[?db=N][&prefix=P][&ttl=SECONDS]

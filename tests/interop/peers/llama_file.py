@@ -1,6 +1,7 @@
 """Reads what the tests need of llama.cpp's state files: keys and values, by layer.
 
-A reader of its own for one purpose; for which versions have what see docs/interop.md, "llama.cpp".
+A reader of its own for one purpose; docs/reference/interop.md, "llama.cpp", says what each version
+has.
 """
 
 import struct

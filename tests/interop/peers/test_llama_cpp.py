@@ -2,7 +2,7 @@
 
 The model is the demo's with its weights in f32: then llama.cpp computes in f32 as tqcache does, but
 for the cache's type, to which it rounds what is new, and queries with it. How far that moves the
-logits is in docs/interop.md; a token's loss is a difference of two.
+logits is in docs/reference/interop.md; a token's loss is a difference of two.
 """
 
 import json

@@ -1,8 +1,9 @@
 """Prompt caches that mlx-lm writes and reads itself.
 
 The model is the demo's, in bf16. mlx-lm continues twice: in bf16, as its users do, whose logits are
-off by up to 0.32 (measured: docs/interop.md), and in f32, off by up to 0.05, since new keys and values
-go into the file's bf16. A token's loss is a difference of two logits: the bounds are twice that.
+off by up to 0.32 (measured: docs/reference/interop.md), and in f32, off by up to 0.05, since new
+keys and values go into the file's bf16. A token's loss is a difference of two logits: the bounds
+are twice that.
 """
 
 import os

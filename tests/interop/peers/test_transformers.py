@@ -2,7 +2,7 @@
 
 transformers computes in f32, the cache being of bf16 as the model is, or of f32. What is new it keeps
 in f32 and tqcache in the cache's own type: with bf16 that makes logits differ by up to 0.05
-(measured: docs/interop.md), and a token's loss is a difference of two.
+(measured: docs/reference/interop.md), and a token's loss is a difference of two.
 """
 
 from functools import lru_cache

@@ -9,7 +9,7 @@
 // block_codec.h.
 //
 // Threads: a table is immutable, its functions keep no state.
-// Spec:    docs/codec.md, "Kernels".
+// Spec:    docs/reference/codec.md, "Kernels".
 
 #include <cstddef>
 #include <cstdint>
@@ -92,8 +92,8 @@ struct MappedRows {
   bool turns = false;  // they were taken before RoPE, and turn as the centre does
 };
 
-// f32 throughout, or products of whole numbers where the CPU has fast ones (docs/codec.md,
-// "Kernels").
+// f32 throughout, or products of whole numbers where the CPU has fast ones
+// (docs/reference/codec.md, "Kernels").
 enum class Precision : std::uint8_t { kExact, kFast };
 
 struct Kernels {

@@ -11,7 +11,7 @@
 // Fast waves have a row each. Waves that turn little within a block are joined: their sum is one
 // smooth function of u, so a few polynomials do for all of them.
 //
-// Spec: docs/codec.md §8.
+// Spec: docs/reference/codec.md §8.
 
 #include <cstddef>
 #include <cstdint>

@@ -9,7 +9,7 @@
 //   - of weights beyond the largest byte there can only be few, as each takes its part of that sum
 //     of squares. What is left of them is added in f32, token by token.
 //
-// Spec: docs/codec.md §9.
+// Spec: docs/reference/codec.md §9.
 
 #include <array>
 #include <bit>

@@ -20,7 +20,7 @@
 // Vectors come by rows, [n, dim]. Symbols and levels stand component by component, [dim, n]:
 // components of like variance are compressed together.
 //
-// Spec:    docs/codec.md, "Trellis codes".
+// Spec:    docs/reference/codec.md, "Trellis codes".
 // Source:  Ungerboeck, "Channel coding with multilevel/phase signals", 1982 (h0 = 13, h1 = 04,
 //          octal); Marcellin and Fischer, "Trellis coded quantization", 1990.
 
@@ -54,7 +54,7 @@ struct TrellisShape {
 // What the search finds for each vector. Sums may be left out (empty).
 struct TrellisPaths {
   std::span<std::uint8_t> symbols;  // [dim, n_vectors]
-  std::span<float> products;        // [n_vectors]: <y, j> as docs/codec.md §4 adds it
+  std::span<float> products;        // [n_vectors]: <y, j> as docs/reference/codec.md §4 adds it
   std::span<float> squares;         // [n_vectors]: <j, j>, exact
 };
 

@@ -60,7 +60,7 @@ TQC_LANES_FUNCTION Ints load_rows(const float* rows, std::size_t dim, std::size_
   return most;
 }
 
-// The lengths of all vectors, squared, as docs/codec.md §4 adds them.
+// The lengths of all vectors, squared, as docs/reference/codec.md §4 adds them.
 TQC_LANES_FUNCTION Lanes squared_lengths(std::size_t dim, const LaneVectors& x) {
   Lanes sums[16] = {};
   for (std::size_t i = 0; i < dim; ++i) sums[i % 16] += x.values[i] * x.values[i];
@@ -179,7 +179,7 @@ TQC_LANES_FUNCTION Lanes trace(std::size_t dim, Ints state, LaneSearch& search,
   return squares;
 }
 
-// The sums of what trace leaves, as docs/codec.md §4 adds them.
+// The sums of what trace leaves, as docs/reference/codec.md §4 adds them.
 TQC_LANES_FUNCTION Lanes add_products(std::size_t dim, const LaneSearch& search) {
   Lanes sums[16] = {};
   for (std::size_t i = 0; i < dim; ++i) sums[i % 16] += search.vectors.values[i];

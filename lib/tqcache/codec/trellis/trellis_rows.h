@@ -6,7 +6,7 @@
 // and the rate does not depend on how long it is. It gets three bits of mantissa and no more: what
 // a step is exactly does not matter to who looks for the codes afterwards, and a byte is enough.
 //
-// Spec: docs/codec.md §10.
+// Spec: docs/reference/codec.md §10.
 
 #include <cstddef>
 #include <cstdint>

@@ -3,7 +3,7 @@
 //
 // All give the same bytes; trellis_scalar.cpp is the definition.
 //
-// Spec: docs/codec.md, "Trellis codes".
+// Spec: docs/reference/codec.md, "Trellis codes".
 
 #include <cstddef>
 #include <cstdint>

@@ -5,7 +5,7 @@
 // The machine of states is made of shifts and exclusive ors, so as many vectors go through it at a
 // time as a register has bytes. Every CPU gives the same bytes.
 //
-// Spec: docs/codec.md, "Trellis codes".
+// Spec: docs/reference/codec.md, "Trellis codes".
 
 #include <array>
 #include <cstddef>

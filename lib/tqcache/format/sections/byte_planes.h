@@ -8,7 +8,7 @@
 // below, and its bytes go to a plane each, the highest one first. It works on bits, so that every
 // number comes back as it was.
 //
-// Spec: docs/format.md §6.5.
+// Spec: docs/reference/format.md §6.5.
 
 #include <cstddef>
 #include <span>

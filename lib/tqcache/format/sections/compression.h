@@ -52,7 +52,8 @@ class Decompressor {
 
   // Checks that `frame` is one zstd frame and nothing more, and says of itself that it holds
   // `raw_size` bytes, which its own size allows; that it needs no dictionary and no window above
-  // 128 MiB (docs/format.md §6.4). To be called before memory for the content is allocated.
+  // 128 MiB (docs/reference/format.md §6.4). To be called before memory for the content is
+  // allocated.
   // Errors: kCorrupt.
   static Result<void> check_frame(ByteView frame, std::uint64_t raw_size);
 

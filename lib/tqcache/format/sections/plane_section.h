@@ -2,7 +2,7 @@
 // format/sections/plane_section.h: one dense section as planes of bytes (byte_planes.h), each of them as it
 // is or as one zstd frame, and back. Decompression is safe for untrusted input.
 //
-// Spec: docs/format.md §6.5.
+// Spec: docs/reference/format.md §6.5.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 // format/sections/section_bytes.h: between a cache in memory and the bytes of its sections.
 //
-// Spec: docs/format.md §6.
+// Spec: docs/reference/format.md §6.
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/bytes.h"

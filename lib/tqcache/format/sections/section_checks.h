@@ -3,7 +3,7 @@
 //
 // For verify_cache; a load does not need it to be safe.
 //
-// Spec: docs/format.md §6.
+// Spec: docs/reference/format.md §6.
 
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/result.h"

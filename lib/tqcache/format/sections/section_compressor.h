@@ -2,7 +2,7 @@
 // format/sections/section_compressor.h: the bytes of a section made smaller, and what its row in the section
 // table then says of them.
 //
-// Spec: docs/format.md §4.5, §5 and §6.
+// Spec: docs/reference/format.md §4.5, §5 and §6.
 
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/result.h"

@@ -4,7 +4,7 @@
 //
 // Sixteen components are a class. Its symbols stand one, two or four to a byte.
 //
-// Spec: docs/format.md §6.6.
+// Spec: docs/reference/format.md §6.6.
 
 #include <cstddef>
 #include <cstdint>

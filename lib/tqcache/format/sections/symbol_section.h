@@ -6,7 +6,7 @@
 // Here stand these alone: symbols component by component, since components of one map are alike and
 // others are not, and the scales as bytes.
 //
-// Spec: docs/format.md §6.6.
+// Spec: docs/reference/format.md §6.6.
 
 #include <cstddef>
 #include <cstdint>

@@ -2,7 +2,7 @@
 // interop/hf/hf.h: caches of Hugging Face transformers, by way of a safetensors schema of this
 // project: transformers has no file of its own but pickles. Safe for untrusted input.
 //
-// Spec: docs/interop.md, "Hugging Face". tools/tqcache_hf.py is the other side.
+// Spec: docs/reference/interop.md, "Hugging Face". tools/tqcache_hf.py is the other side.
 
 #include <filesystem>
 #include <memory>

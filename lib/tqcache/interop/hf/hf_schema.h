@@ -1,5 +1,6 @@
 #pragma once
-// interop/hf/hf_schema.h: the words of the schema "tqcache-hf-1" (docs/interop.md, "Hugging Face").
+// interop/hf/hf_schema.h: the words of the schema "tqcache-hf-1" (docs/reference/interop.md,
+// "Hugging Face").
 
 #include <cstddef>
 #include <optional>

@@ -4,7 +4,7 @@
 //
 // The fork's types are not the codecs of this project: signs, codebooks and norms differ.
 //
-// Spec:   docs/interop.md, "llama.cpp".
+// Spec:   docs/reference/interop.md, "llama.cpp".
 // Source: ggml src/ggml-quants.c, ggml-common.h; llama.cpp src/llama-kv-cache.cpp;
 //         TheTom/llama-cpp-turboquant ggml/src/ggml-common.h, ggml-turbo-quant.c,
 //         ggml-cuda/turbo-wht.cu, as of May 2026.

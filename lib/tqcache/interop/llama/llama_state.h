@@ -2,7 +2,7 @@
 // interop/llama/llama_state.h: state files of llama.cpp: sessions (llama_state_save_file) and sequences
 // (llama_state_seq_save_file, the server's slots). Safe for untrusted input.
 //
-// Spec:   docs/interop.md, "llama.cpp".
+// Spec:   docs/reference/interop.md, "llama.cpp".
 // Source: ggml-org/llama.cpp src/llama-context.cpp, llama-kv-cache.cpp, llama-memory-recurrent.cpp.
 
 #include <cstdint>
@@ -41,8 +41,8 @@ struct LlamaImport {
   // Of files that do not say so themselves: those before session version 11 and sequence version 4.
   LlamaRotation rotation = LlamaRotation::kOff;
   // How rows of the types 41 to 44 are to be read: "turbo2", "turbo3" or "turbo4" of the TurboQuant
-  // fork (docs/interop.md), or several with commas between them: then each row as the one whose
-  // size it has. Empty: such types are refused.
+  // fork (docs/reference/interop.md), or several with commas between them: then each row as the one
+  // whose size it has. Empty: such types are refused.
   std::string turbo_layout = {};
 };
 

@@ -2,7 +2,7 @@
 // interop/mlx/mlx_lm.h: prompt caches of mlx-lm: safetensors files of its classes' state. Safe for
 // untrusted input.
 //
-// Spec:   docs/interop.md, "mlx-lm".
+// Spec:   docs/reference/interop.md, "mlx-lm".
 // Source: ml-explore/mlx-lm mlx_lm/models/cache.py and mlx/ops.cpp (affine quantization).
 
 #include <cstdint>

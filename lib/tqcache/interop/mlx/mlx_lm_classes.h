@@ -2,7 +2,7 @@
 // interop/mlx/mlx_lm_classes.h: which cache objects a prompt cache of mlx-lm has, and how many tokens
 // they have seen. Safe for untrusted input.
 //
-// Spec: docs/interop.md, "mlx-lm".
+// Spec: docs/reference/interop.md, "mlx-lm".
 
 #include <cstdint>
 #include <optional>

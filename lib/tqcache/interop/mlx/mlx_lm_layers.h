@@ -2,7 +2,7 @@
 // interop/mlx/mlx_lm_layers.h: the conversion of one cache object of mlx-lm into a layer. Safe for
 // untrusted input.
 //
-// Spec: docs/interop.md, "mlx-lm".
+// Spec: docs/reference/interop.md, "mlx-lm".
 
 #include <cstdint>
 #include <string>

@@ -3,7 +3,7 @@
 // flattened to keys like "0.3.1"), and the state of each of its cache objects: tensors and numbers.
 // Safe for untrusted input.
 //
-// Spec: docs/interop.md, "mlx-lm".
+// Spec: docs/reference/interop.md, "mlx-lm".
 
 #include <cstdint>
 #include <functional>

@@ -2,7 +2,7 @@
 // interop/npz/npz_cache.h: a cache as arrays of NumPy (.npz), for people who look at one in Python.
 // Safe for untrusted input.
 //
-// Spec: docs/interop.md, "NumPy".
+// Spec: docs/reference/interop.md, "NumPy".
 
 #include <filesystem>
 #include <memory>

@@ -1,5 +1,6 @@
 #pragma once
-// interop/npz/npz_schema.h: the words of the schema "tqcache-npz-1" (docs/interop.md, "NumPy").
+// interop/npz/npz_schema.h: the words of the schema "tqcache-npz-1" (docs/reference/interop.md,
+// "NumPy").
 
 #include <cstddef>
 #include <memory>

@@ -6,7 +6,7 @@
 // It reads protocols 2 to 5 with None, bool, int, float, str, bytes, bytearray, tuple, list, dict
 // and numpy.ndarray, and stops at the name of any other kind of object.
 //
-// Spec:   docs/interop.md, "TurboMLX".
+// Spec:   docs/reference/interop.md, "TurboMLX".
 // Source: CPython Lib/pickletools.py; numpy/core/src/multiarray/methods.c (array_reduce_ex).
 
 #include <cstdint>

@@ -3,9 +3,9 @@
 // header), and the pickles of versions 1 and 2. Safe for untrusted input: pickles are read by an
 // interpreter of the few opcodes that such files need; nothing is imported and nothing is run.
 //
-// Spec:   docs/interop.md, "TurboMLX".
+// Spec:   docs/reference/interop.md, "TurboMLX".
 // Source: alicankiraz1/Qwen3.5-TurboQuant-MLX-LM, src/turbomlx/prompt_cache.py; numpy/random
-//         (PCG64, ziggurat); docs/codec.md.
+//         (PCG64, ziggurat); docs/reference/codec.md.
 
 #include <filesystem>
 #include <memory>

@@ -6,7 +6,7 @@
 // The codebooks ("v1-lloyd-max-beta") differ from those of codec/codebook.h in their digits: they
 // come from a grid of 32,769 points, at most 256 rounds, and drop what falls between grid points.
 //
-// Spec:   docs/interop.md, "TurboMLX".
+// Spec:   docs/reference/interop.md, "TurboMLX".
 // Source: src/turbomlx/core_ref/{codebooks,rotation,qjl}.py.
 
 #include <compare>

@@ -3,9 +3,9 @@
 // (version 3 is a JSON header and a safetensors blob, older ones are pickles), and the metadata of
 // its layers. Safe for untrusted input.
 //
-// Spec:   docs/interop.md, "TurboMLX".
-// Source: src/turbomlx/prompt_cache.py, _write_safetensors_payload(); src/turbomlx/mlx_runtime/cache.py,
-//         _serialize_meta_state() and from_state().
+// Spec:   docs/reference/interop.md, "TurboMLX".
+// Source: src/turbomlx/prompt_cache.py, _write_safetensors_payload();
+//         src/turbomlx/mlx_runtime/cache.py, _serialize_meta_state() and from_state().
 
 #include <cstdint>
 #include <optional>

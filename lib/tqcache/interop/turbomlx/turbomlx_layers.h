@@ -2,7 +2,7 @@
 // interop/turbomlx/turbomlx_layers.h: the layers of a prompt cache of TurboMLX, class by class.
 // Safe for untrusted input.
 //
-// Spec: docs/interop.md, "TurboMLX".
+// Spec: docs/reference/interop.md, "TurboMLX".
 
 #include <cstdint>
 #include <optional>

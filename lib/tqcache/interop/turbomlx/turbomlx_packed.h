@@ -5,7 +5,7 @@
 // 2^-11 of themselves at most. So are scales and biases of groups, where the values move by no more
 // than a sixteenth of a step.
 //
-// Spec: docs/interop.md, "TurboMLX".
+// Spec: docs/reference/interop.md, "TurboMLX".
 
 #include <cstdint>
 #include <optional>

@@ -2,7 +2,7 @@
 // interop/turbomlx/turbomlx_rows.h: head vectors of a TurboMLX file, decoded from arrays whose
 // shapes are checked. Safe for untrusted input.
 //
-// Spec:   docs/interop.md, "TurboMLX".
+// Spec:   docs/reference/interop.md, "TurboMLX".
 // Source: src/turbomlx/core_ref/{quantizers,mixed_precision,packing,qjl}.py; mlx/ops.cpp (affine
 //         quantization).
 

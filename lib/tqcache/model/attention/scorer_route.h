@@ -10,7 +10,7 @@
 namespace tqcache::model {
 
 // How packed codes are scored: in f32, or with queries and centroids rounded to whole numbers where
-// the CPU multiplies those faster (docs/codec.md, "Kernels", has the error bounds).
+// the CPU multiplies those faster (docs/reference/codec.md, "Kernels", has the error bounds).
 using Scorer = codec::Precision;
 
 struct ScorerRoute {

@@ -8,7 +8,7 @@
 // every tensor everywhere, so what differs differs in the sample. It is no proof against someone
 // who sets out to make two models alike.
 //
-// Spec: docs/format.md §Fingerprints. The tokenizer's stands in model/tokenizer.h.
+// Spec: docs/reference/format.md §Fingerprints. The tokenizer's stands in model/tokenizer.h.
 
 #include <map>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 // model/tokenizer/chat_formats.h: the forms that conversations have, and how a Jinja template is told to be
-// one of them. docs/tokenizers.md describes them. Safe for untrusted input.
+// one of them. docs/reference/tokenizers.md describes them. Safe for untrusted input.
 
 #include <optional>
 #include <string_view>

@@ -3,8 +3,8 @@
 //
 // A model's files hold its template as a Jinja program. It is never run: the families that there
 // are differ in a few marks and spaces, so the program is recognized by what it contains, and the
-// family's own form is written (docs/tokenizers.md has them all). A template that is not recognized
-// is refused, and one of the forms can be chosen by name.
+// family's own form is written (docs/reference/tokenizers.md has them all). A template that is not
+// recognized is refused, and one of the forms can be chosen by name.
 
 #include <span>
 #include <string>

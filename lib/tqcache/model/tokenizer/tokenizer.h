@@ -92,7 +92,7 @@ class Tokenizer {
   const std::string& chat_template() const;
   // Generation ends at any of these. Ascending.
   std::vector<std::int32_t> end_tokens() const;
-  // Of all that decides ids. Spec: docs/format.md §Fingerprints.
+  // Of all that decides ids. Spec: docs/reference/format.md §Fingerprints.
   Sha256 fingerprint() const;
 
  private:

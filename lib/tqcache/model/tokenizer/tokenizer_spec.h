@@ -68,7 +68,7 @@ Token piece_token(std::string_view text, bool has_byte_tokens);
 // A token of the byte alphabet. Errors: kCorrupt, naming the token.
 Result<Token> ordinary_token(std::string_view text, std::int64_t id);
 
-// SHA-256 of all that decides ids. Spec: docs/format.md §Fingerprints.
+// SHA-256 of all that decides ids. Spec: docs/reference/format.md §Fingerprints.
 Sha256 tokenizer_fingerprint(const TokenizerSpec& spec, const Vocabulary& vocabulary,
                              const std::vector<Merge>& merges);
 

@@ -4,7 +4,7 @@
 // A blob is a file that is written under another name, flushed and renamed, and its folder is
 // flushed, before put() says so. Several processes of one machine may use it at once.
 //
-// Only for the sources of store. Spec: docs/store.md, 3.
+// Only for the sources of store. Spec: docs/reference/store.md, 3.
 
 #include <memory>
 

@@ -7,7 +7,7 @@
 // end may have cost the last rows, and when the database is missing or damaged, rows are made from
 // the files.
 //
-// Only for the sources of store. Spec: docs/store.md, 3.
+// Only for the sources of store. Spec: docs/reference/store.md, 3.
 
 #include <chrono>
 #include <cstdint>

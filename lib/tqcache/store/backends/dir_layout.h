@@ -6,7 +6,7 @@
 //   blobs/3f/b,0123,4567   the blob of key b/0123/4567
 //   index.sqlite           sizes and times of last use; made anew from the files when it is lost
 //
-// Only for the sources of store. Spec: docs/store.md, 3.
+// Only for the sources of store. Spec: docs/reference/store.md, 3.
 
 #include <chrono>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 // store/backends/redis_backend.h: a store in a Redis or Valkey server, or in a cluster of them.
 //
-// Only for the sources of store. Spec: docs/store.md, 4.
+// Only for the sources of store. Spec: docs/reference/store.md, 4.
 
 #include <memory>
 

@@ -1,7 +1,7 @@
 #pragma once
 // store/backends/s3_backend.h: a store in a bucket of an S3 service.
 //
-// Only for the sources of store. Spec: docs/store.md, 5.
+// Only for the sources of store. Spec: docs/reference/store.md, 5.
 
 #include <memory>
 

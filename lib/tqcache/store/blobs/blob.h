@@ -12,7 +12,7 @@
 //
 // A blob carries its own key, so that one which an engine gives for another is told from it.
 //
-// Spec: docs/store.md, "Blobs"; schema/store_v1.fbs.
+// Spec: docs/reference/store.md, "Blobs"; schema/store_v1.fbs.
 
 #include <cstdint>
 #include <optional>

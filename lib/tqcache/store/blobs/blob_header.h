@@ -1,7 +1,7 @@
 #pragma once
 // store/blobs/blob_header.h: the 64 bytes that a blob begins with. Reading is safe for untrusted input.
 //
-// Spec: docs/store.md, "Blobs".
+// Spec: docs/reference/store.md, "Blobs".
 
 #include <array>
 #include <cstddef>

@@ -5,7 +5,7 @@
 // The writer holds its own content against the same rules, so that nothing is put that would not
 // be read.
 //
-// Spec: docs/store.md, "Blobs".
+// Spec: docs/reference/store.md, "Blobs".
 
 #include <cstddef>
 #include <cstdint>

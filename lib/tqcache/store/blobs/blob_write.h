@@ -1,7 +1,7 @@
 #pragma once
 // store/blobs/blob_write.h: the bytes of a blob, of content that keeps to the rules.
 //
-// Spec: docs/store.md, "Blobs".
+// Spec: docs/reference/store.md, "Blobs".
 
 #include <string_view>
 

@@ -1,7 +1,7 @@
 #pragma once
 // store/blobs/key_parts.h: what a key of a store says by itself. Safe for untrusted input.
 //
-// Spec: docs/store.md, "Keys".
+// Spec: docs/reference/store.md, "Keys".
 
 #include <array>
 #include <cstdint>

@@ -6,7 +6,7 @@
 // up to its end, chained from block to block. So who has a prompt can work out where its blocks
 // are, and equal beginnings stand in the store once.
 //
-// Spec: docs/store.md, "Keys".
+// Spec: docs/reference/store.md, "Keys".
 
 #include <cstdint>
 #include <span>

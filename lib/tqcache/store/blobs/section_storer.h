@@ -2,7 +2,7 @@
 // store/blobs/section_storer.h: sections of a cache in memory in the form in which a store keeps them.
 //
 // Packed blocks are stored as they are, but for trellis codes, which become symbols; dense ones
-// become planes (docs/store.md, "Putting", says why).
+// become planes (docs/reference/store.md, "Putting", says why).
 //
 // Only for the sources of store.
 

@@ -12,7 +12,7 @@
 // token blocks alone: a prompt is read in chunks that end there, so who goes on from such a state
 // computes the rest in the same chunks as who reads all of it, and has the same bits.
 //
-// Spec: docs/store.md, "Generating from a store".
+// Spec: docs/reference/store.md, "Generating from a store".
 
 #include <chrono>
 #include <cstdint>

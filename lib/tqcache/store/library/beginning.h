@@ -1,7 +1,7 @@
 #pragma once
 // store/library/beginning.h: the longest stored beginning of a prompt as a cache that a model goes on from.
 //
-// Spec: docs/store.md, "Generating from a store".
+// Spec: docs/reference/store.md, "Generating from a store".
 
 #include <cstdint>
 #include <optional>

@@ -4,7 +4,7 @@
 //
 // Pieces own what they hold, or share it: the cache may grow, be cut or go while they are put.
 //
-// Only for the sources of store. Spec: docs/store.md, "Generating from a store".
+// Only for the sources of store. Spec: docs/reference/store.md, "Generating from a store".
 
 #include <cstdint>
 #include <vector>

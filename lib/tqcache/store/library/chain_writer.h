@@ -4,7 +4,7 @@
 // Parameters first, then blocks in their order, then the state behind them, then the record: so
 // whatever a reader finds, what it needs is there, too.
 //
-// Spec: docs/store.md, "Putting".
+// Spec: docs/reference/store.md, "Putting".
 
 #include <cstdint>
 #include <memory>

@@ -4,7 +4,7 @@
 // Nothing here relies on the store: what is missing or damaged makes a prefix shorter and is told
 // to `on_trouble`. A block that is bad is removed if it is still the same.
 //
-// Spec: docs/store.md, "Putting" and "Finding".
+// Spec: docs/reference/store.md, "Putting" and "Finding".
 
 #include <cstdint>
 #include <memory>

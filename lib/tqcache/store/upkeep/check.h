@@ -2,7 +2,7 @@
 // store/upkeep/check.h: is a store whole: is all there that its prompts need, and is each blob what its
 // key says?
 //
-// Spec: docs/store.md, "Checking".
+// Spec: docs/reference/store.md, "Checking".
 
 #include <cstdint>
 #include <functional>

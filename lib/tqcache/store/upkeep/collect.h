@@ -2,7 +2,7 @@
 // store/upkeep/collect.h: keeps a store small: what was not used for longest goes first, and never what a
 // kept prompt needs.
 //
-// Spec: docs/store.md, "Keeping it small".
+// Spec: docs/reference/store.md, "Keeping it small".
 
 #include <array>
 #include <chrono>

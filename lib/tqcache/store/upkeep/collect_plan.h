@@ -1,7 +1,7 @@
 #pragma once
 // store/upkeep/collect_plan.h: which units of a store go, and in which order.
 //
-// Only for the sources of store. Spec: docs/store.md, "Keeping it small".
+// Only for the sources of store. Spec: docs/reference/store.md, "Keeping it small".
 
 #include <cstdint>
 #include <span>

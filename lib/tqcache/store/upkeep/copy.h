@@ -1,7 +1,7 @@
 #pragma once
 // store/upkeep/copy.h: prompts from one store to another, with all that they need; or everything.
 //
-// Spec: docs/store.md, "Copying".
+// Spec: docs/reference/store.md, "Copying".
 
 #include <cstdint>
 #include <functional>

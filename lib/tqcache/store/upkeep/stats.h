@@ -1,7 +1,7 @@
 #pragma once
 // store/upkeep/stats.h: what a store holds, what sharing saves in it, and how often it was of use.
 //
-// Spec: docs/store.md, "What a store holds".
+// Spec: docs/reference/store.md, "What a store holds".
 
 #include <array>
 #include <cstdint>
