@@ -6,8 +6,8 @@
 //
 // Spec:   docs/reference/interop.md, "llama.cpp".
 // Source: ggml-org/llama.cpp src/llama-context.cpp, llama-kv-cache.cpp, llama-memory-recurrent.cpp;
-//         pull requests 9294, 13194, 13706, 14363, 18862, 20132, 27762, 28498. Files of ik_llama.cpp:
-//         ikawrakow/ik_llama.cpp src/llama.cpp, write_kv_cache().
+//         pull requests 9294, 13194, 13706, 14363, 18862, 20132, 27762, 28498. Files of
+//         ik_llama.cpp: ikawrakow/ik_llama.cpp src/llama.cpp, write_kv_cache().
 
 #include <compare>
 #include <cstdint>
