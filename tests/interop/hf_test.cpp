@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "interop/damage.h"
 #include "interop/foreign_cache_reading.h"
 #include "support/cache_builder.h"
 #include "support/failing_source.h"
@@ -426,12 +427,13 @@ TEST(Hf, EveryTruncatedFileIsRefused) {
 TEST(Hf, EveryFlippedBitIsRefusedOrGivesAValidCache) {
   cache::Cache cache = CacheBuilder(5).dense({1, 2}).rotating({{1, 2}, 3, 0}).build();
   const Bytes bytes = export_cache(std::move(cache));
+  std::size_t n_valid = 0;
   for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
     Bytes flipped = bytes;
     flipped[bit / 8] ^= std::byte(1 << (bit % 8));
-    auto foreign = import_hf(source_of(std::move(flipped)));
-    if (foreign) (void)test::read_foreign(std::move(foreign).value());
+    EXPECT_TRUE(test::refused_or_valid(import_hf(source_of(std::move(flipped))), n_valid)) << bit;
   }
+  EXPECT_GT(n_valid, 0u);
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 
 #include "tqcache/format/describe.h"
 #include "tqcache/format/manifest_rules.h"
-#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/format/section_plan.h"
+#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::interop {

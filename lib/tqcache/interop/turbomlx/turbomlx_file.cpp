@@ -410,18 +410,6 @@ Result<std::string> turbomlx_meta_text(const ValueTree& tree, const Value& meta_
   return corrupt("meta_state: not one text");
 }
 
-Result<std::optional<TurboMlxFile>> is_turbomlx(const ByteSource& file) {
-  std::array<std::byte, kTurboMlxV3Magic.size()> start{};
-  const auto size = std::min<std::uint64_t>(start.size(), file.size());
-  const auto part = std::span(start).first(static_cast<std::size_t>(size));
-  TQC_TRY(file.read_at(0, part));
-  std::optional<TurboMlxFile> kind;
-  if (std::ranges::equal(start, as_bytes(kTurboMlxV3Magic))) kind = TurboMlxFile::kV3;
-  const auto protocol = std::to_integer<int>(start[1]);
-  if (start[0] == std::byte{0x80} && protocol >= 2 && protocol <= 5) kind = TurboMlxFile::kPickle;
-  return kind;
-}
-
 Result<TurboMlxContents> read_turbomlx(const ByteSource& file) {
   TQC_TRY_ASSIGN(const auto kind, is_turbomlx(file));
   if (!kind) return corrupt("no prompt cache of TurboMLX");

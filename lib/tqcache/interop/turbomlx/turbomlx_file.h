@@ -21,8 +21,6 @@
 
 namespace tqcache::interop {
 
-inline constexpr std::string_view kTurboMlxV3Magic = "TQS3";
-
 // The header, with arrays and tuples as such in the place of what stands for them. The arrays stay
 // in the file.
 //
