@@ -165,9 +165,9 @@ TEST(Hf, TellsWhatTheFileSaysOfItselfAndWhatIsLost) {
   file.metadata["config"] = "{}";
   const ForeignCache cache = test::must(import_hf(source_of(file.bytes())));
   EXPECT_EQ(cache.identity.architecture, "qwen3");
-  ASSERT_EQ(cache.facts.size(), 3u);
-  EXPECT_EQ(cache.facts[1].second, "5.1.0");
-  EXPECT_EQ(cache.losses.size(), 1u);
+  ASSERT_EQ(cache.metadata.size(), 3u);
+  EXPECT_EQ(cache.metadata[1].second, "5.1.0");
+  EXPECT_EQ(cache.dropped_fields.size(), 1u);
   file.metadata["model_type"] = "qwen\n3";
   EXPECT_EQ(test::must(import_hf(source_of(file.bytes()))).identity.architecture, "");
 }

@@ -49,7 +49,7 @@ TEST(LlamaEnvelope, IsReadFromTheFirstBytes) {
   ASSERT_TRUE(envelope && *envelope);
   EXPECT_EQ((*envelope)->kind, LlamaFile::kSession);
   EXPECT_EQ((*envelope)->version, 9U);
-  EXPECT_EQ((*envelope)->n_words, 3U);
+  EXPECT_EQ((*envelope)->n_u32, 3U);
   spec.kind = LlamaFile::kSequence;
   spec.version = 3;
   spec.wrapped = true;
@@ -57,7 +57,7 @@ TEST(LlamaEnvelope, IsReadFromTheFirstBytes) {
   ASSERT_TRUE(envelope && *envelope);
   EXPECT_EQ((*envelope)->kind, LlamaFile::kSequence);
   EXPECT_EQ((*envelope)->version, 3U);
-  EXPECT_EQ((*envelope)->n_words, 7U);
+  EXPECT_EQ((*envelope)->n_u32, 7U);
 }
 
 TEST(LlamaEnvelope, IsNothingInOtherFiles) {

@@ -194,7 +194,7 @@ TEST(MlxImport, DecodesAffineGroups) {
         ASSERT_EQ(keys[i], 2 * static_cast<float>(code) - 1) << bits << " bits " << i;
       }
       EXPECT_EQ(section_values(cache, 0, SideName::kValues), keys);
-      EXPECT_EQ(cache.losses.back(),
+      EXPECT_EQ(cache.dropped_fields.back(),
                 "groups of " + std::to_string(bits) + " bits are decoded to f32");
     }
   }
@@ -264,7 +264,7 @@ MlxBuilder chunked(const test::Positions& rows, std::int32_t offset, std::int32_
 TEST(MlxImport, ReadsTheFirstChunkAsFullAttention) {
   const ForeignCache cache = must_import(chunked(positions(16), 6, 0));
   expect_attention(cache, 0, kShape, positions(6));
-  EXPECT_EQ(cache.losses,
+  EXPECT_EQ(cache.dropped_fields,
             std::vector<std::string>{"that attention is in chunks of 8 tokens is not kept"});
   MlxBuilder old(MlxLayout::kMetaState);
   old.layer("ChunkedKVCache").pair(kShape, positions(6)).infos({8, 0});
@@ -440,8 +440,9 @@ TEST(MlxImport, TakesOneRowOfABatch) {
       const ForeignCache cache = must_import(batch(age), {.row = row});
       EXPECT_EQ(cache.n_tokens, lengths[row]);
       expect_attention(cache, 0, kShape, positions(lengths[row]));
-      EXPECT_EQ(cache.losses, std::vector<std::string>{"all rows but row " + std::to_string(row) +
-                                                       " of a batch of 3 are left out"});
+      EXPECT_EQ(cache.dropped_fields,
+                std::vector<std::string>{"all rows but row " + std::to_string(row) +
+                                         " of a batch of 3 are left out"});
     }
   }
 }
@@ -562,13 +563,13 @@ TEST(MlxImport, TellsWhatTheFileSaysOfItself) {
   const ForeignCache cache = must_import(file);
   EXPECT_EQ(cache.identity.source_format, "mlx-lm");
   EXPECT_EQ(cache.identity.model_name, "org/m?[2J");
-  EXPECT_EQ(cache.facts, (std::vector<std::pair<std::string, std::string>>{
-                             {"format", "mlx-lm prompt cache"},
-                             {"mlx-lm", "0.32.0 or later"},
-                             {"model", "org/m?[2J"},
-                             {"classes", "2 KVCache"},
-                             {"metadata", "\"tokenizer_config\""}}));
-  EXPECT_EQ(cache.losses,
+  EXPECT_EQ(cache.metadata, (std::vector<std::pair<std::string, std::string>>{
+                                {"format", "mlx-lm prompt cache"},
+                                {"mlx-lm", "0.32.0 or later"},
+                                {"model", "org/m?[2J"},
+                                {"classes", "2 KVCache"},
+                                {"metadata", "\"tokenizer_config\""}}));
+  EXPECT_EQ(cache.dropped_fields,
             std::vector<std::string>{"the metadata \"tokenizer_config\" is not kept"});
 }
 
@@ -578,8 +579,8 @@ TEST(MlxImport, BoundsWhatItTells) {
   for (int i = 0; i < 100; ++i) file.user(std::string(200, 'k') + std::to_string(i), "v");
   const ForeignCache cache = must_import(file);
   EXPECT_EQ(cache.identity.model_name.size(), 1024u);
-  for (const auto& [name, text] : cache.facts) EXPECT_LT(text.size(), 3000u) << name;
-  for (const std::string& loss : cache.losses) EXPECT_LT(loss.size(), 3000u);
+  for (const auto& [name, text] : cache.metadata) EXPECT_LT(text.size(), 3000u) << name;
+  for (const std::string& loss : cache.dropped_fields) EXPECT_LT(loss.size(), 3000u);
 }
 
 TEST(MlxImport, RefusesOtherFiles) {

@@ -279,8 +279,8 @@ Result<OpenedCache> open_any(std::shared_ptr<const ByteSource> file, const OpenH
     return opened;
   }
   TQC_TRY_ASSIGN(ImportedCache imported, import_any(std::move(file), *kind, hints));
-  opened.metadata = std::move(imported.cache.facts);
-  opened.dropped_fields = std::move(imported.cache.losses);
+  opened.metadata = std::move(imported.cache.metadata);
+  opened.dropped_fields = std::move(imported.cache.dropped_fields);
   opened.notes = std::move(imported.notes);
   TQC_TRY_ASSIGN(opened.cache, sections_of(std::move(imported.cache)));
   return opened;

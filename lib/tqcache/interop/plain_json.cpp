@@ -1,5 +1,7 @@
 #include "tqcache/interop/plain_json.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 #include <string>
@@ -39,15 +41,15 @@ class Watch {
 Result<nlohmann::json> parse_plain_json(std::string_view text, std::size_t max_bytes,
                                         int max_depth) {
   if (text.size() > max_bytes) {
-    return Error{ErrorCode::kTooLarge, std::to_string(text.size()) + " bytes of JSON"};
+    return too_large(fmt::format("{} bytes of JSON", text.size()));
   }
   // The parser takes a NUL for the end of its input.
-  if (text.find('\0') != std::string_view::npos) return Error{ErrorCode::kCorrupt, "holds a NUL"};
+  if (text.find('\0') != std::string_view::npos) return corrupt("holds a NUL");
   Watch watch(max_depth);
   nlohmann::json value = nlohmann::json::parse(text.begin(), text.end(), std::ref(watch), false);
-  if (value.is_discarded()) return Error{ErrorCode::kCorrupt, "not valid JSON"};
-  if (watch.is_too_deep) return Error{ErrorCode::kCorrupt, "JSON nested too deep"};
-  if (watch.has_key_twice) return Error{ErrorCode::kCorrupt, "JSON with a key given twice"};
+  if (value.is_discarded()) return corrupt("not valid JSON");
+  if (watch.is_too_deep) return corrupt("JSON nested too deep");
+  if (watch.has_key_twice) return corrupt("JSON with a key given twice");
   return value;
 }
 

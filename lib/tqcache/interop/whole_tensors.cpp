@@ -1,5 +1,7 @@
 #include "tqcache/interop/whole_tensors.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -24,16 +26,14 @@ using format::SideName;
 
 Result<cache::HeadShape> head_shape_of(std::span<const std::uint64_t> shape, std::int64_t n_rows) {
   if (shape.size() != 3) {
-    return Error{ErrorCode::kCorrupt, std::to_string(shape.size()) + " dimensions"};
+    return corrupt(fmt::format("{} dimensions", shape.size()));
   }
   if (shape[0] > std::uint64_t{cache::kMaxKvHeads} ||
       shape[2] > std::uint64_t{cache::kMaxHeadDim}) {
-    return Error{ErrorCode::kTooLarge, std::to_string(shape[0]) + " kv heads of " +
-                                           std::to_string(shape[2]) + " components"};
+    return too_large(fmt::format("{} kv heads of {} components", shape[0], shape[2]));
   }
   if (shape[1] != static_cast<std::uint64_t>(n_rows)) {
-    return Error{ErrorCode::kCorrupt,
-                 std::to_string(shape[1]) + " rows where " + std::to_string(n_rows) + " belong"};
+    return corrupt(fmt::format("{} rows where {} belong", shape[1], n_rows));
   }
   return cache::HeadShape{static_cast<std::int64_t>(shape[0]), static_cast<std::int64_t>(shape[2])};
 }

@@ -1,5 +1,7 @@
 #include "tqcache/tensors/npy.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -51,7 +53,7 @@ Result<ItemType> item_type_of(std::string_view descr) {
     const auto bytes = length ? checked_mul(*length, is_words ? 4 : 1) : std::nullopt;
     if (bytes) return ItemType{{}, *bytes, TensorType::kOther};
   }
-  return Error{ErrorCode::kUnsupported, "values of type " + printable_name(descr)};
+  return unsupported("values of type " + printable_name(descr));
 }
 
 // Reads the header's text: a dict of Python with exactly the keys descr, fortran_order and shape.
@@ -123,14 +125,14 @@ class DictParser {
   }
 
   Result<void> read_descr() {
-    if (skip('[')) return Error{ErrorCode::kUnsupported, "header: an array of records"};
+    if (skip('[')) return unsupported("header: an array of records");
     TQC_TRY_ASSIGN(const std::string_view text, read_text());
     descr_ = std::string(text);
     return {};
   }
 
   Result<void> read_order() {
-    if (skip_word("True")) return Error{ErrorCode::kUnsupported, "header: in Fortran order"};
+    if (skip_word("True")) return unsupported("header: in Fortran order");
     if (!skip_word("False")) return corrupt("header: fortran_order is no bool");
     has_order_ = true;
     return {};
@@ -157,8 +159,7 @@ class DictParser {
     const auto number = number_of(rest_.substr(0, size));
     if (!number) return corrupt("header: a dimension that is no number");
     if (shape_->size() >= kMaxNpyDims) {
-      return Error{ErrorCode::kTooLarge,
-                   "header: more than " + std::to_string(kMaxNpyDims) + " dimensions"};
+      return too_large(fmt::format("header: more than {} dimensions", kMaxNpyDims));
     }
     rest_.remove_prefix(size);
     shape_->push_back(*number);
@@ -178,8 +179,7 @@ Result<std::string> read_dict(ByteReader& in) {
   TQC_TRY_ASSIGN(const auto major, in.read<std::uint8_t>());
   TQC_TRY_ASSIGN(const auto minor, in.read<std::uint8_t>());
   if (major < 1 || major > 3 || minor != 0) {
-    return Error{ErrorCode::kUnsupported,
-                 ".npy version " + std::to_string(major) + "." + std::to_string(minor)};
+    return unsupported(fmt::format(".npy version {}.{}", major, minor));
   }
   std::uint64_t size = 0;
   if (major == 1) {
@@ -188,7 +188,7 @@ Result<std::string> read_dict(ByteReader& in) {
     TQC_TRY_ASSIGN(size, in.read<std::uint32_t>());
   }
   if (in.position() + size > kMaxNpyHeaderBytes) {
-    return Error{ErrorCode::kTooLarge, "a header of " + std::to_string(size) + " bytes"};
+    return too_large(fmt::format("a header of {} bytes", size));
   }
   return in.take_string(size);
 }
@@ -200,9 +200,8 @@ Result<NpyHeader> read_header(const ZipArchive& zip, std::size_t member) {
   TQC_TRY_ASSIGN(NpyHeader header, parse_npy_header(start));
   const std::uint64_t there = zip.members()[member].bytes - header.data_offset;
   if (header.bytes == there) return header;
-  return Error{
-      header.bytes > there ? ErrorCode::kTruncated : ErrorCode::kCorrupt,
-      std::to_string(there) + " bytes where its shape needs " + std::to_string(header.bytes)};
+  return Error{header.bytes > there ? ErrorCode::kTruncated : ErrorCode::kCorrupt,
+               fmt::format("{} bytes where its shape needs {}", there, header.bytes)};
 }
 
 }  // namespace
@@ -224,7 +223,7 @@ Result<NpyHeader> parse_npy_header(ByteView start) {
 Bytes make_npy_header(std::string_view descr, const std::vector<std::uint64_t>& shape) {
   std::string dict = "{'descr': '" + std::string(descr) + "', 'fortran_order': False, 'shape': (";
   for (std::size_t i = 0; i < shape.size(); ++i) {
-    dict += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+    dict += fmt::format("{}{}", (i > 0 ? ", " : ""), shape[i]);
   }
   dict += shape.size() == 1 ? ",), }" : "), }";
   const std::size_t unpadded = kMagic.size() + 2 + sizeof(std::uint16_t) + dict.size() + 1;
@@ -253,7 +252,7 @@ Result<Npz> Npz::open(std::unique_ptr<ZipArchive> zip) {
 Result<void> Npz::add(std::size_t member) {
   const std::string& name = zip_->members()[member].name;
   const std::string where = "member " + printable_name(name);
-  if (!name.ends_with(kSuffix)) return Error{ErrorCode::kUnsupported, where + ": no array"};
+  if (!name.ends_with(kSuffix)) return unsupported(where + ": no array");
   auto header = read_header(*zip_, member);
   if (!header) return in_context(where, std::move(header).error());
   arrays_.emplace(name.substr(0, name.size() - kSuffix.size()),

@@ -1,5 +1,7 @@
 #include "tqcache/tensors/safetensors.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cassert>
@@ -88,8 +90,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
     if (place_ != Place::kArray) return corrupt("a number where none may stand");
     if (value > kMaxInteger) return fail(ErrorCode::kTooLarge, "an integer beyond 53 bits");
     if (array_->size() >= kMaxSafetensorsDims) {
-      return fail(ErrorCode::kTooLarge,
-                  "more than " + std::to_string(kMaxSafetensorsDims) + " numbers");
+      return fail(ErrorCode::kTooLarge, fmt::format("more than {} numbers", kMaxSafetensorsDims));
     }
     array_->push_back(value);
     return true;
@@ -117,8 +118,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
   // The exception is only shown, never thrown. Its text quotes the file, so it goes no further.
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception&) override {
-    error = Error{ErrorCode::kCorrupt,
-                  "header: not valid JSON at byte " + std::to_string(position) + " of it"};
+    error = tqcache::corrupt(fmt::format("header: not valid JSON at byte {} of it", position));
     return false;
   }
 
@@ -147,7 +147,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
 
   bool check_name(const std::string& name) {
     if (name.size() > kMaxSafetensorsNameBytes) {
-      return fail(ErrorCode::kTooLarge, "a name of " + std::to_string(name.size()) + " bytes");
+      return fail(ErrorCode::kTooLarge, fmt::format("a name of {} bytes", name.size()));
     }
     if (name.find('\0') != std::string::npos) return corrupt("a name that holds a NUL");
     return true;
@@ -158,8 +158,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
     if (!check_name(name)) return false;
     if (name == kMetadataKey) return begin_metadata();
     if (header.tensors.size() >= kMaxSafetensors) {
-      return fail(ErrorCode::kTooLarge,
-                  "more than " + std::to_string(kMaxSafetensors) + " tensors");
+      return fail(ErrorCode::kTooLarge, fmt::format("more than {} tensors", kMaxSafetensors));
     }
     has_entry_ = true;
     name_ = std::move(name);
@@ -177,7 +176,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
     metadata_key_.clear();
     if (!check_name(name)) return false;
     if (header.metadata.size() >= kMaxMetadataKeys) {
-      return fail(ErrorCode::kTooLarge, "more than " + std::to_string(kMaxMetadataKeys) + " keys");
+      return fail(ErrorCode::kTooLarge, fmt::format("more than {} keys", kMaxMetadataKeys));
     }
     metadata_key_ = std::move(name);
     return header.metadata.contains(metadata_key_) ? corrupt("given twice") : true;
@@ -185,7 +184,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
 
   bool finish_metadata_value(std::string& value) {
     if (value.size() > kMaxMetadataValueBytes) {
-      return fail(ErrorCode::kTooLarge, "a value of " + std::to_string(value.size()) + " bytes");
+      return fail(ErrorCode::kTooLarge, fmt::format("a value of {} bytes", value.size()));
     }
     header.metadata.emplace(metadata_key_, std::move(value));
     return true;
@@ -235,14 +234,14 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
 // Errors: kCorrupt, kTooLarge, kUnsupported (a field that is not dtype, shape or data_offsets).
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view json) {
   // The JSON parser skips a byte order mark and takes a NUL for the end of its input.
-  if (!json.starts_with('{')) return Error{ErrorCode::kCorrupt, "header: does not begin with '{'"};
+  if (!json.starts_with('{')) return corrupt("header: does not begin with '{'");
   if (json.find('\0') != std::string_view::npos) {
-    return Error{ErrorCode::kCorrupt, "header: holds a NUL byte"};
+    return corrupt("header: holds a NUL byte");
   }
   HeaderHandler handler;
   const bool parsed = nlohmann::json::sax_parse(json.begin(), json.end(), &handler);
   if (handler.error) return std::move(*handler.error);
-  if (!parsed) return Error{ErrorCode::kCorrupt, "header: not valid JSON"};
+  if (!parsed) return corrupt("header: not valid JSON");
   return std::move(handler.header);
 }
 
@@ -286,14 +285,14 @@ constexpr std::array kDtypes = {
 using Entry = std::pair<const std::string, SafetensorsEntry>;
 
 std::string range_text(std::uint64_t begin, std::uint64_t end) {
-  return "bytes " + std::to_string(begin) + " to " + std::to_string(end);
+  return fmt::format("bytes {} to {}", begin, end);
 }
 
 Result<std::uint64_t> tensor_bytes(const Dtype& dtype, const std::vector<std::uint64_t>& shape) {
   const std::optional<std::uint64_t> count = element_count(shape);
   const auto bits = count ? checked_mul(*count, dtype.bits) : std::nullopt;
-  if (!bits) return Error{ErrorCode::kCorrupt, "its size does not fit 64 bits"};
-  if (*bits % 8 != 0) return Error{ErrorCode::kCorrupt, "its size is not a whole number of bytes"};
+  if (!bits) return corrupt("its size does not fit 64 bits");
+  if (*bits % 8 != 0) return corrupt("its size is not a whole number of bytes");
   return *bits / 8;
 }
 
@@ -302,7 +301,7 @@ Result<TensorPlace> make_place(const SafetensorsEntry& entry, std::uint64_t data
                                std::uint64_t data_size) {
   const auto dtype = std::ranges::find(kDtypes, entry.dtype, &Dtype::name);
   if (dtype == kDtypes.end()) {
-    return Error{ErrorCode::kUnsupported, "dtype " + printable_name(entry.dtype) + " is unknown"};
+    return unsupported("dtype " + printable_name(entry.dtype) + " is unknown");
   }
   if (entry.end > data_size) {
     return Error{ErrorCode::kTruncated,
@@ -310,9 +309,8 @@ Result<TensorPlace> make_place(const SafetensorsEntry& entry, std::uint64_t data
   }
   TQC_TRY_ASSIGN(const std::uint64_t n_bytes, tensor_bytes(*dtype, entry.shape));
   if (entry.end - entry.begin != n_bytes) {
-    return Error{ErrorCode::kCorrupt, range_text(entry.begin, entry.end) +
-                                          " where its shape needs " + std::to_string(n_bytes) +
-                                          " bytes"};
+    return corrupt(fmt::format("{} where its shape needs {} bytes",
+                               range_text(entry.begin, entry.end), n_bytes));
   }
   return TensorPlace{dtype->type, entry.dtype, entry.shape, data_offset + entry.begin, n_bytes};
 }
@@ -329,16 +327,16 @@ Result<void> check_coverage(const std::map<std::string, SafetensorsEntry>& entri
   for (const Entry* entry : by_range) {
     const auto [begin, end] = std::pair(entry->second.begin, entry->second.end);
     if (begin < covered) {
-      return Error{ErrorCode::kCorrupt, "tensor " + printable_name(entry->first) + ": " +
-                                            range_text(begin, end) + " overlap another tensor"};
+      return corrupt("tensor " + printable_name(entry->first) + ": " + range_text(begin, end) +
+                     " overlap another tensor");
     }
     if (begin > covered) {
-      return Error{ErrorCode::kCorrupt, "data: " + range_text(covered, begin) + " have no tensor"};
+      return corrupt("data: " + range_text(covered, begin) + " have no tensor");
     }
     covered = end;
   }
   if (covered == data_size) return {};
-  return Error{ErrorCode::kCorrupt, "data: " + range_text(covered, data_size) + " have no tensor"};
+  return corrupt("data: " + range_text(covered, data_size) + " have no tensor");
 }
 
 // The length of the header that a file of `file_size` bytes begins with.
@@ -346,13 +344,11 @@ Result<std::size_t> header_size(ByteView first_bytes, std::uint64_t file_size) {
   ByteReader in(first_bytes);
   TQC_TRY_ASSIGN(const auto size, in.read<std::uint64_t>());
   if (size > kMaxHeaderBytes) {
-    return Error{ErrorCode::kTooLarge, "header: " + std::to_string(size) + " bytes, at most " +
-                                           std::to_string(kMaxHeaderBytes) + " are read"};
+    return too_large(fmt::format("header: {} bytes, at most {} are read", size, kMaxHeaderBytes));
   }
   if (size > file_size - kLengthBytes) {
-    return Error{ErrorCode::kTruncated, "header: " + std::to_string(size) + " bytes, of which " +
-                                            std::to_string(file_size - kLengthBytes) +
-                                            " are there"};
+    return Error{ErrorCode::kTruncated, fmt::format("header: {} bytes, of which {} are there", size,
+                                                    file_size - kLengthBytes)};
   }
   return static_cast<std::size_t>(size);
 }

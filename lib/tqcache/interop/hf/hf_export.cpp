@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -115,8 +117,8 @@ class HfPlan {
 
   Result<void> add_sliding(std::size_t number, const LayerInfo& layer) {
     if (layer.keep != 0) {
-      return unsupported("its window keeps " + std::to_string(layer.keep) +
-                         " first tokens, and those of transformers keep none");
+      return unsupported(fmt::format(
+          "its window keeps {} first tokens, and those of transformers keep none", layer.keep));
     }
     // The token that is being computed is in transformers' window too.
     add_type(kHfSliding, layer.window + 1);
@@ -154,7 +156,7 @@ Result<HfPlan> make_plan(const Manifest& manifest) {
   HfPlan plan;
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
     auto added = plan.add_layer(i, manifest.layers[i], manifest.n_tokens());
-    if (!added) return in_context("layer " + std::to_string(i), std::move(added).error());
+    if (!added) return in_context(fmt::format("layer {}", i), std::move(added).error());
   }
   plan.sort();
   return plan;

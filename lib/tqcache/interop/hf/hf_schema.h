@@ -2,6 +2,8 @@
 // interop/hf/hf_schema.h: the words of the schema "tqcache-hf-1" (docs/reference/interop.md,
 // "Hugging Face").
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -33,7 +35,7 @@ inline constexpr std::string_view kHfRecurrentStates = "recurrent_states.";
 
 // "model.layers.3."
 inline std::string hf_layer_prefix(std::size_t layer) {
-  return "model.layers." + std::to_string(layer) + ".";
+  return fmt::format("model.layers.{}.", layer);
 }
 
 // The number behind "conv_states." or "recurrent_states.", and which of the two it is.

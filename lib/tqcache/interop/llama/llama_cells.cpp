@@ -1,5 +1,7 @@
 #include "tqcache/interop/llama/llama_cells.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -33,19 +35,19 @@ Result<void> check_count(std::uint32_t n, LlamaFile kind) {
   // A file of one sequence need not say whose cells they are.
   const bool is_sequence = kind == LlamaFile::kSequence;
   if (n <= (is_sequence ? 1 : kMaxSequences) && (n > 0 || is_sequence)) return {};
-  return corrupt("a cell of " + std::to_string(n) + " sequences");
+  return corrupt(fmt::format("a cell of {} sequences", n));
 }
 
 Result<std::int32_t> read_sequence(FileCursor& cursor) {
   TQC_TRY_ASSIGN(const auto id, cursor.read<std::int32_t>());
   if (id >= 0 && id < static_cast<std::int32_t>(kMaxSequences)) return id;
-  return corrupt("a cell of sequence " + std::to_string(id));
+  return corrupt(fmt::format("a cell of sequence {}", id));
 }
 
 Result<Cell> read_cell(FileCursor& cursor, const LlamaCellLayout& layout) {
   Cell cell;
   TQC_TRY_ASSIGN(cell.position, cursor.read<std::int32_t>());
-  if (cell.position < 0) return corrupt("a cell at position " + std::to_string(cell.position));
+  if (cell.position < 0) return corrupt(fmt::format("a cell at position {}", cell.position));
   TQC_TRY_ASSIGN(const auto n, cursor.read<std::uint32_t>());
   TQC_TRY(check_count(n, layout.kind));
   TQC_TRY(cursor.skip(layout.ext_bytes));
@@ -103,9 +105,9 @@ void for_each_pair_place(std::size_t n_rot, Move move) {
 
 Result<LlamaCells> read_llama_cells(FileCursor& cursor, const LlamaCellLayout& layout) {
   TQC_TRY_ASSIGN(const auto n, cursor.read<std::uint32_t>());
-  if (n > cache::kMaxTokens) return Error{ErrorCode::kTooLarge, std::to_string(n) + " cells"};
+  if (n > cache::kMaxTokens) return too_large(fmt::format("{} cells", n));
   if (n > cursor.remaining() / kLeastCellBytes) {
-    return Error{ErrorCode::kTruncated, std::to_string(n) + " cells, and the file ends before"};
+    return Error{ErrorCode::kTruncated, fmt::format("{} cells, and the file ends before", n)};
   }
   LlamaCells cells;
   cells.positions.reserve(n);
@@ -131,18 +133,18 @@ Result<std::vector<std::uint32_t>> order_llama_cells(const LlamaCells& cells, st
     const std::int64_t at = cells.positions[i] - first;
     if (at < 0) continue;
     if (at >= n) {
-      return unsupported("positions with gaps: " + std::to_string(first + n) +
-                         " tokens, and one at position " + std::to_string(cells.positions[i]));
+      return unsupported(fmt::format("positions with gaps: {} tokens, and one at position {}",
+                                     first + n, cells.positions[i]));
     }
     std::uint32_t& cell = order[static_cast<std::size_t>(at)];
     if (cell != kNone) {
-      return unsupported("two cells at position " + std::to_string(cells.positions[i]));
+      return unsupported(fmt::format("two cells at position {}", cells.positions[i]));
     }
     cell = static_cast<std::uint32_t>(i);
   }
   const auto gap = std::ranges::find(order, kNone);
   if (gap == order.end()) return order;
-  return unsupported("no cell at position " + std::to_string(first + (gap - order.begin())));
+  return unsupported(fmt::format("no cell at position {}", first + (gap - order.begin())));
 }
 
 void hadamard(std::int64_t size, std::span<float> x) {

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -29,16 +31,15 @@ struct LlamaRowTypes {
   const LlamaRowType* v;
 };
 
-std::string layer_name(std::size_t layer) { return "layer " + std::to_string(layer); }
+std::string layer_name(std::size_t layer) { return fmt::format("layer {}", layer); }
 
 Result<void> check_version(const LlamaExport& options) {
   const bool is_session = options.kind == LlamaFile::kSession;
   const std::uint32_t first = is_session ? 9 : 2;
   const std::uint32_t last = first + 2;
   if (options.version >= first && options.version <= last) return {};
-  return invalid(std::string(is_session ? "session" : "sequence") + " files of version " +
-                 std::to_string(options.version) + ", only " + std::to_string(first) + " to " +
-                 std::to_string(last) + " are written");
+  return invalid(fmt::format("{} files of version {}, only {} to {} are written",
+                             is_session ? "session" : "sequence", options.version, first, last));
 }
 
 Result<const LlamaRowType*> row_type(std::string_view name) {
@@ -51,18 +52,16 @@ Result<const LlamaRowType*> row_type(std::string_view name) {
 Result<void> check_blocks(const LlamaRowType& type, std::int64_t head_dim) {
   const auto block = static_cast<std::int64_t>(type.block_values);
   if (head_dim % block == 0) return {};
-  return invalid(std::string(type.name) + " has blocks of " + std::to_string(block) +
-                 " values, which do not divide a head_dim of " + std::to_string(head_dim));
+  return invalid(fmt::format("{} has blocks of {} values, which do not divide a head_dim of {}",
+                             type.name, block, head_dim));
 }
 
 Result<void> check_kind(LlamaLayerKind of_model, const format::LayerInfo& layer) {
   if (of_model == LlamaLayerKind::kRecurrent) {
-    return Error{ErrorCode::kUnsupported,
-                 "recurrent state, from which llama-server does not go on"};
+    return unsupported("recurrent state, from which llama-server does not go on");
   }
   if (of_model == LlamaLayerKind::kSlidingWindow || layer.window > 0) {
-    return Error{ErrorCode::kUnsupported,
-                 "a sliding window, from which llama-server does not go on"};
+    return unsupported("a sliding window, from which llama-server does not go on");
   }
   if (format::is_attention(layer)) return {};
   return mismatch("no attention layer, as the model has it");
@@ -73,11 +72,9 @@ Result<void> check_shape(const LlamaLayer& of_model, cache::HeadShape shape) {
       of_model.v_head_dim == shape.head_dim) {
     return {};
   }
-  return mismatch(std::to_string(shape.n_kv_heads) + " kv heads of " +
-                  std::to_string(shape.head_dim) + ", the model has " +
-                  std::to_string(of_model.n_kv_heads) + " with keys of " +
-                  std::to_string(of_model.k_head_dim) + " and values of " +
-                  std::to_string(of_model.v_head_dim));
+  return mismatch(fmt::format(
+      "{} kv heads of {}, the model has {} with keys of {} and values of {}", shape.n_kv_heads,
+      shape.head_dim, of_model.n_kv_heads, of_model.k_head_dim, of_model.v_head_dim));
 }
 
 Result<void> check_layer(const LlamaLayer& of_model, const format::LayerInfo& layer,
@@ -107,7 +104,7 @@ Result<LlamaRowTypes> check_export_options(const LlamaExport& options) {
     return invalid("a session file with the tokens of llama-server, which writes sequences");
   }
   if (options.next_token && *options.next_token < 0) {
-    return invalid("next token " + std::to_string(*options.next_token));
+    return invalid(fmt::format("next token {}", *options.next_token));
   }
   return types;
 }
@@ -119,8 +116,8 @@ Result<void> check_export_cache(const format::Manifest& manifest, const LlamaGeo
   if (manifest.hidden_tokens) return invalid("the cache hides its tokens, which llama.cpp needs");
   TQC_TRY(check_architecture(manifest.identity.architecture, model.architecture));
   if (manifest.layers.size() != model.layers.size()) {
-    return mismatch(std::to_string(manifest.layers.size()) + " layers, the model has " +
-                    std::to_string(model.layers.size()));
+    return mismatch(
+        fmt::format("{} layers, the model has {}", manifest.layers.size(), model.layers.size()));
   }
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     auto checked = check_layer(model.layers[i], manifest.layers[i], types);

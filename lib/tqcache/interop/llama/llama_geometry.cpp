@@ -1,5 +1,7 @@
 #include "tqcache/interop/llama/llama_geometry.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -90,7 +92,7 @@ constexpr std::int64_t kMaxStateWidth = 1 << 20;  // any of the numbers under "s
 constexpr std::int64_t kMaxConvolution = 64;      // ssm.conv_kernel; 4 in all models there are
 constexpr std::int64_t kDefaultFullInterval = 4;  // llama.cpp's, where the key is absent
 
-std::string missing_layer_name(std::size_t layer) { return "layer " + std::to_string(layer); }
+std::string missing_layer_name(std::size_t layer) { return fmt::format("layer {}", layer); }
 
 struct Range {
   std::int64_t min;
@@ -149,15 +151,13 @@ class Keys {
   std::string place(const char* name) const { return "key \"" + prefix_ + name + "\": "; }
 
   Result<void> check(const char* name, std::int64_t value, Range range) const {
-    if (value < range.min) return corrupt(place(name) + std::to_string(value));
+    if (value < range.min) return corrupt(fmt::format("{}{}", place(name), value));
     if (value <= range.max) return {};
-    return Error{ErrorCode::kTooLarge,
-                 place(name) + std::to_string(value) + " is above " + std::to_string(range.max)};
+    return too_large(fmt::format("{}{} is above {}", place(name), value, range.max));
   }
   Result<void> check_length(const char* name, std::size_t length, std::size_t n_layers) const {
     if (length == n_layers) return {};
-    return corrupt(place(name) + std::to_string(length) + " values for " +
-                   std::to_string(n_layers) + " layers");
+    return corrupt(fmt::format("{}{} values for {} layers", place(name), length, n_layers));
   }
 
   const Gguf& file_;
@@ -197,8 +197,8 @@ Result<void> drop_extra_layers(const Keys& keys, LlamaGeometry& geometry) {
                  keys.get_or("nextn_predict_layers", {0, cache::kMaxLayers}, 0));
   const std::int64_t n_layers = std::ssize(geometry.layers) - extra;
   if (n_layers < 1) {
-    return corrupt(std::to_string(extra) + " of " + std::to_string(geometry.layers.size()) +
-                   " layers are for multi-token prediction");
+    return corrupt(fmt::format("{} of {} layers are for multi-token prediction", extra,
+                               geometry.layers.size()));
   }
   geometry.layers.resize(static_cast<std::size_t>(n_layers));
   return {};
@@ -216,8 +216,7 @@ Result<HeadDims> read_head_dims(const Keys& keys, std::int64_t n_heads) {
     TQC_TRY_ASSIGN(const std::int64_t width, keys.get("embedding_length", {1, kMaxEmbedding}));
     if (n_heads > 0) fallback = width / n_heads;
     if (fallback < kRange.min || fallback > kRange.max) {
-      return corrupt("head_dim: " + std::to_string(width) + " components for " +
-                     std::to_string(n_heads) + " heads");
+      return corrupt(fmt::format("head_dim: {} components for {} heads", width, n_heads));
     }
   }
   HeadDims dims{};
@@ -249,8 +248,7 @@ Result<void> read_rope(const Keys& keys, LlamaRope rope, LlamaGeometry& geometry
   TQC_TRY_ASSIGN(geometry.n_rot,
                  keys.get_or("rope.dimension_count", {1, cache::kMaxHeadDim}, head_dim));
   if (geometry.n_rot > head_dim || geometry.n_rot % 2 != 0) {
-    return corrupt("RoPE turns " + std::to_string(geometry.n_rot) + " of " +
-                   std::to_string(head_dim) + " components");
+    return corrupt(fmt::format("RoPE turns {} of {} components", geometry.n_rot, head_dim));
   }
   geometry.interleaved_keys = rope == LlamaRope::kPairs;
   geometry.has_positions_2d = rope == LlamaRope::kHalfSplitWith2d;
@@ -323,8 +321,7 @@ Result<void> check_kv_heads(const LlamaGeometry& geometry) {
     if (layer.kind == LlamaLayerKind::kRecurrent) continue;
     if (layer.n_kv_heads == 0) return unsupported(missing_layer_name(i) + ": no kv heads");
     if (layer.n_kv_heads > cache::kMaxKvHeads) {
-      return Error{ErrorCode::kTooLarge,
-                   missing_layer_name(i) + ": " + std::to_string(layer.n_kv_heads) + " kv heads"};
+      return too_large(fmt::format("{}: {} kv heads", missing_layer_name(i), layer.n_kv_heads));
     }
   }
   return {};

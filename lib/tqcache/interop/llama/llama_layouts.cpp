@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -133,7 +135,7 @@ constexpr std::uint32_t kIkSession = 10, kIkSequence = 4;
 
 std::string name_of(LlamaFile kind, std::uint32_t version) {
   const std::string what = kind == LlamaFile::kSession ? "session" : "sequence";
-  return what + " of version " + std::to_string(version);
+  return fmt::format("{} of version {}", what, version);
 }
 
 Result<void> check_not_ik(const LlamaParse& parse, std::uint32_t version) {
@@ -141,7 +143,7 @@ Result<void> check_not_ik(const LlamaParse& parse, std::uint32_t version) {
   if (!may_be) return {};
   TQC_TRY_ASSIGN(const bool is_ik, is_ik_llama_body(parse.file, parse.begin, parse.kind));
   if (!is_ik) return {};
-  return Error{ErrorCode::kUnsupported, name_of(parse.kind, version) + " of ik_llama.cpp"};
+  return unsupported(name_of(parse.kind, version) + " of ik_llama.cpp");
 }
 
 // A state without cells is the same in several layouts.
@@ -214,7 +216,7 @@ Result<void> check_llama_version(LlamaFile kind, std::uint32_t version) {
   const bool is_known =
       kind == LlamaFile::kSession ? version >= 8 && version <= 11 : version >= 2 && version <= 4;
   if (is_known) return {};
-  return Error{ErrorCode::kUnsupported, name_of(kind, version)};
+  return unsupported(name_of(kind, version));
 }
 
 Result<LlamaBody> find_llama_body(const LlamaParse& parse, std::uint32_t version) {

@@ -1,5 +1,7 @@
 #include "tqcache/interop/llama/llama_parse.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <span>
@@ -24,14 +26,14 @@ constexpr std::size_t kWrapperWords = 4;  // all but the ids
 using Words = std::vector<std::int32_t>;
 
 Result<Words> read_words(const ByteSource& file, const LlamaEnvelope& envelope) {
-  const std::uint64_t n = envelope.n_words;
+  const std::uint64_t n = envelope.n_u32;
   if (n > static_cast<std::uint64_t>(cache::kMaxTokens) + kWrapperWords) {
-    return Error{ErrorCode::kTooLarge, "token list: " + std::to_string(n) + " words"};
+    return too_large(fmt::format("token list: {} words", n));
   }
   const std::uint64_t size = file.size();
   if (size < kEnvelopeBytes || n * sizeof(std::int32_t) > size - kEnvelopeBytes) {
     return Error{ErrorCode::kTruncated,
-                 "token list: " + std::to_string(n) + " words, and the file ends before"};
+                 fmt::format("token list: {} words, and the file ends before", n)};
   }
   Words words(static_cast<std::size_t>(n));
   TQC_TRY(file.read_at(kEnvelopeBytes, std::as_writable_bytes(std::span(words))));
@@ -43,17 +45,16 @@ bool is_wrapped(const Words& words) { return !words.empty() && words[0] == kWrap
 Result<Words> unwrap(const Words& words) {
   if (words.size() < kWrapperWords) return corrupt("token list of llama-server: too short");
   if (words[1] != kWrapperVersion) {
-    return Error{ErrorCode::kUnsupported,
-                 "token list of llama-server: version " + std::to_string(words[1])};
+    return unsupported(fmt::format("token list of llama-server: version {}", words[1]));
   }
   const auto count = static_cast<std::uint32_t>(words[2]);
   if (count > words.size() - kWrapperWords) {
-    return corrupt("token list of llama-server: " + std::to_string(count) + " tokens in " +
-                   std::to_string(words.size()) + " words");
+    return corrupt(
+        fmt::format("token list of llama-server: {} tokens in {} words", count, words.size()));
   }
   const std::int32_t n_media = words[3 + count];
   if (n_media != 0) {
-    return Error{ErrorCode::kUnsupported, "token list of llama-server: images or audio"};
+    return unsupported("token list of llama-server: images or audio");
   }
   if (count != words.size() - kWrapperWords) {
     return corrupt("token list of llama-server: words behind its end");
@@ -64,8 +65,7 @@ Result<Words> unwrap(const Words& words) {
 Result<void> check_ids(const Words& ids) {
   const auto bad = std::ranges::find_if(ids, [](std::int32_t id) { return id < 0; });
   if (bad == ids.end()) return {};
-  return corrupt("token " + std::to_string(bad - ids.begin()) + ": " + std::to_string(*bad) +
-                 " is no id");
+  return corrupt(fmt::format("token {}: {} is no id", bad - ids.begin(), *bad));
 }
 
 using tensors::printable_name;
@@ -81,7 +81,7 @@ constexpr std::uint32_t kMaxCheckpoints = 1024;
 std::string text(std::uint64_t n) { return std::to_string(n); }
 
 std::string place_of(std::size_t layer, std::string_view side) {
-  return "layer " + std::to_string(layer) + " " + std::string(side);
+  return fmt::format("layer {} {}", layer, side);
 }
 
 // Of the layouts that `names`, separated by commas, allows, the one whose rows have this size.
@@ -176,7 +176,7 @@ class Parser {
 
   Result<void> skip_items(std::uint64_t n, std::uint64_t size) {
     const auto bytes = checked_mul(n, size);
-    if (!bytes) return Error{ErrorCode::kTooLarge, text(n) + " items of " + text(size) + " bytes"};
+    if (!bytes) return too_large(text(n) + " items of " + text(size) + " bytes");
     return cursor_.skip(*bytes);
   }
 
@@ -248,12 +248,12 @@ class Parser {
                                      std::int64_t expected) {
     if (run == 0) return {};
     if (run != expected) {
-      return Error{ErrorCode::kUnsupported, "rotated in runs of " + text(run) +
-                                                " components, and not of " +
-                                                std::to_string(expected)};
+      return Error{
+          ErrorCode::kUnsupported,
+          fmt::format("rotated in runs of {} components, and not of {}", text(run), expected)};
     }
     if (format.plain != nullptr && !format.plain->dense) return {};
-    return Error{ErrorCode::kUnsupported, "rotated rows of " + std::string(format.name())};
+    return unsupported("rotated rows of " + std::string(format.name()));
   }
 
   Result<std::vector<LlamaRows>> read_sides(const Layers& layers, std::string_view side,
@@ -278,9 +278,8 @@ class Parser {
     TQC_TRY_ASSIGN(rows.format, format_of(id, layer, head_dim, row));
     const auto expected = row_bytes_of(rows.format, layer.n_kv_heads, head_dim);
     if (!expected || row != *expected) {
-      return mismatch("rows of " + text(row) + " bytes of " + std::string(rows.format.name()) +
-                      ", the model has " + std::to_string(layer.n_kv_heads) + " heads of " +
-                      std::to_string(head_dim));
+      return mismatch(fmt::format("rows of {} bytes of {}, the model has {} heads of {}", text(row),
+                                  rows.format.name(), layer.n_kv_heads, head_dim));
     }
     rows.offset = cursor_.position();
     TQC_TRY(skip_items(n_cells, row));
@@ -291,10 +290,10 @@ class Parser {
                                    std::uint64_t row) const {
     if (const LlamaRowType* plain = find_row_type(id)) return LlamaRowFormat{plain, nullptr};
     const std::string what = "rows of type " + text(id);
-    if (id < kForkTypesFrom || id > kForkTypesTo) return Error{ErrorCode::kUnsupported, what};
+    if (id < kForkTypesFrom || id > kForkTypesTo) return unsupported(what);
     const std::string& names = parse_.options.turbo_layout;
     if (names.empty()) {
-      return Error{ErrorCode::kUnsupported, what + ", which differs between forks of llama.cpp"};
+      return unsupported(what + ", which differs between forks of llama.cpp");
     }
     if (const LlamaTurbo* turbo = turbo_of(names, layer, head_dim, row)) {
       return LlamaRowFormat{nullptr, turbo};
@@ -310,14 +309,14 @@ class Parser {
     TQC_TRY_ASSIGN(const auto n_values, cursor_.read<std::uint32_t>());
     const LlamaRowType* type = find_row_type(id);
     if (type == nullptr || !type->dense) {
-      return Error{ErrorCode::kUnsupported, "transposed rows of type " + text(id)};
+      return unsupported("transposed rows of type " + text(id));
     }
     if (value_bytes != type->block_bytes) {
       return corrupt(text(value_bytes) + " bytes for a value of " + std::string(type->name));
     }
     if (n_values != static_cast<std::uint64_t>(layer.n_kv_heads * head_dim)) {
-      return mismatch(text(n_values) + " components, the model has " +
-                      std::to_string(layer.n_kv_heads) + " heads of " + std::to_string(head_dim));
+      return mismatch(fmt::format("{} components, the model has {} heads of {}", text(n_values),
+                                  layer.n_kv_heads, head_dim));
     }
     const LlamaRows rows{{type, nullptr}, true, cursor_.position()};
     TQC_TRY(skip_items(n_cells, std::uint64_t{n_values} * value_bytes));
@@ -333,7 +332,7 @@ class Parser {
     n_parts_ += section.cells.positions.empty() ? 0 : 1;
     TQC_TRY_ASSIGN(const auto transposed, cursor_.read<std::uint32_t>());
     if (transposed != 0) {
-      return Error{ErrorCode::kUnsupported, "recurrent state of kind " + text(transposed)};
+      return unsupported("recurrent state of kind " + text(transposed));
     }
     // All layers of the model, also those that have no such state and those for drafts.
     TQC_TRY_ASSIGN(const auto n_layers, cursor_.read<std::uint32_t>());
@@ -364,7 +363,7 @@ class Parser {
     TQC_TRY_ASSIGN(const auto row, cursor_.read<std::uint64_t>());
     const LlamaRowType* type = find_row_type(id);
     if (type == nullptr || type->dense != Dtype::kF32) {
-      return Error{ErrorCode::kUnsupported, "recurrent state of type " + text(id)};
+      return unsupported("recurrent state of type " + text(id));
     }
     if (checked_mul(n_values, sizeof(float)) != row) {
       return mismatch("a state of " + text(row) + " bytes, the model has " + text(n_values) +
@@ -395,8 +394,8 @@ class Parser {
     TQC_TRY(cursor_.skip(sizeof(kCheckpointsMagic)));
     TQC_TRY_ASSIGN(const auto version, cursor_.read<std::uint32_t>());
     TQC_TRY_ASSIGN(const auto n, cursor_.read<std::uint32_t>());
-    if (version != 1) return Error{ErrorCode::kUnsupported, "version " + text(version)};
-    if (n > kMaxCheckpoints) return Error{ErrorCode::kTooLarge, text(n) + " of them"};
+    if (version != 1) return unsupported("version " + text(version));
+    if (n > kMaxCheckpoints) return too_large(text(n) + " of them");
     for (std::uint32_t i = 0; i < 4 * n; ++i) {
       // Tokens and the first and last position; then three blobs, each behind its size.
       TQC_TRY_ASSIGN(const std::uint64_t bytes,
@@ -425,12 +424,12 @@ Result<std::optional<LlamaEnvelope>> read_llama_envelope(const ByteSource& file)
   const auto magic = number_at<std::uint32_t>(head, 0);
   if (magic != kSessionMagic && magic != kSequenceMagic) return std::optional<LlamaEnvelope>();
   if (there.size() < kEnvelopeBytes) {
-    return Error{ErrorCode::kTruncated, std::to_string(size) + " bytes are no whole header"};
+    return Error{ErrorCode::kTruncated, fmt::format("{} bytes are no whole header", size)};
   }
   LlamaEnvelope envelope;
   envelope.kind = magic == kSessionMagic ? LlamaFile::kSession : LlamaFile::kSequence;
   envelope.version = number_at<std::uint32_t>(head, 4);
-  envelope.n_words = number_at<std::uint32_t>(head, 8);
+  envelope.n_u32 = number_at<std::uint32_t>(head, 8);
   return std::optional(envelope);
 }
 

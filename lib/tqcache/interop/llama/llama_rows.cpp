@@ -347,7 +347,7 @@ Result<void> decode_turbo_head(const LlamaTurbo& turbo, ByteView blocks, std::sp
   for (std::size_t i = 0; i * kN < values.size(); ++i) {
     const ByteView block = blocks.subspan(i * turbo.block_bytes, turbo.block_bytes);
     if (has_residual(turbo, block)) {
-      return Error{ErrorCode::kUnsupported, "turbo4 with residuals, an older layout"};
+      return unsupported("turbo4 with residuals, an older layout");
     }
     decode_block(turbo, block, x);
     const std::span<float> part = values.subspan(i * kN, std::min(kN, values.size() - i * kN));

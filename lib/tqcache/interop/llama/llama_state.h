@@ -1,6 +1,6 @@
 #pragma once
-// interop/llama/llama_state.h: state files of llama.cpp: sessions (llama_state_save_file) and sequences
-// (llama_state_seq_save_file, the server's slots). Safe for untrusted input.
+// interop/llama/llama_state.h: state files of llama.cpp: sessions (llama_state_save_file) and
+// sequences (llama_state_seq_save_file, the server's slots). Safe for untrusted input.
 //
 // Spec:   docs/reference/interop.md, "llama.cpp".
 // Source: ggml-org/llama.cpp src/llama-context.cpp, llama-kv-cache.cpp, llama-memory-recurrent.cpp.
@@ -28,7 +28,7 @@ enum class LlamaFile : std::uint8_t { kSession, kSequence };
 struct LlamaEnvelope {
   LlamaFile kind = LlamaFile::kSession;
   std::uint32_t version = 0;
-  std::uint64_t n_words = 0;  // of the token list, as stored
+  std::uint64_t n_u32 = 0;  // of the token list, as stored
 };
 Result<std::optional<LlamaEnvelope>> read_llama_envelope(const ByteSource& file);
 

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -73,17 +75,17 @@ Result<void> check_layer(const LayerInfo& layer, const MlxLmExport& options) {
     return invalid("without arrays, as no cache of mlx-lm is");
   }
   if (options.kv_bits == 0 || layer.shape.head_dim % options.group_size == 0) return {};
-  return invalid("groups of " + std::to_string(options.group_size) + " in head_dim " +
-                 std::to_string(layer.shape.head_dim));
+  return invalid(
+      fmt::format("groups of {} in head_dim {}", options.group_size, layer.shape.head_dim));
 }
 
 Result<void> check_form(const MlxLmExport& options) {
   if (options.kv_bits == 0) return {};
   if (options.kv_bits != 2 && options.kv_bits != 4 && options.kv_bits != 8) {
-    return invalid("groups of " + std::to_string(options.kv_bits) + " bits");
+    return invalid(fmt::format("groups of {} bits", options.kv_bits));
   }
   if (options.group_size == 32 || options.group_size == 64 || options.group_size == 128) return {};
-  return invalid("groups of " + std::to_string(options.group_size) + " components");
+  return invalid(fmt::format("groups of {} components", options.group_size));
 }
 
 Result<void> check_options(const format::Manifest& cache, const MlxLmExport& options) {
@@ -92,7 +94,7 @@ Result<void> check_options(const format::Manifest& cache, const MlxLmExport& opt
   if (cache.layers.empty() || cache.n_tokens() == 0) return invalid("an empty cache");
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     auto checked = check_layer(cache.layers[i], options);
-    if (!checked) return in_context("layer " + std::to_string(i), std::move(checked).error());
+    if (!checked) return in_context(fmt::format("layer {}", i), std::move(checked).error());
   }
   return {};
 }
@@ -134,21 +136,21 @@ class Planner {
   }
 
   void add_class(const char* name) {
-    plan_.metadata[(with_scalars_ ? "1." : "2.") + std::to_string(layer_)] = name;
+    plan_.metadata[fmt::format("{}{}", (with_scalars_ ? "1." : "2."), layer_)] = name;
   }
   // What has no numbers has an empty text in their place.
   void add_no_numbers() {
-    if (!with_scalars_) plan_.metadata["0." + std::to_string(layer_)] = "";
+    if (!with_scalars_) plan_.metadata[fmt::format("0.{}", layer_)] = "";
   }
   void add_info(const std::vector<std::int64_t>& numbers) {
-    const std::string prefix = "0." + std::to_string(layer_) + '.';
+    const std::string prefix = fmt::format("0.{}.", layer_);
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      plan_.metadata[prefix + std::to_string(i)] = std::to_string(numbers[i]);
+      plan_.metadata[fmt::format("{}{}", prefix, i)] = std::to_string(numbers[i]);
     }
   }
 
   std::string name(std::string_view slot) const {
-    return (std::to_string(layer_) + '.').append(slot);
+    return (fmt::format("{}.", layer_)).append(slot);
   }
   void add_tensor(std::string_view slot, std::string type, std::vector<std::uint64_t> shape,
                   MlxData data) {
@@ -157,7 +159,7 @@ class Planner {
   // A tensor that stands for something else.
   void add_scalar(int slot, const char* kind, std::string type, std::vector<std::uint64_t> shape,
                   MlxData data) {
-    const std::string number = "2." + std::to_string(++n_scalars_);
+    const std::string number = fmt::format("2.{}", ++n_scalars_);
     plan_.metadata[number + ".0"] = name(std::to_string(slot));
     plan_.metadata[number + ".1"] = kind;
     add_tensor(std::to_string(slot), std::move(type), std::move(shape), data);
@@ -182,9 +184,9 @@ class Planner {
   }
 
   void add_groups(const LayerInfo& layer, const std::string& slot, Dtype dtype, MlxSideData side) {
-    const std::int64_t n_words = layer.shape.head_dim * options_.kv_bits / 32;
+    const std::int64_t n_u32 = layer.shape.head_dim * options_.kv_bits / 32;
     const auto groups = shape_of(layer, layer.shape.head_dim / options_.group_size);
-    add_tensor(slot + ".0", "U32", shape_of(layer, n_words),
+    add_tensor(slot + ".0", "U32", shape_of(layer, n_u32),
                MlxGroupData{side, MlxGroupData::kCodes});
     add_tensor(slot + ".1", type_name(dtype), groups, MlxGroupData{side, MlxGroupData::kScales});
     add_tensor(slot + ".2", type_name(dtype), groups, MlxGroupData{side, MlxGroupData::kBiases});
@@ -223,7 +225,7 @@ class Planner {
     add_class("ArraysCache");
     for (std::int64_t i = 0; i < std::ssize(layer.arrays); ++i) {
       const format::ArrayInfo& array = layer.arrays[static_cast<std::size_t>(i)];
-      add_tensor((with_scalars_ ? "0." : "") + std::to_string(i), type_name(array.dtype),
+      add_tensor(fmt::format("{}{}", (with_scalars_ ? "0." : ""), i), type_name(array.dtype),
                  with_batch(array.shape), MlxArrayData{layer_, i});
     }
     add_no_numbers();

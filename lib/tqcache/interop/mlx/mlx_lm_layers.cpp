@@ -1,5 +1,7 @@
 #include "tqcache/interop/mlx/mlx_lm_layers.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -26,16 +28,14 @@ struct MlxPair {
 
 // "2 x 300 x 64" for messages.
 std::string shape_text(const MlxGrid& grid) {
-  return std::to_string(grid.n_kv_heads) + " x " + std::to_string(grid.n_rows) + " x " +
-         std::to_string(grid.width);
+  return fmt::format("{} x {} x {}", grid.n_kv_heads, grid.n_rows, grid.width);
 }
 
 // Whether a cache has so many numbers in the metadata, if its file has them there.
 // Errors: kCorrupt.
 Result<void> require_info(const MlxFile& file, const MlxCache& cache, std::size_t count) {
   if (file.layout() != MlxLayout::kMetaState || cache.info.size() == count) return {};
-  return corrupt("metadata: " + std::to_string(cache.info.size()) + " numbers where " +
-                 std::to_string(count) + " belong");
+  return corrupt(fmt::format("metadata: {} numbers where {} belong", cache.info.size(), count));
 }
 
 // The tensors 0 and 1 of a cache's state.
@@ -48,12 +48,13 @@ Result<MlxPair> read_pair(MlxFile& file, const MlxCache& cache, std::int64_t row
     return corrupt("keys " + shape_text(pair.k) + ", but values " + shape_text(pair.v));
   }
   if (pair.k.batch != pair.v.batch) {
-    return corrupt("keys of a batch of " + std::to_string(pair.k.batch) + ", but values of " +
-                   std::to_string(pair.v.batch));
+    return corrupt(
+        fmt::format("keys of a batch of {}, but values of {}", pair.k.batch, pair.v.batch));
   }
   if (pair.k.width != pair.v.width) {
-    return unsupported("keys of head_dim " + std::to_string(pair.k.width) + " and values of " +
-                       std::to_string(pair.v.width) + ", as latent attention (MLA) has them");
+    return unsupported(
+        fmt::format("keys of head_dim {} and values of {}, as latent attention (MLA) has them",
+                    pair.k.width, pair.v.width));
   }
   pair.shape = {pair.k.n_kv_heads, pair.k.width};
   TQC_TRY(cache::validate_shape(pair.shape));
@@ -88,8 +89,8 @@ Result<ForeignArray> window_array(const MlxFile& file, const MlxGrid& grid, std:
 Result<ForeignLayer> dense_layer(const MlxFile& file, const MlxPair& pair, std::int64_t first,
                                  std::int64_t n_tokens) {
   if (first < 0 || n_tokens > pair.k.n_rows - first) {
-    return corrupt("keys " + shape_text(pair.k) + " for " + std::to_string(n_tokens) +
-                   " tokens from row " + std::to_string(first) + " on");
+    return corrupt(
+        fmt::format("keys {} for {} tokens from row {} on", shape_text(pair.k), n_tokens, first));
   }
   ForeignAttention layer;
   layer.shape = pair.shape;
@@ -134,9 +135,9 @@ Result<AffineState> read_affine(MlxFile& file, const std::string& slot, AffineFo
   const bool is_word = state.codes.type == tensors::TensorType::kU32;
   if (!is_word || !fits(state.codes, state.head_dim * form.bits / 32) ||
       !fits(state.biases, scales.width) || state.biases.type != scales.type) {
-    return corrupt("codes " + shape_text(state.codes) + ", scales " + shape_text(scales) +
-                   " and biases " + shape_text(state.biases) + " of " + std::to_string(form.bits) +
-                   " bits in groups of " + std::to_string(form.group_size));
+    return corrupt(fmt::format("codes {}, scales {} and biases {} of {} bits in groups of {}",
+                               shape_text(state.codes), shape_text(scales),
+                               shape_text(state.biases), form.bits, form.group_size));
   }
   return state;
 }
@@ -154,7 +155,7 @@ Result<ForeignSide> affine_side(const MlxFile& file, const AffineState& state, A
 
 // Numbers: offset, group_size, bits, here and there.
 Result<ForeignLayer> quantized_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
-                                     std::int64_t row, std::vector<std::string>& losses) {
+                                     std::int64_t row, std::vector<std::string>& dropped_fields) {
   TQC_TRY(require_info(file, cache, 3));
   TQC_TRY_ASSIGN(const std::int64_t group_size, state_number(file, cache, 1, 3));
   TQC_TRY_ASSIGN(const std::int64_t bits, state_number(file, cache, 2, 4));
@@ -167,10 +168,10 @@ Result<ForeignLayer> quantized_layer(MlxFile& file, const MlxCache& cache, std::
   }
   if (k.scales.batch != v.scales.batch || k.scales.n_rows != v.scales.n_rows ||
       k.scales.n_rows < n_tokens) {
-    return corrupt("scales " + shape_text(k.scales) + " and " + shape_text(v.scales) + " for " +
-                   std::to_string(n_tokens) + " tokens");
+    return corrupt(fmt::format("scales {} and {} for {} tokens", shape_text(k.scales),
+                               shape_text(v.scales), n_tokens));
   }
-  losses.push_back("groups of " + std::to_string(bits) + " bits are decoded to f32");
+  dropped_fields.push_back(fmt::format("groups of {} bits are decoded to f32", bits));
   ForeignAttention layer;
   layer.shape = {k.scales.n_kv_heads, k.head_dim};
   TQC_TRY_ASSIGN(layer.k, affine_side(file, k, form));
@@ -204,21 +205,21 @@ Result<ForeignLayer> rotating_layer(MlxFile& file, const MlxCache& cache, std::i
 // Numbers: chunk_size, start_position in the metadata; offset, chunk_size, start_position in
 // tensors.
 Result<ForeignLayer> chunked_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
-                                   std::int64_t row, std::vector<std::string>& losses) {
+                                   std::int64_t row, std::vector<std::string>& dropped_fields) {
   TQC_TRY(require_info(file, cache, 2));
   TQC_TRY_ASSIGN(const MlxPair pair, read_pair(file, cache, row));
   TQC_TRY_ASSIGN(const std::int64_t chunk_size, state_number(file, cache, 0, 3));
   TQC_TRY_ASSIGN(const std::int64_t start, state_number(file, cache, 1, 4));
-  losses.push_back("that attention is in chunks of " + std::to_string(chunk_size) +
-                   " tokens is not kept");
+  dropped_fields.push_back(
+      fmt::format("that attention is in chunks of {} tokens is not kept", chunk_size));
   if (start == 0) return dense_layer(file, pair, 0, n_tokens);
   const cache::Window window{.shape = pair.shape, .size = chunk_size, .keep = 0};
   TQC_TRY(cache::validate_window(window));
   const std::int64_t n_valid = n_tokens - start;
   const std::int64_t wanted = cache::window_tokens(window, n_tokens);
   if (n_valid < wanted || n_valid > pair.k.n_rows) {
-    return corrupt("keys " + shape_text(pair.k) + " for tokens " + std::to_string(start) + " to " +
-                   std::to_string(n_tokens) + " in chunks of " + std::to_string(chunk_size));
+    return corrupt(fmt::format("keys {} for tokens {} to {} in chunks of {}", shape_text(pair.k),
+                               start, n_tokens, chunk_size));
   }
   return window_layer(file, pair, window, {{n_valid - wanted, wanted}});
 }
@@ -228,7 +229,7 @@ Result<ForeignLayer> chunked_layer(MlxFile& file, const MlxCache& cache, std::in
 Result<std::int64_t> left_padding(MlxFile& file, const MlxCache& cache, std::int64_t row) {
   TQC_TRY_ASSIGN(const auto numbers, file.numbers(cache.slot(3), kMaxBatch));
   if (row < std::ssize(numbers)) return numbers[static_cast<std::size_t>(row)];
-  return corrupt("left_padding of " + std::to_string(numbers.size()) + " rows");
+  return corrupt(fmt::format("left_padding of {} rows", numbers.size()));
 }
 
 Result<ForeignLayer> batch_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
@@ -241,8 +242,7 @@ Result<ForeignLayer> batch_layer(MlxFile& file, const MlxCache& cache, std::int6
     TQC_TRY_ASSIGN(end, state_number(file, cache, 0, 4));
   }
   if (padding < 0 || padding > end || end - padding != n_tokens) {
-    return corrupt("rows " + std::to_string(padding) + " to " + std::to_string(end) + " for " +
-                   std::to_string(n_tokens) + " tokens");
+    return corrupt(fmt::format("rows {} to {} for {} tokens", padding, end, n_tokens));
   }
   return dense_layer(file, pair, padding, n_tokens);
 }
@@ -287,10 +287,10 @@ Result<void> require_nothing(MlxFile& file, const std::string& name, std::string
 
 Result<ForeignArray> array_of(MlxFile& file, const std::string& name, std::size_t slot,
                               std::uint64_t batch, std::int64_t row) {
-  if (file.is_none(name)) return unsupported("slot " + std::to_string(slot) + " has nothing in it");
+  if (file.is_none(name)) return unsupported(fmt::format("slot {} has nothing in it", slot));
   TQC_TRY_ASSIGN(const auto* whole, file.tensor(name));
   if (whole->shape.empty() || whole->shape[0] != batch) {
-    return corrupt("slot " + std::to_string(slot) + ": not of a batch of " + std::to_string(batch));
+    return corrupt(fmt::format("slot {}: not of a batch of {}", slot, batch));
   }
   auto part = batch_row(*whole, row);
   auto dtype = float_dtype(whole->type, whole->type_name);
@@ -308,8 +308,8 @@ Result<ForeignLayer> arrays_layer(MlxFile& file, const MlxCache& cache, std::int
   const bool is_nested = file.has(cache.prefix + "0.0");
   const std::string prefix = is_nested ? cache.prefix + "0." : cache.prefix;
   ForeignArrays layer;
-  for (std::size_t slot = 0; file.has(prefix + std::to_string(slot)); ++slot) {
-    TQC_TRY_ASSIGN(ForeignArray array, array_of(file, prefix + std::to_string(slot), slot,
+  for (std::size_t slot = 0; file.has(fmt::format("{}{}", prefix, slot)); ++slot) {
+    TQC_TRY_ASSIGN(ForeignArray array, array_of(file, fmt::format("{}{}", prefix, slot), slot,
                                                 batch_size(file, cache), row));
     layer.arrays.push_back(std::move(array));
   }
@@ -324,17 +324,17 @@ Result<ForeignLayer> arrays_layer(MlxFile& file, const MlxCache& cache, std::int
 }  // namespace
 
 Result<ForeignLayer> make_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
-                                std::int64_t row, std::vector<std::string>& losses) {
+                                std::int64_t row, std::vector<std::string>& dropped_fields) {
   TQC_TRY_ASSIGN(const MlxClass kind, mlx_class(cache.class_name));
   switch (kind) {
     case MlxClass::kQuantized:
-      return quantized_layer(file, cache, n_tokens, row, losses);
+      return quantized_layer(file, cache, n_tokens, row, dropped_fields);
     case MlxClass::kRotating:
       return rotating_layer(file, cache, row);
     case MlxClass::kArrays:
       return arrays_layer(file, cache, row);
     case MlxClass::kChunked:
-      return chunked_layer(file, cache, n_tokens, row, losses);
+      return chunked_layer(file, cache, n_tokens, row, dropped_fields);
     case MlxClass::kBatch:
       return batch_layer(file, cache, n_tokens, row);
     case MlxClass::kBatchRotating:

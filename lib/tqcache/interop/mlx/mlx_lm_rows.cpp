@@ -1,5 +1,7 @@
 #include "tqcache/interop/mlx/mlx_lm_rows.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -42,8 +44,7 @@ Result<RowRuns> newest_rows(const RowRuns& runs, std::int64_t keep, std::int64_t
   const std::int64_t spare = count_rows(runs) - wanted;
   if (spare == 0) return runs;
   if (spare > 0) return cut_rows(runs, std::min(keep, wanted), spare);
-  return corrupt("ring: " + std::to_string(count_rows(runs)) + " tokens where " +
-                 std::to_string(wanted) + " belong");
+  return corrupt(fmt::format("ring: {} tokens where {} belong", count_rows(runs), wanted));
 }
 
 constexpr float kMinScale = 1e-7f;
@@ -147,13 +148,11 @@ Result<RowRuns> ring_rows(const MlxRing& ring, std::int64_t n_rows) {
   } else if (next >= ring.keep) {
     runs = {{0, ring.keep}, {next, n_rows - next}, {ring.keep, next - ring.keep}};
   } else {
-    return corrupt("ring: _idx " + std::to_string(next) + " among the " +
-                   std::to_string(ring.keep) + " rows that stay");
+    return corrupt(fmt::format("ring: _idx {} among the {} rows that stay", next, ring.keep));
   }
   runs = without_empty(std::move(runs));
   if (count_rows(runs) > ring.offset) {
-    return corrupt("ring: " + std::to_string(count_rows(runs)) + " rows of " +
-                   std::to_string(ring.offset) + " tokens");
+    return corrupt(fmt::format("ring: {} rows of {} tokens", count_rows(runs), ring.offset));
   }
   return newest_rows(runs, ring.keep, std::min(ring.max_size, ring.offset));
 }
@@ -165,23 +164,20 @@ Result<RowRuns> batch_ring_rows(const MlxBatchRing& ring, std::int64_t n_rows) {
   runs = without_empty(std::move(runs));
   const std::int64_t padding = std::max<std::int64_t>(ring.left_padding, 0);
   if (padding > count_rows(runs)) {
-    return corrupt("ring: padding of " + std::to_string(padding) + " in " +
-                   std::to_string(count_rows(runs)) + " rows");
+    return corrupt(fmt::format("ring: padding of {} in {} rows", padding, count_rows(runs)));
   }
   return newest_rows(cut_rows(runs, 0, padding), 0, std::min(ring.max_size, ring.offset));
 }
 
 Result<void> check_affine(std::int64_t bits, std::int64_t group_size, std::int64_t head_dim) {
   if (bits < 2 || bits > 8 || bits == 7) {
-    return Error{ErrorCode::kUnsupported, "groups of " + std::to_string(bits) + " bits"};
+    return unsupported(fmt::format("groups of {} bits", bits));
   }
   if (group_size != 32 && group_size != 64 && group_size != 128) {
-    return Error{ErrorCode::kUnsupported,
-                 "groups of " + std::to_string(group_size) + " components"};
+    return unsupported(fmt::format("groups of {} components", group_size));
   }
   if (head_dim % group_size == 0) return {};
-  return Error{ErrorCode::kCorrupt, "head_dim " + std::to_string(head_dim) + " in groups of " +
-                                        std::to_string(group_size)};
+  return corrupt(fmt::format("head_dim {} in groups of {}", head_dim, group_size));
 }
 
 void affine_decode(AffineForm form, std::span<const std::byte> codes, std::span<const float> scales,

@@ -1,5 +1,7 @@
 #include "tqcache/interop/mlx/mlx_lm_state.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -48,12 +50,12 @@ MlxMeta::Texts branch(const SafetensorsIndex& index, char number) {
 // "0", "1", ... and nothing else.
 Result<std::vector<std::string_view>> read_classes(const MlxMeta::Texts& texts) {
   if (std::ssize(texts) > cache::kMaxLayers) {
-    return Error{ErrorCode::kTooLarge, "metadata: " + std::to_string(texts.size()) + " layers"};
+    return too_large(fmt::format("metadata: {} layers", texts.size()));
   }
   std::vector<std::string_view> classes;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const auto found = texts.find(std::to_string(i));
-    if (found == texts.end()) return corrupt("metadata: no class of layer " + std::to_string(i));
+    if (found == texts.end()) return corrupt(fmt::format("metadata: no class of layer {}", i));
     classes.push_back(found->second);
   }
   return classes;
@@ -63,16 +65,16 @@ Result<MlxScalar> scalar_kind(std::string_view word) {
   if (word == "scalar") return MlxScalar::kNumber;
   if (word == "string") return MlxScalar::kText;
   if (word == "none") return MlxScalar::kNone;
-  return Error{ErrorCode::kUnsupported, "kind " + printable_name(word) + " is unknown"};
+  return unsupported("kind " + printable_name(word) + " is unknown");
 }
 
 // "0" is empty, and the others are pairs "<i>.0" and "<i>.1": a tensor's name and its kind.
 Result<void> read_scalars(const SafetensorsIndex& index, const MlxMeta::Texts& texts,
                           MlxMeta& meta) {
   for (std::size_t i = 1; i <= texts.size() / 2; ++i) {
-    const std::string place = "metadata: scalar " + std::to_string(i);
-    const auto name = texts.find(std::to_string(i) + ".0");
-    const auto kind = texts.find(std::to_string(i) + ".1");
+    const std::string place = fmt::format("metadata: scalar {}", i);
+    const auto name = texts.find(fmt::format("{}.0", i));
+    const auto kind = texts.find(fmt::format("{}.1", i));
     if (name == texts.end() || kind == texts.end()) return corrupt(place + " is missing");
     if (!index.tensors.contains(std::string(name->second))) {
       return corrupt(place + ": no tensor " + printable_name(name->second));
@@ -109,19 +111,19 @@ void append_all(ByteView bytes, std::vector<std::int64_t>& numbers) {
 Result<std::int64_t> bounded(std::int64_t number) {
   if (number >= 0 && number <= cache::kMaxTokens) return number;
   if (number < 0) return corrupt("a number below 0");
-  return Error{ErrorCode::kTooLarge, "a number of " + std::to_string(number)};
+  return too_large(fmt::format("a number of {}", number));
 }
 
 Result<std::int64_t> info_number(const MlxCache& cache, std::size_t info) {
   const auto number = info < cache.info.size() ? mlx_number(cache.info[info]) : std::nullopt;
-  if (!number) return corrupt("metadata: no number " + std::to_string(info));
+  if (!number) return corrupt(fmt::format("metadata: no number {}", info));
   return bounded(*number);
 }
 
 Result<std::int64_t> to_dimension(std::uint64_t size) {
   // Products of three of them fit 64 bits.
   if (size <= static_cast<std::uint64_t>(cache::kMaxTokens)) return static_cast<std::int64_t>(size);
-  return Error{ErrorCode::kTooLarge, "a dimension of " + std::to_string(size)};
+  return too_large(fmt::format("a dimension of {}", size));
 }
 
 }  // namespace
@@ -129,7 +131,7 @@ Result<std::int64_t> to_dimension(std::uint64_t size) {
 std::vector<std::string_view> MlxMeta::info_list(const std::string& key) const {
   std::vector<std::string_view> list;
   for (;;) {
-    const auto found = info.find(key + '.' + std::to_string(list.size()));
+    const auto found = info.find(fmt::format("{}.{}", key, list.size()));
     if (found == info.end()) return list;
     list.push_back(found->second);
   }
@@ -179,7 +181,7 @@ std::string mlx_text(std::string_view text, std::size_t max_bytes) {
 
 std::string MlxCache::slot(int number) const {
   if (is_named) return prefix + (number == 0 ? "keys" : "values");
-  return prefix + std::to_string(first_slot + number);
+  return fmt::format("{}{}", prefix, first_slot + number);
 }
 
 Result<MlxFile> MlxFile::open(std::shared_ptr<const ByteSource> bytes) {
@@ -257,7 +259,7 @@ Result<std::string> MlxFile::text(const std::string& name) {
 Result<void> MlxFile::check_all_used() const {
   for (const auto& [name, place] : index_->tensors) {
     if (used_.contains(name)) continue;
-    return Error{ErrorCode::kUnsupported, tensor_place(name) + ": part of no state that is known"};
+    return unsupported(tensor_place(name) + ": part of no state that is known");
   }
   return {};
 }
@@ -275,8 +277,7 @@ Result<std::int64_t> state_number(MlxFile& file, const MlxCache& cache, std::siz
 Result<TensorPlace> batch_row(const TensorPlace& place, std::int64_t row) {
   const std::uint64_t batch = place.shape[0];
   if (row < 0 || static_cast<std::uint64_t>(row) >= batch) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "row " + std::to_string(row) + " of a batch of " + std::to_string(batch)};
+    return invalid(fmt::format("row {} of a batch of {}", row, batch));
   }
   TensorPlace part = place;
   part.shape[0] = 1;
@@ -294,10 +295,10 @@ std::uint64_t batch_size(const MlxFile& file, const MlxCache& cache) {
 }
 
 Result<MlxGrid> state_grid(MlxFile& file, const std::string& name, std::int64_t row) {
-  if (file.is_none(name)) return Error{ErrorCode::kUnsupported, "a cache that nothing is in"};
+  if (file.is_none(name)) return unsupported("a cache that nothing is in");
   TQC_TRY_ASSIGN(const TensorPlace* place, file.tensor(name));
   if (place->shape.size() != 4) {
-    return corrupt(tensor_place(name) + ": " + std::to_string(place->shape.size()) + " dimensions");
+    return corrupt(fmt::format("{}: {} dimensions", tensor_place(name), place->shape.size()));
   }
   auto part = batch_row(*place, row);
   if (!part) return in_context(tensor_place(name), std::move(part).error());
@@ -313,7 +314,7 @@ Result<MlxGrid> state_grid(MlxFile& file, const std::string& name, std::int64_t 
 
 Result<Dtype> float_dtype(tensors::TensorType type, std::string_view type_name) {
   if (const auto dtype = float_dtype(type)) return *dtype;
-  return Error{ErrorCode::kUnsupported, "values of dtype " + printable_name(type_name)};
+  return unsupported("values of dtype " + printable_name(type_name));
 }
 
 }  // namespace tqcache::interop

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -99,8 +101,8 @@ class NpzPlan {
       const format::ArrayInfo& array = layer.arrays[i];
       const bool is_there = std::ranges::count(names, json(array.name)) > 0;
       if (is_there || !fits_npz_name(array.name)) {
-        return Error{ErrorCode::kUnsupported, "array " + tensors::printable_name(array.name) +
-                                                  ": no name that an array of NumPy can have"};
+        return unsupported("array " + tensors::printable_name(array.name) +
+                           ": no name that an array of NumPy can have");
       }
       names.push_back(array.name);
       add_part({npz_array_name(number, array.name), array.dtype, array.shape, number,
@@ -119,7 +121,7 @@ Result<NpzPlan> make_plan(const Manifest& manifest) {
   NpzPlan plan;
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
     auto added = plan.add_layer(i, manifest.layers[i], manifest.n_tokens());
-    if (!added) return in_context("layer " + std::to_string(i), std::move(added).error());
+    if (!added) return in_context(fmt::format("layer {}", i), std::move(added).error());
   }
   return plan;
 }

@@ -1,5 +1,7 @@
 #include "tqcache/interop/turbomlx/pickle.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 #include <cstdio>
 #include <unordered_map>
@@ -38,10 +40,10 @@ class Machine {
       const std::uint64_t at = in_.position();
       TQC_TRY_ASSIGN(const auto opcode, in_.read<std::uint8_t>());
       auto stepped = step(opcode);
-      if (!stepped) return in_context("byte " + std::to_string(at), std::move(stepped).error());
+      if (!stepped) return in_context(fmt::format("byte {}", at), std::move(stepped).error());
     }
     if (in_.remaining() > 0) {
-      return corrupt(std::to_string(in_.remaining()) + " bytes after the end of the pickle");
+      return corrupt(fmt::format("{} bytes after the end of the pickle", in_.remaining()));
     }
     return std::move(pickle_);
   }
@@ -53,7 +55,7 @@ class Machine {
     TQC_TRY_ASSIGN(const auto protocol, in_.read<std::uint8_t>());
     pickle_.protocol = protocol;
     if (protocol >= kMinProtocol && protocol <= kMaxProtocol) return {};
-    return Error{ErrorCode::kUnsupported, "a pickle of protocol " + std::to_string(protocol)};
+    return unsupported(fmt::format("a pickle of protocol {}", protocol));
   }
 
   // --- the stack
@@ -109,7 +111,7 @@ class Machine {
   }
   Result<void> recall(std::uint32_t key) {
     const auto found = memo_.find(key);
-    if (found == memo_.end()) return corrupt("nothing remembered as " + std::to_string(key));
+    if (found == memo_.end()) return corrupt(fmt::format("nothing remembered as {}", key));
     return push(found->second);
   }
 
@@ -130,7 +132,7 @@ class Machine {
   // A number of so many bytes, two's complement.
   Result<void> push_long() {
     TQC_TRY_ASSIGN(const auto size, in_.read<std::uint8_t>());
-    if (size > 8) return Error{ErrorCode::kUnsupported, "a number of more than 64 bits"};
+    if (size > 8) return unsupported("a number of more than 64 bits");
     std::uint64_t bits = 0;
     std::uint8_t last = 0;
     for (unsigned i = 0; i < size; ++i) {
@@ -360,8 +362,7 @@ class Machine {
       case 'u':
         return set_items(pop_to_mark());
       default:
-        return Error{ErrorCode::kUnsupported,
-                     opcode_name(opcode) + ", which no prompt cache of TurboMLX has"};
+        return unsupported(opcode_name(opcode) + ", which no prompt cache of TurboMLX has");
     }
   }
 

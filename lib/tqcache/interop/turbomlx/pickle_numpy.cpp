@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -76,9 +78,8 @@ Result<void> set_array(ArrayValue& array, const ArrayValue& dtype, std::vector<s
   const auto count = element_count(shape);
   const auto size = count ? checked_mul(*count, type_size(dtype.type)) : std::nullopt;
   if (size != bytes.size) {
-    return corrupt("an array of " + std::to_string(bytes.size) +
-                   " bytes where its shape asks for " +
-                   (size ? std::to_string(*size) : "more than there can be"));
+    return corrupt(fmt::format("an array of {} bytes where its shape asks for {}", bytes.size,
+                               (size ? std::to_string(*size) : "more than there can be")));
   }
   array.type = dtype.type;
   array.type_name = dtype.type_name;
@@ -153,7 +154,7 @@ Result<Value> encode(const ValueTree& tree, const Value& arguments, std::uint64_
     return corrupt("encode of something else than Latin-1");
   }
   const std::string& text = tree.at(arguments.items[0]).text;
-  if (text.size() > texts_left) return Error{ErrorCode::kTooLarge, "more text than 64 MiB"};
+  if (text.size() > texts_left) return too_large("more text than 64 MiB");
   texts_left -= text.size();
   auto bytes = to_latin1(text);
   if (!bytes) return corrupt("a text that is not Latin-1");

@@ -1,5 +1,7 @@
 #include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -129,7 +131,7 @@ std::filesystem::path file_name(TurboMlxMap kind, std::size_t dim, std::uint64_t
   const char* const name = kind == TurboMlxMap::kQr    ? "rotations/qr-d"
                            : kind == TurboMlxMap::kWht ? "rotations/wht-d"
                                                        : "qjl/qjl-d";
-  return name + std::to_string(dim) + "-s" + std::to_string(seed) + ".npz";
+  return fmt::format("{}{}-s{}.npz", name, dim, seed);
 }
 
 }  // namespace
@@ -166,12 +168,11 @@ Result<std::shared_ptr<const TurboMlxMatrix>> TurboMlxArtifacts::matrix(TurboMlx
                                                                         std::size_t dim,
                                                                         std::uint64_t seed) {
   if (kind == TurboMlxMap::kWht && !std::has_single_bit(dim)) {
-    return Error{ErrorCode::kUnsupported,
-                 "rotation wht of " + std::to_string(dim) + " channels, no power of two"};
+    return unsupported(fmt::format("rotation wht of {} channels, no power of two", dim));
   }
   const MapKey key{kind, dim, seed};
   if (const auto found = matrices_.find(key); found != matrices_.end()) return found->second;
-  if (matrices_.size() == kMaxOfEach) return Error{ErrorCode::kTooLarge, "too many rotations"};
+  if (matrices_.size() == kMaxOfEach) return too_large("too many rotations");
   TQC_TRY_ASSIGN(TurboMlxMatrix matrix, load_or_make(key));
   matrix.map = map_of(matrix);
   auto made = std::make_shared<const TurboMlxMatrix>(std::move(matrix));
@@ -183,7 +184,7 @@ Result<std::shared_ptr<const std::vector<float>>> TurboMlxArtifacts::codebook(st
                                                                               int bits) {
   const BookKey key{dim, bits};
   if (const auto found = codebooks_.find(key); found != codebooks_.end()) return found->second;
-  if (codebooks_.size() == kMaxOfEach) return Error{ErrorCode::kTooLarge, "too many codebooks"};
+  if (codebooks_.size() == kMaxOfEach) return too_large("too many codebooks");
   TQC_TRY_ASSIGN(std::vector<float> codebook, load_or_make(key));
   auto made = std::make_shared<const std::vector<float>>(std::move(codebook));
   codebooks_.emplace(key, made);

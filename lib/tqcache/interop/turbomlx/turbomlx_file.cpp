@@ -1,5 +1,7 @@
 #include "tqcache/interop/turbomlx/turbomlx_file.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -33,7 +35,7 @@ class FileEnd : public ByteSource {
   }
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const override {
     const auto at = checked_add(offset, offset_);
-    if (!at) return Error{ErrorCode::kTruncated, "byte " + std::to_string(offset) + ": no end"};
+    if (!at) return Error{ErrorCode::kTruncated, fmt::format("byte {}: no end", offset)};
     return file_.read_at(*at, out);
   }
 
@@ -47,12 +49,11 @@ Result<std::string> read_header(const ByteSource& file) {
   TQC_TRY(file.read_at(0, start));
   const auto size = number_at<std::uint64_t>(start, kTurboMlxV3Magic.size());
   if (size > kMaxHeaderBytes) {
-    return Error{ErrorCode::kTooLarge, "a header of " + std::to_string(size) + " bytes"};
+    return too_large(fmt::format("a header of {} bytes", size));
   }
   if (size > file.size() - kHeaderAt) {
-    return Error{ErrorCode::kTruncated, "a header of " + std::to_string(size) +
-                                            " bytes, of which " +
-                                            std::to_string(file.size() - kHeaderAt) + " are there"};
+    return Error{ErrorCode::kTruncated, fmt::format("a header of {} bytes, of which {} are there",
+                                                    size, file.size() - kHeaderAt)};
   }
   std::string header(static_cast<std::size_t>(size), '\0');
   TQC_TRY(file.read_at(kHeaderAt, std::as_writable_bytes(std::span(header))));
@@ -147,8 +148,7 @@ class Fields {
                               std::int64_t highest) const {
     TQC_TRY_ASSIGN(const std::int64_t value, get_integer(tree_, object_, key));
     if (value >= lowest && value <= highest) return value;
-    return unsupported(std::string(key) + " " + std::to_string(value) + ": outside " +
-                       std::to_string(lowest) + " to " + std::to_string(highest));
+    return unsupported(fmt::format("{} {}: outside {} to {}", key, value, lowest, highest));
   }
 
   Result<int> bits(std::string_view key, int highest) const {
@@ -159,7 +159,7 @@ class Fields {
   Result<std::uint64_t> seed(std::string_view key) const {
     TQC_TRY_ASSIGN(const std::int64_t value, get_integer(tree_, object_, key));
     if (value >= 0) return static_cast<std::uint64_t>(value);
-    return corrupt(std::string(key) + " " + std::to_string(value) + ": below 0");
+    return corrupt(fmt::format("{} {}: below 0", key, value));
   }
 
   Result<std::string> text(std::string_view key) const { return get_text(tree_, object_, key); }
@@ -191,8 +191,7 @@ Result<void> read_bits(const Fields& fields, TurboMlxMeta& meta) {
   TQC_TRY_ASSIGN(meta.bits_total, fields.bits("bits_total", kMaxCodeBits + 1));
   TQC_TRY_ASSIGN(const int codes, fields.bits("bits_mse", kMaxCodeBits));
   if (codes == meta.code_bits(meta.bits_total)) return {};
-  return corrupt("bits_mse " + std::to_string(codes) + " beside bits_total " +
-                 std::to_string(meta.bits_total));
+  return corrupt(fmt::format("bits_mse {} beside bits_total {}", codes, meta.bits_total));
 }
 
 // The codebook's name says once more which one it is. None: no key was seen yet.
@@ -241,7 +240,7 @@ Result<TurboMlxMixed> read_mixed(const Fields& fields, const TurboMlxMeta& meta)
   for (const int total : {mixed.outlier_high_bits, mixed.regular_bits}) {
     const int codes = meta.code_bits(total);
     if (codes < 1 || codes > kMaxCodeBits) {
-      return unsupported("codes of " + std::to_string(codes) + " bits");
+      return unsupported(fmt::format("codes of {} bits", codes));
     }
   }
   return mixed;
@@ -290,7 +289,7 @@ Result<TurboMlxMeta> read_meta(const Fields& fields) {
 
 Result<TurboMlxMeta> parse(std::string_view json) {
   if (json.size() > kMaxMetaBytes) {
-    return Error{ErrorCode::kTooLarge, std::to_string(json.size()) + " bytes"};
+    return too_large(fmt::format("{} bytes", json.size()));
   }
   TQC_TRY_ASSIGN(const ValueTree tree, parse_json_tree(json));
   const Value& object = tree.at(tree.root);
@@ -306,7 +305,7 @@ Result<std::string> class_of_path(const std::string& path) {
   for (const std::string_view package : kPackages) {
     if (path.starts_with(package)) return path.substr(path.rfind('.') + 1);
   }
-  return Error{ErrorCode::kUnsupported, "class " + printable_name(path)};
+  return unsupported("class " + printable_name(path));
 }
 
 Result<std::string> class_of(const ValueTree& tree, const Value& entry) {
@@ -343,13 +342,12 @@ Result<void> read_entries(TurboMlxContents& contents) {
   TQC_TRY_ASSIGN(const Value* list, find_value(tree, tree.at(tree.root), "entries"));
   if (list == nullptr || !is_sequence(*list)) return corrupt("entries: missing, or not a list");
   if (list->items.size() > static_cast<std::size_t>(cache::kMaxLayers)) {
-    return Error{ErrorCode::kTooLarge, std::to_string(list->items.size()) + " layers"};
+    return too_large(fmt::format("{} layers", list->items.size()));
   }
   for (const ValueId id : list->items) {
     auto entry = read_entry(tree, tree.at(id));
     if (!entry) {
-      return in_context("layer " + std::to_string(contents.entries.size()),
-                        std::move(entry).error());
+      return in_context(fmt::format("layer {}", contents.entries.size()), std::move(entry).error());
     }
     contents.entries.push_back(std::move(entry).value());
   }
@@ -364,8 +362,8 @@ Result<void> read_version(TurboMlxContents& contents) {
   const bool is_v3 = contents.kind == TurboMlxFile::kV3;
   const bool is_known = is_v3 ? version == 3 : version == 1 || version == 2;
   if (!is_known) {
-    return Error{ErrorCode::kUnsupported, "schema_version " + std::to_string(version) + " in a " +
-                                              (is_v3 ? "safetensors file" : "pickle")};
+    return unsupported(
+        fmt::format("schema_version {} in a {}", version, (is_v3 ? "safetensors file" : "pickle")));
   }
   contents.schema_version = static_cast<int>(version);
   return {};
@@ -386,7 +384,7 @@ Result<void> read_tree(const ByteSource& file, TurboMlxContents& contents) {
 
 Result<ValueTree> read_turbomlx_v3(const ByteSource& file) {
   if (file.size() < kHeaderAt) {
-    return Error{ErrorCode::kTruncated, "a file of " + std::to_string(file.size()) + " bytes"};
+    return Error{ErrorCode::kTruncated, fmt::format("a file of {} bytes", file.size())};
   }
   return read(file);
 }

@@ -1,5 +1,7 @@
 #include "tqcache/interop/turbomlx/turbomlx_packed.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -69,8 +71,7 @@ Result<std::vector<std::uint16_t>> halves(const ReadNumbers& read, const ByteSou
   for (const float number : numbers) {
     result.push_back(f32_to_f16(number));
     if ((result.back() & kMagnitude) < kInfinity) continue;
-    return Error{ErrorCode::kCorrupt, "head " + std::to_string(head) +
-                                          ": a scale or bias beyond f16, which was not there"};
+    return corrupt(fmt::format("head {}: a scale or bias beyond f16, which was not there", head));
   }
   return result;
 }
@@ -375,7 +376,7 @@ Result<TurboMlxPacking> pack_turbomlx_groups(const TurboMlxSource& file, cache::
   side.order = order;
   side.rows.push_back({groups.codes, groups.bits, head_dim});
   const std::size_t n_groups = head_dim / groups.group_size;
-  if (n_groups > codec::kMaxParts) return misfit(std::to_string(n_groups) + " groups");
+  if (n_groups > codec::kMaxParts) return misfit(fmt::format("{} groups", n_groups));
   for (std::size_t group = 0; group < n_groups; ++group) {
     side.parts.push_back(group_part(groups, group, n_groups));
   }

@@ -1,5 +1,7 @@
 #include "tqcache/interop/turbomlx/turbomlx_rows.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -18,7 +20,7 @@ namespace tqcache::interop {
 namespace {
 
 std::string vector_name(std::size_t head, std::int64_t token) {
-  return "head " + std::to_string(head) + " token " + std::to_string(token);
+  return fmt::format("head {} token {}", head, token);
 }
 
 // Rows of one kv head, from token `first` on.
@@ -165,8 +167,7 @@ std::string named(std::string_view name, const ArrayValue& array) {
 
 Result<void> check_batch(const ArrayValue& array, std::string_view name) {
   if (array.shape.empty() || array.shape[0] == 1) return {};
-  return Error{ErrorCode::kUnsupported,
-               named(name, array) + ": a batch of " + std::to_string(array.shape[0])};
+  return unsupported(fmt::format("{}: a batch of {}", named(name, array), array.shape[0]));
 }
 
 }  // namespace
@@ -260,7 +261,7 @@ Result<const ArrayValue*> require_array(const Value& value, std::string_view nam
 
 Result<Dtype> dense_dtype_of(const ArrayValue& array, std::string_view name) {
   if (const auto dtype = float_dtype(array.type)) return *dtype;
-  return Error{ErrorCode::kUnsupported, named(name, array) + ": not f32, f16 or bf16"};
+  return unsupported(named(name, array) + ": not f32, f16 or bf16");
 }
 
 Result<TurboMlxGrid> turbomlx_grid_of(const ArrayValue& array, std::string_view name) {
@@ -269,7 +270,7 @@ Result<TurboMlxGrid> turbomlx_grid_of(const ArrayValue& array, std::string_view 
   for (const std::uint64_t n : array.shape) {
     if (n == 0) return corrupt(named(name, array) + ": a size of 0");
     if (n > static_cast<std::uint64_t>(cache::kMaxTokens)) {
-      return Error{ErrorCode::kTooLarge, named(name, array)};
+      return too_large(named(name, array));
     }
   }
   return TurboMlxGrid{static_cast<std::int64_t>(array.shape[1]),

@@ -1,6 +1,8 @@
 // TurboQuantKVCache: keys as codes of one or two quantizers, values dense or in groups; or, before
 // its loud channels are chosen, all of it dense.
 
+#include <fmt/format.h>
+
 #include <array>
 #include <string>
 #include <utility>
@@ -129,8 +131,8 @@ Result<Channels> read_mask(const TurboMlxSource& file, const TurboState& state,
     list.push_back(static_cast<std::uint16_t>(i));
   }
   if (std::ssize(channels.loud) == meta.mixed->outlier_channels) return channels;
-  return corrupt("outlier_mask: " + std::to_string(channels.loud.size()) + " channels where " +
-                 std::to_string(meta.mixed->outlier_channels) + " belong");
+  return corrupt(fmt::format("outlier_mask: {} channels where {} belong", channels.loud.size(),
+                             meta.mixed->outlier_channels));
 }
 
 Result<std::vector<Quantizer>> quantizers_of(const TurboMlxSource& file, const TurboState& state,
@@ -171,9 +173,8 @@ Result<ForeignSide> dense_side(const TurboMlxSource& file, const Value& value,
                                std::string_view name, const TurboMlxMeta& meta) {
   TQC_TRY_ASSIGN(const TurboMlxDense dense, turbomlx_dense_array(value, name));
   if (dense.grid.width != meta.shape.head_dim) {
-    return Error{ErrorCode::kUnsupported, std::string(name) + ": head vectors of " +
-                                              std::to_string(dense.grid.width) + " beside " +
-                                              std::to_string(meta.shape.head_dim)};
+    return unsupported(fmt::format("{}: head vectors of {} beside {}", name, dense.grid.width,
+                                   meta.shape.head_dim));
   }
   if (dense.grid.n_kv_heads != meta.shape.n_kv_heads || dense.grid.n_tokens != meta.offset) {
     return corrupt(std::string(name) + ": of another shape than meta_state says");
@@ -230,8 +231,8 @@ Result<void> check_calibration(const TurboState& state, const TurboMlxMeta& meta
   }
   TQC_TRY(state.require_absent(kRegularCodes, kMask + 1));
   if (calibration.tokens_seen == meta.offset) return {};
-  return corrupt("calibration_tokens_seen " + std::to_string(calibration.tokens_seen) +
-                 " where offset is " + std::to_string(meta.offset));
+  return corrupt(fmt::format("calibration_tokens_seen {} where offset is {}",
+                             calibration.tokens_seen, meta.offset));
 }
 
 // values_main says the same as calibration_values, which TurboMLX takes.

@@ -1,5 +1,7 @@
 #include "tqcache/interop/turbomlx/value_tree.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -50,7 +52,7 @@ class Builder {
 
   template <class Exception>
   bool parse_error(std::size_t position, const std::string&, const Exception&) {
-    error_ = Error{ErrorCode::kCorrupt, "byte " + std::to_string(position) + ": not JSON"};
+    error_ = corrupt(fmt::format("byte {}: not JSON", position));
     return false;
   }
 
@@ -59,7 +61,7 @@ class Builder {
 
  private:
   bool fail(std::string message) {
-    error_ = Error{ErrorCode::kTooLarge, std::move(message)};
+    error_ = too_large(std::move(message));
     return false;
   }
 
@@ -168,7 +170,7 @@ Result<ValueTree> parse_json_tree(std::string_view text) {
   Builder builder;
   const bool is_done = nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
   if (auto error = std::move(builder).error()) return *std::move(error);
-  if (!is_done) return Error{ErrorCode::kCorrupt, "not JSON"};
+  if (!is_done) return corrupt("not JSON");
   return std::move(builder).tree();
 }
 
