@@ -273,7 +273,7 @@ TEST(TurboMlxErrors, TheHeaderIsWhole) {
   expect_error(V3("v3_prod").replace("\"schema_version\": 3", "\"schema\": 3"), kCorrupt,
                "schema_version: missing");
   expect_error(V3("v3_prod").replace("\"entries\"", "\"layers\""), kCorrupt, "entries: missing");
-  expect_error(V3("v3_prod").replace("{\"schema", "[{\"schema"), kCorrupt, "not JSON");
+  expect_error(V3("v3_prod").replace("{\"schema", "[{\"schema"), kCorrupt, "not valid JSON");
   file.header = "[]";
   expect_error(file, kCorrupt, "no prompt cache of TurboMLX: not a dict");
   file.header = "{\"schema_version\": 3, \"entries\": []}";
@@ -281,7 +281,7 @@ TEST(TurboMlxErrors, TheHeaderIsWhole) {
   file.header = "{\"schema_version\": 3, \"entries\": [7]}";
   expect_error(file, kCorrupt, "layer 0: not a dict");
   file.header = "{\"schema_version\": 3, \"schema_version\": 3, \"entries\": []}";
-  expect_error(file, kCorrupt, "schema_version: twice");
+  expect_error(file, kCorrupt, "header: JSON with a key given twice");
   file.header = "{\"__tq_tuple__\": true}";
   expect_error(file, kCorrupt, "header: items: missing");
   std::string many = "{\"schema_version\": 3, \"entries\": [0";

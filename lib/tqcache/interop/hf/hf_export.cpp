@@ -13,8 +13,8 @@
 #include "tqcache/format/dense_sections.h"
 #include "tqcache/interop/hf/hf.h"
 #include "tqcache/interop/hf/hf_schema.h"
-#include "tqcache/interop/plain_json.h"
 #include "tqcache/interop/whole_tensors.h"
+#include "tqcache/tensors/json.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
@@ -86,7 +86,7 @@ class HfPlan {
     set(kHfLayerTypesKey, types_.dump());
     if (has_windows_) set(kHfWindowKey, windows_.dump());
     const std::string& model_type = manifest.identity.architecture;
-    if (!model_type.empty() && is_plain_text(model_type)) set(kHfModelTypeKey, model_type);
+    if (!model_type.empty() && tensors::is_plain_text(model_type)) set(kHfModelTypeKey, model_type);
     return metadata;
   }
 

@@ -13,8 +13,8 @@
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/hf/hf.h"
 #include "tqcache/interop/hf/hf_schema.h"
-#include "tqcache/interop/plain_json.h"
 #include "tqcache/interop/whole_tensors.h"
+#include "tqcache/tensors/json.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
@@ -63,7 +63,7 @@ Result<std::int64_t> read_n_tokens(const SafetensorsIndex& index) {
 Result<nlohmann::json> read_list(const SafetensorsIndex& index, std::string_view key) {
   const std::string where = "metadata " + printable_name(key);
   TQC_TRY_ASSIGN(const std::string text, metadata_of(index, key));
-  auto list = parse_plain_json(text, kMaxListBytes, 1);
+  auto list = tensors::parse_json(text, {.max_bytes = kMaxListBytes, .max_depth = 1});
   if (!list) return in_context(where, std::move(list).error());
   if (!list->is_array()) return corrupt(where + ": not a list");
   return list;
@@ -288,11 +288,12 @@ std::string text_or_none(const SafetensorsIndex& index, std::string_view key) {
 void describe(const SafetensorsIndex& index, ForeignCache& cache) {
   cache.identity.source_format = "transformers";
   const std::string model_type = text_or_none(index, kHfModelTypeKey);
-  if (is_plain_text(model_type)) cache.identity.architecture = model_type;
+  if (tensors::is_plain_text(model_type)) cache.identity.architecture = model_type;
   cache.metadata.emplace_back("schema", kHfFormat);
   for (const std::string_view key : {kHfVersionKey, kHfModelTypeKey}) {
     const std::string text = text_or_none(index, key);
-    if (!text.empty() && is_plain_text(text)) cache.metadata.emplace_back(key, text.substr(0, 256));
+    if (!text.empty() && tensors::is_plain_text(text))
+      cache.metadata.emplace_back(key, text.substr(0, 256));
   }
   if (index.metadata.contains(std::string(kHfConfigKey))) {
     cache.dropped_fields.emplace_back("the config of the model is not kept");

@@ -10,8 +10,8 @@
 #include "tqcache/format/dense_sections.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/npz/npz_schema.h"
-#include "tqcache/interop/plain_json.h"
 #include "tqcache/interop/whole_tensors.h"
+#include "tqcache/tensors/json.h"
 #include "tqcache/tensors/npy.h"
 #include "tqcache/tensors/printable_name.h"
 #include "tqcache/tensors/zip_writer.h"
@@ -62,7 +62,7 @@ class NpzPlan {
     json description = {
         {"format", kNpzFormat}, {"n_tokens", manifest.n_tokens()}, {"layers", layers_}};
     const auto add_text = [&](const char* key, const std::string& text) {
-      if (!text.empty() && is_plain_text(text)) description[key] = text;
+      if (!text.empty() && tensors::is_plain_text(text)) description[key] = text;
     };
     add_text("architecture", manifest.identity.architecture);
     add_text("model_name", manifest.identity.model_name);

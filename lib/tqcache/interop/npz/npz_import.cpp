@@ -12,8 +12,8 @@
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/npz/npz_schema.h"
-#include "tqcache/interop/plain_json.h"
 #include "tqcache/interop/whole_tensors.h"
+#include "tqcache/tensors/json.h"
 #include "tqcache/tensors/npy.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -65,7 +65,7 @@ std::string text_of(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_string()) return {};
   const auto& text = found->get_ref<const std::string&>();
-  return is_plain_text(text) ? text : std::string();
+  return tensors::is_plain_text(text) ? text : std::string();
 }
 
 // The values of an array, which stand in the file as f32 if they are bf16.

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/interop/plain_json.h"
+#include "tqcache/tensors/json.h"
 #include "tqcache/tensors/npy.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -52,7 +52,9 @@ Result<std::string> read_text(const tensors::Npz& npz, const NpzArray& array) {
 Result<nlohmann::json> read_json(const tensors::Npz& npz, const NpzArray& array) {
   TQC_TRY_ASSIGN(std::string text, read_text(npz, array));
   while (text.ends_with('\0')) text.pop_back();
-  TQC_TRY_ASSIGN(nlohmann::json parsed, parse_plain_json(text, kMaxDescriptionBytes, kMaxDepth));
+  TQC_TRY_ASSIGN(
+      nlohmann::json parsed,
+      tensors::parse_json(text, {.max_bytes = kMaxDescriptionBytes, .max_depth = kMaxDepth}));
   if (!parsed.is_object()) return corrupt("not an object of JSON");
   return parsed;
 }

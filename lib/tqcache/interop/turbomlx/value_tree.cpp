@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 
 #include "tqcache/base/result.h"
+#include "tqcache/tensors/json.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
@@ -16,78 +16,35 @@ namespace {
 
 using Kind = Value::Kind;
 
-constexpr std::size_t kMaxDepth = 32;
+constexpr std::size_t kMaxJsonBytes = std::size_t{64} << 20;
+constexpr int kMaxDepth = 32;
 
-// What nlohmann's parser calls; each returns whether to go on.
-class Builder {
- public:
-  using number_integer_t = nlohmann::json::number_integer_t;
-  using number_unsigned_t = nlohmann::json::number_unsigned_t;
-  using number_float_t = nlohmann::json::number_float_t;
-  using string_t = nlohmann::json::string_t;
-  using binary_t = nlohmann::json::binary_t;
-
-  bool null() { return put({}); }
-  bool boolean(bool value) { return put({.kind = Kind::kBool, .integer = value}); }
-  bool number_integer(number_integer_t value) {
-    return put({.kind = Kind::kInteger, .integer = value});
-  }
-  bool number_unsigned(number_unsigned_t value) {
-    if (value <= static_cast<number_unsigned_t>(std::numeric_limits<std::int64_t>::max())) {
-      return put({.kind = Kind::kInteger, .integer = static_cast<std::int64_t>(value)});
+ValueId add_json(const nlohmann::json& json, ValueTree& tree) {
+  const ValueId id = tree.add({});
+  Value value;
+  if (json.is_boolean()) {
+    value = {.kind = Kind::kBool, .integer = json.get<bool>()};
+  } else if (json.is_number_integer() &&
+             !(json.is_number_unsigned() &&
+               json.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max())) {
+    value = {.kind = Kind::kInteger, .integer = json.get<std::int64_t>()};
+  } else if (json.is_number()) {
+    value = {.kind = Kind::kNumber, .number = json.get<double>()};
+  } else if (json.is_string()) {
+    value = {.kind = Kind::kText, .text = json.get<std::string>()};
+  } else if (json.is_array()) {
+    value.kind = Kind::kList;
+    for (const nlohmann::json& item : json) value.items.push_back(add_json(item, tree));
+  } else if (json.is_object()) {
+    value.kind = Kind::kDict;
+    for (const auto& [key, item] : json.items()) {
+      value.items.push_back(tree.add({.kind = Kind::kText, .text = key}));
+      value.items.push_back(add_json(item, tree));
     }
-    return put({.kind = Kind::kNumber, .number = static_cast<double>(value)});
   }
-  bool number_float(number_float_t value, const string_t&) {
-    return put({.kind = Kind::kNumber, .number = value});
-  }
-  bool string(string_t& value) { return put({.kind = Kind::kText, .text = std::move(value)}); }
-  bool binary(binary_t&) { return false; }
-
-  bool start_object(std::size_t) { return open(Kind::kDict); }
-  bool key(string_t& name) { return string(name); }
-  bool end_object() { return close(); }
-  bool start_array(std::size_t) { return open(Kind::kList); }
-  bool end_array() { return close(); }
-
-  template <class Exception>
-  bool parse_error(std::size_t position, const std::string&, const Exception&) {
-    error_ = corrupt(fmt::format("byte {}: not JSON", position));
-    return false;
-  }
-
-  std::optional<Error> error() && { return std::move(error_); }
-  ValueTree tree() && { return std::move(tree_); }
-
- private:
-  bool fail(std::string message) {
-    error_ = too_large(std::move(message));
-    return false;
-  }
-
-  bool put(Value value) {
-    if (tree_.size() == kMaxTreeValues) return fail("more values than a prompt cache has");
-    const ValueId id = tree_.add(std::move(value));
-    if (!open_.empty()) tree_.at(open_.back()).items.push_back(id);
-    last_ = id;
-    return true;
-  }
-  bool open(Kind kind) {
-    if (open_.size() == kMaxDepth) return fail("values nested too deep");
-    if (!put({.kind = kind})) return false;
-    open_.push_back(last_);
-    return true;
-  }
-  bool close() {
-    open_.pop_back();
-    return true;
-  }
-
-  ValueTree tree_;  // its root is the first value
-  std::vector<ValueId> open_;
-  ValueId last_ = 0;
-  std::optional<Error> error_;
-};
+  tree.at(id) = std::move(value);
+  return id;
+}
 
 }  // namespace
 
@@ -167,11 +124,13 @@ std::string describe(const ArrayValue& array) {
 }
 
 Result<ValueTree> parse_json_tree(std::string_view text) {
-  Builder builder;
-  const bool is_done = nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
-  if (auto error = std::move(builder).error()) return *std::move(error);
-  if (!is_done) return corrupt("not JSON");
-  return std::move(builder).tree();
+  TQC_TRY_ASSIGN(const nlohmann::json json,
+                 tensors::parse_json(text, {.max_bytes = kMaxJsonBytes,
+                                            .max_depth = kMaxDepth,
+                                            .max_values = kMaxTreeValues}));
+  ValueTree tree;
+  tree.root = add_json(json, tree);
+  return tree;
 }
 
 }  // namespace tqcache::interop

@@ -106,8 +106,7 @@ std::uint64_t type_size(tensors::TensorType type);
 // "f4 [1, 2, 10, 1]", as messages describe an array.
 std::string describe(const ArrayValue& array);
 
-// Requires: a text of moderate size; values take many times its memory, up to 2^18 of them.
-// Errors:   kCorrupt (no JSON), kTooLarge (more values, or nested deeper than 32).
+// Errors: those of tensors::parse_json(), with at most kMaxTreeValues values, nested at most 32 deep.
 Result<ValueTree> parse_json_tree(std::string_view text);
 
 }  // namespace tqcache::interop
