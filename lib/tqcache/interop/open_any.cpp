@@ -23,7 +23,8 @@ namespace {
 constexpr std::string_view kPickleAdvice =
     ", which is a program and not data: save the cache with tools/tqcache_hf.py, and read that";
 
-// What torch.save wrote before it wrote zip files: the pickle of a number of 80 bits, protocol 2.
+// The start of old files of torch.save, before they were zip files: the pickle of a number of 80
+// bits, protocol 2.
 constexpr std::array<unsigned char, 15> kOldTorch = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
                                                      0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e};
 
@@ -95,7 +96,7 @@ Result<LlamaImported> import_llama(const std::shared_ptr<const ByteSource>& file
   return decided == LlamaRotation::kOn ? std::move(rotated) : std::move(not_rotated);
 }
 
-// Every pickle is taken for TurboMLX's until it names what it would import.
+// Every pickle counts as TurboMLX's until it names what it would import.
 Result<ForeignCache> import_turbomlx_or_name_pickle(const std::shared_ptr<const ByteSource>& file,
                                                     const OpenHints& hints) {
   auto cache = import_turbomlx(file, {.artifacts = hints.artifacts,

@@ -24,7 +24,7 @@
 
 namespace tqcache::interop {
 
-// Nothing: not f32, f16 or bf16.
+// nullopt: not f32, f16 or bf16.
 constexpr std::optional<Dtype> float_dtype(tensors::TensorType type) {
   switch (type) {
     case tensors::TensorType::kF32:
@@ -38,7 +38,7 @@ constexpr std::optional<Dtype> float_dtype(tensors::TensorType type) {
   }
 }
 
-// What [n_kv_heads, n_rows, head_dim] says of the heads, in a file whose side has `n_rows` rows.
+// The heads of a tensor [n_kv_heads, n_rows, head_dim] in a file with `n_rows` rows.
 //
 // Errors: kCorrupt (another number of dimensions or of rows), kTooLarge.
 Result<cache::HeadShape> head_shape_of(std::span<const std::uint64_t> shape, std::int64_t n_rows);
@@ -83,7 +83,7 @@ class WholeSides {
 // Makes `values` twice as long: every bf16 an f32 of the same value, bit for bit also of a NaN.
 void widen_bf16(AlignedBytes& values);
 
-// `wide` holds f32 values, and `narrow` takes half as many bytes. What widen_bf16() made comes back
+// `wide` holds f32 values, and `narrow` has half as many bytes. Values of widen_bf16() come back
 // bit for bit; other values are rounded (base/half.h).
 void narrow_to_bf16(std::span<const std::byte> wide, std::span<std::byte> narrow);
 

@@ -10,7 +10,7 @@
 //
 //   kType, kValues, kBytes   as in BlockType
 //   kRun                     values that share a scale: 16 or 32
-//   kOffset                  what code stands for zero
+//   kOffset                  the code of zero
 //   kHasMinimum
 //   codes(block, g, code)    the codes of group g, [32]
 //   scales(block)            scale and minimum of every run
@@ -37,7 +37,7 @@ namespace tqcache::tensors::forms {
 
 inline constexpr std::size_t kGroup = 32;  // values
 
-// Of every run of a block.
+// One per run of a block.
 template <std::size_t kRuns>
 struct Scales {
   float scale[kRuns];
@@ -72,7 +72,7 @@ TQC_FORM_INLINE void add_fifth_bits(const std::byte* word, std::uint8_t* code) {
   }
 }
 
-// What all of them have: the scale in front, and the minimum, of the other sign, behind it.
+// All of them begin with the scale, followed by the minimum with the opposite sign.
 template <TensorType kTheType, std::size_t kTheBytes, int kTheOffset, bool kWithMinimum>
 struct Form32 {
   static constexpr TensorType kType = kTheType;
@@ -128,11 +128,11 @@ struct Q5_1 : Form32<TensorType::kQ5_1, 24, 0, true> {
   }
 };
 
-// What the sixteen codes of iq4_nl stand for (ggml-common.h, kvalues_iq4nl).
+// The values of the sixteen codes of iq4_nl (ggml-common.h, kvalues_iq4nl).
 inline constexpr std::array<std::int8_t, 16> kIq4NlValues = {
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
-// Its code here is the value that stands in the table.
+// Its code here is the value in the table.
 struct IQ4_NL : Form32<TensorType::kIQ4_NL, 18, 128, false> {
   static constexpr std::size_t kCodesAt = 2;
   TQC_FORM_INLINE void codes(const std::byte* block, std::size_t, std::uint8_t* code) {

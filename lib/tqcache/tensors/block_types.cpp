@@ -11,7 +11,7 @@ namespace {
 
 using enum TensorType;
 
-// Two types may have the same size (Q4_0 and IQ4_NL), so a size never stands for a type.
+// Two types may have the same size (Q4_0 and IQ4_NL), so a size never identifies a type.
 constexpr std::array kGgmlTypes = {
     GgmlType{0, "F32", 1, 4, kF32},
     GgmlType{1, "F16", 1, 2, kF16},

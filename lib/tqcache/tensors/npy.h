@@ -25,7 +25,7 @@ namespace tqcache::tensors {
 inline constexpr std::size_t kMaxNpyHeaderBytes = 64 << 10;
 
 struct NpyHeader {
-  TensorType type = TensorType::kOther;  // of texts, too, which `descr` tells apart
+  TensorType type = TensorType::kOther;  // also for texts, which `descr` identifies
   std::string descr;                     // "<f2", "|S12", "<U5"
   std::vector<std::uint64_t> shape;      // outermost first; [] is a scalar
   std::uint64_t data_offset = 0;         // where the values begin

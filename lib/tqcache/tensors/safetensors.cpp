@@ -34,7 +34,7 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// Above what any model has; together they keep the header's memory near its size in the file.
+// Above any model in use; together they keep the header's memory near its size in the file.
 constexpr std::size_t kMaxSafetensors = 65'536;
 constexpr std::size_t kMaxMetadataKeys = 65'536;
 constexpr std::size_t kMaxSafetensorsNameBytes = 256;
@@ -296,7 +296,7 @@ Result<std::uint64_t> tensor_bytes(const Dtype& dtype, const std::vector<std::ui
   return *bits / 8;
 }
 
-// `data_offset` and `data_size`: where the data stands in the file.
+// `data_offset` and `data_size`: the place of the data in the file.
 Result<TensorPlace> make_place(const SafetensorsEntry& entry, std::uint64_t data_offset,
                                std::uint64_t data_size) {
   const auto dtype = std::ranges::find(kDtypes, entry.dtype, &Dtype::name);
@@ -413,7 +413,7 @@ Bytes make_safetensors_header(const std::vector<NewTensor>& tensors,
         {"dtype", tensor.type_name}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
-  // What is no UTF-8 is replaced: a text may come from anywhere, and JSON cannot hold it.
+  // Bytes that are not UTF-8 are replaced: JSON cannot hold them.
   std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
   const std::uint64_t length = text.size();

@@ -42,7 +42,8 @@ ErrorCode code_of(int zip_error) {
   }
 }
 
-// What libzip reads from, and what went wrong there: its own errors cannot say that.
+// The source that libzip reads from, with its last error: libzip's own errors do not tell the
+// cause.
 struct Input {
   std::shared_ptr<const ByteSource> file;
   std::uint64_t size = 0;

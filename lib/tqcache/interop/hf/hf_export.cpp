@@ -40,7 +40,7 @@ std::string type_name(Dtype dtype) {
   return "BF16";
 }
 
-// A tensor of the file, and what of the cache it holds.
+// A tensor of the file, and the part of the cache that it holds.
 struct Part {
   NewTensor tensor;
   std::size_t layer = 0;
@@ -49,7 +49,7 @@ struct Part {
   bool is_wide = false;   // 32-bit values
 };
 
-// Which tensors a file has, and what its metadata say of the layers.
+// The tensors of a file, and the metadata that describe its layers.
 class HfPlan {
  public:
   Result<void> add_layer(std::size_t number, const LayerInfo& layer, std::int64_t n_tokens) {
@@ -58,7 +58,7 @@ class HfPlan {
     return add_linear(number, layer);
   }
 
-  // Wide values first, so that every tensor stands at a multiple of the size of its values: torch
+  // Wide values first, so that every tensor begins at a multiple of the size of its values: torch
   // wants that of memory that it is to use in place.
   void sort() {
     std::stable_partition(parts_.begin(), parts_.end(),

@@ -82,7 +82,7 @@ Result<std::vector<std::string>> read_layer_types(const SafetensorsIndex& index)
   return types;
 }
 
-// What transformers calls the window of each layer; 0: none.
+// The window of each layer in transformers; 0: no window.
 Result<std::vector<std::int64_t>> read_windows(const SafetensorsIndex& index,
                                                const std::vector<std::string>& types) {
   std::vector<std::int64_t> windows(types.size());
@@ -112,7 +112,7 @@ Result<Dtype> dtype_of(const TensorPlace& place) {
   return unsupported("values of type " + place.type_name);
 }
 
-// Takes the tensors of a file one after another, and knows which ones nobody wanted.
+// Takes the tensors of a file one by one, and finds those that remain.
 class HfReader {
  public:
   HfReader(std::shared_ptr<const ByteSource> file, SafetensorsIndex index)

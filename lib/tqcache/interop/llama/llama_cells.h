@@ -25,8 +25,8 @@ struct LlamaCellLayout {
 // Errors: kTruncated, kIo, kCorrupt, kTooLarge.
 Result<LlamaCells> read_llama_cells(FileCursor& cursor, const LlamaCellLayout& layout);
 
-// Which cell has which of the positions [first, first + n): cells[i] that of position first + i.
-// What lies before `first` is left out. Empty: cell i has position first + i, and there are no
+// The cells of the positions [first, first + n): cells[i] has position first + i. Cells of earlier
+// positions are left out. Empty: cell i has position first + i, and there are no
 // other cells.
 //
 // Errors: kUnsupported (several sequences, a position that is missing or is there twice), kCorrupt

@@ -205,7 +205,7 @@ constexpr std::int32_t kWrapperMark = -1;  // no token has this id
 constexpr std::uint32_t kExportWrapperVersion = 1;
 constexpr std::size_t kCellsAtOnce = 4096;
 
-// A file that is being written, and what the cache is written from.
+// Writes a cache into a state file.
 class StateWriter {
  public:
   // Everything must outlive this.
@@ -240,12 +240,12 @@ class StateWriter {
   std::size_t n_tokens() const { return manifest().tokens.size(); }
   std::size_t n_layers() const { return manifest().layers.size(); }
   bool is_session() const { return options_.kind == LlamaFile::kSession; }
-  // 0: the layout of April 2026. 1: cells of M-RoPE have token ids. 2: rotations are told.
+  // 0: the layout of April 2026. 1: cells of M-RoPE have token ids. 2: the file states rotations.
   std::uint32_t age() const { return options_.version - (is_session() ? 9 : 2); }
   bool has_token_ids() const { return age() >= 1; }
   bool has_rotations() const { return age() >= 2; }
 
-  // Where each side's token blocks stand in the section table.
+  // Finds the token blocks of each K and V in the section table.
   void number_sections() {
     numbers_.resize(2 * n_layers());
     for (std::size_t i = 0; i < manifest().sections.size(); ++i) {

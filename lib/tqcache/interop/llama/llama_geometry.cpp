@@ -87,7 +87,7 @@ constexpr std::array kArchitectures = {
 using tensors::Gguf;
 
 constexpr std::int64_t kMaxHeads = 4096;          // query heads, as model/config.cpp has it
-constexpr std::int64_t kMaxEmbedding = 1 << 20;   // eight times what the decoder would run
+constexpr std::int64_t kMaxEmbedding = 1 << 20;   // eight times the limit of the decoder
 constexpr std::int64_t kMaxStateWidth = 1 << 20;  // any of the numbers under "ssm."
 constexpr std::int64_t kMaxConvolution = 64;      // ssm.conv_kernel; 4 in all models there are
 constexpr std::int64_t kDefaultFullInterval = 4;  // llama.cpp's, where the key is absent
@@ -191,7 +191,7 @@ Result<void> refuse_other_attention(const Keys& keys) {
   return {};
 }
 
-// Layers of multi-token prediction stand last, and are no part of the cache.
+// Layers of multi-token prediction come last, and are no part of the cache.
 Result<void> drop_extra_layers(const Keys& keys, LlamaGeometry& geometry) {
   TQC_TRY_ASSIGN(const std::int64_t extra,
                  keys.get_or("nextn_predict_layers", {0, cache::kMaxLayers}, 0));
@@ -257,7 +257,7 @@ Result<void> read_rope(const Keys& keys, LlamaRope rope, LlamaGeometry& geometry
 
 constexpr const char* kWindowPattern = "attention.sliding_window_pattern";
 
-// Which layers have a window: as the file's list says, or all but the last of each period.
+// The layers that have a window: those of the file's list, or all but the last of each period.
 Result<std::vector<bool>> read_window_layers(const Keys& keys, std::int64_t period,
                                              std::size_t n_layers) {
   TQC_TRY_ASSIGN(auto flags, keys.get_flags(kWindowPattern, n_layers));

@@ -17,7 +17,7 @@
 namespace tqcache::interop {
 namespace {
 
-// Of values that stand transposed, what may be kept between two token blocks, of all layers.
+// Bytes of transposed values that may stay in memory between two token blocks, of all layers.
 constexpr std::uint64_t kTransposedBytes = std::uint64_t{128} << 20;
 
 using Order = std::shared_ptr<const std::vector<std::uint32_t>>;

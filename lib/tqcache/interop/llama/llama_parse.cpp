@@ -84,7 +84,7 @@ std::string place_of(std::size_t layer, std::string_view side) {
   return fmt::format("layer {} {}", layer, side);
 }
 
-// Of the layouts that `names`, separated by commas, allows, the one whose rows have this size.
+// The layout whose rows have this size, among those that `names` lists, separated by commas.
 const LlamaTurbo* turbo_of(std::string_view names, const LlamaLayer& layer, std::int64_t head_dim,
                            std::uint64_t row) {
   while (!names.empty()) {
@@ -230,7 +230,7 @@ class Parser {
     return set_rotation(layers, "v", v_run, stream.v);
   }
 
-  // Of all layers' rows of a side, as the file says it.
+  // As the file says, for K or V of all layers.
   Result<void> set_rotation(const Layers& layers, std::string_view side, std::uint32_t run,
                             std::vector<LlamaRows>& sides) const {
     for (std::size_t i = 0; i < layers.size(); ++i) {

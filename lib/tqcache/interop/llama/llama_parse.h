@@ -34,11 +34,11 @@ struct LlamaTokens {
   std::uint64_t end = 0;    // of the list in the file: where the state begins
 };
 
-// Requires: `envelope` is what read_llama_envelope() made of the file.
+// Requires: `envelope` is the result of read_llama_envelope() for the file.
 // Errors:   kTruncated, kIo, kCorrupt, kTooLarge, kUnsupported (media).
 Result<LlamaTokens> read_llama_tokens(const ByteSource& file, const LlamaEnvelope& envelope);
 
-// What stands in a session between the name of the architecture and the cells.
+// The part of a session between the name of the architecture and the cells.
 enum class LlamaOutputs : std::uint8_t {
   kNone,
   kOutputs,        // logits and embeddings of the last batch
@@ -49,7 +49,7 @@ struct LlamaProfile {
   LlamaOutputs outputs = LlamaOutputs::kNone;
   bool has_streams = true;        // cells are in streams, whose number comes first
   std::uint64_t cell_ext = 0;     // bytes in a cell between its sequences' number and their ids
-  bool has_rotations = false;     // how rows are rotated stands before them
+  bool has_rotations = false;     // the sizes of rotated runs precede the rows
   bool windows_are_apart = true;  // sliding-window layers have a section of cells of their own
   std::string words = {};         // "outputs, cells in streams"
   bool operator==(const LlamaProfile&) const = default;
@@ -69,17 +69,17 @@ struct LlamaRowFormat {
   bool operator==(const LlamaRowFormat&) const = default;
 };
 
-// Bytes of a row of head vectors; nothing: blocks do not divide it.
+// Bytes of a row of head vectors; nullopt: blocks do not divide it.
 std::optional<std::uint64_t> row_bytes_of(const LlamaRowFormat& format, std::int64_t n_heads,
                                           std::int64_t head_dim);
 
-// One side of one layer: a row for each cell, one after another. Transposed: for each component a
+// K or V of one layer: a row for each cell, one after another. Transposed: for each component a
 // row of the values of all cells.
 struct LlamaRows {
   LlamaRowFormat format;
   bool is_transposed = false;
   std::uint64_t offset = 0;
-  // Run of components that was rotated, 0 if none was; nothing: the file does not say.
+  // Run of components that was rotated; 0: not rotated; nullopt: the file does not say.
   std::optional<std::int64_t> rotation = {};
 };
 
@@ -99,22 +99,22 @@ struct LlamaBody {
   LlamaProfile profile;
   std::vector<LlamaAttentionSection> attention;  // full attention, then windows, as there are
   std::optional<LlamaRecurrentSection> recurrent;
-  bool has_checkpoints = false;  // behind the state, as some forks put them
+  bool has_checkpoints = false;  // after the state, as some forks write them
 };
 
-// Everything that a layout is held against.
+// The inputs of a parse.
 struct LlamaParse {
   const ByteSource& file;
-  std::uint64_t begin;  // of the state: behind the tokens
+  std::uint64_t begin;  // of the state: after the tokens
   LlamaFile kind;
   const LlamaGeometry& model;
   const LlamaImport& options;
 };
 
-// How far a file was like a layout. A wrong one can be kept to for some bytes, but hardly for a
-// whole row of cells and the numbers behind them.
+// How far a file agreed with a layout. A wrong layout can agree for some bytes, but hardly for a
+// whole row of cells and the numbers after them.
 struct LlamaReached {
-  std::uint64_t n_parts = 0;   // rows of cells, and what describes their layers
+  std::uint64_t n_parts = 0;   // rows of cells, and descriptions of their layers
   std::uint64_t position = 0;  // in the file
   auto operator<=>(const LlamaReached&) const = default;
 };

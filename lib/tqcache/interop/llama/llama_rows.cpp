@@ -158,7 +158,7 @@ void encode_q5_1(ConstValues values, std::span<std::byte> block) {
   put_nibbles(codes, block.subspan(8));
 }
 
-// Halves are rounded away from zero. What is no number of the range: as cut_to_code().
+// Halves are rounded away from zero. Values outside the range: as cut_to_code().
 std::int8_t round_to_code(float value) {
   const float rounded = std::round(value);
   if (!(rounded >= -128 && rounded <= 127)) return 0;
@@ -252,7 +252,7 @@ float look_up(const std::array<float, kCount>& upper, unsigned index) {
 
 unsigned byte_at(ByteView bytes, std::size_t i) { return std::to_integer<unsigned>(bytes[i]); }
 
-// Where codes stand in a block: after a norm, and in turbo4 two more bytes.
+// The offset of the codes in a block: after a norm, and in turbo4 two more bytes.
 float code2(ByteView block, std::size_t i) {
   return look_up(kUpper2, byte_at(block, 2 + i / 4) >> (2 * (i % 4)) & 3);
 }

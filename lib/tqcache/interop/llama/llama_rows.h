@@ -37,15 +37,15 @@ const LlamaRowType* find_row_type(std::string_view name);
 std::uint64_t row_bytes(const LlamaRowType& type, std::uint64_t n_values);
 
 // Widens or rounds a row as ggml does (quantize_row_*_ref), to the bit for finite values. llama.cpp
-// takes q8_0's other ways on some CPUs, which can give a neighbouring code where a value lies in
+// takes q8_0's other ways on some CPUs, which can give a neighboring code where a value lies in
 // the middle of two. Requires: `row` holds row_bytes(type, values.size()).
 void decode_row(const LlamaRowType& type, ByteView row, std::span<float> values);
 void encode_row(const LlamaRowType& type, std::span<const float> values, std::span<std::byte> row);
 
 // x = H x for each run of `size` components, H the Walsh matrix in natural order over sqrt(size):
 // its own inverse. llama.cpp multiplies with the matrix, in f32 and in an order of sums that
-// depends on the CPU; here sums are of f64 and rounded once, which is as near to each of these as
-// can be. Requires: size is a power of two that divides x.size().
+// depends on the CPU; here sums are of f64 and rounded once, which is as near as possible to each.
+// Requires: size is a power of two that divides x.size().
 void hadamard(std::int64_t size, std::span<float> x);
 
 // The runs that llama.cpp rotates: of keys the largest power of two, at least 64, that divides

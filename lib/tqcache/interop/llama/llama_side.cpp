@@ -149,7 +149,7 @@ ReadRows read_transposed_llama_side(LlamaSide side) {
   };
 }
 
-// Rows that stand one after another in the file, cell by cell.
+// Rows that follow one another in the file, cell by cell.
 class RowReader {
  public:
   explicit RowReader(LlamaSide side)
@@ -239,7 +239,7 @@ class RowReader {
 
   LlamaSide side_;
   std::size_t row_bytes_;
-  std::size_t value_bytes_;  // of what is given out
+  std::size_t value_bytes_;  // of the values returned
 };
 
 }  // namespace

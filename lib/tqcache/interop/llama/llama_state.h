@@ -23,7 +23,7 @@ namespace tqcache::interop {
 
 enum class LlamaFile : std::uint8_t { kSession, kSequence };
 
-// What the first bytes say. Nothing: not a state file of llama.cpp.
+// The first bytes of a file. nullopt: not a state file of llama.cpp.
 // Errors: kTruncated, kIo.
 struct LlamaEnvelope {
   LlamaFile kind = LlamaFile::kSession;
@@ -46,7 +46,7 @@ struct LlamaImport {
   std::string turbo_layout = {};
 };
 
-// What an import found out about the file, beside the cache.
+// A cache, and what the import found out about its file.
 struct LlamaImported {
   ForeignCache cache;
   // Some rows are of a quantized type of ggml: only then the rotation matters. (Those of the fork's
@@ -84,7 +84,7 @@ struct LlamaExport {
   Overwrite overwrite = Overwrite::kRefuse;
 };
 
-// Writes what llama.cpp would write for the same content and options. Whole or not at all.
+// Writes the same file as llama.cpp for the same content and options. Whole or not at all.
 //
 // Memory:   one side of one layer.
 // Progress: bytes of sections.

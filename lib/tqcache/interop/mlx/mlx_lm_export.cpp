@@ -26,7 +26,7 @@
 namespace tqcache::interop {
 namespace {
 
-// What is written as a tensor's values.
+// The values of a tensor to be written.
 struct MlxSideData {  // a side of an attention layer
   std::int64_t layer = 0;
   format::SideName side = format::SideName::kKeys;
@@ -138,7 +138,7 @@ class Planner {
   void add_class(const char* name) {
     plan_.metadata[fmt::format("{}{}", (with_scalars_ ? "1." : "2."), layer_)] = name;
   }
-  // What has no numbers has an empty text in their place.
+  // A cache without numbers has an empty text in their place.
   void add_no_numbers() {
     if (!with_scalars_) plan_.metadata[fmt::format("0.{}", layer_)] = "";
   }
@@ -156,7 +156,7 @@ class Planner {
                   MlxData data) {
     plan_.tensors.push_back({{name(slot), std::move(type), std::move(shape)}, data});
   }
-  // A tensor that stands for something else.
+  // A tensor that represents something else.
   void add_scalar(int slot, const char* kind, std::string type, std::vector<std::uint64_t> shape,
                   MlxData data) {
     const std::string number = fmt::format("2.{}", ++n_scalars_);
@@ -275,7 +275,7 @@ class MlxWriter {
     return manifest().layers[to_size(layer)];
   }
 
-  // Where the sections of each layer's keys, values and arrays stand in the section table.
+  // Finds the sections of each layer's keys, values and arrays in the section table.
   void number_sections() {
     numbers_.resize(manifest().layers.size());
     for (std::size_t i = 0; i < manifest().sections.size(); ++i) {

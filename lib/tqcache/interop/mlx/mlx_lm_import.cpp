@@ -67,7 +67,7 @@ Result<void> check_named_pairs(MlxFile& file, const std::vector<MlxCache>& cache
                      ": its last row is zeros, so it holds more rows than tokens");
 }
 
-// --- what is told of the file
+// --- metadata for people
 
 std::string_view layout_words(MlxLayout layout) {
   if (layout == MlxLayout::kNamedPairs) return "2024, without classes";
@@ -118,7 +118,7 @@ void tell(const MlxFile& file, const std::vector<MlxCache>& caches, ForeignCache
 
 // --- layers
 
-// All caches are of one batch. What is not taken of it is told.
+// All caches are of one batch. Notes the rows that are not taken.
 Result<void> check_batch(const MlxFile& file, const std::vector<MlxCache>& caches, std::int64_t row,
                          std::vector<std::string>& dropped_fields) {
   const std::uint64_t batch = caches.empty() ? 1 : batch_size(file, caches[0]);

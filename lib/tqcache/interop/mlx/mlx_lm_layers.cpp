@@ -201,7 +201,7 @@ Result<ForeignLayer> rotating_layer(MlxFile& file, const MlxCache& cache, std::i
   return window_layer(file, pair, window, runs);
 }
 
-// Chunked attention: what lies before the newest chunk_size tokens is dropped with the next step.
+// Chunked attention: the next decode step drops all but the newest chunk_size tokens.
 // Numbers: chunk_size, start_position in the metadata; offset, chunk_size, start_position in
 // tensors.
 Result<ForeignLayer> chunked_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,

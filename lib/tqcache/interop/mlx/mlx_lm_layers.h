@@ -15,7 +15,7 @@
 namespace tqcache::interop {
 
 // `n_tokens`: how many the whole file has seen, which tokens_seen() says of each cache that knows.
-// `row`: of a batch. What is lost is added to `dropped_fields`.
+// `row`: of a batch. Adds what the cache does not keep to `dropped_fields`.
 //
 // Errors: kCorrupt, kTooLarge, kUnsupported, kInvalidArgument (no such row).
 Result<ForeignLayer> make_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,

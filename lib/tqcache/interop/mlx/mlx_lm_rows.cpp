@@ -56,7 +56,7 @@ struct Group {
   float bias = 0;
 };
 
-// The code 0 stands for the edge that is farther from 0, and a code for 0 itself if there is one.
+// Code 0 is the edge that is farther from zero; zero itself gets a code if it is within the range.
 Group fit_group(std::span<const float> x, float max_code) {
   float low = std::numeric_limits<float>::infinity();
   float high = -low;

@@ -66,7 +66,7 @@ struct AffineForm {
   std::int64_t group_size = 64;  // components that share a scale and a bias
 };
 
-// What one head vector takes. Requires: the form fits `head_dim`.
+// Bytes of one head vector. Requires: the form fits `head_dim`.
 constexpr std::size_t affine_code_bytes(AffineForm form, std::int64_t head_dim) {
   return static_cast<std::size_t>(head_dim * form.bits / 8);
 }
@@ -85,7 +85,7 @@ void affine_decode(AffineForm form, std::span<const std::byte> codes, std::span<
                    std::span<const float> biases, std::span<float> x);
 
 // As mlx.core.quantize() on a CPU, to the bit: all in f32, scales and biases rounded to `dtype` in
-// the end. (What is no number gets a code all the same: 0.)
+// the end. (NaN gets code 0.)
 //
 // Shapes: x [head_dim], values of `dtype`; scales, biases: affine_groups of `dtype`.
 void affine_encode(AffineForm form, Dtype dtype, std::span<const float> x,
@@ -94,7 +94,7 @@ void affine_encode(AffineForm form, Dtype dtype, std::span<const float> x,
 
 using SharedFile = std::shared_ptr<const ByteSource>;
 
-// Where rows of a tensor [n_kv_heads, n_rows, width] stand.
+// The place of rows of a tensor [n_kv_heads, n_rows, width].
 struct MlxRows {
   std::uint64_t offset = 0;  // in the file
   std::int64_t n_rows = 0;   // of each kv head
@@ -102,7 +102,7 @@ struct MlxRows {
   std::size_t row_bytes = 0;
 };
 
-// Head vectors as they stand in the file.
+// Head vectors, unchanged from the file.
 ReadRows read_dense_rows(SharedFile file, cache::HeadShape shape, MlxRows rows);
 
 // A side of a QuantizedKVCache.

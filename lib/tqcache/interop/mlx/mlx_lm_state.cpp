@@ -86,7 +86,7 @@ Result<void> read_scalars(const SafetensorsIndex& index, const MlxMeta::Texts& t
   return {};
 }
 
-// What stands in none of the branches that mlx-lm makes.
+// Refuses keys outside the branches that mlx-lm makes.
 void add_strangers(const SafetensorsIndex& index, MlxMeta& meta) {
   for (const auto& [key, value] : index.metadata) {
     const auto split = split_key(key);

@@ -26,7 +26,7 @@ using nlohmann::json;
 
 std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
 
-// An array of the file, and what of the cache it holds.
+// An array of the file, and the part of the cache that it holds.
 struct Part {
   std::string name;
   Dtype dtype = Dtype::kF32;

@@ -68,7 +68,7 @@ std::string text_of(const json& object, const char* key) {
   return tensors::is_plain_text(text) ? text : std::string();
 }
 
-// The values of an array, which stand in the file as f32 if they are bf16.
+// The values of an array; bf16 values are f32 in the file.
 struct Values {
   std::shared_ptr<const Npz> npz;
   const NpzArray* array = nullptr;

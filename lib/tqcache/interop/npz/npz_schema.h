@@ -17,7 +17,7 @@ namespace tqcache::interop {
 inline constexpr std::string_view kNpzFormat = "tqcache-npz-1";
 inline constexpr std::string_view kNpzFormatPrefix = "tqcache-npz-";
 
-// The array that says what the others are, in JSON.
+// The array that describes the others, in JSON.
 inline constexpr std::string_view kNpzDescription = "tqcache";
 inline constexpr std::string_view kNpzTokens = "tokens";
 

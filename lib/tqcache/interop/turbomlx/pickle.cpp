@@ -69,7 +69,7 @@ class Machine {
       return too_large("more values than a prompt cache has");
     return push(pickle_.tree.add(std::move(value)));
   }
-  // Values pushed since the last mark, which limits what may be taken.
+  // Values pushed since the last mark, the ones that may be taken.
   std::size_t available() const { return stack_.size() - (marks_.empty() ? 0 : marks_.back()); }
 
   Result<ValueId> top() const {

@@ -29,11 +29,11 @@ struct Pickle {
 //         other objects; arrays of other types or orders), those of the file.
 Result<Pickle> read_pickle(const ByteSource& file);
 
-// What a pickle may name. Errors: kUnsupported for every other: `would import "os.system"`.
+// A name that a pickle may use. Errors: kUnsupported for every other: `would import "os.system"`.
 Result<Value> pickle_global(std::string_view module, std::string_view name);
 
-// What a call of such a name with these arguments gives. `texts_left` is what is still free for
-// bytes that protocol 2 spells as text.
+// The result of calling such a name with these arguments. `texts_left` limits the bytes that
+// protocol 2 writes as text.
 //
 // Errors: kCorrupt (arguments that it does not take), kUnsupported, kTooLarge.
 Result<Value> pickle_call(const ValueTree& tree, const Value& global, const Value& arguments,

@@ -19,7 +19,7 @@ using Kind = Value::Kind;
 
 constexpr std::size_t kMaxDimensions = 32;  // NumPy's own limit, before version 2
 
-// Names as they are written, and what they are here.
+// The names that a pickle may use, and their meaning here.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kNames = {{
     {"numpy.core.multiarray._reconstruct", "reconstruct"},
     {"numpy._core.multiarray._reconstruct", "reconstruct"},

@@ -50,7 +50,7 @@ Result<std::vector<float>> read_array(const tensors::ZipArchive& zip, std::strin
   return read_member(zip, static_cast<std::size_t>(found - zip.members().begin()), shape);
 }
 
-// The f32 values of an array "NAME.npy" of this shape in an .npz file. Nothing: no such file.
+// The f32 values of an array "NAME.npy" of this shape in an .npz file. nullopt: no such file.
 //
 // Errors: kCorrupt (no such array, one of another shape or type, values that are not finite),
 //         kTruncated, kTooLarge, kUnsupported, kIo.
@@ -98,7 +98,7 @@ TurboMlxMatrix rounded(const std::vector<T>& values, std::size_t dim) {
   return matrix;
 }
 
-// Without what pads the rows.
+// Without the padding of the rows.
 std::optional<codec::MapMatrix> map_of(const TurboMlxMatrix& matrix) {
   AlignedFloats values;
   values.reserve(matrix.dim * matrix.dim);

@@ -44,7 +44,8 @@ struct TurboMlxMatrix {
   std::size_t dim = 0;
   std::size_t stride = 0;
   AlignedFloats values;  // [dim, stride]
-  // The same for a part of our codec, by TurboMlxArtifacts; nothing: values that it does not take.
+  // The same for a part of our codec, by TurboMlxArtifacts; nullopt: values that it cannot
+  // represent.
   std::optional<codec::MapMatrix> map = {};
 };
 
@@ -53,7 +54,7 @@ TurboMlxMatrix make_turbomlx_matrix(TurboMlxMap kind, std::size_t dim, std::uint
 
 class TurboMlxArtifacts {
  public:
-  // What is in this folder is taken from there (turbomlx_npz.h), and all else computed. Empty:
+  // Artifacts in this folder are read from there, and all others are computed. Empty:
   // none.
   explicit TurboMlxArtifacts(std::filesystem::path folder = {}) : folder_(std::move(folder)) {}
 

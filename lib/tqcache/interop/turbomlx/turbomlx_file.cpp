@@ -70,7 +70,7 @@ Result<std::vector<std::uint64_t>> read_shape_list(const ValueTree& tree, const 
   return shape;
 }
 
-// What stands for an array: {"__tq_array__": true, "tensor_id", "dtype", "shape"}. A shape may be
+// The JSON form of an array: {"__tq_array__": true, "tensor_id", "dtype", "shape"}. A shape may be
 // another than the tensor's, if it has as many values.
 Result<Value> make_array(const ValueTree& tree, const Value& dict,
                          const tensors::SafetensorsIndex& index, std::uint64_t blob_at) {
@@ -194,7 +194,7 @@ Result<void> read_bits(const Fields& fields, TurboMlxMeta& meta) {
   return corrupt(fmt::format("bits_mse {} beside bits_total {}", codes, meta.bits_total));
 }
 
-// The codebook's name says once more which one it is. None: no key was seen yet.
+// The codebook's name has to agree. None: no key was seen yet.
 Result<void> check_codebook(const Fields& fields, const TurboMlxMeta& meta) {
   TQC_TRY_ASSIGN(const Value* given, fields.find("codebook_id"));
   if (given == nullptr) return {};

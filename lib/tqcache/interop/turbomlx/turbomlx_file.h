@@ -21,13 +21,12 @@
 
 namespace tqcache::interop {
 
-// The header, with arrays and tuples as such in the place of what stands for them. The arrays stay
-// in the file.
+// The header, with its JSON forms of arrays and tuples resolved. The arrays stay in the file.
 //
 // Errors: kTruncated, kCorrupt, kTooLarge, kUnsupported; those of the file.
 Result<ValueTree> read_turbomlx_v3(const ByteSource& file);
 
-// Two quantizers instead of one: the loud channels have their own.
+// Two quantizers instead of one: outlier channels have their own.
 struct TurboMlxMixed {
   std::int64_t outlier_channels = 0;
   int outlier_high_bits = 0;  // in all, as regular_bits
@@ -70,7 +69,7 @@ struct TurboMlxEntry {
   std::string class_name;
   ValueId state = 0;
   ValueId meta_state = 0;
-  ValueId extra_state = 0;  // a dict, or what is taken for an empty one
+  ValueId extra_state = 0;  // a dict, or a value that counts as an empty one
 };
 
 struct TurboMlxContents {

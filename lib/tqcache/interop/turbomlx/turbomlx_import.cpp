@@ -29,7 +29,7 @@ Result<TurboMlxLayer> import_layer(const TurboMlxSource& file, const ValueTree& 
 
 // --- for people
 
-// "3 KVCache, 1 ArraysCache": what there is, and how often.
+// "3 x KVCache; 1 x ArraysCache": each kind with its count.
 std::string tally(const std::map<std::string, int>& counts) {
   std::string text;
   for (const auto& [what, count] : counts) {

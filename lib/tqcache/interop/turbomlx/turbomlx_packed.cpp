@@ -34,14 +34,14 @@ namespace {
 using ReadNumbers = std::function<Result<std::vector<float>>(const ByteSource& file,
                                                              std::size_t head, std::int64_t block)>;
 
-// Codes that stand in rows of bits, one a head vector.
+// Codes in rows of bits, one row per head vector.
 struct TurboMlxCodeRows {
   TurboMlxRows rows;
   int bits = 0;
   std::size_t n_codes = 0;
 };
 
-// A part of ours, and what the file has for it.
+// A part of our codec, and where the file has its codes and scales.
 struct TurboMlxCodedPart {
   codec::PartSpec spec;
   std::size_t rows = 0;        // which of TurboMlxCodedSide::rows
@@ -194,7 +194,7 @@ enum class Fit { kExact, kRounded, kNone };
 
 Fit worse(Fit a, Fit b) { return std::max(a, b); }
 
-// 0, or what keeps all digits of an f16. Written so that NaN, and less than 0, fails.
+// 0, or a normal f16. Written so that NaN and negative values fail.
 Fit fit_of_length(float length) {
   if (length == 0) return Fit::kExact;
   const std::uint16_t half = f32_to_f16(length);
@@ -307,7 +307,7 @@ bool has_maps(const TurboMlxPart& part) {
   return part.rotation->map && (!part.signs || part.sketch->map);
 }
 
-// The same loud channels for every kv head.
+// The same outlier channels for every kv head.
 std::vector<std::uint16_t> for_each_head(const std::vector<std::uint16_t>& channels,
                                          std::int64_t n_kv_heads) {
   std::vector<std::uint16_t> all;
@@ -359,7 +359,7 @@ Result<TurboMlxPacking> pack_turbomlx_keys(const TurboMlxSource& file, cache::He
   side.shape = shape;
   if (parts.size() > 1) side.outliers = for_each_head(parts.back().channels, shape.n_kv_heads);
   int first = 0;
-  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {  // loud channels come first
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {  // outlier channels come first
     add(base_part(*part, first), part->codes, side);
     if (part->signs) add(residual_part(*part, first), *part->signs, side);
     first += static_cast<int>(part->channels.size());

@@ -71,7 +71,7 @@ ReadArray turbomlx_whole_array(TurboMlxSource file, ByteRun bytes);
 ReadArray turbomlx_listed_rows(TurboMlxSource file, std::int64_t n_kv_heads, TurboMlxRows rows,
                                std::vector<std::int64_t> order);
 
-// A value that must be an array; nullptr: None, or an array without values, which stands for it.
+// A value that must be an array; nullptr: None, or an array without values, which means None.
 // Errors: kCorrupt.
 Result<const ArrayValue*> find_array(const Value& value, std::string_view name);
 

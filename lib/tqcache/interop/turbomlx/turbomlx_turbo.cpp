@@ -1,5 +1,5 @@
 // TurboQuantKVCache: keys as codes of one or two quantizers, values dense or in groups; or, before
-// its loud channels are chosen, all of it dense.
+// its outlier channels are chosen, all of it dense.
 
 #include <fmt/format.h>
 
@@ -37,7 +37,7 @@ constexpr std::array<std::string_view, kSlots> kSlotNames = {
     "reg_idx",   "reg_norms", "reg_signs",     "reg_residuals", "out_idx",
     "out_norms", "out_signs", "out_residuals", "outlier_mask",  "values_main"};
 
-// What a quantizer takes from the state: from its first slot on codes, lengths, signs, residuals.
+// The slots of a quantizer in the state: codes, lengths, signs and residuals from its first on.
 struct Quantizer {
   std::size_t first_slot;
   std::vector<std::uint16_t> channels;
@@ -111,7 +111,7 @@ Result<void> add_maps(const TurboMlxMeta& meta, TurboMlxArtifacts& artifacts, Tu
   return {};
 }
 
-// The channels of outlier_mask, loud ones first, each ascending.
+// The channels of outlier_mask: outliers first, each group ascending.
 struct Channels {
   std::vector<std::uint16_t> loud, others;
 };

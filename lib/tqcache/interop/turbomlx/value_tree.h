@@ -85,7 +85,7 @@ class ValueTree {
   std::deque<Value> values_;
 };
 
-// The value of a text key; nullptr when it is absent or None. What is no dict has no keys.
+// The value of a text key; nullptr when it is absent or None, or the value is no dict.
 // Errors: kCorrupt when the key is there twice.
 Result<const Value*> find_value(const ValueTree& tree, const Value& dict, std::string_view key);
 
@@ -106,7 +106,8 @@ std::uint64_t type_size(tensors::TensorType type);
 // "f4 [1, 2, 10, 1]", as messages describe an array.
 std::string describe(const ArrayValue& array);
 
-// Errors: those of tensors::parse_json(), with at most kMaxTreeValues values, nested at most 32 deep.
+// Errors: those of tensors::parse_json(), with at most kMaxTreeValues values, nested at most 32
+// deep.
 Result<ValueTree> parse_json_tree(std::string_view text);
 
 }  // namespace tqcache::interop
