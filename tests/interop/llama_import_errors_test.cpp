@@ -391,11 +391,12 @@ TEST(LlamaImport, RefusesRotationsThatLlamaCppDoesNotHave) {
     patch(file, widths + 4, v);
     return message_of(import_bytes(file, model), ErrorCode::kUnsupported);
   };
-  EXPECT_EQ(message("q8_0", 64, 64), "layer 0 k: rotated in runs of 64 components, and not of 128");
+  EXPECT_EQ(message("q8_0", 64, 64),
+            "layer 0 k: rotated in runs of 64 components, expected runs of 128");
   EXPECT_EQ(message("q8_0", 128, 128),
-            "layer 0 v: rotated in runs of 128 components, and not of 64");
+            "layer 0 v: rotated in runs of 128 components, expected runs of 64");
   EXPECT_EQ(message("q8_0", 0xffffffff, 0),
-            "layer 0 k: rotated in runs of 4294967295 components, and not of 128");
+            "layer 0 k: rotated in runs of 4294967295 components, expected runs of 128");
   EXPECT_EQ(message("f16", 128, 0), "layer 0 k: rotated rows of f16");
   EXPECT_EQ(message("f32", 0, 64), "layer 0 v: rotated rows of f32");
 }
@@ -409,7 +410,7 @@ TEST(LlamaImport, RefusesRotationsOfHeadsThatAreNeverRotated) {
   Bytes file = write_state(plain_model(), spec);
   patch<std::uint32_t>(file, 12 + 8 + 4 + 4 + 2 * 12 + 8, 32);
   EXPECT_EQ(message_of(import_bytes(file, plain_model()), ErrorCode::kUnsupported),
-            "layer 0 k: rotated in runs of 32 components, and not of 0");
+            "layer 0 k: rotated in runs of 32 components, expected runs of 0");
 }
 
 TEST(LlamaImport, RefusesRotationsOfAnotherLayersHeads) {
@@ -422,7 +423,7 @@ TEST(LlamaImport, RefusesRotationsOfAnotherLayersHeads) {
   EXPECT_TRUE(import_spec(model, spec));
   spec.rotated = true;
   EXPECT_EQ(message_of(import_spec(model, spec), ErrorCode::kUnsupported),
-            "layer 1 k: rotated in runs of 128 components, and not of 64");
+            "layer 1 k: rotated in runs of 128 components, expected runs of 64");
 }
 
 // The words that a version has tell it from the one before.

@@ -227,7 +227,7 @@ TEST(MlxExport, RefusesWhatMlxLmDoesNotHave) {
   expect_refused(CacheBuilder(5).build(), {}, "an empty cache");
   cache::Cache no_arrays = small_cache();
   no_arrays.layers.emplace_back(cache::ArraysLayer{});
-  expect_refused(no_arrays, {}, "layer 1: without arrays, as no cache of mlx-lm is");
+  expect_refused(no_arrays, {}, "layer 1: without arrays: mlx-lm has no such cache");
 }
 
 TEST(MlxExport, LeavesAFileThatStandsThere) {

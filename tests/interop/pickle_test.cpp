@@ -258,7 +258,7 @@ TEST(Pickle, RefusesWhatIsNoPickle) {
   expect_error(kStart + "NNa.", ErrorCode::kCorrupt, "no list");
   expect_error(kStart + "NNNs.", ErrorCode::kCorrupt, "no dict");
   expect_error(kStart + "}(Nu.", ErrorCode::kCorrupt, "a key without a value");
-  expect_error(kStart + code("h\x07."), ErrorCode::kCorrupt, "nothing remembered as 7");
+  expect_error(kStart + code("h\x07."), ErrorCode::kCorrupt, "no memo entry 7");
   expect_error(kStart + "\x94.", ErrorCode::kCorrupt, "a stack without values");
 }
 

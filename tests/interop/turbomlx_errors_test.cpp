@@ -178,7 +178,7 @@ TEST(TurboMlxErrors, TheMaskHasTheRightCount) {
 TEST(TurboMlxErrors, CalibrationsAgreeWithTheRest) {
   const std::vector<Change> changes = {
       {"v3_calibrating", "\"outlier_mask_frozen\": false", "\"outlier_mask_frozen\": true",
-       kCorrupt, "calibration_keys: not to be there with these settings"},
+       kCorrupt, "calibration_keys: not allowed with these settings"},
       {"v3_calibrating", "\"calibration_tokens_seen\": 3", "\"calibration_tokens_seen\": 2",
        kCorrupt, "calibration_tokens_seen 2 where offset is 3"},
       {"v3_calibrating", "\"calibration_values\"", "\"calibration\"", kCorrupt,
@@ -220,7 +220,7 @@ TEST(TurboMlxErrors, LayersOfMlxLmAreHeldAgainstTheirShapes) {
   const std::vector<Change> changes = {
       {"v3_hybrid", "\"entry_0002.000001\", \"dtype\": \"float16\", \"shape\": [1, 2, 9, 16]",
        "\"entry_0002.000001\", \"dtype\": \"float16\", \"shape\": [1, 2, 18, 8]", kCorrupt,
-       "layer 2: values: unlike the keys"},
+       "layer 2: values: other shapes than the keys"},
       {"v3_hybrid", "\"entry_0002.000001\", \"dtype\": \"float16\", \"shape\": [1, 2, 9, 16]",
        "\"entry_0000.000000\", \"dtype\": \"float16\", \"shape\": [1, 2, 9, 1]", kUnsupported,
        "layer 2: keys of 16 and values of 1 components"},
@@ -243,8 +243,7 @@ TEST(TurboMlxErrors, LayersOfMlxLmAreHeldAgainstTheirShapes) {
        "\"items\": [\"2\", \"6\", \"9\", \"7\"]", kCorrupt,
        "layer 5: meta_state: _idx 7 in a ring of 6"},
       {"v3_hybrid", "\"items\": [\"2\", \"6\", \"9\", \"5\"]",
-       "\"items\": [\"2\", \"9\", \"9\", \"5\"]", kCorrupt,
-       "layer 5: ring: 6 tokens where 9 belong"},
+       "\"items\": [\"2\", \"9\", \"9\", \"5\"]", kCorrupt, "layer 5: ring: 6 tokens, expected 9"},
       {"v3_hybrid", "\"items\": [\"2\", \"6\", \"9\", \"5\"]",
        "\"items\": [\"2\", \"6\", \"10\", \"5\"]", kCorrupt,
        "layer 5: 10 tokens where other layers have 9"},
@@ -275,7 +274,7 @@ TEST(TurboMlxErrors, TheHeaderIsWhole) {
   expect_error(V3("v3_prod").replace("\"entries\"", "\"layers\""), kCorrupt, "entries: missing");
   expect_error(V3("v3_prod").replace("{\"schema", "[{\"schema"), kCorrupt, "not valid JSON");
   file.header = "[]";
-  expect_error(file, kCorrupt, "no prompt cache of TurboMLX: not a dict");
+  expect_error(file, kCorrupt, "not a TurboMLX prompt cache: not a dict");
   file.header = "{\"schema_version\": 3, \"entries\": []}";
   expect_error(file, kCorrupt, "no layers");
   file.header = "{\"schema_version\": 3, \"entries\": [7]}";
@@ -331,7 +330,7 @@ TEST(TurboMlxErrors, PicklesOfOtherVersionsAreRefused) {
 TEST(TurboMlxErrors, OtherFilesAreNone) {
   const ByteView text = as_bytes("{\"schema_version\": 3}");
   EXPECT_EQ(test::import_bytes({text.begin(), text.end()}).error().message,
-            "no prompt cache of TurboMLX");
+            "not a TurboMLX prompt cache");
   EXPECT_EQ(test::import_bytes({}).error().code, kCorrupt);
 }
 

@@ -33,7 +33,7 @@ Result<cache::HeadShape> head_shape_of(std::span<const std::uint64_t> shape, std
     return too_large(fmt::format("{} kv heads of {} components", shape[0], shape[2]));
   }
   if (shape[1] != static_cast<std::uint64_t>(n_rows)) {
-    return corrupt(fmt::format("{} rows where {} belong", shape[1], n_rows));
+    return corrupt(fmt::format("{} rows, expected {}", shape[1], n_rows));
   }
   return cache::HeadShape{static_cast<std::int64_t>(shape[0]), static_cast<std::int64_t>(shape[2])};
 }

@@ -326,7 +326,7 @@ Result<ByteView> tensor_data(const TensorInfo& info, std::uint64_t expected,
     return corrupt(fmt::format("offset {} is not a multiple of {}", info.offset, alignment));
   }
   if (info.offset != expected) {
-    return corrupt(fmt::format("offset {}, where {} must follow", info.offset, expected));
+    return corrupt(fmt::format("offset {}, expected {}", info.offset, expected));
   }
   const std::optional<std::uint64_t> end = checked_add(info.offset, info.n_bytes);
   if (!end) return corrupt("its end does not fit 64 bits");

@@ -72,7 +72,7 @@ class DictParser {
       break;
     }
     skip_spaces();
-    if (!rest_.empty()) return corrupt("header: bytes behind the dict");
+    if (!rest_.empty()) return corrupt("header: bytes after the dict");
     if (!descr_ || !has_order_ || !shape_) return corrupt("header: a key is missing");
     NpyHeader header;
     header.descr = std::move(*descr_);
@@ -107,7 +107,7 @@ class DictParser {
   Result<std::string_view> read_text() {
     skip_spaces();
     if (!rest_.starts_with('\'') && !rest_.starts_with('"')) {
-      return corrupt("header: no text where one belongs");
+      return corrupt("header: not a text");
     }
     const std::size_t end = rest_.find(rest_.front(), 1);
     if (end == std::string_view::npos) return corrupt("header: a text without an end");

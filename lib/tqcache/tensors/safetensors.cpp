@@ -62,7 +62,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
   bool start_object(std::size_t) override {
     if (place_ == Place::kOutside) return enter(Place::kHeader);
     if (place_ == Place::kHeader) return enter(is_metadata_ ? Place::kMetadata : Place::kTensor);
-    return corrupt("an object where none may stand");
+    return corrupt("an object is not allowed here");
   }
 
   bool key(std::string& name) override {
@@ -77,7 +77,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_array(std::size_t) override {
-    if (place_ != Place::kTensor || !array_) return corrupt("an array where none may stand");
+    if (place_ != Place::kTensor || !array_) return corrupt("an array is not allowed here");
     return enter(Place::kArray);
   }
 
@@ -87,7 +87,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool number_unsigned(std::uint64_t value) override {
-    if (place_ != Place::kArray) return corrupt("a number where none may stand");
+    if (place_ != Place::kArray) return corrupt("a number is not allowed here");
     if (value > kMaxInteger) return fail(ErrorCode::kTooLarge, "an integer beyond 53 bits");
     if (array_->size() >= kMaxSafetensorsDims) {
       return fail(ErrorCode::kTooLarge, fmt::format("more than {} numbers", kMaxSafetensorsDims));
@@ -98,7 +98,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
 
   bool string(std::string& value) override {
     if (place_ == Place::kMetadata) return finish_metadata_value(value);
-    if (place_ != Place::kTensor || array_) return corrupt("a string where none may stand");
+    if (place_ != Place::kTensor || array_) return corrupt("a string is not allowed here");
     fields_.dtype = std::move(value);
     return true;
   }
@@ -106,13 +106,13 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
   bool null() override {
     // MLX writes this for an empty map.
     if (place_ == Place::kHeader && is_metadata_) return true;
-    return corrupt("null where none may stand");
+    return corrupt("null is not allowed here");
   }
 
   // An integer gets here when it has a sign, a float also when it is an integer beyond 64 bits.
   bool number_integer(std::int64_t) override { return not_plain(); }
   bool number_float(double, const std::string&) override { return not_plain(); }
-  bool boolean(bool) override { return corrupt("a bool where none may stand"); }
+  bool boolean(bool) override { return corrupt("a bool is not allowed here"); }
   bool binary(binary_t&) override { return corrupt("binary data"); }
 
   // The exception is only shown, never thrown. Its text quotes the file, so it goes no further.
@@ -135,7 +135,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
   bool corrupt(const std::string& fact) { return fail(ErrorCode::kCorrupt, fact); }
-  bool not_plain() { return corrupt("a number that is not a plain non-negative integer"); }
+  bool not_plain() { return corrupt("a number that is not an integer from 0 on"); }
 
   std::string context() const {
     if (place_ == Place::kMetadata && !metadata_key_.empty()) {

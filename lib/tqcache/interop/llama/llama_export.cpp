@@ -58,13 +58,13 @@ Result<void> check_blocks(const LlamaRowType& type, std::int64_t head_dim) {
 
 Result<void> check_kind(LlamaLayerKind of_model, const format::LayerInfo& layer) {
   if (of_model == LlamaLayerKind::kRecurrent) {
-    return unsupported("recurrent state, from which llama-server does not go on");
+    return unsupported("recurrent state, which llama-server cannot resume from");
   }
   if (of_model == LlamaLayerKind::kSlidingWindow || layer.window > 0) {
-    return unsupported("a sliding window, from which llama-server does not go on");
+    return unsupported("a sliding window, which llama-server cannot resume from");
   }
   if (format::is_attention(layer)) return {};
-  return mismatch("no attention layer, as the model has it");
+  return mismatch("not an attention layer, unlike the model's");
 }
 
 Result<void> check_shape(const LlamaLayer& of_model, cache::HeadShape shape) {

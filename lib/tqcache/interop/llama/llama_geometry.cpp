@@ -168,11 +168,11 @@ Result<const LlamaArchitecture*> find_architecture(const std::string& name) {
   const LlamaArchitecture* found = find_llama_architecture(name);
   if (found == nullptr) {
     return unsupported("architecture " + tensors::printable_name(name) +
-                       ": what its layers keep is not known here");
+                       ": its cache layout is not supported");
   }
   if (found->rope == LlamaRope::kPairsNotKnown) {
     return unsupported("architecture " + tensors::printable_name(name) +
-                       ": its keys' order of components is not known here");
+                       ": the component order of its keys is not known");
   }
   return found;
 }

@@ -57,7 +57,7 @@ Result<Words> unwrap(const Words& words) {
     return unsupported("token list of llama-server: images or audio");
   }
   if (count != words.size() - kWrapperWords) {
-    return corrupt("token list of llama-server: words behind its end");
+    return corrupt("token list of llama-server: numbers after its end");
   }
   return Words(words.begin() + 3, words.begin() + 3 + count);
 }
@@ -207,7 +207,7 @@ class Parser {
     if (stream.cells.positions.empty()) return stream;
     ++n_parts_;
     TQC_TRY_ASSIGN(const auto transposed, cursor_.read<std::uint32_t>());
-    if (transposed > 1) return corrupt("values neither transposed nor not: " + text(transposed));
+    if (transposed > 1) return corrupt("transposed flag of values: " + text(transposed));
     TQC_TRY_ASSIGN(const auto n_layers, cursor_.read<std::uint32_t>());
     if (n_layers != layers.size()) {
       return mismatch(text(n_layers) + " layers of cells, the model has " + text(layers.size()));
@@ -248,9 +248,9 @@ class Parser {
                                      std::int64_t expected) {
     if (run == 0) return {};
     if (run != expected) {
-      return Error{
-          ErrorCode::kUnsupported,
-          fmt::format("rotated in runs of {} components, and not of {}", text(run), expected)};
+      return Error{ErrorCode::kUnsupported,
+                   fmt::format("rotated in runs of {} components, expected runs of {}", text(run),
+                               expected)};
     }
     if (format.plain != nullptr && !format.plain->dense) return {};
     return unsupported("rotated rows of " + std::string(format.name()));
@@ -424,7 +424,7 @@ Result<std::optional<LlamaEnvelope>> read_llama_envelope(const ByteSource& file)
   const auto magic = number_at<std::uint32_t>(head, 0);
   if (magic != kSessionMagic && magic != kSequenceMagic) return std::optional<LlamaEnvelope>();
   if (there.size() < kEnvelopeBytes) {
-    return Error{ErrorCode::kTruncated, fmt::format("{} bytes are no whole header", size)};
+    return Error{ErrorCode::kTruncated, fmt::format("{} bytes, too few for a header", size)};
   }
   LlamaEnvelope envelope;
   envelope.kind = magic == kSessionMagic ? LlamaFile::kSession : LlamaFile::kSequence;

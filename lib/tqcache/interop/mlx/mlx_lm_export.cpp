@@ -72,7 +72,7 @@ std::string type_name(Dtype dtype) {
 Result<void> check_layer(const LayerInfo& layer, const MlxLmExport& options) {
   if (!format::is_attention(layer)) {
     if (!layer.arrays.empty()) return {};
-    return invalid("without arrays, as no cache of mlx-lm is");
+    return invalid("without arrays: mlx-lm has no such cache");
   }
   if (options.kv_bits == 0 || layer.shape.head_dim % options.group_size == 0) return {};
   return invalid(

@@ -35,7 +35,7 @@ std::string shape_text(const MlxGrid& grid) {
 // Errors: kCorrupt.
 Result<void> require_info(const MlxFile& file, const MlxCache& cache, std::size_t count) {
   if (file.layout() != MlxLayout::kMetaState || cache.info.size() == count) return {};
-  return corrupt(fmt::format("metadata: {} numbers where {} belong", cache.info.size(), count));
+  return corrupt(fmt::format("metadata: {} numbers, expected {}", cache.info.size(), count));
 }
 
 // The tensors 0 and 1 of a cache's state.
@@ -210,8 +210,7 @@ Result<ForeignLayer> chunked_layer(MlxFile& file, const MlxCache& cache, std::in
   TQC_TRY_ASSIGN(const MlxPair pair, read_pair(file, cache, row));
   TQC_TRY_ASSIGN(const std::int64_t chunk_size, state_number(file, cache, 0, 3));
   TQC_TRY_ASSIGN(const std::int64_t start, state_number(file, cache, 1, 4));
-  dropped_fields.push_back(
-      fmt::format("that attention is in chunks of {} tokens is not kept", chunk_size));
+  dropped_fields.push_back(fmt::format("attention in chunks of {} tokens is not kept", chunk_size));
   if (start == 0) return dense_layer(file, pair, 0, n_tokens);
   const cache::Window window{.shape = pair.shape, .size = chunk_size, .keep = 0};
   TQC_TRY(cache::validate_window(window));
@@ -287,7 +286,7 @@ Result<void> require_nothing(MlxFile& file, const std::string& name, std::string
 
 Result<ForeignArray> array_of(MlxFile& file, const std::string& name, std::size_t slot,
                               std::uint64_t batch, std::int64_t row) {
-  if (file.is_none(name)) return unsupported(fmt::format("slot {} has nothing in it", slot));
+  if (file.is_none(name)) return unsupported(fmt::format("slot {} is empty", slot));
   TQC_TRY_ASSIGN(const auto* whole, file.tensor(name));
   if (whole->shape.empty() || whole->shape[0] != batch) {
     return corrupt(fmt::format("slot {}: not of a batch of {}", slot, batch));

@@ -44,7 +44,7 @@ Result<RowRuns> newest_rows(const RowRuns& runs, std::int64_t keep, std::int64_t
   const std::int64_t spare = count_rows(runs) - wanted;
   if (spare == 0) return runs;
   if (spare > 0) return cut_rows(runs, std::min(keep, wanted), spare);
-  return corrupt(fmt::format("ring: {} tokens where {} belong", count_rows(runs), wanted));
+  return corrupt(fmt::format("ring: {} tokens, expected {}", count_rows(runs), wanted));
 }
 
 constexpr float kMinScale = 1e-7f;

@@ -222,7 +222,7 @@ Result<std::vector<std::int64_t>> MlxFile::read_integers(const TensorPlace& plac
   } else if (place.type == kBool) {
     append_all<std::uint8_t>(bytes, numbers);
   } else {
-    return corrupt(printable_name(place.type_name) + " where integers belong");
+    return corrupt(printable_name(place.type_name) + ", expected integers");
   }
   return numbers;
 }
@@ -295,7 +295,7 @@ std::uint64_t batch_size(const MlxFile& file, const MlxCache& cache) {
 }
 
 Result<MlxGrid> state_grid(MlxFile& file, const std::string& name, std::int64_t row) {
-  if (file.is_none(name)) return unsupported("a cache that nothing is in");
+  if (file.is_none(name)) return unsupported("an empty cache");
   TQC_TRY_ASSIGN(const TensorPlace* place, file.tensor(name));
   if (place->shape.size() != 4) {
     return corrupt(fmt::format("{}: {} dimensions", tensor_place(name), place->shape.size()));

@@ -105,7 +105,7 @@ class NpzReader {
   }
 
   Result<ForeignLayer> read_layer(std::size_t layer, const json& description) {
-    if (!description.is_object()) return corrupt("its description is no object");
+    if (!description.is_object()) return corrupt("its description is not an object");
     TQC_TRY_ASSIGN(bf16_, names_of(description, "bf16"));
     const std::string kind = text_of(description, "kind");
     if (kind == kNpzAttention) return read_attention(layer);

@@ -82,7 +82,7 @@ bool fits_npz_name(std::string_view name) {
 Result<nlohmann::json> read_npz_description(const tensors::Npz& npz) {
   const auto found = npz.arrays().find(std::string(kNpzDescription));
   if (found == npz.arrays().end()) {
-    return unsupported("no array \"tqcache\" that says what the others are");
+    return unsupported("no array \"tqcache\" which has to describe the others");
   }
   auto json = read_json(npz, found->second);
   if (!json) {

@@ -36,7 +36,7 @@ class Machine {
   Result<Pickle> run() {
     TQC_TRY(read_protocol());
     for (std::uint64_t n = 0; !done_; ++n) {
-      if (n == kMaxOpcodes) return too_large("more opcodes than a prompt cache has");
+      if (n == kMaxOpcodes) return too_large("too many opcodes");
       const std::uint64_t at = in_.position();
       TQC_TRY_ASSIGN(const auto opcode, in_.read<std::uint8_t>());
       auto stepped = step(opcode);
@@ -65,8 +65,7 @@ class Machine {
     return {};
   }
   Result<void> push(Value value) {
-    if (pickle_.tree.size() == kMaxTreeValues)
-      return too_large("more values than a prompt cache has");
+    if (pickle_.tree.size() == kMaxTreeValues) return too_large("too many values");
     return push(pickle_.tree.add(std::move(value)));
   }
   // Values pushed since the last mark, the ones that may be taken.
@@ -111,7 +110,7 @@ class Machine {
   }
   Result<void> recall(std::uint32_t key) {
     const auto found = memo_.find(key);
-    if (found == memo_.end()) return corrupt(fmt::format("nothing remembered as {}", key));
+    if (found == memo_.end()) return corrupt(fmt::format("no memo entry {}", key));
     return push(found->second);
   }
 
@@ -362,7 +361,7 @@ class Machine {
       case 'u':
         return set_items(pop_to_mark());
       default:
-        return unsupported(opcode_name(opcode) + ", which no prompt cache of TurboMLX has");
+        return unsupported(opcode_name(opcode) + ", which not a TurboMLX prompt cache has");
     }
   }
 

@@ -106,7 +106,7 @@ Result<Value> make_dtype(const ValueTree& tree, const Value& arguments) {
 Result<Value> make_empty(const ValueTree& tree, const Value& arguments) {
   if (!are_kinds(tree, arguments, {Kind::kGlobal, Kind::kTuple, Kind::kBytes}) ||
       tree.at(arguments.items[0]).text != "ndarray") {
-    return corrupt("_reconstruct of something else than an array");
+    return corrupt("_reconstruct of something other than an array");
   }
   Value value{.kind = Kind::kArray};
   value.array = std::make_shared<ArrayValue>();
@@ -116,7 +116,7 @@ Result<Value> make_empty(const ValueTree& tree, const Value& arguments) {
 // (bytes, dtype, shape, order), to which NumPy 2 may add the order of the axes.
 Result<Value> from_buffer(const ValueTree& tree, const Value& arguments) {
   if (!are_kinds(tree, arguments, {Kind::kBytes, Kind::kDtype, Kind::kTuple, Kind::kText})) {
-    return corrupt("_frombuffer of something else than bytes, dtype, shape and order");
+    return corrupt("_frombuffer of something other than bytes, dtype, shape and order");
   }
   const std::string& order = tree.at(arguments.items[3]).text;
   if (order != "C" && order != "F")
@@ -151,7 +151,7 @@ std::optional<Bytes> to_latin1(std::string_view utf8) {
 Result<Value> encode(const ValueTree& tree, const Value& arguments, std::uint64_t& texts_left) {
   if (!are_kinds(tree, arguments, {Kind::kText, Kind::kText}) ||
       tree.at(arguments.items[1]).text != "latin1") {
-    return corrupt("encode of something else than Latin-1");
+    return corrupt("encode of something other than Latin-1");
   }
   const std::string& text = tree.at(arguments.items[0]).text;
   if (text.size() > texts_left) return too_large("more text than 64 MiB");
@@ -169,7 +169,7 @@ Result<Value> make_bytes(const ValueTree& tree, const Value& arguments) {
   Value value{.kind = Kind::kBytes};
   if (arguments.items.empty()) return value;
   if (arguments.items.size() != 1 || !are_kinds(tree, arguments, {Kind::kBytes})) {
-    return corrupt("bytes of something else than bytes");
+    return corrupt("bytes of something other than bytes");
   }
   value.bytes = tree.at(arguments.items[0]).bytes;
   return value;

@@ -34,7 +34,7 @@ Result<std::vector<float>> read_member(const tensors::ZipArchive& zip, std::size
     return corrupt("not f32, or of another shape than its name says");
   }
   if (zip.members()[member].bytes != header.data_offset + header.bytes) {
-    return corrupt("of another size than its shape says");
+    return corrupt("its size differs from its shape");
   }
   std::vector<float> values(static_cast<std::size_t>(header.bytes) / sizeof(float));
   TQC_TRY(zip.read_at(member, header.data_offset, std::as_writable_bytes(std::span(values))));

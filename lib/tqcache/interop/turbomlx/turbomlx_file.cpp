@@ -357,7 +357,7 @@ Result<void> read_entries(TurboMlxContents& contents) {
 Result<void> read_version(TurboMlxContents& contents) {
   const ValueTree& tree = contents.tree;
   const Value& root = tree.at(tree.root);
-  if (root.kind != Kind::kDict) return corrupt("no prompt cache of TurboMLX: not a dict");
+  if (root.kind != Kind::kDict) return corrupt("not a TurboMLX prompt cache: not a dict");
   TQC_TRY_ASSIGN(const std::int64_t version, get_integer(tree, root, "schema_version"));
   const bool is_v3 = contents.kind == TurboMlxFile::kV3;
   const bool is_known = is_v3 ? version == 3 : version == 1 || version == 2;
@@ -410,7 +410,7 @@ Result<std::string> turbomlx_meta_text(const ValueTree& tree, const Value& meta_
 
 Result<TurboMlxContents> read_turbomlx(const ByteSource& file) {
   TQC_TRY_ASSIGN(const auto kind, is_turbomlx(file));
-  if (!kind) return corrupt("no prompt cache of TurboMLX");
+  if (!kind) return corrupt("not a TurboMLX prompt cache");
   TurboMlxContents contents;
   contents.kind = *kind;
   TQC_TRY(read_tree(file, contents));

@@ -43,7 +43,7 @@ Result<DensePair> dense_pair(const ValueTree& tree, const TurboMlxEntry& entry) 
   const TurboMlxGrid& k = pair.k.grid;
   const TurboMlxGrid& v = pair.v.grid;
   if (k.n_kv_heads != v.n_kv_heads || k.n_tokens != v.n_tokens) {
-    return corrupt("values: unlike the keys");
+    return corrupt("values: other shapes than the keys");
   }
   if (k.width != v.width) {
     return unsupported(fmt::format("keys of {} and values of {} components", k.width, v.width));

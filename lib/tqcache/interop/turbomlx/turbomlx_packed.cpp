@@ -71,7 +71,7 @@ Result<std::vector<std::uint16_t>> halves(const ReadNumbers& read, const ByteSou
   for (const float number : numbers) {
     result.push_back(f32_to_f16(number));
     if ((result.back() & kMagnitude) < kInfinity) continue;
-    return corrupt(fmt::format("head {}: a scale or bias beyond f16, which was not there", head));
+    return corrupt(fmt::format("head {}: a scale or bias beyond f16", head));
   }
   return result;
 }

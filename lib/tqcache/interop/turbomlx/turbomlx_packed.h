@@ -29,7 +29,7 @@ struct TurboMlxPacking {
 // Reads the lengths, or the scales and biases, of all full token blocks, a block at a time.
 //
 // Requires: all rows have `n_tokens` tokens. `parts`: of all channels; or of those that are not
-//           loud, then of those that are.
+//           outliers, then of those that are.
 // Errors:   those of the file.
 Result<TurboMlxPacking> pack_turbomlx_keys(const TurboMlxSource& file, cache::HeadShape shape,
                                            std::int64_t n_tokens,

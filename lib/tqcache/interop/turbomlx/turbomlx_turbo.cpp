@@ -113,7 +113,7 @@ Result<void> add_maps(const TurboMlxMeta& meta, TurboMlxArtifacts& artifacts, Tu
 
 // The channels of outlier_mask: outliers first, each group ascending.
 struct Channels {
-  std::vector<std::uint16_t> loud, others;
+  std::vector<std::uint16_t> outliers, others;
 };
 
 Result<Channels> read_mask(const TurboMlxSource& file, const TurboState& state,
@@ -127,11 +127,11 @@ Result<Channels> read_mask(const TurboMlxSource& file, const TurboState& state,
   TQC_TRY(read_run(*file, mask->bytes, 0, flags));
   Channels channels;
   for (std::size_t i = 0; i < flags.size(); ++i) {
-    auto& list = flags[i] != std::byte{0} ? channels.loud : channels.others;
+    auto& list = flags[i] != std::byte{0} ? channels.outliers : channels.others;
     list.push_back(static_cast<std::uint16_t>(i));
   }
-  if (std::ssize(channels.loud) == meta.mixed->outlier_channels) return channels;
-  return corrupt(fmt::format("outlier_mask: {} channels where {} belong", channels.loud.size(),
+  if (std::ssize(channels.outliers) == meta.mixed->outlier_channels) return channels;
+  return corrupt(fmt::format("outlier_mask: {} channels, expected {}", channels.outliers.size(),
                              meta.mixed->outlier_channels));
 }
 
@@ -141,7 +141,7 @@ Result<std::vector<Quantizer>> quantizers_of(const TurboMlxSource& file, const T
   if (meta.mixed) {
     TQC_TRY_ASSIGN(Channels channels, read_mask(file, state, meta));
     quantizers.push_back({kRegularCodes, std::move(channels.others), meta.mixed->regular_bits});
-    quantizers.push_back({kLoudCodes, std::move(channels.loud), meta.mixed->outlier_high_bits});
+    quantizers.push_back({kLoudCodes, std::move(channels.outliers), meta.mixed->outlier_high_bits});
     return quantizers;
   }
   TQC_TRY(state.require_absent(kLoudCodes, kMask + 1));
@@ -227,7 +227,7 @@ Result<Calibration> read_calibration(const ValueTree& tree, const TurboMlxEntry&
 Result<void> check_calibration(const TurboState& state, const TurboMlxMeta& meta,
                                const Calibration& calibration) {
   if (!meta.mixed || calibration.is_frozen || calibration.values == nullptr) {
-    return corrupt("calibration_keys: not to be there with these settings");
+    return corrupt("calibration_keys: not allowed with these settings");
   }
   TQC_TRY(state.require_absent(kRegularCodes, kMask + 1));
   if (calibration.tokens_seen == meta.offset) return {};
