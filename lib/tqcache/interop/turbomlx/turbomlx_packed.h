@@ -1,5 +1,6 @@
 #pragma once
-// interop/turbomlx/turbomlx_packed.h: codes of TurboMLX as packed token blocks of ours, not quantized again.
+// interop/turbomlx/turbomlx_packed.h: the codes of TurboMLX in the packed token blocks of this
+// project, not quantized again.
 //
 // Codes are kept as they are. Lengths of keys are f32 there and f16 here: they are rounded, by
 // 2^-11 of themselves at most. So are scales and biases of groups, where the values move by no more
