@@ -13,7 +13,7 @@
 
 namespace tqcache::migrations {
 
-// Two quantizers instead of one: the loud channels have their own.
+// Two quantizers instead of one: the outlier channels have their own.
 struct MixedMeta {
   std::int64_t outlier_channels = 0;
   int outlier_high_bits = 0;
@@ -46,7 +46,7 @@ Result<TurboMeta> read_turbo_meta(std::string_view json);
 // extra_meta of a TurboQuantKVCache.
 struct CalibrationMeta {
   std::int64_t tokens_seen = 0;
-  bool is_done = true;  // the loud channels are chosen
+  bool is_done = true;  // the outlier channels are chosen
 };
 
 // Of an empty text: done. Errors: kCorrupt.

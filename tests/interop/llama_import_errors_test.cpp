@@ -10,7 +10,7 @@
 #include "tqcache/interop/llama/llama_parse.h"
 
 namespace tqcache::test {
-namespace {
+namespace llama_import_errors_test {
 
 using enum LlamaLayerKind;
 using interop::ForeignCache;
@@ -611,5 +611,5 @@ TEST(LlamaImport, PassesOnFailingReads) {
   }
 }
 
-}  // namespace
+}  // namespace llama_import_errors_test
 }  // namespace tqcache::test

@@ -7,7 +7,7 @@
 #include "tqcache/interop/llama/llama_parse.h"
 
 namespace tqcache::test {
-namespace {
+namespace llama_import_test {
 
 using enum LlamaLayerKind;
 using interop::llama_profiles;
@@ -359,5 +359,5 @@ TEST(LlamaImport, TakesMoreLayersThanTheModelUses) {
   EXPECT_TRUE(imported) << imported.error().message;
 }
 
-}  // namespace
+}  // namespace llama_import_test
 }  // namespace tqcache::test

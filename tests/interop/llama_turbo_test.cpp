@@ -9,7 +9,7 @@
 #include "tqcache/interop/llama/llama_rows.h"
 
 namespace tqcache::test {
-namespace {
+namespace llama_turbo_test {
 
 using interop::find_llama_turbo;
 using interop::LlamaTurbo;
@@ -197,5 +197,5 @@ TEST(LlamaImport, ReadsRowsOfTheTurboQuantFork) {
   }
 }
 
-}  // namespace
+}  // namespace llama_turbo_test
 }  // namespace tqcache::test

@@ -9,7 +9,7 @@
 #include "tqcache/interop/mlx/mlx_lm_rows.h"
 
 namespace tqcache::interop {
-namespace {
+namespace mlx_lm_affine_test {
 
 struct Packed {
   std::vector<std::uint32_t> words;
@@ -218,5 +218,5 @@ TEST(MlxAffine, RefusesFormsThatMlxDoesNotHave) {
   EXPECT_EQ(check_affine(4, 64, 96).error().message, "head_dim 96 in groups of 64");
 }
 
-}  // namespace
+}  // namespace mlx_lm_affine_test
 }  // namespace tqcache::interop

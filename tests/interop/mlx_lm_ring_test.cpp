@@ -3,7 +3,7 @@
 #include "tqcache/interop/mlx/mlx_lm_rows.h"
 
 namespace tqcache::interop {
-namespace {
+namespace mlx_lm_ring_test {
 
 RowRuns rows(const MlxRing& ring, std::int64_t n_rows) {
   auto runs = ring_rows(ring, n_rows);
@@ -92,5 +92,5 @@ TEST(MlxBatchRing, RefusesStatesThatNoRingIsIn) {
                  "ring: 4 tokens, expected 8");
 }
 
-}  // namespace
+}  // namespace mlx_lm_ring_test
 }  // namespace tqcache::interop

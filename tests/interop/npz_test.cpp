@@ -19,7 +19,7 @@
 #include "tqcache/interop/whole_tensors.h"
 
 namespace tqcache::interop {
-namespace {
+namespace npz_test {
 
 using test::CacheBuilder;
 using test::TempDir;
@@ -392,5 +392,5 @@ TEST(Npz, EveryFlippedBitIsRefusedOrGivesAValidCache) {
   }
 }
 
-}  // namespace
+}  // namespace npz_test
 }  // namespace tqcache::interop

@@ -12,7 +12,7 @@
 #include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
 
 namespace tqcache::interop {
-namespace {
+namespace numpy_test {
 
 using nlohmann::json;
 
@@ -181,5 +181,5 @@ TEST(TurboMlxArtifacts, RefusesWhtOfNoPowerOfTwo) {
   EXPECT_EQ(result.error().message, "rotation wht of 12 channels, no power of two");
 }
 
-}  // namespace
+}  // namespace numpy_test
 }  // namespace tqcache::interop

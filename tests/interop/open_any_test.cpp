@@ -18,7 +18,7 @@
 #include "tqcache/interop/hf/hf.h"
 
 namespace tqcache::interop {
-namespace {
+namespace open_any_test {
 
 using test::CacheBuilder;
 using testing::HasSubstr;
@@ -212,5 +212,5 @@ TEST(OpenAny, RefusesWhatItDoesNotKnow) {
 #endif
 }
 
-}  // namespace
+}  // namespace open_any_test
 }  // namespace tqcache::interop

@@ -11,7 +11,7 @@
 #include "support/failing_source.h"
 
 namespace tqcache::interop {
-namespace {
+namespace turbomlx_damage_test {
 
 class Damage : public ::testing::TestWithParam<std::string> {};
 
@@ -94,5 +94,5 @@ TEST(TurboMlxLengths, AreFiniteNumbersFromZeroOn) {
   EXPECT_GE(n_refused, 12u);  // two tokens, two lengths each, three values
 }
 
-}  // namespace
+}  // namespace turbomlx_damage_test
 }  // namespace tqcache::interop

@@ -10,7 +10,7 @@
 #include "tqcache/interop/turbomlx/value_tree.h"
 
 namespace tqcache::interop {
-namespace {
+namespace turbomlx_errors_test {
 
 using ::testing::HasSubstr;
 
@@ -334,5 +334,5 @@ TEST(TurboMlxErrors, OtherFilesAreNone) {
   EXPECT_EQ(test::import_bytes({}).error().code, kCorrupt);
 }
 
-}  // namespace
+}  // namespace turbomlx_errors_test
 }  // namespace tqcache::interop

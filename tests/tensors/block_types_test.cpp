@@ -14,7 +14,7 @@
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::tensors {
-namespace {
+namespace block_types_test {
 
 const char* or_else(const char* value, const char* fallback) {
   return value != nullptr ? value : fallback;
@@ -79,5 +79,5 @@ TEST(BlockTypes, AreNotWhatStandsOneByOne) {
   }
 }
 
-}  // namespace
+}  // namespace block_types_test
 }  // namespace tqcache::tensors

@@ -5,7 +5,7 @@
 #include "tqcache/tensors/json.h"
 
 namespace tqcache::tensors {
-namespace {
+namespace json_limits_test {
 
 constexpr JsonLimits kLimits{.max_bytes = 200, .max_depth = 3, .max_values = 20};
 
@@ -64,5 +64,5 @@ TEST(IsPlainText, IsPrintableAscii) {
   EXPECT_FALSE(is_plain_text("\xc3\xa9"));
 }
 
-}  // namespace
+}  // namespace json_limits_test
 }  // namespace tqcache::tensors

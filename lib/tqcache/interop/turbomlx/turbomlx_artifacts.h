@@ -20,7 +20,7 @@
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/result.h"
-#include "tqcache/codec/map_matrix.h"
+#include "tqcache/codec/transform_matrix.h"
 
 namespace tqcache::interop {
 
@@ -46,7 +46,7 @@ struct TurboMlxMatrix {
   AlignedFloats values;  // [dim, stride]
   // The same for a part of our codec, by TurboMlxArtifacts; nullopt: values that it cannot
   // represent.
-  std::optional<codec::MapMatrix> map = {};
+  std::optional<codec::TransformMatrix> map = {};
 };
 
 // Requires: `dim` from 2 to 1024; of kWht a power of two.

@@ -264,12 +264,12 @@ Result<TurboMlxPacking> packing_of(const TurboMlxSource& file, CodedSide side,
 
 // --- keys
 
-codec::PartSpec spec_of(int dim, int bits, const codec::MapMatrix& matrix) {
+codec::PartSpec spec_of(int dim, int bits, const codec::TransformMatrix& matrix) {
   codec::PartSpec spec;
   spec.quantizer.head_dim = dim;
   spec.quantizer.bits = bits;
   spec.quantizer.seed = 0;  // nothing is drawn
-  spec.quantizer.rotation = codec::RotationKind::kMatrix;
+  spec.quantizer.rotation = codec::TransformKind::kMatrix;
   spec.quantizer.scale = codec::ScaleRule::kRaw;
   spec.quantizer.matrix = matrix;
   return spec;
@@ -336,7 +336,7 @@ CodedPart group_part(const TurboMlxGroups& groups, std::size_t group, std::size_
   part.spec.quantizer.head_dim = static_cast<int>(groups.group_size);
   part.spec.quantizer.bits = groups.bits;
   part.spec.quantizer.seed = 0;
-  part.spec.quantizer.rotation = codec::RotationKind::kNone;
+  part.spec.quantizer.rotation = codec::TransformKind::kNone;
   part.spec.quantizer.scale = codec::ScaleRule::kPeak;
   part.spec.has_bias = true;
   part.spec.centroids = code_centroids(groups.bits);
