@@ -307,7 +307,7 @@ TEST(Hf, RefusesBadLayerTypes) {
            {"full_attention", ErrorCode::kCorrupt},
            {"{}", ErrorCode::kCorrupt},
            {"[1]", ErrorCode::kCorrupt},
-           {R"([["full_attention"]])", ErrorCode::kCorrupt},
+           {R"([["full_attention"]])", ErrorCode::kTooLarge},
            {R"(["full_attention","full_attention"])", ErrorCode::kCorrupt},
            {R"(["mamba"])", ErrorCode::kUnsupported},
            {R"(["dummy"])", ErrorCode::kUnsupported},

@@ -257,7 +257,7 @@ TEST(Npz, RefusesBadDescriptions) {
            {"", ErrorCode::kCorrupt},
            {"[]", ErrorCode::kCorrupt},
            {R"({"format":"tqcache-npz-1","format":"tqcache-npz-1"})", ErrorCode::kCorrupt},
-           {R"({"a":[[[[0]]]]})", ErrorCode::kCorrupt},
+           {R"({"a":[[[[0]]]]})", ErrorCode::kTooLarge},
            {"{}", ErrorCode::kUnsupported},
            {R"({"format":"tqcache-npz-2"})", ErrorCode::kUnsupported},
            {R"({"format":"tqcache-npz-1"})", ErrorCode::kCorrupt},

@@ -60,7 +60,7 @@ class TurboState {
     for (std::size_t slot = first; slot < end; ++slot) {
       TQC_TRY_ASSIGN(const ArrayValue* array, find_array(at(slot), kSlotNames[slot]));
       if (array != nullptr) {
-        return corrupt(std::string(kSlotNames[slot]) + ": not to be there with these settings");
+        return corrupt(std::string(kSlotNames[slot]) + ": not allowed with these settings");
       }
     }
     return {};
