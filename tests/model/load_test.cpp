@@ -238,9 +238,10 @@ TEST_F(ShardedModel, RefusesAnIndexThatDisagreesWithItsFiles) {
 }
 
 TEST_F(ShardedModel, RefusesATensorThatComesTwice) {
-  shards_["a.safetensors"]["model.norm.weight"] = {8};
+  shards_["b.safetensors"]["model.layers.0.input_layernorm.weight"] = {8};
   write();
-  expect_refused(dir_.path(), ErrorCode::kCorrupt, "model.norm.weight");
+  expect_refused(dir_.path(), ErrorCode::kCorrupt,
+                 "\"model.layers.0.input_layernorm.weight\": comes twice");
 }
 
 // Fingerprints of one tensor of a megabyte.
