@@ -183,7 +183,7 @@ TEST_F(Reuse, GoesOnFromWhatAnInterruptedRunKept) {
   const std::int64_t n_kept = info_of(part)["n_tokens"];
   EXPECT_GT(n_kept, 0);
   EXPECT_EQ(n_kept % 256, 0);
-  EXPECT_THAT(run.screen(), HasSubstr("the cache kept has the first " + std::to_string(n_kept)));
+  EXPECT_THAT(run.screen(), HasSubstr("interrupted: the first " + std::to_string(n_kept)));
   // A shorter prompt that begins alike shows that what was kept is right.
   std::vector<std::int32_t> ids = tokens_of(part);
   ids.push_back(300);

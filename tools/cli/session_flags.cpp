@@ -28,7 +28,7 @@ std::string form_text(const std::vector<format::LayerInfo>& layers) {
 }
 
 void note_route(const Console& console, const session::Session& session) {
-  if (const std::string reason = session.scorer_route().fallback; !reason.empty()) {
+  if (const std::string reason = session.kernel_path().fallback; !reason.empty()) {
     note(console, "scoring quantized keys in float32: " + reason);
   }
 }

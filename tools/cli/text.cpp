@@ -30,7 +30,7 @@ std::string human_bytes(std::uint64_t bytes) {
                    : fmt::format("{:.1f} {}", amount, kUnits[unit]);
 }
 
-TextStream::TextStream(const model::Tokenizer& tokenizer, std::vector<std::string> stops, bool show,
+TextStream::TextStream(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops, bool show,
                        bool begins)
     : tokenizer_(tokenizer),
       filter_(std::move(stops)),
@@ -43,7 +43,7 @@ Result<bool> TextStream::add(std::int32_t id) {
   if (drops_space_ && bytes.starts_with(' ')) bytes.remove_prefix(1);
   drops_space_ = false;
   take(filter_.add(bytes));
-  TQC_TRY(show(model::take_whole_characters(pending_)));
+  TQC_TRY(show(tokenizer::take_whole_characters(pending_)));
   return !filter_.stopped();
 }
 

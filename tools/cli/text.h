@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/console.h"
-#include "tqcache/model/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer/tokenizer.h"
 #include "tqcache/session/stop_strings.h"
 
 namespace tqcache::cli {
@@ -23,7 +23,7 @@ class TextStream {
   // With `show`, prints to standard output; on a terminal without control characters. A text that
   // `begins` here is shown as decode() gives it: some tokenizers put a space before it.
   // Requires: no stop string is empty.
-  TextStream(const model::Tokenizer& tokenizer, std::vector<std::string> stops, bool show,
+  TextStream(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops, bool show,
              bool begins = false);
 
   // Returns whether the text continues: not after a stop string, which is not shown.
@@ -38,7 +38,7 @@ class TextStream {
   void take(const std::string& bytes);
   Result<void> show(const std::string& text) const;
 
-  const model::Tokenizer& tokenizer_;
+  const tokenizer::Tokenizer& tokenizer_;
   session::StopFilter filter_;
   bool show_;
   bool terminal_;

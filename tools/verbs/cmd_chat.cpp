@@ -184,7 +184,7 @@ void Chat::command(const std::string& line) {
     note(console_, fmt::format("{} of {} tokens, cache {} ({} allocated), scoring: {}",
                                session_.cache().n_tokens(), session_.model().config.context_length,
                                human_bytes(bytes.used), human_bytes(bytes.allocated),
-                               session_.scorer_route().step));
+                               session_.kernel_path().step));
   } else if (word == "/help") {
     note(console_, kCommands);
   } else {
@@ -229,7 +229,7 @@ Result<void> check_flags(const ChatFlags& flags) {
   if (flags.options.cache == "-")
     return usage_error("--cache: standard input is used for the conversation");
   if (flags.save == "-") return usage_error("--save: standard output is used for the answers");
-  if (!flags.chat_template.empty()) TQC_TRY(model::ChatTemplate::by_name(flags.chat_template));
+  if (!flags.chat_template.empty()) TQC_TRY(tokenizer::ChatTemplate::by_name(flags.chat_template));
   if (flags.grows() && flags.no_tokens) return no_tokens_in_growing_file();
   if (!flags.save.empty() && !flags.grows()) TQC_TRY(check_output(flags.save, flags.force));
   return {};
@@ -249,7 +249,7 @@ Result<void> check_cache(const ChatFlags& flags, const cache::Cache& cache) {
   return {};
 }
 
-Result<session::ChatTurns> choose_turns(const ChatFlags& flags, const model::Tokenizer& tokenizer) {
+Result<session::ChatTurns> choose_turns(const ChatFlags& flags, const tokenizer::Tokenizer& tokenizer) {
   auto turns = session::ChatTurns::make(tokenizer, flags.chat_template);
   if (turns) return std::move(turns).value();
   Error error = std::move(turns).error();
@@ -291,7 +291,7 @@ Action define_chat(FlagSet& app) {
       ->at_least(1)
       ->show_default();
   app.add("--template", flags->chat_template,
-          "Chat template to use instead of the one in the model: " + model::ChatTemplate::names())
+          "Chat template to use instead of the one in the model: " + tokenizer::ChatTemplate::names())
       ->type_name("NAME");
   app.add("--no-think", flags->no_think,
           "Tell a reasoning model (Qwen3) to answer without thinking first");

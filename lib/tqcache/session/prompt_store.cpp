@@ -7,8 +7,8 @@
 #include <variant>
 
 #include "tqcache/format/describe.h"
-#include "tqcache/model/attention/delta_state.h"
-#include "tqcache/model/layer_check.h"
+#include "tqcache/model/attention/gated_delta_net.h"
+#include "tqcache/model/decoder.h"
 
 namespace tqcache::session {
 namespace {

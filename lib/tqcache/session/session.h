@@ -82,7 +82,7 @@ class Session {
   const model::Model& model() const { return *model_; }
   const cache::Cache& cache() const { return cache_; }
   cache::Cache& cache() { return cache_; }
-  model::ScorerRoute scorer_route() const { return model::scorer_route(cache_, scorer_); }
+  model::KernelPath kernel_path() const { return model::kernel_path(cache_, scorer_); }
 
   // Loads the longest prefix of the prompt that the store has, and adds new blocks to the store as
   // the cache grows.
