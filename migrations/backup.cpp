@@ -1,6 +1,5 @@
 #include "migrations/backup.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -65,25 +64,6 @@ bool has_no_links(int error_number) {
          error_number == EMLINK;
 }
 
-template <class Call>
-int retry_interrupted(Call call) {
-  int result = call();
-  while (result == -1 && errno == EINTR) result = call();
-  return result;
-}
-
-Result<void> flush_folder_of(const fs::path& path) {
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  const int fd =
-      retry_interrupted([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
-  if (fd < 0) return system_failure("folder", errno);
-  const int error_number = retry_interrupted([&] { return ::fsync(fd); }) == 0 ? 0 : errno;
-  ::close(fd);
-  // Some file systems have nothing to flush here.
-  if (error_number == 0 || error_number == EINVAL || error_number == EOPNOTSUPP) return {};
-  return system_failure("flush of the folder", error_number);
-}
-
 }  // namespace
 
 fs::path backup_path(const fs::path& path) { return fs::path(path).concat(".v1.bak"); }
@@ -111,7 +91,7 @@ Result<Backup> Backup::make(const fs::path& path, const ByteSource& old) {
   } else {
     return in_context(backup.path_.string(), system_failure("link", errno));
   }
-  TQC_TRY(flush_folder_of(path));
+  TQC_TRY(flush_folder(path.has_parent_path() ? path.parent_path() : fs::path(".")));
   return backup;
 }
 

@@ -14,8 +14,8 @@
 
 #include "migrations/v1_limits.h"
 #include "tqcache/base/hash.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
-#include "tqcache/base/shape.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/format/sections/compression.h"
 #include "tqcache/tensors/printable_name.h"

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "tqcache/base/shape.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/tensors/ggml_type.h"
 #include "tqcache/tensors/gguf_metadata.h"
 #include "tqcache/tensors/printable_name.h"

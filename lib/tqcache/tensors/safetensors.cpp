@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/shape.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/tensors/printable_name.h"
 #include "tqcache/tensors/safetensors_header.h"
 

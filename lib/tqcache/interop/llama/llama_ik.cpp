@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "tqcache/base/shape.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/llama/llama_cells.h"
 #include "tqcache/interop/llama/llama_cursor.h"

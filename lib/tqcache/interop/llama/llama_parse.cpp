@@ -4,8 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
-#include "tqcache/base/shape.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/llama/llama_cursor.h"
 #include "tqcache/tensors/printable_name.h"

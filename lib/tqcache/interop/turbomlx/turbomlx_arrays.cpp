@@ -3,8 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
-#include "tqcache/base/shape.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/float_dtype.h"
 

@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
-#include "tqcache/base/shape.h"
 #include "tqcache/interop/json_tree.h"
 #include "tqcache/tensors/printable_name.h"
 #include "tqcache/tensors/safetensors.h"

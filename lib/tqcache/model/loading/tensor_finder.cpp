@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "tqcache/base/shape.h"
+#include "tqcache/base/integers.h"
 
 namespace tqcache::model {
 namespace {

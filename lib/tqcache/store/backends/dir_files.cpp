@@ -71,14 +71,6 @@ bool is_in_memory(int fd) {
 
 }  // namespace
 
-Result<void> flush_folder(const fs::path& folder) {
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return io_error("folder " + folder.string(), errno);
-  const int failed = ::fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP ? 0 : errno;
-  ::close(fd);
-  return failed == 0 ? Result<void>() : io_error("flush", failed);
-}
-
 void announce_reading(const fs::path& path) {
   constexpr off_t kBytes = 4 << 20;
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);

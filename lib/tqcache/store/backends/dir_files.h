@@ -59,7 +59,4 @@ Result<std::unique_ptr<LockedFile>> lock_patiently(const std::filesystem::path& 
 // things. What goes wrong shows when the file is read.
 void announce_reading(const std::filesystem::path& path);
 
-// Returns when all names in the folder are on disk. Errors: kIo.
-Result<void> flush_folder(const std::filesystem::path& folder);
-
 }  // namespace tqcache::store

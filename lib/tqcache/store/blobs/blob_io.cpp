@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "tqcache/base/aligned.h"
-#include "tqcache/base/shape.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/base/shared_bytes.h"
 #include "tqcache/base/threads.h"
 
