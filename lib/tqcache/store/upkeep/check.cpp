@@ -24,6 +24,7 @@
 #include "tqcache/store/upkeep/inventory.h"
 
 namespace tqcache::store {
+namespace {
 
 class BlobChecker {
  public:
@@ -64,12 +65,8 @@ class BlobChecker {
   std::set<std::string> bad_;
 };
 
-namespace {
-
 // The backend is free to be called again after so many.
 constexpr std::size_t kKeysAtOnce = 8;
-
-}  // namespace
 
 Result<void> BlobChecker::read(std::span<const std::string> keys, const ContentSink& sink) {
   for (std::size_t first = 0; first < keys.size(); first += kKeysAtOnce) {
@@ -124,8 +121,6 @@ Result<void> BlobChecker::remove_block(const Unit& block) {
   }
   return {};
 }
-
-namespace {
 
 // Records that are in memory at a time.
 constexpr std::size_t kRecordsAtOnce = 8;

@@ -21,6 +21,7 @@
 #include "tqcache/store/upkeep/inventory.h"
 
 namespace tqcache::store {
+namespace {
 
 struct CollectPlan {
   std::vector<std::uint32_t> prompts;  // indices: they go first
@@ -32,8 +33,6 @@ struct CollectPlan {
 
 CollectPlan plan_collection(const Inventory& inventory, std::span<const KeptPrompt> prompts,
                             const CollectOptions& options);
-
-namespace {
 
 using Seconds = std::chrono::seconds;
 
@@ -187,14 +186,10 @@ class Planner {
   CollectPlan plan_;
 };
 
-}  // namespace
-
 CollectPlan plan_collection(const Inventory& inventory, std::span<const KeptPrompt> prompts,
                             const CollectOptions& options) {
   return Planner(inventory, prompts, options).plan();
 }
-
-namespace {
 
 // So many units go before it is looked again whether somebody kept a prompt meanwhile.
 constexpr std::size_t kUnitsAtOnce = 1000;

@@ -27,6 +27,7 @@
 #include "tqcache/store/upkeep/inventory.h"
 
 namespace tqcache::store {
+namespace {
 
 class BlobCopier {
  public:
@@ -87,12 +88,8 @@ class BlobCopier {
   std::set<std::string> failed_;
 };
 
-namespace {
-
 // Values that are in memory at a time, beside those that wait to be put.
 constexpr std::size_t kValuesAtOnce = 8;
-
-}  // namespace
 
 Result<std::vector<std::string>> BlobCopier::missing_there(const std::vector<std::string>& keys) {
   TQC_TRY_ASSIGN(const std::vector<bool> there, to_.exists(keys));
@@ -180,8 +177,6 @@ void BlobCopier::count_existing(std::uint64_t bytes) {
   report_.blobs_existed += 1;
   n_done_ += bytes;
 }
-
-namespace {
 
 // Records and states that are in memory at a time.
 constexpr std::size_t kAtOnce = 8;
