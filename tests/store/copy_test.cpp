@@ -7,8 +7,8 @@
 
 #include "store/aged_backend.h"
 #include "store/library_fixture.h"
-#include "tqcache/store/upkeep/check.h"
 #include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/upkeep/check.h"
 
 namespace tqcache::test {
 namespace {
@@ -28,7 +28,7 @@ class Copy : public testing::Test {
     return must(store::copy_prompts(from_, to_, {store::record_key("", name)}, options));
   }
   void note_troubles(store::CopyOptions& options) {
-    options.on_trouble = [&](const std::string& message) { troubles_.push_back(message); };
+    options.on_warning = [&](const std::string& message) { troubles_.push_back(message); };
   }
 
   bool is_whole() { return must(store::check(to_, {.read_data = true})).is_whole(); }
@@ -143,10 +143,10 @@ TEST_F(Copy, NamesThatAreTakenAreLeftUnlessTheyMayBeReplaced) {
 TEST_F(Copy, LeavesOutWhatIsBad) {
   must(here_->put_cache(branch(trunk_, 600, 0, 1), "bad"));
   must(here_->put_cache(trunk_of(600, 2), "good"));
-  const store::Record bad = record_of(here_.library, "bad");
+  const store::PromptRecord bad = record_of(here_.library, "bad");
   const auto all = from_.values;
   std::vector<std::string> keys = {bad.parameters_key, bad.state_key,
-                                   store::block_key(bad.chain[1], 1, 0), bad.state.data_keys[0],
+                                   store::block_key(bad.chain[1], 1, 0), bad.snapshot.data_keys[0],
                                    store::record_key("", "bad")};
   for (const std::string& key : keys) {
     for (const bool is_missing : {false, true}) {

@@ -41,7 +41,7 @@ Ids changed_from(Ids ids, std::size_t at, std::size_t n) {
   return ids;
 }
 
-cache::ConvertOptions form(const std::string& text) {
+cache::ConvertOptions settings(const std::string& text) {
   cache::ConvertOptions options = must(cache::parse_configuration(text)).options;
   options.n_threads = 1;
   return options;
@@ -98,9 +98,9 @@ TEST_P(Generating, SharesBeginnings) {
 }
 
 TEST_P(Generating, StaysInItsForm) {
-  const cache::ConvertOptions turbo = form("turbo4");
+  const cache::ConvertOptions turbo = settings("turbo4");
   const Ids prompt = model_.many_ids(700);
-  const test::StoreRunOptions options{.form = &turbo};
+  const test::StoreRunOptions options{.settings = &turbo};
   const StoreRun alone = run_alone(model_, prompt, options);
   if (n_attention() == 0) return;  // every form is the same
   EXPECT_EQ(run_from(backend_, model_, prompt).reused, 0);
@@ -112,9 +112,9 @@ TEST_P(Generating, StaysInItsForm) {
 }
 
 TEST_P(Generating, GoesOnInWhateverFormThereIs) {
-  const cache::ConvertOptions turbo = form("turbo4,sink=4");
+  const cache::ConvertOptions turbo = settings("turbo4,sink=4");
   const Ids prompt = model_.many_ids(700);
-  const StoreRun first = run_from(backend_, model_, prompt, {.form = &turbo});
+  const StoreRun first = run_from(backend_, model_, prompt, {.settings = &turbo});
   const StoreRun second = run_from(backend_, model_, prompt, {.any_form = true});
   EXPECT_EQ(second.reused, 512);
   expect_same(second, first);
@@ -279,8 +279,8 @@ class TurboWindows : public testing::TestWithParam<std::tuple<std::string, std::
   static std::int64_t wide() { return std::get<1>(GetParam()); }
 
   StoreModel model_{std::get<0>(GetParam())};
-  cache::ConvertOptions turbo_ = form("turbo4,windows=turbo");
-  test::StoreRunOptions options_{.form = &turbo_, .checkpoint_tokens = 512};
+  cache::ConvertOptions turbo_ = settings("turbo4,windows=turbo");
+  test::StoreRunOptions options_{.settings = &turbo_, .checkpoint_tokens = 512};
   FaultyBackend backend_;
 };
 

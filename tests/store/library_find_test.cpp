@@ -147,11 +147,11 @@ TEST_F(Find, LooksForOneFormIfOneIsWanted) {
   cache::Cache longer = large;
   std::ranges::copy(small.tokens, longer.tokens.begin());
   put(library_, file_of(longer), "");
-  const auto form = format::describe(small, "").layers;
-  EXPECT_EQ(found(library_, small, and_more(longer), {.form = &form}), 600);
+  const auto settings = format::describe(small, "").layers;
+  EXPECT_EQ(found(library_, small, and_more(longer), {.settings = &settings}), 600);
   EXPECT_EQ(found(library_, small, and_more(longer)), 900);
   const auto other = format::describe(CacheBuilder(1).turbo(kHeads, 3, 3).build(), "").layers;
-  EXPECT_EQ(found(library_, small, and_more(longer), {.form = &other}), 0);
+  EXPECT_EQ(found(library_, small, and_more(longer), {.settings = &other}), 0);
 }
 
 // Means belong to codes: a prompt converted apart has others, and a chain of its own.

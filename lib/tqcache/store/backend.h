@@ -150,6 +150,6 @@ std::vector<std::string_view> schemes();
 // how a library of prompts tells what went wrong and did not stop it.
 
 // Told of each thing that was missing or damaged though it should have been there. May be empty.
-using OnTrouble = std::function<void(const std::string& message)>;
+using OnWarning = std::function<void(const std::string& message)>;
 
 }  // namespace tqcache::store

@@ -76,9 +76,10 @@ Content kept(Content content) {
   if (auto* parameters = std::get_if<Parameters>(&content)) {
     parameters->layers = without_array_shapes(std::move(parameters->layers));
   }
-  if (auto* state = std::get_if<State>(&content)) state->layers = bare_layers(state->layers);
-  if (auto* record = std::get_if<Record>(&content)) {
-    record->state.layers = bare_layers(record->state.layers);
+  if (auto* snapshot = std::get_if<Snapshot>(&content))
+    snapshot->layers = bare_layers(snapshot->layers);
+  if (auto* record = std::get_if<PromptRecord>(&content)) {
+    record->snapshot.layers = bare_layers(record->snapshot.layers);
   }
   return content;
 }

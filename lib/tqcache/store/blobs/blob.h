@@ -1,6 +1,6 @@
 #pragma once
-// store/blobs/blob.h: what stands under the keys of a store: immutable values that say what they are and
-// whether they are whole. Reading is safe for untrusted input.
+// store/blobs/blob.h: what stands under the keys of a store: immutable values that say what they
+// are and whether they are whole. Reading is safe for untrusted input.
 //
 //   parameters  p/  identity, layers, codecs with their means: what a chain of blocks is coded with
 //   block       b/  the sections of some layers of one token block, and its token ids
@@ -56,7 +56,7 @@ struct Block {
       sections;  // in their order; of part 0, 1, ... together, all of the block
 };
 
-struct State {
+struct Snapshot {
   std::int64_t n_tokens = 0;              // of the whole prompt
   std::vector<std::int32_t> tail;         // its last 1 to 256 tokens
   std::vector<format::LayerInfo> layers;  // bare_layers() of the whole prompt
@@ -69,27 +69,27 @@ struct Data {
   std::vector<StoredSection> sections;
 };
 
-struct Record {
+struct PromptRecord {
   std::string name;
   std::string model_name;
   std::string architecture;
   std::vector<std::int32_t> tokens;  // all, or none: then the blocks and the tail tell them
   std::string parameters_key;
   std::vector<Sha256> chain;  // of its final blocks
-  State state;                // as the state blob has it
+  Snapshot snapshot;          // as the state blob has it
   std::string state_key;      // where it stands, too; empty: no final block, or no free slot
   std::int64_t created = 0;   // seconds since 1970, by the clock of who put it
   std::uint64_t bytes = 0;    // of all its blobs, whoever else needs them
 };
 
-struct Usage {
+struct UsageNote {
   std::int64_t created = 0;
   std::int64_t wanted_tokens = 0;  // of the prompt
   std::int64_t found_tokens = 0;   // of them had from the store
   std::uint64_t read_bytes = 0, stored_bytes = 0;
 };
 
-using Content = std::variant<Parameters, Block, State, Data, Record, Usage>;
+using Content = std::variant<Parameters, Block, Snapshot, Data, PromptRecord, UsageNote>;
 
 // Drops what parameters have: sides of attention layers become dense ones of f16, and those of
 // turbo windows keep their codecs alone. What is left are kinds, shapes of heads and windows, and

@@ -91,8 +91,8 @@ enum class Found { kMissing, kBad, kGood };
 class BlobReader {
  public:
   // `backend` must outlive it.
-  BlobReader(Backend& backend, OnTrouble on_trouble, unsigned n_threads = 1)
-      : backend_(&backend), on_trouble_(std::move(on_trouble)), n_threads_(n_threads) {}
+  BlobReader(Backend& backend, OnWarning on_warning, unsigned n_threads = 1)
+      : backend_(&backend), on_warning_(std::move(on_warning)), n_threads_(n_threads) {}
 
   // Brings all of them, many at a time. One that is damaged, or that `take` finds to be another
   // than it should be, is told, and removed if it still is the same; one of a later version only
@@ -121,7 +121,7 @@ class BlobReader {
   std::uint64_t bytes() const { return bytes_; }  // of all that were brought
 
   void tell(const std::string& message) const {
-    if (on_trouble_) on_trouble_(message);
+    if (on_warning_) on_warning_(message);
   }
 
  private:
@@ -135,7 +135,7 @@ class BlobReader {
   Result<void> drop(const std::vector<Bad>& bad);
 
   Backend* backend_;
-  OnTrouble on_trouble_;
+  OnWarning on_warning_;
   unsigned n_threads_;
   BlobMemory memory_;
   std::uint64_t bytes_ = 0;
@@ -156,7 +156,7 @@ Result<std::vector<std::optional<Kind>>> read_slots(BlobReader& reader,
   return slots;
 }
 
-struct Slot {
+struct CandidateSlot {
   std::string key;
   bool is_new = false;
   std::uint64_t bytes = 0;  // of `content` there
@@ -165,26 +165,27 @@ struct Slot {
 // The slot that holds what `is_wanted` says, or the first empty one, which then gets `content`;
 // none if all hold something else. Errors: those of the backend and of encode_blob().
 template <class Kind>
-Result<std::optional<Slot>> find_or_take(Backend& backend, BlobReader& reader,
-                                         const std::vector<std::string>& keys,
-                                         const std::function<bool(const Kind&)>& is_wanted,
-                                         const Content& content) {
+Result<std::optional<CandidateSlot>> find_or_take_slot(
+    Backend& backend, BlobReader& reader, const std::vector<std::string>& keys,
+    const std::function<bool(const Kind&)>& is_wanted, const Content& content) {
   TQC_TRY_ASSIGN(const auto slots, read_slots<Kind>(reader, keys));
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (!slots[i] || !is_wanted(*slots[i])) continue;
     TQC_TRY_ASSIGN(const Bytes blob, encode_blob(keys[i], content));
-    return std::optional(Slot{keys[i], false, blob.size()});
+    return std::optional(CandidateSlot{keys[i], false, blob.size()});
   }
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (slots[i]) continue;
     TQC_TRY_ASSIGN(const Bytes blob, encode_blob(keys[i], content));
     TQC_TRY_ASSIGN(const PutOutcome outcome, backend.put(keys[i], blob));
-    if (outcome == PutOutcome::kStored) return std::optional(Slot{keys[i], true, blob.size()});
+    if (outcome == PutOutcome::kStored)
+      return std::optional(CandidateSlot{keys[i], true, blob.size()});
     // Another took it meanwhile, perhaps with the same.
     TQC_TRY_ASSIGN(const auto other, reader.read_one<Kind>(keys[i]));
-    if (other && is_wanted(*other)) return std::optional(Slot{keys[i], false, blob.size()});
+    if (other && is_wanted(*other))
+      return std::optional(CandidateSlot{keys[i], false, blob.size()});
   }
-  return std::optional<Slot>();
+  return std::optional<CandidateSlot>();
 }
 
 // blobs on their way into a store, many at a time, in an order that readers can
@@ -192,12 +193,12 @@ Result<std::optional<Slot>> find_or_take(Backend& backend, BlobReader& reader,
 
 // Blobs are put when there are so many bytes of them, or half as many and the engine has nothing to
 // do. While they are, so many more are gathered.
-inline constexpr std::uint64_t kOutboxBytes = std::uint64_t{32} << 20;
+inline constexpr std::uint64_t kBatchBytes = std::uint64_t{32} << 20;
 
 // Threads: one at a time.
-class Outbox {
+class WriteBatcher {
  public:
-  explicit Outbox(Backend& backend) : backend_(&backend) {}
+  explicit WriteBatcher(Backend& backend) : backend_(&backend) {}
 
   // The blobs of one block. The first one stands for all: it is put when the engine has
   // acknowledged the others.

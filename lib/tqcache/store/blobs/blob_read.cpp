@@ -239,18 +239,18 @@ Result<Block> read_block(const fb::Block& in, format::Manifest manifest,
   return block;
 }
 
-Result<State> read_state(const fb::State& in, format::Manifest manifest) {
+Result<Snapshot> read_state(const fb::State& in, format::Manifest manifest) {
   TQC_TRY(check_count(in.data_keys()->size(), kMaxDataKeys, "data blobs"));
-  State state;
-  state.n_tokens = in.n_tokens();
-  state.tail = std::move(manifest.tokens);
-  state.layers = bare_layers(std::move(manifest.layers));
-  state.content_name = manifest.content_name;
-  state.data_bytes = in.data_bytes();
+  Snapshot snapshot;
+  snapshot.n_tokens = in.n_tokens();
+  snapshot.tail = std::move(manifest.tokens);
+  snapshot.layers = bare_layers(std::move(manifest.layers));
+  snapshot.content_name = manifest.content_name;
+  snapshot.data_bytes = in.data_bytes();
   for (const flatbuffers::String* key : *in.data_keys()) {
-    TQC_TRY_ASSIGN(state.data_keys.emplace_back(), read_text(*key, kMaxKeyBytes));
+    TQC_TRY_ASSIGN(snapshot.data_keys.emplace_back(), read_text(*key, kMaxKeyBytes));
   }
-  return state;
+  return snapshot;
 }
 
 Result<std::vector<Sha256>> read_chain(const flatbuffers::Vector<const fb::Sha256*>& in) {
@@ -261,8 +261,8 @@ Result<std::vector<Sha256>> read_chain(const flatbuffers::Vector<const fb::Sha25
   return chain;
 }
 
-Result<Record> read_record(const fb::Record& in, State state) {
-  Record record;
+Result<PromptRecord> read_record(const fb::Record& in, Snapshot snapshot) {
+  PromptRecord record;
   TQC_TRY_ASSIGN(record.name, read_text(*in.name(), kMaxNameBytes));
   TQC_TRY_ASSIGN(record.model_name, read_text(*in.model_name(), format::kMaxTextBytes));
   TQC_TRY_ASSIGN(record.architecture, read_text(*in.architecture(), format::kMaxTextBytes));
@@ -270,15 +270,15 @@ Result<Record> read_record(const fb::Record& in, State state) {
   record.tokens.assign(in.tokens()->begin(), in.tokens()->end());
   TQC_TRY_ASSIGN(record.parameters_key, read_text(*in.parameters_key(), kMaxKeyBytes));
   TQC_TRY_ASSIGN(record.chain, read_chain(*in.chain()));
-  record.state = std::move(state);
+  record.snapshot = std::move(snapshot);
   TQC_TRY_ASSIGN(record.state_key, read_text(*in.state_key(), kMaxKeyBytes));
   record.created = in.created();
   record.bytes = in.bytes();
   return record;
 }
 
-Result<Usage> read_usage(const fb::Usage& in) {
-  Usage usage;
+Result<UsageNote> read_usage(const fb::Usage& in) {
+  UsageNote usage;
   usage.created = in.created();
   TQC_TRY_ASSIGN(usage.wanted_tokens, read_tokens_count(in.wanted_tokens()));
   TQC_TRY_ASSIGN(usage.found_tokens, read_tokens_count(in.found_tokens()));
@@ -302,16 +302,16 @@ Result<Content> read_content(const fb::Description& root, BlobKind kind, format:
     case BlobKind::kData:
       return Content(Data{std::move(sections)});
     case BlobKind::kUsage: {
-      TQC_TRY_ASSIGN(const Usage usage, read_usage(*root.usage()));
+      TQC_TRY_ASSIGN(const UsageNote usage, read_usage(*root.usage()));
       return Content(usage);
     }
     case BlobKind::kState:
     case BlobKind::kRecord:
       break;
   }
-  TQC_TRY_ASSIGN(State state, read_state(*root.state(), std::move(manifest)));
-  if (kind == BlobKind::kState) return Content(std::move(state));
-  TQC_TRY_ASSIGN(Record record, read_record(*root.record(), std::move(state)));
+  TQC_TRY_ASSIGN(Snapshot snapshot, read_state(*root.state(), std::move(manifest)));
+  if (kind == BlobKind::kState) return Content(std::move(snapshot));
+  TQC_TRY_ASSIGN(PromptRecord record, read_record(*root.record(), std::move(snapshot)));
   return Content(std::move(record));
 }
 

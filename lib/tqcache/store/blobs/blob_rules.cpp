@@ -122,18 +122,19 @@ Result<void> check_data_keys(const std::vector<std::string>& keys) {
   return {};
 }
 
-Result<void> check_state(std::string_view, const State& state) {
-  if (state.n_tokens < 1 || state.n_tokens > cache::kMaxTokens) {
-    return too_large(std::to_string(state.n_tokens) + " tokens");
+Result<void> check_state(std::string_view, const Snapshot& snapshot) {
+  if (snapshot.n_tokens < 1 || snapshot.n_tokens > cache::kMaxTokens) {
+    return too_large(std::to_string(snapshot.n_tokens) + " tokens");
   }
-  const std::int64_t n_tail = state.n_tokens - final_blocks(state.n_tokens) * cache::kTokenBlock;
-  if (std::ssize(state.tail) != n_tail) {
-    return corrupt("a tail of " + std::to_string(state.tail.size()) + " tokens where " +
+  const std::int64_t n_tail =
+      snapshot.n_tokens - final_blocks(snapshot.n_tokens) * cache::kTokenBlock;
+  if (std::ssize(snapshot.tail) != n_tail) {
+    return corrupt("a tail of " + std::to_string(snapshot.tail.size()) + " tokens where " +
                    std::to_string(n_tail) + " belong");
   }
-  TQC_TRY(check_tokens(state.tail));
-  TQC_TRY(check_data_keys(state.data_keys));
-  return format::check_layers(state.layers, cache::Rope{}, state.n_tokens);
+  TQC_TRY(check_tokens(snapshot.tail));
+  TQC_TRY(check_data_keys(snapshot.data_keys));
+  return format::check_layers(snapshot.layers, cache::Rope{}, snapshot.n_tokens);
 }
 
 // A turbo window has every token block from its first one up to the tail.
@@ -150,7 +151,7 @@ Result<void> check_data(std::string_view, const Data& data) {
   return {};
 }
 
-Result<void> check_record_keys(const Record& record) {
+Result<void> check_record_keys(const PromptRecord& record) {
   if (!is_key_of(BlobKind::kParameters, record.parameters_key)) {
     return corrupt("a key of parameters that is none");
   }
@@ -164,29 +165,30 @@ Result<void> check_record_keys(const Record& record) {
 }
 
 // None is enough: the blocks have them.
-Result<void> check_record_tokens(const Record& record) {
+Result<void> check_record_tokens(const PromptRecord& record) {
   if (record.tokens.empty()) return {};
   TQC_TRY(check_tokens(record.tokens));
-  if (std::ssize(record.tokens) != record.state.n_tokens) return corrupt("a state of other tokens");
-  const std::vector<std::int32_t>& tail = record.state.tail;
+  if (std::ssize(record.tokens) != record.snapshot.n_tokens)
+    return corrupt("a state of other tokens");
+  const std::vector<std::int32_t>& tail = record.snapshot.tail;
   if (std::ranges::equal(tail, std::span(record.tokens).last(tail.size()))) return {};
   return corrupt("a tail of other tokens");
 }
 
-Result<void> check_record(std::string_view key, const Record& record) {
+Result<void> check_record(std::string_view key, const PromptRecord& record) {
   if (record.name.empty()) return corrupt("a record without a name");
   TQC_TRY(check_text("name", record.name, kMaxNameBytes));
   TQC_TRY(check_text("model name", record.model_name, format::kMaxTextBytes));
   TQC_TRY(check_text("architecture", record.architecture, format::kMaxTextBytes));
-  TQC_TRY(check_state(key, record.state));
+  TQC_TRY(check_state(key, record.snapshot));
   TQC_TRY(check_record_tokens(record));
-  if (std::ssize(record.chain) != final_blocks(record.state.n_tokens)) {
+  if (std::ssize(record.chain) != final_blocks(record.snapshot.n_tokens)) {
     return corrupt(std::to_string(record.chain.size()) + " blocks");
   }
   return check_record_keys(record);
 }
 
-Result<void> check_usage(std::string_view, const Usage& usage) {
+Result<void> check_usage(std::string_view, const UsageNote& usage) {
   if (usage.wanted_tokens > cache::kMaxTokens) {
     return too_large(std::to_string(usage.wanted_tokens) + " tokens");
   }
@@ -219,10 +221,10 @@ Result<void> check_content(std::string_view key, const Content& content) {
     std::string_view key;
     Result<void> operator()(const Parameters& each) const { return check_parameters(key, each); }
     Result<void> operator()(const Block& each) const { return check_block_content(key, each); }
-    Result<void> operator()(const State& each) const { return check_state(key, each); }
+    Result<void> operator()(const Snapshot& each) const { return check_state(key, each); }
     Result<void> operator()(const Data& each) const { return check_data(key, each); }
-    Result<void> operator()(const Record& each) const { return check_record(key, each); }
-    Result<void> operator()(const Usage& each) const { return check_usage(key, each); }
+    Result<void> operator()(const PromptRecord& each) const { return check_record(key, each); }
+    Result<void> operator()(const UsageNote& each) const { return check_usage(key, each); }
   };
   return std::visit(Rules{key}, content);
 }

@@ -55,16 +55,16 @@ format::Manifest manifest_of(const Data& data) {
   manifest.sections = section_rows(data.sections);
   return manifest;
 }
-format::Manifest manifest_of(const State& state) {
+format::Manifest manifest_of(const Snapshot& snapshot) {
   format::Manifest manifest;
-  manifest.tokens = state.tail;
-  manifest.layers = state.layers;
-  manifest.content_name = state.content_name;
+  manifest.tokens = snapshot.tail;
+  manifest.layers = snapshot.layers;
+  manifest.content_name = snapshot.content_name;
   return manifest;
 }
-format::Manifest manifest_of(const Record& record) { return manifest_of(record.state); }
+format::Manifest manifest_of(const PromptRecord& record) { return manifest_of(record.snapshot); }
 
-Result<Bytes> manifest_bytes(const Usage&) { return Bytes{}; }
+Result<Bytes> manifest_bytes(const UsageNote&) { return Bytes{}; }
 template <class T>
 Result<Bytes> manifest_bytes(const T& content) {
   return format::encode_manifest(manifest_of(content));
@@ -72,14 +72,15 @@ Result<Bytes> manifest_bytes(const T& content) {
 
 struct Tables {
   Offset<fb::Block> block = {};
-  Offset<fb::State> state = {};
+  Offset<fb::State> snapshot = {};
   Offset<fb::Record> record = {};
   Offset<fb::Usage> usage = {};
 };
 
-Offset<fb::State> make_state(Builder& out, const State& state) {
-  const auto keys = out.CreateVectorOfStrings(state.data_keys);
-  return fb::CreateState(out, static_cast<std::uint32_t>(state.n_tokens), keys, state.data_bytes);
+Offset<fb::State> make_state(Builder& out, const Snapshot& snapshot) {
+  const auto keys = out.CreateVectorOfStrings(snapshot.data_keys);
+  return fb::CreateState(out, static_cast<std::uint32_t>(snapshot.n_tokens), keys,
+                         snapshot.data_bytes);
 }
 
 Tables make_tables(Builder&, const Parameters&) { return {}; }
@@ -90,8 +91,10 @@ Tables make_tables(Builder& out, const Block& block) {
                                    static_cast<std::uint32_t>(block.part),
                                    static_cast<std::uint32_t>(block.n_parts))};
 }
-Tables make_tables(Builder& out, const State& state) { return {.state = make_state(out, state)}; }
-Tables make_tables(Builder& out, const Record& record) {
+Tables make_tables(Builder& out, const Snapshot& snapshot) {
+  return {.snapshot = make_state(out, snapshot)};
+}
+Tables make_tables(Builder& out, const PromptRecord& record) {
   std::vector<fb::Sha256> chain;
   chain.reserve(record.chain.size());
   for (const Sha256& hash : record.chain) chain.push_back(make_sha256(hash));
@@ -104,9 +107,9 @@ Tables make_tables(Builder& out, const Record& record) {
   const auto state_key = out.CreateString(record.state_key);
   const auto made = fb::CreateRecord(out, name, model_name, architecture, tokens, parameters_key,
                                      hashes, state_key, record.created, record.bytes);
-  return {.state = make_state(out, record.state), .record = made};
+  return {.snapshot = make_state(out, record.snapshot), .record = made};
 }
-Tables make_tables(Builder& out, const Usage& usage) {
+Tables make_tables(Builder& out, const UsageNote& usage) {
   return {.usage =
               fb::CreateUsage(out, usage.created, static_cast<std::uint64_t>(usage.wanted_tokens),
                               static_cast<std::uint64_t>(usage.found_tokens), usage.read_bytes,
@@ -126,8 +129,8 @@ Result<Bytes> make_description(std::string_view key, const Content& content) {
   const Tables tables =
       std::visit([&](const auto& each) { return make_tables(out, each); }, content);
   fb::FinishDescriptionBuffer(
-      out, fb::CreateDescription(out, key_text, nested, tables.block, tables.state, tables.record,
-                                 tables.usage));
+      out, fb::CreateDescription(out, key_text, nested, tables.block, tables.snapshot,
+                                 tables.record, tables.usage));
   const auto bytes = std::as_bytes(std::span(out.GetBufferPointer(), out.GetSize()));
   return Bytes(bytes.begin(), bytes.end());
 }

@@ -20,7 +20,7 @@ bool can_be_cut(const std::vector<format::LayerInfo>& layers);
 // numbers, in the order of a file. What windows keep is the state's, wherever it stands in a file.
 struct SectionPlaces {
   std::vector<std::vector<std::size_t>> blocks;
-  std::vector<std::size_t> state;
+  std::vector<std::size_t> snapshot;
 };
 SectionPlaces place_sections(const format::Manifest& manifest);
 

@@ -28,7 +28,7 @@ inline constexpr auto kBlockTokens = static_cast<std::size_t>(cache::kTokenBlock
 inline constexpr int kCandidateSlots = 16;
 
 // Whose prompts these are, tokens apart.
-struct Scope {
+struct Namespace {
   cache::Identity identity;  // name for people and source format do not count
   std::string salt = {};     // of a tenant: who has another one finds nothing; up to 4,096 bytes
 };
@@ -37,15 +37,15 @@ struct Scope {
 Sha256 hash_fields(std::span<const ByteView> fields);
 
 // Of model and tenant together.
-Sha256 hash_scope(const Scope& scope);
+Sha256 hash_namespace(const Namespace& name_space);
 
 // Of the first token block: names the slots of the parameters it may be coded with.
 // Requires: 256 tokens, or all those of a prompt that has fewer.
-Sha256 hash_first(const Sha256& scope, std::span<const std::int32_t> block);
+Sha256 hash_first(const Sha256& name_space, std::span<const std::int32_t> block);
 
 // The beginning of a chain: `parameters` is the SHA-256 of what a parameters blob says
 // (hash_parameters, blob.h).
-Sha256 hash_root(const Sha256& scope, const Sha256& parameters);
+Sha256 hash_root(const Sha256& name_space, const Sha256& parameters);
 
 // One hash for every whole token block of `tokens`, in order; what is left behind them has none.
 std::vector<Sha256> hash_chain(const Sha256& root, std::span<const std::int32_t> tokens);
@@ -59,14 +59,14 @@ constexpr std::int64_t final_blocks(std::int64_t n_tokens) {
 std::string parameters_key(const Sha256& first, int slot);                // "p/HEX/3"
 std::string block_key(const Sha256& hash, std::int64_t index, int part);  // "b/000012/HEX/0"
 std::string state_key(const Sha256& hash, int slot);                      // "s/HEX/0"
-std::string data_key(const Sha256& scope, ByteView content);              // "d/HEX"
+std::string data_key(const Sha256& name_space, ByteView content);         // "d/HEX"
 std::string record_prefix(std::string_view salt);                         // "n/HEX16/"
 std::string record_key(std::string_view salt, std::string_view name);     // "n/HEX16/HEX"
 std::string usage_key(const Sha256& random);                              // "u/HEX"
 
 // The keys of all candidate slots.
-std::vector<std::string> parameters_slots(const Sha256& first);
-std::vector<std::string> state_slots(const Sha256& hash);
+std::vector<std::string> parameters_slot_keys(const Sha256& first);
+std::vector<std::string> state_slot_keys(const Sha256& hash);
 
 // what a key of a store says by itself. Safe for untrusted input.
 //

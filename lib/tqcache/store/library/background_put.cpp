@@ -35,7 +35,7 @@ using Job = std::variant<OpenJob, BlockJob, StatePieces>;
 
 std::uint64_t byte_count(const Job& job) {
   if (const auto* block = std::get_if<BlockJob>(&job)) return total_bytes(block->sections);
-  if (const auto* state = std::get_if<StatePieces>(&job)) return total_bytes(state->sections);
+  if (const auto* snapshot = std::get_if<StatePieces>(&job)) return total_bytes(snapshot->sections);
   return 0;
 }
 
@@ -80,16 +80,16 @@ class BackgroundPutter {
   }
 
   Result<void> put(StatePieces pieces) {
-    if (!is_of_chain(pieces.state)) return {};
-    TQC_TRY(writer_->put_state(pieces.state, store_all(std::move(pieces.sections))));
+    if (!is_of_chain(pieces.snapshot)) return {};
+    TQC_TRY(writer_->put_snapshot(pieces.snapshot, store_all(std::move(pieces.sections))));
     ++states_;
     return {};
   }
 
   // A turbo window may be packed for the first time behind the blocks that a session began with,
   // and has its mean then; the chain's parameters do not.
-  bool is_of_chain(const State& state) const {
-    return hash_parameters({identity_, {}, state.layers}) == hash_;
+  bool is_of_chain(const Snapshot& snapshot) const {
+    return hash_parameters({identity_, {}, snapshot.layers}) == hash_;
   }
 
   std::vector<StoredSection> store_all(std::vector<RawSection> sections) const {
@@ -225,7 +225,7 @@ BackgroundPut::BackgroundPut(Backend& backend, BackgroundPutOptions options)
 
 BackgroundPut::~BackgroundPut() = default;
 
-void BackgroundPut::begin(const Beginning& beginning) {
+void BackgroundPut::begin(const LoadedPrefix& beginning) {
   parameters_ = beginning.parameters;
   n_begun_ = beginning.n_blocks;
   next_block_ = beginning.n_blocks;
@@ -255,7 +255,7 @@ void BackgroundPut::take_checkpoint(const cache::Cache& cache) {
 std::int64_t BackgroundPut::n_ready(const cache::Cache& cache) const {
   const std::int64_t n_final = final_blocks(cache.n_tokens());
   if (!checkpoint_) return n_final;
-  return std::min(n_final, final_blocks(checkpoint_->pieces.state.n_tokens));
+  return std::min(n_final, final_blocks(checkpoint_->pieces.snapshot.n_tokens));
 }
 
 void BackgroundPut::collect(const cache::Cache& cache) {

@@ -55,7 +55,7 @@ class BackgroundPut {
 
   // The cache that will be shown goes on from this, which the store has.
   // Requires: nothing was shown yet.
-  void begin(const Beginning& beginning);
+  void begin(const LoadedPrefix& beginning);
 
   // Shows the cache: after every token or chunk, and as often as one likes. It costs nothing unless
   // a token block has become final.

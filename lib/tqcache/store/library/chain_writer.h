@@ -28,12 +28,12 @@ namespace tqcache::store {
 class ChainWriter {
  public:
   // Finds these parameters in the slots of the first block, or takes a slot for them. What is bad
-  // there is told to `on_trouble` and removed.
+  // there is told to `on_warning` and removed.
   // Requires: parameters.tokens are the first block's, or all of a prompt that has no whole one;
   //           means are fixed if there is a final block. `backend` must outlive this.
   // Errors:   those of the backend; kTooLarge when all slots are taken by others.
   static Result<ChainWriter> open(Backend& backend, std::string_view salt, Parameters parameters,
-                                  OnTrouble on_trouble = {});
+                                  OnWarning on_warning = {});
 
   ChainWriter(ChainWriter&&) noexcept;
   ChainWriter& operator=(ChainWriter&&) noexcept;
@@ -43,7 +43,7 @@ class ChainWriter {
   std::int64_t n_blocks() const { return static_cast<std::int64_t>(chain().size()); }
   const std::vector<Sha256>& chain() const;
   const std::string& parameters_key() const;
-  const Sha256& scope() const;
+  const Sha256& name_space() const;
   const Sha256& root() const;
 
   // Blocks that were not there before, as far as flush() has brought them.
@@ -74,14 +74,14 @@ class ChainWriter {
 
   // Puts sections of a state into data blobs and fills in state.data_keys and data_bytes. Those
   // that are there are not sent again.
-  Result<void> put_data(State& state, std::vector<StoredSection> sections);
+  Result<void> put_data(Snapshot& snapshot, std::vector<StoredSection> sections);
 
   // Puts what no block has: tail, windows and arrays. Gives the key of a state with this
   // tail, "" when all slots behind the block hold other ones: it is then found by no prefix.
   // One of the same tail that is there already, with all its data, takes the place of `state` if
   // that has no content name; otherwise the state stays what it is, and only the slot is shared.
   // Requires: n_blocks() == final_blocks(state.n_tokens) > 0.
-  Result<std::string> put_state(State& state, std::vector<StoredSection> sections);
+  Result<std::string> put_snapshot(Snapshot& snapshot, std::vector<StoredSection> sections);
 
  private:
   struct Chain;

@@ -2,7 +2,7 @@
 // store/library/library.h: prompts in a store: put, found by their longest prefix, and fetched.
 //
 // Nothing here relies on the store: what is missing or damaged makes a prefix shorter and is told
-// to `on_trouble`. A block that is bad is removed if it is still the same.
+// to `on_warning`. A block that is bad is removed if it is still the same.
 //
 // Spec: docs/reference/store.md, "Putting" and "Finding".
 
@@ -29,7 +29,7 @@ namespace tqcache::store {
 struct LibraryOptions {
   std::string salt = {};
   unsigned n_threads = 0;
-  OnTrouble on_trouble = {};
+  OnWarning on_warning = {};
 };
 
 struct PutOptions {
@@ -54,8 +54,8 @@ struct Prefix {
   std::vector<std::int32_t> tokens;  // these
   std::string parameters_key;
   Parameters parameters;
-  std::vector<Sha256> chain;   // of the blocks of the prefix
-  std::optional<State> state;  // if the prefix ends with a stored state, which holds the rest
+  std::vector<Sha256> chain;         // of the blocks of the prefix
+  std::optional<Snapshot> snapshot;  // if the prefix ends with a stored state, which holds the rest
   std::string state_key;
 };
 
@@ -86,11 +86,12 @@ struct FindOptions {
   std::int64_t max_tokens = 0;  // no longer prefix than this; 0: one less than the prompt has
   // Only chains of this form: layers without means, outliers, maps and array shapes have to be the
   // same (same_form()).
-  const std::vector<format::LayerInfo>* form = nullptr;
+  const std::vector<format::LayerInfo>* settings = nullptr;
 };
 
 // What was computed in one form cannot go on in another.
-bool same_form(const std::vector<format::LayerInfo>& a, const std::vector<format::LayerInfo>& b);
+bool same_settings(const std::vector<format::LayerInfo>& a,
+                   const std::vector<format::LayerInfo>& b);
 
 // Threads: several may find and fetch at once; one puts at a time through one Library.
 class Library {
@@ -126,16 +127,17 @@ class Library {
   Result<std::unique_ptr<StoredPrompt>> fetch(Prefix& prefix, const Progress& progress = {});
 
   // The record of that name, or none.
-  Result<std::optional<Record>> record(std::string_view name);
+  Result<std::optional<PromptRecord>> record(std::string_view name);
   // All of it, or an error that names what is missing (kNotFound) or damaged (kCorrupt); kCorrupt
   // also when blocks went and others of the same tokens, with other values, took their place.
-  Result<std::unique_ptr<StoredPrompt>> fetch(const Record& record, const Progress& progress = {});
+  Result<std::unique_ptr<StoredPrompt>> fetch(const PromptRecord& record,
+                                              const Progress& progress = {});
 
-  Result<void> note_usage(const Usage& usage);
+  Result<void> note_usage(const UsageNote& usage);
   // The record alone; what it needed goes with the next gc.
   Result<bool> remove(std::string_view name);
   // Records of this tenant, in the order of their names.
-  Result<std::vector<Record>> records();
+  Result<std::vector<PromptRecord>> records();
 
  private:
   Backend& backend_;
@@ -151,7 +153,7 @@ Result<void> write_stored(const StoredPrompt& prompt, AtomicFile& file);
 //
 // Spec: docs/reference/store.md, "Generating from a store".
 
-struct Beginning {
+struct LoadedPrefix {
   cache::Cache cache;
   Parameters parameters;         // of its chain
   std::int64_t n_blocks = 0;     // that stand in the store as blocks
@@ -167,7 +169,7 @@ struct Beginning {
 // Errors:   those of the backend; kCorrupt when what was brought is no cache of these tokens;
 //           kTooLarge; kInterrupted. What is missing or damaged is none: it makes the beginning
 //           shorter, and the library tells of it.
-Result<std::optional<Beginning>> load_beginning(Library& library, const cache::Identity& identity,
+Result<std::optional<LoadedPrefix>> load_prefix(Library& library, const cache::Identity& identity,
                                                 std::span<const std::int32_t> tokens,
                                                 const FindOptions& options = {},
                                                 unsigned n_threads = 0,

@@ -57,17 +57,17 @@ class Fetch {
   // Of a prefix without tokens, as of a record, the blocks tell them; their hashes are those of the
   // chain.
   Fetch(Backend& backend, const LibraryOptions& options, const Prefix& prefix)
-      : reader_(backend, options.on_trouble, options.n_threads),
+      : reader_(backend, options.on_warning, options.n_threads),
         prefix_(prefix),
-        scope_(hash_scope({prefix.parameters.identity, options.salt})),
-        root_(hash_root(scope_, hash_parameters(prefix.parameters))) {
+        namespace_(hash_namespace({prefix.parameters.identity, options.salt})),
+        root_(hash_root(namespace_, hash_parameters(prefix.parameters))) {
     const auto blocks = block_keys(PartCounts(prefix.parameters.layers), 0, prefix.chain);
     for (std::size_t block = 0; block < blocks.size(); ++block) {
       for (int part = 0; part < std::ssize(blocks[block]); ++part) parts_.push_back({block, part});
     }
     keys_ = flatten(blocks);
-    if (prefix.state) {
-      const std::vector<std::string>& data = prefix.state->data_keys;
+    if (prefix.snapshot) {
+      const std::vector<std::string>& data = prefix.snapshot->data_keys;
       keys_.insert(keys_.end(), data.begin(), data.end());
     }
     sections_.resize(keys_.size());
@@ -118,13 +118,13 @@ class Fetch {
     contents.manifest.identity = prefix.parameters.identity;
     contents.manifest.tokens = prefix.tokens;
     contents.manifest.layers = prefix.parameters.layers;
-    if (prefix.state) {
+    if (prefix.snapshot) {
       TQC_TRY_ASSIGN(contents.manifest.layers,
-                     join_layers(prefix.parameters.layers, prefix.state->layers));
+                     join_layers(prefix.parameters.layers, prefix.snapshot->layers));
     }
     for (std::size_t i = 0; i < sections_.size(); ++i) {
       const bool is_data = i >= parts_.size();
-      if (is_data ? prefix.state.has_value() : parts_[i].block < prefix.chain.size()) {
+      if (is_data ? prefix.snapshot.has_value() : parts_[i].block < prefix.chain.size()) {
         contents.add(sections_[i]);
       }
     }
@@ -155,7 +155,7 @@ class Fetch {
 
   Result<void> take_data(std::size_t i, Content content) {
     TQC_TRY_ASSIGN(Data data, BlobReader::take_kind<Data>(std::move(content)));
-    if (data_key(scope_, data_content(data.sections)) != keys_[i]) {
+    if (data_key(namespace_, data_content(data.sections)) != keys_[i]) {
       return Error{ErrorCode::kMismatch, "other data than the key says"};
     }
     sections_[i] = std::move(data.sections);
@@ -164,7 +164,7 @@ class Fetch {
 
   BlobReader reader_;
   const Prefix& prefix_;
-  Sha256 scope_, root_;
+  Sha256 namespace_, root_;
   std::vector<std::string> keys_;  // of block parts, then of data
   std::vector<Part> parts_;
   std::vector<Found> found_;
@@ -178,7 +178,7 @@ void shorten(Prefix& prefix, std::size_t n_blocks) {
   prefix.chain.resize(n_blocks);
   prefix.tokens.resize(n_blocks * kBlockTokens);
   prefix.n_tokens = std::ssize(prefix.tokens);
-  prefix.state.reset();
+  prefix.snapshot.reset();
   prefix.state_key.clear();
 }
 
@@ -195,7 +195,7 @@ void touch(Backend& backend, const Fetch& fetch, const Prefix& prefix, const std
 }
 
 // The slots that may have the parameters of a record, its own one first.
-std::vector<std::string> parameters_keys(const Record& record) {
+std::vector<std::string> parameters_keys(const PromptRecord& record) {
   std::vector<std::string> keys{record.parameters_key};
   if (record.chain.empty()) return keys;  // nothing would tell that others are the same
   const std::string stem = record.parameters_key.substr(0, record.parameters_key.rfind('/') + 1);
@@ -207,9 +207,10 @@ std::vector<std::string> parameters_keys(const Record& record) {
   return keys;
 }
 
-bool is_chain_of(const Record& record, const Parameters& parameters, const std::string& salt) {
-  const Sha256 scope = hash_scope({parameters.identity, salt});
-  const Sha256 root = hash_root(scope, hash_parameters(parameters));
+bool is_chain_of(const PromptRecord& record, const Parameters& parameters,
+                 const std::string& salt) {
+  const Sha256 name_space = hash_namespace({parameters.identity, salt});
+  const Sha256 root = hash_root(name_space, hash_parameters(parameters));
   return record.chain.empty() ||
          hash_chain(root, parameters.tokens) == std::vector{record.chain[0]};
 }
@@ -232,7 +233,7 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(Prefix& prefix, const Progr
     if (prefix.n_tokens == 0) return std::unique_ptr<StoredPrompt>();
   }
   auto prompt = fetch.put_together(prefix);
-  if (!prompt && prefix.state) {
+  if (!prompt && prefix.snapshot) {
     fetch.tell(prefix.state_key + ": " + prompt.error().message);
     shorten(prefix, prefix.chain.size());
     if (prefix.n_tokens == 0) return std::unique_ptr<StoredPrompt>();
@@ -247,13 +248,13 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(Prefix& prefix, const Progr
   return prompt;
 }
 
-Result<std::unique_ptr<StoredPrompt>> Library::fetch(const Record& record,
+Result<std::unique_ptr<StoredPrompt>> Library::fetch(const PromptRecord& record,
                                                      const Progress& progress) {
-  BlobReader reader(backend_, options_.on_trouble);
+  BlobReader reader(backend_, options_.on_warning);
   Prefix prefix;
-  prefix.n_tokens = record.state.n_tokens;
+  prefix.n_tokens = record.snapshot.n_tokens;
   prefix.chain = record.chain;
-  prefix.state = record.state;
+  prefix.snapshot = record.snapshot;
   prefix.state_key = record.state_key;
   for (const std::string& key : parameters_keys(record)) {
     TQC_TRY_ASSIGN(auto parameters, reader.read_one<Parameters>(key));
@@ -269,9 +270,9 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(const Record& record,
   if (const auto i = fetch.first_lost()) return lost(fetch.keys()[*i], fetch.is_missing(*i));
   Prefix whole = prefix;
   whole.tokens = fetch.block_tokens();
-  whole.tokens.insert(whole.tokens.end(), record.state.tail.begin(), record.state.tail.end());
+  whole.tokens.insert(whole.tokens.end(), record.snapshot.tail.begin(), record.snapshot.tail.end());
   TQC_TRY_ASSIGN(auto prompt, fetch.put_together(whole));
-  if (prompt->manifest().content_name != record.state.content_name) {
+  if (prompt->manifest().content_name != record.snapshot.content_name) {
     return Error{ErrorCode::kCorrupt,
                  "blocks with other values have taken the place of those that were put"};
   }
@@ -289,8 +290,8 @@ std::int64_t count(const std::vector<Sha256>& chain) {
 
 // Leaves what stands behind the last token block to the model, where it can do without.
 void end_with_block(Prefix& prefix) {
-  if (!prefix.state || !can_be_cut(prefix.parameters.layers)) return;
-  prefix.state.reset();
+  if (!prefix.snapshot || !can_be_cut(prefix.parameters.layers)) return;
+  prefix.snapshot.reset();
   prefix.state_key.clear();
   prefix.n_tokens = count(prefix.chain) * kTokenBlock;
   prefix.tokens.resize(static_cast<std::size_t>(prefix.n_tokens));
@@ -314,7 +315,7 @@ Result<Brought> bring(Library& library, const cache::Identity& identity,
 
 }  // namespace
 
-Result<std::optional<Beginning>> load_beginning(Library& library, const cache::Identity& identity,
+Result<std::optional<LoadedPrefix>> load_prefix(Library& library, const cache::Identity& identity,
                                                 std::span<const std::int32_t> tokens,
                                                 const FindOptions& options, unsigned n_threads,
                                                 const Progress& progress) {
@@ -324,8 +325,8 @@ Result<std::optional<Beginning>> load_beginning(Library& library, const cache::I
   if (lost) {
     TQC_TRY_ASSIGN(brought, bring(library, identity, tokens, options, progress));
   }
-  if (!brought.stored) return std::optional<Beginning>();
-  Beginning beginning;
+  if (!brought.stored) return std::optional<LoadedPrefix>();
+  LoadedPrefix beginning;
   TQC_TRY_ASSIGN(beginning.cache,
                  format::load_sections(*brought.stored, format::ReadOptions{}.max_payload_bytes, {},
                                        n_threads));
@@ -336,7 +337,7 @@ Result<std::optional<Beginning>> load_beginning(Library& library, const cache::I
   beginning.n_blocks = count(brought.prefix.chain);
   beginning.parameters = std::move(brought.prefix.parameters);
   beginning.read_bytes = brought.stored->blob_bytes();
-  return std::optional<Beginning>(std::move(beginning));
+  return std::optional<LoadedPrefix>(std::move(beginning));
 }
 
 }  // namespace tqcache::store

@@ -70,10 +70,10 @@ class Putter {
         tokens.begin() + std::ssize(tokens.first(std::min(kBlockTokens, tokens.size()))));
     TQC_TRY_ASSIGN(
         ChainWriter writer,
-        ChainWriter::open(backend_, options_.salt, std::move(parameters), options_.on_trouble));
+        ChainWriter::open(backend_, options_.salt, std::move(parameters), options_.on_warning));
     TQC_TRY(look_around(writer));
     TQC_TRY(put_blocks(writer, progress));
-    TQC_TRY(put_state(writer));
+    TQC_TRY(put_snapshot(writer));
     parameters_key_ = writer.parameters_key();
     chain_ = writer.chain();
     new_blocks_ += writer.new_blocks();
@@ -94,14 +94,14 @@ class Putter {
     return std::ranges::find(there, false) == there.end();
   }
 
-  Record record(std::string_view name, std::int64_t created) const {
-    Record record;
+  PromptRecord record(std::string_view name, std::int64_t created) const {
+    PromptRecord record;
     record.name = name;
     record.model_name = manifest_.identity.model_name;
     record.architecture = manifest_.identity.architecture;
     record.parameters_key = parameters_key_;
     record.chain = chain_;
-    record.state = state_;
+    record.snapshot = state_;
     record.state_key = state_key_;
     record.created = created;
     record.bytes = bytes_;
@@ -152,7 +152,7 @@ class Putter {
   Result<void> read_known(const std::vector<std::string>& keys,
                           const std::vector<std::size_t>& blocks) {
     const Parameters parameters{manifest_.identity, {}, manifest_.layers};
-    BlobReader reader(backend_, options_.on_trouble, options_.n_threads);
+    BlobReader reader(backend_, options_.on_warning, options_.n_threads);
     std::vector<Infos> infos(keys.size());
     const auto take = [&](std::size_t i, Content content, std::uint64_t bytes) -> Result<void> {
       TQC_TRY_ASSIGN(const Block block, BlobReader::take_kind<Block>(std::move(content)));
@@ -233,10 +233,10 @@ class Putter {
     if (!is_same) ++other_blocks_;
   }
 
-  Result<void> put_state(ChainWriter& writer) {
+  Result<void> put_snapshot(ChainWriter& writer) {
     std::vector<StoredSection> sections;
-    TQC_TRY(make_sections(places_.state, sections));
-    note_infos(places_.state, sections);
+    TQC_TRY(make_sections(places_.snapshot, sections));
+    note_infos(places_.snapshot, sections);
     const Tokens tail = Tokens(manifest_.tokens).subspan(n_final_ * kBlockTokens);
     state_ = {};
     state_.n_tokens = manifest_.n_tokens();
@@ -245,7 +245,7 @@ class Putter {
     if (is_named_) state_.content_name = name_of_content();
     if (n_final_ == 0)
       return is_named_ ? writer.put_data(state_, std::move(sections)) : Result<void>();
-    TQC_TRY_ASSIGN(state_key_, writer.put_state(state_, std::move(sections)));
+    TQC_TRY_ASSIGN(state_key_, writer.put_snapshot(state_, std::move(sections)));
     return {};
   }
 
@@ -273,7 +273,7 @@ class Putter {
   std::vector<std::uint64_t> known_bytes_;
   std::string parameters_key_, state_key_;
   std::vector<Sha256> chain_;
-  State state_;
+  Snapshot state_;
   std::int64_t new_blocks_ = 0, other_blocks_ = 0;
   std::uint64_t bytes_ = 0, new_bytes_ = 0;
 };
@@ -298,36 +298,37 @@ class NamedPut {
   Result<void> look_up(const format::Manifest& manifest, bool replace) {
     TQC_TRY_ASSIGN(old_, library_.record(name_));
     if (!old_ || replace) return {};
-    const State& state = old_->state;
+    const Snapshot& snapshot = old_->snapshot;
     const bool may_be =
-        state.n_tokens == manifest.n_tokens() &&
-        std::ranges::equal(state.tail, std::span(manifest.tokens).last(state.tail.size()));
+        snapshot.n_tokens == manifest.n_tokens() &&
+        std::ranges::equal(snapshot.tail, std::span(manifest.tokens).last(snapshot.tail.size()));
     return may_be ? Result<void>() : taken(name_);
   }
 
-  Result<void> write(const Record& record, bool replace) {
+  Result<void> write(const PromptRecord& record, bool replace) {
     if (old_ && is_same(*old_, record)) return {};
     if (old_ && !replace) return taken(name_);
     if (old_) TQC_TRY(backend_.remove(key_));
     TQC_TRY_ASSIGN(const Bytes blob, encode_blob(key_, Content(record)));
     TQC_TRY_ASSIGN(const PutOutcome outcome, backend_.put(key_, blob));
     if (outcome == PutOutcome::kStored) return {};
-    TQC_TRY_ASSIGN(const std::optional<Record> other, library_.record(name_));
+    TQC_TRY_ASSIGN(const std::optional<PromptRecord> other, library_.record(name_));
     return other && is_same(*other, record) ? Result<void>() : taken(name_);
   }
 
   const std::string& key() const { return key_; }
 
  private:
-  static bool is_same(const Record& a, const Record& b) {
+  static bool is_same(const PromptRecord& a, const PromptRecord& b) {
     return a.chain == b.chain && a.parameters_key == b.parameters_key &&
-           a.state.content_name == b.state.content_name && a.state.data_keys == b.state.data_keys;
+           a.snapshot.content_name == b.snapshot.content_name &&
+           a.snapshot.data_keys == b.snapshot.data_keys;
   }
 
   Library& library_;
   Backend& backend_;
   std::string name_, key_;
-  std::optional<Record> old_;
+  std::optional<PromptRecord> old_;
 };
 
 struct Target {

@@ -120,7 +120,7 @@ std::vector<RawSection> block_pieces(const cache::Cache& cache,
 
 // All that no final block has: the tail, windows, arrays. Packed sections are shared.
 struct StatePieces {
-  State state;  // without data and content name; layers are whole, not bare
+  Snapshot snapshot;  // without data and content name; layers are whole, not bare
   std::vector<RawSection> sections;
 };
 

@@ -47,7 +47,7 @@ class BlobChecker {
   void tell(Finding finding);
 
   // Takes a block away that lacks parts. Requires: options.repair.
-  Result<void> remove_block(const Unit& block);
+  Result<void> remove_block(const InventoryItem& block);
 
  private:
   struct Bad {
@@ -114,7 +114,7 @@ void BlobChecker::tell(Finding finding) {
   if (options_.on_finding) options_.on_finding(finding);
 }
 
-Result<void> BlobChecker::remove_block(const Unit& block) {
+Result<void> BlobChecker::remove_block(const InventoryItem& block) {
   for (const std::string& key : keys_of(block)) {
     TQC_TRY_ASSIGN(const bool removed, backend_.remove(key));
     report_.repaired += removed ? 1 : 0;
@@ -125,10 +125,12 @@ Result<void> BlobChecker::remove_block(const Unit& block) {
 // Records that are in memory at a time.
 constexpr std::size_t kRecordsAtOnce = 8;
 
-std::uint64_t blobs_of(const Unit& unit) { return std::max<std::size_t>(1, unit.parts.size()); }
+std::uint64_t blobs_of(const InventoryItem& item) {
+  return std::max<std::size_t>(1, item.parts.size());
+}
 
 // Parts below `n_parts` that are not there.
-std::vector<std::string> missing_parts(const Unit& block, int n_parts) {
+std::vector<std::string> missing_parts(const InventoryItem& block, int n_parts) {
   std::vector<std::string> keys;
   for (int part = 0; part < n_parts; ++part) {
     if (!has_part(block, part)) keys.push_back(part_key(block.name, part));
@@ -169,18 +171,18 @@ class Checker {
 
   // Records are read with what they need, later.
   Result<void> read_all() {
-    for (const Unit& unit : inventory_.units()) {
-      if (unit.kind == BlobKind::kRecord) continue;
+    for (const InventoryItem& item : inventory_.items()) {
+      if (item.kind == BlobKind::kRecord) continue;
       std::optional<int> n_parts;
-      const std::vector<std::string> keys = keys_of(unit);
+      const std::vector<std::string> keys = keys_of(item);
       TQC_TRY(blobs_.read(keys, [&](std::size_t, const Content& content) {
-        if (const auto* state = std::get_if<State>(&content)) note_data(state->data_keys);
+        if (const auto* snapshot = std::get_if<Snapshot>(&content)) note_data(snapshot->data_keys);
         const auto* block = std::get_if<Block>(&content);
         if (block == nullptr) return;
         n_parts = block->n_parts;
-        if (block->part == 0) note_parent(unit, *block);
+        if (block->part == 0) note_parent(item, *block);
       }));
-      if (n_parts && has_part(unit, 0)) TQC_TRY(check_parts(unit, *n_parts));
+      if (n_parts && has_part(item, 0)) TQC_TRY(check_parts(item, *n_parts));
     }
     return {};
   }
@@ -189,13 +191,13 @@ class Checker {
     named_data_.insert(keys.begin(), keys.end());
   }
 
-  void note_parent(const Unit& unit, const Block& block) {
+  void note_parent(const InventoryItem& item, const Block& block) {
     if (block.index == 0) return;  // its parent is no block
-    if (!inventory_.find_block(to_hex(block.parent))) cut_off_.insert(unit.name);
+    if (!inventory_.find_block(to_hex(block.parent))) cut_off_.insert(item.name);
   }
 
   // A part can go alone where the engine evicts; then part 0 keeps the block from being put again.
-  Result<void> check_parts(const Unit& block, int n_parts) {
+  Result<void> check_parts(const InventoryItem& block, int n_parts) {
     TQC_TRY_ASSIGN(const std::vector<std::string> missing,
                    still_missing(missing_parts(block, n_parts)));
     if (missing.empty()) return {};
@@ -225,9 +227,9 @@ class Checker {
     for (std::size_t first = 0; first < keys.size(); first += kRecordsAtOnce) {
       const auto some =
           std::span(keys).subspan(first, std::min(kRecordsAtOnce, keys.size() - first));
-      std::vector<std::pair<std::string, Record>> records;
+      std::vector<std::pair<std::string, PromptRecord>> records;
       TQC_TRY(blobs_.read(some, [&](std::size_t i, const Content& content) {
-        if (const auto* record = std::get_if<Record>(&content))
+        if (const auto* record = std::get_if<PromptRecord>(&content))
           records.emplace_back(some[i], *record);
       }));
       for (const auto& [key, record] : records) TQC_TRY(check_prompt(key, record));
@@ -235,9 +237,9 @@ class Checker {
     return {};
   }
 
-  Result<void> check_prompt(const std::string& key, const Record& record) {
+  Result<void> check_prompt(const std::string& key, const PromptRecord& record) {
     report_.prompts += 1;
-    note_data(record.state.data_keys);
+    note_data(record.snapshot.data_keys);
     TQC_TRY_ASSIGN(const std::vector<std::string> needs, keys_needed_by(record));
     TQC_TRY_ASSIGN(const std::vector<std::string> missing, still_missing(not_listed(needs)));
     const auto bad =
@@ -257,7 +259,7 @@ class Checker {
   }
 
   // All blobs that the record needs. Of a block whose parameters are not known, part 0.
-  Result<std::vector<std::string>> keys_needed_by(const Record& record) {
+  Result<std::vector<std::string>> keys_needed_by(const PromptRecord& record) {
     TQC_TRY(read_counts(record.parameters_key));
     std::vector<std::string> keys;
     for (const std::string& name : needs_of(record)) {
@@ -293,9 +295,9 @@ class Checker {
     std::vector<std::string> missing;
     for (const std::string& key : keys) {
       const auto parts = parse_key(key);
-      const auto unit = parts ? inventory_.find(parts->name) : std::nullopt;
+      const auto item = parts ? inventory_.find(parts->name) : std::nullopt;
       const bool is_block = parts && parts->kind == BlobKind::kBlock;
-      if (!unit || (is_block && !has_part(inventory_.unit(*unit), parts->number))) {
+      if (!item || (is_block && !has_part(inventory_.item(*item), parts->number))) {
         missing.push_back(key);
       }
     }
@@ -309,11 +311,11 @@ class Checker {
       const std::string name(parse_key(key) ? parse_key(key)->name : key);
       if (!missing_.insert(key).second || torn_.contains(name)) continue;
       report_.missing += 1;
-      const auto unit = inventory_.find(name);
-      if (!unit || !options_.repair) continue;
+      const auto item = inventory_.find(name);
+      if (!item || !options_.repair) continue;
       torn_.insert(name);
       repaired = true;
-      TQC_TRY(blobs_.remove_block(inventory_.unit(*unit)));
+      TQC_TRY(blobs_.remove_block(inventory_.item(*item)));
     }
     const std::string others =
         missing.size() == 1 ? "" : ", and " + std::to_string(missing.size() - 1) + " more";
@@ -321,24 +323,24 @@ class Checker {
     return {};
   }
 
-  bool nobody_finds(const Unit& unit) const {
-    switch (unit.kind) {
+  bool nobody_finds(const InventoryItem& item) const {
+    switch (item.kind) {
       case BlobKind::kBlock:
-        return !has_part(unit, 0) || cut_off_.contains(unit.name);
+        return !has_part(item, 0) || cut_off_.contains(item.name);
       case BlobKind::kState:
-        return !inventory_.find_block(parse_key(unit.name)->hash);
+        return !inventory_.find_block(parse_key(item.name)->hash);
       case BlobKind::kData:
-        return options_.read_data && !named_data_.contains(unit.name);
+        return options_.read_data && !named_data_.contains(item.name);
       default:
         return false;
     }
   }
 
   void count_unfindable() {
-    for (const Unit& unit : inventory_.units()) {
-      if (!nobody_finds(unit)) continue;
-      report_.unfindable.blobs += blobs_of(unit);
-      report_.unfindable.bytes += unit.bytes;
+    for (const InventoryItem& item : inventory_.items()) {
+      if (!nobody_finds(item)) continue;
+      report_.unfindable.blobs += blobs_of(item);
+      report_.unfindable.bytes += item.bytes;
     }
   }
 

@@ -17,7 +17,7 @@ namespace tqcache::store {
 struct CopyOptions {
   bool replace = false;  // prompts of the same name that hold something else
   // Told of each thing that could not be copied, and why. The rest goes on.
-  std::function<void(const std::string& message)> on_trouble = {};
+  std::function<void(const std::string& message)> on_warning = {};
 };
 
 struct CopyReport {
@@ -41,7 +41,7 @@ struct CopyReport {
 Result<CopyReport> copy_store(Backend& from, Backend& to, const CopyOptions& options,
                               const Progress& progress = {});
 
-// Prompts by the keys of their records. One that is not there is told to on_trouble.
+// Prompts by the keys of their records. One that is not there is told to on_warning.
 // Progress: in bytes of the blobs that the prompts need.
 Result<CopyReport> copy_prompts(Backend& from, Backend& to,
                                 const std::vector<std::string>& record_keys,

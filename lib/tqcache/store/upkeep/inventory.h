@@ -23,7 +23,7 @@
 namespace tqcache::store {
 
 // What comes and goes together: the parts of a token block, or one blob of another kind.
-struct Unit {
+struct InventoryItem {
   BlobKind kind = BlobKind::kBlock;
   std::string name;         // KeyParts::name
   std::int64_t index = 0;   // of a block
@@ -34,8 +34,8 @@ struct Unit {
 };
 
 // Of a block part 0 comes first, which stands for all: without it nobody finds the others.
-std::vector<std::string> keys_of(const Unit& unit);
-bool has_part(const Unit& unit, int part);
+std::vector<std::string> keys_of(const InventoryItem& item);
+bool has_part(const InventoryItem& item, int part);
 
 struct KindTotal {
   std::uint64_t blobs = 0;
@@ -55,8 +55,8 @@ class Inventory {
   Inventory& operator=(const Inventory&) = delete;
 
   // In the order of their names, and so one kind after another.
-  const std::vector<Unit>& units() const { return units_; }
-  const Unit& unit(std::size_t i) const { return units_[i]; }
+  const std::vector<InventoryItem>& items() const { return items_; }
+  const InventoryItem& item(std::size_t i) const { return items_[i]; }
   // Those of one kind: [first, end).
   struct Range {
     std::size_t first = 0, end = 0;
@@ -78,7 +78,7 @@ class Inventory {
   Result<void> add(const Entry& entry);
   void index_blocks();
 
-  std::vector<Unit> units_;
+  std::vector<InventoryItem> items_;
   std::array<KindTotal, kBlobKinds> totals_{};
   KindTotal others_;
   std::unordered_map<std::string_view, std::uint32_t> blocks_;  // by their hash, views of names
@@ -88,9 +88,9 @@ class Inventory {
 // without.
 
 // Names of the units (inventory.h) that a kept prompt cannot be had without, each once.
-std::vector<std::string> needs_of(const Record& record);
+std::vector<std::string> needs_of(const PromptRecord& record);
 
-struct KeptPrompt {
+struct NamedPrompt {
   std::uint32_t record = 0;          // among the inventory's units
   std::vector<std::uint32_t> needs;  // of these, those that are there
   std::string name;
@@ -105,15 +105,15 @@ struct KeptPrompt {
 // Errors: those of the backend. kCorrupt, kTruncated, kMismatch when a record is damaged, and
 //         kUnsupported when a later version wrote it: what it needs is not known then. The message
 //         names its key. kInterrupted.
-Result<std::vector<KeptPrompt>> read_kept_prompts(Backend& backend, const Inventory& inventory,
-                                                  const Progress& progress = {});
+Result<std::vector<NamedPrompt>> read_named_prompts(Backend& backend, const Inventory& inventory,
+                                                    const Progress& progress = {});
 
 // Tells of each prompt that is kept under keys that begin with `prefix` (record_prefix(), keys.h;
 // "n/": those of all tenants), in the order of their keys, and of each damaged one. `sink` must not
 // call the backend.
 // Errors: those of the backend and of `sink`.
-using RecordSink = std::function<Result<void>(const Entry& entry, const Record& record)>;
-Result<void> list_prompts(Backend& backend, const std::string& prefix, const OnTrouble& on_trouble,
+using RecordSink = std::function<Result<void>(const Entry& entry, const PromptRecord& record)>;
+Result<void> list_prompts(Backend& backend, const std::string& prefix, const OnWarning& on_warning,
                           const RecordSink& sink);
 
 // what a store holds, what sharing saves in it, and how often it was of use.
