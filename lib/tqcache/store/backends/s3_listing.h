@@ -1,5 +1,6 @@
 #pragma once
-// store/backends/s3_listing.h: the two XML answers of S3 that matter: a list of objects, and an error.
+// store/backends/s3_listing.h: the two XML answers of S3 that matter: a list of objects, and an
+// error.
 //
 // Safe for untrusted input: read by expat, without document types or entities of its own, and with
 // bounds for depth and lengths.

@@ -65,7 +65,7 @@ class BackgroundPutter {
     TQC_TRY_ASSIGN(writer_, ChainWriter::open(backend_, salt_, std::move(job.parameters)));
     const std::span<const std::int32_t> tokens(job.tokens);
     for (std::size_t at = 0; at < tokens.size(); at += kTokenBlock) {
-      writer_->pass(tokens.subspan(at, kTokenBlock));
+      writer_->skip_block(tokens.subspan(at, kTokenBlock));
     }
     return {};
   }

@@ -131,7 +131,7 @@ Result<std::vector<bool>> ChainWriter::has(std::span<const std::int32_t> tokens)
   return has;
 }
 
-void ChainWriter::pass(std::span<const std::int32_t> block_tokens, std::uint64_t bytes) {
+void ChainWriter::skip_block(std::span<const std::int32_t> block_tokens, std::uint64_t bytes) {
   chain_->hashes.push_back(chain_->hash_next(block_tokens));
   chain_->count(bytes, false);
 }

@@ -60,7 +60,7 @@ class ChainWriter {
   Result<std::vector<bool>> has(std::span<const std::int32_t> tokens);
 
   // Passes over the next block: the store has it, in blobs of so many bytes as far as is known.
-  void pass(std::span<const std::int32_t> block_tokens, std::uint64_t bytes = 0);
+  void skip_block(std::span<const std::int32_t> block_tokens, std::uint64_t bytes = 0);
 
   // Puts the next block.
   // Requires: 256 tokens.

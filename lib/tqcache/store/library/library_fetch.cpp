@@ -80,9 +80,7 @@ class Fetch {
   Result<void> bring(const Progress& progress) {
     std::size_t done = 0;
     const auto take = [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
-      if (progress && !progress(++done, keys_.size())) {
-        return interrupted_error();
-      }
+      TQC_TRY(report_progress(progress, ++done, keys_.size()));
       return i < parts_.size() ? take_block(i, std::move(content))
                                : take_data(i, std::move(content));
     };

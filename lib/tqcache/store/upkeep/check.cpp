@@ -74,9 +74,7 @@ Result<void> BlobChecker::read(std::span<const std::string> keys, const ContentS
     std::vector<Bad> bad;
     TQC_TRY(read_blobs(backend_, some,
                        [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
-                         if (progress_ && !progress_(report_.read.blobs, n_total_)) {
-                           return interrupted_error();
-                         }
+                         TQC_TRY(report_progress(progress_, report_.read.blobs, n_total_));
                          if (!blob) return {};  // it went since it was listed
                          report_.read.blobs += 1;
                          report_.read.bytes += blob->bytes.size();

@@ -1,6 +1,6 @@
 #pragma once
-// store/upkeep/check.h: is a store whole: is all there that its prompts need, and is each blob what its
-// key says?
+// store/upkeep/check.h: is a store whole: is all there that its prompts need, and is each blob what
+// its key says?
 //
 // Spec: docs/reference/store.md, "Checking".
 

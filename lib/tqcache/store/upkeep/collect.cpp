@@ -315,9 +315,7 @@ class Collector {
 
   Result<void> remove(std::span<const std::uint32_t> items) {
     for (const std::uint32_t i : items) {
-      if (progress_ && !progress_(removed_.size(), plan_.items.size())) {
-        return interrupted_error();
-      }
+      TQC_TRY(report_progress(progress_, removed_.size(), plan_.items.size()));
       const InventoryItem& item = inventory_.item(i);
       if (needed_.contains(item.name)) {
         spare(item);

@@ -1,6 +1,6 @@
 #pragma once
-// store/upkeep/collect.h: keeps a store small: what was not used for longest goes first, and never what a
-// kept prompt needs.
+// store/upkeep/collect.h: keeps a store small: what was not used for longest goes first, and never
+// what a kept prompt needs.
 //
 // Spec: docs/reference/store.md, "Keeping it small".
 

@@ -56,9 +56,7 @@ class BlobCopier {
   template <class Kind>
   Result<std::optional<Kind>> judge(const std::string& key, std::optional<ReadBlob> blob,
                                     bool may_be_gone) {
-    if (progress_ && !progress_(n_done_, n_expected_)) {
-      return interrupted_error();
-    }
+    TQC_TRY(report_progress(progress_, n_done_, n_expected_));
     if (!blob) {
       if (!may_be_gone) fail(key, "missing");
       return std::optional<Kind>();

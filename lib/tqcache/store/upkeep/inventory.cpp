@@ -15,8 +15,6 @@ namespace tqcache::store {
 
 namespace {
 
-Error interrupted_error() { return {ErrorCode::kInterrupted, "interrupted"}; }
-
 std::string_view hash_in(std::string_view block_name) {
   return block_name.substr(block_name.rfind('/') + 1);
 }
@@ -38,7 +36,7 @@ Result<Inventory> Inventory::take(Backend& backend, const Progress& progress) {
   Inventory inventory;
   std::uint64_t n_seen = 0;
   TQC_TRY(backend.list("", [&](const Entry& entry) -> Result<void> {
-    if (progress && !progress(n_seen, 0)) return interrupted_error();
+    TQC_TRY(report_progress(progress, n_seen, 0));
     n_seen += 1;
     return inventory.add(entry);
   }));
@@ -154,9 +152,7 @@ Result<std::vector<NamedPrompt>> read_named_prompts(Backend& backend, const Inve
   std::vector<NamedPrompt> prompts;
   TQC_TRY(
       read_blobs(backend, keys, [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
-        if (progress && !progress(i, keys.size())) {
-          return interrupted_error();
-        }
+        TQC_TRY(report_progress(progress, i, keys.size()));
         if (!blob) return {};  // one that went meanwhile needs nothing any more
         TQC_TRY_ASSIGN(const PromptRecord record,
                        content_of<PromptRecord>(keys[i], std::move(*blob)));
@@ -224,7 +220,7 @@ Result<void> add_notes(Backend& backend, const std::vector<std::string>& keys,
                        const Progress& progress, StoreStats& stats) {
   return read_blobs(backend, keys,
                     [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
-                      if (progress && !progress(i, keys.size())) return interrupted_error();
+                      TQC_TRY(report_progress(progress, i, keys.size()));
                       if (!blob || !blob->content) return {};
                       if (const auto* usage = std::get_if<UsageNote>(&*blob->content))
                         add_usage(*usage, stats);
