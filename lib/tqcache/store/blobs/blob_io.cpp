@@ -136,7 +136,7 @@ Result<void> BlobReader::read_some(std::span<const std::string> keys, std::size_
 
 Result<void> BlobReader::drop(const std::vector<Bad>& all) {
   for (const Bad& bad : all) {
-    tell(bad.key + ": " + bad.error.message);
+    warn(bad.key + ": " + bad.error.message);
     if (!is_damage(bad.error.code) || bad.value.size() == 0) continue;
     TQC_TRY(backend_->remove_if_same(bad.key, bad.value.view()));
   }

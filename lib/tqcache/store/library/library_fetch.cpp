@@ -100,7 +100,7 @@ class Fetch {
     return lost < parts_.size() ? parts_[lost].block : prefix_.chain.size();
   }
 
-  void tell(const std::string& message) const { reader_.tell(message); }
+  void warn(const std::string& message) const { reader_.warn(message); }
 
   // The tokens of all blocks, as these have them.
   std::vector<std::int32_t> block_tokens() const {
@@ -189,7 +189,7 @@ void touch(Backend& backend, const Fetch& fetch, const Prefix& prefix, const std
     keys.insert(keys.end(), fetch.keys().begin(), fetch.keys().end());
   }
   // What is used is not worth less for an engine that cannot be told.
-  if (auto done = backend.touch(keys); !done) fetch.tell(done.error().message);
+  if (auto done = backend.touch(keys); !done) fetch.warn(done.error().message);
 }
 
 // The slots that may have the parameters of a record, its own one first.
@@ -226,19 +226,19 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(Prefix& prefix, const Progr
   Fetch fetch(backend_, options_, wanted);
   TQC_TRY(fetch.bring(progress));
   if (const auto lost = fetch.first_lost()) {
-    if (fetch.is_missing(*lost)) fetch.tell(fetch.keys()[*lost] + ": not there any more");
+    if (fetch.is_missing(*lost)) fetch.warn(fetch.keys()[*lost] + ": not there any more");
     shorten(prefix, fetch.blocks_before(*lost));
     if (prefix.n_tokens == 0) return std::unique_ptr<StoredPrompt>();
   }
   auto prompt = fetch.put_together(prefix);
   if (!prompt && prefix.snapshot) {
-    fetch.tell(prefix.state_key + ": " + prompt.error().message);
+    fetch.warn(prefix.state_key + ": " + prompt.error().message);
     shorten(prefix, prefix.chain.size());
     if (prefix.n_tokens == 0) return std::unique_ptr<StoredPrompt>();
     prompt = fetch.put_together(prefix);
   }
   if (!prompt) {
-    fetch.tell(prefix.parameters_key + ": " + prompt.error().message);
+    fetch.warn(prefix.parameters_key + ": " + prompt.error().message);
     shorten(prefix, 0);
     return std::unique_ptr<StoredPrompt>();
   }
