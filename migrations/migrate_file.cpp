@@ -29,7 +29,8 @@ fs::path backup_path(const fs::path& path) { return fs::path(path).concat(".v1.b
 class Backup {
  public:
   // Makes a hard link to the file, or a copy if the file system has no links, and flushes it. `old`
-  // is the file at `path`. Errors: as check_backup().
+  // is the file at `path`.
+  // Errors: as check_backup().
   static Result<Backup> make(const fs::path& path, const ByteSource& old);
 
   Backup(Backup&& other) noexcept;

@@ -56,7 +56,8 @@ struct CalibrationMeta {
 Result<CalibrationMeta> read_calibration_meta(std::string_view json);
 
 // meta_state of the other classes: an empty text, or an array of whole numbers, which may stand as
-// texts of decimal digits. Errors: kCorrupt.
+// texts of decimal digits.
+// Errors: kCorrupt.
 Result<std::vector<std::int64_t>> read_numbers(std::string_view json);
 
 // The metadata of the whole file: key-value pairs, called facts in the format. All are optional,

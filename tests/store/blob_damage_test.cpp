@@ -47,7 +47,7 @@ TEST_P(AnyBlob, NoBeginningOfItIsTaken) {
 
 TEST_P(AnyBlob, NothingStandsBehindIt) {
   blob_.push_back(std::byte{0});
-  expect_error(key_, blob_, ErrorCode::kCorrupt, "1 bytes behind the end");
+  expect_error(key_, blob_, ErrorCode::kCorrupt, "1 bytes after the end");
 }
 
 TEST_P(AnyBlob, ThatOfAnotherKeyIsAMismatch) {
@@ -141,7 +141,7 @@ TEST_F(DamagedBlob, ReservedBytesAreZero) {
 TEST_F(DamagedBlob, TheDescriptionIsWithinTheBlob) {
   for (const std::uint64_t n : {std::uint64_t{blob_.size()}, store::kMaxDescriptionBytes}) {
     put_number(blob_, 24, n);
-    expect_corrupt("the description reaches behind the end");
+    expect_corrupt("the description reaches past the end");
   }
   for (const std::uint64_t n : {store::kMaxDescriptionBytes + 1, ~std::uint64_t{0}}) {
     put_number(blob_, 24, n);
@@ -181,7 +181,7 @@ TEST_F(DamagedBlob, SectionsEndWithTheBlob) {
   expect_corrupt("64 bytes too many");
   blob_.resize(blob_.size() - 65);
   put_number(blob_, 16, std::uint64_t{blob_.size()});
-  expect_corrupt("reaches behind the end");
+  expect_corrupt("reaches past the end");
 }
 
 TEST_F(DamagedBlob, SectionsHaveChecksums) {

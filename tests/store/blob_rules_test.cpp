@@ -129,10 +129,10 @@ TEST(BlobRules, SectionsAreWhatTheirRowsSay) {
   rule([](Data& d) { d.sections[0].info.raw_bytes -= 1; }, "stored size 192 for raw size 191");
   rule([](Data& d) { d.sections[1].info.raw_bytes = 5; }, "stored size 5 for raw size 5");
   rule([](Data& d) { d.sections[2].info.checksum.low ^= 1; }, "checksum mismatch");
-  rule([](Data& d) { std::swap(d.sections[0], d.sections[1]); }, "not behind the one before");
-  rule([](Data& d) { std::swap(d.sections[3], d.sections[4]); }, "not behind the one before");
-  rule([](Data& d) { std::swap(d.sections[1], d.sections[2]); }, "not behind the one before");
-  rule([](Data& d) { d.sections[1] = d.sections[0]; }, "not behind the one before");
+  rule([](Data& d) { std::swap(d.sections[0], d.sections[1]); }, "not in the order of a file");
+  rule([](Data& d) { std::swap(d.sections[3], d.sections[4]); }, "not in the order of a file");
+  rule([](Data& d) { std::swap(d.sections[1], d.sections[2]); }, "not in the order of a file");
+  rule([](Data& d) { d.sections[1] = d.sections[0]; }, "not in the order of a file");
   rule([](Data& d) { d.sections[1].info.block = 4; },
        "section 1 (layer 0 v, block 4): a token block before it is missing");
 }
@@ -158,7 +158,7 @@ TEST(BlobRules, SectionsHaveAsManyBytesAsTheirRowsSay) {
   const auto encoded = store::encode_blob(sample("data").key, data);
   ASSERT_FALSE(encoded.ok());
   EXPECT_EQ(encoded.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(encoded.error().message, HasSubstr("other bytes than its size says"));
+  EXPECT_THAT(encoded.error().message, HasSubstr("the number of bytes is not its stored size"));
 }
 
 TEST(BlobRules, AStateHasItsTail) {
@@ -199,14 +199,14 @@ TEST(BlobRules, ARecordAgreesWithItself) {
   rule([](PromptRecord& r) { r.architecture.assign(1025, 'n'); }, "1025 bytes",
        ErrorCode::kTooLarge);
   rule([](PromptRecord& r) { r.tokens[7] = -1; }, "a token id below 0");
-  rule([](PromptRecord& r) { r.tokens.pop_back(); }, "a state of other tokens");
-  rule([](PromptRecord& r) { r.tokens.back() += 1; }, "a tail of other tokens");
+  rule([](PromptRecord& r) { r.tokens.pop_back(); }, "the snapshot has other tokens");
+  rule([](PromptRecord& r) { r.tokens.back() += 1; }, "the tail has other tokens");
   rule([](PromptRecord& r) { r.chain.pop_back(); }, "1 blocks");
   rule([](PromptRecord& r) { r.snapshot.tail.pop_back(); }, "a tail of 2 tokens");
-  rule([](PromptRecord& r) { r.state_key = "d/x"; }, "a key of the state that is none");
-  rule([](PromptRecord& r) { r.state_key = "s/../x"; }, "a key of the state that is none");
-  rule([](PromptRecord& r) { r.parameters_key.clear(); }, "a key of parameters that is none");
-  rule([](PromptRecord& r) { r.parameters_key = "n/0/0"; }, "a key of parameters that is none");
+  rule([](PromptRecord& r) { r.state_key = "d/x"; }, "an invalid state key");
+  rule([](PromptRecord& r) { r.state_key = "s/../x"; }, "an invalid state key");
+  rule([](PromptRecord& r) { r.parameters_key.clear(); }, "an invalid parameters key");
+  rule([](PromptRecord& r) { r.parameters_key = "n/0/0"; }, "an invalid parameters key");
 }
 
 // Its blocks and its tail have them.
@@ -226,7 +226,7 @@ TEST(BlobRules, AStateStandsBehindABlockOrInTheRecordAlone) {
   record.chain.clear();
   record.tokens = record.snapshot.tail = sample_tokens(9);
   record.snapshot.n_tokens = 9;
-  expect_refused(key, record, ErrorCode::kCorrupt, "a key of the state where there is none");
+  expect_refused(key, record, ErrorCode::kCorrupt, "a state key without a final block");
 }
 
 TEST(BlobRules, NobodyFindsMoreThanWasWanted) {

@@ -28,7 +28,7 @@ class Copy : public testing::Test {
     return must(store::copy_prompts(from_, to_, {store::record_key("", name)}, options));
   }
   void note_troubles(store::CopyOptions& options) {
-    options.on_warning = [&](const std::string& message) { troubles_.push_back(message); };
+    options.on_warning = [&](const std::string& message) { warnings_.push_back(message); };
   }
 
   bool is_whole() { return must(store::check(to_, {.read_data = true})).is_whole(); }
@@ -41,7 +41,7 @@ class Copy : public testing::Test {
   AgedBackend from_, to_;
   ToldLibrary here_{from_}, there_{to_};
   cache::Cache trunk_ = trunk_of(900);
-  std::vector<std::string> troubles_;
+  std::vector<std::string> warnings_;
 };
 
 TEST_F(Copy, BringsEverythingButNotesOfRuns) {
@@ -132,8 +132,8 @@ TEST_F(Copy, NamesThatAreTakenAreLeftUnlessTheyMayBeReplaced) {
   const store::CopyReport report = copy_prompt("name");
   EXPECT_EQ(report.prompts_failed, 1u);
   EXPECT_FALSE(report.is_whole());
-  ASSERT_THAT(troubles_, SizeIs(1));
-  EXPECT_THAT(troubles_[0], HasSubstr("another one has that name"));
+  ASSERT_THAT(warnings_, SizeIs(1));
+  EXPECT_THAT(warnings_[0], HasSubstr("another prompt has that name"));
   EXPECT_EQ(content_there("name"), there);
   EXPECT_TRUE(copy_prompt("name", {.replace = true}).is_whole());
   EXPECT_EQ(content_there("name"), here);
@@ -154,12 +154,12 @@ TEST_F(Copy, LeavesOutWhatIsBad) {
       SCOPED_TRACE(key);
       from_.values = all;
       to_.values.clear();
-      troubles_.clear();
+      warnings_.clear();
       is_missing ? void(from_.values.erase(key)) : from_.damage(key);
       const store::CopyReport report = copy();
       EXPECT_FALSE(report.is_whole());
       EXPECT_EQ(report.prompts, 1u);
-      EXPECT_THAT(troubles_, testing::Not(IsEmpty()));
+      EXPECT_THAT(warnings_, testing::Not(IsEmpty()));
       EXPECT_TRUE(is_whole());
       EXPECT_FALSE(must(there_->record("bad")));
       EXPECT_TRUE(must(there_->fetch(record_of(there_.library, "good"))));
@@ -171,7 +171,7 @@ TEST_F(Copy, LeavesOutWhatIsBad) {
 TEST_F(Copy, APromptThatIsNotThereIsTold) {
   const store::CopyReport report = copy_prompt("nobody");
   EXPECT_FALSE(report.is_whole());
-  EXPECT_THAT(troubles_, SizeIs(1));
+  EXPECT_THAT(warnings_, SizeIs(1));
   EXPECT_THAT(to_.values, IsEmpty());
 }
 

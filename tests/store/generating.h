@@ -50,7 +50,7 @@ struct StoreRun {
   std::vector<float> logits;  // of all of them
   Bytes file;                 // the cache in the end
   store::BackgroundPutReport put;
-  std::vector<std::string> troubles;
+  std::vector<std::string> warnings;
   bool looked_up = true;  // and the store answered
 };
 
@@ -111,7 +111,7 @@ inline StoreRun run_from(store::Backend& backend, const StoreModel& model, const
   for (const cache::Layer& layer : cache.layers) settings.push_back(format::describe_layer(layer));
   store::Library library(
       backend, {.salt = options.salt, .n_threads = 1, .on_warning = [&](const std::string& text) {
-                  run.troubles.push_back(text);
+                  run.warnings.push_back(text);
                 }});
   store::BackgroundPut put(backend, {.salt = options.salt,
                                      .queue_bytes = options.queue_bytes,

@@ -160,7 +160,7 @@ TEST_P(Generating, DoesWithoutABlockOfWrongBytes) {
   backend_.spoil("b/000002/");
   const StoreRun run = run_from(backend_, model_, prompt);
   EXPECT_EQ(run.reused, keeps_state() ? 0 : 512);
-  EXPECT_THAT(run.troubles, Not(IsEmpty()));
+  EXPECT_THAT(run.warnings, Not(IsEmpty()));
   expect_same(run, run_alone(model_, prompt));
 }
 
@@ -302,7 +302,7 @@ TEST_P(TurboWindows, GoOnWithTheSameBits) {
     expect_same(first, alone);
     const StoreRun second = run_from(backend, model_, prompt, options_);
     EXPECT_EQ(second.reused, n < 513 ? 0 : n == 513 ? 512 : 768) << n;
-    EXPECT_THAT(second.troubles, IsEmpty());
+    EXPECT_THAT(second.warnings, IsEmpty());
     expect_same(second, alone);
   }
 }
@@ -337,7 +337,7 @@ TEST_P(TurboWindows, AreNotUsedWhenTheyAreDamaged) {
   backend_.spoil("d/");
   const StoreRun run = run_from(backend_, model_, prompt, options_);
   EXPECT_EQ(run.reused, 0);
-  EXPECT_THAT(run.troubles, Not(IsEmpty()));
+  EXPECT_THAT(run.warnings, Not(IsEmpty()));
   expect_same(run, run_alone(model_, prompt, options_));
 }
 
@@ -359,7 +359,7 @@ TEST_P(TurboWindows, OfALaterMeanPutNoStates) {
   all.insert(all.end(), first.ids.begin(), first.ids.end());
   const StoreRun second = run_from(backend_, model_, all, {.any_form = true});
   EXPECT_EQ(second.reused, wide() == 0 ? 600 : 1024);
-  EXPECT_THAT(second.troubles, IsEmpty());
+  EXPECT_THAT(second.warnings, IsEmpty());
 }
 
 TEST(BackgroundPut, PutsNothingOfAShortPrompt) {

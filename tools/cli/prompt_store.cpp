@@ -77,7 +77,7 @@ PromptStore::PromptStore(const Console& console, PromptStoreOptions options,
       library_(*backend_, {.salt = options_.choice.salt,
                            .n_threads = options_.n_threads,
                            .on_warning = [this](const std::string& message) {
-                             troubles_.push_back(message);
+                             warnings_.push_back(message);
                            }}) {}
 
 Outcome<std::unique_ptr<PromptStore>> PromptStore::open(const Console& console,
@@ -100,10 +100,10 @@ Outcome<std::unique_ptr<PromptStore>> PromptStore::open(const Console& console,
 }
 
 // One line a run: what comes behind it mostly follows from it.
-void PromptStore::tell(const std::string& trouble) {
+void PromptStore::tell(const std::string& warning) {
   if (!told_.empty()) return;
-  told_ = trouble;
-  warn("store " + backend_->name(), trouble);
+  told_ = warning;
+  warn("store " + backend_->name(), warning);
 }
 
 void PromptStore::give_up(const Error& error) {
@@ -156,9 +156,9 @@ Outcome<Done> PromptStore::begin(const model::Model& model, std::span<const std:
     settings = fmt::format(" ({})", form_text((*found)->parameters.layers));
     take(std::move(**found), cache);
   }
-  if (!troubles_.empty()) {
-    tell(fmt::format("{}{}; what is missing of the prompt is read", troubles_.front(),
-                     troubles_.size() > 1 ? fmt::format(" (and {} more)", troubles_.size() - 1)
+  if (!warnings_.empty()) {
+    tell(fmt::format("{}{}; what is missing of the prompt is read", warnings_.front(),
+                     warnings_.size() > 1 ? fmt::format(" (and {} more)", warnings_.size() - 1)
                                           : std::string()));
   }
   if (!gave_up_) {
@@ -226,7 +226,7 @@ Json PromptStore::json() const {
   json["read_bytes"] = usage_.read_bytes;
   json["stored_blocks"] = put_.new_blocks;
   json["stored_bytes"] = put_.new_bytes;
-  json["trouble"] = told_.empty() ? Json() : Json(told_);
+  json["warning"] = told_.empty() ? Json() : Json(told_);
   return json;
 }
 

@@ -69,12 +69,12 @@ class PromptStore {
   void finish_putting(const cache::Cache& cache);
   void note_usage();
   void give_up(const Error& error);
-  void tell(const std::string& trouble);
+  void tell(const std::string& warning);
 
   const Console& console_;
   PromptStoreOptions options_;
   std::unique_ptr<store::Backend> backend_;
-  std::vector<std::string> troubles_;  // that the library told of
+  std::vector<std::string> warnings_;  // that the library told of
   store::Library library_;
   std::optional<store::BackgroundPut> putting_;
   store::BackgroundPutReport put_;

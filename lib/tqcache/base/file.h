@@ -63,8 +63,8 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// A file that stays mapped read-only while any copy of the bytes exists. Errors: as
-// MappedFile::open.
+// A file that stays mapped read-only while any copy of the bytes exists.
+// Errors: as MappedFile::open.
 Result<SharedBytes> map_file(const std::filesystem::path& path);
 
 // A regular file that is read and written in place. While the object exists, the file is locked
@@ -133,11 +133,11 @@ class AtomicFile {
 
   // Appends. Errors: kIo (disk full, file too large, ...), which commit() then returns again.
   Result<void> write(ByteView bytes);
-  // Overwrites bytes that were already written. Errors: as write(); kInvalidArgument beyond size(),
-  // or if the file is written in place.
+  // Overwrites bytes that were already written.
+  // Errors: as write(); kInvalidArgument beyond size(), or if the file is written in place.
   Result<void> write_at(std::uint64_t offset, ByteView bytes);
-  // Reads written bytes, before commit(). Errors: kTruncated, kIo; kInvalidArgument if the file is
-  // written in place.
+  // Reads written bytes, before commit().
+  // Errors: kTruncated, kIo; kInvalidArgument if the file is written in place.
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const;
   // Bytes written so far.
   std::uint64_t size() const;

@@ -8,13 +8,14 @@
 
 namespace tqcache {
 
-// From the signed integers of caches to the unsigned ones of the standard library. Requires: n >=
-// 0.
+// From the signed integers of caches to the unsigned ones of the standard library.
+// Requires: n >= 0.
 constexpr std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 constexpr std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
 
 // Products and sums of numbers from files have to be computed with these before they are used as
-// sizes. Errors: nullopt if the result does not fit 64 bits.
+// sizes.
+// Errors: nullopt if the result does not fit 64 bits.
 inline std::optional<std::uint64_t> checked_mul(std::uint64_t a, std::uint64_t b) {
   std::uint64_t product;
   if (__builtin_mul_overflow(a, b, &product)) return std::nullopt;

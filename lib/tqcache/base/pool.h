@@ -37,8 +37,8 @@ class Pool {
     Owner thing_;
   };
 
-  // An object from the pool, or the Owner that make() returns. Requires: the pool outlives the
-  // lease.
+  // An object from the pool, or the Owner that make() returns.
+  // Requires: the pool outlives the lease.
   template <class Make>
   Lease borrow(Make make) {
     if (Owner waiting = take()) return {*this, std::move(waiting)};

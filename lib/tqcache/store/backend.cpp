@@ -1,4 +1,4 @@
-// What all backends have in common: keys and sizes are checked before an engine sees them.
+// The common part of all backends: checks of keys and sizes.
 
 #include "tqcache/store/backend.h"
 
@@ -11,7 +11,7 @@ bool is_key_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
 }
 
-// Whether it is words with single '/' between them. `open_end`: the last may be cut.
+// Whether the text is words with single '/' between them. `open_end`: the last may be incomplete.
 bool is_words(std::string_view text, bool open_end) {
   bool begins = true;
   for (const char c : text) {

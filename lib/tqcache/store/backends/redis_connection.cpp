@@ -44,9 +44,9 @@ std::optional<std::string_view> refusal(const redisReply& reply) {
 }
 
 Error refusal_error(std::string_view text) {
-  const std::string told = "refused: " + printable(text);
-  if (text.starts_with("ERR unknown command")) return {ErrorCode::kUnsupported, told};
-  return {refusal_code(text.substr(0, text.find(' '))), told};
+  const std::string message = "refused: " + printable(text);
+  if (text.starts_with("ERR unknown command")) return {ErrorCode::kUnsupported, message};
+  return {refusal_code(text.substr(0, text.find(' '))), message};
 }
 
 Result<std::optional<ByteView>> reply_value(const redisReply& reply) {
@@ -201,21 +201,21 @@ Result<RedisReply> RedisConnection::read() {
 
 Error RedisConnection::failure(const std::string& action) {
   const int error_number = context_->err == REDIS_ERR_IO ? errno : 0;
-  const std::string told = printable(context_->errstr);
+  const std::string message = printable(context_->errstr);
   if (context_->err == REDIS_ERR_PROTOCOL) {
-    return {ErrorCode::kCorrupt, "no answer of Redis: " + told};
+    return {ErrorCode::kCorrupt, "not a Redis reply: " + message};
   }
-  return io_failure(action, error_number, told);
+  return io_failure(action, error_number, message);
 }
 
 Error RedisConnection::io_failure(const std::string& action, int error_number,
-                                  const std::string& told) {
+                                  const std::string& message) {
   if (error_number == EAGAIN || error_number == EWOULDBLOCK) {
     return {ErrorCode::kIo,
             action + ": nothing for " + std::to_string(settings_->idle_timeout.count()) + " ms"};
   }
   broken_ = true;
-  return {ErrorCode::kIo, action + ": " + told};
+  return {ErrorCode::kIo, action + ": " + message};
 }
 
 }  // namespace tqcache::store

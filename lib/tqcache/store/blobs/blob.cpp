@@ -1,4 +1,4 @@
-// What goes into blobs, and what those of one prompt say together.
+// The content of blobs: layers, parts of blocks, hashes.
 
 #include "tqcache/store/blobs/blob.h"
 
@@ -84,7 +84,7 @@ Content kept(Content content) {
   return content;
 }
 
-// What would be damage in a blob that is read is a mistake in one that is made.
+// Content that would be corrupt in a blob is an invalid argument of the writer.
 Error mistake(Error error) {
   if (error.code != ErrorCode::kTooLarge) error.code = ErrorCode::kInvalidArgument;
   return error;
@@ -164,7 +164,7 @@ Result<void> check_block(const Parameters& parameters, const Block& block) {
   const std::size_t first = part == 0 ? 0 : ends[std::min(part, ends.size()) - 1];
   if (static_cast<std::size_t>(block.n_parts) != ends.size() || part >= ends.size() ||
       block.sections.size() != ends[part] - first) {
-    return Error{ErrorCode::kCorrupt, "other sections than its layers have"};
+    return Error{ErrorCode::kCorrupt, "not the sections of its layers"};
   }
   for (std::size_t i = 0; i < block.sections.size(); ++i) {
     const format::SectionInfo& info = block.sections[i].info;

@@ -109,8 +109,8 @@ Result<Bytes> encode_blob(std::string_view key, const Content& content);
 
 // The content of the blob of `key`. Sections are views of `blob`. Their order, checksums and, as
 // far as possible without parameters, sizes are checked. They begin at multiples of 64 if the blob
-// does. Errors: kCorrupt, kTruncated, kUnsupported (a later version), kTooLarge; kMismatch if it is
-// the
+// does.
+// Errors: kCorrupt, kTruncated, kUnsupported (a later version), kTooLarge; kMismatch if it is the
 //         blob of another key.
 Result<Content> decode_blob(std::string_view key, const SharedBytes& blob);
 
@@ -119,7 +119,9 @@ Result<Content> decode_blob(std::string_view key, const SharedBytes& blob);
 Sha256 hash_parameters(const Parameters& parameters);
 
 // Checks that the sections of a block, or of one of its parts, are those of caches with these
-// layers, with the right sizes. Requires: both are valid for encode_blob(). Errors:   kCorrupt.
+// layers, with the right sizes.
+// Requires: both are valid for encode_blob().
+// Errors:   kCorrupt.
 Result<void> check_block(const Parameters& parameters, const Block& block);
 
 // Divides sections of these sizes into runs of about kBlobBytes: the end of each run. The same

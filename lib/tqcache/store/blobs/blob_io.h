@@ -49,7 +49,7 @@ class BlobMemory {
  private:
   struct State {
     std::mutex mutex;
-    std::shared_ptr<std::byte> piece;
+    std::shared_ptr<std::byte> region;
     std::size_t used = 0;
   };
   std::unique_ptr<State> state_;
@@ -161,7 +161,8 @@ struct CandidateSlot {
 };
 
 // The slot whose content `is_wanted` accepts, or the first empty one, which then gets `content`;
-// nullopt if all hold other content. Errors: those of the backend and of encode_blob().
+// nullopt if all hold other content.
+// Errors: those of the backend and of encode_blob().
 template <class Kind>
 Result<std::optional<CandidateSlot>> find_or_take_slot(
     Backend& backend, BlobReader& reader, const std::vector<std::string>& keys,
@@ -198,8 +199,9 @@ class WriteBatcher {
   explicit WriteBatcher(Backend& backend) : backend_(&backend) {}
 
   // The blobs of one block. The first one is put after the backend has acknowledged the others:
-  // where it exists, all exist. Errors: those of the backend, also for blobs added earlier. Nothing
-  // may be added after an error.
+  // where it exists, all exist.
+  // Errors: those of the backend, also for blobs added earlier. Nothing may be added after an
+  //         error.
   struct Value {
     std::string key;
     SharedBytes bytes;
@@ -225,7 +227,7 @@ class WriteBatcher {
   using Outcomes = Result<std::vector<PutOutcome>>;
   bool is_idle() const;
   Result<void> put_if_many();
-  Result<void> begin_put();
+  Result<void> start_put();
   Result<void> end_put();
 
   Backend* backend_;

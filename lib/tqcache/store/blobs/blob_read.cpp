@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kChecksumAt = kBlobHeaderBytes - sizeof(std::uint64_t);
 
-// Magic and checksum stand where they are in every version to come.
+// Magic and checksum have the same place in all versions.
 Result<void> check_whole(ByteView blob) {
   const std::size_t n_magic = std::min(blob.size(), kBlobMagic.size());
   if (!std::ranges::equal(blob.first(n_magic), ByteView(kBlobMagic).first(n_magic))) {
@@ -50,13 +50,13 @@ Result<void> check_sizes(const BlobHeader& header, std::uint64_t size) {
                                             std::to_string(header.blob_bytes) + " bytes"};
   }
   if (size > header.blob_bytes) {
-    return corrupt(std::to_string(size - header.blob_bytes) + " bytes behind the end");
+    return corrupt(std::to_string(size - header.blob_bytes) + " bytes after the end");
   }
   if (header.description_bytes > kMaxDescriptionBytes) {
     return Error{ErrorCode::kTooLarge,
                  "a description of " + std::to_string(header.description_bytes) + " bytes"};
   }
-  if (sections_at(header) > size) return corrupt("the description reaches behind the end");
+  if (sections_at(header) > size) return corrupt("the description reaches past the end");
   return {};
 }
 
@@ -120,7 +120,7 @@ Result<std::string> read_text(const flatbuffers::String& text, std::uint64_t lim
   return text.str();
 }
 
-// Tokens are counted as signed numbers, here and wherever they are added up.
+// Token counts are signed.
 Result<std::int64_t> read_tokens_count(std::uint64_t count) {
   TQC_TRY(check_count(count, cache::kMaxTokens, "tokens"));
   return static_cast<std::int64_t>(count);
@@ -130,7 +130,7 @@ bool is_zero(ByteView bytes) {
   return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
 }
 
-// What a blob is made of, checked as far as that needs no look at what it says.
+// The parts of a blob, whose header, checksum and padding are correct.
 struct Parts {
   BlobHeader header;
   AlignedBytes description;
@@ -193,14 +193,14 @@ Result<format::Manifest> read_manifest(const fb::Description& root) {
   return manifest;
 }
 
-// Gives the end of the section. Sections follow one another, with zeros up to the next multiple
+// Returns the end of the section. Sections follow one another, with zeros up to the next multiple
 // of 64.
 Result<std::uint64_t> check_place(const format::SectionInfo& section, std::uint64_t end,
                                   const SharedBytes& bytes) {
   const std::uint64_t begin = format::align_section(end);
   if (section.file_offset != begin) return corrupt("does not follow the one before");
   if (begin > bytes.size() || section.stored_bytes > bytes.size() - begin) {
-    return corrupt("reaches behind the end");
+    return corrupt("reaches past the end");
   }
   if (!is_zero(bytes.view().subspan(end, begin - end))) return corrupt("bytes before it");
   return begin + section.stored_bytes;

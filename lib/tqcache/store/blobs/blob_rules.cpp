@@ -59,7 +59,7 @@ Result<void> check_parameters(std::string_view, const Parameters& parameters) {
   return format::check_layers(with_window_shapes(parameters.layers), parameters.identity.rope, 1);
 }
 
-// What can be told of a section without its layer.
+// Checks of a section that do not need its layer.
 Result<void> check_section(const StoredSection& section) {
   const format::SectionInfo& info = section.info;
   if (info.layer < 0 || info.layer >= cache::kMaxLayers) return corrupt("no such layer");
@@ -71,7 +71,8 @@ Result<void> check_section(const StoredSection& section) {
     return corrupt("stored size " + std::to_string(info.stored_bytes) + " for raw size " +
                    std::to_string(info.raw_bytes));
   }
-  if (section.stored.size() != info.stored_bytes) return corrupt("other bytes than its size says");
+  if (section.stored.size() != info.stored_bytes)
+    return corrupt("the number of bytes is not its stored size");
   if (xxh3_128(section.stored.view()) != info.checksum) return corrupt("checksum mismatch");
   return {};
 }
@@ -84,7 +85,7 @@ Result<void> check_sections(const std::vector<StoredSection>& sections) {
       return in_context(place, std::move(section).error());
     }
     if (i > 0 && !stands_before(sections[i - 1].info, info)) {
-      return corrupt(place + ": not behind the one before");
+      return corrupt(place + ": not in the order of a file");
     }
   }
   return {};
@@ -118,7 +119,7 @@ Result<void> check_block_content(std::string_view key, const Block& block) {
 
 Result<void> check_data_keys(const std::vector<std::string>& keys) {
   if (keys.size() > kMaxDataKeys) return too_large(std::to_string(keys.size()) + " data blobs");
-  if (!std::ranges::all_of(keys, is_data_key)) return corrupt("a key of data that is none");
+  if (!std::ranges::all_of(keys, is_data_key)) return corrupt("an invalid data key");
   return {};
 }
 
@@ -137,7 +138,7 @@ Result<void> check_state(std::string_view, const Snapshot& snapshot) {
   return format::check_layers(snapshot.layers, cache::Rope{}, snapshot.n_tokens);
 }
 
-// A turbo window has every token block from its first one up to the tail.
+// A quantized window has all token blocks from its first one to the tail.
 Result<void> check_data(std::string_view, const Data& data) {
   TQC_TRY(check_sections(data.sections));
   for (std::size_t i = 1; i < data.sections.size(); ++i) {
@@ -153,26 +154,26 @@ Result<void> check_data(std::string_view, const Data& data) {
 
 Result<void> check_record_keys(const PromptRecord& record) {
   if (!is_key_of(BlobKind::kParameters, record.parameters_key)) {
-    return corrupt("a key of parameters that is none");
+    return corrupt("an invalid parameters key");
   }
   if (record.chain.empty() && !record.state_key.empty()) {
-    return corrupt("a key of the state where there is none behind a block");
+    return corrupt("a state key without a final block");
   }
   if (!record.state_key.empty() && !is_key_of(BlobKind::kState, record.state_key)) {
-    return corrupt("a key of the state that is none");
+    return corrupt("an invalid state key");
   }
   return {};
 }
 
-// None is enough: the blocks have them.
+// The tokens may be left out, because the blocks have them.
 Result<void> check_record_tokens(const PromptRecord& record) {
   if (record.tokens.empty()) return {};
   TQC_TRY(check_tokens(record.tokens));
   if (std::ssize(record.tokens) != record.snapshot.n_tokens)
-    return corrupt("a state of other tokens");
+    return corrupt("the snapshot has other tokens");
   const std::vector<std::int32_t>& tail = record.snapshot.tail;
   if (std::ranges::equal(tail, std::span(record.tokens).last(tail.size()))) return {};
-  return corrupt("a tail of other tokens");
+  return corrupt("the tail has other tokens");
 }
 
 Result<void> check_record(std::string_view key, const PromptRecord& record) {

@@ -23,7 +23,7 @@ fb::Sha256 make_sha256(const Sha256& digest) {
   return fb::Sha256(flatbuffers::make_span(bytes));
 }
 
-// Rows of the section table; places count from where the blob's sections begin.
+// Rows of the section table. Offsets count from the first section of the blob.
 std::vector<format::SectionInfo> section_rows(const std::vector<StoredSection>& sections) {
   std::vector<format::SectionInfo> rows;
   rows.reserve(sections.size());
@@ -36,7 +36,7 @@ std::vector<format::SectionInfo> section_rows(const std::vector<StoredSection>& 
   return rows;
 }
 
-// What of a blob stands in a manifest.
+// The manifest of a blob.
 format::Manifest manifest_of(const Parameters& parameters) {
   format::Manifest manifest;
   manifest.identity = parameters.identity;
@@ -116,7 +116,7 @@ Tables make_tables(Builder& out, const UsageNote& usage) {
                               usage.stored_bytes)};
 }
 
-// Gives the FlatBuffer.
+// Returns the FlatBuffer.
 Result<Bytes> make_description(std::string_view key, const Content& content) {
   TQC_TRY_ASSIGN(const Bytes manifest,
                  std::visit([](const auto& each) { return manifest_bytes(each); }, content));
@@ -147,7 +147,7 @@ std::uint64_t sections_end(const std::vector<StoredSection>* sections) {
   return last.file_offset + last.stored_bytes;
 }
 
-// What a blob consists of.
+// The parts of a blob.
 struct Pieces {
   BlobHeader header;
   Bytes description;
@@ -169,7 +169,7 @@ Result<Pieces> make_pieces(std::string_view key, const Content& content) {
   return pieces;
 }
 
-// Fills memory whose content may be anything.
+// Fills uninitialized memory.
 class Filler {
  public:
   explicit Filler(std::span<std::byte> blob) : blob_(blob) {}

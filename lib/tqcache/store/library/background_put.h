@@ -56,7 +56,7 @@ class BackgroundPut {
 
   // The cache will continue this prefix, which the store has.
   // Requires: called before watch().
-  void begin(const LoadedPrefix& beginning);
+  void begin(const LoadedPrefix& prefix);
 
   // Shows the cache, after every token or chunk or as often as wanted. Costs nothing unless a token
   // block has become final.

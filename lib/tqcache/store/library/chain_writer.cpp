@@ -19,7 +19,7 @@ std::vector<StoredSection> slice(const std::vector<StoredSection>& sections, std
 
 Error wrong_sections(std::int64_t block) {
   return {ErrorCode::kInvalidArgument,
-          "token block " + std::to_string(block) + ": not the sections that its layers have"};
+          "token block " + std::to_string(block) + ": not the sections of its layers"};
 }
 
 }  // namespace
@@ -34,7 +34,7 @@ struct ChainWriter::Chain {
   WriteBatcher batcher;
   BlobMemory memory = {};
   std::vector<Sha256> hashes = {};
-  std::uint64_t bytes = 0, new_bytes = 0;  // of what does not go through the outbox
+  std::uint64_t bytes = 0, new_bytes = 0;  // of blobs that bypass the write batcher
 
   const Sha256& last() const { return hashes.empty() ? root : hashes.back(); }
   std::int64_t n_blocks() const { return static_cast<std::int64_t>(hashes.size()); }
@@ -53,8 +53,7 @@ struct ChainWriter::Chain {
     Snapshot snapshot;
   };
 
-  // One that has the same tail, and all of its data. One whose data is gone is of no use to
-  // anybody.
+  // A snapshot with the same tail whose data exists. One whose data is missing is removed.
   Result<std::optional<KnownState>> known_state(const Snapshot& wanted) {
     const std::vector<std::string> keys = state_slot_keys(last());
     TQC_TRY_ASSIGN(auto slots, read_slots<Snapshot>(reader, keys));

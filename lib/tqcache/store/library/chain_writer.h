@@ -27,8 +27,8 @@ namespace tqcache::store {
 class ChainWriter {
  public:
   // Finds these parameters in a candidate slot of the first block, or puts them into a free one.
-  // Bad blobs there are reported to `on_warning` and removed. Requires: parameters.tokens are the
-  // first block, or all tokens of a shorter prompt; means are
+  // Bad blobs there are reported to `on_warning` and removed.
+  // Requires: parameters.tokens are the first block, or all tokens of a shorter prompt; means are
   //           fixed if there is a final block. `backend` must outlive this.
   // Errors:   those of the backend; kTooLarge if other parameters take all slots.
   static Result<ChainWriter> open(Backend& backend, std::string_view salt, Parameters parameters,
@@ -78,7 +78,8 @@ class ChainWriter {
   // Puts the snapshot: tail, windows and arrays. Returns the key of a snapshot with this tail; ""
   // if other snapshots take all slots behind the block: then no prefix ends with it. If a complete
   // one with the same tail exists, it replaces `snapshot` if that has no content digest; otherwise
-  // only its slot is shared. Requires: n_blocks() == final_blocks(snapshot.n_tokens) > 0.
+  // only its slot is shared.
+  // Requires: n_blocks() == final_blocks(snapshot.n_tokens) > 0.
   Result<std::string> put_snapshot(Snapshot& snapshot, std::vector<StoredSection> sections);
 
  private:

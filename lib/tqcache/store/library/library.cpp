@@ -1,4 +1,4 @@
-// Records, usage, and what of a library is a call to what does the work.
+// Records, hit statistics, and StoredPrompt.
 
 #include "tqcache/store/library/library.h"
 

@@ -114,12 +114,14 @@ class Library {
                               const Progress& progress = {}, const PutOptions& options = {});
 
   // The longest stored prefix of `tokens`; of several with one length, the one with the most bytes
-  // per token. n_tokens 0: no prefix was found. Errors: those of the backend.
+  // per token. n_tokens 0: no prefix was found.
+  // Errors: those of the backend.
   Result<Prefix> find(const cache::Identity& identity, std::span<const std::int32_t> tokens,
                       const FindOptions& options = {});
 
   // Fetches a prefix. Missing or damaged blobs make it shorter: `prefix` is updated. A cache that
-  // cannot be cut then has no prefix, and the result is null. Touches the blobs. Progress: blobs.
+  // cannot be cut then has no prefix, and the result is null. Touches the blobs.
+  // Progress: blobs.
   // Errors: those of the backend; kInterrupted.
   Result<std::unique_ptr<StoredPrompt>> fetch(Prefix& prefix, const Progress& progress = {});
 
@@ -142,8 +144,8 @@ class Library {
 };
 
 // Writes a .tqkv file with the sections as they are stored. Its content and content digest are
-// those of the prompt that was put. Errors: kCorrupt if the content digest differs; those of
-// AtomicFile.
+// those of the prompt that was put.
+// Errors: kCorrupt if the content digest differs; those of AtomicFile.
 Result<void> write_stored(const StoredPrompt& prompt, AtomicFile& file);
 
 // A stored prefix as a cache that a model can continue.
@@ -157,7 +159,8 @@ struct LoadedPrefix {
 // The longest stored prefix of `tokens` that leaves at least one token for the model; nullopt if
 // there is none. The prefix of a cache that can be cut ends with a token block, even if the store
 // has a few more tokens: then the model reads the rest in the same chunks as if it read all tokens,
-// and computes the same bits. Spec: docs/reference/store.md, "Generating from a store".
+// and computes the same bits.
+// Spec: docs/reference/store.md, "Generating from a store".
 //
 // Progress: blobs.
 // Errors:   those of the backend; kCorrupt if the stored cache has other tokens; kTooLarge;

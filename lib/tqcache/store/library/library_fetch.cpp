@@ -1,4 +1,4 @@
-// Library::fetch(): a prefix, or all of a record's prompt, brought and put together.
+// Library::fetch() and load_prefix().
 
 #include <algorithm>
 #include <memory>
@@ -18,13 +18,13 @@ namespace tqcache::store {
 
 namespace {
 
-// Which part of a block stands under a key.
+// A part of a block.
 struct Part {
   std::size_t block = 0;
   int part = 0;
 };
 
-// The sections of a prompt, and where they would stand in a file.
+// The sections of a prompt, placed as in a file.
 struct Contents {
   format::Manifest manifest;
   std::vector<StoredSection> sections = {};
@@ -34,7 +34,7 @@ struct Contents {
   }
 
   Result<std::unique_ptr<StoredPrompt>> check(std::uint64_t blob_bytes) && {
-    // Those of turbo windows stand among those of blocks.
+    // Sections of quantized windows belong between those of blocks.
     std::ranges::stable_sort(sections, stands_before, &StoredSection::info);
     std::vector<SharedBytes> stored;
     std::uint64_t end = format::kHeaderBytes;
@@ -51,11 +51,11 @@ struct Contents {
   }
 };
 
-// Brings the blobs of a prefix.
+// Reads the blobs of a prefix.
 class Fetch {
  public:
-  // Of a prefix without tokens, as of a record, the blocks tell them; their hashes are those of the
-  // chain.
+  // A prefix of a record has no tokens: they are read from its blocks, which the hashes of the
+  // chain identify.
   Fetch(Backend& backend, const LibraryOptions& options, const Prefix& prefix)
       : reader_(backend, options.on_warning, options.n_threads),
         prefix_(prefix),
@@ -77,7 +77,7 @@ class Fetch {
   const std::vector<std::string>& keys() const { return keys_; }
 
   // Errors: those of the backend; kInterrupted.
-  Result<void> bring(const Progress& progress) {
+  Result<void> read(const Progress& progress) {
     std::size_t done = 0;
     const auto take = [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
       TQC_TRY(report_progress(progress, ++done, keys_.size()));
@@ -88,30 +88,30 @@ class Fetch {
     return {};
   }
 
-  // The first key that is missing or bad, if there is any.
+  // The index of the first key that is missing or bad; nullopt if none is.
   std::optional<std::size_t> first_lost() const {
     const auto lost = std::ranges::find_if(found_, [](Found f) { return f != Found::kGood; });
     if (lost == found_.end()) return std::nullopt;
     return static_cast<std::size_t>(lost - found_.begin());
   }
   bool is_missing(std::size_t i) const { return found_[i] == Found::kMissing; }
-  // How many blocks are whole if that key is lost.
+  // The number of complete blocks before that lost key.
   std::size_t blocks_before(std::size_t lost) const {
     return lost < parts_.size() ? parts_[lost].block : prefix_.chain.size();
   }
 
   void warn(const std::string& message) const { reader_.warn(message); }
 
-  // The tokens of all blocks, as these have them.
+  // The tokens of all blocks.
   std::vector<std::int32_t> block_tokens() const {
     std::vector<std::int32_t> tokens;
     for (const auto& block : tokens_) tokens.insert(tokens.end(), block.begin(), block.end());
     return tokens;
   }
 
-  // What is there of `prefix`, which may have become shorter.
-  // Errors: kMismatch, kCorrupt and others when its parts do not belong together.
-  Result<std::unique_ptr<StoredPrompt>> put_together(const Prefix& prefix) const {
+  // The prompt of `prefix`, which may have become shorter.
+  // Errors: kMismatch, kCorrupt and others if its parts do not belong together.
+  Result<std::unique_ptr<StoredPrompt>> assemble(const Prefix& prefix) const {
     Contents contents;
     contents.manifest.identity = prefix.parameters.identity;
     contents.manifest.tokens = prefix.tokens;
@@ -144,7 +144,7 @@ class Fetch {
     return {};
   }
 
-  // Whether they are those of the prefix, as far as it tells.
+  // Whether the tokens are those of the prefix, if it has tokens.
   bool has_tokens(std::size_t block, const std::vector<std::int32_t>& tokens) const {
     if (prefix_.tokens.empty()) return true;
     return std::ranges::equal(std::span(prefix_.tokens).subspan(block * kBlockTokens, kBlockTokens),
@@ -154,7 +154,7 @@ class Fetch {
   Result<void> take_data(std::size_t i, Content content) {
     TQC_TRY_ASSIGN(Data data, BlobReader::take_kind<Data>(std::move(content)));
     if (data_key(namespace_, data_content(data.sections)) != keys_[i]) {
-      return Error{ErrorCode::kMismatch, "other data than the key says"};
+      return Error{ErrorCode::kMismatch, "data that does not belong to the key"};
     }
     sections_[i] = std::move(data.sections);
     return {};
@@ -170,7 +170,7 @@ class Fetch {
   std::vector<std::vector<std::int32_t>> tokens_;     // by block
 };
 
-// Leaves `n_blocks` whole token blocks of a prefix, or nothing if it cannot be cut.
+// Shortens a prefix to `n_blocks` token blocks, or to nothing if it cannot be cut.
 void shorten(Prefix& prefix, std::size_t n_blocks) {
   if (!can_be_cut(prefix.parameters.layers)) n_blocks = 0;
   prefix.chain.resize(n_blocks);
@@ -188,14 +188,14 @@ void touch(Backend& backend, const Fetch& fetch, const Prefix& prefix, const std
     keys.push_back(prefix.parameters_key);
     keys.insert(keys.end(), fetch.keys().begin(), fetch.keys().end());
   }
-  // What is used is not worth less for an engine that cannot be told.
+  // A failed touch is not an error of the fetch.
   if (auto done = backend.touch(keys); !done) fetch.warn(done.error().message);
 }
 
-// The slots that may have the parameters of a record, its own one first.
+// The keys that may hold the parameters of a record, its own slot first.
 std::vector<std::string> parameters_keys(const PromptRecord& record) {
   std::vector<std::string> keys{record.parameters_key};
-  if (record.chain.empty()) return keys;  // nothing would tell that others are the same
+  if (record.chain.empty()) return keys;  // without a chain, other parameters cannot be recognized
   const std::string stem = record.parameters_key.substr(0, record.parameters_key.rfind('/') + 1);
   for (int slot = 0; slot < kCandidateSlots; ++slot) {
     if (const std::string key = stem + std::to_string(slot); key != record.parameters_key) {
@@ -215,7 +215,7 @@ bool is_chain_of(const PromptRecord& record, const Parameters& parameters,
 
 Error lost(const std::string& key, bool is_missing) {
   return {is_missing ? ErrorCode::kNotFound : ErrorCode::kCorrupt,
-          key + (is_missing ? ": not there" : ": damaged")};
+          key + (is_missing ? ": missing" : ": damaged")};
 }
 
 }  // namespace
@@ -224,18 +224,18 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(Prefix& prefix, const Progr
   if (prefix.n_tokens == 0) return std::unique_ptr<StoredPrompt>();
   const Prefix wanted = prefix;
   Fetch fetch(backend_, options_, wanted);
-  TQC_TRY(fetch.bring(progress));
+  TQC_TRY(fetch.read(progress));
   if (const auto lost = fetch.first_lost()) {
-    if (fetch.is_missing(*lost)) fetch.warn(fetch.keys()[*lost] + ": not there any more");
+    if (fetch.is_missing(*lost)) fetch.warn(fetch.keys()[*lost] + ": no longer there");
     shorten(prefix, fetch.blocks_before(*lost));
     if (prefix.n_tokens == 0) return std::unique_ptr<StoredPrompt>();
   }
-  auto prompt = fetch.put_together(prefix);
+  auto prompt = fetch.assemble(prefix);
   if (!prompt && prefix.snapshot) {
     fetch.warn(prefix.state_key + ": " + prompt.error().message);
     shorten(prefix, prefix.chain.size());
     if (prefix.n_tokens == 0) return std::unique_ptr<StoredPrompt>();
-    prompt = fetch.put_together(prefix);
+    prompt = fetch.assemble(prefix);
   }
   if (!prompt) {
     fetch.warn(prefix.parameters_key + ": " + prompt.error().message);
@@ -264,15 +264,14 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(const PromptRecord& record,
   if (prefix.parameters_key.empty()) return lost(record.parameters_key, true);
 
   Fetch fetch(backend_, options_, prefix);
-  TQC_TRY(fetch.bring(progress));
+  TQC_TRY(fetch.read(progress));
   if (const auto i = fetch.first_lost()) return lost(fetch.keys()[*i], fetch.is_missing(*i));
   Prefix whole = prefix;
   whole.tokens = fetch.block_tokens();
   whole.tokens.insert(whole.tokens.end(), record.snapshot.tail.begin(), record.snapshot.tail.end());
-  TQC_TRY_ASSIGN(auto prompt, fetch.put_together(whole));
+  TQC_TRY_ASSIGN(auto prompt, fetch.assemble(whole));
   if (prompt->manifest().content_name != record.snapshot.content_name) {
-    return Error{ErrorCode::kCorrupt,
-                 "blocks with other values have taken the place of those that were put"};
+    return Error{ErrorCode::kCorrupt, "its blocks were replaced by others with other values"};
   }
   touch(backend_, fetch, prefix, record_key(options_.salt, record.name));
   return prompt;
@@ -286,7 +285,7 @@ std::int64_t count(const std::vector<Sha256>& chain) {
   return static_cast<std::int64_t>(chain.size());
 }
 
-// Leaves what stands behind the last token block to the model, where it can do without.
+// Drops the snapshot of a cache that can be cut: the model reads the tokens after the last block.
 void end_with_block(Prefix& prefix) {
   if (!prefix.snapshot || !can_be_cut(prefix.parameters.layers)) return;
   prefix.snapshot.reset();
@@ -295,20 +294,20 @@ void end_with_block(Prefix& prefix) {
   prefix.tokens.resize(static_cast<std::size_t>(prefix.n_tokens));
 }
 
-struct Brought {
+struct FetchedPrefix {
   Prefix prefix;
-  std::unique_ptr<StoredPrompt> stored;  // null: nothing
+  std::unique_ptr<StoredPrompt> stored;  // null: nothing found
 };
 
-Result<Brought> bring(Library& library, const cache::Identity& identity,
-                      std::span<const std::int32_t> tokens, const FindOptions& options,
-                      const Progress& progress) {
-  Brought brought;
-  TQC_TRY_ASSIGN(brought.prefix, library.find(identity, tokens, options));
-  end_with_block(brought.prefix);
-  if (brought.prefix.n_tokens == 0) return brought;
-  TQC_TRY_ASSIGN(brought.stored, library.fetch(brought.prefix, progress));
-  return brought;
+Result<FetchedPrefix> find_and_fetch(Library& library, const cache::Identity& identity,
+                                     std::span<const std::int32_t> tokens,
+                                     const FindOptions& options, const Progress& progress) {
+  FetchedPrefix fetched;
+  TQC_TRY_ASSIGN(fetched.prefix, library.find(identity, tokens, options));
+  end_with_block(fetched.prefix);
+  if (fetched.prefix.n_tokens == 0) return fetched;
+  TQC_TRY_ASSIGN(fetched.stored, library.fetch(fetched.prefix, progress));
+  return fetched;
 }
 
 }  // namespace
@@ -317,25 +316,26 @@ Result<std::optional<LoadedPrefix>> load_prefix(Library& library, const cache::I
                                                 std::span<const std::int32_t> tokens,
                                                 const FindOptions& options, unsigned n_threads,
                                                 const Progress& progress) {
-  TQC_TRY_ASSIGN(Brought brought, bring(library, identity, tokens, options, progress));
-  const bool lost = !brought.stored && !brought.prefix.parameters.layers.empty();
-  // What a state needs was lost. That is known now, and a shorter one may be whole.
+  TQC_TRY_ASSIGN(FetchedPrefix fetched,
+                 find_and_fetch(library, identity, tokens, options, progress));
+  const bool lost = !fetched.stored && !fetched.prefix.parameters.layers.empty();
+  // Data of a snapshot was lost. A second search may find a complete shorter prefix.
   if (lost) {
-    TQC_TRY_ASSIGN(brought, bring(library, identity, tokens, options, progress));
+    TQC_TRY_ASSIGN(fetched, find_and_fetch(library, identity, tokens, options, progress));
   }
-  if (!brought.stored) return std::optional<LoadedPrefix>();
-  LoadedPrefix beginning;
-  TQC_TRY_ASSIGN(beginning.cache,
-                 format::load_sections(*brought.stored, format::ReadOptions{}.max_payload_bytes, {},
+  if (!fetched.stored) return std::optional<LoadedPrefix>();
+  LoadedPrefix loaded;
+  TQC_TRY_ASSIGN(loaded.cache,
+                 format::load_sections(*fetched.stored, format::ReadOptions{}.max_payload_bytes, {},
                                        n_threads));
-  const std::vector<std::int32_t>& found = beginning.cache.tokens;
+  const std::vector<std::int32_t>& found = loaded.cache.tokens;
   if (found.size() >= tokens.size() || !std::ranges::equal(found, tokens.first(found.size()))) {
     return Error{ErrorCode::kCorrupt, "the store's tokens are not those of the prompt"};
   }
-  beginning.n_blocks = count(brought.prefix.chain);
-  beginning.parameters = std::move(brought.prefix.parameters);
-  beginning.read_bytes = brought.stored->blob_bytes();
-  return std::optional<LoadedPrefix>(std::move(beginning));
+  loaded.n_blocks = count(fetched.prefix.chain);
+  loaded.parameters = std::move(fetched.prefix.parameters);
+  loaded.read_bytes = fetched.stored->blob_bytes();
+  return std::optional<LoadedPrefix>(std::move(loaded));
 }
 
 }  // namespace tqcache::store

@@ -1,5 +1,5 @@
-// Library::find(): the longest prefix that a store is said to have, in three batches at most:
-// parameters, blocks, states.
+// Library::find(): a search for the longest stored prefix, in at most three batches: parameters,
+// blocks, snapshots.
 
 #include <algorithm>
 #include <utility>
@@ -34,19 +34,19 @@ bool same_model(const cache::Identity& a, const cache::Identity& b) {
          a.adapter_fingerprint == b.adapter_fingerprint;
 }
 
-// A chain that begins as the prompt does.
+// A block-hash chain that starts like the prompt.
 struct Chain {
   std::string key;  // of its parameters
   Parameters parameters;
   bool can_be_cut = true;
-  std::vector<Sha256> hashes;             // of all blocks that may be of use
-  std::size_t depth = 0;                  // blocks that are there, from the first one on
+  std::vector<Sha256> hashes;             // of all blocks of the prompt
+  std::size_t depth = 0;                  // number of existing blocks from the first one on
   std::int64_t n_tokens = 0;              // of the longest prefix
   std::optional<Snapshot> snapshot = {};  // with which it ends
   std::string state_key = {};
 };
 
-// A slot behind a block of a chain, which may hold a state.
+// A slot behind a block of a chain, which may hold a snapshot.
 struct StateSlot {
   std::size_t chain = 0;
   std::size_t block = 0;
@@ -55,7 +55,7 @@ struct StateSlot {
 
 class Search {
  public:
-  // `tokens` is as long as the longest prefix that is wanted, at least a token block.
+  // `tokens`: the longest wanted prefix, at least one token block.
   Search(Backend& backend, const LibraryOptions& options, const cache::Identity& identity,
          Tokens tokens)
       : backend_(backend),
@@ -83,7 +83,7 @@ class Search {
     return {};
   }
 
-  // How far each chain goes, and of those that cannot be cut which states there are.
+  // Finds how many blocks of each chain exist, and the snapshots of chains that cannot be cut.
   Result<void> find_blocks() {
     std::vector<std::string> keys;
     for (std::size_t i = 0; i < chains_.size(); ++i) {
@@ -149,7 +149,8 @@ class Search {
     }
   }
 
-  // Those that exist, behind blocks that are there; `there` tells of them from `at` on.
+  // Keeps the slots that exist, behind existing blocks. Their results are there[at], there[at + 1],
+  // ...
   void keep_slots(const std::vector<bool>& there, std::size_t at) {
     std::vector<StateSlot> kept;
     for (StateSlot& slot : slots_) {
@@ -162,7 +163,7 @@ class Search {
     Chain& chain = chains_[slot.chain];
     const std::size_t begin = (slot.block + 1) * kBlockTokens;
     if (snapshot.n_tokens != static_cast<std::int64_t>(begin + snapshot.tail.size())) {
-      return Error{ErrorCode::kMismatch, "a state behind another block"};
+      return Error{ErrorCode::kMismatch, "a snapshot of another block"};
     }
     TQC_TRY(join_layers(chain.parameters.layers, snapshot.layers));
     const Tokens rest = tokens_.subspan(begin);
@@ -190,7 +191,7 @@ class Search {
   std::vector<StateSlot> slots_;
 };
 
-// How many of `tokens` a prefix may have.
+// The length limit for the prefix.
 std::size_t longest_wanted(Tokens tokens, std::int64_t max_tokens) {
   const std::size_t all = tokens.size();
   if (max_tokens <= 0) return all == 0 ? 0 : all - 1;

@@ -33,7 +33,7 @@ Result<void> check_source(const format::Manifest& manifest) {
   }
   const cache::Identity& identity = manifest.identity;
   if (identity.architecture.empty() || is_zero(identity.weights_fingerprint)) {
-    return Error{ErrorCode::kUnsupported, "of unknown origin: no model would find it"};
+    return Error{ErrorCode::kUnsupported, "its origin is unknown, so no model could find it"};
   }
   if (manifest.tokens.empty()) return Error{ErrorCode::kInvalidArgument, "it holds no tokens"};
   return {};

@@ -1,7 +1,5 @@
-// store/upkeep/check_blobs.h: reads blobs, tells those that are damaged, and takes them away if
-// asked to.
-//
-// Only for the sources of store.
+// The check of a store: BlobChecker reads blobs and reports or removes damaged ones; Checker
+// compares the needs of prompts with the inventory.
 
 #include "tqcache/store/upkeep/check.h"
 
@@ -37,16 +35,16 @@ class BlobChecker {
         n_total_(n_total),
         report_(report) {}
 
-  // Calls `sink` for each that is there and good; it must not call the backend.
+  // Calls `sink` for each good blob; it must not call the backend.
   using ContentSink = std::function<void(std::size_t i, const Content& content)>;
   Result<void> read(std::span<const std::string> keys, const ContentSink& sink);
 
   bool is_bad(const std::string& key) const { return bad_.contains(key); }
 
-  // Tells of damage, or of a blob that is missing.
-  void tell(Finding finding);
+  // Reports a damaged or missing blob.
+  void report(Finding finding);
 
-  // Takes a block away that lacks parts. Requires: options.repair.
+  // Removes a block that lacks parts. Requires: options.repair.
   Result<void> remove_block(const InventoryItem& block);
 
  private:
@@ -65,7 +63,7 @@ class BlobChecker {
   std::set<std::string> bad_;
 };
 
-// The backend is free to be called again after so many.
+// Blobs that are read before the backend may be called again.
 constexpr std::size_t kKeysAtOnce = 8;
 
 Result<void> BlobChecker::read(std::span<const std::string> keys, const ContentSink& sink) {
@@ -75,7 +73,7 @@ Result<void> BlobChecker::read(std::span<const std::string> keys, const ContentS
     TQC_TRY(read_blobs(backend_, some,
                        [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
                          TQC_TRY(report_progress(progress_, report_.read.blobs, n_total_));
-                         if (!blob) return {};  // it went since it was listed
+                         if (!blob) return {};  // removed since it was listed
                          report_.read.blobs += 1;
                          report_.read.bytes += blob->bytes.size();
                          if (blob->content) {
@@ -104,11 +102,11 @@ Result<void> BlobChecker::settle(const Bad& bad) {
     report_.repaired += removed ? 1 : 0;
   }
   report_.damaged += 1;
-  tell({{}, bad.key, bad.error, removed});
+  report({{}, bad.key, bad.error, removed});
   return {};
 }
 
-void BlobChecker::tell(Finding finding) {
+void BlobChecker::report(Finding finding) {
   if (options_.on_finding) options_.on_finding(finding);
 }
 
@@ -167,7 +165,7 @@ class Checker {
     return count;
   }
 
-  // Records are read with what they need, later.
+  // Records are read later, with the blobs that they need.
   Result<void> read_all() {
     for (const InventoryItem& item : inventory_.items()) {
       if (item.kind == BlobKind::kRecord) continue;
@@ -194,7 +192,7 @@ class Checker {
     if (!inventory_.find_block(to_hex(block.parent))) cut_off_.insert(item.name);
   }
 
-  // A part can go alone where the engine evicts; then part 0 keeps the block from being put again.
+  // A backend may evict a single part. Then part 0 would prevent a new put of the block.
   Result<void> check_parts(const InventoryItem& block, int n_parts) {
     TQC_TRY_ASSIGN(const std::vector<std::string> missing,
                    still_missing(missing_parts(block, n_parts)));
@@ -202,14 +200,14 @@ class Checker {
     report_.missing += missing.size();
     torn_.insert(block.name);
     if (options_.repair) TQC_TRY(blobs_.remove_block(block));
-    blobs_.tell({{},
-                 missing.front(),
-                 {ErrorCode::kNotFound, "a part of a block is missing"},
-                 options_.repair});
+    blobs_.report({{},
+                   missing.front(),
+                   {ErrorCode::kNotFound, "a part of a block is missing"},
+                   options_.repair});
     return {};
   }
 
-  // What came since it was listed is not missing.
+  // Blobs that were put since the listing are not missing.
   Result<std::vector<std::string>> still_missing(std::vector<std::string> keys) {
     if (keys.empty()) return keys;
     TQC_TRY_ASSIGN(const std::vector<bool> there, backend_.exists(keys));
@@ -244,19 +242,19 @@ class Checker {
         std::ranges::find_if(needs, [&](const auto& each) { return blobs_.is_bad(each); });
     if (missing.empty() && bad == needs.end()) return {};
     if (!missing.empty()) {
-      // Its prompt may have been removed meanwhile, and gc may have come.
+      // The prompt may have been removed meanwhile, and its blobs by gc.
       TQC_TRY_ASSIGN(const bool is_kept, backend_.exists(key));
       if (!is_kept) return {};
     }
     report_.prompts_damaged += 1;
-    TQC_TRY(tell_missing(record.name, missing));
+    TQC_TRY(report_missing(record.name, missing));
     if (bad != needs.end()) {
-      blobs_.tell({record.name, *bad, {ErrorCode::kCorrupt, "it needs this, which is damaged"}});
+      blobs_.report({record.name, *bad, {ErrorCode::kCorrupt, "needed and damaged"}});
     }
     return {};
   }
 
-  // All blobs that the record needs. Of a block whose parameters are not known, part 0.
+  // All blobs that the record needs; of a block with unknown parameters only part 0.
   Result<std::vector<std::string>> keys_needed_by(const PromptRecord& record) {
     TQC_TRY(read_counts(record.parameters_key));
     std::vector<std::string> keys;
@@ -274,8 +272,8 @@ class Checker {
     return keys;
   }
 
-  // Prompts that share a beginning often stand one after another in nobody's order, so the last one
-  // is all that is kept.
+  // Reads the parameters for the number of parts. Only the last ones are kept: prompts with a
+  // common prefix share them.
   Result<void> read_counts(const std::string& key) {
     if (key == counts_key_) return {};
     counts_key_ = key;
@@ -285,7 +283,7 @@ class Checker {
     TQC_TRY(blobs_.read(std::span(&key, 1), [&](std::size_t, const Content& content) {
       if (const auto* found = std::get_if<Parameters>(&content)) counts_.emplace(found->layers);
     }));
-    if (options_.read_data) report_.read = read;  // they count once
+    if (options_.read_data) report_.read = read;  // they are counted once
     return {};
   }
 
@@ -302,7 +300,7 @@ class Checker {
     return missing;
   }
 
-  Result<void> tell_missing(const std::string& prompt, const std::vector<std::string>& missing) {
+  Result<void> report_missing(const std::string& prompt, const std::vector<std::string>& missing) {
     if (missing.empty()) return {};
     bool repaired = false;
     for (const std::string& key : missing) {
@@ -317,11 +315,11 @@ class Checker {
     }
     const std::string others =
         missing.size() == 1 ? "" : ", and " + std::to_string(missing.size() - 1) + " more";
-    blobs_.tell({prompt, missing.front(), {ErrorCode::kNotFound, "missing" + others}, repaired});
+    blobs_.report({prompt, missing.front(), {ErrorCode::kNotFound, "missing" + others}, repaired});
     return {};
   }
 
-  bool nobody_finds(const InventoryItem& item) const {
+  bool is_unfindable(const InventoryItem& item) const {
     switch (item.kind) {
       case BlobKind::kBlock:
         return !has_part(item, 0) || cut_off_.contains(item.name);
@@ -336,7 +334,7 @@ class Checker {
 
   void count_unfindable() {
     for (const InventoryItem& item : inventory_.items()) {
-      if (!nobody_finds(item)) continue;
+      if (!is_unfindable(item)) continue;
       report_.unfindable.blobs += blobs_of(item);
       report_.unfindable.bytes += item.bytes;
     }
@@ -349,8 +347,8 @@ class Checker {
   BlobChecker blobs_;
   std::unordered_set<std::string> named_data_;  // by states and records
   std::unordered_set<std::string> cut_off_;     // blocks without the one before
-  std::unordered_set<std::string> torn_;        // blocks without all their parts
-  std::unordered_set<std::string> missing_;     // keys that were told already
+  std::unordered_set<std::string> torn_;        // incomplete blocks
+  std::unordered_set<std::string> missing_;     // keys that were reported already
   std::string counts_key_;
   std::optional<PartCounts> counts_;  // as these parameters say
 };

@@ -36,23 +36,22 @@ CollectPlan plan_collection(const Inventory& inventory, std::span<const NamedPro
 
 using Seconds = std::chrono::seconds;
 
-// Uses of one run lie seconds apart: within a minute depth decides, and not the order in which a
-// chain was read.
+// Uses of one run are seconds apart. Within a minute the depth decides, not the order of reading.
 constexpr std::int64_t kSecondsAlike = 60;
 
-// What goes first among those used in one minute: ends of prompts, then their data, then blocks
-// from the deepest on, so that what is left of a chain can be found.
-constexpr std::int64_t kNobodyFinds = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t kDepthOfUsage = kNobodyFinds - 1;
-constexpr std::int64_t kDepthOfState = kNobodyFinds - 2;
-constexpr std::int64_t kDepthOfData = kNobodyFinds - 3;
+// The order within a minute: hit statistics, snapshots, data, then blocks from the deepest up, so
+// that the rest of a chain can still be found.
+constexpr std::int64_t kUnfindable = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kDepthOfUsage = kUnfindable - 1;
+constexpr std::int64_t kDepthOfState = kUnfindable - 2;
+constexpr std::int64_t kDepthOfData = kUnfindable - 3;
 constexpr std::int64_t kDepthOfParameters = -1;
 
 struct Rank {
   Seconds idle{0};
   std::int64_t depth = 0;
 
-  bool nobody_finds() const { return depth == kNobodyFinds; }
+  bool is_unfindable() const { return depth == kUnfindable; }
   bool goes_before(const Rank& other) const {
     const std::int64_t minutes = idle.count() / kSecondsAlike;
     const std::int64_t others = other.idle.count() / kSecondsAlike;
@@ -89,9 +88,9 @@ class Planner {
   std::int64_t depth_of(const InventoryItem& item) const {
     switch (item.kind) {
       case BlobKind::kBlock:
-        return has_part(item, 0) ? item.index : kNobodyFinds;
+        return has_part(item, 0) ? item.index : kUnfindable;
       case BlobKind::kState:
-        return inventory_.find_block(parse_key(item.name)->hash) ? kDepthOfState : kNobodyFinds;
+        return inventory_.find_block(parse_key(item.name)->hash) ? kDepthOfState : kUnfindable;
       case BlobKind::kData:
         return kDepthOfData;
       case BlobKind::kUsage:
@@ -136,7 +135,7 @@ class Planner {
     return items;
   }
 
-  // As many of these as have to go, in their order.
+  // Removes as many of these as necessary, in their order.
   void remove_unneeded(std::vector<std::uint32_t> items) {
     std::erase_if(items, [&](std::uint32_t i) {
       return n_needing_[i] > 0 || gone_[i] || in_grace(ranks_[i].idle);
@@ -144,7 +143,7 @@ class Planner {
     std::ranges::stable_sort(
         items, [&](std::uint32_t a, std::uint32_t b) { return ranks_[a].goes_before(ranks_[b]); });
     for (const std::uint32_t i : items) {
-      if (ranks_[i].nobody_finds() || is_old(ranks_[i].idle) || above_limit()) remove(i);
+      if (ranks_[i].is_unfindable() || is_old(ranks_[i].idle) || above_limit()) remove(i);
     }
   }
 
@@ -180,8 +179,8 @@ class Planner {
   const Inventory& inventory_;
   std::span<const NamedPrompt> prompts_;
   const CollectOptions& options_;
-  std::vector<Rank> ranks_;               // of each unit
-  std::vector<std::uint32_t> n_needing_;  // kept prompts, by unit
+  std::vector<Rank> ranks_;               // by item
+  std::vector<std::uint32_t> n_needing_;  // number of named prompts, by item
   std::vector<bool> gone_;
   CollectPlan plan_;
 };
@@ -191,7 +190,7 @@ CollectPlan plan_collection(const Inventory& inventory, std::span<const NamedPro
   return Planner(inventory, prompts, options).plan();
 }
 
-// So many units go before it is looked again whether somebody kept a prompt meanwhile.
+// The number of items that are removed between two looks for new records.
 constexpr std::size_t kItemsAtOnce = 1000;
 
 class Collector {
@@ -207,7 +206,7 @@ class Collector {
         plan_(plan) {}
 
   Result<CollectReport> run() {
-    tell_plan();
+    report_plan();
     if (options_.dry_run) return report_;
     for (const std::uint32_t i : plan_.prompts) {
       TQC_TRY(backend_.remove(inventory_.item(prompts_[i].record).name));
@@ -218,13 +217,13 @@ class Collector {
       TQC_TRY(spare_new_prompts());
       TQC_TRY(remove(items.subspan(i, std::min(kItemsAtOnce, items.size() - i))));
     }
-    TQC_TRY(tell_losses());
+    TQC_TRY(report_losses());
     return report_;
   }
 
  private:
-  // What is planned, from which what is spared is taken later.
-  void tell_plan() {
+  // Reports the plan. spare() corrects it later.
+  void report_plan() {
     report_.bytes_before = inventory_.bytes();
     report_.bytes_after = plan_.bytes_after;
     report_.prompts = prompts_.size();
@@ -259,7 +258,7 @@ class Collector {
     note_limit();
   }
 
-  // As they are after they have been read, which is a use in Redis.
+  // Their ages after they have been read, which counts as use in Redis.
   Result<void> note_known_records() {
     std::set<std::string_view> kept;
     for (const NamedPrompt& prompt : prompts_) kept.insert(inventory_.item(prompt.record).name);
@@ -270,7 +269,7 @@ class Collector {
     });
   }
 
-  // Whether it came, or was put anew, since this was last asked.
+  // Whether the record was put since the last look.
   bool is_new(const Entry& entry) {
     if (!parse_key(entry.key)) return false;
     const std::chrono::seconds idle = entry.idle.value_or(std::chrono::seconds(0));
@@ -298,17 +297,17 @@ class Collector {
   Result<void> spare_new_prompts() {
     return each_new_record([&](const PromptRecord& record) {
       const std::vector<std::string> needs = needs_of(record);
-      tell_loss(record, needs);
+      report_loss(record, needs);
       needed_.insert(needs.begin(), needs.end());
     });
   }
 
-  Result<void> tell_losses() {
+  Result<void> report_losses() {
     return each_new_record(
-        [&](const PromptRecord& record) { tell_loss(record, needs_of(record)); });
+        [&](const PromptRecord& record) { report_loss(record, needs_of(record)); });
   }
 
-  void tell_loss(const PromptRecord& record, const std::vector<std::string>& needs) {
+  void report_loss(const PromptRecord& record, const std::vector<std::string>& needs) {
     const auto is_removed = [&](const std::string& name) { return removed_.contains(name); };
     if (options_.on_loss && std::ranges::any_of(needs, is_removed)) options_.on_loss(record.name);
   }
@@ -334,8 +333,8 @@ class Collector {
   std::span<const NamedPrompt> prompts_;
   const CollectPlan& plan_;
   CollectReport report_;
-  std::map<std::string, std::chrono::seconds> known_;  // records, and since when they are idle
-  std::unordered_set<std::string> needed_;             // by prompts that were put meanwhile
+  std::map<std::string, std::chrono::seconds> known_;  // ages of records
+  std::unordered_set<std::string> needed_;             // needed by prompts that were put meanwhile
   std::unordered_set<std::string_view> removed_;       // names of the inventory
 };
 

@@ -1,7 +1,5 @@
-// store/blobs/blob_copier.h: blobs that stand under the same key in every store: token blocks and
-// data.
-//
-// Only for the sources of store.
+// Copies of prompts: BlobCopier copies blocks and data, whose keys are the same in every store;
+// Copier copies everything whose slot may change.
 
 #include "tqcache/store/upkeep/copy.h"
 
@@ -41,18 +39,18 @@ class BlobCopier {
         report_(report),
         batcher_(to) {}
 
-  // Of how many bytes progress is told.
+  // The total for progress.
   void expect(std::uint64_t bytes) { n_expected_ = bytes; }
 
-  // Each is copied once, however often it is asked for. All parts, or none: a block that lacks one
-  // where it is, or holds a damaged one, is left out.
+  // Each block is copied once, with all parts or not at all: a block with a missing or damaged part
+  // is left out.
   Result<void> copy_block(const std::string& name, std::size_t n_parts);
   Result<void> copy_data(const std::vector<std::string>& keys);
-  // Returns when all is acknowledged.
+  // Returns when all blobs are acknowledged.
   Result<void> flush();
 
-  // The content, if the blob is there and good; otherwise it is told, once. Nothing is told of what
-  // `may_be_gone`: it was listed, and may have been removed since.
+  // The content of a good blob. Bad and missing ones are reported once; with `may_be_gone` missing
+  // ones are ignored, because they may have been removed since they were listed.
   template <class Kind>
   Result<std::optional<Kind>> judge(const std::string& key, std::optional<ReadBlob> blob,
                                     bool may_be_gone) {
@@ -67,7 +65,7 @@ class BlobCopier {
     return std::optional<Kind>();
   }
 
-  // Tells that something could not be copied, once.
+  // Reports once that a blob could not be copied.
   void fail(const std::string& key, const std::string& why);
   void count_put(std::uint64_t bytes);
   void count_existing(std::uint64_t bytes);
@@ -198,7 +196,7 @@ class Copier {
         to_(to),
         options_(options),
         progress_(progress),
-        // What is bad where things are copied to is told and goes, as when something is put.
+        // Bad blobs in the target are reported and removed, as in a put.
         reader_(to, options.on_warning),
         blobs_(from, to, options, progress, report_) {}
 
@@ -236,7 +234,7 @@ class Copier {
   template <class Kind>
   using Work = std::function<Result<void>(const std::string& key, const Kind& content)>;
 
-  // Calls `work` for each that is there and good, when the backend is free to be called.
+  // Calls `work` for each good blob. `work` may call the backend.
   template <class Kind>
   Result<void> each(const std::vector<std::string>& keys, bool may_be_gone,
                     const Work<Kind>& work) {
@@ -253,7 +251,7 @@ class Copier {
     return {};
   }
 
-  // False: there is no slot for it.
+  // Returns false if no slot is free.
   template <class Kind>
   Result<bool> place(const std::string& key, const Kind& content,
                      const std::function<bool(const Kind&)>& is_wanted) {
@@ -261,7 +259,7 @@ class Copier {
         const std::optional<CandidateSlot> slot,
         find_or_take_slot<Kind>(to_, reader_, slots_of(key), is_wanted, Content(content)));
     if (!slot) {
-      blobs_.fail(key, "all slots are taken by others there");
+      blobs_.fail(key, "other content takes all slots there");
       return false;
     }
     placed_[key] = slot->key;
@@ -291,7 +289,7 @@ class Copier {
              other.data_keys == snapshot.data_keys;
     };
     TQC_TRY_ASSIGN(const bool is_placed, place<Snapshot>(key, snapshot, is_same_state));
-    // A kept prompt has its state in its record, too: it is then found by no other one's tokens.
+    // A record contains its snapshot, too. Without a slot no prefix of other prompts ends with it.
     if (!is_placed) placed_[key] = "";
     return {};
   }
@@ -311,14 +309,14 @@ class Copier {
 
   Result<void> copy_prompt(const std::string& key, const PromptRecord& record) {
     TQC_TRY_ASSIGN(const bool is_there, copy_needs(record));
-    if (!is_there) return fail_prompt(record, "what it needs could not be copied");
+    if (!is_there) return fail_prompt(record, "blobs that it needs could not be copied");
     PromptRecord copy = record;
     copy.parameters_key = placed_[record.parameters_key];
     if (!record.state_key.empty()) copy.state_key = placed_[record.state_key];
     return put_record(key, copy);
   }
 
-  // Whether all that the prompt needs is there in the end.
+  // Returns whether everything that the prompt needs exists in the target.
   Result<bool> copy_needs(const PromptRecord& record) {
     TQC_TRY(copy_slot<Parameters>(record.parameters_key, [&](const auto& key, const auto& content) {
       return copy_parameters(key, content);
@@ -345,7 +343,7 @@ class Copier {
     return all_there(keys);
   }
 
-  // What stands in a slot, unless that was done.
+  // Copies the content of a slot, unless that was done.
   template <class Kind>
   Result<void> copy_slot(const std::string& key, const Work<Kind>& work) {
     if (placed_.contains(key)) return {};
@@ -367,11 +365,13 @@ class Copier {
         report_.prompts_existed += 1;
         return {};
       }
-      if (other && !options_.replace) return fail_prompt(record, "another one has that name there");
+      if (other && !options_.replace)
+        return fail_prompt(record, "another prompt has that name there");
       TQC_TRY(to_.remove(key));
       TQC_TRY_ASSIGN(outcome, to_.put(key, blob));
     }
-    if (outcome == PutOutcome::kExisted) return fail_prompt(record, "another one took its name");
+    if (outcome == PutOutcome::kExisted)
+      return fail_prompt(record, "another prompt took its name meanwhile");
     report_.prompts += 1;
     blobs_.count_put(blob.size());
     return {};
@@ -384,7 +384,7 @@ class Copier {
   BlobReader reader_;
   CopyReport report_;
   BlobCopier blobs_;
-  std::map<std::string, std::string> placed_;  // keys in slots: where each stands now
+  std::map<std::string, std::string> placed_;  // slot keys: source -> target
   std::map<std::string, PartCounts> n_parts_;  // by the key of parameters
 };
 

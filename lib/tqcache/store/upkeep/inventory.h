@@ -116,8 +116,8 @@ Result<void> list_prompts(Backend& backend, const std::string& prefix, const OnW
 
 // --- statistics
 
-// Totals of a store. Bytes are as the backend counts them. Spec: docs/reference/store.md, "What a
-// store holds".
+// Totals of a store. Bytes are as the backend counts them.
+// Spec: docs/reference/store.md, "What a store holds".
 struct StoreStats {
   std::array<KindTotal, kBlobKinds> kinds{};  // by BlobKind
   KindTotal others;                           // under foreign keys
