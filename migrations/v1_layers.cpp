@@ -18,8 +18,8 @@ namespace tqcache::migrations {
 namespace {
 
 bool is_dense_transform(const codec::QuantizerSpec& spec) {
-  return spec.rotation == codec::RotationKind::kDenseQr ||
-         spec.rotation == codec::RotationKind::kGaussian;
+  return spec.rotation == codec::TransformKind::kDenseQr ||
+         spec.rotation == codec::TransformKind::kGaussian;
 }
 
 Result<void> spend(std::uint64_t& used, std::uint64_t more, std::uint64_t limit, const char* what) {
@@ -158,7 +158,7 @@ QuantizedPart group_part(std::int64_t group, AffineSettings settings) {
                    .quantizer = {.head_dim = size,
                                  .bits = bits,
                                  .seed = 0,  // no random numbers
-                                 .rotation = codec::RotationKind::kNone,
+                                 .rotation = codec::TransformKind::kNone,
                                  .scale = codec::ScaleRule::kPeak},
                    .has_bias = true,
                    .centroids = code_centroids(bits)},

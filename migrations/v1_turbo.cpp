@@ -36,8 +36,8 @@ codec::PartSpec base_part(const TurboMeta& meta, const Quantizer& quantizer) {
           .quantizer = {.head_dim = dim,
                         .bits = quantizer.bits,
                         .seed = meta.rotation_seed,
-                        .rotation = meta.is_wht ? codec::RotationKind::kHadamard
-                                                : codec::RotationKind::kDenseQr,
+                        .rotation = meta.is_wht ? codec::TransformKind::kHadamard
+                                                : codec::TransformKind::kDenseQr,
                         .scale = codec::ScaleRule::kRaw},
           .centroids = codec::lloyd_max_centroids(dim, quantizer.bits)};
 }
@@ -48,10 +48,10 @@ codec::PartSpec residual_part(const TurboMeta& meta, const Quantizer& quantizer)
           .quantizer = {.head_dim = dim,
                         .bits = 1,
                         .seed = meta.qjl_seed,
-                        .rotation = codec::RotationKind::kGaussian,
+                        .rotation = codec::TransformKind::kGaussian,
                         .scale = codec::ScaleRule::kRaw},
           .of_residual = true,
-          .centroids = codec::residual_centroids(dim, codec::RotationKind::kGaussian)};
+          .centroids = codec::residual_centroids(dim, codec::TransformKind::kGaussian)};
 }
 
 Result<void> check_lengths(const std::string& name, const std::vector<float>& lengths) {

@@ -7,7 +7,7 @@
 #include <random>
 
 namespace tqcache {
-namespace {
+namespace half_test {
 
 // A format of 1 sign bit, `exponent_bits` and `mantissa_bits`, defined anew in double precision
 // (which holds every value met here exactly), so that the bit tricks have something to equal.
@@ -51,7 +51,7 @@ constexpr Format kBF16Format{8, 7};
 bool same(double a, double b) { return a == b && std::signbit(a) == std::signbit(b); }
 
 // A million random bit patterns, and every tie between two values of the format with its two
-// neighbours.
+// neighbors.
 template <class Check>
 void for_many_floats(const Format& format, Check check) {
   std::mt19937 random(20260101);
@@ -154,5 +154,5 @@ TEST(BF16, KeepsANaNANaN) {
   EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x7fffffffu)), 0x7fff);
 }
 
-}  // namespace
+}  // namespace half_test
 }  // namespace tqcache

@@ -13,7 +13,7 @@
 #include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::cache {
-namespace {
+namespace truncate_test {
 
 using test::attention;
 using test::random_cache;
@@ -55,7 +55,7 @@ TEST(Truncate, UnpacksThePackedBlockThatItCuts) {
   }
 }
 
-// What was taken out and where loud channels are stays fixed; sink tokens come back bit for bit.
+// What was taken out and where outlier channels are stays fixed; sink tokens come back bit for bit.
 TEST(Truncate, PacksSinkTokensAgainAsTheyWere) {
   ConvertOptions options;
   options.keys.n_sinks = 9;
@@ -142,5 +142,5 @@ TEST(Truncate, CutsUnknownTokensAnywhere) {
   }
 }
 
-}  // namespace
+}  // namespace truncate_test
 }  // namespace tqcache::cache

@@ -10,7 +10,7 @@
 #include "tqcache/format/cache_file.h"
 
 namespace tqcache::test {
-namespace {
+namespace windows_test {
 
 using nlohmann::json;
 using testing::HasSubstr;
@@ -50,7 +50,7 @@ TEST(WindowsFlag, PacksThem) {
   EXPECT_LT(difference["k"]["relative_mse"], 0.02);
 }
 
-TEST(WindowsFlag, CentresTheirKeysToo) {
+TEST(WindowsFlag, CentersTheirKeysToo) {
   const TempDir dir;
   const std::string dense = write_windows(dir);
   const std::string by_flag = pack(dense, {"--windows", "turbo:center"});
@@ -86,5 +86,5 @@ TEST(TurboWindow, IsWrittenForOtherProgramsAsItDecodes) {
   EXPECT_LT(difference["v"]["relative_mse"], 1e-6);
 }
 
-}  // namespace
+}  // namespace windows_test
 }  // namespace tqcache::test

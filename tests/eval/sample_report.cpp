@@ -8,7 +8,7 @@
 namespace tqcache::eval::test {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 
 struct Configuration {
   const char* name;
@@ -93,8 +93,8 @@ HeatMap errors(const std::string& title, std::size_t n_layers, std::size_t n_hea
     map.rows.push_back(fmt::format("{}", layer));
     std::vector<double>& row = map.values.emplace_back();
     for (std::size_t head = 0; head < n_heads; ++head) {
-      const double wave = std::sin(0.9 * static_cast<double>(layer + 3 * head));
-      row.push_back(.0031 + .0052 * wave * wave + (layer == 0 ? .006 : 0));
+      const double sinusoid = std::sin(0.9 * static_cast<double>(layer + 3 * head));
+      row.push_back(.0031 + .0052 * sinusoid * sinusoid + (layer == 0 ? .006 : 0));
     }
   }
   return map;
@@ -113,7 +113,7 @@ HeatMap needle() {
   map.columns = {"1,024", "2,048", "4,096", "8,192"};
   map.rows = {"0%", "25%", "50%", "75%", "100%"};
   map.values = {
-      {1, 1, 1, .975}, {1, .975, .9, .6}, {1, .95, .7, kNan}, {1, 1, .85, .25}, {1, 1, 1, 1}};
+      {1, 1, 1, .975}, {1, .975, .9, .6}, {1, .95, .7, kNoNumber}, {1, 1, .85, .25}, {1, 1, 1, 1}};
   return map;
 }
 

@@ -7,7 +7,7 @@
 #include "tqcache/format/section_reader.h"
 
 namespace tqcache::test {
-namespace {
+namespace failing_reads_test {
 
 constexpr std::size_t kHeaderReads =
     2;  // the header is read twice, to be sure that it stands still
@@ -17,7 +17,7 @@ Bytes appended_file_of_all_kinds() {
   const cache::Cache cache = CacheBuilder(512)
                                  .dense({1, 4})
                                  .turbo({1, 32}, 2, 2)
-                                 .center(cache::Centring::kPostRope)
+                                 .center(cache::Centering::kPostRope)
                                  .build();
   return appended_file(cache, grown(cache, 1));
 }
@@ -80,5 +80,5 @@ TEST(FailingRead, OfAFileShorterThanAHeaderIsTold) {
   });
 }
 
-}  // namespace
+}  // namespace failing_reads_test
 }  // namespace tqcache::test

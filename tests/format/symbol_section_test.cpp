@@ -10,7 +10,7 @@
 #include "tqcache/format/sections/symbol_density.h"
 
 namespace tqcache::test {
-namespace {
+namespace symbol_section_test {
 
 Bytes with_first_section(const Bytes& file, const Bytes& stored) {
   return replace_first_section(file, stored, Compression::kSymbols);
@@ -148,7 +148,7 @@ TEST(SymbolDensity, KnowsTheBitsOfAHuffmanCode) {
   EXPECT_EQ(format::huffman_bits(std::vector<std::uint32_t>{1, 1, 2, 3, 5, 8}), 45u);
 }
 
-// 4,096 symbols, of which so many in a hundred are 64 and the others its neighbours.
+// 4,096 symbols, of which so many in a hundred are 64 and the others its neighbors.
 std::vector<std::uint8_t> symbols_around(std::uint64_t percent) {
   Random random(5);
   std::vector<std::uint8_t> symbols(4096);
@@ -175,5 +175,5 @@ TEST(SymbolDensity, IsNoHigherThanSymbolsFit) {
   EXPECT_EQ(format::best_density(symbols), 1u);
 }
 
-}  // namespace
+}  // namespace symbol_section_test
 }  // namespace tqcache::test

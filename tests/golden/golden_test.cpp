@@ -17,7 +17,7 @@
 #include "tqcache/format/container_format.h"
 
 namespace tqcache::test {
-namespace {
+namespace golden_test {
 
 const std::filesystem::path kFolder = TQCACHE_GOLDEN_FILES;
 
@@ -54,12 +54,12 @@ TEST(GoldenFiles, HaveEveryNameAndNumberOfTheFormat) {
       have.insert(layer.cache_type_id);
       for (const format::SideInfo* side : {&layer.k, &layer.v}) {
         have.insert(side->cache_type_id);
-        have.insert(std::string(format::name_of(format::kCentringNames, side->centring)));
+        have.insert(std::string(format::name_of(format::kCenteringNames, side->centering)));
         for (const codec::PartSpec& part : side->parts) {
           const codec::QuantizerSpec& spec = part.quantizer;
           bits.insert(spec.bits);
           have.insert(std::string(format::name_of(format::kScaleNames, spec.scale)));
-          have.insert(std::string(format::name_of(format::kRotationNames, spec.rotation)) + " " +
+          have.insert(std::string(format::name_of(format::kTransformNames, spec.rotation)) + " " +
                       std::to_string(spec.rounds));
         }
       }
@@ -156,5 +156,5 @@ TEST_P(Golden, DecodesTheSameOnEveryKindOfCpu) {
 INSTANTIATE_TEST_SUITE_P(File, Golden, testing::ValuesIn(names_ending(".tqkv")),
                          [](const auto& test) { return test.param; });
 
-}  // namespace
+}  // namespace golden_test
 }  // namespace tqcache::test

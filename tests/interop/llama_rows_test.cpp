@@ -15,7 +15,7 @@
 #include "support/cache_builder.h"
 
 namespace tqcache::test {
-namespace {
+namespace llama_rows_test {
 
 using interop::decode_row;
 using interop::encode_row;
@@ -298,7 +298,7 @@ Agreement agreement_in_layer_0(bool keys, std::int64_t rotation) {
   return found;
 }
 
-// The f16 file has lost what lies below f16's last place, so some codes fall to the neighbour. Of
+// The f16 file has lost what lies below f16's last place, so some codes fall to the neighbor. Of
 // 130,816 each, 129,575 and 129,576 are equal.
 TEST(LlamaRows, OfAnotherFileOfTheSamePromptAreNearlyAllTheSame) {
   for (const bool keys : {true, false}) {
@@ -316,5 +316,5 @@ TEST(LlamaRows, AgreeWithNothingElseWhenTheRotationIsAnother) {
   EXPECT_LT(agreement_in_layer_0(false, 128).equal, 13000u);
 }
 
-}  // namespace
+}  // namespace llama_rows_test
 }  // namespace tqcache::test

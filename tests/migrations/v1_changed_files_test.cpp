@@ -15,7 +15,7 @@
 #include "support/v1_builder.h"
 
 namespace tqcache::test {
-namespace {
+namespace v1_changed_files_test {
 
 using migrations::check_migrated;
 using migrations::v1_to_v2;
@@ -39,7 +39,7 @@ V1File some_file() {
       .build();
 }
 
-// A cache that was saved before its loud channels were chosen.
+// A cache that was saved before its outlier channels were chosen.
 V1File calibrating_file() {
   return V1Builder(100)
       .turbo({1, 32}, {.bits = 3, .mixed = V1Mixed{8, 3, 2}, .calibrating = true})
@@ -298,5 +298,5 @@ TEST_F(ChangedV1File, WithOtherFactsOfItsModel) {
   EXPECT_GT(n_refused_, 20);
 }
 
-}  // namespace
+}  // namespace v1_changed_files_test
 }  // namespace tqcache::test

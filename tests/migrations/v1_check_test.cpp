@@ -13,7 +13,7 @@
 #include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::test {
-namespace {
+namespace v1_check_test {
 
 using cache::AttentionLayer;
 using cache::Cache;
@@ -83,10 +83,10 @@ TEST(CheckMigrated, NoticesAScale) {
   });
 }
 
-TEST(CheckMigrated, NoticesOtherLoudChannels) {
+TEST(CheckMigrated, NoticesOtherOutlierChannels) {
   expect_noticed("layer 2: k: ", [](Cache& c) {
     auto& side = std::get<TurboSide>(attention(c, 2).k);
-    std::vector<std::uint16_t> loud = side.outliers.loud();
+    std::vector<std::uint16_t> loud = side.outliers.channels();
     for (std::uint16_t i = 0; i < 64; ++i) {
       if (std::ranges::find(loud, i) != loud.end()) continue;
       loud.back() = i;
@@ -272,5 +272,5 @@ TEST(CheckMigrated, KnowsHiddenTokensByTheirHashes) {
   EXPECT_FALSE(check_migrated(file, migration.cache, 1).ok());
 }
 
-}  // namespace
+}  // namespace v1_check_test
 }  // namespace tqcache::test

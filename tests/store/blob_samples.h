@@ -53,7 +53,7 @@ inline std::vector<format::LayerInfo> sample_layers() {
   part.centroids = {-0.5f, -0.125f, 0.125f, 0.5f};
   attention.k.cache_type_id = format::name_of(format::kTurboTypes, codec::Mode::kMse);
   attention.k.parts = {part};
-  attention.k.centring = cache::Centring::kPostRope;
+  attention.k.centering = cache::Centering::kPostRope;
   attention.k.mean.assign(32, 0.25f);
   attention.v.cache_type_id = format::kDenseType;
   attention.v.dense_dtype = Dtype::kBF16;

@@ -10,7 +10,7 @@
 #include "tqcache/format/section_plan.h"
 
 namespace tqcache::test {
-namespace {
+namespace blob_test {
 
 using format::LayerInfo;
 using store::Block;
@@ -188,7 +188,7 @@ TEST(Blob, StatesKeepCodecsOfTurboWindowsAlone) {
   const LayerInfo& bare = back.layers.back();
   EXPECT_EQ(bare.window, 300);
   EXPECT_TRUE(format::same_bits(bare.k.parts, window.k.parts));
-  EXPECT_EQ(bare.k.centring, cache::Centring::kNone);
+  EXPECT_EQ(bare.k.centering, cache::Centering::kNone);
   EXPECT_TRUE(bare.k.mean.empty());
 
   std::vector<LayerInfo> parameters = sample_parameters().layers;
@@ -308,5 +308,5 @@ TEST(CheckBlock, KnowsWhichSectionsAPartHas) {
   EXPECT_FALSE(store::check_block(parameters, block));
 }
 
-}  // namespace
+}  // namespace blob_test
 }  // namespace tqcache::test

@@ -11,7 +11,7 @@
 #include "tqcache/store/upkeep/check.h"
 
 namespace tqcache::test {
-namespace {
+namespace copy_test {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -103,7 +103,7 @@ TEST_F(Copy, MendsWhatIsMissingThere) {
 // The same first token block in two stores, each with means of its own in slot 0.
 TEST_F(Copy, FindsOtherSlotsForParametersAndStates) {
   const auto coded = [](int bits) {
-    return CacheBuilder(600).center(cache::Centring::kPostRope).turbo({2, 64}, bits, bits).build();
+    return CacheBuilder(600).center(cache::Centering::kPostRope).turbo({2, 64}, bits, bits).build();
   };
   const Sha256 content = must(here_->put_cache(coded(4), "four")).content_name;
   must(there_->put_cache(coded(3), "three"));
@@ -192,5 +192,5 @@ TEST_F(Copy, RecordsComeWhenAllElseIsThere) {
   EXPECT_EQ(to_.count("n/"), 1u);
 }
 
-}  // namespace
+}  // namespace copy_test
 }  // namespace tqcache::test

@@ -9,7 +9,7 @@
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
-namespace {
+namespace library_sharing_test {
 
 constexpr std::int64_t kSystemTokens = 8192;
 constexpr cache::HeadShape kShape{4, 64};
@@ -96,12 +96,12 @@ TEST(Sharing, AHundredConversationsKeepADenseSystemPromptOnce) {
 
 TEST(Sharing, AHundredConversationsKeepAPackedSystemPromptOnce) {
   expect_sharing(CacheBuilder(kSystemTokens)
-                     .center(cache::Centring::kPostRope)
+                     .center(cache::Centering::kPostRope)
                      .turbo(kShape, 8, 8)
                      .turbo(kShape, 8, 8)
                      .build(),
                  "turbo");
 }
 
-}  // namespace
+}  // namespace library_sharing_test
 }  // namespace tqcache::test

@@ -15,9 +15,9 @@ int channels_of(const format::SideInfo& side) {
   return channels;
 }
 
-const char* residual_word(codec::RotationKind rotation) {
-  if (rotation == codec::RotationKind::kGaussian) return "gaussian";
-  return rotation == codec::RotationKind::kMatrix ? "given" : "orthogonal";
+const char* residual_word(codec::TransformKind rotation) {
+  if (rotation == codec::TransformKind::kGaussian) return "gaussian";
+  return rotation == codec::TransformKind::kMatrix ? "given" : "orthogonal";
 }
 
 std::string mode_text(const format::SideInfo& side) {
@@ -37,7 +37,7 @@ std::string mode_text(const format::SideInfo& side) {
   }
   if (first.quantizer.scale == codec::ScaleRule::kStep) {
     return fmt::format("archive, step {:.4f}{}", first.quantizer.step,
-                       side.maps.empty() ? "" : ", maps made for its vectors");
+                       side.transforms.empty() ? "" : ", maps made for its vectors");
   }
   return fmt::format("turbo {} bits", first.quantizer.bits);
 }
@@ -46,8 +46,8 @@ std::string mode_text(const format::SideInfo& side) {
 std::string turn_text(const codec::PartSpec& part) {
   const codec::QuantizerSpec& spec = part.quantizer;
   std::string text;
-  if (spec.rotation == codec::RotationKind::kDenseQr) text += ", dense rotation";
-  if (spec.rotation == codec::RotationKind::kMatrix) text += ", rotation by value";
+  if (spec.rotation == codec::TransformKind::kDenseQr) text += ", dense rotation";
+  if (spec.rotation == codec::TransformKind::kMatrix) text += ", rotation by value";
   if (spec.rounds > 1) text += fmt::format(", {} rounds", spec.rounds);
   if (spec.scale == codec::ScaleRule::kNorm) text += ", scale norm";
   if (spec.scale == codec::ScaleRule::kRaw) text += ", scale raw";
@@ -58,7 +58,7 @@ std::string turn_text(const codec::PartSpec& part) {
 
 std::string codec_text(const format::SideInfo& side) {
   std::string text = mode_text(side) + turn_text(side.parts.front());
-  text += fmt::format(", centring {}", name_of(format::kCentringNames, side.centring));
+  text += fmt::format(", centering {}", name_of(format::kCenteringNames, side.centering));
   if (side.n_sinks > 0) text += fmt::format(", {} sink tokens", side.n_sinks);
   return text;
 }

@@ -7,7 +7,7 @@ namespace {
 
 bool alike(const format::SideInfo& a, const format::SideInfo& b) {
   return a.cache_type_id == b.cache_type_id && a.dense_dtype == b.dense_dtype &&
-         a.parts == b.parts && a.centring == b.centring && a.n_sinks == b.n_sinks;
+         a.parts == b.parts && a.centering == b.centering && a.n_sinks == b.n_sinks;
 }
 
 bool alike(const std::vector<format::ArrayInfo>& a, const std::vector<format::ArrayInfo>& b) {

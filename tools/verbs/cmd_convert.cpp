@@ -165,19 +165,19 @@ Outcome<Done> tell(const Console& console, const Job& job, const Sizes& sizes,
   return print_json(object);
 }
 
-// Says so when keys cannot be centred before RoPE, as was asked for.
+// Says so when keys cannot be centered before RoPE, as was asked for.
 void tell_fallback(const Console& console, const format::Manifest& info,
                    const cache::ConvertOptions& options) {
   const cache::SidePlan& keys = options.keys;
-  if (options.keep_all || keys.dense || keys.center != cache::Centring::kPreRope) return;
+  if (options.keep_all || keys.dense || keys.center != cache::Centering::kPreRope) return;
   for (const format::LayerInfo& layer : info.layers) {
-    const bool is_centred_window =
-        is_rotating(layer) && options.windows == cache::WindowForm::kTurboCentred;
-    if (!(is_attention(layer) || is_centred_window) || is_turbo(layer.k)) continue;
-    const auto got = cache::key_centring(keys.center, info.identity.rope, layer.shape.head_dim);
+    const bool is_centered_window =
+        is_rotating(layer) && options.windows == cache::WindowForm::kTurboCentered;
+    if (!(is_attention(layer) || is_centered_window) || is_turbo(layer.k)) continue;
+    const auto got = cache::key_centering(keys.center, info.identity.rope, layer.shape.head_dim);
     if (got == keys.center) continue;
     note(console,
-         "the cache does not say how its model turns keys (RoPE): centring after RoPE instead");
+         "the cache does not say how its model turns keys (RoPE): centering after RoPE instead");
     return;
   }
 }

@@ -51,7 +51,7 @@ void add_identity(Serialization& out, const cache::Identity& identity) {
 // Many sides may share a matrix of megabytes: it stands in the name by its digest, made once.
 class MatrixDigests {
  public:
-  const Sha256& of(const codec::MapMatrix& matrix) {
+  const Sha256& of(const codec::TransformMatrix& matrix) {
     const std::span<const float> values = matrix.values();
     const auto [place, is_new] = known_.try_emplace(values.data());
     if (is_new) place->second = sha256(std::as_bytes(values));
@@ -66,7 +66,7 @@ void add_part(Serialization& out, const codec::PartSpec& part, MatrixDigests& di
   out.number(part.first);
   out.number(part.quantizer.head_dim);
   out.number(part.quantizer.bits);
-  out.text(name_of(kRotationNames, part.quantizer.rotation));
+  out.text(name_of(kTransformNames, part.quantizer.rotation));
   out.number(part.quantizer.rounds);
   out.number(part.quantizer.seed);
   out.text(name_of(kScaleNames, part.quantizer.scale));
@@ -78,7 +78,7 @@ void add_part(Serialization& out, const codec::PartSpec& part, MatrixDigests& di
   out.number(std::uint64_t{part.has_bias});
   out.bytes(object_bytes(part.centroids));
   // The rotation's name tells whether it is there.
-  if (part.quantizer.rotation == codec::RotationKind::kMatrix) {
+  if (part.quantizer.rotation == codec::TransformKind::kMatrix) {
     out.fixed(digests.of(part.quantizer.matrix));
   }
 }
@@ -90,12 +90,12 @@ void add_side(Serialization& out, const SideInfo& side, MatrixDigests& digests) 
   out.text(kLayoutName);
   out.number(std::uint64_t{side.parts.size()});
   for (const codec::PartSpec& part : side.parts) add_part(out, part, digests);
-  out.text(name_of(kCentringNames, side.centring));
+  out.text(name_of(kCenteringNames, side.centering));
   out.bytes(object_bytes(side.mean));
   out.bytes(object_bytes(side.outliers));
   out.number(side.n_sinks);
   if (side.cache_type_id == name_of(kTurboTypes, codec::Mode::kTrellis)) {
-    out.bytes(object_bytes(side.maps));
+    out.bytes(object_bytes(side.transforms));
   }
 }
 

@@ -16,11 +16,11 @@ SideInfo describe_side(const cache::Side& side) {
   if (const auto* turbo = std::get_if<cache::TurboSide>(&side)) {
     info.cache_type_id = name_of(kTurboTypes, turbo->codec.mode());
     info.parts = turbo->codec.parts();
-    info.centring = turbo->mean.kind;
+    info.centering = turbo->mean.kind;
     info.mean.assign(turbo->mean.values.begin(), turbo->mean.values.end());
-    info.outliers = turbo->outliers.loud();
+    info.outliers = turbo->outliers.channels();
     info.n_sinks = turbo->n_sinks;
-    info.maps = turbo->maps.entries;
+    info.transforms = turbo->transforms.entries;
   }
   return info;
 }

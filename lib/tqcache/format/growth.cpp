@@ -22,12 +22,12 @@ Result<void> check_side(const SideInfo& file, const SideInfo& grown) {
   }
   if (grown.dense_dtype != file.dense_dtype) return mismatch("another dtype");
   if (!same_bits(grown.parts, file.parts)) return mismatch("another codec");
-  if (grown.centring != file.centring) return mismatch("other centring");
+  if (grown.centering != file.centering) return mismatch("other centering");
   if (grown.n_sinks != file.n_sinks) return mismatch("another number of sink tokens");
   if (!file.mean.empty() && !same_bits(grown.mean, file.mean)) return mismatch("another mean");
-  if (grown.maps != file.maps) return mismatch("other maps");
+  if (grown.transforms != file.transforms) return mismatch("other maps");
   if (!file.outliers.empty() && grown.outliers != file.outliers) {
-    return mismatch("other loud channels");
+    return mismatch("other outlier channels");
   }
   return {};
 }

@@ -39,7 +39,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-bool same_bits(const codec::MapMatrix& a, const codec::MapMatrix& b) { return a == b; }
+bool same_bits(const codec::TransformMatrix& a, const codec::TransformMatrix& b) { return a == b; }
 
 bool same_bits(const codec::PartSpec& a, const codec::PartSpec& b) {
   return a.first == b.first && a.quantizer == b.quantizer && a.of_residual == b.of_residual &&

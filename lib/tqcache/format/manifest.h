@@ -43,11 +43,11 @@ struct SideInfo {
   std::string cache_type_id;           // type_names.h: "tqcache.dense.v1", "tqcache.turbo_mse.v1"
   Dtype dense_dtype = Dtype::kF16;     // of blocks that are not packed, and of sink tokens
   std::vector<codec::PartSpec> parts;  // of the codec; empty: a dense side, and so all that follow
-  cache::Centring centring = cache::Centring::kNone;
+  cache::Centering centering = cache::Centering::kNone;
   std::vector<float> mean;              // [n_kv_heads, head_dim]; empty: none, or not fixed yet
-  std::vector<std::uint16_t> outliers;  // [n_kv_heads, n]: the loud channels; empty: as for mean
+  std::vector<std::uint16_t> outliers;  // [n_kv_heads, n]: the outlier channels; empty: as for mean
   std::int64_t n_sinks = 0;             // first tokens that stay dense
-  std::vector<std::int8_t> maps = {};   // [n_kv_heads, head_dim, head_dim]; empty: none
+  std::vector<std::int8_t> transforms = {};  // [n_kv_heads, head_dim, head_dim]; empty: none
 };
 
 struct ArrayInfo {
@@ -82,7 +82,7 @@ struct Manifest {
   std::vector<LayerInfo> layers;
   std::vector<SectionInfo> sections;
   std::vector<GapInfo> gaps = {};  // ascending
-  Sha256 content_name{};           // docs/reference/format.md §Content name; gaps do not count
+  Sha256 content_name{};           // docs/reference/format.md §7; gaps do not count
 
   std::int64_t n_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
 };
@@ -106,7 +106,7 @@ Compression compression_of(const Manifest& manifest);
 
 // Equal as the bytes of a file are, in which 0 and -0 differ.
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
-bool same_bits(const codec::MapMatrix& a, const codec::MapMatrix& b);
+bool same_bits(const codec::TransformMatrix& a, const codec::TransformMatrix& b);
 bool same_bits(const codec::PartSpec& a, const codec::PartSpec& b);
 bool same_bits(const std::vector<codec::PartSpec>& a, const std::vector<codec::PartSpec>& b);
 

@@ -76,15 +76,15 @@ Result<void> check_codec(const SideInfo& side, codec::Mode expected, std::int64_
 }
 
 // A mean that fits the heads. Whether there has to be one depends on the sections.
-Result<void> check_centring(const SideInfo& side, SideName name, cache::HeadShape shape,
-                            const cache::Rope& rope) {
-  if (side.centring == cache::Centring::kNone) {
-    if (!side.mean.empty()) return corrupt("a mean without centring");
+Result<void> check_centering(const SideInfo& side, SideName name, cache::HeadShape shape,
+                             const cache::Rope& rope) {
+  if (side.centering == cache::Centering::kNone) {
+    if (!side.mean.empty()) return corrupt("a mean without centering");
     return {};
   }
-  if (side.centring == cache::Centring::kPreRope &&
+  if (side.centering == cache::Centering::kPreRope &&
       (name != SideName::kKeys || !cache::can_turn(rope, shape.head_dim))) {
-    return corrupt("centring before RoPE where there is none");
+    return corrupt("centering before RoPE where there is none");
   }
   const std::int64_t expected = shape.n_kv_heads * shape.head_dim;
   if (!side.mean.empty() && std::ssize(side.mean) != expected) {
@@ -100,20 +100,20 @@ Result<void> check_centring(const SideInfo& side, SideName name, cache::HeadShap
 // As for the mean, whether there have to be any depends on the sections.
 Result<void> check_outliers(const SideInfo& side, codec::Mode mode, cache::HeadShape shape) {
   if (side.outliers.empty()) return {};
-  if (mode != codec::Mode::kMixed) return corrupt("loud channels of a codec that has none");
+  if (mode != codec::Mode::kMixed) return corrupt("outlier channels of a codec that has none");
   const auto n_channels = static_cast<std::size_t>(side.parts[0].quantizer.head_dim);
   auto outliers = cache::make_outliers(shape, n_channels, side.outliers);
-  if (!outliers) return in_context("loud channels", std::move(outliers).error());
+  if (!outliers) return in_context("outlier channels", std::move(outliers).error());
   return {};
 }
 
 // Whether their rows are good for a map shows when it is made: make_empty_cache().
 Result<void> check_maps(const SideInfo& side, codec::Mode mode, cache::HeadShape shape) {
-  if (side.maps.empty()) return {};
+  if (side.transforms.empty()) return {};
   if (mode != codec::Mode::kTrellis) return corrupt("maps of a codec that has none");
   const std::int64_t expected = shape.n_kv_heads * shape.head_dim * shape.head_dim;
-  if (std::ssize(side.maps) == expected) return {};
-  return corrupt("maps of " + std::to_string(side.maps.size()) + " entries where " +
+  if (std::ssize(side.transforms) == expected) return {};
+  return corrupt("maps of " + std::to_string(side.transforms.size()) + " entries where " +
                  std::to_string(expected) + " belong");
 }
 
@@ -125,7 +125,7 @@ Result<void> check_side(const SideInfo& side, SideName name, cache::HeadShape sh
   }
   TQC_TRY_ASSIGN(const codec::Mode mode, kind_of(kTurboTypes, "cache type", side.cache_type_id));
   TQC_TRY(check_codec(side, mode, shape.head_dim));
-  TQC_TRY(check_centring(side, name, shape, rope));
+  TQC_TRY(check_centering(side, name, shape, rope));
   TQC_TRY(check_outliers(side, mode, shape));
   TQC_TRY(check_maps(side, mode, shape));
   if (side.n_sinks < 0 || side.n_sinks > cache::kTokenBlock) {
@@ -240,10 +240,10 @@ class CodecCosts {
 
  private:
   static std::size_t matrix_values(const codec::PartSpec& part) {
-    const codec::RotationKind kind = part.quantizer.rotation;
-    const bool has_matrix = kind == codec::RotationKind::kDenseQr ||
-                            kind == codec::RotationKind::kGaussian ||
-                            kind == codec::RotationKind::kMatrix;
+    const codec::TransformKind kind = part.quantizer.rotation;
+    const bool has_matrix = kind == codec::TransformKind::kDenseQr ||
+                            kind == codec::TransformKind::kGaussian ||
+                            kind == codec::TransformKind::kMatrix;
     const auto size = static_cast<std::size_t>(part.quantizer.head_dim);
     return has_matrix ? size * size : 0;
   }

@@ -16,11 +16,11 @@ namespace {
 
 // Of a packed section all that its codes were made with is known.
 Result<void> check_fixed(const SideInfo& side) {
-  if (side.centring != cache::Centring::kNone && side.mean.empty()) {
+  if (side.centering != cache::Centering::kNone && side.mean.empty()) {
     return corrupt("packed, but without its mean");
   }
   if (side.cache_type_id == name_of(kTurboTypes, codec::Mode::kMixed) && side.outliers.empty()) {
-    return corrupt("packed, but without its loud channels");
+    return corrupt("packed, but without its outlier channels");
   }
   return {};
 }

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "tqcache/format/checksum_bytes.h"
-#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::format {
@@ -91,11 +91,12 @@ class SideWriter {
     if (!is_turbo(side)) return fb::CreateSide(out_, type, make_dtype(side.dense_dtype));
     const auto codec =
         codecs_.get(side.parts, [&](const auto& parts) { return make_codec(parts); });
-    const auto centring = text(name_of(kCentringNames, side.centring));
+    const auto centering = text(name_of(kCenteringNames, side.centering));
     const auto mean = side.mean.empty() ? 0 : out_.CreateVector(side.mean);
     const auto outliers = side.outliers.empty() ? 0 : out_.CreateVector(side.outliers);
-    return fb::CreateSide(out_, type, make_dtype(side.dense_dtype), codec, centring, mean, outliers,
-                          static_cast<std::uint16_t>(side.n_sinks), make_maps(side.maps));
+    return fb::CreateSide(out_, type, make_dtype(side.dense_dtype), codec, centering, mean,
+                          outliers, static_cast<std::uint16_t>(side.n_sinks),
+                          make_maps(side.transforms));
   }
 
   Offset<flatbuffers::String> text(std::string_view value) {
@@ -114,7 +115,7 @@ class SideWriter {
 
   Offset<fb::Part> make_part(const codec::PartSpec& part) {
     const codec::QuantizerSpec& spec = part.quantizer;
-    const auto rotation = text(name_of(kRotationNames, spec.rotation));
+    const auto rotation = text(name_of(kTransformNames, spec.rotation));
     const auto scale = text(name_of(kScaleNames, spec.scale));
     const auto centroids =
         codebooks_.get(part.centroids, [&](const auto& each) { return out_.CreateVector(each); });
@@ -126,7 +127,7 @@ class SideWriter {
   }
 
   // Absent when there is none.
-  Offset<flatbuffers::Vector<float>> make_matrix(const codec::MapMatrix& matrix) {
+  Offset<flatbuffers::Vector<float>> make_matrix(const codec::TransformMatrix& matrix) {
     const std::span<const float> values = matrix.values();
     if (values.empty()) return {};
     return matrices_.get(
@@ -150,7 +151,7 @@ class SideWriter {
   Written<std::vector<codec::PartSpec>, fb::Codec> codecs_;
   Written<codec::PartSpec, fb::Part> parts_;
   Written<std::vector<float>, flatbuffers::Vector<float>> codebooks_;
-  Written<codec::MapMatrix, flatbuffers::Vector<float>> matrices_;
+  Written<codec::TransformMatrix, flatbuffers::Vector<float>> matrices_;
 };
 
 Offset<fb::Array> make_array(Builder& out, const ArrayInfo& array) {
@@ -251,7 +252,7 @@ std::uint64_t least_size(const Manifest& manifest) {
                                  : manifest.tokens.size() * sizeof(std::int32_t);
   for (const LayerInfo& layer : manifest.layers) {
     size += (layer.k.mean.size() + layer.v.mean.size()) * sizeof(float);
-    size += (layer.k.maps.size() + layer.v.maps.size()) / 64;
+    size += (layer.k.transforms.size() + layer.v.transforms.size()) / 64;
     size += (layer.k.outliers.size() + layer.v.outliers.size()) * sizeof(std::uint16_t);
   }
   return size;

@@ -104,7 +104,7 @@ std::uint64_t memory_bytes(const LayerInfo& layer, const SectionKey& key, bool p
   if (!packed) return bytes;
   // Keys that are mapped before RoPE stand decoded beside their codes.
   const SideInfo& side = side_of(layer, key.side);
-  const bool is_decoded = !side.maps.empty() && side.centring == cache::Centring::kPreRope;
+  const bool is_decoded = !side.transforms.empty() && side.centering == cache::Centering::kPreRope;
   return is_decoded ? bytes + dense_bytes(layer, key.side, cache::kTokenBlock) : bytes;
 }
 

@@ -137,13 +137,13 @@ std::vector<std::array<std::size_t, 2>> count_packed(const Manifest& manifest) {
 
 cache::Mean make_mean(const SideInfo& info, const std::shared_ptr<const cache::RopeTable>& rope) {
   cache::Mean mean;
-  mean.kind = info.centring;
+  mean.kind = info.centering;
   mean.values.assign(info.mean.begin(), info.mean.end());
-  if (info.centring == cache::Centring::kPreRope) mean.rope = rope;
+  if (info.centering == cache::Centering::kPreRope) mean.rope = rope;
   return mean;
 }
 
-// Loud channels that are not fixed yet leave only their number.
+// Outlier channels that are not fixed yet leave only their number.
 Result<cache::Outliers> make_outliers(const SideInfo& info, cache::HeadShape shape,
                                       const codec::HeadCodec& codec) {
   if (!info.outliers.empty()) {
@@ -155,7 +155,7 @@ Result<cache::Outliers> make_outliers(const SideInfo& info, cache::HeadShape sha
 // One table for all keys, if there are any whose mean turns.
 std::shared_ptr<const cache::RopeTable> make_rope_table(const Manifest& manifest) {
   const auto turns = [](const LayerInfo& layer) {
-    return layer.k.centring == cache::Centring::kPreRope;
+    return layer.k.centering == cache::Centering::kPreRope;
   };
   if (std::ranges::none_of(manifest.layers, turns)) return nullptr;
   return std::make_shared<const cache::RopeTable>(manifest.identity.rope);
@@ -178,9 +178,9 @@ class SideMaker {
     TQC_TRY_ASSIGN(codec::HeadCodec codec,
                    codecs_.get(info, static_cast<int>(layer.shape.head_dim), order_of(name)));
     TQC_TRY_ASSIGN(cache::Outliers outliers, make_outliers(info, layer.shape, codec));
-    cache::HeadMaps maps;
-    if (!info.maps.empty()) {
-      TQC_TRY_ASSIGN(maps, cache::make_head_maps(layer.shape, info.maps));
+    cache::HeadTransforms maps;
+    if (!info.transforms.empty()) {
+      TQC_TRY_ASSIGN(maps, cache::make_head_transforms(layer.shape, info.transforms));
     }
     return cache::Side(cache::TurboSide{std::move(codec), std::vector<cache::TurboBlock>(n_packed),
                                         std::move(dense), make_mean(info, rope_),

@@ -1,6 +1,6 @@
 #pragma once
-// interop/turbomlx/turbomlx_meta.h: what a TurboQuantKVCache of TurboMLX says of itself, as JSON in its
-// meta_state. Safe for untrusted input.
+// interop/turbomlx/turbomlx_meta.h: what a TurboQuantKVCache of TurboMLX says of itself, as JSON in
+// its meta_state. Safe for untrusted input.
 //
 // Spec:   docs/reference/interop.md, "TurboMLX".
 // Source: src/turbomlx/mlx_runtime/cache.py, _serialize_meta_state() and from_state().
@@ -16,7 +16,7 @@
 
 namespace tqcache::interop {
 
-// Two quantizers instead of one: the loud channels have their own.
+// Two quantizers instead of one: the outlier channels have their own.
 struct TurboMlxMixed {
   std::int64_t outlier_channels = 0;
   int outlier_high_bits = 0;  // in all, as regular_bits

@@ -26,10 +26,10 @@ format::SideInfo bare_side() {
 
 // A turbo window has to stay one: its sides keep their codecs.
 void drop_data(format::SideInfo& side) {
-  side.centring = cache::Centring::kNone;
+  side.centering = cache::Centering::kNone;
   side.mean.clear();
   side.outliers.clear();
-  side.maps.clear();
+  side.transforms.clear();
 }
 
 Error mismatch(std::size_t layer, std::string message) {

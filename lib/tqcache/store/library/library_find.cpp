@@ -15,7 +15,8 @@ using Tokens = std::span<const std::int32_t>;
 
 bool same_tensor_settings(const format::SideInfo& a, const format::SideInfo& b) {
   return a.cache_type_id == b.cache_type_id && a.dense_dtype == b.dense_dtype &&
-         format::same_bits(a.parts, b.parts) && a.centring == b.centring && a.n_sinks == b.n_sinks;
+         format::same_bits(a.parts, b.parts) && a.centering == b.centering &&
+         a.n_sinks == b.n_sinks;
 }
 
 bool same_layer_settings(const format::LayerInfo& a, const format::LayerInfo& b) {
