@@ -26,7 +26,7 @@ class AnyBlob : public testing::TestWithParam<const char*> {
   Bytes blob_ = sample_bytes(GetParam());
 };
 
-TEST_P(AnyBlob, NoBitOfItCanBeWrong) {
+TEST_P(AnyBlob, EveryFlippedBitIsFound) {
   for (std::size_t i = 0; i < blob_.size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {
       blob_[i] ^= std::byte(1 << bit);
@@ -37,7 +37,7 @@ TEST_P(AnyBlob, NoBitOfItCanBeWrong) {
   EXPECT_TRUE(decode(key_, blob_).ok());
 }
 
-TEST_P(AnyBlob, NoBeginningOfItIsTaken) {
+TEST_P(AnyBlob, EveryTruncationIsFound) {
   for (std::size_t n = 0; n < blob_.size(); ++n) {
     const auto decoded = decode(key_, ByteView(blob_).first(n));
     ASSERT_FALSE(decoded.ok()) << n;
@@ -45,12 +45,12 @@ TEST_P(AnyBlob, NoBeginningOfItIsTaken) {
   }
 }
 
-TEST_P(AnyBlob, NothingStandsBehindIt) {
+TEST_P(AnyBlob, TrailingBytesAreRefused) {
   blob_.push_back(std::byte{0});
   expect_error(key_, blob_, ErrorCode::kCorrupt, "1 bytes after the end");
 }
 
-TEST_P(AnyBlob, ThatOfAnotherKeyIsAMismatch) {
+TEST_P(AnyBlob, UnderAnotherKeyItIsAMismatch) {
   for (const SampleBlob& other : sample_blobs()) {
     if (other.name == GetParam()) continue;
     expect_error(other.key, blob_, ErrorCode::kMismatch, "the blob is that of another key");
@@ -110,7 +110,7 @@ class DamagedBlob : public testing::Test {
   Bytes blob_ = sample_bytes("data");
 };
 
-TEST_F(DamagedBlob, OtherBytesAreNoBlob) {
+TEST_F(DamagedBlob, AWrongMagicIsRefused) {
   blob_[3] = std::byte{'V'};
   expect_error(key_, blob_, ErrorCode::kCorrupt, "not a blob of a store");
   expect_error(key_, as_bytes("no"), ErrorCode::kCorrupt, "not a blob of a store");
@@ -163,7 +163,7 @@ TEST_F(DamagedBlob, TheDescriptionIsAFlatBuffer) {
 }
 
 // Gaps between sections are zero, and so is what stands between description and sections.
-TEST_F(DamagedBlob, GapsAreZero) {
+TEST_F(DamagedBlob, PaddingIsZero) {
   Bytes changed = blob_;
   const auto sections = (64 + number_at<std::uint64_t>(blob_, 24) + 63) / 64 * 64;
   changed[sections + 192 + 5] = std::byte{1};
@@ -190,7 +190,7 @@ TEST_F(DamagedBlob, SectionsHaveChecksums) {
 }
 
 // Made once and kept: whatever becomes of this library, it reads them, and writes the same.
-TEST(GoldenBlobs, AreReadAndWrittenAsTheyWere) {
+TEST(GoldenBlobs, AreReadAndWrittenByteForByte) {
   const std::filesystem::path folder = TQCACHE_GOLDEN_BLOBS;
   for (const SampleBlob& each : sample_blobs()) {
     const Bytes golden = read_all(folder / (each.name + ".tqkb"));

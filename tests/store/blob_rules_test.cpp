@@ -41,7 +41,7 @@ void expect_rule(std::string_view name, Change change, std::string_view message,
   expect_refused(sample(name).key, content, code, message);
 }
 
-TEST(BlobRules, SamplesKeepToThem) {
+TEST(BlobRules, AcceptTheSamples) {
   for (const SampleBlob& each : sample_blobs()) {
     const auto checked = store::check_content(each.key, each.content);
     EXPECT_TRUE(checked.ok()) << each.name << ": " << checked.error().message;
@@ -118,7 +118,7 @@ TEST(BlobRules, ABlockHasItsOwnSections) {
   rule([](Block& b) { b.sections[1].info.side = SideName::kArray; });
 }
 
-TEST(BlobRules, SectionsAreWhatTheirRowsSay) {
+TEST(BlobRules, SectionsAgreeWithTheirRows) {
   const auto rule = [](auto change, std::string_view message,
                        ErrorCode code = ErrorCode::kCorrupt) {
     expect_rule<Data>("data", change, message, code);
@@ -210,14 +210,14 @@ TEST(BlobRules, ARecordAgreesWithItself) {
 }
 
 // Its blocks and its tail have them.
-TEST(BlobRules, ARecordDoesWithoutTokens) {
+TEST(BlobRules, ARecordNeedsNoTokens) {
   PromptRecord record = sample_record();
   record.tokens.clear();
   EXPECT_TRUE(store::encode_blob(sample("record").key, record));
 }
 
 // A prompt without a final block has no block whose slots its state could stand in.
-TEST(BlobRules, AStateStandsBehindABlockOrInTheRecordAlone) {
+TEST(BlobRules, ASnapshotHasASlotOnlyBehindABlock) {
   PromptRecord record = sample_record();
   record.state_key.clear();
   const std::string& key = sample("record").key;
@@ -229,7 +229,7 @@ TEST(BlobRules, AStateStandsBehindABlockOrInTheRecordAlone) {
   expect_refused(key, record, ErrorCode::kCorrupt, "a state key without a final block");
 }
 
-TEST(BlobRules, NobodyFindsMoreThanWasWanted) {
+TEST(BlobRules, FoundTokensAreAtMostTheWantedOnes) {
   const auto rule = [](auto change, std::string_view message,
                        ErrorCode code = ErrorCode::kCorrupt) {
     expect_rule<UsageNote>("usage", change, message, code);

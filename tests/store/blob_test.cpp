@@ -151,8 +151,8 @@ TEST(Blob, SectionsAreAlignedViewsOfTheBlob) {
   }
 }
 
-// Blobs need not begin at a multiple of 64: an engine's buffer seldom does.
-TEST(Blob, IsReadWhereverItStands) {
+// Blobs need not begin at a multiple of 64: the buffer of a backend seldom does.
+TEST(Blob, IsReadAtAnyAlignment) {
   for (const SampleBlob& each : sample_blobs()) {
     const Bytes blob = sample_bytes(each.name);
     AlignedBytes moved(blob.size() + 1);
@@ -169,7 +169,7 @@ TEST(Blob, ParametersKeepNoShapesOfArrays) {
   EXPECT_EQ(must(store::encode_blob(key, parameters)), sample_bytes("parameters"));
 }
 
-TEST(Blob, StatesKeepNoMeansAndCodecs) {
+TEST(Blob, SnapshotsKeepNoMeansAndCodecs) {
   Snapshot snapshot = sample_state();
   snapshot.layers = sample_layers();
   const std::string& key = sample("state").key;
@@ -177,7 +177,7 @@ TEST(Blob, StatesKeepNoMeansAndCodecs) {
 }
 
 // They stay windows in turbo form; with what, the parameters say.
-TEST(Blob, StatesKeepCodecsOfTurboWindowsAlone) {
+TEST(Blob, SnapshotsKeepOnlyCodecsOfQuantizedWindows) {
   Snapshot snapshot = sample_state();
   LayerInfo window = sample_layers()[0];
   window.cache_type_id = format::kTurboRotatingType;
@@ -197,7 +197,7 @@ TEST(Blob, StatesKeepCodecsOfTurboWindowsAlone) {
   EXPECT_TRUE(same_layers({joined.back()}, {window}));
 }
 
-TEST(Blob, StatesAndParametersMakeTheLayersOfAPrompt) {
+TEST(Blob, SnapshotAndParametersGiveTheLayersOfAPrompt) {
   const auto layers = store::join_layers(sample_parameters().layers, sample_state().layers);
   ASSERT_TRUE(layers.ok()) << layers.error().message;
   EXPECT_TRUE(same_layers(*layers, sample_layers()));
@@ -272,7 +272,7 @@ TEST(CheckBlock, TakesTheSectionsOfItsLayers) {
   EXPECT_TRUE(checked.ok()) << checked.error().message;
 }
 
-TEST(CheckBlock, RefusesOthers) {
+TEST(CheckBlock, RefusesOtherSections) {
   const auto expect_corrupt = [](auto change) {
     Parameters parameters = sample_parameters();
     Block block = sample_block();

@@ -171,7 +171,7 @@ TEST_F(Writer, RefusesSectionsThatAreNotTheBlocks) {
   EXPECT_TRUE(all_keys(backend_, "b/").empty());
 }
 
-TEST_F(Writer, GivesTheErrorsOfItsEngine) {
+TEST_F(Writer, ReturnsTheErrorsOfItsBackend) {
   const Prompt one = prompt(700);
   store::ChainWriter writer = open(one);
   must(writer.put_block(one.tokens(0), one.sections(0, 2)));
@@ -180,7 +180,7 @@ TEST_F(Writer, GivesTheErrorsOfItsEngine) {
   EXPECT_EQ(store::ChainWriter::open(backend_, "", one.parameters()).error().code, ErrorCode::kIo);
 }
 
-TEST_F(Writer, TakesAStateThatIsThereInsteadOfOneWithoutAName) {
+TEST_F(Writer, ReusesASnapshotIfThePromptHasNoName) {
   const Prompt one = prompt(700);
   Prompt two = prompt(700, 2);
   two.cache.tokens = one.cache.tokens;
@@ -205,7 +205,7 @@ TEST_F(Writer, TakesAStateThatIsThereInsteadOfOneWithoutAName) {
   EXPECT_EQ(all_keys(backend_, "s/").size(), 1u);
 }
 
-TEST_F(Writer, PutsAStateAnewWhoseDataIsGone) {
+TEST_F(Writer, ReplacesASnapshotWithoutItsData) {
   const Prompt one = prompt(700);
   store::ChainWriter writer = open(one);
   store::Snapshot snapshot = one.state();
@@ -219,7 +219,7 @@ TEST_F(Writer, PutsAStateAnewWhoseDataIsGone) {
 }
 
 // More than is held at once.
-TEST_F(Writer, PutsManyBlobsAtOnceAndNotAll) {
+TEST_F(Writer, PutsBlobsInBoundedBatches) {
   const Prompt large(CacheBuilder(256 * 10 + 1).dense({16, 512}).build());  // 8 MiB a block
   store::ChainWriter writer = open(large);
   store::Snapshot snapshot = large.state();

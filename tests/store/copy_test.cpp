@@ -44,7 +44,7 @@ class Copy : public testing::Test {
   std::vector<std::string> warnings_;
 };
 
-TEST_F(Copy, BringsEverythingButNotesOfRuns) {
+TEST_F(Copy, CopiesEverythingButHitStatistics) {
   must(here_->put_cache(trunk_, "a"));
   must(here_->put_cache(branch(trunk_, 600, 256, 1), ""));
   must(here_->put_cache(branch(trunk_, 100, 0, 1), "short"));
@@ -60,7 +60,7 @@ TEST_F(Copy, BringsEverythingButNotesOfRuns) {
   EXPECT_TRUE(is_whole());
 }
 
-TEST_F(Copy, OfOnePromptBringsWhatItNeedsAndNoMore) {
+TEST_F(Copy, OfOnePromptCopiesExactlyWhatItNeeds) {
   const Sha256 content = must(here_->put_cache(trunk_, "a")).content_name;
   const std::size_t needed = from_.values.size();
   must(here_->put_cache(branch(trunk_, 900, 512, 1), "b"));
@@ -80,7 +80,7 @@ TEST_F(Copy, OfWideBlocksBringsAllTheirParts) {
   EXPECT_TRUE(is_whole());
 }
 
-TEST_F(Copy, SendsNothingThatIsThere) {
+TEST_F(Copy, SendsNoExistingBlobs) {
   must(here_->put_cache(trunk_, "a"));
   copy();
   const store::CopyReport again = copy();
@@ -91,7 +91,7 @@ TEST_F(Copy, SendsNothingThatIsThere) {
   EXPECT_TRUE(again.is_whole());
 }
 
-TEST_F(Copy, MendsWhatIsMissingThere) {
+TEST_F(Copy, AddsWhatIsMissingInTheTarget) {
   must(here_->put_cache(trunk_, "a"));
   copy();
   to_.values.erase(to_.values.lower_bound("b/000001"));
@@ -126,7 +126,7 @@ TEST_F(Copy, StatesBehindOneBlockStandSideBySide) {
   }
 }
 
-TEST_F(Copy, NamesThatAreTakenAreLeftUnlessTheyMayBeReplaced) {
+TEST_F(Copy, ReplacesNamesOnlyIfAllowed) {
   const Sha256 here = must(here_->put_cache(branch(trunk_, 600, 0, 1), "name")).content_name;
   const Sha256 there = must(there_->put_cache(branch(trunk_, 600, 0, 2), "name")).content_name;
   const store::CopyReport report = copy_prompt("name");
@@ -168,14 +168,14 @@ TEST_F(Copy, LeavesOutWhatIsBad) {
   }
 }
 
-TEST_F(Copy, APromptThatIsNotThereIsTold) {
+TEST_F(Copy, AMissingPromptIsReported) {
   const store::CopyReport report = copy_prompt("nobody");
   EXPECT_FALSE(report.is_whole());
   EXPECT_THAT(warnings_, SizeIs(1));
   EXPECT_THAT(to_.values, IsEmpty());
 }
 
-TEST_F(Copy, RecordsComeWhenAllElseIsThere) {
+TEST_F(Copy, PutsRecordsLast) {
   must(here_->put_cache(trunk_, "a"));
   const auto all = from_.values;
   // Interrupted wherever: what is there by then is whole.

@@ -85,7 +85,7 @@ TEST_P(Generating, GivesTheSameBitsAtEveryBorder) {
   }
 }
 
-TEST_P(Generating, SharesBeginnings) {
+TEST_P(Generating, SharesPrefixes) {
   const Ids prompt = model_.many_ids(700);
   run_from(backend_, model_, prompt);
   const Ids other = changed_from(prompt, 600, 900);
@@ -97,7 +97,7 @@ TEST_P(Generating, SharesBeginnings) {
   expect_same(again, run);
 }
 
-TEST_P(Generating, StaysInItsForm) {
+TEST_P(Generating, KeepsItsQuantizationSettings) {
   const cache::ConvertOptions turbo = settings("turbo4");
   const Ids prompt = model_.many_ids(700);
   const test::StoreRunOptions options{.settings = &turbo};
@@ -111,7 +111,7 @@ TEST_P(Generating, StaysInItsForm) {
   EXPECT_EQ(must(format::read_cache(*memory_source(second.file))).n_tokens(), 704);
 }
 
-TEST_P(Generating, GoesOnInWhateverFormThereIs) {
+TEST_P(Generating, ResumesFromAnyQuantizationSettings) {
   const cache::ConvertOptions turbo = settings("turbo4,sink=4");
   const Ids prompt = model_.many_ids(700);
   const StoreRun first = run_from(backend_, model_, prompt, {.settings = &turbo});
@@ -173,7 +173,7 @@ TEST_P(Generating, DoesWithoutAnyParameters) {
   expect_same(run, run_alone(model_, prompt));
 }
 
-TEST_P(Generating, DoesWithoutAStore) {
+TEST_P(Generating, WorksWithoutAStore) {
   const Ids prompt = model_.many_ids(600);
   backend_.fail(Error{ErrorCode::kIo, "gone"});
   const StoreRun run = run_from(backend_, model_, prompt);
@@ -215,7 +215,7 @@ TEST(BackgroundPut, LeavesBlocksInTheCacheWhileTheStoreIsSlow) {
   EXPECT_EQ(run_from(backend, model, prompt).reused, 1280);
 }
 
-TEST(BackgroundPut, EndsWhenNobodyWantsToWait) {
+TEST(BackgroundPut, EndsAtOnceWithoutWaiting) {
   const StoreModel model("llama");
   FaultyBackend backend;
   backend.close_gate();
@@ -247,7 +247,7 @@ TEST(BackgroundPut, GivesUpAfterTheFirstError) {
   EXPECT_EQ(run_from(backend, model, prompt).reused, 1280);
 }
 
-TEST(BackgroundPut, TakesBlocksThatNobodyKeeps) {
+TEST(BackgroundPut, PutsBlocksWithoutAName) {
   const StoreModel model("llama");
   FaultyBackend backend;
   backend.close_gate();
@@ -307,7 +307,7 @@ TEST_P(TurboWindows, GoOnWithTheSameBits) {
   }
 }
 
-TEST_P(TurboWindows, AreAFormOfTheirOwn) {
+TEST_P(TurboWindows, HaveTheirOwnQuantizationSettings) {
   const Ids prompt = model_.many_ids(700);
   run_from(backend_, model_, prompt);
   EXPECT_EQ(run_from(backend_, model_, prompt, options_).reused, 0);

@@ -63,12 +63,12 @@ TEST(Keys, HaveTheirForms) {
   EXPECT_EQ(store::usage_key(hash), "u/" + hex);
 }
 
-TEST(Keys, AreKeysOfEveryEngine) {
+TEST(Keys, AreValidInEveryBackend) {
   for (const SampleBlob& sample : sample_blobs()) EXPECT_TRUE(store::check_key(sample.key));
 }
 
 // Everything that decides what a block holds, or who may find it, changes its scope.
-TEST(Keys, EveryPartOfAScopeCounts) {
+TEST(Keys, EveryFieldOfANamespaceCounts) {
   std::vector<Namespace> scopes(11, sample_scope());
   scopes[1].salt = "another tenant";
   scopes[2].salt.clear();

@@ -86,7 +86,7 @@ TEST_F(Faults, NothingIsLeftWithoutTheFirstBlock) {
   EXPECT_EQ(must(library_.fetch(prefix)), nullptr);
 }
 
-TEST_F(Faults, ADamagedBlockIsToldAndRemoved) {
+TEST_F(Faults, ADamagedBlockIsReportedAndRemoved) {
   const cache::Cache cache = dense(1100);
   put_prompt(cache);
   const std::string key = key_of_block(1);
@@ -101,7 +101,7 @@ TEST_F(Faults, ADamagedBlockIsToldAndRemoved) {
   EXPECT_EQ(told_.told.size(), 1u);
 }
 
-TEST_F(Faults, ABlockOfAnotherKeyIsToldAndRemoved) {
+TEST_F(Faults, ABlockOfAnotherKeyIsReportedAndRemoved) {
   const cache::Cache cache = dense(1100);
   put_prompt(cache);
   const std::string key = key_of_block(1);
@@ -112,7 +112,7 @@ TEST_F(Faults, ABlockOfAnotherKeyIsToldAndRemoved) {
 }
 
 // As the block of a prompt would look that was made of another form with the same key.
-TEST_F(Faults, ABlockOfOtherLayersIsToldAndRemoved) {
+TEST_F(Faults, ABlockOfOtherLayersIsReportedAndRemoved) {
   const cache::Cache cache = dense(600);
   put_prompt(cache);
   const std::string key = key_of_block(1);
@@ -135,7 +135,7 @@ TEST_F(Faults, OnlyWhatWasSeenToBeBadIsRemoved) {
   bad.back() ^= std::byte{1};
   backend_.give(key, bad);
   store::Prefix prefix = found(cache);
-  // The engine gives the bad one, and then has the good one.
+  // The backend returns the bad one, and then has the good one.
   class Late : public store::Backend {
    public:
     Late(AlteredBackend& inner, std::string key, Bytes good)
@@ -261,7 +261,7 @@ TEST_F(Faults, WhatALaterVersionPutIsAMissAndStays) {
   expect_prefix(cache, 256);
 }
 
-TEST_F(Faults, AnEngineThatFailsIsAnError) {
+TEST_F(Faults, AFailingBackendIsAnError) {
   const cache::Cache cache = dense(600);
   put_prompt(cache);
   store::Prefix prefix = found(cache);
@@ -365,8 +365,8 @@ TEST_F(Faults, NoFileIsWrittenOfAnotherContentName) {
   EXPECT_EQ(store::write_stored(other, file).error().code, ErrorCode::kCorrupt);
 }
 
-// So that the engine drops last what is used most; where a touch is a copy, only what is small.
-TEST_F(Faults, WhatIsUsedIsTouched) {
+// So that the backend drops used blobs last; where a touch is a copy, only small blobs are touched.
+TEST_F(Faults, TouchesUsedBlobs) {
   const cache::Cache cache = dense(600);
   put_prompt(cache);
   const auto touched = [&] {
@@ -386,7 +386,7 @@ TEST_F(Faults, WhatIsUsedIsTouched) {
   EXPECT_EQ(backend_.touched.front(), all_keys(backend_, "n/").front());
 }
 
-TEST_F(Faults, LookingTakesThreeBatches) {
+TEST_F(Faults, FindsInThreeBatches) {
   const cache::Cache cache = dense(5000);
   put_prompt(cache);
   backend_.n_gets = backend_.n_exists = 0;

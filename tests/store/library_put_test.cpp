@@ -68,7 +68,7 @@ TEST_F(Put, WritesWhatIsNeededBeforeWhatNeedsIt) {
   EXPECT_EQ(there.size(), all_keys(backend_).size());
 }
 
-TEST_F(Put, StoresAgainNothingThatIsThere) {
+TEST_F(Put, DoesNotStoreExistingBlobsAgain) {
   const cache::Cache cache = dense(1000);
   must(try_put(cache, "one"));
   const std::size_t n_keys = all_keys(backend_).size();
@@ -157,7 +157,7 @@ TEST_F(Put, TakesTheBlocksThatAreThereAlready) {
   EXPECT_NE(difference(back, cache), "");  // the tail is its own
 }
 
-TEST_F(Put, MakesGoodWhatIsDamaged) {
+TEST_F(Put, ReplacesDamagedBlobs) {
   const cache::Cache cache = dense(700);
   must(try_put(cache, "one"));
   const std::string key = first_key("b/000001/");
@@ -182,7 +182,7 @@ TEST_F(Put, PutsAgainWhatGoesMeanwhile) {
   EXPECT_EQ(difference(fetched("a prompt"), cache), "");
 }
 
-TEST_F(Put, GivesUpWhenTheEngineDropsAllThatIsPut) {
+TEST_F(Put, GivesUpIfTheBackendDropsEverything) {
   backend_.before_exists = [&](const std::vector<std::string>&) {
     for (const std::string& key : all_keys(backend_, "b/")) must(backend_.inner().remove(key));
   };
