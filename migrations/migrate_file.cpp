@@ -109,7 +109,7 @@ Result<void> check_backup(const fs::path& path, const ByteSource& old) {
   TQC_TRY_ASSIGN(const bool same, same_bytes(old, *there));
   if (same) return {};
   std::string message = backup.string();
-  return Error{ErrorCode::kInvalidArgument, message.append(": another file exists there")};
+  return invalid(message.append(": another file exists there"));
 }
 
 Result<Backup> Backup::make(const fs::path& path, const ByteSource& old) {
@@ -175,7 +175,7 @@ Result<bool> is_current(const fs::path& path) {
   const std::unique_ptr<ByteSource> first = memory_source(std::move(begin));
   if (format::looks_like_cache_file(*first)) return true;
   if (looks_like_v1(*first)) return false;
-  return Error{ErrorCode::kCorrupt, "not a cache file of any version"};
+  return corrupt("not a cache file of any version");
 }
 
 FileMigration current(const fs::path& path) {
@@ -227,7 +227,7 @@ Result<bool> is_done(const fs::path& target, const V1File& old, const MigrateOpt
   if (holds(target, old, options.write.n_threads)) return true;
   if (options.write.overwrite == Overwrite::kAllow) return false;
   std::string message = target.string();
-  return Error{ErrorCode::kInvalidArgument, message.append(": another file exists there")};
+  return invalid(message.append(": another file exists there"));
 }
 
 // Writes the cache to `file`, reads it back and compares it with the old file.

@@ -4,6 +4,8 @@
 //
 // Spec: docs/reference/format.md, "Version 1".
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -311,7 +313,7 @@ Result<ExpectedLayer> expected_quantized(const V1Entry& entry) {
   const NamedTensors state(entry.state);
   TQC_TRY_ASSIGN(const auto numbers, read_numbers(entry.meta_state));
   TQC_TRY_ASSIGN(const V1Tensor* scales, state.named("keys.scales"));
-  if (numbers.size() != 3) return Error{ErrorCode::kCorrupt, "no QuantizedKVCache"};
+  if (numbers.size() != 3) return corrupt("no QuantizedKVCache");
   TQC_TRY_ASSIGN(const Grid groups, grid_of(*scales));
   ExpectedLayer layer{{groups.n_kv_heads, groups.width * numbers[1]}, numbers[0], {}, {}};
   if (layer.n_tokens == 0) return layer;
@@ -402,8 +404,7 @@ Result<void> check_block(const CheckedSide& checked, std::int64_t block, std::in
     // Written so that NaN fails.
     const bool same = tolerance == kExact ? same_bits(row, x) : distance(row, x) <= tolerance;
     if (same) continue;
-    return differs("head " + std::to_string(head) + " token " + std::to_string(token) +
-                   ": not the value of the old file");
+    return differs(fmt::format("head {} token {}: not the value of the old file", head, token));
   }
   return {};
 }
@@ -469,8 +470,8 @@ Result<void> check_window_array(const V1Tensor& tensor, const cache::NamedArray&
     const std::int64_t row = head * ring.n_rows + ring.row_of(position);
     if (!std::ranges::equal(own.subspan(to_size(i) * row_bytes, row_bytes),
                             old.subspan(to_size(row) * row_bytes, row_bytes))) {
-      return differs("head " + std::to_string(head) + " token " + std::to_string(position) +
-                     ": not the value of the old file");
+      return differs(
+          fmt::format("head {} token {}: not the value of the old file", head, position));
     }
   }
   return {};
@@ -510,8 +511,8 @@ Result<void> check_migrated(const V1File& file, const cache::Cache& cache, unsig
   TQC_TRY(check_identity_kept(facts.identity, cache.identity));
   TQC_TRY(check_tokens(facts.tokens, cache));
   if (cache.layers.size() != file.entries.size()) {
-    return differs(std::to_string(cache.layers.size()) + " layers where " +
-                   std::to_string(file.entries.size()) + " belong");
+    return differs(
+        fmt::format("{} layers where {} belong", cache.layers.size(), file.entries.size()));
   }
   CodecPool codecs;
   for (std::size_t i = 0; i < file.entries.size(); ++i) {

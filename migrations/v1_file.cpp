@@ -6,6 +6,7 @@
 #include "migrations/v1_file.h"
 
 #include <cache_v1_generated.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -30,7 +31,7 @@ constexpr std::string_view kIdentifier = "TQK1";
 
 Result<void> check_count(std::uint64_t count, std::uint64_t limit, std::string_view what) {
   if (count <= limit) return {};
-  return Error{ErrorCode::kTooLarge, std::to_string(count) + " " + std::string(what)};
+  return too_large(fmt::format("{} {}", count, what));
 }
 
 ByteView data_of(const fb::Tensor& tensor) {
@@ -72,9 +73,8 @@ Result<const fb::PromptCache*> verified_root(const AlignedBytes& bytes) {
   if (!fb::VerifyPromptCacheBuffer(verifier)) return corrupt("not a valid FlatBuffer of version 1");
   const fb::PromptCache* root = fb::GetPromptCache(data);
   if (root->schema_version() == kSchemaVersion) return root;
-  return Error{ErrorCode::kUnsupported, "schema_version " + std::to_string(root->schema_version()) +
-                                            " where " + std::to_string(kSchemaVersion) +
-                                            " belongs"};
+  return unsupported(
+      fmt::format("schema_version {} where {} belongs", root->schema_version(), kSchemaVersion));
 }
 
 // --- tensors
@@ -138,7 +138,7 @@ Result<V1Tensor> read_tensor(const fb::Tensor& in, Budget& budget) {
   TQC_TRY_ASSIGN(tensor.shape, read_shape(*in.shape()));
   const auto count = element_count(tensor.shape);
   const auto bytes = count ? checked_mul(*count, dtype_bytes(tensor.dtype)) : std::nullopt;
-  if (!bytes) return Error{ErrorCode::kTooLarge, "a shape beyond 64 bits"};
+  if (!bytes) return too_large("a shape beyond 64 bits");
   TQC_TRY(check_data(data_of(in), *bytes, budget));
   return tensor;
 }

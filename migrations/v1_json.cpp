@@ -123,7 +123,7 @@ Result<Json> parse_json(std::string_view text) {
 
 Result<Json> parse_object(std::string_view text) {
   TQC_TRY_ASSIGN(Json json, parse_json(text));
-  if (json.kind != Json::Kind::kObject) return Error{ErrorCode::kCorrupt, "not a JSON object"};
+  if (json.kind != Json::Kind::kObject) return corrupt("not a JSON object");
   return json;
 }
 

@@ -1,6 +1,8 @@
 
 #include "migrations/v1_layers.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -25,8 +27,7 @@ bool is_dense_transform(const codec::QuantizerSpec& spec) {
 Result<void> spend(std::uint64_t& used, std::uint64_t more, std::uint64_t limit, const char* what) {
   used += more;
   if (used <= limit) return {};
-  return Error{ErrorCode::kTooLarge,
-               std::string("more than ") + std::to_string(limit) + " " + what};
+  return too_large(fmt::format("more than {} {}", limit, what));
 }
 
 }  // namespace
@@ -69,8 +70,7 @@ Result<codec::Rotation> CodecPool::rotation(const codec::QuantizerSpec& spec) {
 
 Result<void> MigrationContext::take(std::uint64_t bytes) {
   if (bytes > bytes_left) {
-    return Error{ErrorCode::kTooLarge,
-                 std::to_string(bytes) + " bytes of memory, beyond those of the whole cache"};
+    return too_large(std::to_string(bytes) + " bytes of memory, beyond those of the whole cache");
   }
   bytes_left -= bytes;
   return {};
@@ -101,8 +101,7 @@ Result<DensePair> dense_pair(const NamedTensors& state, std::string_view keys,
     return corrupt(describe(*pair.values) + ": unlike " + describe(*pair.keys));
   }
   if (k.width != v.width) {
-    return Error{ErrorCode::kUnsupported, "keys of head_dim " + std::to_string(k.width) +
-                                              " and values of " + std::to_string(v.width)};
+    return unsupported(fmt::format("keys of head_dim {} and values of {}", k.width, v.width));
   }
   pair.shape = {k.n_kv_heads, k.width};
   pair.n_tokens = k.n_tokens;
@@ -171,14 +170,13 @@ QuantizedPart group_part(std::int64_t group, AffineSettings settings) {
 
 Result<void> check_settings(AffineSettings settings, std::int64_t head_dim) {
   if (settings.bits != 1 && settings.bits != 2 && settings.bits != 4 && settings.bits != 8) {
-    return Error{ErrorCode::kUnsupported, "groups of " + std::to_string(settings.bits) + " bits"};
+    return unsupported(fmt::format("groups of {} bits", settings.bits));
   }
   if (settings.group_size < 1 || head_dim % settings.group_size != 0) {
-    return corrupt("head_dim " + std::to_string(head_dim) + " in groups of " +
-                   std::to_string(settings.group_size));
+    return corrupt(fmt::format("head_dim {} in groups of {}", head_dim, settings.group_size));
   }
   if (head_dim * settings.bits % kWordBits == 0) return {};
-  return corrupt("head_dim " + std::to_string(head_dim) + ": no whole words of codes");
+  return corrupt(fmt::format("head_dim {}: no whole words of codes", head_dim));
 }
 
 }  // namespace
@@ -230,7 +228,7 @@ Result<MigratedLayer> quantized_layer(const V1Entry& entry, std::string_view pla
   if (shape.n_kv_heads < 1 || shape.head_dim < 1)
     return corrupt(describe(*scales) + ": a size of 0");
   if (groups.n_tokens != offset) {
-    return corrupt(describe(*scales) + ": where offset is " + std::to_string(offset));
+    return corrupt(fmt::format("{}: where offset is {}", describe(*scales), offset));
   }
   const auto side = [&](const char* name, const char* word, codec::BlockOrder order) {
     const std::string side_place = std::string(place).append(" ").append(word);
@@ -238,7 +236,7 @@ Result<MigratedLayer> quantized_layer(const V1Entry& entry, std::string_view pla
     return made ? std::move(made) : Result<cache::Side>(in_context(word, std::move(made).error()));
   };
   if (shape.head_dim > cache::kMaxHeadDim) {
-    return Error{ErrorCode::kTooLarge, "head_dim " + std::to_string(shape.head_dim)};
+    return too_large("head_dim " + std::to_string(shape.head_dim));
   }
   TQC_TRY_ASSIGN(cache::Side k, side("keys", "k", codec::BlockOrder::kKeys));
   TQC_TRY_ASSIGN(cache::Side v, side("values", "v", codec::BlockOrder::kValues));
@@ -263,8 +261,7 @@ Result<Ring> read_ring(const V1Entry& entry) {
   if (numbers.size() != 4) return corrupt("meta_state: not keep, max_size, offset and _idx");
   const Ring ring{numbers[0], numbers[1], numbers[2], numbers[3]};
   if (ring.keep >= ring.max_size) {
-    return corrupt("meta_state: keep " + std::to_string(ring.keep) + " of max_size " +
-                   std::to_string(ring.max_size));
+    return corrupt(fmt::format("meta_state: keep {} of max_size {}", ring.keep, ring.max_size));
   }
   return ring;
 }
@@ -287,8 +284,8 @@ Result<std::vector<std::int64_t>> rows_in_order(const Ring& ring, std::int64_t n
   } else if (ring.next == ring.offset && ring.next < n_rows) {
     add(0, ring.next);  // the rest was never written
   } else {
-    return corrupt("meta_state: _idx " + std::to_string(ring.next) + " and offset " +
-                   std::to_string(ring.offset) + " in a ring of " + std::to_string(n_rows));
+    return corrupt(fmt::format("meta_state: _idx {} and offset {} in a ring of {}", ring.next,
+                               ring.offset, n_rows));
   }
   return rows;
 }
@@ -300,8 +297,7 @@ Result<std::vector<std::int64_t>> window_rows(const Ring& ring, std::int64_t n_r
   const std::int64_t wanted = std::min(ring.max_size, ring.offset);
   const std::int64_t spare = static_cast<std::int64_t>(rows.size()) - wanted;
   if (spare < 0) {
-    return corrupt(std::to_string(rows.size()) + " tokens where " + std::to_string(wanted) +
-                   " belong");
+    return corrupt(fmt::format("{} tokens where {} belong", rows.size(), wanted));
   }
   const auto first = rows.begin() + std::min(ring.keep, wanted);
   rows.erase(first, first + spare);
@@ -332,8 +328,7 @@ Result<cache::NamedArray> window_array(const V1Tensor& tensor, cache::HeadShape 
 
 Result<cache::NamedArray> array_of(const V1Tensor& tensor, MigrationContext& context) {
   if (!tensor.shape.empty() && !tensor.data.empty() && tensor.shape[0] != 1) {
-    return Error{ErrorCode::kUnsupported,
-                 describe(tensor) + ": a batch of " + std::to_string(tensor.shape[0])};
+    return unsupported(fmt::format("{}: a batch of {}", describe(tensor), tensor.shape[0]));
   }
   TQC_TRY_ASSIGN(const Dtype dtype, dense_dtype(tensor));
   TQC_TRY(context.take(tensor.data.size()));
@@ -364,8 +359,8 @@ Result<MigratedLayer> arrays_layer(const V1Entry& entry, MigrationContext& conte
   cache::ArraysLayer layer;
   for (const V1Tensor& tensor : entry.state) {
     if (tensor.name != std::to_string(layer.arrays.size())) {
-      return corrupt(describe(tensor) + ": where \"" + std::to_string(layer.arrays.size()) +
-                     "\" belongs");
+      return corrupt(
+          fmt::format("{}: where \"{}\" belongs", describe(tensor), layer.arrays.size()));
     }
     TQC_TRY_ASSIGN(cache::NamedArray array, array_of(tensor, context));
     layer.arrays.push_back(std::move(array));

@@ -1,6 +1,8 @@
 
 #include "migrations/v1_metadata.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -31,8 +33,7 @@ Result<std::int64_t> ranged(const Json& json, const char* key, std::int64_t lowe
                             std::int64_t highest) {
   TQC_TRY_ASSIGN(const std::int64_t value, get_int(json, key));
   if (value >= lowest && value <= highest) return value;
-  return unsupported(std::string(key) + " " + std::to_string(value) + ": outside " +
-                     std::to_string(lowest) + " to " + std::to_string(highest));
+  return unsupported(fmt::format("{} {}: outside {} to {}", key, value, lowest, highest));
 }
 
 Result<int> bits(const Json& json, const char* key, int highest = codec::kMaxBits) {
@@ -42,7 +43,7 @@ Result<int> bits(const Json& json, const char* key, int highest = codec::kMaxBit
 
 Result<std::uint64_t> seed(const Json& json, const char* key) {
   TQC_TRY_ASSIGN(const std::int64_t value, get_int(json, key));
-  if (value < 0) return corrupt(std::string(key) + " " + std::to_string(value) + ": below 0");
+  if (value < 0) return corrupt(fmt::format("{} {}: below 0", key, value));
   return static_cast<std::uint64_t>(value);
 }
 
@@ -63,7 +64,7 @@ Result<void> require_text(const Json& json, const char* key, std::string_view ex
 Result<void> check_versions(const Json& json) {
   TQC_TRY_ASSIGN(const std::int64_t version, get_int(json, "schema_version"));
   if (version != kMetaVersion) {
-    return unsupported("schema_version " + std::to_string(version) + ": not known");
+    return unsupported(fmt::format("schema_version {}: not known", version));
   }
   TQC_TRY(require_text(json, "quantizer_version", "turbomlx-v0.1"));
   TQC_TRY(require_text(json, "codebook_version", kCodebook));
@@ -85,8 +86,7 @@ Result<void> read_bits(const Json& json, TurboMeta& meta) {
   TQC_TRY_ASSIGN(const int total, bits(json, "bits_total", kMaxBitsTotal));
   TQC_TRY_ASSIGN(meta.bits_mse, bits(json, "bits_mse"));
   if (meta.bits_mse == meta.code_bits(total)) return {};
-  return corrupt("bits_mse " + std::to_string(meta.bits_mse) + " beside bits_total " +
-                 std::to_string(total));
+  return corrupt(fmt::format("bits_mse {} beside bits_total {}", meta.bits_mse, total));
 }
 
 Result<void> read_values_mode(const Json& json, TurboMeta& meta) {
@@ -106,7 +106,7 @@ Result<MixedMeta> read_mixed(const Json& json, const TurboMeta& meta) {
   for (const int total : {mixed.outlier_high_bits, mixed.regular_bits}) {
     const int codes = meta.code_bits(total);
     if (codes < codec::kMinBits || codes > codec::kMaxBits) {
-      return unsupported("codes of " + std::to_string(codes) + " bits");
+      return unsupported(fmt::format("codes of {} bits", codes));
     }
   }
   TQC_TRY(one_of(json, "outlier_selection_policy", "calibration_variance", "rolling_variance"));
@@ -223,7 +223,7 @@ const std::string* find(const Metadata& metadata, std::string_view key) {
 
 Result<std::string> read_name(const std::string& value) {
   if (value.size() <= format::kMaxTextBytes) return value;
-  return Error{ErrorCode::kTooLarge, std::to_string(value.size()) + " bytes"};
+  return too_large(std::to_string(value.size()) + " bytes");
 }
 
 Result<Sha256> read_fingerprint(const std::string& value) {
@@ -246,24 +246,24 @@ Result<cache::RopeStyle> read_style(const Json& json) {
   if (style == "none") return cache::RopeStyle::kNone;
   if (style == "half_split") return cache::RopeStyle::kHalfSplit;
   if (style == "interleaved") return cache::RopeStyle::kInterleaved;
-  return Error{ErrorCode::kUnsupported, "key \"style\": not known"};
+  return unsupported("key \"style\": not known");
 }
 
 Result<cache::Rope> read_rope(const std::string& value) {
   if (value.size() > kMaxMetaBytes) {
-    return Error{ErrorCode::kTooLarge, std::to_string(value.size()) + " bytes"};
+    return too_large(std::to_string(value.size()) + " bytes");
   }
   TQC_TRY_ASSIGN(const Json json, parse_object(value));
   cache::Rope rope;
   TQC_TRY_ASSIGN(rope.style, read_style(json));
   TQC_TRY_ASSIGN(rope.n_dims, get_int(json, "n_dims"));
   if (rope.n_dims < 0 || rope.n_dims > cache::kMaxHeadDim) {
-    return Error{ErrorCode::kTooLarge, "n_dims " + std::to_string(rope.n_dims)};
+    return too_large("n_dims " + std::to_string(rope.n_dims));
   }
   TQC_TRY_ASSIGN(rope.base, get_number(json, "base"));
   if (!std::isfinite(rope.base) || rope.base < 0) return corrupt("key \"base\": below 0");
   // Anything else would say that the angles are other ones.
-  if (json.keys.size() != 3) return Error{ErrorCode::kUnsupported, "a key that is not known"};
+  if (json.keys.size() != 3) return unsupported("a key that is not known");
   return rope;
 }
 

@@ -24,7 +24,7 @@ std::string vector_name(std::int64_t head, std::int64_t token) {
 
 Result<void> check_finite(std::span<const float> x, std::int64_t head, std::int64_t token) {
   if (std::ranges::all_of(x, [](float value) { return std::isfinite(value); })) return {};
-  return Error{ErrorCode::kCorrupt, vector_name(head, token) + ": not finite"};
+  return corrupt(vector_name(head, token) + ": not finite");
 }
 
 // Zero-filled dense blocks for so many tokens.

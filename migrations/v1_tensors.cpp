@@ -1,5 +1,7 @@
 #include "migrations/v1_tensors.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "tqcache/base/result.h"
@@ -13,7 +15,7 @@ std::string place(std::string_view name) { return "tensor " + tensors::printable
 
 Result<std::int64_t> checked_size(std::uint64_t size, std::int64_t limit, std::string_view what) {
   if (size <= static_cast<std::uint64_t>(limit)) return static_cast<std::int64_t>(size);
-  return Error{ErrorCode::kTooLarge, std::to_string(size) + " " + std::string(what)};
+  return too_large(fmt::format("{} {}", size, what));
 }
 
 std::string describe(const Grid& grid) {
@@ -35,11 +37,10 @@ std::string describe(const V1Tensor& tensor) {
 Result<Grid> grid_of(const V1Tensor& tensor) {
   const auto& shape = tensor.shape;
   if (shape.size() != 3 && shape.size() != 4) {
-    return corrupt(describe(tensor) + ": " + std::to_string(shape.size()) + " dimensions");
+    return corrupt(fmt::format("{}: {} dimensions", describe(tensor), shape.size()));
   }
   if (shape[0] != 1) {
-    return Error{ErrorCode::kUnsupported,
-                 describe(tensor) + ": a batch of " + std::to_string(shape[0])};
+    return unsupported(fmt::format("{}: a batch of {}", describe(tensor), shape[0]));
   }
   const auto checked = [&]() -> Result<Grid> {
     Grid grid;

@@ -1,6 +1,8 @@
 
 #include "migrations/v1_to_v2.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <span>
@@ -40,8 +42,7 @@ std::span<const std::string_view> known_class_paths() { return kPaths; }
 Result<V1Class> class_of(std::string_view class_path) {
   const auto found = std::ranges::find(kPaths, class_path);
   if (found != kPaths.end()) return kClasses[static_cast<std::size_t>(found - kPaths.begin())];
-  return Error{ErrorCode::kUnsupported,
-               "class " + tensors::printable_name(class_path) + ": not known"};
+  return unsupported("class " + tensors::printable_name(class_path) + ": not known");
 }
 
 namespace {
@@ -50,7 +51,7 @@ Result<MigratedLayer> migrate_layer(const V1Entry& entry, std::string_view place
                                     MigrationContext& context) {
   TQC_TRY_ASSIGN(const V1Class kind, class_of(entry.class_path));
   if (kind != V1Class::kTurbo && !(entry.extra_state.empty() && entry.extra_meta.empty())) {
-    return Error{ErrorCode::kCorrupt, "extra_state of a class that has none"};
+    return corrupt("extra_state of a class that has none");
   }
   switch (kind) {
     case V1Class::kTurbo:
@@ -78,13 +79,12 @@ class TokenCount {
     if (!n_tokens) return {};
     if (count_ == kUnknown) count_ = *n_tokens;
     if (count_ == *n_tokens) return {};
-    return Error{ErrorCode::kCorrupt,
-                 std::to_string(*n_tokens) + " tokens where " + std::to_string(count_) + " belong"};
+    return corrupt(fmt::format("{} tokens where {} belong", *n_tokens, count_));
   }
 
   Result<std::int64_t> get() const {
     if (count_ != kUnknown) return count_;
-    return Error{ErrorCode::kUnsupported, "nothing says how many tokens the cache holds"};
+    return unsupported("nothing says how many tokens the cache holds");
   }
 
  private:

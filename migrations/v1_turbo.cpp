@@ -1,6 +1,8 @@
 // TurboQuantKVCache: keys with one or two quantizers, values dense or in groups; or all dense,
 // until the outlier channels are chosen.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -102,8 +104,8 @@ Result<std::vector<std::uint16_t>> read_mask(const NamedTensors& state, const Tu
     if (mask->data[i] != std::byte{0}) outliers.push_back(static_cast<std::uint16_t>(i));
   }
   if (static_cast<std::int64_t>(outliers.size()) == meta.mixed->outlier_channels) return outliers;
-  return corrupt("tensor \"outlier_mask\": " + std::to_string(outliers.size()) +
-                 " channels where " + std::to_string(meta.mixed->outlier_channels) + " belong");
+  return corrupt(fmt::format("tensor \"outlier_mask\": {} channels where {} belong",
+                             outliers.size(), meta.mixed->outlier_channels));
 }
 
 std::pair<Quantizer, Quantizer> mixed_quantizers(const TurboMeta& meta) {
@@ -169,11 +171,11 @@ Result<void> check_calibration(const NamedTensors& state, const TurboMeta& meta,
                                 "values_main", "values_main.packed", "values_main.scales",
                                 "values_main.biases"}));
   if (meta.offset > cache::kTokenBlock) {
-    return corrupt("a calibration of " + std::to_string(meta.offset) + " tokens");
+    return corrupt(fmt::format("a calibration of {} tokens", meta.offset));
   }
   if (calibration.tokens_seen == meta.offset) return {};
-  return corrupt("calibration_tokens_seen " + std::to_string(calibration.tokens_seen) +
-                 " where offset is " + std::to_string(meta.offset));
+  return corrupt(fmt::format("calibration_tokens_seen {} where offset is {}",
+                             calibration.tokens_seen, meta.offset));
 }
 
 struct CalibrationSides {

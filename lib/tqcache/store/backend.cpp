@@ -2,8 +2,9 @@
 
 #include "tqcache/store/backend.h"
 
-#include "tqcache/store/backends/backend_support.h"
+#include <fmt/format.h>
 
+#include "tqcache/store/backends/backend_support.h"
 namespace tqcache::store {
 namespace {
 
@@ -33,8 +34,7 @@ Result<void> check_keys(std::span<const std::string> keys) {
 
 Result<void> check_size(const std::string& key, std::uint64_t size, std::uint64_t limit) {
   if (size <= limit) return {};
-  return Error{ErrorCode::kTooLarge, key + ": " + std::to_string(size) + " bytes, at most " +
-                                         std::to_string(limit) + " are allowed"};
+  return too_large(fmt::format("{}: {} bytes, at most {} are allowed", key, size, limit));
 }
 
 }  // namespace

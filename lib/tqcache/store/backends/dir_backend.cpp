@@ -119,7 +119,7 @@ class DirBackend : public Backend {
     if (!file) return file.error();
     const std::uint64_t size = (*file)->size();
     if (size > options().max_value_bytes) {
-      return Error{ErrorCode::kTooLarge, std::to_string(size) + " bytes"};
+      return too_large(std::to_string(size) + " bytes");
     }
     value.resize(static_cast<std::size_t>(size));
     TQC_TRY((*file)->read_at(0, value));

@@ -98,7 +98,7 @@ fs::path DirLayout::blob(const std::string& key) const {
 }
 
 Result<DirLayout> DirLayout::open(const fs::path& root, bool create) {
-  if (root.empty()) return Error{ErrorCode::kInvalidArgument, "store URL: dir: without a path"};
+  if (root.empty()) return invalid("store URL: dir: without a path");
   DirLayout layout{root};
   std::error_code failed;
   if (!fs::exists(layout.marker(), failed) && !failed) {
@@ -120,7 +120,7 @@ Result<void> DirLayout::make() const {
     if (name == "blobs" || name.starts_with("tqcache-store") ||
         name.starts_with(".tqcache-store.tmp-"))
       continue;
-    return Error{ErrorCode::kInvalidArgument, "the folder is not empty and not a store"};
+    return invalid("the folder is not empty and not a store");
   }
   if (failed) return io_error("folder " + root_.string(), failed.value());
   TQC_TRY(make_folder(root_ / "blobs"));
@@ -138,7 +138,7 @@ Result<void> DirLayout::check_marker() const {
   const Result<Bytes> bytes = read_file(marker(), 4096);
   if (!bytes) return in_context("tqcache-store", bytes.error());
   if (std::ranges::equal(*bytes, as_bytes(kMarker))) return {};
-  return Error{ErrorCode::kUnsupported, "tqcache-store: the layout of another version"};
+  return unsupported("tqcache-store: the layout of another version");
 }
 
 Result<void> DirLayout::visit(const std::function<Result<void>(const File&)>& visit) const {

@@ -210,7 +210,7 @@ Result<void> take_address(StoreUrl& url, RedisPlace& place, std::string& databas
     return {};
   }
   if (!url.host.empty() || url.path.size() < 2) {
-    return Error{ErrorCode::kInvalidArgument, "store URL: redis+unix: needs /PATH of a socket"};
+    return invalid("store URL: redis+unix: needs /PATH of a socket");
   }
   place.address = {url.path, 0};
   database = url.take("db", "0");
@@ -228,7 +228,7 @@ Result<void> take_ttl(StoreUrl& url, RedisPlace& place) {
   const std::string ttl = url.take("ttl");
   if (ttl.empty()) return {};
   TQC_TRY_ASSIGN(const std::uint64_t seconds, parse_number("ttl", ttl, 1'000'000'000));
-  if (seconds == 0) return Error{ErrorCode::kInvalidArgument, "store URL: ttl 0"};
+  if (seconds == 0) return invalid("store URL: ttl 0");
   place.ttl_ms = std::to_string(seconds * 1000);
   return {};
 }

@@ -195,7 +195,7 @@ class S3Backend : public Backend {
       const std::time_t now = ::curl_getdate(answer.date.c_str(), nullptr);
       for (const S3Object& object : listing.objects) TQC_TRY(list_object(object, now, sink));
       if (!token.empty() && listing.next == token) {
-        return Error{ErrorCode::kCorrupt, "list of objects: its continuation token repeats"};
+        return corrupt("list of objects: its continuation token repeats");
       }
       token = listing.next;
     } while (!token.empty());
@@ -247,7 +247,7 @@ class S3Backend : public Backend {
 Result<std::string> from_environment(const char* name) {
   const char* const value = std::getenv(name);
   if (value != nullptr && *value != '\0') return std::string(value);
-  return Error{ErrorCode::kInvalidArgument, std::string("s3: ") + name + " is not set"};
+  return invalid(std::string("s3: ") + name + " is not set");
 }
 
 bool is_plain(std::string_view text, std::string_view others) {

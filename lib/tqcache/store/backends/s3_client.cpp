@@ -4,6 +4,7 @@
 #include "tqcache/store/backends/s3_client.h"
 
 #include <curl/curl.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -112,9 +113,8 @@ bool is_broken(CURLcode status) {
 
 Error transfer_error(const Transfer& transfer, CURLcode status) {
   if (transfer.too_large) {
-    return {
-        ErrorCode::kTooLarge,
-        "an answer of more than " + std::to_string(transfer.request->max_answer_bytes) + " bytes"};
+    return {ErrorCode::kTooLarge,
+            fmt::format("an answer of more than {} bytes", transfer.request->max_answer_bytes)};
   }
   const char* const words =
       transfer.message[0] != '\0' ? transfer.message : curl_easy_strerror(status);

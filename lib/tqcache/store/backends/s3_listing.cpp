@@ -146,7 +146,7 @@ Result<std::int64_t> parse_s3_time(const std::string& text) {
   tm parts{};
   const char* const rest = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts);
   const bool is_utc = rest != nullptr && text.ends_with('Z');
-  if (!is_utc) return Error{ErrorCode::kCorrupt, "time " + in_quotes(text)};
+  if (!is_utc) return corrupt("time " + in_quotes(text));
   return std::int64_t{::timegm(&parts)};
 }
 

@@ -1,6 +1,8 @@
 
 #include "tqcache/store/backends/store_url.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 
 #include "tqcache/store/backend.h"
@@ -127,8 +129,7 @@ Result<std::uint64_t> parse_number(std::string_view what, std::string_view text,
   const char* const end = text.data() + text.size();
   const auto [stop, status] = std::from_chars(text.data(), end, number);
   if (status == std::errc() && stop == end && number <= limit) return number;
-  return bad_url(std::string(what) + " " + in_quotes(text) + " is not a number up to " +
-                 std::to_string(limit));
+  return bad_url(fmt::format("{} {} is not a number up to {}", what, in_quotes(text), limit));
 }
 
 // The backends by scheme. TQCACHE_STORE_REDIS and TQCACHE_STORE_S3 say which are built in.
@@ -138,7 +139,7 @@ namespace {
 Result<std::unique_ptr<Backend>> open_memory(StoreUrl url, const BackendOptions& options) {
   TQC_TRY(check_all_taken(url));
   if (url.host.empty() && url.path.empty()) return make_memory_backend(options);
-  return Error{ErrorCode::kInvalidArgument, "store URL: memory: has no name"};
+  return invalid("store URL: memory: has no name");
 }
 
 using Open = Result<std::unique_ptr<Backend>> (*)(StoreUrl url, const BackendOptions& options);
@@ -172,11 +173,10 @@ Result<std::unique_ptr<Backend>> open_backend(std::string_view text,
   for (const Scheme& known : kSchemes) {
     if (known.scheme != url.scheme) continue;
     if (known.open != nullptr) return known.open(std::move(url), options);
-    return Error{ErrorCode::kUnsupported,
-                 "store URL: " + url.scheme + ": is not built into this tqcache"};
+    return unsupported("store URL: " + url.scheme + ": is not built into this tqcache");
   }
-  return Error{ErrorCode::kInvalidArgument, "store URL: unknown scheme " + in_quotes(url.scheme) +
-                                                ": dir, redis, redis+unix, s3, memory"};
+  return invalid("store URL: unknown scheme " + in_quotes(url.scheme) +
+                 ": dir, redis, redis+unix, s3, memory");
 }
 
 std::vector<std::string_view> schemes() {

@@ -2,6 +2,8 @@
 
 #include "tqcache/store/blobs/blob.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -32,8 +34,8 @@ void drop_data(format::SideInfo& side) {
   side.transforms.clear();
 }
 
-Error mismatch(std::size_t layer, std::string message) {
-  return {ErrorCode::kMismatch, "layer " + std::to_string(layer) + ": " + std::move(message)};
+Error layer_mismatch(std::size_t layer, std::string message) {
+  return {ErrorCode::kMismatch, fmt::format("layer {}: {}", layer, message)};
 }
 
 bool same_arrays(const format::LayerInfo& a, const format::LayerInfo& b) {
@@ -105,13 +107,13 @@ std::vector<format::LayerInfo> bare_layers(std::vector<format::LayerInfo> layers
 Result<std::vector<format::LayerInfo>> join_layers(const std::vector<format::LayerInfo>& parameters,
                                                    const std::vector<format::LayerInfo>& bare) {
   if (parameters.size() != bare.size()) {
-    return Error{ErrorCode::kMismatch, std::to_string(bare.size()) + " layers where " +
-                                           std::to_string(parameters.size()) + " belong"};
+    return Error{ErrorCode::kMismatch,
+                 fmt::format("{} layers where {} belong", bare.size(), parameters.size())};
   }
   std::vector<format::LayerInfo> layers = parameters;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (!same_kind(layers[i], bare[i])) return mismatch(i, "of another kind or shape");
-    if (!same_arrays(layers[i], bare[i])) return mismatch(i, "other arrays");
+    if (!same_kind(layers[i], bare[i])) return layer_mismatch(i, "of another kind or shape");
+    if (!same_arrays(layers[i], bare[i])) return layer_mismatch(i, "other arrays");
     layers[i].arrays = bare[i].arrays;
   }
   return layers;
@@ -164,7 +166,7 @@ Result<void> check_block(const Parameters& parameters, const Block& block) {
   const std::size_t first = part == 0 ? 0 : ends[std::min(part, ends.size()) - 1];
   if (static_cast<std::size_t>(block.n_parts) != ends.size() || part >= ends.size() ||
       block.sections.size() != ends[part] - first) {
-    return Error{ErrorCode::kCorrupt, "not the sections of its layers"};
+    return corrupt("not the sections of its layers");
   }
   for (std::size_t i = 0; i < block.sections.size(); ++i) {
     const format::SectionInfo& info = block.sections[i].info;

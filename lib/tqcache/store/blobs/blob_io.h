@@ -73,7 +73,7 @@ template <class T>
 Result<T> content_of(const std::string& key, ReadBlob blob) {
   if (!blob.content) return in_context(key, std::move(blob.content).error());
   T* const content = std::get_if<T>(&*blob.content);
-  if (content == nullptr) return Error{ErrorCode::kCorrupt, key + ": holds something else"};
+  if (content == nullptr) return corrupt(key + ": holds something else");
   return std::move(*content);
 }
 
@@ -112,7 +112,7 @@ class BlobReader {
   template <class Kind>
   static Result<Kind> take_kind(Content content) {
     if (auto* kind = std::get_if<Kind>(&content)) return std::move(*kind);
-    return Error{ErrorCode::kMismatch, "a blob of another kind"};
+    return mismatch("a blob of another kind");
   }
 
   std::uint64_t bytes() const { return bytes_; }  // of all blobs that were read

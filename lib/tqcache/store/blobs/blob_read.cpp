@@ -1,4 +1,5 @@
 
+#include <fmt/format.h>
 #include <store_v1_generated.h>
 
 #include <algorithm>
@@ -28,8 +29,8 @@ Result<void> check_whole(ByteView blob) {
     return corrupt("not a blob of a store");
   }
   if (blob.size() < kBlobHeaderBytes) {
-    return Error{ErrorCode::kTruncated, "the blob ends after " + std::to_string(blob.size()) +
-                                            " bytes, within the header"};
+    return Error{ErrorCode::kTruncated,
+                 fmt::format("the blob ends after {} bytes, within the header", blob.size())};
   }
   const auto stored = number_at<std::uint64_t>(blob, kChecksumAt);
   if (stored != xxh3_64(blob.first(kChecksumAt))) return corrupt("header: checksum mismatch");
@@ -40,21 +41,19 @@ Result<void> check_version(std::uint32_t version) {
   if (version == kBlobVersion) return {};
   const std::string what = "version " + std::to_string(version);
   if (version < kBlobVersion) return corrupt(what);
-  return Error{ErrorCode::kUnsupported,
-               what + " is newer than version " + std::to_string(kBlobVersion)};
+  return unsupported(fmt::format("{} is newer than version {}", what, kBlobVersion));
 }
 
 Result<void> check_sizes(const BlobHeader& header, std::uint64_t size) {
   if (size < header.blob_bytes) {
-    return Error{ErrorCode::kTruncated, "the blob ends after " + std::to_string(size) + " of " +
-                                            std::to_string(header.blob_bytes) + " bytes"};
+    return Error{ErrorCode::kTruncated,
+                 fmt::format("the blob ends after {} of {} bytes", size, header.blob_bytes)};
   }
   if (size > header.blob_bytes) {
     return corrupt(std::to_string(size - header.blob_bytes) + " bytes after the end");
   }
   if (header.description_bytes > kMaxDescriptionBytes) {
-    return Error{ErrorCode::kTooLarge,
-                 "a description of " + std::to_string(header.description_bytes) + " bytes"};
+    return too_large(fmt::format("a description of {} bytes", header.description_bytes));
   }
   if (sections_at(header) > size) return corrupt("the description reaches past the end");
   return {};
@@ -112,7 +111,7 @@ Sha256 to_sha256(const fb::Sha256& digest) {
 
 Result<void> check_count(std::uint64_t count, std::uint64_t limit, std::string_view what) {
   if (count <= limit) return {};
-  return Error{ErrorCode::kTooLarge, std::to_string(count) + " " + std::string(what)};
+  return too_large(fmt::format("{} {}", count, what));
 }
 
 Result<std::string> read_text(const flatbuffers::String& text, std::uint64_t limit) {
@@ -179,7 +178,7 @@ Result<void> check_fields(const fb::Description& root, BlobKind kind) {
 Result<void> check_key_of(const fb::Description& root, std::string_view key) {
   const std::string_view own(root.key()->c_str(), root.key()->size());
   if (own == key) return {};
-  return Error{ErrorCode::kMismatch, "the blob is that of another key"};
+  return mismatch("the blob is that of another key");
 }
 
 Result<format::Manifest> read_manifest(const fb::Description& root) {
@@ -228,7 +227,7 @@ Result<Block> read_block(const fb::Block& in, format::Manifest manifest,
                          std::vector<StoredSection> sections) {
   TQC_TRY(check_count(in.n_parts(), static_cast<std::uint64_t>(kMaxParts), "parts"));
   if (in.part() >= in.n_parts())
-    return corrupt("part " + std::to_string(in.part()) + " of " + std::to_string(in.n_parts()));
+    return corrupt(fmt::format("part {} of {}", in.part(), in.n_parts()));
   Block block;
   block.parent = to_sha256(*in.parent());
   block.index = in.index();

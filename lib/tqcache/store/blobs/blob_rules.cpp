@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -22,7 +24,7 @@ char first_word(BlobKind kind) { return kFirstWords[static_cast<std::size_t>(kin
 
 Result<void> check_text(std::string_view what, std::string_view text, std::size_t limit) {
   if (text.size() <= limit) return {};
-  return too_large(std::string(what) + " of " + std::to_string(text.size()) + " bytes");
+  return too_large(fmt::format("{} of {} bytes", what, text.size()));
 }
 
 Result<void> check_tokens(std::span<const std::int32_t> tokens) {
@@ -68,8 +70,8 @@ Result<void> check_section(const StoredSection& section) {
                         ? info.stored_bytes == info.raw_bytes
                         : info.stored_bytes > 0 && info.stored_bytes < info.raw_bytes;
   if (!fits) {
-    return corrupt("stored size " + std::to_string(info.stored_bytes) + " for raw size " +
-                   std::to_string(info.raw_bytes));
+    return corrupt(
+        fmt::format("stored size {} for raw size {}", info.stored_bytes, info.raw_bytes));
   }
   if (section.stored.size() != info.stored_bytes)
     return corrupt("the number of bytes is not its stored size");
@@ -107,7 +109,7 @@ Result<void> check_block_content(std::string_view key, const Block& block) {
   }
   if (block.n_parts > kMaxParts) return too_large(std::to_string(block.n_parts) + " parts");
   if (block.part < 0 || block.part >= block.n_parts) {
-    return corrupt("part " + std::to_string(block.part) + " of " + std::to_string(block.n_parts));
+    return corrupt(fmt::format("part {} of {}", block.part, block.n_parts));
   }
   TQC_TRY(check_block_key(key, block));
   const auto is_other = [&](const StoredSection& section) {
@@ -130,8 +132,8 @@ Result<void> check_state(std::string_view, const Snapshot& snapshot) {
   const std::int64_t n_tail =
       snapshot.n_tokens - final_blocks(snapshot.n_tokens) * cache::kTokenBlock;
   if (std::ssize(snapshot.tail) != n_tail) {
-    return corrupt("a tail of " + std::to_string(snapshot.tail.size()) + " tokens where " +
-                   std::to_string(n_tail) + " belong");
+    return corrupt(
+        fmt::format("a tail of {} tokens where {} belong", snapshot.tail.size(), n_tail));
   }
   TQC_TRY(check_tokens(snapshot.tail));
   TQC_TRY(check_data_keys(snapshot.data_keys));

@@ -1,5 +1,6 @@
 // Builds a blob: its description as a FlatBuffer, then header and sections around it.
 
+#include <fmt/format.h>
 #include <store_v1_generated.h>
 
 #include <algorithm>
@@ -164,7 +165,7 @@ Result<Pieces> make_pieces(std::string_view key, const Content& content) {
   header.description_checksum = xxh3_128(pieces.description);
   header.blob_bytes = sections_at(header) + sections_end(pieces.sections);
   if (pieces.description.size() > kMaxDescriptionBytes || header.blob_bytes > kMaxValueBytes) {
-    return Error{ErrorCode::kTooLarge, "a blob of " + std::to_string(header.blob_bytes) + " bytes"};
+    return too_large(fmt::format("a blob of {} bytes", header.blob_bytes));
   }
   return pieces;
 }

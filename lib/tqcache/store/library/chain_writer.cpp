@@ -1,5 +1,7 @@
 #include "tqcache/store/library/chain_writer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -19,7 +21,7 @@ std::vector<StoredSection> slice(const std::vector<StoredSection>& sections, std
 
 Error wrong_sections(std::int64_t block) {
   return {ErrorCode::kInvalidArgument,
-          "token block " + std::to_string(block) + ": not the sections of its layers"};
+          fmt::format("token block {}: not the sections of its layers", block)};
 }
 
 }  // namespace
@@ -99,8 +101,8 @@ Result<ChainWriter> ChainWriter::open(Backend& backend, std::string_view salt,
                  find_or_take_slot<Parameters>(backend, reader, parameters_slot_keys(first),
                                                is_same, Content(parameters)));
   if (!slot) {
-    return Error{ErrorCode::kTooLarge, "all " + std::to_string(kCandidateSlots) +
-                                           " slots of this first token block are taken"};
+    return too_large(
+        fmt::format("all {} slots of this first token block are taken", kCandidateSlots));
   }
   auto chain = std::make_unique<Chain>(Chain{backend, std::move(reader), name_space,
                                              hash_root(name_space, hash), *slot,

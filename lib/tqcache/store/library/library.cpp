@@ -40,8 +40,7 @@ Result<std::optional<PromptRecord>> Library::record(std::string_view name) {
   TQC_TRY(reader.read(std::span(&key, 1),
                       [&](std::size_t, Content content, std::uint64_t) -> Result<void> {
                         TQC_TRY_ASSIGN(PromptRecord record, take_record(std::move(content)));
-                        if (record.name != name)
-                          return Error{ErrorCode::kMismatch, "a record of another name"};
+                        if (record.name != name) return mismatch("a record of another name");
                         found = std::move(record);
                         return {};
                       }));

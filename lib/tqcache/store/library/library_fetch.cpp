@@ -136,7 +136,7 @@ class Fetch {
     const Sha256& parent = part.block == 0 ? root_ : prefix_.chain[part.block - 1];
     if (block.index != static_cast<std::int64_t>(part.block) || block.part != part.part ||
         block.parent != parent || !has_tokens(part.block, block.tokens)) {
-      return Error{ErrorCode::kMismatch, "a block of other tokens"};
+      return mismatch("a block of other tokens");
     }
     TQC_TRY(check_block(prefix_.parameters, block));
     sections_[i] = std::move(block.sections);
@@ -154,7 +154,7 @@ class Fetch {
   Result<void> take_data(std::size_t i, Content content) {
     TQC_TRY_ASSIGN(Data data, BlobReader::take_kind<Data>(std::move(content)));
     if (data_key(namespace_, data_content(data.sections)) != keys_[i]) {
-      return Error{ErrorCode::kMismatch, "data that does not belong to the key"};
+      return mismatch("data that does not belong to the key");
     }
     sections_[i] = std::move(data.sections);
     return {};
@@ -271,7 +271,7 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(const PromptRecord& record,
   whole.tokens.insert(whole.tokens.end(), record.snapshot.tail.begin(), record.snapshot.tail.end());
   TQC_TRY_ASSIGN(auto prompt, fetch.assemble(whole));
   if (prompt->manifest().content_name != record.snapshot.content_name) {
-    return Error{ErrorCode::kCorrupt, "its blocks were replaced by others with other values"};
+    return corrupt("its blocks were replaced by others with other values");
   }
   touch(backend_, fetch, prefix, record_key(options_.salt, record.name));
   return prompt;
@@ -330,7 +330,7 @@ Result<std::optional<LoadedPrefix>> load_prefix(Library& library, const cache::I
                                        n_threads));
   const std::vector<std::int32_t>& found = loaded.cache.tokens;
   if (found.size() >= tokens.size() || !std::ranges::equal(found, tokens.first(found.size()))) {
-    return Error{ErrorCode::kCorrupt, "the store's tokens are not those of the prompt"};
+    return corrupt("the store's tokens are not those of the prompt");
   }
   loaded.n_blocks = count(fetched.prefix.chain);
   loaded.parameters = std::move(fetched.prefix.parameters);

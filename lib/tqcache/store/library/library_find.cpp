@@ -72,7 +72,7 @@ class Search {
       TQC_TRY_ASSIGN(Parameters parameters, BlobReader::take_kind<Parameters>(std::move(content)));
       if (!std::ranges::equal(parameters.tokens, first) ||
           !same_model(parameters.identity, identity_)) {
-        return Error{ErrorCode::kMismatch, "parameters of another prompt or model"};
+        return mismatch("parameters of another prompt or model");
       }
       if (settings != nullptr && !same_settings(parameters.layers, *settings)) return {};
       const Sha256 root = hash_root(namespace_, hash_parameters(parameters));
@@ -164,7 +164,7 @@ class Search {
     Chain& chain = chains_[slot.chain];
     const std::size_t begin = (slot.block + 1) * kBlockTokens;
     if (snapshot.n_tokens != static_cast<std::int64_t>(begin + snapshot.tail.size())) {
-      return Error{ErrorCode::kMismatch, "a snapshot of another block"};
+      return mismatch("a snapshot of another block");
     }
     TQC_TRY(join_layers(chain.parameters.layers, snapshot.layers));
     const Tokens rest = tokens_.subspan(begin);

@@ -1,5 +1,7 @@
 // Library::put_file() and put_cache().
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -28,22 +30,21 @@ bool is_zero(const Sha256& digest) { return digest == Sha256{}; }
 
 Result<void> check_source(const format::Manifest& manifest) {
   if (manifest.hidden_tokens) {
-    return Error{ErrorCode::kUnsupported,
-                 "its tokens are hidden, and a store finds prompts by their tokens"};
+    return unsupported("its tokens are hidden, and a store finds prompts by their tokens");
   }
   const cache::Identity& identity = manifest.identity;
   if (identity.architecture.empty() || is_zero(identity.weights_fingerprint)) {
-    return Error{ErrorCode::kUnsupported, "its origin is unknown, so no model could find it"};
+    return unsupported("its origin is unknown, so no model could find it");
   }
-  if (manifest.tokens.empty()) return Error{ErrorCode::kInvalidArgument, "it holds no tokens"};
+  if (manifest.tokens.empty()) return invalid("it holds no tokens");
   return {};
 }
 
 Result<void> check_name(std::string_view name) {
   if (name.size() <= kMaxNameBytes) return {};
-  return Error{ErrorCode::kInvalidArgument, "a name of " + std::to_string(name.size()) +
-                                                " bytes, at most " + std::to_string(kMaxNameBytes) +
-                                                " are allowed"};
+  return Error{
+      ErrorCode::kInvalidArgument,
+      fmt::format("a name of {} bytes, at most {} are allowed", name.size(), kMaxNameBytes)};
 }
 
 Error taken(std::string_view name) {

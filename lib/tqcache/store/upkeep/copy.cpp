@@ -3,6 +3,8 @@
 
 #include "tqcache/store/upkeep/copy.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -116,7 +118,7 @@ Result<void> BlobCopier::copy_block(const std::string& name, std::size_t n_parts
         TQC_TRY_ASSIGN(const auto block, judge<Block>(missing[i], std::move(blob), false));
         if (!block) return {};
         if (static_cast<std::size_t>(block->n_parts) != n_parts) {
-          fail(missing[i], "a block of " + std::to_string(block->n_parts) + " parts");
+          fail(missing[i], fmt::format("a block of {} parts", block->n_parts));
           return {};
         }
         parts.push_back({missing[i], SharedBytes(AlignedBytes(bytes.begin(), bytes.end()))});

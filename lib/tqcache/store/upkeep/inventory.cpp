@@ -55,10 +55,10 @@ Result<void> Inventory::add(const Entry& entry) {
   const std::chrono::seconds idle = entry.idle.value_or(std::chrono::seconds(0));
   if (items_.empty() || items_.back().name != key->name) {
     if (!items_.empty() && items_.back().name > key->name) {
-      return Error{ErrorCode::kCorrupt, "the store does not list its keys in order"};
+      return corrupt("the store does not list its keys in order");
     }
     if (items_.size() == std::numeric_limits<std::uint32_t>::max()) {
-      return Error{ErrorCode::kTooLarge, "the store holds more than 2^32 items"};
+      return too_large("the store holds more than 2^32 items");
     }
     items_.push_back({key->kind, std::string(key->name), key->index, {}, 0, idle});
   }
