@@ -101,7 +101,7 @@ TEST(ResultDeathTest, AbortsWhenTheErrorOfAValueIsUsed) {
   EXPECT_DEATH((void)Result<void>().error(), "error\\(\\) of a Result with a value");
 }
 
-TEST(Error, GetsContextInFrontOfItsMessage) {
+TEST(Error, GetsContextFromItsCaller) {
   const Error error = in_context("section 12", in_context("layer 3", {ErrorCode::kCorrupt, "bad"}));
   EXPECT_EQ(error.code, ErrorCode::kCorrupt);
   EXPECT_EQ(error.message, "section 12: layer 3: bad");

@@ -41,7 +41,7 @@ void expect_rule(std::string_view name, Change change, std::string_view message,
   expect_refused(sample(name).key, content, code, message);
 }
 
-TEST(BlobRules, AcceptTheSamples) {
+TEST(BlobRules, SampleBlobsSatisfyAllRules) {
   for (const SampleBlob& each : sample_blobs()) {
     const auto checked = store::check_content(each.key, each.content);
     EXPECT_TRUE(checked.ok()) << each.name << ": " << checked.error().message;
@@ -229,7 +229,7 @@ TEST(BlobRules, ASnapshotHasASlotOnlyBehindABlock) {
   expect_refused(key, record, ErrorCode::kCorrupt, "a state key without a final block");
 }
 
-TEST(BlobRules, FoundTokensAreAtMostTheWantedOnes) {
+TEST(BlobRules, UsageFindsNoMoreTokensThanWanted) {
   const auto rule = [](auto change, std::string_view message,
                        ErrorCode code = ErrorCode::kCorrupt) {
     expect_rule<UsageNote>("usage", change, message, code);
