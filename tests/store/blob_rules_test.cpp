@@ -170,9 +170,9 @@ TEST(BlobRules, AStateHasItsTail) {
   rule([](Snapshot& s) { s.n_tokens = (16 << 20) + 1; }, "tokens", ErrorCode::kTooLarge);
   rule([](Snapshot& s) { s.n_tokens = 512; }, "a tail of 3 tokens where 256 belong");
   rule([](Snapshot& s) { s.tail[0] = -1; }, "a token id below 0");
-  rule([](Snapshot& s) { s.data_keys[0].back() = 'g'; }, "a key of data");
-  rule([](Snapshot& s) { s.data_keys[0] += "0"; }, "a key of data");
-  rule([](Snapshot& s) { s.data_keys[0][0] = 'b'; }, "a key of data");
+  rule([](Snapshot& s) { s.data_keys[0].back() = 'g'; }, "an invalid data key");
+  rule([](Snapshot& s) { s.data_keys[0] += "0"; }, "an invalid data key");
+  rule([](Snapshot& s) { s.data_keys[0][0] = 'b'; }, "an invalid data key");
   rule([](Snapshot& s) { s.data_keys.resize(65537, s.data_keys[0]); }, "65537 data blobs",
        ErrorCode::kTooLarge);
   rule([](Snapshot& s) { s.layers[1].arrays[0].shape[1] = 7; }, "not of the window's shape");
