@@ -75,7 +75,7 @@ class PromptStore {
   PromptStore(PromptStoreOptions options, std::unique_ptr<store::Backend> backend);
   Result<void> check_name();
   Result<void> save_name(const cache::Cache& cache, const Progress& progress);
-  Result<std::optional<store::Beginning>> look_up(const model::Model& model,
+  Result<std::optional<store::LoadedPrefix>> look_up(const model::Model& model,
                                                   std::span<const std::int32_t> prompt,
                                                   const cache::Cache& empty,
                                                   const Progress& progress);
@@ -92,7 +92,7 @@ class PromptStore {
   store::BackgroundPutReport stored_;
   std::optional<store::PutReport> named_;
   std::vector<format::LayerInfo> found_layers_;
-  store::Usage usage_;
+  store::UsageNote usage_;
   bool began_ = false;
   bool gave_up_ = false;
   std::string warning_;
