@@ -227,7 +227,7 @@ Result<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library,
 }
 
 Result<store::PromptRecord> find_record(const OpenStore& store, store::Library& library,
-                                  const std::string& name) {
+                                        const std::string& name) {
   TQC_TRY_ASSIGN(std::optional<store::PromptRecord> record, store.in(library.record(name)));
   if (record) return std::move(*record);
   const std::string message = fmt::format("no prompt has the name {}", printable(name));

@@ -94,7 +94,7 @@ Result<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library,
 
 // What is kept under the name. Errors: those of the store; kNotFound.
 Result<store::PromptRecord> find_record(const OpenStore& store, store::Library& library,
-                                  const std::string& name);
+                                        const std::string& name);
 
 // Of a record: forms of its layers, for people and for JSON. Empty if its parameters are gone.
 Result<std::vector<format::LayerInfo>> layers_of(const OpenStore& store,

@@ -166,7 +166,8 @@ Result<Got> fetch_prefix(const Console& console, const OpenStore& store, store::
 Result<Got> fetch(const Console& console, const OpenStore& store, const GetFlags& flags) {
   store::Library library = store.library(flags.n_threads);
   if (!flags.selection.by_name()) return fetch_prefix(console, store, library, flags.selection);
-  TQC_TRY_ASSIGN(const store::PromptRecord record, find_record(store, library, flags.selection.name));
+  TQC_TRY_ASSIGN(const store::PromptRecord record,
+                 find_record(store, library, flags.selection.name));
   ProgressBar bar(console, "fetching", Unit::kBlobs);
   TQC_TRY_ASSIGN(std::unique_ptr<store::StoredPrompt> prompt,
                  store.in(library.fetch(record, bar.callback())));
@@ -242,7 +243,8 @@ Result<ExitCode> run_find(const Console& console, const FindFlags& flags) {
   TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
   store::Library library = store.library();
   if (flags.selection.by_name()) {
-    TQC_TRY_ASSIGN(const store::PromptRecord record, find_record(store, library, flags.selection.name));
+    TQC_TRY_ASSIGN(const store::PromptRecord record,
+                   find_record(store, library, flags.selection.name));
     return report_record(console, store, record);
   }
   TQC_TRY_ASSIGN(const FoundPrefix found, find_prefix(store, library, flags.selection));

@@ -93,10 +93,9 @@ Result<void> PromptStore::check_name() {
   return invalid("--store-name: another prompt has this name; -f overwrites it");
 }
 
-Result<std::optional<store::LoadedPrefix>> PromptStore::look_up(const model::Model& model,
-                                                             std::span<const std::int32_t> prompt,
-                                                             const cache::Cache& empty,
-                                                             const Progress& progress) {
+Result<std::optional<store::LoadedPrefix>> PromptStore::look_up(
+    const model::Model& model, std::span<const std::int32_t> prompt, const cache::Cache& empty,
+    const Progress& progress) {
   const std::vector<format::LayerInfo> settings = layers_of(empty);
   store::FindOptions find;
   if (options_.same_quantization) find.settings = &settings;

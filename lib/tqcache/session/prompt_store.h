@@ -76,9 +76,9 @@ class PromptStore {
   Result<void> check_name();
   Result<void> save_name(const cache::Cache& cache, const Progress& progress);
   Result<std::optional<store::LoadedPrefix>> look_up(const model::Model& model,
-                                                  std::span<const std::int32_t> prompt,
-                                                  const cache::Cache& empty,
-                                                  const Progress& progress);
+                                                     std::span<const std::int32_t> prompt,
+                                                     const cache::Cache& empty,
+                                                     const Progress& progress);
   void finish_putting(const cache::Cache& cache);
   void note_usage();
   void give_up(const Error& error);
