@@ -7,7 +7,7 @@
 #include <string>
 
 #include "tqcache/cache/cache.h"
-#include "tqcache/codec/packing.h"
+#include "tqcache/codec/block_layout.h"
 
 namespace tqcache::interop {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
-#include "tqcache/codec/packing.h"
+#include "tqcache/codec/block_layout.h"
 
 namespace tqcache::interop {
 namespace {
