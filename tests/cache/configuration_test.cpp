@@ -11,7 +11,7 @@
 #include "tqcache/cache/presets.h"
 
 namespace tqcache::cache {
-namespace {
+namespace configuration_test {
 
 using codec::Mode;
 using codec::ScaleRule;
@@ -284,5 +284,5 @@ TEST(ConfigurationText, IsReadToTheSameOptions) {
   }
 }
 
-}  // namespace
+}  // namespace configuration_test
 }  // namespace tqcache::cache

@@ -9,7 +9,7 @@
 #include "tqcache/cache/presets.h"
 
 namespace tqcache::cache {
-namespace {
+namespace modes_test {
 
 using test::attention;
 using test::packed_bytes;
@@ -206,5 +206,5 @@ TEST(Modes, CountTheBytesOfAllTheyKeep) {
   EXPECT_EQ(byte_count(side, kShape, 512).allocated, expected);
 }
 
-}  // namespace
+}  // namespace modes_test
 }  // namespace tqcache::cache

@@ -12,7 +12,7 @@
 #include "tqcache/cache/window_rows.h"
 
 namespace tqcache::cache {
-namespace {
+namespace turbo_windows_test {
 
 using test::CacheBuilder;
 using test::must;
@@ -254,5 +254,5 @@ TEST(TurboWindows, NeedNoMeanForBlocksThatTheyHaveLeft) {
   EXPECT_TRUE(values.mean.is_fixed());
 }
 
-}  // namespace
+}  // namespace turbo_windows_test
 }  // namespace tqcache::cache

@@ -12,7 +12,7 @@
 #include "tqcache/format/cache_file.h"
 
 namespace tqcache::cache {
-namespace {
+namespace window_rows_test {
 
 using test::must;
 using testing::HasSubstr;
@@ -161,5 +161,5 @@ TEST(WindowRows, AreValidated) {
               HasSubstr("a dense token block of the wrong size"));
 }
 
-}  // namespace
+}  // namespace window_rows_test
 }  // namespace tqcache::cache

@@ -19,7 +19,7 @@
 #include "tqcache/codec/quantizer.h"
 
 namespace tqcache::codec {
-namespace {
+namespace block_codec_test {
 
 using test::GaussianSource;
 using test::SplitMix64;
@@ -674,5 +674,5 @@ TEST(BlockCodec, RefusesWithACenterAsWithout) {
   }
 }
 
-}  // namespace
+}  // namespace block_codec_test
 }  // namespace tqcache::codec

@@ -12,7 +12,7 @@
 #include "tqcache/codec/codec_spec.h"
 
 namespace tqcache::codec {
-namespace {
+namespace codebook_test {
 
 // 8 to 1024 in steps that meet every remainder, and both ends.
 std::vector<int> some_head_dims() {
@@ -245,5 +245,5 @@ TEST(Codebook, BoundariesAreMidpointsInF32) {
   }
 }
 
-}  // namespace
+}  // namespace codebook_test
 }  // namespace tqcache::codec

@@ -8,7 +8,7 @@
 #include "tqcache/codec/kernels/kernels.h"
 
 namespace tqcache::codec {
-namespace {
+namespace double_loops_test {
 
 using Doubles = std::vector<double>;
 
@@ -74,5 +74,5 @@ TEST(DoubleLoops, TurnTwoRows) {
   }
 }
 
-}  // namespace
+}  // namespace double_loops_test
 }  // namespace tqcache::codec

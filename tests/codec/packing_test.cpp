@@ -9,7 +9,7 @@
 #include "tqcache/codec/block_layout.h"
 
 namespace tqcache::codec {
-namespace {
+namespace packing_test {
 
 using Codes = std::vector<std::uint8_t>;
 
@@ -81,5 +81,5 @@ TEST(Packing, DoesNotLookAtUnusedBits) {
   EXPECT_EQ(codes, (Codes{7, 7, 7}));
 }
 
-}  // namespace
+}  // namespace packing_test
 }  // namespace tqcache::codec

@@ -12,7 +12,7 @@
 #include "tqcache/codec/kernels/head_queries.h"
 
 namespace tqcache::codec {
-namespace {
+namespace query_group_test {
 
 using test::GaussianSource;
 
@@ -203,5 +203,5 @@ TEST(QueryGroup, TakesQueriesForDenseKeysAsTheyAre) {
   EXPECT_EQ(rows.values[64 + 33], 0.0f);
 }
 
-}  // namespace
+}  // namespace query_group_test
 }  // namespace tqcache::codec

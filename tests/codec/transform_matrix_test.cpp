@@ -9,7 +9,7 @@
 #include "tqcache/codec/rotation.h"
 
 namespace tqcache::codec {
-namespace {
+namespace map_matrix_test {
 
 using test::GaussianSource;
 using testing::HasSubstr;
@@ -130,5 +130,5 @@ TEST(TransformMatrix, CodesAsTheSameMatrixFromASeedDoes) {
   }
 }
 
-}  // namespace
+}  // namespace map_matrix_test
 }  // namespace tqcache::codec

@@ -15,7 +15,7 @@
 #include "tqcache/format/convert_file.h"
 
 namespace tqcache::test {
-namespace {
+namespace first_tokens_test {
 
 Bytes written(const cache::Cache& cache) { return file_of(cache, Compression::kNone); }
 
@@ -289,5 +289,5 @@ TEST(FirstTokensHidden, CanBeAnyNumberWhenNobodyKnowsThem) {
   expect_cut_alike(cache);
 }
 
-}  // namespace
+}  // namespace first_tokens_test
 }  // namespace tqcache::test

@@ -10,7 +10,7 @@
 #include "archive_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace maps_test {
 
 cache::Cache fitted_cache(std::int64_t n_tokens = 600) {
   cache::SidePlan plan = archive_plan(0.3f, 2);
@@ -171,5 +171,5 @@ TEST(Maps, InADamagedFrameAreRefusedOrOthers) {
   EXPECT_GT(refused, 100);
 }
 
-}  // namespace
+}  // namespace maps_test
 }  // namespace tqcache::test

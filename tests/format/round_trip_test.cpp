@@ -7,7 +7,7 @@
 #include "support/temp_dir.h"
 
 namespace tqcache::test {
-namespace {
+namespace round_trip_test {
 
 struct Case {
   std::string name;
@@ -421,5 +421,5 @@ TEST(CacheFile, IsToldByItsFirstBytes) {
   EXPECT_FALSE(looks(Bytes(text.begin(), text.end())));
 }
 
-}  // namespace
+}  // namespace round_trip_test
 }  // namespace tqcache::test

@@ -11,7 +11,7 @@
 #include "tqcache/format/section_reader.h"
 
 namespace tqcache::test {
-namespace {
+namespace turbo_windows_test {
 
 using cache::WindowForm;
 using format::SideName;
@@ -328,5 +328,5 @@ TEST(TurboWindowFile, IsAnArrayForOtherPrograms) {
   }
 }
 
-}  // namespace
+}  // namespace turbo_windows_test
 }  // namespace tqcache::test

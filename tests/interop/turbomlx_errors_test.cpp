@@ -12,7 +12,7 @@
 #include "tqcache/interop/turbomlx/turbomlx_v3.h"
 
 namespace tqcache::interop {
-namespace {
+namespace turbomlx_errors_test {
 
 using ::testing::HasSubstr;
 
@@ -337,5 +337,5 @@ TEST(TurboMlxErrors, OtherFilesAreNone) {
   EXPECT_EQ(test::import_bytes({}).error().code, kCorrupt);
 }
 
-}  // namespace
+}  // namespace turbomlx_errors_test
 }  // namespace tqcache::interop

@@ -11,7 +11,7 @@
 #include "support/v1_builder.h"
 
 namespace tqcache::test {
-namespace {
+namespace v1_meta_test {
 
 using migrations::read_calibration_meta;
 using migrations::read_numbers;
@@ -198,5 +198,5 @@ TEST(V1Calibration, NeedsBothFields) {
       read_calibration_meta(R"({"calibration_tokens_seen": 1, "outlier_mask_frozen": 1})").ok());
 }
 
-}  // namespace
+}  // namespace v1_meta_test
 }  // namespace tqcache::test

@@ -17,7 +17,7 @@
 #include "tqcache/tensors/block_types.h"
 
 namespace tqcache::model {
-namespace {
+namespace block_kernels_test {
 
 using tensors::BlockType;
 
@@ -226,5 +226,5 @@ TEST(BlockKernels, TheBestSetIsTheOneThatTheCodecTook) {
   EXPECT_EQ(&best_blocks(), kernels_of(codec::best_kernels().isa)->blocks);
 }
 
-}  // namespace
+}  // namespace block_kernels_test
 }  // namespace tqcache::model

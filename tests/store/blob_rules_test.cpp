@@ -1,16 +1,14 @@
 // What a blob has to fulfil. Each rule is broken twice: by who makes a blob, and in a blob whose
 // digests all fit.
 
-#include "tqcache/store/blobs/blob_rules.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "store/blob_fixture.h"
-#include "tqcache/store/blobs/blob_write.h"
+#include "tqcache/store/blobs/blob_format.h"
 
 namespace tqcache::test {
-namespace {
+namespace blob_rules_test {
 
 using format::SideName;
 using store::Block;
@@ -246,5 +244,5 @@ TEST(BlobRules, KeysOfDataAreDigests) {
   EXPECT_FALSE(store::is_data_key("s/" + std::string(64, '0')));
 }
 
-}  // namespace
+}  // namespace blob_rules_test
 }  // namespace tqcache::test

@@ -7,11 +7,10 @@
 
 #include "store/aged_backend.h"
 #include "store/library_fixture.h"
-#include "tqcache/store/blobs/key_parts.h"
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
-namespace {
+namespace check_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -211,5 +210,5 @@ TEST_F(Check, CanBeInterrupted) {
   EXPECT_EQ(report.error().code, ErrorCode::kInterrupted);
 }
 
-}  // namespace
+}  // namespace check_test
 }  // namespace tqcache::test

@@ -10,11 +10,11 @@
 
 #include "store/aged_backend.h"
 #include "store/library_fixture.h"
+#include "tqcache/store/blobs/keys.h"
 #include "tqcache/store/upkeep/check.h"
-#include "tqcache/store/blobs/key_parts.h"
 
 namespace tqcache::test {
-namespace {
+namespace collect_test {
 
 using namespace std::chrono_literals;
 using testing::ElementsAre;
@@ -397,5 +397,5 @@ TEST_F(Collect, KeptPromptsNeverLoseABlob) {
   }
 }
 
-}  // namespace
+}  // namespace collect_test
 }  // namespace tqcache::test

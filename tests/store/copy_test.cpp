@@ -11,7 +11,7 @@
 #include "tqcache/store/upkeep/check.h"
 
 namespace tqcache::test {
-namespace {
+namespace copy_test {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -192,5 +192,5 @@ TEST_F(Copy, RecordsComeWhenAllElseIsThere) {
   EXPECT_EQ(to_.count("n/"), 1u);
 }
 
-}  // namespace
+}  // namespace copy_test
 }  // namespace tqcache::test

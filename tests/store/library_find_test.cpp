@@ -8,7 +8,7 @@
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
-namespace {
+namespace library_find_test {
 
 cache::Cache dense(std::int64_t n) { return CacheBuilder(n).dense(kHeads).build(); }
 cache::Cache turbo(std::int64_t n) { return CacheBuilder(n).turbo(kHeads, 4, 4).build(); }
@@ -176,15 +176,15 @@ TEST_F(Find, KeepsChainsOfOtherMeansApart) {
 
 TEST_F(Find, RefusesMoreFormsThanThereAreSlots) {
   const cache::Cache cache = dense(300);
-  for (int i = 0; i <= store::kSlots; ++i) {
+  for (int i = 0; i <= store::kCandidateSlots; ++i) {
     cache::Cache other = cache;
     other.identity.source_format = "program " + std::to_string(i);
     const auto done = library_.put_file(*memory_source(file_of(other)), "");
-    EXPECT_EQ(done.ok(), i < store::kSlots);
+    EXPECT_EQ(done.ok(), i < store::kCandidateSlots);
     if (done) continue;
     EXPECT_EQ(done.error().code, ErrorCode::kTooLarge);
   }
 }
 
-}  // namespace
+}  // namespace library_find_test
 }  // namespace tqcache::test

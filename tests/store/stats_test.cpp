@@ -1,15 +1,14 @@
 // What is told of a store.
 
-#include "tqcache/store/upkeep/stats.h"
-
 #include <gtest/gtest.h>
 
 #include "store/aged_backend.h"
 #include "store/library_fixture.h"
 #include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/upkeep/inventory.h"
 
 namespace tqcache::test {
-namespace {
+namespace stats_test {
 
 std::uint64_t blobs_of(const store::StoreStats& stats, store::BlobKind kind) {
   return stats.kinds[static_cast<std::size_t>(kind)].blobs;
@@ -95,5 +94,5 @@ TEST(StoreStats, NeedRecordsThatAreWhole) {
   EXPECT_EQ(stats.error().code, ErrorCode::kCorrupt);
 }
 
-}  // namespace
+}  // namespace stats_test
 }  // namespace tqcache::test

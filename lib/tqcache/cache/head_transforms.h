@@ -7,7 +7,7 @@
 // does, and travels in the file. Of keys it is made, and applied, before RoPE, where they have such
 // directions: afterwards every position turns them elsewhere.
 //
-// Spec: docs/reference/codec.md §10, "Maps".
+// Spec: docs/reference/codec.md §10.
 
 #include <cstdint>
 #include <span>

@@ -82,7 +82,7 @@ struct Manifest {
   std::vector<LayerInfo> layers;
   std::vector<SectionInfo> sections;
   std::vector<GapInfo> gaps = {};  // ascending
-  Sha256 content_name{};           // docs/reference/format.md §Content name; gaps do not count
+  Sha256 content_name{};           // docs/reference/format.md §7; gaps do not count
 
   std::int64_t n_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
 };

@@ -4,7 +4,7 @@
 //
 // Each number of a result is a sum of its own, so vector units of any width add alike.
 //
-// Spec: docs/reference/codec.md §10, "Maps".
+// Spec: docs/reference/codec.md §10.
 
 #include <cstddef>
 #include <memory>
