@@ -1,4 +1,4 @@
-// The order in which a codec takes channels (codec/channels.h).
+// The order of channels in a codec.
 
 #include <gtest/gtest.h>
 

@@ -114,15 +114,11 @@ void unpack_block(const BlockShape& shape, std::span<const std::byte> block,
 void unpack_token(const BlockShape& shape, std::span<const std::byte> block, std::size_t token,
                   std::span<std::uint8_t> codes);
 
-// ---
-// codes of 1 to 8 bits as one stream of bits, least significant first.
+// --- Codes of one head vector as a stream of bits, in memory only: files keep whole blocks.
 //
 // Code i takes bits i * bits and up of the stream; bit n of the stream is bit n % 8 of byte n / 8.
 // Eight codes fill exactly `bits` bytes, so packing works on groups of eight. Unused bits of the
-// last byte are written as zero and not looked at when read.
-//
-// In memory only, for single head vectors: files keep whole blocks, in the layout of
-// codec/block_layout.h.
+// last byte are written as zero and ignored when read.
 
 // ceil(count * bits / 8).
 constexpr std::size_t packed_size(std::size_t count, int bits) {

@@ -29,16 +29,14 @@
 
 namespace tqcache::codec {
 
-// the values of a linear map that travels with its part, for maps that no
-// seed of ours gives: those of other programs (TransformKind::kMatrix).
-//
-// Spec: docs/reference/codec.md §2.
-
 // An orthogonal matrix has no value above 1, and no normal number of NumPy's is above 13.8. With
 // this bound, what is decoded from finite scales is finite.
 inline constexpr float kMaxMatrixValue = 16.0f;
 
-// A value: copies share the same numbers. Without any by default.
+// A linear transform by value, for transforms of other programs, which no seed of ours gives
+// (TransformKind::kMatrix; docs/reference/codec.md §2). Empty by default.
+//
+// A value: copies share the same numbers.
 class TransformMatrix {
  public:
   TransformMatrix();
@@ -115,7 +113,7 @@ struct QuantizerSpec {
 Result<void> validate(const QuantizerSpec& spec);
 
 struct PartSpec {
-  int first = 0;             // its first channel, in the order of codec/channels.h
+  int first = 0;             // its first channel, in the channel order
   QuantizerSpec quantizer;   // head_dim is the number of its channels
   bool of_residual = false;  // codes what the part before leaves of the same channels
   // Whether the middle between the largest and the smallest value is taken out first and kept.

@@ -22,13 +22,12 @@
 
 namespace tqcache::codec {
 
-// the order in which a codec takes the channels of a head vector.
+// The order in which a codec reads the channels of a head vector: entry i is the channel at place i.
+// Empty: channels stay in their order.
 //
-// Mode mixed codes outlier channels apart. They are chosen by what a kv head's vectors look like,
-// so they belong to the data and not to the codec: each kv head has its own list. The codec sees
-// the head vector with those channels first and the others behind them, both in ascending order.
-
-// channel[i] is the channel that stands at place i. Empty: all as they are.
+// Mode mixed quantizes outlier channels with more bits. They depend on the vectors of a kv head, so
+// they belong to the data and not to the codec: each kv head has its own list. The codec reads these
+// channels first and the others behind them, both in ascending order.
 using ChannelOrder = std::span<const std::uint16_t>;
 
 // The whole order, from the channels that come first.

@@ -1,5 +1,5 @@
 #pragma once
-// codec/quantizer.h: one head vector to packed codes and a scale, and back. The codec's front door.
+// codec/quantizer.h: one head vector to packed codes and a scale, and back.
 //
 // TurboQuant in mode mse: take out the length, rotate so that every component has the same known
 // distribution, and give each component the number of the nearest centroid. By default the scale is
@@ -74,17 +74,14 @@ class Quantizer {
   std::shared_ptr<const Tables> tables_;
 };
 
-// ---
-// what kernels need of a Quantizer, as plain arrays.
+// --- The tables of a Quantizer as plain arrays, for kernels.
 
-class Quantizer;
-
-// The boundaries of a codebook in bins of equal width, at most one in each: who knows the bin of y
-// has the number of boundaries below y by one comparison. Bin k from -15 to 15 is entry k mod 32.
+// The boundaries of a codebook in bins of equal width, at most one in each: the bin of y and one
+// comparison give the number of boundaries below y. Bin k from -15 to 15 is entry k mod 32.
 //
 // The bin of y is y * bins_per_unit rounded to a whole number (ties to even), with y at most
-// `limit` in magnitude. That is done the same way for boundaries, and never turns two numbers
-// round, so codes are exact whatever the rounding.
+// `limit` in magnitude. Boundaries are rounded in the same way, which never changes the order of two
+// numbers, so codes are exact whatever the rounding.
 struct CodeBins {
   bool is_usable = false;  // false: there is no such width; the rest is not set
   float limit = 0.0f;      // the largest |boundary|

@@ -69,14 +69,10 @@ class Rotation {
   std::shared_ptr<const AlignedFloats> matrix_;
 };
 
-// ---
-// the inner product in the one order of additions that the format knows.
+// The inner product, in the only order of additions that the format allows: sixteen lanes, component
+// i in lane i % 16, then the lanes by halves. Registers of 4, 8 or 16 floats add in exactly this
+// order, so encoded bytes do not depend on the CPU (docs/reference/codec.md §4).
 //
-// Sixteen lanes, component i in lane i % 16, then the lanes by halves: a vector unit of 4, 8 or
-// 16 floats adds in exactly this order, so encoded bytes do not depend on the CPU.
-//
-// Spec: docs/reference/codec.md §4.
-
 // Shapes: a, b [n], any n.
 // Bytes:  identical on every CPU (without fused multiply-add).
 inline float lane_dot(std::span<const float> a, std::span<const float> b) {

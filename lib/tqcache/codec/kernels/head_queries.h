@@ -17,13 +17,11 @@
 
 namespace tqcache::codec {
 
-// the queries that share a kv head, made ready for the kernels.
+// The queries that share a kv head, prepared for the kernels: rotated once, in place of every key,
+// and rounded to bytes once. One level of bytes is usually enough. A query with most of its length
+// in a few components would lose the others: a group with such a query gets two levels.
 //
-// A query is turned once, not every key; and it is rounded to bytes once. One level of bytes
-// serves as a rule. A query with most of its length in a few components would lose the others: a
-// group with such a one gets two levels.
-
-// Buffers that are used again from one step to the next.
+// Buffers are reused from one decode step to the next.
 // Threads: one at a time may set; after that any number may read rows().
 class QueryGroup {
  public:

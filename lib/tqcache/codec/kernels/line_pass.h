@@ -91,8 +91,7 @@ inline ByteRows byte_rows(const QueryRows& queries) {
   return {queries.bytes, queries.stride, queries.n_levels, queries.multipliers, queries.sums};
 }
 
-// ---
-// softmax weights times scales, as one unsigned byte each.
+// --- Softmax weights times scales, as one unsigned byte each (docs/reference/codec.md §9).
 //
 // A byte has too few steps for weights of very different size, so:
 //   - a step is a part of the root of the weights' sum of squares, which is what independent values
@@ -100,9 +99,7 @@ inline ByteRows byte_rows(const QueryRows& queries) {
 //   - weights are rounded up or down by a fixed pattern of thresholds. Rounded to the nearest, many
 //     small weights would all be lost, or all be doubled; this way their sum is right;
 //   - of weights beyond the largest byte there can only be few, as each takes its part of that sum
-//     of squares. What is left of them is added in f32, token by token.
-//
-// Spec: docs/reference/codec.md §9.
+//     of squares. Their remainders are added in f32, token by token.
 
 // Of up to kMaxQueries queries, as many as a pass takes at once.
 struct WeightBytes {

@@ -1,6 +1,6 @@
 #pragma once
-// codec/kernels/row_transform.h: products of small matrices, in the one order of additions that the
-// format knows.
+// codec/kernels/row_transform.h: products of small matrices, in the only order of additions that the
+// format allows.
 //
 // Each number of a result is a sum of its own, so vector units of any width add alike.
 //
@@ -32,12 +32,8 @@ void multiply_rows(std::span<const float> in, std::span<const float> matrix, std
 void multiply_columns(std::span<const float> a, std::span<const float> b, std::size_t dim,
                       std::span<float> out, const Kernels& kernels = best_kernels());
 
-// ---
-// memory for head vectors of f32 on their way from one step to the next.
-//
-// Aligned as vector units like it. Not zeroed: a block of them is up to 1 MiB, and every value is
-// written before it is read.
-
+// A buffer for n head vectors of f32, aligned for kernels. Not zeroed: a block of them is up to 1
+// MiB, and every value is written before it is read.
 class RowBuffer {
  public:
   RowBuffer(std::size_t n, std::size_t dim)

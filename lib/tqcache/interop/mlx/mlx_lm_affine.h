@@ -1,7 +1,7 @@
 #pragma once
 // interop/mlx/mlx_lm_affine.h: affine groups of MLX: bias + scale * code, codes in words of 32 bits.
 //
-// Codes of one head vector are one stream of bits, least significant first (codec/packing.h).
+// Codes of one head vector are one stream of bits, least significant first (codec/block_layout.h).
 //
 // Source: ml-explore/mlx mlx/ops.cpp and mlx/backend/cpu/quantized.cpp.
 
