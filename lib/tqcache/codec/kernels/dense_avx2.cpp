@@ -18,9 +18,10 @@ constexpr std::size_t tokens_together(std::size_t n_queries) {
 constexpr std::size_t chunks(std::size_t n_queries) { return 8 / n_queries; }
 
 // Of sinusoids: with these, sums fill half the registers.
-constexpr std::size_t tile(std::size_t n_queries) {
+constexpr std::size_t float_tile(std::size_t n_queries) {
   return n_queries == 1 ? 4 : n_queries == 2 ? 2 : 1;
 }
+constexpr std::size_t int16_tile(std::size_t n_queries) { return float_tile(n_queries); }
 constexpr std::size_t kJoinChains = 1;
 
 TQC_LANES Lanes turn(const float* amplitudes, const float* phasors) {

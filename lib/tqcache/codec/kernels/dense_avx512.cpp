@@ -17,7 +17,10 @@ constexpr std::size_t tokens_together(std::size_t n_queries) {
 constexpr std::size_t chunks(std::size_t n_queries) { return n_queries == 1 ? 8 : 16 / n_queries; }
 
 // Of sinusoids: with these, sums fill half the registers.
-constexpr std::size_t tile(std::size_t n_queries) { return n_queries < 3 ? 4 : 2; }
+constexpr std::size_t float_tile(std::size_t n_queries) { return n_queries < 3 ? 4 : 2; }
+constexpr std::size_t int16_tile(std::size_t n_queries) {
+  return n_queries == 1 ? 8 : n_queries == 2 ? 4 : 2;
+}
 constexpr std::size_t kJoinChains = 2;
 
 TQC_LANES Lanes turn(const float* amplitudes, const float* phasors) {
@@ -42,9 +45,8 @@ TQC_LANES Ints load_pairs(const std::int16_t* p) {
 }
 
 TQC_LANES Ints add_products(Ints sum, Ints pairs, std::int32_t factor) {
-  return reinterpret_cast<Ints>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(sum),
-                                                    reinterpret_cast<__m512i>(pairs),
-                                                    _mm512_set1_epi32(factor)));
+  return reinterpret_cast<Ints>(_mm512_dpwssd_epi32(
+      reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(pairs), _mm512_set1_epi32(factor)));
 }
 
 TQC_LANES Lanes to_floats(Ints v) { return _mm512_cvtepi32_ps(reinterpret_cast<__m512i>(v)); }

@@ -77,28 +77,42 @@ TQC_LANES void multiply_tile(const std::byte* const* rows, const float* queries,
   }
 }
 
+// The scores of the first n_tokens tokens of a tile: row q goes to out + q * stride.
+template <Dtype kDtype, std::size_t kQueries>
+TQC_LANES void score_tile(const std::byte* const* rows, std::size_t n_tokens, const float* queries,
+                          std::size_t query_stride, std::size_t head_dim, float* out,
+                          std::size_t stride) {
+  constexpr std::size_t kTokens = tile_tokens(kQueries);
+  constexpr std::size_t kGroups = kQueries * kTokens / kWidth;
+  Lanes all[kGroups][kWidth];
+  multiply_tile<kDtype, kQueries, kTokens, tokens_together(kQueries)>(rows, queries, query_stride,
+                                                                      head_dim, all);
+  const Part part = part_of(n_tokens < kTokens ? n_tokens : kTokens);
+  if constexpr (kTokens == kWidth) {
+    for (std::size_t q = 0; q < kQueries; ++q) put(out + q * stride, add_lanes(all[q]), part);
+  } else {
+    float sums[kGroups * kWidth];
+    for (std::size_t g = 0; g < kGroups; ++g) store(sums + g * kWidth, add_lanes(all[g]));
+    for (std::size_t q = 0; q < kQueries; ++q) {
+      put(out + q * stride, load(sums + q * kTokens, part), part);
+    }
+  }
+}
+
 // kWidth tokens: their rows are in the first cache when the next queries come.
 template <Dtype kDtype, std::size_t kQueries>
 TQC_LANES_FUNCTION void score_queries(const std::byte* const (&rows)[kWidth], std::size_t n_tokens,
                                       const QueryRows& queries, std::size_t first_query,
                                       std::size_t head_dim, float* scores, std::size_t stride) {
   constexpr std::size_t kTokens = tile_tokens(kQueries);
-  constexpr std::size_t kGroups = kQueries * kTokens / kWidth;
   const float* const query = queries.values + first_query * queries.stride;
-  for (std::size_t t = 0; t < n_tokens; t += kTokens) {
-    Lanes all[kGroups][kWidth];
-    multiply_tile<kDtype, kQueries, kTokens, tokens_together(kQueries)>(
-        rows + t, query, queries.stride, head_dim, all);
-    const Part part = part_of(n_tokens - t < kTokens ? n_tokens - t : kTokens);
-    float* const out = scores + first_query * stride + t;
-    if constexpr (kTokens == kWidth) {
-      for (std::size_t q = 0; q < kQueries; ++q) put(out + q * stride, add_lanes(all[q]), part);
-    } else {
-      float sums[kGroups * kWidth];
-      for (std::size_t g = 0; g < kGroups; ++g) store(sums + g * kWidth, add_lanes(all[g]));
-      for (std::size_t q = 0; q < kQueries; ++q) {
-        put(out + q * stride, load(sums + q * kTokens, part), part);
-      }
+  float* const out = scores + first_query * stride;
+  if constexpr (kTokens == kWidth) {
+    score_tile<kDtype, kQueries>(rows, n_tokens, query, queries.stride, head_dim, out, stride);
+  } else {
+    for (std::size_t t = 0; t < n_tokens; t += kTokens) {
+      score_tile<kDtype, kQueries>(rows + t, n_tokens - t, query, queries.stride, head_dim, out + t,
+                                   stride);
     }
   }
 }
@@ -215,8 +229,7 @@ void TQC_SET::score_dense(const DenseBlock& block, const QueryRows& queries, Out
                   [&]<Dtype kDtype>() { return score_rows<kDtype>(block, queries, scores); });
 }
 
-void TQC_SET::accumulate_dense(const DenseBlock& block, const WeightRows& weights,
-                               OutputRows out) {
+void TQC_SET::accumulate_dense(const DenseBlock& block, const WeightRows& weights, OutputRows out) {
   return by_dtype(block.dtype,
                   [&]<Dtype kDtype>() { return accumulate_rows<kDtype>(block, weights, out); });
 }

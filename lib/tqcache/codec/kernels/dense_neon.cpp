@@ -19,7 +19,8 @@ float dot_row(const std::byte* row, const float* query, std::size_t head_dim) {
   for (; i + kChains * kWidth <= head_dim; i += kChains * kWidth) {
     TQC_UNROLL for (std::size_t c = 0; c < kChains; ++c) {
       const std::size_t at = i + c * kWidth;
-      sums[c] = vfmaq_f32(sums[c], widen<kDtype>(row + at * kSize, 0, kWhole), vld1q_f32(query + at));
+      sums[c] =
+          vfmaq_f32(sums[c], widen<kDtype>(row + at * kSize, 0, kWhole), vld1q_f32(query + at));
     }
   }
   for (; i < head_dim; i += kWidth) {
@@ -159,9 +160,8 @@ constexpr std::size_t kSinusoidGroup = 4;  // queries that share the loads of a 
 using AddSinusoidGroup = void (*)(const SinusoidTable&, const Sinusoids&, std::size_t first,
                                   OutputRows);
 
-void add_in_groups(const AddSinusoidGroup (&groups)[kSinusoidGroup],
-                          const SinusoidTable& table, const Sinusoids& sinusoids,
-                          OutputRows scores) {
+void add_in_groups(const AddSinusoidGroup (&groups)[kSinusoidGroup], const SinusoidTable& table,
+                   const Sinusoids& sinusoids, OutputRows scores) {
   for (std::size_t first = 0; first < sinusoids.n_queries; first += kSinusoidGroup) {
     const std::size_t left = sinusoids.n_queries - first;
     const std::size_t n = left < kSinusoidGroup ? left : kSinusoidGroup;
@@ -173,7 +173,7 @@ void add_in_groups(const AddSinusoidGroup (&groups)[kSinusoidGroup],
 }  // namespace
 
 void neon::add_sinusoids_exact(const SinusoidTable& table, const Sinusoids& sinusoids,
-                         OutputRows scores) {
+                               OutputRows scores) {
   constexpr AddSinusoidGroup kGroups[] = {add_group<1>, add_group<2>, add_group<3>, add_group<4>};
   add_in_groups(kGroups, table, sinusoids, scores);
 }

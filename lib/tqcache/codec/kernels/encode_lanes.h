@@ -72,7 +72,8 @@ TQC_LANES_FUNCTION Lanes load_vectors(const RotationTables& tables, const Vector
   for (std::size_t i = 0; i < tables.head_dim; i += kWidth) {
     const Part part = part_of(tables.head_dim - i);
     Lanes v[kWidth];
-    TQC_UNROLL for (std::size_t t = 0; t < kWidth; ++t) v[t] = widen<kDtype>(starts.rows[t], i, part);
+    TQC_UNROLL for (std::size_t t = 0; t < kWidth; ++t) v[t] =
+        widen<kDtype>(starts.rows[t], i, part);
     transpose(v);
     TQC_UNROLL for (std::size_t t = 0; t < kWidth; ++t) v[t] = flip(v[t], tables.sign_bits[i + t]);
     if (distance > 1) butterflies(v);
@@ -197,8 +198,8 @@ constexpr Quantize kQuantize[] = {quantize<1>, quantize<2>, quantize<3>, quantiz
 constexpr Dequantize kDequantize[] = {dequantize<1>, dequantize<2>, dequantize<3>, dequantize<4>,
                                       dequantize<5>, dequantize<6>, dequantize<7>, dequantize<8>};
 
-TQC_LANES_FUNCTION Lanes load_rows(const RotationTables& tables, const VectorRows& x,
-                                   std::size_t n, std::size_t distance, LaneVectors& vectors) {
+TQC_LANES_FUNCTION Lanes load_rows(const RotationTables& tables, const VectorRows& x, std::size_t n,
+                                   std::size_t distance, LaneVectors& vectors) {
   switch (x.dtype) {
     case Dtype::kF32:
       break;
@@ -208,6 +209,11 @@ TQC_LANES_FUNCTION Lanes load_rows(const RotationTables& tables, const VectorRow
       return load_vectors<Dtype::kBF16>(tables, x, n, distance, vectors);
   }
   return load_vectors<Dtype::kF32>(tables, x, n, distance, vectors);
+}
+
+void store_rows(const RotationTables& tables, const LaneVectors& vectors, std::size_t n,
+                const MutableVectorRows& x) {
+  by_dtype(x.dtype, [&]<Dtype kDtype>() { store_vectors<kDtype>(tables, vectors, n, x); });
 }
 
 // The scales of Quantizer, in f32. `vectors` is overwritten.
@@ -228,6 +234,10 @@ TQC_LANES_FUNCTION void clear_lanes(std::uint8_t* lines, std::size_t head_dim,
     line = line & kept;
     std::memcpy(lines + i * 16, &line, sizeof(line));
   }
+}
+
+TQC_LANES_FUNCTION void clear_part(std::uint8_t* lines, std::size_t head_dim) {
+  clear_lanes(lines, head_dim, LaneBits{});
 }
 
 // The first n of kWidth vectors, 1 or more. Returns a bit for each that is refused.
@@ -254,7 +264,7 @@ TQC_LANES_FUNCTION void decode_part(const RotationTables& tables, const std::uin
   const std::size_t distance = loaded_distance(tables);
   kDequantize[tables.bits - 1](tables, lines, load_scales(scales, n), distance, vectors);
   unrotate(tables, vectors, distance);
-  by_dtype(x.dtype, [&]<Dtype kDtype>() { store_vectors<kDtype>(tables, vectors, n, x); });
+  store_rows(tables, vectors, n, x);
 }
 
 template <class Rows>
@@ -265,9 +275,8 @@ Rows from_row(Rows rows, std::size_t row) {
 
 }  // namespace
 
-TQC_LANES_FUNCTION std::uint32_t TQC_SET::encode_lines(const RotationTables& tables, VectorRows x,
-                                                       std::size_t n, std::uint8_t* lines,
-                                                       std::uint16_t* scales) {
+std::uint32_t TQC_SET::encode_lines(const RotationTables& tables, VectorRows x, std::size_t n,
+                                    std::uint8_t* lines, std::uint16_t* scales) {
   // Lines that no code is written to, up to a whole unit.
   for (std::size_t l = (tables.head_dim + 3) / 4; l % kUnitLines != 0; ++l) {
     std::memset(lines + l * kLineBytes, 0, kLineBytes);
@@ -275,7 +284,7 @@ TQC_LANES_FUNCTION std::uint32_t TQC_SET::encode_lines(const RotationTables& tab
   std::uint32_t refused = 0;
   for (std::size_t first = 0; first < kLanes; first += kWidth, lines += kPartBytes) {
     if (first >= n) {
-      clear_lanes(lines, tables.head_dim, LaneBits{});
+      clear_part(lines, tables.head_dim);
       continue;
     }
     const std::size_t count = n - first < kWidth ? n - first : kWidth;
@@ -284,10 +293,8 @@ TQC_LANES_FUNCTION std::uint32_t TQC_SET::encode_lines(const RotationTables& tab
   return refused;
 }
 
-TQC_LANES_FUNCTION void TQC_SET::decode_lines(const RotationTables& tables,
-                                              const std::uint8_t* lines,
-                                              const std::uint16_t* scales, std::size_t n,
-                                              MutableVectorRows x) {
+void TQC_SET::decode_lines(const RotationTables& tables, const std::uint8_t* lines,
+                           const std::uint16_t* scales, std::size_t n, MutableVectorRows x) {
   for (std::size_t first = 0; first < n; first += kWidth, lines += kPartBytes) {
     const std::size_t count = n - first < kWidth ? n - first : kWidth;
     decode_part(tables, lines, scales + first, count, from_row(x, first));

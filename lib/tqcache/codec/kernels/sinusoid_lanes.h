@@ -2,7 +2,7 @@
 // (sinusoid_table.h), with FMA and with products of int16. Included by dense_*.cpp, after what
 // differs between instruction sets:
 //
-//   tile(n_queries)               registers of tokens at a time
+//   float_tile(n_queries), int16_tile(n_queries)  registers of tokens at a time
 //   kJoinChains                   sums that slow sinusoids are joined in
 //   turn(amplitudes, phasors)     kWidth / 2 sinusoids turned to the middle of a block: even and odd
 //                                 parts side by side
@@ -167,7 +167,7 @@ void add_exact(const SinusoidTable& table, const Sinusoids& sinusoids, std::size
                OutputRows scores) {
   SinusoidRows rows;
   make_factors<kQueries>(table, sinusoids, first, rows);
-  add_floats<kQueries, tile(kQueries)>(table, rows, scores);
+  add_floats<kQueries, float_tile(kQueries)>(table, rows, scores);
 }
 
 template <std::size_t kQueries>
@@ -181,7 +181,7 @@ void add_fast(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_
     for (std::size_t q = 0; q < kQueries; ++q) {
       round_to_int16(rows.factors[q] + 2 * r, n, rows.int16[q], rows.multipliers[q]);
     }
-    add_int16<kQueries, tile(kQueries)>(table, rows, r, n, scores);
+    add_int16<kQueries, int16_tile(kQueries)>(table, rows, r, n, scores);
   }
 }
 
