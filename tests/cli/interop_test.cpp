@@ -300,7 +300,7 @@ TEST(Pickles, AreRefusedWithAWayOut) {
   EXPECT_THAT(refused.err, HasSubstr("tools/tqcache_hf.py"));
 }
 
-TEST(NoCache, IsRefusedAsSuchWhateverTheFlags) {
+TEST(FileThatIsNoCache, IsReportedAsSuchWhateverTheFlags) {
   const TempDir dir;
   for (const std::string_view text : {"", "{\"a\": 1}"}) {
     write_all(dir / "in", text);
@@ -368,6 +368,10 @@ TEST_F(ConvertFlagsOfOthers, LeaveUnknownTokensUnknown) {
 
 class TurboMlx : public testing::Test {
  protected:
+#ifndef TQCACHE_TURBOMLX
+  void SetUp() override { GTEST_SKIP() << "built without TurboMLX"; }
+#endif
+
   // Packed keys and dense values, 300 tokens.
   std::string file() const {
     TurboMlxBuilder builder(300);

@@ -129,7 +129,7 @@ Bytes frame_of_zeros(std::size_t size) {
   return frame;
 }
 
-TEST(Limits, RefuseAFrameThatHoldsLessThanTheShapeSaysBeforeItsMemoryIsTaken) {
+TEST(Limits, RefuseAFrameSmallerThanItsShapeBeforeAllocating) {
   // 1024 heads of 1024 components and 256 tokens: 512 MiB a side.
   const Bytes file = file_claiming(claiming({1024, 1024}, 256, 1), frame_of_zeros(100));
   ASSERT_LT(file.size(), 3000u);
@@ -158,7 +158,7 @@ TEST(Limits, AllowExactlyTheMemoryThatIsAllowed) {
                "bytes of memory");
 }
 
-TEST(Limits, RefuseMoreTokensOrLayersThanACacheMayHave) {
+TEST(Limits, RefuseMoreLayersThanACacheMayHave) {
   Manifest manifest = info_of(small_file());
   manifest.layers.resize(1025, manifest.layers[0]);
   expect_refused(with_manifest(small_file(), manifest), ErrorCode::kTooLarge, "1025 layers");

@@ -405,7 +405,7 @@ TEST(CacheFile, BringsMapsAlongByValue) {
   EXPECT_LT(info_of(file_of(cache)).manifest_bytes, 2 * 4096 + 4096u);
 }
 
-TEST(CacheFile, IsToldByItsFirstBytes) {
+TEST(CacheFile, IsDetectedByItsFirstBytes) {
   const auto looks = [](const Bytes& bytes) {
     return format::looks_like_cache_file(*memory_source(bytes));
   };

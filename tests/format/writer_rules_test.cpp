@@ -35,7 +35,7 @@ TEST(WriterRules, RefuseTextsBeyondTheLimit) {
   refused([&](Manifest& m) { m.layers[1].arrays[0].name = text; });
 }
 
-TEST(WriterRules, RefuseMoreOfAThingThanAFileMayHave) {
+TEST(WriterRules, RefuseMoreItemsThanAFileMayHave) {
   const auto refused = [&](const std::function<void(Manifest&)>& change, std::string_view part) {
     expect_refused_contents(change, ErrorCode::kTooLarge, part);
   };

@@ -8,7 +8,7 @@
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/dense_sections.h"
 #include "tqcache/format/section_reader.h"
-#include "tqcache/interop/mlx/mlx_lm_affine.h"
+#include "tqcache/interop/mlx/mlx_lm_rows.h"
 
 namespace tqcache::interop {
 namespace mlx_lm_export_test {
@@ -227,7 +227,7 @@ TEST(MlxExport, RefusesWhatMlxLmDoesNotHave) {
   expect_refused(CacheBuilder(5).build(), {}, "an empty cache");
   cache::Cache no_arrays = small_cache();
   no_arrays.layers.emplace_back(cache::ArraysLayer{});
-  expect_refused(no_arrays, {}, "layer 1: without arrays, as no cache of mlx-lm is");
+  expect_refused(no_arrays, {}, "layer 1: without arrays: mlx-lm has no such cache");
 }
 
 TEST(MlxExport, LeavesAFileThatStandsThere) {
