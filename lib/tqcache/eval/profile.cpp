@@ -1,5 +1,7 @@
 #include "tqcache/eval/profile.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,8 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include "tqcache/base/json.h"
 #include "tqcache/base/result.h"
-#include "tqcache/model/loading/json_fields.h"
 
 namespace tqcache::eval {
 namespace {
@@ -70,9 +72,8 @@ Result<double> step_for_divergence(const Profile& profile, double kld) {
     if (!(kld >= a.kld && kld <= b.kld)) continue;
     return between(a.step, b.step, a.kld, b.kld, kld);
   }
-  return Error{ErrorCode::kInvalidArgument,
-               "a divergence of " + std::to_string(kld) + ": the profile knows " +
-                   std::to_string(curve.front().kld) + " to " + std::to_string(curve.back().kld)};
+  return invalid(fmt::format("a divergence of {:f}: the profile knows {:f} to {:f}", kld,
+                             curve.front().kld, curve.back().kld));
 }
 
 std::optional<double> divergence_of_step(const Profile& profile, double step) {
@@ -107,8 +108,6 @@ cache::StepWeights weights_of(const std::vector<double>& key_sensitivity,
 }
 
 namespace {
-
-using model::Json;
 
 constexpr std::string_view kFirstWord = "tqcache-profile ";
 constexpr std::string_view kVersion = "1";
@@ -163,7 +162,7 @@ Result<std::string_view> checked_body(std::string_view text) {
   const std::size_t space = text.find(' ');
   if (space == std::string_view::npos || space > 8) return corrupt("no version in line 1");
   if (text.substr(0, space) != kVersion) {
-    return Error{ErrorCode::kUnsupported, "unknown profile version; this program reads version 1"};
+    return unsupported("unknown profile version; this program reads version 1");
   }
   text.remove_prefix(space + 1);
   if (text.size() <= kHashDigits || text[kHashDigits] != '\n')
@@ -176,7 +175,7 @@ Result<std::string_view> checked_body(std::string_view text) {
 }
 
 Result<std::string> get_name(const Json& body, const char* key) {
-  TQC_TRY_ASSIGN(std::string text, model::get_string(body, key));
+  TQC_TRY_ASSIGN(std::string text, get_string(body, key));
   if (text.size() > kMaxNameBytes) return corrupt(std::string(key) + ": too long");
   return text;
 }
@@ -188,7 +187,7 @@ std::optional<std::uint8_t> digit_of(char c) {
 }
 
 Result<Sha256> get_fingerprint(const Json& body, const char* key) {
-  TQC_TRY_ASSIGN(const std::string text, model::get_string(body, key));
+  TQC_TRY_ASSIGN(const std::string text, get_string(body, key));
   Sha256 fingerprint{};
   bool is_good = text.size() == kHashDigits;
   for (std::size_t i = 0; is_good && i < kHashDigits; i += 2) {
@@ -202,7 +201,7 @@ Result<Sha256> get_fingerprint(const Json& body, const char* key) {
 
 Result<std::int64_t> get_count(const Json& body, const char* key, std::int64_t low,
                                std::int64_t high) {
-  TQC_TRY_ASSIGN(const std::int64_t count, model::get_int(body, key));
+  TQC_TRY_ASSIGN(const std::int64_t count, get_int(body, key));
   if (count < low || count > high) return corrupt(std::string(key) + ": out of range");
   return count;
 }
@@ -217,7 +216,7 @@ Result<double> as_number(const Json& value, const char* key, double low, double 
 
 Result<std::vector<double>> get_numbers(const Json& body, const char* key, std::int64_t n,
                                         double low, double high) {
-  TQC_TRY_ASSIGN(const Json* list, model::get_array(body, key));
+  TQC_TRY_ASSIGN(const Json* list, get_array(body, key));
   if (std::cmp_not_equal(list->size(), n)) {
     return corrupt(std::string(key) + ": not one number per layer");
   }
@@ -246,7 +245,7 @@ Result<CurvePoint> read_point(const Json& pair) {
 }
 
 Result<std::vector<CurvePoint>> get_curve(const Json& body) {
-  TQC_TRY_ASSIGN(const Json* list, model::get_array(body, "curve"));
+  TQC_TRY_ASSIGN(const Json* list, get_array(body, "curve"));
   if (list->size() < 2 || list->size() > kMaxCurvePoints)
     return corrupt("curve: not 2 to 64 points");
   std::vector<CurvePoint> curve;
@@ -265,7 +264,7 @@ Result<void> read_measured(const Json& body, Profile& profile) {
   TQC_TRY_ASSIGN(profile.window, get_count(body, "window", 1, cache::kMaxTokens));
   TQC_TRY_ASSIGN(profile.n_windows, get_count(body, "windows", 1, cache::kMaxTokens));
   TQC_TRY_ASSIGN(profile.n_sinks, get_count(body, "sink_tokens", 0, cache::kTokenBlock));
-  TQC_TRY_ASSIGN(profile.step, model::get_number_or(body, "step", 0));
+  TQC_TRY_ASSIGN(profile.step, get_number_or(body, "step", 0));
   if (profile.step < codec::kMinStep || profile.step > codec::kMaxStep) {
     return corrupt("step: missing or out of range");
   }
@@ -297,7 +296,7 @@ Result<Profile> parse_profile(ByteView file) {
                  std::to_string(file.size()) + " bytes: larger than any profile"};
   }
   TQC_TRY_ASSIGN(const std::string_view text, checked_body(text_of(file)));
-  TQC_TRY_ASSIGN(const Json body, model::parse_json_object(bytes_of(text)));
+  TQC_TRY_ASSIGN(const Json body, parse_json_object(bytes_of(text)));
   Profile profile;
   TQC_TRY_ASSIGN(profile.architecture, get_name(body, "architecture"));
   TQC_TRY_ASSIGN(profile.model_name, get_name(body, "model_name"));
