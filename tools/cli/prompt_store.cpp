@@ -76,8 +76,8 @@ PromptStore::PromptStore(const Console& console, PromptStoreOptions options,
       backend_(std::move(backend)),
       library_(*backend_, {.salt = options_.choice.salt,
                            .n_threads = options_.n_threads,
-                           .on_trouble = [this](const std::string& message) {
-                             troubles_.push_back(message);
+                           .on_warning = [this](const std::string& message) {
+                             warnings_.push_back(message);
                            }}) {}
 
 Outcome<std::unique_ptr<PromptStore>> PromptStore::open(const Console& console,
@@ -100,10 +100,10 @@ Outcome<std::unique_ptr<PromptStore>> PromptStore::open(const Console& console,
 }
 
 // One line a run: what comes behind it mostly follows from it.
-void PromptStore::tell(const std::string& trouble) {
+void PromptStore::tell(const std::string& warning) {
   if (!told_.empty()) return;
-  told_ = trouble;
-  warn("store " + backend_->name(), trouble);
+  told_ = warning;
+  warn("store " + backend_->name(), warning);
 }
 
 void PromptStore::give_up(const Error& error) {
@@ -120,21 +120,20 @@ Outcome<Done> PromptStore::check_name() {
   return usage_error("--store-name: the store has a prompt of this name (-f replaces it)");
 }
 
-Result<std::optional<store::Beginning>> PromptStore::look_up(const model::Model& model,
-                                                             std::span<const std::int32_t> prompt,
-                                                             const cache::Cache& empty) {
-  const std::vector<format::LayerInfo> form = layers_of(empty);
+Result<std::optional<store::LoadedPrefix>> PromptStore::look_up(
+    const model::Model& model, std::span<const std::int32_t> prompt, const cache::Cache& empty) {
+  const std::vector<format::LayerInfo> settings = layers_of(empty);
   store::FindOptions find;
-  if (options_.own_form) find.form = &form;
+  if (options_.own_form) find.settings = &settings;
   ProgressBar bar(console_, "from the store", Unit::kBlobs);
-  TQC_TRY_ASSIGN(std::optional<store::Beginning> found,
-                 store::load_beginning(library_, model.identity, prompt, find, options_.n_threads,
-                                       bar.callback()));
+  TQC_TRY_ASSIGN(std::optional<store::LoadedPrefix> found,
+                 store::load_prefix(library_, model.identity, prompt, find, options_.n_threads,
+                                    bar.callback()));
   if (found) TQC_TRY(adopt(found->cache, model));
   return found;
 }
 
-void PromptStore::take(store::Beginning beginning, cache::Cache& cache) {
+void PromptStore::take(store::LoadedPrefix beginning, cache::Cache& cache) {
   usage_.found_tokens = beginning.cache.n_tokens();
   usage_.read_bytes = beginning.read_bytes;
   if (putting_) putting_->begin(beginning);
@@ -152,19 +151,19 @@ Outcome<Done> PromptStore::begin(const model::Model& model, std::span<const std:
   auto found = look_up(model, prompt, cache);
   if (!found && found.error().code == ErrorCode::kInterrupted) return std::move(found).error();
   if (!found) give_up(found.error());
-  std::string form;
+  std::string settings;
   if (found && *found) {
-    form = fmt::format(" ({})", form_text((*found)->parameters.layers));
+    settings = fmt::format(" ({})", form_text((*found)->parameters.layers));
     take(std::move(**found), cache);
   }
-  if (!troubles_.empty()) {
-    tell(fmt::format("{}{}; what is missing of the prompt is read", troubles_.front(),
-                     troubles_.size() > 1 ? fmt::format(" (and {} more)", troubles_.size() - 1)
+  if (!warnings_.empty()) {
+    tell(fmt::format("{}{}; what is missing of the prompt is read", warnings_.front(),
+                     warnings_.size() > 1 ? fmt::format(" (and {} more)", warnings_.size() - 1)
                                           : std::string()));
   }
   if (!gave_up_) {
     note(console_, fmt::format("{} of the prompt from the store{}",
-                               of_tokens(usage_.found_tokens, usage_.wanted_tokens), form));
+                               of_tokens(usage_.found_tokens, usage_.wanted_tokens), settings));
   }
   return Done{};
 }
@@ -227,7 +226,7 @@ Json PromptStore::json() const {
   json["read_bytes"] = usage_.read_bytes;
   json["stored_blocks"] = put_.new_blocks;
   json["stored_bytes"] = put_.new_bytes;
-  json["trouble"] = told_.empty() ? Json() : Json(told_);
+  json["warning"] = told_.empty() ? Json() : Json(told_);
   return json;
 }
 

@@ -62,23 +62,23 @@ class PromptStore {
               std::unique_ptr<store::Backend> backend);
   Outcome<Done> check_name();
   Outcome<Done> keep_name(const cache::Cache& cache);
-  Result<std::optional<store::Beginning>> look_up(const model::Model& model,
-                                                  std::span<const std::int32_t> prompt,
-                                                  const cache::Cache& empty);
-  void take(store::Beginning beginning, cache::Cache& cache);
+  Result<std::optional<store::LoadedPrefix>> look_up(const model::Model& model,
+                                                     std::span<const std::int32_t> prompt,
+                                                     const cache::Cache& empty);
+  void take(store::LoadedPrefix beginning, cache::Cache& cache);
   void finish_putting(const cache::Cache& cache);
   void note_usage();
   void give_up(const Error& error);
-  void tell(const std::string& trouble);
+  void tell(const std::string& warning);
 
   const Console& console_;
   PromptStoreOptions options_;
   std::unique_ptr<store::Backend> backend_;
-  std::vector<std::string> troubles_;  // that the library told of
+  std::vector<std::string> warnings_;  // that the library told of
   store::Library library_;
   std::optional<store::BackgroundPut> putting_;
   store::BackgroundPutReport put_;
-  store::Usage usage_;
+  store::UsageNote usage_;
   bool began_ = false;
   bool gave_up_ = false;
   std::string told_;  // what went wrong first

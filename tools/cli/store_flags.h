@@ -29,7 +29,7 @@ struct OpenStore {
   std::string salt;
 
   const std::string& name() const { return backend->name(); }
-  // Tells of troubles as warnings.
+  // Tells of warnings as warnings.
   store::Library library(unsigned n_threads = 0) const;
   // "tqcache: STORE: message"
   template <class T>

@@ -7,8 +7,8 @@
 #include <variant>
 
 #include "cli/cli.h"
-#include "report/info_json.h"
 #include "cli/terminal.h"
+#include "report/info_json.h"
 #include "tqcache/model/loading/model.h"
 #include "tqcache/store/blobs/blob.h"
 
@@ -52,16 +52,16 @@ Outcome<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library
   return Failure{{ErrorCode::kNotFound, message}, store.name(), false};
 }
 
-Outcome<store::Record> find_record(const OpenStore& store, store::Library& library,
-                                   const std::string& name) {
-  TQC_TRY_ASSIGN(std::optional<store::Record> record, store.in(library.record(name)));
+Outcome<store::PromptRecord> find_record(const OpenStore& store, store::Library& library,
+                                         const std::string& name) {
+  TQC_TRY_ASSIGN(std::optional<store::PromptRecord> record, store.in(library.record(name)));
   if (record) return std::move(*record);
   const std::string message = fmt::format("no prompt is kept as {}", printable(name));
   return Failure{{ErrorCode::kNotFound, message}, store.name(), false};
 }
 
 Outcome<std::vector<format::LayerInfo>> layers_of(const OpenStore& store,
-                                                  const store::Record& record) {
+                                                  const store::PromptRecord& record) {
   const std::string& key = record.parameters_key;
   TQC_TRY_ASSIGN(const std::optional<Bytes> blob, store.in(store.backend->get(key)));
   if (!blob) return std::vector<format::LayerInfo>{};
@@ -69,19 +69,19 @@ Outcome<std::vector<format::LayerInfo>> layers_of(const OpenStore& store,
                  store.in(store::decode_blob(key, SharedBytes(nullptr, ByteView(*blob)))));
   const auto* parameters = std::get_if<store::Parameters>(&content);
   if (parameters == nullptr) return std::vector<format::LayerInfo>{};
-  return store.in(store::join_layers(parameters->layers, record.state.layers));
+  return store.in(store::join_layers(parameters->layers, record.snapshot.layers));
 }
 
-Json record_json(const store::Record& record) {
+Json record_json(const store::PromptRecord& record) {
   Json json;
   json["name"] = record.name;
   json["model_name"] = record.model_name;
   json["architecture"] = record.architecture;
-  json["n_tokens"] = record.state.n_tokens;
+  json["n_tokens"] = record.snapshot.n_tokens;
   json["n_blocks"] = record.chain.size();
   json["bytes"] = record.bytes;
   json["created"] = record.created;
-  json["content_name"] = to_hex(record.state.content_name);
+  json["content_name"] = to_hex(record.snapshot.content_name);
   return json;
 }
 
@@ -91,7 +91,7 @@ Json prefix_json(const FoundPrefix& found) {
   json["prompt_tokens"] = found.n_wanted;
   json["found_tokens"] = prefix.n_tokens;
   json["n_blocks"] = prefix.chain.size();
-  json["ends_with_state"] = prefix.state.has_value();
+  json["ends_with_state"] = prefix.snapshot.has_value();
   json["layers"] = layers_json(prefix.parameters.layers);
   return json;
 }

@@ -36,14 +36,14 @@ Outcome<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library
                                  const StoreSelection& selection);
 
 // What is kept under the name. Errors: those of the store; kNotFound.
-Outcome<store::Record> find_record(const OpenStore& store, store::Library& library,
-                                   const std::string& name);
+Outcome<store::PromptRecord> find_record(const OpenStore& store, store::Library& library,
+                                         const std::string& name);
 
 // Of a record: forms of its layers, for people and for JSON. Empty if its parameters are gone.
 Outcome<std::vector<format::LayerInfo>> layers_of(const OpenStore& store,
-                                                  const store::Record& record);
+                                                  const store::PromptRecord& record);
 
-Json record_json(const store::Record& record);
+Json record_json(const store::PromptRecord& record);
 Json prefix_json(const FoundPrefix& found);
 
 }  // namespace tqcache::cli

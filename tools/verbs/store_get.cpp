@@ -6,12 +6,12 @@
 #include <optional>
 
 #include "cli/cache_io.h"
-#include "report/info_json.h"
-#include "report/info_text.h"
 #include "cli/progress.h"
 #include "cli/store_selection.h"
-#include "verbs/store_verbs.h"
 #include "cli/text.h"
+#include "report/info_json.h"
+#include "report/info_text.h"
+#include "verbs/store_verbs.h"
 
 namespace tqcache::cli {
 namespace {
@@ -65,11 +65,12 @@ Outcome<Got> fetch_prefix(const Console& console, const OpenStore& store, store:
 Outcome<Got> fetch(const Console& console, const OpenStore& store, const GetFlags& flags) {
   store::Library library = store.library(flags.n_threads);
   if (!flags.selection.by_name()) return fetch_prefix(console, store, library, flags.selection);
-  TQC_TRY_ASSIGN(const store::Record record, find_record(store, library, flags.selection.name));
+  TQC_TRY_ASSIGN(const store::PromptRecord record,
+                 find_record(store, library, flags.selection.name));
   ProgressBar bar(console, "fetching", Unit::kBlobs);
   TQC_TRY_ASSIGN(std::unique_ptr<store::StoredPrompt> prompt,
                  store.in(library.fetch(record, bar.callback())));
-  return Got{std::move(prompt), record.state.n_tokens};
+  return Got{std::move(prompt), record.snapshot.n_tokens};
 }
 
 Outcome<std::uint64_t> write(const store::StoredPrompt& prompt, const GetFlags& flags) {
@@ -124,14 +125,14 @@ struct FindFlags {
 };
 
 Outcome<ExitCode> tell_record(const Console& console, const OpenStore& store,
-                              const store::Record& record) {
+                              const store::PromptRecord& record) {
   if (console.json) {
     Json json = {{"schema", 1}, {"store", store.name()}};
     json.update(record_json(record));
     TQC_TRY(print_json(json));
   } else {
     TQC_TRY(print(fmt::format("{} tokens are kept under that name\n",
-                              grouped(static_cast<std::uint64_t>(record.state.n_tokens)))));
+                              grouped(static_cast<std::uint64_t>(record.snapshot.n_tokens)))));
   }
   return ExitCode::kDone;
 }
@@ -141,7 +142,8 @@ Outcome<ExitCode> run_find(const Console& console, const FindFlags& flags) {
   TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
   store::Library library = store.library();
   if (flags.selection.by_name()) {
-    TQC_TRY_ASSIGN(const store::Record record, find_record(store, library, flags.selection.name));
+    TQC_TRY_ASSIGN(const store::PromptRecord record,
+                   find_record(store, library, flags.selection.name));
     return tell_record(console, store, record);
   }
   TQC_TRY_ASSIGN(const FoundPrefix found, find_prefix(store, library, flags.selection));
@@ -155,7 +157,7 @@ Outcome<ExitCode> run_find(const Console& console, const FindFlags& flags) {
                             grouped(static_cast<std::uint64_t>(found.prefix.n_tokens)),
                             grouped(static_cast<std::uint64_t>(found.n_wanted)),
                             found.prefix.chain.size(),
-                            found.prefix.state ? " and the end of a prompt" : "",
+                            found.prefix.snapshot ? " and the end of a prompt" : "",
                             layers_text(found.prefix.parameters.layers))));
   return ExitCode::kDone;
 }

@@ -1,6 +1,8 @@
-// What goes into blobs, and what those of one prompt say together.
+// The content of blobs: layers, parts of blocks, hashes.
 
 #include "tqcache/store/blobs/blob.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
@@ -32,8 +34,8 @@ void drop_data(format::SideInfo& side) {
   side.transforms.clear();
 }
 
-Error mismatch(std::size_t layer, std::string message) {
-  return {ErrorCode::kMismatch, "layer " + std::to_string(layer) + ": " + std::move(message)};
+Error layer_mismatch(std::size_t layer, std::string message) {
+  return {ErrorCode::kMismatch, fmt::format("layer {}: {}", layer, message)};
 }
 
 bool same_arrays(const format::LayerInfo& a, const format::LayerInfo& b) {
@@ -76,14 +78,15 @@ Content kept(Content content) {
   if (auto* parameters = std::get_if<Parameters>(&content)) {
     parameters->layers = without_array_shapes(std::move(parameters->layers));
   }
-  if (auto* state = std::get_if<State>(&content)) state->layers = bare_layers(state->layers);
-  if (auto* record = std::get_if<Record>(&content)) {
-    record->state.layers = bare_layers(record->state.layers);
+  if (auto* snapshot = std::get_if<Snapshot>(&content))
+    snapshot->layers = bare_layers(snapshot->layers);
+  if (auto* record = std::get_if<PromptRecord>(&content)) {
+    record->snapshot.layers = bare_layers(record->snapshot.layers);
   }
   return content;
 }
 
-// What would be damage in a blob that is read is a mistake in one that is made.
+// Content that would be corrupt in a blob is an invalid argument of the writer.
 Error mistake(Error error) {
   if (error.code != ErrorCode::kTooLarge) error.code = ErrorCode::kInvalidArgument;
   return error;
@@ -104,13 +107,13 @@ std::vector<format::LayerInfo> bare_layers(std::vector<format::LayerInfo> layers
 Result<std::vector<format::LayerInfo>> join_layers(const std::vector<format::LayerInfo>& parameters,
                                                    const std::vector<format::LayerInfo>& bare) {
   if (parameters.size() != bare.size()) {
-    return Error{ErrorCode::kMismatch, std::to_string(bare.size()) + " layers where " +
-                                           std::to_string(parameters.size()) + " belong"};
+    return Error{ErrorCode::kMismatch,
+                 fmt::format("{} layers where {} belong", bare.size(), parameters.size())};
   }
   std::vector<format::LayerInfo> layers = parameters;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (!same_kind(layers[i], bare[i])) return mismatch(i, "of another kind or shape");
-    if (!same_arrays(layers[i], bare[i])) return mismatch(i, "other arrays");
+    if (!same_kind(layers[i], bare[i])) return layer_mismatch(i, "of another kind or shape");
+    if (!same_arrays(layers[i], bare[i])) return layer_mismatch(i, "other arrays");
     layers[i].arrays = bare[i].arrays;
   }
   return layers;
@@ -163,7 +166,7 @@ Result<void> check_block(const Parameters& parameters, const Block& block) {
   const std::size_t first = part == 0 ? 0 : ends[std::min(part, ends.size()) - 1];
   if (static_cast<std::size_t>(block.n_parts) != ends.size() || part >= ends.size() ||
       block.sections.size() != ends[part] - first) {
-    return Error{ErrorCode::kCorrupt, "other sections than its layers have"};
+    return corrupt("not the sections of its layers");
   }
   for (std::size_t i = 0; i < block.sections.size(); ++i) {
     const format::SectionInfo& info = block.sections[i].info;

@@ -1,4 +1,4 @@
-// Engines that ctest's fixtures have started (tests/store/servers); each has written its URL to a
+// Backends that ctest's fixtures have started (tests/store/servers); each has written its URL to a
 // file.
 
 #include <unistd.h>
@@ -8,8 +8,8 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "store/engines.h"
 #include "store/server_url.h"
+#include "store/test_backends.h"
 
 namespace tqcache::test {
 namespace {
@@ -20,24 +20,24 @@ std::string unique_name() {
   return "test-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
 }
 
-Engine redis(const std::string& name, const std::string& variable) {
-  Engine engine{.name = name, .exact_sizes = false, .new_url = {}};
-  engine.more_than_one_answer = 1100;
-  engine.new_url = [=](const auto&) {
+TestBackend redis(const std::string& name, const std::string& variable) {
+  TestBackend backend{.name = name, .exact_sizes = false, .new_url = {}};
+  backend.more_than_one_answer = 1100;
+  backend.new_url = [=](const auto&) {
     return server_url(variable) + "?prefix=" + unique_name() + ":";
   };
-  return engine;
+  return backend;
 }
 
-Engine s3(const std::string& name, const std::string& more) {
-  Engine engine{.name = name, .new_url = {}};
-  engine.more_than_one_answer = 1010;
-  engine.new_url = [=](const auto&) {
+TestBackend s3(const std::string& name, const std::string& more) {
+  TestBackend backend{.name = name, .new_url = {}};
+  backend.more_than_one_answer = 1010;
+  backend.new_url = [=](const auto&) {
     const std::string url = server_url("TQCACHE_TEST_S3");
     const std::size_t query = url.find('?');
     return url.substr(0, query) + "/" + unique_name() + url.substr(query) + more;
   };
-  return engine;
+  return backend;
 }
 
 }  // namespace
@@ -51,12 +51,12 @@ std::string server_url(const std::string& variable) {
   return url;
 }
 
-std::vector<Engine> engines() {
+std::vector<TestBackend> test_backends() {
   // As servers/radosgw.sh has made them.
   ::setenv("AWS_ACCESS_KEY_ID", "tqcache-access", 1);
   ::setenv("AWS_SECRET_ACCESS_KEY", "tqcache-secret", 1);
   // It looks before it puts, so that two may find nothing there.
-  Engine without_conditions = s3("S3WithoutConditions", "&conditional=off");
+  TestBackend without_conditions = s3("S3WithoutConditions", "&conditional=off");
   without_conditions.one_writer_stores = false;
   without_conditions.more_than_one_answer = 20;  // it lists as the other does
   return {redis("Redis", "TQCACHE_TEST_REDIS"), redis("RedisCluster", "TQCACHE_TEST_REDIS_CLUSTER"),

@@ -1,4 +1,6 @@
-#include "migrations/v1_state.h"
+#include "migrations/v1_tensors.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -13,7 +15,7 @@ std::string place(std::string_view name) { return "tensor " + tensors::printable
 
 Result<std::int64_t> checked_size(std::uint64_t size, std::int64_t limit, std::string_view what) {
   if (size <= static_cast<std::uint64_t>(limit)) return static_cast<std::int64_t>(size);
-  return Error{ErrorCode::kTooLarge, std::to_string(size) + " " + std::string(what)};
+  return too_large(fmt::format("{} {}", size, what));
 }
 
 std::string describe(const Grid& grid) {
@@ -35,11 +37,10 @@ std::string describe(const V1Tensor& tensor) {
 Result<Grid> grid_of(const V1Tensor& tensor) {
   const auto& shape = tensor.shape;
   if (shape.size() != 3 && shape.size() != 4) {
-    return corrupt(describe(tensor) + ": " + std::to_string(shape.size()) + " dimensions");
+    return corrupt(fmt::format("{}: {} dimensions", describe(tensor), shape.size()));
   }
   if (shape[0] != 1) {
-    return Error{ErrorCode::kUnsupported,
-                 describe(tensor) + ": a batch of " + std::to_string(shape[0])};
+    return unsupported(fmt::format("{}: a batch of {}", describe(tensor), shape[0]));
   }
   const auto checked = [&]() -> Result<Grid> {
     Grid grid;
@@ -67,56 +68,56 @@ Result<Dtype> dense_dtype(const V1Tensor& tensor) {
     case V1Dtype::kBool:
       break;
   }
-  return corrupt(describe(tensor) + ": not of floating-point numbers");
+  return corrupt(describe(tensor) + ": not floating-point numbers");
 }
 
-Result<const V1Tensor*> State::named(std::string_view name) const {
+Result<const V1Tensor*> NamedTensors::named(std::string_view name) const {
   const auto found = std::ranges::find(tensors_, name, &V1Tensor::name);
   if (found == tensors_.end()) return corrupt(place(name) + ": missing");
   return &*found;
 }
 
-const V1Tensor* State::find(std::string_view name) const {
+const V1Tensor* NamedTensors::find(std::string_view name) const {
   const auto found = std::ranges::find(tensors_, name, &V1Tensor::name);
   return found == tensors_.end() || found->data.empty() ? nullptr : &*found;
 }
 
-Result<const V1Tensor*> State::require(std::string_view name) const {
+Result<const V1Tensor*> NamedTensors::require(std::string_view name) const {
   const V1Tensor* tensor = find(name);
   if (tensor == nullptr) return corrupt(place(name) + ": missing");
   return tensor;
 }
 
-Result<void> State::require_absent(std::initializer_list<std::string_view> names) const {
+Result<void> NamedTensors::require_absent(std::initializer_list<std::string_view> names) const {
   for (const std::string_view name : names) {
-    if (find(name) != nullptr) return corrupt(place(name) + ": does not belong here");
+    if (find(name) != nullptr) return corrupt(place(name) + ": not expected here");
   }
   return {};
 }
 
-Result<void> State::require_only(std::initializer_list<std::string_view> names) const {
+Result<void> NamedTensors::require_only(std::initializer_list<std::string_view> names) const {
   for (const V1Tensor& tensor : tensors_) {
     if (std::ranges::find(names, tensor.name) == names.end()) {
-      return corrupt(place(tensor.name) + ": not one of this class");
+      return corrupt(place(tensor.name) + ": not a tensor of this class");
     }
   }
   return {};
 }
 
-Result<const V1Tensor*> State::require(std::string_view name, const Grid& grid) const {
+Result<const V1Tensor*> NamedTensors::require(std::string_view name, const Grid& grid) const {
   TQC_TRY_ASSIGN(const V1Tensor* tensor, require(name));
   TQC_TRY_ASSIGN(const Grid own, grid_of(*tensor));
   if (own == grid) return tensor;
-  return corrupt(migrations::describe(*tensor) + ": where " + describe(grid) + " belongs");
+  return corrupt(migrations::describe(*tensor) + ", expected " + describe(grid));
 }
 
-Result<ByteView> State::bytes(std::string_view name, V1Dtype dtype, const Grid& grid) const {
+Result<ByteView> NamedTensors::bytes(std::string_view name, V1Dtype dtype, const Grid& grid) const {
   TQC_TRY_ASSIGN(const V1Tensor* tensor, require(name, grid));
   if (tensor->dtype == dtype) return ByteView(tensor->data);
   return corrupt(place(name) + ": of another dtype");
 }
 
-Result<std::vector<float>> State::floats(std::string_view name, const Grid& grid) const {
+Result<std::vector<float>> NamedTensors::floats(std::string_view name, const Grid& grid) const {
   TQC_TRY_ASSIGN(const V1Tensor* tensor, require(name, grid));
   TQC_TRY_ASSIGN(const Dtype dtype, dense_dtype(*tensor));
   std::vector<float> values(tensor->data.size() / dtype_size(dtype));

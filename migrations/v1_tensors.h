@@ -1,6 +1,5 @@
 #pragma once
-// migrations/v1_state.h: the tensors of one layer by name, held against the shapes they should
-// have.
+// migrations/v1_tensors.h: the tensors of one layer by name, with checks of their shapes.
 
 #include <cstdint>
 #include <initializer_list>
@@ -17,7 +16,7 @@
 
 namespace tqcache::migrations {
 
-// What a tensor [1, n_kv_heads, n_tokens, width] holds for every head vector.
+// The dimensions of a tensor [1, n_kv_heads, n_tokens, width].
 struct Grid {
   std::int64_t n_kv_heads = 0;
   std::int64_t n_tokens = 0;
@@ -33,37 +32,36 @@ struct Grid {
 // "keys 1 x 2 x 300 x 64" for messages.
 std::string describe(const V1Tensor& tensor);
 
-// Errors: kCorrupt when the tensor has not four dimensions (or three, which stand for a width of
-// 1);
-//         kUnsupported for a batch of other than 1; kTooLarge beyond cache/cache.h.
+// Errors: kCorrupt if the tensor does not have four dimensions (or three, which mean a width of 1);
+//         kUnsupported for a batch other than 1; kTooLarge beyond the limits of cache/cache.h.
 Result<Grid> grid_of(const V1Tensor& tensor);
 
-// The number format of dense values. Errors: kCorrupt for bytes, words and booleans.
+// The number format of dense values. Errors: kCorrupt for integers and booleans.
 Result<Dtype> dense_dtype(const V1Tensor& tensor);
 
-class State {
+class NamedTensors {
  public:
-  explicit State(std::span<const V1Tensor> tensors) : tensors_(tensors) {}
+  explicit NamedTensors(std::span<const V1Tensor> tensors) : tensors_(tensors) {}
 
-  // Whatever its shape. Errors: kCorrupt, naming the tensor, when there is none of that name.
+  // The tensor of any shape. Errors: kCorrupt, naming the tensor, if it is missing.
   Result<const V1Tensor*> named(std::string_view name) const;
 
-  // Null when the tensor is not there or has no values: version 1 has no other word for "none".
+  // Null if the tensor is missing or empty: version 1 does not distinguish the two.
   const V1Tensor* find(std::string_view name) const;
 
-  // Errors: kCorrupt, naming the tensor, when it is absent.
+  // Errors: kCorrupt, naming the tensor, if it is missing or empty.
   Result<const V1Tensor*> require(std::string_view name) const;
 
-  // Whether none of the tensors is there. Errors: kCorrupt, naming the first that is.
+  // Errors: kCorrupt, naming the first of these tensors that exists.
   Result<void> require_absent(std::initializer_list<std::string_view> names) const;
 
-  // Whether there is no tensor but these. Errors: kCorrupt, naming it.
+  // Errors: kCorrupt, naming the first tensor that is not one of these.
   Result<void> require_only(std::initializer_list<std::string_view> names) const;
 
-  // A tensor that has to be there, of exactly this dtype and grid. Errors: kCorrupt, naming it.
+  // A tensor that must exist, with exactly this dtype and grid. Errors: kCorrupt, naming it.
   Result<ByteView> bytes(std::string_view name, V1Dtype dtype, const Grid& grid) const;
 
-  // The same for numbers, which may be f32, f16 or bf16, widened.
+  // The same for numbers of type f32, f16 or bf16, widened to f32.
   Result<std::vector<float>> floats(std::string_view name, const Grid& grid) const;
 
  private:

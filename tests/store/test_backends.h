@@ -1,5 +1,5 @@
 #pragma once
-// The engines that the rules of every store are tested with. Each test program has its own list.
+// store/test_backends.h: the backends of the conformance tests. Each test program has its own list.
 
 #include <filesystem>
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace tqcache::test {
 
-struct Engine {
+struct TestBackend {
   std::string name;
   bool exact_sizes = true;  // list() tells the bytes of the value, not what they take
   bool many_processes = true;
@@ -19,10 +19,10 @@ struct Engine {
   std::function<std::string(const std::filesystem::path& folder)> new_url;
 };
 
-inline std::ostream& operator<<(std::ostream& out, const Engine& engine) {
-  return out << engine.name;
+inline std::ostream& operator<<(std::ostream& out, const TestBackend& backend) {
+  return out << backend.name;
 }
 
-std::vector<Engine> engines();
+std::vector<TestBackend> test_backends();
 
 }  // namespace tqcache::test

@@ -1,16 +1,25 @@
-#include "migrations/v1_meta.h"
 
+#include "migrations/v1_metadata.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "migrations/v1_file.h"
 #include "migrations/v1_json.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/codec/codec_spec.h"
+#include "tqcache/format/container_format.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::migrations {
+
 namespace {
 
 using tensors::printable_name;
@@ -24,8 +33,7 @@ Result<std::int64_t> ranged(const Json& json, const char* key, std::int64_t lowe
                             std::int64_t highest) {
   TQC_TRY_ASSIGN(const std::int64_t value, get_int(json, key));
   if (value >= lowest && value <= highest) return value;
-  return unsupported(std::string(key) + " " + std::to_string(value) + ": outside " +
-                     std::to_string(lowest) + " to " + std::to_string(highest));
+  return unsupported(fmt::format("{} {}: outside {} to {}", key, value, lowest, highest));
 }
 
 Result<int> bits(const Json& json, const char* key, int highest = codec::kMaxBits) {
@@ -35,7 +43,7 @@ Result<int> bits(const Json& json, const char* key, int highest = codec::kMaxBit
 
 Result<std::uint64_t> seed(const Json& json, const char* key) {
   TQC_TRY_ASSIGN(const std::int64_t value, get_int(json, key));
-  if (value < 0) return corrupt(std::string(key) + " " + std::to_string(value) + ": below 0");
+  if (value < 0) return corrupt(fmt::format("{} {}: below 0", key, value));
   return static_cast<std::uint64_t>(value);
 }
 
@@ -56,7 +64,7 @@ Result<void> require_text(const Json& json, const char* key, std::string_view ex
 Result<void> check_versions(const Json& json) {
   TQC_TRY_ASSIGN(const std::int64_t version, get_int(json, "schema_version"));
   if (version != kMetaVersion) {
-    return unsupported("schema_version " + std::to_string(version) + ": not known");
+    return unsupported(fmt::format("schema_version {}: not known", version));
   }
   TQC_TRY(require_text(json, "quantizer_version", "turbomlx-v0.1"));
   TQC_TRY(require_text(json, "codebook_version", kCodebook));
@@ -78,8 +86,7 @@ Result<void> read_bits(const Json& json, TurboMeta& meta) {
   TQC_TRY_ASSIGN(const int total, bits(json, "bits_total", kMaxBitsTotal));
   TQC_TRY_ASSIGN(meta.bits_mse, bits(json, "bits_mse"));
   if (meta.bits_mse == meta.code_bits(total)) return {};
-  return corrupt("bits_mse " + std::to_string(meta.bits_mse) + " beside bits_total " +
-                 std::to_string(total));
+  return corrupt(fmt::format("bits_mse {} beside bits_total {}", meta.bits_mse, total));
 }
 
 Result<void> read_values_mode(const Json& json, TurboMeta& meta) {
@@ -99,7 +106,7 @@ Result<MixedMeta> read_mixed(const Json& json, const TurboMeta& meta) {
   for (const int total : {mixed.outlier_high_bits, mixed.regular_bits}) {
     const int codes = meta.code_bits(total);
     if (codes < codec::kMinBits || codes > codec::kMaxBits) {
-      return unsupported("codes of " + std::to_string(codes) + " bits");
+      return unsupported(fmt::format("codes of {} bits", codes));
     }
   }
   TQC_TRY(one_of(json, "outlier_selection_policy", "calibration_variance", "rolling_variance"));
@@ -203,6 +210,151 @@ Result<std::vector<std::int64_t>> read_numbers(std::string_view json) {
   if (json.empty()) return std::vector<std::int64_t>();
   TQC_TRY_ASSIGN(const Json array, from("meta_state", parse_json(json)));
   return from("meta_state", numbers(array));
+}
+
+namespace {
+
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+
+const std::string* find(const Metadata& metadata, std::string_view key) {
+  const auto found = std::ranges::find(metadata, key, &Metadata::value_type::first);
+  return found == metadata.end() ? nullptr : &found->second;
+}
+
+Result<std::string> read_name(const std::string& value) {
+  if (value.size() <= format::kMaxTextBytes) return value;
+  return too_large(std::to_string(value.size()) + " bytes");
+}
+
+Result<Sha256> read_fingerprint(const std::string& value) {
+  Sha256 digest;
+  if (value.size() != 2 * digest.size()) {
+    return corrupt(std::to_string(value.size()) + " characters where 64 hexadecimal digits belong");
+  }
+  for (std::size_t i = 0; i < digest.size(); ++i) {
+    const char* digits = value.data() + 2 * i;
+    std::uint8_t byte = 0;
+    const auto [stop, error] = std::from_chars(digits, digits + 2, byte, 16);
+    if (error != std::errc() || stop != digits + 2) return corrupt("not hexadecimal digits");
+    digest[i] = std::byte{byte};
+  }
+  return digest;
+}
+
+Result<cache::RopeStyle> read_style(const Json& json) {
+  TQC_TRY_ASSIGN(const std::string style, get_string(json, "style"));
+  if (style == "none") return cache::RopeStyle::kNone;
+  if (style == "half_split") return cache::RopeStyle::kHalfSplit;
+  if (style == "interleaved") return cache::RopeStyle::kInterleaved;
+  return unsupported("key \"style\": not known");
+}
+
+Result<cache::Rope> read_rope(const std::string& value) {
+  if (value.size() > kMaxMetaBytes) {
+    return too_large(std::to_string(value.size()) + " bytes");
+  }
+  TQC_TRY_ASSIGN(const Json json, parse_object(value));
+  cache::Rope rope;
+  TQC_TRY_ASSIGN(rope.style, read_style(json));
+  TQC_TRY_ASSIGN(rope.n_dims, get_int(json, "n_dims"));
+  if (rope.n_dims < 0 || rope.n_dims > cache::kMaxHeadDim) {
+    return too_large("n_dims " + std::to_string(rope.n_dims));
+  }
+  TQC_TRY_ASSIGN(rope.base, get_number(json, "base"));
+  if (!std::isfinite(rope.base) || rope.base < 0) return corrupt("key \"base\": below 0");
+  // Anything else would say that the angles are other ones.
+  if (json.keys.size() != 3) return unsupported("a key that is not known");
+  return rope;
+}
+
+// [ids], by hand: as JSON values they would take many times the memory.
+class TokenReader {
+ public:
+  explicit TokenReader(std::string_view text) : at_(text.data()), end_(at_ + text.size()) {}
+
+  Result<std::vector<std::int32_t>> read() {
+    std::vector<std::int32_t> ids;
+    if (!take('[')) return failure("'['");
+    if (!take(']')) {
+      do {
+        std::int32_t id = 0;
+        skip_space();
+        const auto [stop, error] = std::from_chars(at_, end_, id);
+        if (error != std::errc() || id < 0 || *at_ == '-') return failure("a token id");
+        at_ = stop;
+        if (static_cast<std::int64_t>(ids.size()) == cache::kMaxTokens) return too_many();
+        ids.push_back(id);
+      } while (take(','));
+      if (!take(']')) return failure("',' or ']'");
+    }
+    skip_space();
+    if (at_ != end_) return failure("the end");
+    return ids;
+  }
+
+ private:
+  void skip_space() {
+    while (at_ != end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\t' || *at_ == '\r')) ++at_;
+  }
+  bool take(char c) {
+    skip_space();
+    if (at_ == end_ || *at_ != c) return false;
+    ++at_;
+    return true;
+  }
+  static Error failure(std::string_view expected) {
+    return corrupt("not an array of token ids: no " + std::string(expected));
+  }
+  static Error too_many() { return {ErrorCode::kTooLarge, "more tokens than a cache may have"}; }
+
+  const char* at_;
+  const char* end_;
+};
+
+Result<std::vector<std::int32_t>> read_tokens(const std::string& value) {
+  return TokenReader(value).read();
+}
+
+// Calls `read` with the fact's value, if it is there, for what `out` then is.
+template <class Value, class Read>
+Result<bool> read_fact(const Metadata& metadata, std::string_view key, Value& out, Read read) {
+  const std::string* value = find(metadata, key);
+  if (value == nullptr) return false;
+  auto result = read(*value);
+  if (!result) {
+    return in_context(std::string("fact \"").append(key).append("\""), std::move(result).error());
+  }
+  out = std::move(result).value();
+  return true;
+}
+
+// A cache is of use to a model only if all three are known.
+Result<void> read_origin(const Metadata& metadata, V1Metadata& facts) {
+  cache::Identity& identity = facts.identity;
+  TQC_TRY_ASSIGN(const bool architecture,
+                 read_fact(metadata, "architecture", identity.architecture, read_name));
+  TQC_TRY_ASSIGN(const bool weights, read_fact(metadata, "weights_fingerprint",
+                                               identity.weights_fingerprint, read_fingerprint));
+  TQC_TRY_ASSIGN(const bool tokenizer, read_fact(metadata, "tokenizer_fingerprint",
+                                                 identity.tokenizer_fingerprint, read_fingerprint));
+  if (architecture && weights && tokenizer && !identity.architecture.empty()) return {};
+  facts.is_origin_partial = architecture || weights || tokenizer;
+  identity.architecture.clear();
+  identity.weights_fingerprint = {};
+  identity.tokenizer_fingerprint = {};
+  return {};
+}
+
+}  // namespace
+
+Result<V1Metadata> read_metadata(const std::vector<std::pair<std::string, std::string>>& metadata) {
+  V1Metadata facts;
+  facts.identity.source_format = "tqcache-v1";
+  TQC_TRY(read_fact(metadata, "model", facts.identity.model_name, read_name));
+  TQC_TRY(read_fact(metadata, "rope", facts.identity.rope, read_rope));
+  TQC_TRY(read_origin(metadata, facts));
+  TQC_TRY(read_fact(metadata, "tokens", facts.tokens, read_tokens));
+  return facts;
 }
 
 }  // namespace tqcache::migrations
