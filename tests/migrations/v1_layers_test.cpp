@@ -11,7 +11,7 @@
 
 #include "migrations/v1_to_v2.h"
 #include "support/v1_builder.h"
-#include "tqcache/codec/packing.h"
+#include "tqcache/codec/block_layout.h"
 
 namespace tqcache::test {
 namespace v1_layers_test {
