@@ -192,9 +192,9 @@ TEST_F(PromptStore, KeepsTheWholeUnderAName) {
   args.insert(args.end(), named.begin(), named.end());
   const Output refused = tqcache(args);
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("has a prompt of this name"));
+  EXPECT_THAT(refused.err, HasSubstr("has the name talk"));
   args.push_back("-f");
-  EXPECT_THAT(must(args).err, HasSubstr("kept in the store as talk"));
+  EXPECT_THAT(must(args).err, HasSubstr("saved in the store as talk"));
 }
 
 TEST_F(PromptStore, NotesItsUse) {
@@ -298,7 +298,7 @@ TEST_F(PromptStore, GetsTheTurnsOfAConversation) {
   for (int i = 0; i < 12; ++i) input += "Hello! My name is Clara. I have a parrot called Max.\n";
   const Output output = must(args, {.input = input});
   EXPECT_THAT(output.err, HasSubstr("new token blocks in the store"));
-  EXPECT_THAT(output.err, HasSubstr("kept in the store as parrot"));
+  EXPECT_THAT(output.err, HasSubstr("saved in the store as parrot"));
 }
 
 TEST_F(PromptStore, GivesPrefillWhatItHas) {

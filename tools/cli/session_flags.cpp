@@ -116,7 +116,11 @@ Result<void> begin_from(const Console& console, session::PromptStore& store,
                         session::Session& session, std::vector<std::int32_t>& ids) {
   {
     ProgressBar bar(console, "from the store", Unit::kBlobs);
-    TQC_TRY(session.begin_from(store, ids, bar.callback()));
+    if (Result<void> begun = session.begin_from(store, ids, bar.callback()); !begun) {
+      Error error = std::move(begun).error();
+      if (error.code == ErrorCode::kInvalidArgument) error.message += "; -f overwrites it";
+      return error;
+    }
   }
   ids.erase(ids.begin(), ids.begin() + session.cache().n_tokens());
   if (!store.gave_up()) {

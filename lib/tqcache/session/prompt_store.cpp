@@ -90,7 +90,7 @@ Result<void> PromptStore::check_name() {
   if (options_.name.empty() || options_.replace_name) return {};
   const auto record = library_.record(options_.name);
   if (!record || !*record) return {};  // a store that fails is reported when it is needed
-  return invalid("--store-name: another prompt has this name; -f overwrites it");
+  return invalid("another prompt in the store has the name " + options_.name);
 }
 
 Result<std::optional<store::LoadedPrefix>> PromptStore::look_up(

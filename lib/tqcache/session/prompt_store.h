@@ -60,6 +60,7 @@ class PromptStore {
   Result<void> finish(const cache::Cache& cache, const Progress& progress = {});
 
   const std::string& url() const { return backend_->name(); }
+  const std::string& name() const { return options_.name; }
   bool gave_up() const { return gave_up_; }  // the store failed and is no longer used
   std::int64_t reused_tokens() const { return usage_.found_tokens; }
   std::int64_t prompt_tokens() const { return usage_.wanted_tokens; }

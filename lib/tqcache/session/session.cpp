@@ -35,7 +35,7 @@ Result<void> check_biases(const model::SamplerOptions& sampling, const model::Mo
   for (const model::LogitBias& each : sampling.logit_bias) {
     if (each.id < model.config.vocab_size) continue;
     return invalid(
-        fmt::format("--logit-bias: token id {} is not below {}", each.id, model.config.vocab_size));
+        fmt::format("logit bias: token id {} is not below {}", each.id, model.config.vocab_size));
   }
   return {};
 }
