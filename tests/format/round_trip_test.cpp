@@ -137,7 +137,7 @@ TEST(CacheFile, KeepsTheWholeIdentity) {
 
 TEST(CacheFile, KeepsArraysOfNoValueAndOfOneValue) {
   cache::Cache cache = CacheBuilder(2).build();
-  cache::ArraysLayer layer;
+  cache::StateLayer layer;
   layer.arrays.push_back({"none", Dtype::kF16, {4, 0, 3}, {}});
   layer.arrays.push_back({"one", Dtype::kF32, {}, AlignedBytes(4, std::byte{9})});
   layer.arrays.push_back({"", Dtype::kBF16, {1, 1, 1, 1, 1, 1, 1, 2}, AlignedBytes(4)});

@@ -174,7 +174,7 @@ TEST(TurboWindowFile, LosesTheSectionsThatItsWindowHasLeft) {
 TEST(TurboWindowFile, IsNotAppendedToByADenseWindow) {
   const CacheOnDisk file(windowed_file(300));
   cache::Cache other = must(load(file.bytes()));
-  cache::close_window(std::get<cache::ArraysLayer>(other.layers[0]), 300);
+  make_dense(std::get<cache::WindowLayer>(other.layers[0]), 300);
   const auto appended = file.append(other);
   ASSERT_FALSE(appended.ok());
   EXPECT_EQ(appended.error().code, ErrorCode::kMismatch);
@@ -193,8 +193,8 @@ cache::ConvertOptions packing(WindowForm windows) {
 // Dense windows of finite values, from the cache of turbo ones.
 cache::Cache with_dense_windows(cache::Cache cache) {
   for (cache::Layer& layer : cache.layers) {
-    auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
-    if (arrays != nullptr) cache::close_window(*arrays, cache.n_tokens());
+    auto* window = std::get_if<cache::WindowLayer>(&layer);
+    if (window != nullptr) make_dense(*window, cache.n_tokens());
   }
   return cache;
 }
@@ -242,17 +242,19 @@ TEST(TurboWindowFile, PacksWhatIsLeftToPack) {
     const Bytes given = converted(file, options);
     EXPECT_EQ(given, must(format::write_cache_bytes(must(cache::convert(cache, options)), {})));
     const cache::Cache packed = must(load(given));
-    EXPECT_EQ(cache::packed_block_count(cache::rows_of(packed.layers[0])->k), 2);
-    EXPECT_EQ(cache::packed_block_count(cache::rows_of(packed.layers[0])->v), both ? 2 : 0);
+    EXPECT_EQ(cache::packed_block_count(cache::attention_of(packed.layers[0])->k), 2);
+    EXPECT_EQ(cache::packed_block_count(cache::attention_of(packed.layers[0])->v), both ? 2 : 0);
   }
 }
 
 TEST(TurboWindowFile, TellsWhereAWindowCannotBePacked) {
   cache::Cache cache =
       with_dense_windows(CacheBuilder(300).turbo_rotating({{1, 32}, 300, 0}, 4, 4).build());
-  auto& array = std::get<cache::ArraysLayer>(cache.layers[0]).arrays[1];
-  array.data[2 * 32 * 5] = std::byte{0};
-  array.data[2 * 32 * 5 + 1] = std::byte{0x7c};  // infinity, of token 5
+  auto& layer = std::get<cache::WindowLayer>(cache.layers[0]);
+  change_window(layer, layer.attention.v, 300, [](AlignedBytes& array, Dtype) {
+    array[2 * 32 * 5] = std::byte{0};
+    array[2 * 32 * 5 + 1] = std::byte{0x7c};  // infinity, of token 5
+  });
   const Bytes file = file_of(cache);
   const TempDir dir;
   const auto refused =
@@ -281,13 +283,7 @@ class UnreadSource : public format::SectionSource {
 Manifest wide_windows(std::size_t n_layers) {
   Manifest manifest;
   manifest.tokens.assign(1 << 22, 1);
-  const cache::Window window{{64, 64}, 1 << 22, 0};
-  const auto shape = cache::window_array_shape(window, window.size);
-  format::LayerInfo layer;
-  layer.cache_type_id = "tqcache.rotating.v1";
-  layer.shape = window.shape;
-  layer.window = window.size;
-  layer.arrays = {{"keys", Dtype::kF16, shape}, {"values", Dtype::kF16, shape}};
+  const cache::LayerDesc layer = cache::WindowDesc{{{64, 64}, {}, {}}, {1 << 22, 0}};
   manifest.layers.assign(n_layers, layer);
   for (const auto& key : format::plan_sections(manifest.layers, manifest.n_tokens())) {
     SectionInfo section;

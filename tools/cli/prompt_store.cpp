@@ -21,28 +21,23 @@ namespace {
 constexpr std::chrono::seconds kIdleTimeout{5};
 constexpr std::chrono::seconds kPutTimeout{10};
 
-std::vector<format::LayerInfo> layers_of(const cache::Cache& cache) {
-  std::vector<format::LayerInfo> layers;
-  for (const cache::Layer& layer : cache.layers) layers.push_back(format::describe_layer(layer));
-  return layers;
-}
-
 // Seconds since 1970.
 std::int64_t now() {
   const auto since = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::seconds>(since).count();
 }
 
-std::string side_text(const format::SideInfo& side) {
-  return format::is_turbo(side) ? codec_text(side) : std::string(dtype_name(side.dense_dtype));
+std::string tensor_text(const cache::TensorDesc& tensor) {
+  return tensor.quant ? codec_text(*tensor.quant) : std::string(dtype_name(tensor.dtype));
 }
 
 // In which form the first layer is that has one.
-std::string form_text(const std::vector<format::LayerInfo>& layers) {
-  for (const format::LayerInfo& layer : layers) {
-    if (!format::has_sides(layer)) continue;
-    const std::string keys = side_text(layer.k);
-    const std::string values = side_text(layer.v);
+std::string form_text(const std::vector<cache::LayerDesc>& layers) {
+  for (const cache::LayerDesc& layer : layers) {
+    if (!cache::is_in_token_blocks(layer)) continue;
+    const cache::AttentionDesc& attention = *cache::attention_of(layer);
+    const std::string keys = tensor_text(attention.k);
+    const std::string values = tensor_text(attention.v);
     return keys == values ? keys : fmt::format("keys {}; values {}", keys, values);
   }
   return "windows";
@@ -58,9 +53,8 @@ Result<void> adopt(cache::Cache& cache, const model::Model& model) {
   TQC_TRY(cache::check_identity(cache, model.identity));
   TQC_TRY(model::check_layers(cache, model.config));
   for (cache::Layer& layer : cache.layers) {
-    auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
-    if (arrays != nullptr && !arrays->window) {
-      TQC_TRY(model::adopt_delta_state(model.config, *arrays));
+    if (auto* state = std::get_if<cache::StateLayer>(&layer)) {
+      TQC_TRY(model::adopt_delta_state(model.config, *state));
     }
   }
   cache.identity = model.identity;  // as people call it here
@@ -123,7 +117,7 @@ Outcome<Done> PromptStore::check_name() {
 Result<std::optional<store::Beginning>> PromptStore::look_up(const model::Model& model,
                                                              std::span<const std::int32_t> prompt,
                                                              const cache::Cache& empty) {
-  const std::vector<format::LayerInfo> form = layers_of(empty);
+  const std::vector<cache::LayerDesc> form = cache::describe(empty).layers;
   store::FindOptions find;
   if (options_.own_form) find.form = &form;
   ProgressBar bar(console_, "from the store", Unit::kBlobs);

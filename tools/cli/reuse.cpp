@@ -18,7 +18,7 @@ Outcome<Done> keep_common_prefix(const Console& console, const model::Model& mod
   const std::int64_t n_before = cache.n_tokens();
   const std::int64_t n_common = common_prefix(cache.tokens, prompt);
   if (n_common == n_before) return Done{};
-  if (const Result<void> possible = cache::check_truncate(cache, n_common); !possible) {
+  if (const Result<void> possible = cache::check_truncate(cache::describe(cache), n_common); !possible) {
     note(console, fmt::format("the prompt differs from the cache after {} tokens, and the cache "
                               "cannot be cut there ({}): nothing of it is reused",
                               n_common, possible.error().message));

@@ -40,7 +40,7 @@ Outcome<store::Record> find_record(const OpenStore& store, store::Library& libra
                                    const std::string& name);
 
 // Of a record: forms of its layers, for people and for JSON. Empty if its parameters are gone.
-Outcome<std::vector<format::LayerInfo>> layers_of(const OpenStore& store,
+Outcome<std::vector<cache::LayerDesc>> layers_of(const OpenStore& store,
                                                   const store::Record& record);
 
 Json record_json(const store::Record& record);

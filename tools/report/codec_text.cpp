@@ -7,9 +7,9 @@
 namespace tqcache::cli {
 namespace {
 
-int channels_of(const format::SideInfo& side) {
+int channels_of(const cache::QuantSpec& quant) {
   int channels = 0;
-  for (const codec::PartSpec& part : side.parts) {
+  for (const codec::PartSpec& part : quant.parts) {
     if (!part.of_residual) channels += part.quantizer.head_dim;
   }
   return channels;
@@ -20,9 +20,9 @@ const char* residual_word(codec::RotationKind rotation) {
   return rotation == codec::RotationKind::kMatrix ? "given" : "orthogonal";
 }
 
-std::string mode_text(const format::SideInfo& side) {
-  const codec::PartSpec& first = side.parts.front();
-  const codec::PartSpec& last = side.parts.back();
+std::string mode_text(const cache::QuantSpec& quant) {
+  const codec::PartSpec& first = quant.parts.front();
+  const codec::PartSpec& last = quant.parts.back();
   if (last.of_residual) {
     return fmt::format("prod {} bits, {} residual", first.quantizer.bits + last.quantizer.bits,
                        residual_word(last.quantizer.rotation));
@@ -31,13 +31,13 @@ std::string mode_text(const format::SideInfo& side) {
     return fmt::format("affine {} bits, groups of {}", first.quantizer.bits,
                        first.quantizer.head_dim);
   }
-  if (side.parts.size() > 1) {
+  if (quant.parts.size() > 1) {
     return fmt::format("mixed {} bits for {} channels, {} for {}", first.quantizer.bits,
                        first.quantizer.head_dim, last.quantizer.bits, last.quantizer.head_dim);
   }
   if (first.quantizer.scale == codec::ScaleRule::kStep) {
     return fmt::format("archive, step {:.4f}{}", first.quantizer.step,
-                       side.maps.empty() ? "" : ", maps made for its vectors");
+                       quant.maps.empty() ? "" : ", maps made for its vectors");
   }
   return fmt::format("turbo {} bits", first.quantizer.bits);
 }
@@ -56,19 +56,19 @@ std::string turn_text(const codec::PartSpec& part) {
 
 }  // namespace
 
-std::string codec_text(const format::SideInfo& side) {
-  std::string text = mode_text(side) + turn_text(side.parts.front());
-  text += fmt::format(", centring {}", name_of(format::kCentringNames, side.centring));
-  if (side.n_sinks > 0) text += fmt::format(", {} sink tokens", side.n_sinks);
+std::string codec_text(const cache::QuantSpec& quant) {
+  std::string text = mode_text(quant) + turn_text(quant.parts.front());
+  text += fmt::format(", centring {}", name_of(format::kCentringNames, quant.centring));
+  if (quant.n_sinks > 0) text += fmt::format(", {} sink tokens", quant.n_sinks);
   return text;
 }
 
-double code_bits(const format::SideInfo& side) {
+double code_bits(const cache::QuantSpec& quant) {
   double bits = 0;
-  for (const codec::PartSpec& part : side.parts) {
+  for (const codec::PartSpec& part : quant.parts) {
     bits += static_cast<double>(part.quantizer.bits) * part.quantizer.head_dim;
   }
-  return bits / channels_of(side);
+  return bits / channels_of(quant);
 }
 
 }  // namespace tqcache::cli

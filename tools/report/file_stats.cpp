@@ -5,12 +5,6 @@
 namespace tqcache::cli {
 namespace {
 
-// Tokens of which a layer holds keys and values.
-std::int64_t tokens_in(const format::LayerInfo& layer, std::int64_t n_tokens) {
-  if (is_attention(layer)) return n_tokens;
-  return std::min(layer.window, n_tokens);  // of arrays layers none
-}
-
 std::uint64_t& part_of(const format::SectionInfo& section, PartBytes& parts) {
   switch (section.side) {
     case format::SideName::kKeys:
@@ -27,8 +21,11 @@ std::uint64_t& part_of(const format::SectionInfo& section, PartBytes& parts) {
 
 std::uint64_t value_count(const format::Manifest& info, std::int64_t n_tokens) {
   std::int64_t n_values = 0;
-  for (const format::LayerInfo& layer : info.layers) {
-    n_values += 2 * layer.shape.n_kv_heads * layer.shape.head_dim * tokens_in(layer, n_tokens);
+  for (const cache::LayerDesc& layer : info.layers) {
+    const cache::AttentionDesc* attention = cache::attention_of(layer);
+    if (attention == nullptr) continue;
+    const auto [n_kv_heads, head_dim] = attention->shape;
+    n_values += 2 * n_kv_heads * head_dim * cache::tokens_held(layer, n_tokens);
   }
   return static_cast<std::uint64_t>(n_values);
 }

@@ -12,6 +12,6 @@ Json info_json(const InfoView& view);
 Json info_json(const ForeignView& view);
 
 // An object for each group of layers that are alike.
-Json layers_json(const std::vector<format::LayerInfo>& layers);
+Json layers_json(const std::vector<cache::LayerDesc>& layers, std::optional<std::int64_t> n_tokens);
 
 }  // namespace tqcache::cli

@@ -5,25 +5,14 @@
 namespace tqcache::cli {
 namespace {
 
-bool alike(const format::SideInfo& a, const format::SideInfo& b) {
-  return a.cache_type_id == b.cache_type_id && a.dense_dtype == b.dense_dtype &&
-         a.parts == b.parts && a.centring == b.centring && a.n_sinks == b.n_sinks;
-}
-
-bool alike(const std::vector<format::ArrayInfo>& a, const std::vector<format::ArrayInfo>& b) {
-  return std::ranges::equal(a, b, [](const format::ArrayInfo& x, const format::ArrayInfo& y) {
-    return x.name == y.name && x.dtype == y.dtype && x.shape == y.shape;
-  });
-}
-
-bool alike(const format::LayerInfo& a, const format::LayerInfo& b) {
-  return a.cache_type_id == b.cache_type_id && a.shape == b.shape && a.window == b.window &&
-         a.keep == b.keep && alike(a.k, b.k) && alike(a.v, b.v) && alike(a.arrays, b.arrays);
+// Layers of one form whose arrays have one shape.
+bool alike(const cache::LayerDesc& a, const cache::LayerDesc& b) {
+  return cache::same_form(a, b) && cache::arrays_of(a, {}) == cache::arrays_of(b, {});
 }
 
 }  // namespace
 
-std::vector<LayerGroup> group_layers(const std::vector<format::LayerInfo>& layers) {
+std::vector<LayerGroup> group_layers(const std::vector<cache::LayerDesc>& layers) {
   std::vector<LayerGroup> groups;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const auto index = static_cast<std::int64_t>(i);

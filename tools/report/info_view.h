@@ -35,9 +35,9 @@ struct ForeignView {
 struct LayerGroup {
   std::int64_t first = 0;
   std::int64_t last = 0;
-  const format::LayerInfo* layer = nullptr;
+  const cache::LayerDesc* layer = nullptr;
 };
-std::vector<LayerGroup> group_layers(const std::vector<format::LayerInfo>& layers);
+std::vector<LayerGroup> group_layers(const std::vector<cache::LayerDesc>& layers);
 
 // Whether the file names the model that it belongs to. Version 1 did not.
 bool is_of_known_origin(const cache::Identity& identity);

@@ -156,7 +156,7 @@ Outcome<ExitCode> run_find(const Console& console, const FindFlags& flags) {
                             grouped(static_cast<std::uint64_t>(found.n_wanted)),
                             found.prefix.chain.size(),
                             found.prefix.state ? " and the end of a prompt" : "",
-                            layers_text(found.prefix.parameters.layers))));
+                            layers_text(found.prefix.parameters.layers, {}))));
   return ExitCode::kDone;
 }
 

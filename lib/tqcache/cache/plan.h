@@ -68,13 +68,12 @@ struct ConvertOptions {
 // are, windows that do and arrays layers have dense plans. In the others all is settled: head_dim,
 // how many channels are loud, and the centring that the side really gets.
 //
-// Looks at what sides are and not at their values: a cache without its token blocks will do.
 // Errors: kInvalidArgument (bits, sinks, boundary layers or weights out of range; weights of
 // another
 //         number of layers; a side that is turbo already, in another form), kUnsupported (as
 //         codec::make_parts: a head_dim, number of outlier channels or group size that do not go
 //         together). The message names layer and side where there is one to name.
-Result<std::vector<SidePlan>> plan_layers(const Cache& cache, const ConvertOptions& options);
+Result<std::vector<SidePlan>> plan_layers(const CacheDesc& cache, const ConvertOptions& options);
 
 // Makes turbo sides without a packed block, whose mean and loud channels are not fixed yet. Sides
 // of one plan and head_dim share their tables, keys that are centred before RoPE the table of that.

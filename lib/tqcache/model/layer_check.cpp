@@ -6,7 +6,6 @@
 #include <variant>
 
 #include "tqcache/base/result.h"
-#include "tqcache/cache/window_rows.h"
 
 namespace tqcache::model {
 namespace {
@@ -19,33 +18,50 @@ Result<void> check_shape(cache::HeadShape own, cache::HeadShape model) {
 }
 
 Result<void> check_full(const cache::Layer& layer, const ModelConfig& config) {
-  if (const auto* attention = std::get_if<cache::AttentionLayer>(&layer)) {
-    return check_shape(attention->shape, config.head_shape());
-  }
-  const bool rotates = std::get<cache::ArraysLayer>(layer).window.has_value();
-  return Error{ErrorCode::kInvalidArgument, std::string(rotates ? "a rotating" : "an arrays") +
-                                                " layer, which this model does not have"};
+  const auto refuse = [](std::string_view kind) -> Result<void> {
+    return invalid(std::string(kind) + " layer, which this model does not have");
+  };
+  return std::visit(Overload{[&](const cache::AttentionLayer& attention) {
+                               return check_shape(attention.shape, config.head_shape());
+                             },
+                             [&](const cache::WindowLayer&) { return refuse("a rotating"); },
+                             [&](const cache::StateLayer&) { return refuse("an arrays"); }},
+                    layer);
 }
 
-Result<void> check_window(const cache::Layer& layer, std::int64_t size, const ModelConfig& config) {
-  const auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
-  if (arrays == nullptr || !arrays->window) {
-    return mismatch(std::string(arrays ? "an arrays layer" : "full attention") +
-                    "; the model has a window of " + std::to_string(size) + " tokens");
-  }
-  const cache::Window& window = *arrays->window;
-  TQC_TRY(check_shape(window.shape, config.head_shape()));
+// A window of the model's size, or of one token less: other programs do not count the token that
+// is being computed.
+Result<void> check_size(const cache::WindowLayer& layer, std::int64_t size,
+                        const ModelConfig& config) {
+  const cache::Window& window = layer.window;
+  TQC_TRY(check_shape(layer.attention.shape, config.head_shape()));
   if (window.keep == 0 && (window.size == size || window.size + 1 == size)) return {};
   return mismatch("a window of " + std::to_string(window.size) + " tokens, " +
                   std::to_string(window.keep) + " of them the first ones; the model has one of " +
                   std::to_string(size));
 }
 
+Result<void> check_window(const cache::Layer& layer, std::int64_t size, const ModelConfig& config) {
+  const auto refuse = [&](std::string_view kind) -> Result<void> {
+    return mismatch(std::string(kind) + "; the model has a window of " + std::to_string(size) +
+                    " tokens");
+  };
+  return std::visit(
+      Overload{[&](const cache::AttentionLayer&) { return refuse("full attention"); },
+               [&](const cache::WindowLayer& window) { return check_size(window, size, config); },
+               [&](const cache::StateLayer&) { return refuse("an arrays layer"); }},
+      layer);
+}
+
 Result<void> check_delta_net(const cache::Layer& layer) {
-  const auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
-  if (arrays != nullptr && !arrays->window) return {};
-  return mismatch(std::string(arrays ? "a rotating layer" : "full attention") +
-                  "; the model has a gated delta net");
+  const auto refuse = [](std::string_view kind) -> Result<void> {
+    return mismatch(std::string(kind) + "; the model has a gated delta net");
+  };
+  return std::visit(
+      Overload{[&](const cache::AttentionLayer&) { return refuse("full attention"); },
+               [&](const cache::WindowLayer&) { return refuse("a rotating layer"); },
+               [](const cache::StateLayer&) -> Result<void> { return {}; }},
+      layer);
 }
 
 Result<void> check_layer(const cache::Layer& layer, const LayerConfig& wanted,
@@ -63,7 +79,7 @@ Result<void> check_again(const cache::Layer& layer, const LayerConfig& wanted, s
         " again; give a token to go on with");
   }
   if (wanted.window == 0) return {};
-  const cache::Window& window = *std::get<cache::ArraysLayer>(layer).window;
+  const cache::Window& window = std::get<cache::WindowLayer>(layer).window;
   const std::int64_t oldest = std::max<std::int64_t>(first + 1 - wanted.window, 0);
   if (oldest >= cache::window_begin(window, n_tokens)) return {};
   return unsupported("keeps a window that has left what token " + std::to_string(first) +

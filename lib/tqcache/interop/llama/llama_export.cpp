@@ -147,15 +147,15 @@ class StateWriter {
   }
 
   LlamaRowPlan side_of(std::size_t layer, SideName name) const {
-    const format::LayerInfo& info = manifest().layers[layer];
+    const cache::LayerDesc& desc = manifest().layers[layer];
     const bool is_keys = name == SideName::kKeys;
     LlamaRowPlan side;
-    side.shape = info.shape;
-    side.dtype = format::side_of(info, name).dense_dtype;
+    side.shape = cache::attention_of(desc)->shape;
+    side.dtype = format::side_of(desc, name).dtype;
     side.type = is_keys ? types_.k : types_.v;
     if (is_keys && model_.interleaved_keys) side.n_rot = model_.n_rot;
     if (side.type->dense || options_.rotation == LlamaRotation::kOff) return side;
-    const std::int64_t head_dim = info.shape.head_dim;
+    const std::int64_t head_dim = side.shape.head_dim;
     side.rotation = is_keys ? key_rotation_size(head_dim) : value_rotation_size(head_dim);
     return side;
   }

@@ -37,16 +37,17 @@ Result<void> check_blocks(const LlamaRowType& type, std::int64_t head_dim) {
                  " values, which do not divide a head_dim of " + std::to_string(head_dim));
 }
 
-Result<void> check_kind(LlamaLayerKind of_model, const format::LayerInfo& layer) {
+Result<void> check_kind(LlamaLayerKind of_model, const cache::LayerDesc& layer) {
   if (of_model == LlamaLayerKind::kRecurrent) {
     return Error{ErrorCode::kUnsupported,
                  "recurrent state, from which llama-server does not go on"};
   }
-  if (of_model == LlamaLayerKind::kSlidingWindow || layer.window > 0) {
+  if (of_model == LlamaLayerKind::kSlidingWindow ||
+      std::holds_alternative<cache::WindowDesc>(layer)) {
     return Error{ErrorCode::kUnsupported,
                  "a sliding window, from which llama-server does not go on"};
   }
-  if (format::is_attention(layer)) return {};
+  if (std::holds_alternative<cache::AttentionDesc>(layer)) return {};
   return mismatch("no attention layer, as the model has it");
 }
 
@@ -62,12 +63,13 @@ Result<void> check_shape(const LlamaLayer& of_model, cache::HeadShape shape) {
                   std::to_string(of_model.v_head_dim));
 }
 
-Result<void> check_layer(const LlamaLayer& of_model, const format::LayerInfo& layer,
+Result<void> check_layer(const LlamaLayer& of_model, const cache::LayerDesc& layer,
                          const LlamaRowTypes& types) {
   TQC_TRY(check_kind(of_model.kind, layer));
-  TQC_TRY(check_shape(of_model, layer.shape));
-  TQC_TRY(check_blocks(*types.k, layer.shape.head_dim));
-  return check_blocks(*types.v, layer.shape.head_dim);
+  const cache::HeadShape shape = std::get<cache::AttentionDesc>(layer).shape;
+  TQC_TRY(check_shape(of_model, shape));
+  TQC_TRY(check_blocks(*types.k, shape.head_dim));
+  return check_blocks(*types.v, shape.head_dim);
 }
 
 Result<void> check_architecture(const std::string& of_cache, const std::string& of_model) {

@@ -18,8 +18,6 @@
 namespace tqcache::interop {
 namespace {
 
-using format::LayerInfo;
-using format::SideInfo;
 using format::SideName;
 
 // Tensors one after another. No more than one side of one layer is in memory, or one array.
@@ -42,8 +40,11 @@ class MlxWriter {
 
  private:
   const format::Manifest& manifest() const { return cache_.manifest(); }
-  const LayerInfo& layer_info(std::int64_t layer) const {
-    return manifest().layers[to_size(layer)];
+  cache::HeadShape shape_of(const MlxSideData& side) const {
+    return cache::attention_of(manifest().layers[to_size(side.layer)])->shape;
+  }
+  Dtype dtype_of(const MlxSideData& side) const {
+    return format::side_of(manifest().layers[to_size(side.layer)], side.side).dtype;
   }
 
   // Where the sections of each layer's keys, values and arrays stand in the section table.
@@ -70,16 +71,15 @@ class MlxWriter {
   // Calls use(row, bytes) with every head vector of a side; `row` counts kv head by kv head.
   template <class Use>
   Result<void> each_row(const MlxSideData& side, Use use) {
-    const LayerInfo& layer = layer_info(side.layer);
-    const std::size_t bytes =
-        to_size(layer.shape.head_dim) * dtype_size(format::side_of(layer, side.side).dense_dtype);
+    const cache::HeadShape shape = shape_of(side);
+    const std::size_t bytes = to_size(shape.head_dim) * dtype_size(dtype_of(side));
     std::int64_t first = 0;
     for (const std::size_t section : sections_of(side.layer, side.side)) {
       TQC_TRY(read(section));
       const std::int64_t n =
           cache::tokens_in_block(manifest().n_tokens(), manifest().sections[section].block);
       const std::byte* row = section_.data();
-      for (std::int64_t head = 0; head < layer.shape.n_kv_heads; ++head) {
+      for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
         for (std::int64_t i = 0; i < n; ++i, row += bytes) {
           use(to_size(head * manifest().n_tokens() + first + i), ByteView(row, bytes));
         }
@@ -90,13 +90,12 @@ class MlxWriter {
   }
 
   std::size_t n_rows(const MlxSideData& side) const {
-    return to_size(layer_info(side.layer).shape.n_kv_heads * manifest().n_tokens());
+    return to_size(shape_of(side).n_kv_heads * manifest().n_tokens());
   }
 
   Result<void> write_data(const MlxSideData& side) {
-    const LayerInfo& layer = layer_info(side.layer);
-    const std::size_t bytes =
-        to_size(layer.shape.head_dim) * dtype_size(format::side_of(layer, side.side).dense_dtype);
+    const cache::HeadShape shape = shape_of(side);
+    const std::size_t bytes = to_size(shape.head_dim) * dtype_size(dtype_of(side));
     buffers_[0].resize(n_rows(side) * bytes);
     TQC_TRY(each_row(side, [&](std::size_t row, ByteView values) {
       std::memcpy(buffers_[0].data() + row * bytes, values.data(), bytes);
@@ -111,14 +110,14 @@ class MlxWriter {
   }
 
   Result<void> pack(const MlxSideData& side) {
-    const LayerInfo& layer = layer_info(side.layer);
-    const Dtype dtype = format::side_of(layer, side.side).dense_dtype;
-    const std::size_t code_bytes = affine_code_bytes(form_, layer.shape.head_dim);
-    const std::size_t group_bytes = affine_groups(form_, layer.shape.head_dim) * dtype_size(dtype);
+    const cache::HeadShape shape = shape_of(side);
+    const Dtype dtype = dtype_of(side);
+    const std::size_t code_bytes = affine_code_bytes(form_, shape.head_dim);
+    const std::size_t group_bytes = affine_groups(form_, shape.head_dim) * dtype_size(dtype);
     buffers_[MlxGroupData::kCodes].resize(n_rows(side) * code_bytes);
     buffers_[MlxGroupData::kScales].resize(n_rows(side) * group_bytes);
     buffers_[MlxGroupData::kBiases].resize(n_rows(side) * group_bytes);
-    std::vector<float> x(to_size(layer.shape.head_dim));
+    std::vector<float> x(to_size(shape.head_dim));
     const auto part = [&](MlxGroupData::Part name, std::size_t row, std::size_t bytes) {
       return std::span(buffers_[name]).subspan(row * bytes, bytes);
     };

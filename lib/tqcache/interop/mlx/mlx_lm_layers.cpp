@@ -31,8 +31,8 @@ Result<ForeignLayer> rotating_layer(MlxFile& file, const MlxCache& cache, std::i
   TQC_TRY_ASSIGN(ring.max_size, state_number(file, cache, 1, 4));
   TQC_TRY_ASSIGN(ring.offset, state_number(file, cache, 2, 2));
   TQC_TRY_ASSIGN(ring.next, state_number(file, cache, 3, 5));
-  const cache::Window window{.shape = pair.shape, .size = ring.max_size, .keep = ring.keep};
-  TQC_TRY(cache::validate_window(window));
+  const cache::Window window{.size = ring.max_size, .keep = ring.keep};
+  TQC_TRY(cache::validate_window(pair.shape, window));
   TQC_TRY_ASSIGN(const RowRuns runs, ring_rows(ring, pair.k.n_rows));
   return window_layer(file, pair, window, runs);
 }
@@ -49,8 +49,8 @@ Result<ForeignLayer> chunked_layer(MlxFile& file, const MlxCache& cache, std::in
   losses.push_back("that attention is in chunks of " + std::to_string(chunk_size) +
                    " tokens is not kept");
   if (start == 0) return dense_layer(file, pair, 0, n_tokens);
-  const cache::Window window{.shape = pair.shape, .size = chunk_size, .keep = 0};
-  TQC_TRY(cache::validate_window(window));
+  const cache::Window window{.size = chunk_size, .keep = 0};
+  TQC_TRY(cache::validate_window(pair.shape, window));
   const std::int64_t n_valid = n_tokens - start;
   const std::int64_t wanted = cache::window_tokens(window, n_tokens);
   if (n_valid < wanted || n_valid > pair.k.n_rows) {
@@ -106,8 +106,8 @@ Result<ForeignLayer> batch_rotating_layer(MlxFile& file, const MlxCache& cache,
   TQC_TRY_ASSIGN(ring.rotated, is_rotated(file, cache));
   TQC_TRY_ASSIGN(ring.left_padding, left_padding(file, cache, row));
   ring.offset = n_tokens;
-  const cache::Window window{.shape = pair.shape, .size = ring.max_size, .keep = 0};
-  TQC_TRY(cache::validate_window(window));
+  const cache::Window window{.size = ring.max_size, .keep = 0};
+  TQC_TRY(cache::validate_window(pair.shape, window));
   TQC_TRY_ASSIGN(const RowRuns runs, batch_ring_rows(ring, pair.k.n_rows));
   return window_layer(file, pair, window, runs);
 }
@@ -144,7 +144,7 @@ Result<ForeignLayer> arrays_layer(MlxFile& file, const MlxCache& cache, std::int
   TQC_TRY(require_info(file, cache, 0));
   const bool is_nested = file.has(cache.prefix + "0.0");
   const std::string prefix = is_nested ? cache.prefix + "0." : cache.prefix;
-  ForeignArrays layer;
+  ForeignState layer;
   for (std::size_t slot = 0; file.has(prefix + std::to_string(slot)); ++slot) {
     TQC_TRY_ASSIGN(ForeignArray array, array_of(file, prefix + std::to_string(slot), slot,
                                                 batch_size(file, cache), row));

@@ -16,11 +16,12 @@ Result<ForeignSide> dense_side(const MlxFile& file, const MlxGrid& grid, cache::
 }
 
 Result<ForeignArray> window_array(const MlxFile& file, const MlxGrid& grid, std::string_view name,
-                                  const cache::Window& window, const RowRuns& runs) {
+                                  cache::HeadShape shape, const cache::Window& window,
+                                  const RowRuns& runs) {
   TQC_TRY_ASSIGN(const Dtype dtype, float_dtype(grid.type, grid.type_name));
   return ForeignArray{
-      std::string(name), dtype, cache::window_array_shape(window, count_rows(runs)),
-      read_row_runs(file.bytes(), window.shape.n_kv_heads, rows_of(grid, dtype_size(dtype)), runs)};
+      std::string(name), dtype, cache::window_array_shape(shape, window, count_rows(runs)),
+      read_row_runs(file.bytes(), shape.n_kv_heads, rows_of(grid, dtype_size(dtype)), runs)};
 }
 
 }  // namespace
@@ -78,13 +79,11 @@ Result<ForeignLayer> dense_layer(const MlxFile& file, const MlxPair& pair, std::
 
 Result<ForeignLayer> window_layer(const MlxFile& file, const MlxPair& pair,
                                   const cache::Window& window, const RowRuns& runs) {
-  ForeignArrays layer;
-  layer.window = window;
-  TQC_TRY_ASSIGN(ForeignArray keys, window_array(file, pair.k, cache::kWindowKeys, window, runs));
-  TQC_TRY_ASSIGN(ForeignArray values,
-                 window_array(file, pair.v, cache::kWindowValues, window, runs));
-  layer.arrays.push_back(std::move(keys));
-  layer.arrays.push_back(std::move(values));
+  ForeignWindow layer{pair.shape, window, {}, {}};
+  TQC_TRY_ASSIGN(layer.k,
+                 window_array(file, pair.k, cache::kWindowKeys, pair.shape, window, runs));
+  TQC_TRY_ASSIGN(layer.v,
+                 window_array(file, pair.v, cache::kWindowValues, pair.shape, window, runs));
   return ForeignLayer(std::move(layer));
 }
 

@@ -11,7 +11,8 @@
 namespace tqcache::interop {
 namespace {
 
-using format::LayerInfo;
+using cache::AttentionDesc;
+using cache::LayerDesc;
 using format::SideName;
 
 std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
@@ -21,14 +22,21 @@ std::string type_name(Dtype dtype) {
   return dtype == Dtype::kF16 ? "F16" : "BF16";
 }
 
-Result<void> check_layer(const LayerInfo& layer, const MlxLmExport& options) {
-  if (!format::is_attention(layer)) {
-    if (!layer.arrays.empty()) return {};
-    return invalid("without arrays, as no cache of mlx-lm is");
-  }
-  if (options.kv_bits == 0 || layer.shape.head_dim % options.group_size == 0) return {};
+Result<void> check_groups(cache::HeadShape shape, const MlxLmExport& options) {
+  if (options.kv_bits == 0 || shape.head_dim % options.group_size == 0) return {};
   return invalid("groups of " + std::to_string(options.group_size) + " in head_dim " +
-                 std::to_string(layer.shape.head_dim));
+                 std::to_string(shape.head_dim));
+}
+
+Result<void> check_layer(const LayerDesc& layer, const MlxLmExport& options) {
+  return std::visit(
+      Overload{[&](const AttentionDesc& attention) { return check_groups(attention.shape, options); },
+               [](const cache::WindowDesc&) -> Result<void> { return {}; },
+               [](const cache::StateDesc& state) -> Result<void> {
+                 if (!state.arrays.empty()) return {};
+                 return invalid("without arrays, as no cache of mlx-lm is");
+               }},
+      layer);
 }
 
 Result<void> check_form(const MlxLmExport& options) {
@@ -80,11 +88,13 @@ class Planner {
     plan_.metadata[(with_scalars_ ? "0." : "1.") + key] = value;
   }
 
-  void add_layer(const LayerInfo& layer) {
-    if (!format::is_attention(layer)) {
-      return format::is_rotating(layer) ? add_rotating(layer) : add_arrays(layer);
-    }
-    return options_.kv_bits == 0 ? add_kv(layer) : add_quantized(layer);
+  void add_layer(const LayerDesc& layer) {
+    std::visit(Overload{[&](const AttentionDesc& attention) {
+                          options_.kv_bits == 0 ? add_kv(attention) : add_quantized(attention);
+                        },
+                        [&](const cache::WindowDesc& window) { add_rotating(window); },
+                        [&](const cache::StateDesc& state) { add_arrays(state); }},
+               layer);
   }
 
   void add_class(const char* name) {
@@ -122,20 +132,20 @@ class Planner {
     }
   }
 
-  std::vector<std::uint64_t> shape_of(const LayerInfo& layer, std::int64_t width) const {
+  std::vector<std::uint64_t> shape_of(const AttentionDesc& layer, std::int64_t width) const {
     return {1, to_u64(layer.shape.n_kv_heads), to_u64(cache_.n_tokens()), to_u64(width)};
   }
 
-  void add_kv(const LayerInfo& layer) {
+  void add_kv(const AttentionDesc& layer) {
     add_class("KVCache");
     const auto shape = shape_of(layer, layer.shape.head_dim);
-    add_tensor("0", type_name(layer.k.dense_dtype), shape, MlxSideData{layer_, SideName::kKeys});
-    add_tensor("1", type_name(layer.v.dense_dtype), shape, MlxSideData{layer_, SideName::kValues});
+    add_tensor("0", type_name(layer.k.dtype), shape, MlxSideData{layer_, SideName::kKeys});
+    add_tensor("1", type_name(layer.v.dtype), shape, MlxSideData{layer_, SideName::kValues});
     add_no_numbers();
     if (with_scalars_) add_numbers(2, {cache_.n_tokens()});
   }
 
-  void add_groups(const LayerInfo& layer, const std::string& slot, Dtype dtype, MlxSideData side) {
+  void add_groups(const AttentionDesc& layer, const std::string& slot, Dtype dtype, MlxSideData side) {
     const std::int64_t n_words = layer.shape.head_dim * options_.kv_bits / 32;
     const auto groups = shape_of(layer, layer.shape.head_dim / options_.group_size);
     add_tensor(slot + ".0", "U32", shape_of(layer, n_words),
@@ -144,10 +154,10 @@ class Planner {
     add_tensor(slot + ".2", type_name(dtype), groups, MlxGroupData{side, MlxGroupData::kBiases});
   }
 
-  void add_quantized(const LayerInfo& layer) {
+  void add_quantized(const AttentionDesc& layer) {
     add_class("QuantizedKVCache");
-    add_groups(layer, "0", layer.k.dense_dtype, {layer_, SideName::kKeys});
-    add_groups(layer, "1", layer.v.dense_dtype, {layer_, SideName::kValues});
+    add_groups(layer, "0", layer.k.dtype, {layer_, SideName::kKeys});
+    add_groups(layer, "1", layer.v.dtype, {layer_, SideName::kValues});
     const std::vector<std::int64_t> numbers = {cache_.n_tokens(), options_.group_size,
                                                options_.kv_bits};
     with_scalars_ ? add_numbers(2, numbers) : add_info(numbers);
@@ -155,28 +165,30 @@ class Planner {
 
   // The window is in the order of positions, and so the row to be written next is the one behind
   // it: mlx-lm goes back to the oldest one if there is no room.
-  void add_rotating(const LayerInfo& layer) {
+  void add_rotating(const cache::WindowDesc& layer) {
     add_class("RotatingKVCache");
-    for (std::int64_t i = 0; i < std::ssize(layer.arrays); ++i) {
-      const format::ArrayInfo& array = layer.arrays[static_cast<std::size_t>(i)];
+    const auto arrays = cache::arrays_of(layer, cache_.n_tokens());
+    for (std::int64_t i = 0; i < std::ssize(arrays); ++i) {
+      const cache::ArrayDesc& array = arrays[static_cast<std::size_t>(i)];
       std::vector<std::uint64_t> shape = array.shape;
       shape.insert(shape.begin(), 1);  // [1, n_kv_heads, tokens, head_dim]
       add_tensor(std::to_string(i), type_name(array.dtype), std::move(shape),
                  MlxArrayData{layer_, i});
     }
     const std::int64_t offset = cache_.n_tokens();
-    const std::int64_t next = std::min(layer.window, offset);
+    const auto [size, keep] = layer.window;
+    const std::int64_t next = std::min(size, offset);
     if (with_scalars_) {
-      add_numbers(2, {offset, layer.keep, layer.window, next});
+      add_numbers(2, {offset, keep, size, next});
     } else {
-      add_info({layer.keep, layer.window, offset, next});
+      add_info({keep, size, offset, next});
     }
   }
 
-  void add_arrays(const LayerInfo& layer) {
+  void add_arrays(const cache::StateDesc& layer) {
     add_class("ArraysCache");
     for (std::int64_t i = 0; i < std::ssize(layer.arrays); ++i) {
-      const format::ArrayInfo& array = layer.arrays[static_cast<std::size_t>(i)];
+      const cache::ArrayDesc& array = layer.arrays[static_cast<std::size_t>(i)];
       add_tensor((with_scalars_ ? "0." : "") + std::to_string(i), type_name(array.dtype),
                  with_batch(array.shape), MlxArrayData{layer_, i});
     }

@@ -20,15 +20,15 @@
 namespace tqcache::model {
 
 // The state before the first token: zeros.
-cache::ArraysLayer empty_delta_state(const DeltaNetConfig& config);
+cache::StateLayer empty_delta_state(const DeltaNetConfig& config);
 
 // Brings a layer into our form, if it is not in it already.
 // Errors: kMismatch when its arrays are not the state of such a layer.
-Result<void> adopt_delta_state(const ModelConfig& config, cache::ArraysLayer& layer);
+Result<void> adopt_delta_state(const ModelConfig& config, cache::StateLayer& layer);
 
 // Our form's values. Requires: adopt_delta_state() has succeeded.
-std::span<const float> convolution_inputs(const cache::ArraysLayer& layer);
-std::span<const float> head_matrices(const cache::ArraysLayer& layer);
+std::span<const float> convolution_inputs(const cache::StateLayer& layer);
+std::span<const float> head_matrices(const cache::StateLayer& layer);
 std::span<float> state_values(cache::NamedArray& array);
 
 }  // namespace tqcache::model

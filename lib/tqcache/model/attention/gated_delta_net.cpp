@@ -33,8 +33,8 @@ void normalize(float* x, std::size_t n, float length) {
 
 }  // namespace
 
-void GatedDeltaNet::run(const DeltaNetWeights& weights, const cache::ArraysLayer& before,
-                        cache::ArraysLayer& after, std::int64_t n, std::span<const float> x,
+void GatedDeltaNet::run(const DeltaNetWeights& weights, const cache::StateLayer& before,
+                        cache::StateLayer& after, std::int64_t n, std::span<const float> x,
                         float* out, const Workers& workers) {
   after = before;
   project(weights, n, x, workers);

@@ -36,8 +36,8 @@ class GatedDeltaNet {
   //           overwritten.
   // Bytes:    identical for any number of threads; the same for tokens alone or together but for
   //           the products with the weights.
-  void run(const DeltaNetWeights& weights, const cache::ArraysLayer& before,
-           cache::ArraysLayer& after, std::int64_t n, std::span<const float> x, float* out,
+  void run(const DeltaNetWeights& weights, const cache::StateLayer& before,
+           cache::StateLayer& after, std::int64_t n, std::span<const float> x, float* out,
            const Workers& workers);
 
   std::uint64_t scratch_bytes() const;

@@ -48,7 +48,7 @@ void add_side(const cache::Side& side, Scorer scorer, const std::string& name, S
 ScorerRoute scorer_route(const cache::Cache& cache, Scorer scorer) {
   ScorerRoute route;
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    const cache::AttentionLayer* const rows = cache::rows_of(cache.layers[i]);
+    const cache::AttentionLayer* const rows = cache::attention_of(cache.layers[i]);
     if (rows == nullptr) continue;
     const std::string layer = "layer " + std::to_string(i);
     add_side(rows->k, scorer, layer + " k", route);

@@ -7,7 +7,7 @@
 namespace tqcache::store {
 namespace {
 
-bool becomes_smaller(const format::LayerInfo& layer, const format::SectionInfo& section) {
+bool becomes_smaller(const cache::LayerDesc& layer, const format::SectionInfo& section) {
   return !section.packed || format::has_symbols(format::side_of(layer, section.side));
 }
 
@@ -20,7 +20,7 @@ Result<SectionStorer> SectionStorer::make() {
   return SectionStorer(std::move(as_it_is), std::move(smaller));
 }
 
-StoredSection SectionStorer::store(const format::LayerInfo& layer,
+StoredSection SectionStorer::store(const cache::LayerDesc& layer,
                                    const format::SectionInfo& section, SharedBytes raw) const {
   format::SectionInfo info = section;
   Bytes compressed;

@@ -21,7 +21,7 @@ class SectionStorer {
   static Result<SectionStorer> make();
 
   // With all digests. `info` and `layer` say what the section is.
-  StoredSection store(const format::LayerInfo& layer, const format::SectionInfo& info,
+  StoredSection store(const cache::LayerDesc& layer, const format::SectionInfo& info,
                       SharedBytes raw) const;
 
  private:

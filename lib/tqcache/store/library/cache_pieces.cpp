@@ -21,7 +21,7 @@ using format::SideName;
 
 SharedBytes raw_bytes_of(const cache::Cache& cache, const SectionInfo& info) {
   if (info.packed) {
-    const cache::AttentionLayer& layer = *cache::rows_of(cache.layers[to_size(info.layer)]);
+    const cache::AttentionLayer& layer = *cache::attention_of(cache.layers[to_size(info.layer)]);
     const cache::Side& side = info.side == SideName::kKeys ? layer.k : layer.v;
     return std::get<cache::TurboSide>(side).packed[to_size(info.block)].bytes;
   }
@@ -31,7 +31,7 @@ SharedBytes raw_bytes_of(const cache::Cache& cache, const SectionInfo& info) {
   return SharedBytes(AlignedBytes(view.begin(), view.end()));
 }
 
-SectionInfo section_of(const cache::Cache& cache, const format::LayerInfo& layer,
+SectionInfo section_of(const cache::Cache& cache, const cache::LayerDesc& layer,
                        const format::SectionKey& key, const cache::Side& side) {
   SectionInfo info;
   info.layer = key.layer;
@@ -52,7 +52,7 @@ std::uint64_t total_bytes(const std::vector<RawSection>& sections) {
 
 bool keeps_state(const cache::Cache& cache) {
   return std::ranges::any_of(cache.layers, [](const cache::Layer& layer) {
-    return std::holds_alternative<cache::ArraysLayer>(layer);
+    return !std::holds_alternative<cache::AttentionLayer>(layer);
   });
 }
 
@@ -60,13 +60,13 @@ Parameters parameters_of(const cache::Cache& cache) {
   Parameters parameters{cache.identity, {}, {}};
   parameters.tokens.assign(cache.tokens.begin(), cache.tokens.begin() + kTokenBlock);
   for (const cache::Layer& layer : cache.layers) {
-    parameters.layers.push_back(format::describe_layer(layer));
+    parameters.layers.push_back(cache::describe(layer));
   }
   return parameters;
 }
 
 std::vector<RawSection> block_pieces(const cache::Cache& cache,
-                                     const std::vector<format::LayerInfo>& layers,
+                                     const std::vector<cache::LayerDesc>& layers,
                                      std::int64_t block) {
   std::vector<RawSection> pieces;
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {

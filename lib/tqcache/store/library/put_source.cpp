@@ -32,7 +32,7 @@ Result<Sha256> CacheSource::digest(std::size_t i) const {
 Result<StoredSection> CacheSource::section(std::size_t i) const {
   TQC_TRY_ASSIGN(SharedBytes raw, content_.make_section(i));
   const format::SectionInfo& info = manifest().sections[i];
-  const format::LayerInfo& layer = manifest().layers[static_cast<std::size_t>(info.layer)];
+  const cache::LayerDesc& layer = manifest().layers[static_cast<std::size_t>(info.layer)];
   return storer_.store(layer, info, std::move(raw));
 }
 
