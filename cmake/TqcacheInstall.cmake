@@ -15,9 +15,9 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/lib/tqcache DESTINATION ${CMAKE_INSTALL_
   PATTERN "tokenizer_json_parts.h" EXCLUDE PATTERN "block_codes_*.h" EXCLUDE
   PATTERN "lanes_*.h" EXCLUDE
   PATTERN "lane_rotation.h" EXCLUDE PATTERN "*_lanes.h" EXCLUDE
-  PATTERN "redis_*.h" EXCLUDE PATTERN "s3_*.h" EXCLUDE PATTERN "sqlite.h" EXCLUDE
-  PATTERN "dir_*.h" EXCLUDE PATTERN "memory_backend.h" EXCLUDE PATTERN "store_url.h" EXCLUDE
-  PATTERN "engine_text.h" EXCLUDE)
+  PATTERN "redis_*.h" EXCLUDE PATTERN "s3_*.h" EXCLUDE
+  PATTERN "dir_*.h" EXCLUDE PATTERN "store_url.h" EXCLUDE
+  PATTERN "backend_support.h" EXCLUDE)
 if(TARGET tqcache_cli)
   set_target_properties(tqcache_cli PROPERTIES
     INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")

@@ -11,7 +11,7 @@
 #include "store/blob_samples.h"
 #include "support/cache_builder.h"
 #include "tqcache/format/checksum_bytes.h"
-#include "tqcache/store/blobs/blob_header.h"
+#include "tqcache/store/blobs/blob_format.h"
 
 namespace tqcache::test {
 

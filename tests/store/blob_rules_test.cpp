@@ -1,13 +1,11 @@
 // What a blob has to fulfil. Each rule is broken twice: by who makes a blob, and in a blob whose
 // digests all fit.
 
-#include "tqcache/store/blobs/blob_rules.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "store/blob_fixture.h"
-#include "tqcache/store/blobs/blob_write.h"
+#include "tqcache/store/blobs/blob_format.h"
 
 namespace tqcache::test {
 namespace {

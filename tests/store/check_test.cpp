@@ -7,7 +7,6 @@
 
 #include "store/aged_backend.h"
 #include "store/library_fixture.h"
-#include "tqcache/store/blobs/key_parts.h"
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {

@@ -10,8 +10,8 @@
 
 #include "store/aged_backend.h"
 #include "store/library_fixture.h"
+#include "tqcache/store/blobs/keys.h"
 #include "tqcache/store/upkeep/check.h"
-#include "tqcache/store/blobs/key_parts.h"
 
 namespace tqcache::test {
 namespace {

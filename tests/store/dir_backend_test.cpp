@@ -7,8 +7,8 @@
 #include "store/values.h"
 #include "support/temp_dir.h"
 #include "tqcache/store/backend.h"
-#include "tqcache/store/backends/dir_layout.h"
-#include "tqcache/store/backends/sqlite.h"
+#include "tqcache/store/backends/dir_files.h"
+#include "tqcache/store/backends/dir_index.h"
 
 namespace tqcache::test {
 namespace {

@@ -17,7 +17,6 @@
 #include "tqcache/format/describe.h"
 #include "tqcache/model/decoder.h"
 #include "tqcache/store/library/background_put.h"
-#include "tqcache/store/library/beginning.h"
 #include "tqcache/store/library/library.h"
 
 namespace tqcache::test {

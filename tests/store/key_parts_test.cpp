@@ -1,7 +1,5 @@
 // What a key says by itself.
 
-#include "tqcache/store/blobs/key_parts.h"
-
 #include <gtest/gtest.h>
 
 #include "tqcache/store/blobs/keys.h"

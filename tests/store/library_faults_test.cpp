@@ -8,7 +8,7 @@
 #include "store/blob_fixture.h"
 #include "store/library_fixture.h"
 #include "tqcache/cache/truncate.h"
-#include "tqcache/store/blobs/chain_form.h"
+#include "tqcache/store/blobs/chain_layout.h"
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {

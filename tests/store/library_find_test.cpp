@@ -176,11 +176,11 @@ TEST_F(Find, KeepsChainsOfOtherMeansApart) {
 
 TEST_F(Find, RefusesMoreFormsThanThereAreSlots) {
   const cache::Cache cache = dense(300);
-  for (int i = 0; i <= store::kSlots; ++i) {
+  for (int i = 0; i <= store::kCandidateSlots; ++i) {
     cache::Cache other = cache;
     other.identity.source_format = "program " + std::to_string(i);
     const auto done = library_.put_file(*memory_source(file_of(other)), "");
-    EXPECT_EQ(done.ok(), i < store::kSlots);
+    EXPECT_EQ(done.ok(), i < store::kCandidateSlots);
     if (done) continue;
     EXPECT_EQ(done.error().code, ErrorCode::kTooLarge);
   }

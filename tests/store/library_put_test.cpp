@@ -193,13 +193,13 @@ TEST_F(Put, GivesUpWhenTheEngineDropsAllThatIsPut) {
 // The blocks stay findable, and the record has its own state; no prefix ends with it.
 TEST_F(Put, DoesWithoutASlotWhenAllAreTaken) {
   const cache::Cache first = dense(300);
-  for (int i = 0; i <= store::kSlots; ++i) {
+  for (int i = 0; i <= store::kCandidateSlots; ++i) {
     cache::Cache cache = first;
     cache.tokens.back() = i;
     must(try_put(cache, "prompt " + std::to_string(i)));
     EXPECT_EQ(difference(fetched("prompt " + std::to_string(i)), cache), "");
     const auto prefix = must(library_.find(cache.identity, and_more(cache)));
-    EXPECT_EQ(prefix.n_tokens, i < store::kSlots ? 300 : 256);
+    EXPECT_EQ(prefix.n_tokens, i < store::kCandidateSlots ? 300 : 256);
   }
   EXPECT_TRUE(record_of(library_, "prompt 16").state_key.empty());
 }

@@ -1,7 +1,7 @@
-#include "tqcache/store/backends/redis_slots.h"
-
 #include <gtest/gtest.h>
 #include <hiredis/hiredis.h>
+
+#include "tqcache/store/backends/redis_client.h"
 
 namespace tqcache::store {
 namespace {

@@ -1,12 +1,11 @@
 // What is told of a store.
 
-#include "tqcache/store/upkeep/stats.h"
-
 #include <gtest/gtest.h>
 
 #include "store/aged_backend.h"
 #include "store/library_fixture.h"
 #include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/upkeep/inventory.h"
 
 namespace tqcache::test {
 namespace {

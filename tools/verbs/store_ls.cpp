@@ -15,7 +15,7 @@
 #include "report/info_json.h"
 #include "report/info_text.h"
 #include "tqcache/eval/text_table.h"
-#include "tqcache/store/upkeep/kept_prompts.h"
+#include "tqcache/store/upkeep/inventory.h"
 #include "verbs/store_verbs.h"
 
 namespace tqcache::cli {

@@ -8,7 +8,7 @@
 #include "cli/store_flags.h"
 #include "cli/text.h"
 #include "tqcache/eval/text_table.h"
-#include "tqcache/store/upkeep/stats.h"
+#include "tqcache/store/upkeep/inventory.h"
 #include "verbs/store_verbs.h"
 
 namespace tqcache::cli {

@@ -2,7 +2,7 @@
 
 #include "tqcache/store/backend.h"
 
-#include "tqcache/store/backends/engine_text.h"
+#include "tqcache/store/backends/backend_support.h"
 
 namespace tqcache::store {
 namespace {

@@ -147,4 +147,9 @@ Result<std::unique_ptr<Backend>> open_backend(std::string_view url, const Backen
 // The schemes that are built in: "dir", "memory", "redis", "s3".
 std::vector<std::string_view> schemes();
 
+// how a library of prompts tells what went wrong and did not stop it.
+
+// Told of each thing that was missing or damaged though it should have been there. May be empty.
+using OnTrouble = std::function<void(const std::string& message)>;
+
 }  // namespace tqcache::store

@@ -1,5 +1,3 @@
-#include "tqcache/store/backends/dir_backend.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,9 +7,10 @@
 #include <system_error>
 
 #include "tqcache/base/file.h"
-#include "tqcache/store/blobs/batches.h"
+#include "tqcache/store/backends/backend_support.h"
+#include "tqcache/store/backends/dir_files.h"
 #include "tqcache/store/backends/dir_index.h"
-#include "tqcache/store/backends/dir_layout.h"
+#include "tqcache/store/backends/store_url.h"
 
 namespace tqcache::store {
 namespace {

@@ -1,8 +1,8 @@
-#include "tqcache/store/backends/memory_backend.h"
-
 #include <algorithm>
 #include <map>
 #include <mutex>
+
+#include "tqcache/store/backends/store_url.h"
 
 namespace tqcache::store {
 namespace {

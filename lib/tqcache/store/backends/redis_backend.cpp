@@ -1,5 +1,3 @@
-#include "tqcache/store/backends/redis_backend.h"
-
 #include <hiredis/hiredis.h>
 
 #include <algorithm>
@@ -7,9 +5,9 @@
 #include <set>
 
 #include "tqcache/base/pool.h"
-#include "tqcache/store/backends/engine_text.h"
+#include "tqcache/store/backends/backend_support.h"
 #include "tqcache/store/backends/redis_client.h"
-#include "tqcache/store/blobs/batches.h"
+#include "tqcache/store/backends/store_url.h"
 
 namespace tqcache::store {
 namespace {

@@ -1,5 +1,3 @@
-#include "tqcache/store/backends/s3_backend.h"
-
 #include <curl/curl.h>
 
 #include <algorithm>
@@ -7,10 +5,10 @@
 #include <cstdlib>
 
 #include "tqcache/base/pool.h"
-#include "tqcache/store/backends/engine_text.h"
+#include "tqcache/store/backends/backend_support.h"
 #include "tqcache/store/backends/s3_client.h"
 #include "tqcache/store/backends/s3_listing.h"
-#include "tqcache/store/blobs/batches.h"
+#include "tqcache/store/backends/store_url.h"
 
 namespace tqcache::store {
 namespace {
@@ -244,10 +242,6 @@ class S3Backend : public Backend {
   std::atomic<bool> conditional_;  // until the service says that it does not know it
   Pool<S3Client> clients_;
 };
-
-Error bad_url(const std::string& what) {
-  return {ErrorCode::kInvalidArgument, "store URL: " + what};
-}
 
 Result<std::string> from_environment(const char* name) {
   const char* const value = std::getenv(name);

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "tqcache/base/hash.h"
-#include "tqcache/store/backends/engine_text.h"
+#include "tqcache/store/backends/backend_support.h"
 
 namespace tqcache::store {
 namespace {

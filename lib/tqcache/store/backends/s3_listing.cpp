@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "tqcache/store/backends/engine_text.h"
+#include "tqcache/store/backends/backend_support.h"
 
 namespace tqcache::store {
 namespace {

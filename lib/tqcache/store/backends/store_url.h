@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "tqcache/base/result.h"
+#include "tqcache/store/backend.h"
 
 namespace tqcache::store {
 
@@ -24,6 +26,9 @@ struct StoreUrl {
   std::string take(const std::string& parameter, std::string_view otherwise = "");
 };
 
+// kInvalidArgument: "store URL: " + what.
+inline Error bad_url(const std::string& what) { return invalid("store URL: " + what); }
+
 // Takes SCHEME:REST apart. What stands behind "dir:" is a path, and nothing in it is decoded; all
 // others are SCHEME://[USER[:PASSWORD]@][HOST[:PORT]][/PATH][?A=B&C=D] with %XX decoded.
 // Errors: kInvalidArgument, never with the password in its message.
@@ -35,5 +40,31 @@ Result<void> check_all_taken(const StoreUrl& url);
 // A whole number up to `limit`. Errors: kInvalidArgument, naming `what`.
 Result<std::uint64_t> parse_number(std::string_view what, std::string_view text,
                                    std::uint64_t limit);
+
+// a store that is a folder of files.
+//
+// A blob is a file that is written under another name, flushed and renamed, and its folder is
+// flushed, before put() says so. Several processes of one machine may use it at once.
+
+// Errors: as DirLayout::open.
+Result<std::unique_ptr<Backend>> open_dir_backend(StoreUrl url, const BackendOptions& options);
+
+// a store that lives as long as its object, for tests and simulations.
+
+std::unique_ptr<Backend> make_memory_backend(const BackendOptions& options);
+
+// a store in a Redis or Valkey server, or in a cluster of them.
+
+// Connects to nothing yet. Without a password in the URL that of the environment variable
+// REDISCLI_AUTH is taken, as redis-cli does.
+// Errors: kInvalidArgument.
+Result<std::unique_ptr<Backend>> open_redis_backend(StoreUrl url, const BackendOptions& options);
+
+// a store in a bucket of an S3 service.
+
+// Connects to nothing yet. The environment variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY
+// say who asks; AWS_REGION where, if the URL does not.
+// Errors: kInvalidArgument, also when there are no such variables.
+Result<std::unique_ptr<Backend>> open_s3_backend(StoreUrl url, const BackendOptions& options);
 
 }  // namespace tqcache::store

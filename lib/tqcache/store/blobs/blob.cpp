@@ -10,8 +10,7 @@
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/section_plan.h"
 #include "tqcache/format/type_names.h"
-#include "tqcache/store/blobs/blob_rules.h"
-#include "tqcache/store/blobs/blob_write.h"
+#include "tqcache/store/blobs/blob_format.h"
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::store {

@@ -1,5 +1,3 @@
-#include "tqcache/store/blobs/blob_rules.h"
-
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -8,7 +6,8 @@
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/store/backend.h"
-#include "tqcache/store/blobs/chain_form.h"
+#include "tqcache/store/blobs/blob_format.h"
+#include "tqcache/store/blobs/chain_layout.h"
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::store {

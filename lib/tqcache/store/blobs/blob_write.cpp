@@ -1,7 +1,5 @@
 // Builds a blob: its description as a FlatBuffer, then header and sections around it.
 
-#include "tqcache/store/blobs/blob_write.h"
-
 #include <store_v1_generated.h>
 
 #include <algorithm>
@@ -10,8 +8,7 @@
 
 #include "tqcache/format/container_format.h"
 #include "tqcache/store/backend.h"
-#include "tqcache/store/blobs/blob_header.h"
-#include "tqcache/store/blobs/blob_rules.h"
+#include "tqcache/store/blobs/blob_format.h"
 
 namespace tqcache::store {
 namespace {

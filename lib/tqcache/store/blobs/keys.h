@@ -8,7 +8,9 @@
 //
 // Spec: docs/reference/store.md, "Keys".
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,7 +25,7 @@ inline constexpr auto kBlockTokens = static_cast<std::size_t>(cache::kTokenBlock
 
 // At most so many forms and sets of parameters for one first token block, and so many states behind
 // one token block.
-inline constexpr int kSlots = 16;
+inline constexpr int kCandidateSlots = 16;
 
 // Whose prompts these are, tokens apart.
 struct Scope {
@@ -61,5 +63,40 @@ std::string data_key(const Sha256& scope, ByteView content);              // "d/
 std::string record_prefix(std::string_view salt);                         // "n/HEX16/"
 std::string record_key(std::string_view salt, std::string_view name);     // "n/HEX16/HEX"
 std::string usage_key(const Sha256& random);                              // "u/HEX"
+
+// The keys of all candidate slots.
+std::vector<std::string> parameters_slots(const Sha256& first);
+std::vector<std::string> state_slots(const Sha256& hash);
+
+// what a key of a store says by itself. Safe for untrusted input.
+//
+// Spec: docs/reference/store.md, "Keys".
+
+// In the order of Content.
+enum class BlobKind : std::uint32_t { kParameters, kBlock, kState, kData, kRecord, kUsage };
+inline constexpr std::uint32_t kBlobKinds = 6;
+
+inline constexpr std::array kAllKinds = {BlobKind::kParameters, BlobKind::kBlock,
+                                         BlobKind::kState,      BlobKind::kData,
+                                         BlobKind::kRecord,     BlobKind::kUsage};
+
+// "parameters", "block", "state", "data", "record", "usage"
+std::string_view name_of(BlobKind kind);
+
+// Views of the key.
+struct KeyParts {
+  BlobKind kind = BlobKind::kBlock;
+  std::string_view hash;   // hexadecimal; of a record that of its name
+  std::int64_t index = 0;  // of a block
+  int number = 0;          // of a block its part; of parameters and states their slot
+  std::string_view name;   // of a block all but its part: "b/000012/HEX"; otherwise the key
+};
+
+// Nothing: a key that keys.h does not make.
+std::optional<KeyParts> parse_key(std::string_view key);
+
+// What the keys of a block's parts begin with: "b/000012/HEX".
+std::string block_name(const Sha256& hash, std::int64_t index);
+std::string part_key(std::string_view block_name, int part);
 
 }  // namespace tqcache::store

@@ -11,9 +11,8 @@
 #include <variant>
 
 #include "tqcache/store/blobs/keys.h"
-#include "tqcache/store/blobs/section_storer.h"
-#include "tqcache/store/library/cache_pieces.h"
 #include "tqcache/store/library/chain_writer.h"
+#include "tqcache/store/library/put_source.h"
 
 namespace tqcache::store {
 namespace {

@@ -25,7 +25,7 @@
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/store/backend.h"
-#include "tqcache/store/library/beginning.h"
+#include "tqcache/store/library/library.h"
 
 namespace tqcache::store {
 

@@ -4,13 +4,9 @@
 #include <optional>
 #include <utility>
 
-#include "tqcache/store/blobs/blob_memory.h"
-#include "tqcache/store/blobs/blob_reader.h"
-#include "tqcache/store/blobs/blob_rules.h"
-#include "tqcache/store/blobs/blob_write.h"
-#include "tqcache/store/blobs/chain_form.h"
-#include "tqcache/store/blobs/outbox.h"
-#include "tqcache/store/blobs/slots.h"
+#include "tqcache/store/blobs/blob_format.h"
+#include "tqcache/store/blobs/blob_io.h"
+#include "tqcache/store/blobs/chain_layout.h"
 
 namespace tqcache::store {
 namespace {
@@ -105,7 +101,7 @@ Result<ChainWriter> ChainWriter::open(Backend& backend, std::string_view salt,
                                           Content(parameters)));
   if (!slot) {
     return Error{ErrorCode::kTooLarge,
-                 "all " + std::to_string(kSlots) + " slots of this first token block are taken"};
+                 "all " + std::to_string(kCandidateSlots) + " slots of this first token block are taken"};
   }
   auto chain =
       std::make_unique<Chain>(Chain{backend, std::move(reader), scope, hash_root(scope, hash),

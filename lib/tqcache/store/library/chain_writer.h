@@ -17,7 +17,6 @@
 #include "tqcache/store/backend.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/keys.h"
-#include "tqcache/store/trouble.h"
 
 namespace tqcache::store {
 

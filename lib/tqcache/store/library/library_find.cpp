@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "tqcache/store/blobs/blob_reader.h"
-#include "tqcache/store/blobs/chain_form.h"
-#include "tqcache/store/blobs/slots.h"
+#include "tqcache/store/blobs/blob_io.h"
+#include "tqcache/store/blobs/chain_layout.h"
 #include "tqcache/store/library/library.h"
 
 namespace tqcache::store {

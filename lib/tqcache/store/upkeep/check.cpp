@@ -1,17 +1,130 @@
+// store/upkeep/check_blobs.h: reads blobs, tells those that are damaged, and takes them away if
+// asked to.
+//
+// Only for the sources of store.
+
 #include "tqcache/store/upkeep/check.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <optional>
+#include <set>
+#include <span>
+#include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/progress.h"
+#include "tqcache/base/result.h"
 #include "tqcache/store/blobs/blob.h"
-#include "tqcache/store/blobs/chain_form.h"
-#include "tqcache/store/upkeep/check_blobs.h"
-#include "tqcache/store/upkeep/kept_prompts.h"
+#include "tqcache/store/blobs/blob_io.h"
+#include "tqcache/store/blobs/chain_layout.h"
+#include "tqcache/store/upkeep/inventory.h"
 
 namespace tqcache::store {
+
+class BlobChecker {
+ public:
+  // All must outlive it. `n_total`: blobs that will be read, for `progress`.
+  BlobChecker(Backend& backend, const CheckOptions& options, const Progress& progress,
+              std::uint64_t n_total, CheckReport& report)
+      : backend_(backend),
+        options_(options),
+        progress_(progress),
+        n_total_(n_total),
+        report_(report) {}
+
+  // Calls `sink` for each that is there and good; it must not call the backend.
+  using ContentSink = std::function<void(std::size_t i, const Content& content)>;
+  Result<void> read(std::span<const std::string> keys, const ContentSink& sink);
+
+  bool is_bad(const std::string& key) const { return bad_.contains(key); }
+
+  // Tells of damage, or of a blob that is missing.
+  void tell(Finding finding);
+
+  // Takes a block away that lacks parts. Requires: options.repair.
+  Result<void> remove_block(const Unit& block);
+
+ private:
+  struct Bad {
+    std::string key;
+    Error error;
+    Bytes bytes;  // for repair
+  };
+  Result<void> settle(const Bad& bad);
+
+  Backend& backend_;
+  const CheckOptions& options_;
+  const Progress& progress_;
+  std::uint64_t n_total_;
+  CheckReport& report_;
+  std::set<std::string> bad_;
+};
+
+namespace {
+
+// The backend is free to be called again after so many.
+constexpr std::size_t kKeysAtOnce = 8;
+
+}  // namespace
+
+Result<void> BlobChecker::read(std::span<const std::string> keys, const ContentSink& sink) {
+  for (std::size_t first = 0; first < keys.size(); first += kKeysAtOnce) {
+    const auto some = keys.subspan(first, std::min(kKeysAtOnce, keys.size() - first));
+    std::vector<Bad> bad;
+    TQC_TRY(read_blobs(backend_, some,
+                       [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
+                         if (progress_ && !progress_(report_.read.blobs, n_total_)) {
+                           return interrupted_error();
+                         }
+                         if (!blob) return {};  // it went since it was listed
+                         report_.read.blobs += 1;
+                         report_.read.bytes += blob->bytes.size();
+                         if (blob->content) {
+                           sink(first + i, *blob->content);
+                         } else {
+                           bad.push_back({some[i], blob->content.error(), {}});
+                           if (options_.repair)
+                             bad.back().bytes.assign(blob->bytes.begin(), blob->bytes.end());
+                         }
+                         return {};
+                       }));
+    for (const Bad& each : bad) TQC_TRY(settle(each));
+  }
+  return {};
+}
+
+Result<void> BlobChecker::settle(const Bad& bad) {
+  if (bad.error.code == ErrorCode::kUnsupported) {
+    report_.later += 1;
+    return {};
+  }
+  bad_.insert(bad.key);
+  bool removed = false;
+  if (options_.repair) {
+    TQC_TRY_ASSIGN(removed, backend_.remove_if_same(bad.key, bad.bytes));
+    report_.repaired += removed ? 1 : 0;
+  }
+  report_.damaged += 1;
+  tell({{}, bad.key, bad.error, removed});
+  return {};
+}
+
+void BlobChecker::tell(Finding finding) {
+  if (options_.on_finding) options_.on_finding(finding);
+}
+
+Result<void> BlobChecker::remove_block(const Unit& block) {
+  for (const std::string& key : keys_of(block)) {
+    TQC_TRY_ASSIGN(const bool removed, backend_.remove(key));
+    report_.repaired += removed ? 1 : 0;
+  }
+  return {};
+}
+
 namespace {
 
 // Records that are in memory at a time.

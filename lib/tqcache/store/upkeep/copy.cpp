@@ -1,19 +1,186 @@
+// store/blobs/blob_copier.h: blobs that stand under the same key in every store: token blocks and
+// data.
+//
+// Only for the sources of store.
+
 #include "tqcache/store/upkeep/copy.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/progress.h"
+#include "tqcache/base/result.h"
+#include "tqcache/store/backend.h"
 #include "tqcache/store/blobs/blob.h"
-#include "tqcache/store/blobs/blob_copier.h"
-#include "tqcache/store/blobs/chain_form.h"
+#include "tqcache/store/blobs/blob_io.h"
+#include "tqcache/store/blobs/chain_layout.h"
+#include "tqcache/store/blobs/keys.h"
 #include "tqcache/store/upkeep/inventory.h"
-#include "tqcache/store/upkeep/kept_prompts.h"
-#include "tqcache/store/blobs/slots.h"
 
 namespace tqcache::store {
+
+class BlobCopier {
+ public:
+  // All must outlive it.
+  BlobCopier(Backend& from, Backend& to, const CopyOptions& options, const Progress& progress,
+             CopyReport& report)
+      : from_(from),
+        to_(to),
+        options_(options),
+        progress_(progress),
+        report_(report),
+        outbox_(to) {}
+
+  // Of how many bytes progress is told.
+  void expect(std::uint64_t bytes) { n_expected_ = bytes; }
+
+  // Each is copied once, however often it is asked for. All parts, or none: a block that lacks one
+  // where it is, or holds a damaged one, is left out.
+  Result<void> copy_block(const std::string& name, std::size_t n_parts);
+  Result<void> copy_data(const std::vector<std::string>& keys);
+  // Returns when all is acknowledged.
+  Result<void> flush();
+
+  // The content, if the blob is there and good; otherwise it is told, once. Nothing is told of what
+  // `may_be_gone`: it was listed, and may have been removed since.
+  template <class Kind>
+  Result<std::optional<Kind>> judge(const std::string& key, std::optional<ReadBlob> blob,
+                                    bool may_be_gone) {
+    if (progress_ && !progress_(n_done_, n_expected_)) {
+      return interrupted_error();
+    }
+    if (!blob) {
+      if (!may_be_gone) fail(key, "missing");
+      return std::optional<Kind>();
+    }
+    Result<Kind> content = content_of<Kind>(key, std::move(*blob));
+    if (content) return std::optional(std::move(content).value());
+    fail(key, content.error().message);
+    return std::optional<Kind>();
+  }
+
+  // Tells that something could not be copied, once.
+  void fail(const std::string& key, const std::string& why);
+  void count_put(std::uint64_t bytes);
+  void count_existing(std::uint64_t bytes);
+
+ private:
+  Result<std::vector<std::string>> missing_there(const std::vector<std::string>& keys);
+
+  Backend& from_;
+  Backend& to_;
+  const CopyOptions& options_;
+  const Progress& progress_;
+  CopyReport& report_;
+  Outbox outbox_;
+  std::uint64_t n_done_ = 0, n_expected_ = 0;
+  std::unordered_set<std::string> done_;  // names of blocks, keys of data
+  std::set<std::string> failed_;
+};
+
+namespace {
+
+// Values that are in memory at a time, beside those that wait to be put.
+constexpr std::size_t kValuesAtOnce = 8;
+
+}  // namespace
+
+Result<std::vector<std::string>> BlobCopier::missing_there(const std::vector<std::string>& keys) {
+  TQC_TRY_ASSIGN(const std::vector<bool> there, to_.exists(keys));
+  std::vector<std::string> missing;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (there[i]) {
+      count_existing(0);
+    } else {
+      missing.push_back(keys[i]);
+    }
+  }
+  return missing;
+}
+
+Result<void> BlobCopier::copy_block(const std::string& name, std::size_t n_parts) {
+  if (done_.contains(name)) return {};
+  std::vector<std::string> keys;
+  for (std::size_t part = 0; part < n_parts; ++part) {
+    keys.push_back(part_key(name, static_cast<int>(part)));
+  }
+  TQC_TRY_ASSIGN(const std::vector<std::string> missing, missing_there(keys));
+  done_.insert(name);
+  if (missing.empty()) return {};
+  std::vector<Outbox::Value> parts;
+  TQC_TRY(
+      read_blobs(from_, missing, [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
+        const ByteView bytes = blob ? blob->bytes : ByteView();
+        TQC_TRY_ASSIGN(const auto block, judge<Block>(missing[i], std::move(blob), false));
+        if (!block) return {};
+        if (static_cast<std::size_t>(block->n_parts) != n_parts) {
+          fail(missing[i], "a block of " + std::to_string(block->n_parts) + " parts");
+          return {};
+        }
+        parts.push_back({missing[i], SharedBytes(AlignedBytes(bytes.begin(), bytes.end()))});
+        return {};
+      }));
+  if (parts.size() != missing.size()) return {};
+  for (const Outbox::Value& part : parts) count_put(part.bytes.size());
+  return outbox_.add_block(std::move(parts));
+}
+
+Result<void> BlobCopier::copy_data(const std::vector<std::string>& all_keys) {
+  std::vector<std::string> keys;
+  for (const std::string& key : all_keys) {
+    if (done_.insert(key).second) keys.push_back(key);
+  }
+  for (std::size_t first = 0; first < keys.size(); first += kValuesAtOnce) {
+    const auto begin = keys.begin() + static_cast<std::ptrdiff_t>(first);
+    const std::size_t n = std::min(kValuesAtOnce, keys.size() - first);
+    TQC_TRY_ASSIGN(const std::vector<std::string> missing,
+                   missing_there({begin, begin + static_cast<std::ptrdiff_t>(n)}));
+    std::vector<Outbox::Value> values;
+    TQC_TRY(read_blobs(
+        from_, missing, [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
+          const ByteView bytes = blob ? blob->bytes : ByteView();
+          TQC_TRY_ASSIGN(const auto data, judge<Data>(missing[i], std::move(blob), false));
+          if (data)
+            values.push_back({missing[i], SharedBytes(AlignedBytes(bytes.begin(), bytes.end()))});
+          return {};
+        }));
+    for (Outbox::Value& value : values) {
+      count_put(value.bytes.size());
+      TQC_TRY(outbox_.add(std::move(value)));
+    }
+  }
+  return {};
+}
+
+Result<void> BlobCopier::flush() { return outbox_.flush(); }
+
+void BlobCopier::fail(const std::string& key, const std::string& why) {
+  if (!failed_.insert(key).second) return;
+  report_.blobs_failed += 1;
+  const std::string message = why.starts_with(key) ? why : key + ": " + why;
+  if (options_.on_trouble) options_.on_trouble(message);
+}
+
+void BlobCopier::count_put(std::uint64_t bytes) {
+  report_.blobs += 1;
+  report_.bytes += bytes;
+  n_done_ += bytes;
+}
+
+void BlobCopier::count_existing(std::uint64_t bytes) {
+  report_.blobs_existed += 1;
+  n_done_ += bytes;
+}
+
 namespace {
 
 // Records and states that are in memory at a time.
@@ -21,7 +188,7 @@ constexpr std::size_t kAtOnce = 8;
 
 std::vector<std::string> slots_of(const std::string& key) {
   std::vector<std::string> keys;
-  for (int slot = 0; slot < kSlots; ++slot) {
+  for (int slot = 0; slot < kCandidateSlots; ++slot) {
     keys.push_back(key.substr(0, key.rfind('/') + 1) + std::to_string(slot));
   }
   return keys;

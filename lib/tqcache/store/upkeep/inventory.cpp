@@ -1,9 +1,18 @@
+
 #include "tqcache/store/upkeep/inventory.h"
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tqcache/base/result.h"
+#include "tqcache/store/blobs/blob.h"
+#include "tqcache/store/blobs/blob_io.h"
 
 namespace tqcache::store {
+
 namespace {
 
 Error interrupted_error() { return {ErrorCode::kInterrupted, "interrupted"}; }
@@ -95,6 +104,143 @@ std::uint64_t Inventory::bytes() const {
   std::uint64_t sum = others_.bytes;
   for (const KindTotal& total : totals_) sum += total.bytes;
   return sum;
+}
+
+namespace {
+
+std::vector<std::uint32_t> units_of(const Inventory& inventory,
+                                    const std::vector<std::string>& names) {
+  std::vector<std::uint32_t> units;
+  for (const std::string& name : names) {
+    if (const auto unit = inventory.find(name)) units.push_back(*unit);
+  }
+  return units;
+}
+
+std::chrono::seconds idle_of(const Inventory& inventory, const KeptPrompt& prompt) {
+  std::optional<std::chrono::seconds> end;
+  for (const std::uint32_t i : prompt.needs) {
+    const Unit& unit = inventory.unit(i);
+    if (unit.kind != BlobKind::kState && unit.kind != BlobKind::kData) continue;
+    end = std::min(end.value_or(unit.idle), unit.idle);
+  }
+  const std::chrono::seconds record = inventory.unit(prompt.record).idle;
+  return std::max(record, end.value_or(record));
+}
+
+}  // namespace
+
+std::vector<std::string> needs_of(const Record& record) {
+  std::vector<std::string> names;
+  if (!record.parameters_key.empty()) names.push_back(record.parameters_key);
+  for (std::size_t i = 0; i < record.chain.size(); ++i) {
+    names.push_back(block_name(record.chain[i], static_cast<std::int64_t>(i)));
+  }
+  if (!record.state_key.empty()) names.push_back(record.state_key);
+  names.insert(names.end(), record.state.data_keys.begin(), record.state.data_keys.end());
+  std::ranges::sort(names);
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+Result<std::vector<KeptPrompt>> read_kept_prompts(Backend& backend, const Inventory& inventory,
+                                                  const Progress& progress) {
+  const std::size_t first = inventory.of_kind(BlobKind::kRecord).first;
+  const std::vector<std::string> keys = inventory.names(BlobKind::kRecord);
+  std::vector<KeptPrompt> prompts;
+  TQC_TRY(
+      read_blobs(backend, keys, [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
+        if (progress && !progress(i, keys.size())) {
+          return interrupted_error();
+        }
+        if (!blob) return {};  // one that went meanwhile needs nothing any more
+        TQC_TRY_ASSIGN(const Record record, content_of<Record>(keys[i], std::move(*blob)));
+        KeptPrompt prompt{static_cast<std::uint32_t>(first + i),
+                          units_of(inventory, needs_of(record)), record.name,
+                          record.state.n_tokens};
+        prompt.idle = idle_of(inventory, prompt);
+        prompts.push_back(std::move(prompt));
+        return {};
+      }));
+  return prompts;
+}
+
+Result<void> list_prompts(Backend& backend, const std::string& prefix, const OnTrouble& on_trouble,
+                          const RecordSink& sink) {
+  std::vector<Entry> entries;
+  std::vector<std::string> keys;
+  TQC_TRY(backend.list(prefix, [&](const Entry& entry) -> Result<void> {
+    entries.push_back(entry);
+    keys.push_back(entry.key);
+    return {};
+  }));
+  return read_blobs(backend, keys,
+                    [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
+                      if (!blob) return {};
+                      const Result<Record> record = content_of<Record>(keys[i], std::move(*blob));
+                      if (record) return sink(entries[i], *record);
+                      if (on_trouble) on_trouble(record.error().message);
+                      return {};
+                    });
+}
+
+namespace {
+
+void add_prompts(const Inventory& inventory, const std::vector<KeptPrompt>& prompts,
+                 StoreStats& stats) {
+  std::vector<bool> is_needed(inventory.units().size());
+  for (const KeptPrompt& prompt : prompts) {
+    stats.prompts += 1;
+    stats.prompt_tokens += static_cast<std::uint64_t>(prompt.n_tokens);
+    stats.bytes_alone += inventory.unit(prompt.record).bytes;
+    is_needed[prompt.record] = true;
+    for (const std::uint32_t unit : prompt.needs) {
+      stats.bytes_alone += inventory.unit(unit).bytes;
+      is_needed[unit] = true;
+    }
+  }
+  for (std::size_t i = 0; i < is_needed.size(); ++i) {
+    const Unit& unit = inventory.unit(i);
+    if (unit.kind == BlobKind::kUsage) continue;
+    (is_needed[i] ? stats.bytes_needed : stats.bytes_unneeded) += unit.bytes;
+  }
+}
+
+void add_usage(const Usage& usage, StoreStats& stats) {
+  stats.runs += 1;
+  stats.runs_that_found += usage.found_tokens > 0 ? 1 : 0;
+  stats.wanted_tokens += static_cast<std::uint64_t>(usage.wanted_tokens);
+  stats.found_tokens += static_cast<std::uint64_t>(usage.found_tokens);
+  stats.read_bytes += usage.read_bytes;
+  stats.stored_bytes += usage.stored_bytes;
+}
+
+Result<void> add_notes(Backend& backend, const std::vector<std::string>& keys,
+                       const Progress& progress, StoreStats& stats) {
+  return read_blobs(backend, keys,
+                    [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
+                      if (progress && !progress(i, keys.size())) return interrupted_error();
+                      if (!blob || !blob->content) return {};
+                      if (const auto* usage = std::get_if<Usage>(&*blob->content))
+                        add_usage(*usage, stats);
+                      return {};
+                    });
+}
+
+}  // namespace
+
+Result<StoreStats> read_stats(Backend& backend, const Progress& progress) {
+  TQC_TRY_ASSIGN(const Inventory inventory, Inventory::take(backend, progress));
+  TQC_TRY_ASSIGN(const std::vector<KeptPrompt> prompts,
+                 read_kept_prompts(backend, inventory, progress));
+  StoreStats stats;
+  for (const BlobKind kind : kAllKinds) {
+    stats.kinds[static_cast<std::size_t>(kind)] = inventory.total(kind);
+  }
+  stats.others = inventory.others();
+  add_prompts(inventory, prompts, stats);
+  TQC_TRY(add_notes(backend, inventory.names(BlobKind::kUsage), progress, stats));
+  return stats;
 }
 
 }  // namespace tqcache::store

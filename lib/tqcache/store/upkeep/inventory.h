@@ -1,12 +1,13 @@
 #pragma once
-// store/upkeep/inventory.h: what a store holds, by its keys alone: how much, and since when nobody used
-// it.
+// store/upkeep/inventory.h: what a store holds, by its keys alone: how much, and since when nobody
+// used it.
 //
 // Memory: about 200 bytes for each block, state and record, however large they are.
 
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,7 +17,8 @@
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
 #include "tqcache/store/backend.h"
-#include "tqcache/store/blobs/key_parts.h"
+#include "tqcache/store/blobs/blob.h"
+#include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::store {
 
@@ -81,5 +83,67 @@ class Inventory {
   KindTotal others_;
   std::unordered_map<std::string_view, std::uint32_t> blocks_;  // by their hash, views of names
 };
+
+// the prompts that a store keeps under names, and what each cannot be had
+// without.
+
+// Names of the units (inventory.h) that a kept prompt cannot be had without, each once.
+std::vector<std::string> needs_of(const Record& record);
+
+struct KeptPrompt {
+  std::uint32_t record = 0;          // among the inventory's units
+  std::vector<std::uint32_t> needs;  // of these, those that are there
+  std::string name;
+  std::int64_t n_tokens = 0;
+  // Since the last use of the prompt's end: of record, state and data. Where reading counts as use
+  // the record alone would say when it was last looked through.
+  std::chrono::seconds idle{0};
+};
+
+// Reads all records. Progress: in records.
+//
+// Errors: those of the backend. kCorrupt, kTruncated, kMismatch when a record is damaged, and
+//         kUnsupported when a later version wrote it: what it needs is not known then. The message
+//         names its key. kInterrupted.
+Result<std::vector<KeptPrompt>> read_kept_prompts(Backend& backend, const Inventory& inventory,
+                                                  const Progress& progress = {});
+
+// Tells of each prompt that is kept under keys that begin with `prefix` (record_prefix(), keys.h;
+// "n/": those of all tenants), in the order of their keys, and of each damaged one. `sink` must not
+// call the backend.
+// Errors: those of the backend and of `sink`.
+using RecordSink = std::function<Result<void>(const Entry& entry, const Record& record)>;
+Result<void> list_prompts(Backend& backend, const std::string& prefix, const OnTrouble& on_trouble,
+                          const RecordSink& sink);
+
+// what a store holds, what sharing saves in it, and how often it was of use.
+//
+// Spec: docs/reference/store.md, "What a store holds".
+
+// Bytes are as the engine counts them.
+struct StoreStats {
+  std::array<KindTotal, kBlobKinds> kinds{};  // by BlobKind
+  KindTotal others;                           // under keys that are none of ours
+
+  std::uint64_t prompts = 0;  // that are kept under names, of all tenants
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t bytes_alone = 0;   // that these would take if each had all of its blobs for itself
+  std::uint64_t bytes_needed = 0;  // and that they take
+  std::uint64_t bytes_unneeded =
+      0;  // of what no kept prompt needs: found by its tokens, or by none
+
+  // Of runs that looked for a prompt here, as their notes say.
+  std::uint64_t runs = 0;
+  std::uint64_t runs_that_found = 0;
+  std::uint64_t wanted_tokens = 0, found_tokens = 0;
+  std::uint64_t read_bytes = 0, stored_bytes = 0;
+
+  std::uint64_t bytes_saved() const { return bytes_alone - bytes_needed; }
+};
+
+// Notes that are damaged count for nothing.
+// Progress: in blobs read.
+// Errors: those of the backend and of read_kept_prompts(); kInterrupted.
+Result<StoreStats> read_stats(Backend& backend, const Progress& progress = {});
 
 }  // namespace tqcache::store

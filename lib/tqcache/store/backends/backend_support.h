@@ -1,0 +1,67 @@
+#pragma once
+// store/backends/backend_support.h: many blobs or keys, some at a time.
+//
+// Only for the sources of store.
+
+#include <algorithm>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tqcache/base/result.h"
+#include "tqcache/store/backend.h"
+
+namespace tqcache::store {
+
+// each(begin, some) for `limit` of them after the other; `begin` is the number of the first.
+// Errors: those of `each`, which end it.
+template <class T, class Each>
+Result<void> in_batches(std::span<T> all, std::size_t limit, Each each) {
+  for (std::size_t i = 0; i < all.size(); i += limit) {
+    TQC_TRY(each(i, all.subspan(i, std::min(limit, all.size() - i))));
+  }
+  return {};
+}
+
+// How many from the first on, at most `limit`, have different keys: so they may be put in any
+// order.
+inline std::size_t count_different(std::span<const Blob> blobs, std::size_t limit) {
+  std::set<std::string_view> keys;
+  while (keys.size() < std::min(blobs.size(), limit)) {
+    if (!keys.insert(blobs[keys.size()].key).second) break;
+  }
+  return keys.size();
+}
+
+// put_some(some, outcomes) for such ones after the other. Errors: those of `put_some`.
+template <class PutSome>
+Result<std::vector<PutOutcome>> put_in_batches(std::span<const Blob> blobs, std::size_t limit,
+                                               PutSome put_some) {
+  std::vector<PutOutcome> outcomes;
+  while (!blobs.empty()) {
+    const std::size_t count = count_different(blobs, limit);
+    TQC_TRY(put_some(blobs.first(count), outcomes));
+    blobs = blobs.subspan(count);
+  }
+  return outcomes;
+}
+
+// text of an engine, or of a URL, made fit for an error message.
+
+// Cut after 200 bytes; everything but printable ASCII becomes '?'. An engine's words are no more to
+// be trusted than a file's.
+inline std::string printable(std::string_view text) {
+  constexpr std::size_t kMaxPrintedBytes = 200;  // a key is shown whole
+  std::string out;
+  for (const char c : text.substr(0, kMaxPrintedBytes)) out += c >= ' ' && c <= '~' ? c : '?';
+  if (text.size() > kMaxPrintedBytes) out += "...";
+  return out;
+}
+
+// The same, in double quotes.
+inline std::string in_quotes(std::string_view text) { return '"' + printable(text) + '"'; }
+
+}  // namespace tqcache::store

@@ -1,0 +1,159 @@
+#include "tqcache/store/backends/dir_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <system_error>
+#include <thread>
+
+#include "tqcache/base/bytes.h"
+#include "tqcache/base/hash.h"
+#include "tqcache/store/backend.h"
+
+namespace tqcache::store {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kMarker = "tqcache store 1\n";
+constexpr int kFolders = 256;
+
+Error io_error(const std::string& what, int error_number) {
+  return {ErrorCode::kIo, what + ": " + std::generic_category().message(error_number)};
+}
+
+std::string folder_name(int i) {
+  const auto byte = static_cast<std::byte>(i);
+  return to_hex(ByteView(&byte, 1));
+}
+
+// Readable by its owner alone, as prompts can be read back from what is in it.
+Result<void> make_folder(const fs::path& folder) {
+  if (::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST) return {};
+  return io_error("folder " + folder.string(), errno);
+}
+
+// "b,0123" for "b/0123": no key has a comma, so this can be undone.
+std::string file_name(std::string key) {
+  std::replace(key.begin(), key.end(), '/', ',');
+  return key;
+}
+
+std::string key_of(std::string name) {
+  std::replace(name.begin(), name.end(), ',', '/');
+  return name;
+}
+
+Result<void> visit_folder(const fs::path& folder,
+                          const std::function<Result<void>(const DirLayout::File&)>& visit) {
+  std::error_code failed;
+  fs::directory_iterator entries(folder, failed);
+  for (; !failed && entries != fs::directory_iterator(); entries.increment(failed)) {
+    const std::string key = key_of(entries->path().filename());
+    struct stat info {};
+    // What was removed since it was listed is no longer there.
+    if (!check_key(key) || ::lstat(entries->path().c_str(), &info) != 0) continue;
+    if (!S_ISREG(info.st_mode)) continue;
+    TQC_TRY(visit({key, static_cast<std::uint64_t>(info.st_size), info.st_mtim.tv_sec}));
+  }
+  return failed ? io_error("folder " + folder.string(), failed.value()) : Result<void>();
+}
+
+// Whether the first byte is in memory: to ask for all bytes takes the system a while even then.
+bool is_in_memory(int fd) {
+  std::byte first{};
+  iovec one{&first, 1};
+  return ::preadv2(fd, &one, 1, 0, RWF_NOWAIT) >= 0;
+}
+
+}  // namespace
+
+Result<void> flush_folder(const fs::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return io_error("folder " + folder.string(), errno);
+  const int failed = ::fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP ? 0 : errno;
+  ::close(fd);
+  return failed == 0 ? Result<void>() : io_error("flush", failed);
+}
+
+void announce_reading(const fs::path& path) {
+  constexpr off_t kBytes = 4 << 20;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return;
+  if (!is_in_memory(fd)) (void)::posix_fadvise(fd, 0, kBytes, POSIX_FADV_WILLNEED);
+  ::close(fd);
+}
+
+Result<std::unique_ptr<LockedFile>> lock_patiently(const fs::path& path,
+                                                   std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds kPause{10};
+  for (auto waited = std::chrono::milliseconds(0);; waited += kPause) {
+    Result<std::unique_ptr<LockedFile>> locked = LockedFile::open(path);
+    if (locked || locked.error().code != ErrorCode::kBusy || waited >= timeout) return locked;
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+fs::path DirLayout::marker() const { return root_ / "tqcache-store"; }
+fs::path DirLayout::index() const { return root_ / "index.sqlite"; }
+
+fs::path DirLayout::blob(const std::string& key) const {
+  const Sha256 digest = sha256(as_bytes(key));
+  return root_ / "blobs" / to_hex(ByteView(digest).first(1)) / file_name(key);
+}
+
+Result<DirLayout> DirLayout::open(const fs::path& root, bool create) {
+  if (root.empty()) return Error{ErrorCode::kInvalidArgument, "store URL: dir: without a path"};
+  DirLayout layout{root};
+  std::error_code failed;
+  if (!fs::exists(layout.marker(), failed) && !failed) {
+    if (!create) return Error{ErrorCode::kNotFound, "no store is there"};
+    TQC_TRY(layout.make());
+  }
+  TQC_TRY(layout.check_marker());
+  return layout;
+}
+
+// The marker comes last: a folder that has it has everything.
+Result<void> DirLayout::make() const {
+  TQC_TRY(make_folder(root_));
+  std::error_code failed;
+  for (fs::directory_iterator i(root_, failed); !failed && i != fs::directory_iterator();
+       i.increment(failed)) {
+    const std::string name = i->path().filename();
+    // What another process has made by now, or one that was killed.
+    if (name == "blobs" || name.starts_with("tqcache-store") ||
+        name.starts_with(".tqcache-store.tmp-"))
+      continue;
+    return Error{ErrorCode::kInvalidArgument, "the folder is no store, and not empty"};
+  }
+  if (failed) return io_error("folder " + root_.string(), failed.value());
+  TQC_TRY(make_folder(root_ / "blobs"));
+  for (int i = 0; i < kFolders; ++i) TQC_TRY(make_folder(root_ / "blobs" / folder_name(i)));
+  TQC_TRY(flush_folder(root_ / "blobs"));
+  const fs::path parent = fs::absolute(root_, failed).lexically_normal();
+  TQC_TRY(flush_folder((parent.has_filename() ? parent : parent.parent_path()).parent_path()));
+  const Result<void> written =
+      write_file_atomically(marker(), as_bytes(kMarker), Overwrite::kRefuse);
+  const bool made_by_another = !written && written.error().code == ErrorCode::kInvalidArgument;
+  return made_by_another ? Result<void>() : written;
+}
+
+Result<void> DirLayout::check_marker() const {
+  const Result<Bytes> bytes = read_file(marker(), 4096);
+  if (!bytes) return in_context("tqcache-store", bytes.error());
+  if (std::ranges::equal(*bytes, as_bytes(kMarker))) return {};
+  return Error{ErrorCode::kUnsupported, "tqcache-store: a layout that this version does not know"};
+}
+
+Result<void> DirLayout::visit(const std::function<Result<void>(const File&)>& visit) const {
+  for (int i = 0; i < kFolders; ++i) {
+    TQC_TRY(visit_folder(root_ / "blobs" / folder_name(i), visit));
+  }
+  return {};
+}
+
+}  // namespace tqcache::store
