@@ -229,9 +229,9 @@ TEST(CacheFile, ListsWhatWasTakenOut) {
 TEST(CacheFile, ListsHowEachModeIsMadeOfParts) {
   const CacheFileInfo info = info_of(modes_file());
   const auto listed = [&](std::size_t layer) {
-    const format::SideInfo& k = info.layers[layer].k;
-    std::string text = k.cache_type_id;
-    for (const codec::PartSpec& part : k.parts) {
+    const cache::TensorDesc& k = std::get<cache::AttentionDesc>(info.layers[layer]).k;
+    std::string text(format::type_name(k));
+    for (const codec::PartSpec& part : k.quant->parts) {
       text += " " + std::to_string(part.first) + "+" + std::to_string(part.quantizer.head_dim) +
               ":" + std::to_string(part.quantizer.bits) + (part.of_residual ? "r" : "") +
               (part.has_bias ? "b" : "");
@@ -242,7 +242,7 @@ TEST(CacheFile, ListsHowEachModeIsMadeOfParts) {
   EXPECT_EQ(listed(1), "tqcache.turbo_prod.v1 0+64:2 0+64:1r");
   EXPECT_EQ(listed(2), "tqcache.turbo_mixed.v1 0+16:3 16+48:2");
   EXPECT_EQ(listed(3), "tqcache.affine.v1 0+64:4b");
-  EXPECT_EQ(info.layers[2].k.outliers.size(), 32u);
+  EXPECT_EQ(std::get<cache::AttentionDesc>(info.layers[2]).k.quant->outliers.size(), 32u);
   EXPECT_EQ(info.layers[4].k.n_sinks, 4);
 }
 
@@ -365,7 +365,7 @@ TEST(CacheFile, HasAnotherContentNameForAnyOtherCodec) {
   std::vector<std::string> names;
   const auto add = [&] { names.push_back(to_hex(format::content_name(manifest))); };
   add();
-  format::SideInfo& side = manifest.layers[2].k;
+  cache::QuantSpec& side = k_of(manifest, 2);
   codec::PartSpec& part = side.parts[1];
   ++part.first, add();
   ++part.quantizer.head_dim, add();
@@ -384,7 +384,7 @@ TEST(CacheFile, HasAnotherContentNameForAnyOtherCodec) {
   side.outliers[3] ^= 1, add();
   ++side.n_sinks, add();
   side.centring = cache::Centring::kPostRope, add();
-  side.cache_type_id = "tqcache.affine.v1", add();
+  side.mode = codec::Mode::kAffine, add();
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
 }

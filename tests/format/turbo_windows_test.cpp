@@ -4,11 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "append_fixture.h"
-#include "tqcache/cache/window_rows.h"
+#include "tqcache/cache/window.h"
 #include "tqcache/format/convert_file.h"
 #include "tqcache/format/dense_sections.h"
 #include "tqcache/format/section_plan.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/format/type_names.h"
 
 namespace tqcache::test {
 namespace {
@@ -54,8 +55,8 @@ TEST(TurboWindowFile, GivesBackWhatWasWritten) {
 // The window begins in token block 1.
 TEST(TurboWindowFile, HasTheTokenBlocksOfTheWindowAlone) {
   const CacheFileInfo info = info_of(windowed_file(600));
-  EXPECT_EQ(info.layers[0].cache_type_id, "tqcache.rotating.v2");
-  EXPECT_EQ(info.layers[0].window, 300);
+  EXPECT_EQ(format::type_name(info.layers[0]), "tqcache.rotating.v2");
+  EXPECT_EQ(std::get<cache::WindowDesc>(info.layers[0]).window.size, 300);
   std::vector<std::string> sections;
   for (const SectionInfo& section : info.sections) {
     sections.push_back(std::to_string(section.layer) +
@@ -94,33 +95,22 @@ TEST(TurboWindowFile, IsMapped) {
 
 // --- what is refused
 
-void expect_rule(const std::function<void(format::LayerInfo&)>& change, std::string_view part,
+void expect_rule(const std::function<void(cache::WindowDesc&)>& change, std::string_view part,
                  ErrorCode code = ErrorCode::kCorrupt) {
   Manifest manifest = info_of(windowed_file());
-  change(manifest.layers[0]);
+  change(std::get<cache::WindowDesc>(manifest.layers[0]));
   expect_error(format::check_contents(manifest), code, part);
 }
 
 TEST(TurboWindowRules, HoldForItsFields) {
-  expect_rule([](auto& layer) { layer.window = 0; }, "layer 0: a window of no tokens");
-  expect_rule([](auto& layer) { layer.window = cache::kMaxTokens + 1; },
+  expect_rule([](auto& layer) { layer.window.size = 0; }, "layer 0: a window of no tokens");
+  expect_rule([](auto& layer) { layer.window.size = cache::kMaxTokens + 1; },
               "layer 0: a window of 16777217 tokens", ErrorCode::kTooLarge);
-  expect_rule([](auto& layer) { layer.keep = 1; }, "a turbo window that keeps first tokens");
-  expect_rule([](auto& layer) { layer.keep = 300; }, "300 first tokens kept in a window of 300");
-  expect_rule([](auto& layer) { layer.arrays.emplace_back(); }, "a turbo window with arrays");
-  expect_rule([](auto& layer) { layer.k.n_sinks = 1; }, "sink tokens in a window");
-  expect_rule([](auto& layer) { layer.v.n_sinks = 1; }, "sink tokens in a window");
-  expect_rule([](auto& layer) { layer.shape.head_dim = 0; }, "a shape has a size below 1");
-  expect_rule([](auto& layer) { layer.k.cache_type_id = "tqcache.dense.v1"; },
-              "k: a dense side with a codec");
-  expect_rule(
-      [](auto& layer) {
-        for (format::SideInfo* side : {&layer.k, &layer.v}) {
-          *side = {};
-          side->cache_type_id = "tqcache.dense.v1";
-        }
-      },
-      "a turbo window of dense sides");
+  expect_rule([](auto& layer) { layer.window.keep = 1; }, "a turbo window that keeps first tokens");
+  expect_rule([](auto& layer) { layer.window.keep = 300; }, "300 first tokens kept in a window of 300");
+  expect_rule([](auto& layer) { layer.attention.k.quant->n_sinks = 1; }, "sink tokens in a window");
+  expect_rule([](auto& layer) { layer.attention.v.quant->n_sinks = 1; }, "sink tokens in a window");
+  expect_rule([](auto& layer) { layer.attention.shape.head_dim = 0; }, "a shape has a size below 1");
 }
 
 // A few bytes may claim many token blocks, each of which would take a row in memory.

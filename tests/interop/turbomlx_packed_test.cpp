@@ -376,8 +376,8 @@ TEST(TurboMlxMisfits, MoreMatricesThanAFileMayHaveAreNotKept) {
   const ForeignCache foreign = import_built(builder);
   EXPECT_TRUE(attention(foreign, 8).k.packed);
   const auto sections = must(sections_of(foreign));
-  for (const format::LayerInfo& layer : sections->manifest().layers) {
-    EXPECT_EQ(layer.k.cache_type_id, "tqcache.dense.v1");
+  for (const cache::LayerDesc& layer : sections->manifest().layers) {
+    EXPECT_FALSE(cache::is_quantized(std::get<cache::AttentionDesc>(layer).k));
   }
 }
 

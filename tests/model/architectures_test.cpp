@@ -231,14 +231,15 @@ TEST_P(Windows, OfOtherSizesAreRefused) {
               HasSubstr("layer 0: a window of"));
   EXPECT_THAT(error_of([](auto& layer) { layer.window.keep = 1; }),
               HasSubstr("1 of them the first ones"));
-  EXPECT_THAT(error_of([](auto& layer) { layer.window.reset(); }),
-              HasSubstr("an arrays layer; the model has a window of"));
-  EXPECT_THAT(error_of([](auto& layer) { layer.window.shape.n_kv_heads = 1; }),
+  EXPECT_THAT(error_of([](auto& layer) { layer.attention.shape.n_kv_heads = 1; }),
               HasSubstr("1 kv heads of 32 components; the model has 2 of 32"));
   cache::Cache cache = model_.make_cache();
   cache.layers.front() = cache::AttentionLayer{model_.config.head_shape(), {}, {}};
   EXPECT_THAT(decoder.decode_step(cache, 1).error().message,
               HasSubstr("layer 0: full attention; the model has a window of"));
+  cache.layers.front() = cache::StateLayer{};
+  EXPECT_THAT(decoder.decode_step(cache, 1).error().message,
+              HasSubstr("layer 0: an arrays layer; the model has a window of"));
 }
 
 TEST_P(Windows, CannotBeCutShorter) {
