@@ -25,7 +25,7 @@
 #include "bench_model.h"
 #include "tqcache/base/file.h"
 #include "tqcache/cache/rope.h"
-#include "tqcache/codec/kernels/row_map.h"
+#include "tqcache/codec/kernels/row_transform.h"
 #include "tqcache/format/archive_rate.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/convert_file.h"
@@ -95,7 +95,7 @@ cache::SidePlan plan_of(float step, bool is_mapped) {
   cache::SidePlan plan;
   plan.codec.mode = codec::Mode::kTrellis;
   plan.codec.step = step;
-  plan.fit_maps = is_mapped;
+  plan.fit_transforms = is_mapped;
   return plan;
 }
 

@@ -1,4 +1,4 @@
-// Attention of one decode step over one layer, on one thread: scores, centring, softmax, sums.
+// Attention of one decode step over one layer, on one thread: scores, centering, softmax, sums.
 //
 //   attention/<preset>/<kernels>/<tokens>     16 query heads on 4 kv heads, head_dim 128
 //

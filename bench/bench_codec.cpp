@@ -1,16 +1,16 @@
 // Speed of packing and unpacking head vectors, one core.
 //
-//   encode/<preset>/<kernels>   rows of f16, centre taken out, to packed blocks of keys
+//   encode/<preset>/<kernels>   rows of f16, center taken out, to packed blocks of keys
 //   decode/<preset>/<kernels>   packed blocks of keys to rows of f16
 //
-// A preset is turbo<bits>, head_dim 128, with the centre turning as before RoPE; or that with
-//   -none, -post          no centre, or one that does not turn
+// A preset is turbo<bits>, head_dim 128, with the center turning as before RoPE; or that with
+//   -none, -post          no center, or one that does not turn
 //   -d<n>                 another head_dim
 //   -r2, -r3              two or three rounds of the rotation
 //   -qr                   a dense rotation
 //   -norm                 another rule for scales
 //   -v                    blocks of values
-// or another mode: turbo2.5 and turbo3.5 (32 loud channels with a bit more), prod4, affine4. What
+// or another mode: turbo2.5 and turbo3.5 (32 outlier channels with a bit more), prod4, affine4. What
 // these decode to is f32.
 //
 // GB/s is of the f16 values, so that it compares with the size of a dense cache; "bits" are bits a
@@ -36,12 +36,12 @@ using namespace tqcache::codec;
 constexpr std::size_t kBlocks = 16;  // a megabyte of f16 at head_dim 128
 constexpr std::size_t kTokens = kBlocks * kBlockTokens;
 
-enum class CentreKind { kNone, kPlain, kTurning };
+enum class CenterKind { kNone, kPlain, kTurning };
 
 struct Preset {
   std::string name;
   CodecSpec spec;
-  CentreKind centre = CentreKind::kTurning;
+  CenterKind center = CenterKind::kTurning;
   BlockOrder order = BlockOrder::kKeys;
 };
 
@@ -61,11 +61,11 @@ std::vector<Preset> presets() {
   CodecSpec two_rounds = turbo(4), three_rounds = turbo(4), dense = turbo(4), norm = turbo(4);
   two_rounds.rounds = 2;
   three_rounds.rounds = 3;
-  dense.rotation = RotationKind::kDenseQr;
+  dense.rotation = TransformKind::kDenseQr;
   norm.scale = ScaleRule::kNorm;
-  std::vector<Preset> all = {{"turbo4-none", turbo(4), CentreKind::kNone},
-                             {"turbo4-post", turbo(4), CentreKind::kPlain},
-                             {"turbo4-v", turbo(4), CentreKind::kPlain, BlockOrder::kValues},
+  std::vector<Preset> all = {{"turbo4-none", turbo(4), CenterKind::kNone},
+                             {"turbo4-post", turbo(4), CenterKind::kPlain},
+                             {"turbo4-v", turbo(4), CenterKind::kPlain, BlockOrder::kValues},
                              {"turbo4-r2", two_rounds},
                              {"turbo4-r3", three_rounds},
                              {"turbo4-qr", dense},
@@ -87,10 +87,10 @@ struct Rows {
   std::vector<float> mean, cos, sin;
   AlignedBytes bytes;
 
-  Rows(std::size_t dim, CentreKind kind);
-  Centre centre(CentreKind kind) const {
-    if (kind == CentreKind::kNone) return {};
-    return {mean.data(), kind == CentreKind::kTurning ? head_dim / 2 : 0, cos.data(), sin.data()};
+  Rows(std::size_t dim, CenterKind kind);
+  Center center(CenterKind kind) const {
+    if (kind == CenterKind::kNone) return {};
+    return {mean.data(), kind == CenterKind::kTurning ? head_dim / 2 : 0, cos.data(), sin.data()};
   }
   std::size_t block_bytes() const { return kBlockTokens * head_dim * 2; }
   VectorRows block(std::size_t i) const {
@@ -98,7 +98,7 @@ struct Rows {
   }
 };
 
-Rows::Rows(std::size_t dim, CentreKind kind) : head_dim(dim), bytes(kTokens * dim * 2) {
+Rows::Rows(std::size_t dim, CenterKind kind) : head_dim(dim), bytes(kTokens * dim * 2) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
   for (std::size_t i = 0; i < dim; ++i) mean.push_back(2.0f * normal(random));
@@ -110,11 +110,11 @@ Rows::Rows(std::size_t dim, CentreKind kind) : head_dim(dim), bytes(kTokens * di
       sin.push_back(static_cast<float>(std::sin(angle)));
     }
   }
-  // What is left when the centre is taken out of nothing is the centre itself, but for its sign.
+  // What is left when the center is taken out of nothing is the center itself, but for its sign.
   std::vector<float> zeros(dim), row(dim);
   const VectorRows nothing = {Dtype::kF32, std::as_bytes(std::span(zeros)).data(), 0};
   for (std::size_t t = 0; t < kTokens; ++t) {
-    best_kernels().centre_rows(nothing, 1, dim, centre(kind), t % kBlockTokens, row.data());
+    best_kernels().center_rows(nothing, 1, dim, center(kind), t % kBlockTokens, row.data());
     for (float& value : row) value = normal(random) - value;
     store_f32(Dtype::kF16, row, bytes.data() + t * dim * 2);
   }
@@ -122,7 +122,7 @@ Rows::Rows(std::size_t dim, CentreKind kind) : head_dim(dim), bytes(kTokens * di
 
 struct Workload {
   HeadCodec codec;
-  Centre centre;
+  Center center;
   Rows rows;
   std::vector<std::uint16_t> order;  // of channels, in mode mixed
   AlignedBytes codes;
@@ -130,10 +130,10 @@ struct Workload {
 
   Workload(const Preset& preset, const Kernels& kernels)
       : codec(HeadCodec::make(preset.spec, preset.order, kernels).value()),
-        rows(codec.head_dim(), preset.centre),
+        rows(codec.head_dim(), preset.center),
         codes(kBlocks * codec.code_bytes()),
         scales(kTokens * codec.n_scale_rows()) {
-    centre = rows.centre(preset.centre);
+    center = rows.center(preset.center);
     std::vector<std::uint16_t> loud;
     for (std::size_t i = 0; i < codec.outlier_channels(); ++i) {
       loud.push_back(static_cast<std::uint16_t>(4 * i));
@@ -153,7 +153,7 @@ struct Workload {
     for (std::size_t i = 0; i < kBlocks; ++i) {
       const VectorRows from = rows.block(i);
       ok &=
-          codec.encode(from, centre, order, kBlockTokens, 0, block_codes(i), block_scales(i)).ok();
+          codec.encode(from, center, order, kBlockTokens, 0, block_codes(i), block_scales(i)).ok();
     }
     return ok;
   }
@@ -195,12 +195,12 @@ struct Decoded {
   }
 };
 
-// |x - x~|^2 / |x|^2 of the vectors less their centre, in the first block.
+// |x - x~|^2 / |x|^2 of the vectors less their center, in the first block.
 double distortion(const Workload& work, const Decoded& decoded) {
   const std::size_t dim = work.rows.head_dim;
   std::vector<float> x(kBlockTokens * dim);
   const std::vector<float> y = decoded.first_block(dim);
-  best_kernels().centre_rows(work.rows.block(0), kBlockTokens, dim, work.centre, 0, x.data());
+  best_kernels().center_rows(work.rows.block(0), kBlockTokens, dim, work.center, 0, x.data());
   double error = 0, energy = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
     error += std::pow(static_cast<double>(x[i] - y[i]), 2);

@@ -1,7 +1,7 @@
 // Speed of the kernels of attention: scores and sums of values, one core.
 //
 //   score/<f16|bf16|q8|turbo8|turbo4|...>/<kernels>/<keys>   one query, fast kernels
-//   score/turbo4-centred/...                                 with the term of centring before RoPE
+//   score/turbo4-centered/...                                 with the term of centering before RoPE
 //   score4/...                                               four queries that share the keys
 //   score_exact/..., accumulate/..., accumulate4/..., accumulate_exact/...
 //
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "tqcache/base/aligned.h"
-#include "tqcache/cache/centring_score.h"
+#include "tqcache/cache/centering_score.h"
 #include "tqcache/codec/block_codec.h"
 #include "tqcache/codec/kernels/query_group.h"
 #include "tqcache/model/linear/block_kernels.h"
@@ -126,24 +126,24 @@ void score_packed(benchmark::State& state, const Kernels* kernels, Kernels::Scor
   set_counters(state, n_keys, keys.codes.size());
 }
 
-// The same, and what centring before RoPE adds to every score.
-void score_centred(benchmark::State& state, const Kernels* kernels, Precision precision, int bits,
+// The same, and what centering before RoPE adds to every score.
+void score_centered(benchmark::State& state, const Kernels* kernels, Precision precision, int bits,
                    std::size_t n_queries, std::size_t n_keys) {
   const PackedKeys keys(bits, BlockOrder::kKeys, n_keys, *kernels);
   const auto score = precision == Precision::kExact ? kernels->score_exact : kernels->score_fast;
   const std::vector<float> q = random_floats(n_queries * kDim, 3);
   QueryGroup queries;
   queries.set_for_packed(keys.codec.quantizer(), q);
-  cache::CentringTable table({cache::RopeStyle::kHalfSplit, kHeadDim, 1e6});
+  cache::CenteringTable table({cache::RopeStyle::kHalfSplit, kHeadDim, 1e6});
   table.extend(static_cast<std::int64_t>(keys.n_blocks));
-  cache::CentringScore centring;
-  centring.set(&table, random_floats(kDim, 9), q);
+  cache::CenteringScore centering;
+  centering.set(&table, random_floats(kDim, 9), q);
   std::vector<float> scores(n_queries * n_keys);
   for (auto _ : state) {
     for (std::size_t i = 0; i < keys.n_blocks; ++i) {
       float* const of_block = scores.data() + i * kBlockTokens;
       score(keys.block(i), keys.codec.tables(), queries.rows(), {of_block, n_keys});
-      centring.add_to(static_cast<std::int64_t>(i), *kernels, precision, of_block, n_keys);
+      centering.add_to(static_cast<std::int64_t>(i), *kernels, precision, of_block, n_keys);
     }
     benchmark::ClobberMemory();
   }
@@ -248,8 +248,8 @@ void add_attention(const Kernels* kernels, std::size_t n_keys) {
       add("accumulate_exact" + group, name, accumulate_packed, kernels, kernels->accumulate_exact,
           bits, n_queries);
     }
-    add("score" + group, "turbo4-centred", score_centred, kernels, Precision::kFast, 4, n_queries);
-    add("score_exact" + group, "turbo4-centred", score_centred, kernels, Precision::kExact, 4,
+    add("score" + group, "turbo4-centred", score_centered, kernels, Precision::kFast, 4, n_queries);
+    add("score_exact" + group, "turbo4-centred", score_centered, kernels, Precision::kExact, 4,
         n_queries);
   }
 }

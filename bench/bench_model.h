@@ -158,14 +158,14 @@ inline cache::Cache noise_cache(const model::ModelConfig& config, std::int64_t n
   return cache;
 }
 
-// "f16" stays dense, "turbo4-none" is "turbo4" without centring; otherwise cache/presets.h.
+// "f16" stays dense, "turbo4-none" is "turbo4" without centering; otherwise cache/presets.h.
 inline cache::Cache convert(cache::Cache cache, std::string_view preset) {
-  constexpr std::string_view kNotCentred = "-none";
+  constexpr std::string_view kNotCentered = "-none";
   if (preset == "f16") return cache;
-  const bool centred = !preset.ends_with(kNotCentred);
-  if (!centred) preset.remove_suffix(kNotCentred.size());
+  const bool centered = !preset.ends_with(kNotCentered);
+  if (!centered) preset.remove_suffix(kNotCentered.size());
   cache::ConvertOptions options = must(cache::preset(preset));
-  if (!centred) options.keys.center = options.values.center = cache::Centring::kNone;
+  if (!centered) options.keys.center = options.values.center = cache::Centering::kNone;
   return must(cache::convert(std::move(cache), options));
 }
 

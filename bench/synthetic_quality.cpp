@@ -1,5 +1,5 @@
 // bench/synthetic_quality.cpp: what configurations cost on keys and values that are harder than
-// those of the bundled model: with loud channels, with a bias as Qwen2.5's keys have it, with sink
+// those of the bundled model: with outlier channels, with a bias as Qwen2.5's keys have it, with sink
 // tokens. No model: head vectors are drawn, the same ones on every CPU, and attention is measured
 // over them. docs/explain/quality.md has its tables.
 //
@@ -51,10 +51,10 @@ struct Kind {
 
 constexpr Kind kKinds[] = {{"even channels", 0, 1, 0},
                            {"uneven channels", 0.6, 1, 0},
-                           {"loud channels", 0.6, 12, 0},
+                           {"outlier channels", 0.6, 12, 0},
                            {"key bias, 3 times the rest", 0.3, 1, 3},
                            {"key bias, 10 times the rest", 0.3, 1, 10},
-                           {"loud channels and key bias 10", 0.6, 12, 10},
+                           {"outlier channels and key bias 10", 0.6, 12, 10},
                            {"sink tokens", 0.6, 1, 0, true}};
 
 // Loudness of every channel; the mean square is 1.

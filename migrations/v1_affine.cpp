@@ -43,7 +43,7 @@ CodedPart group_part(std::int64_t group, AffineForm form) {
                    .quantizer = {.head_dim = size,
                                  .bits = bits,
                                  .seed = 0,  // nothing is drawn
-                                 .rotation = codec::RotationKind::kNone,
+                                 .rotation = codec::TransformKind::kNone,
                                  .scale = codec::ScaleRule::kPeak},
                    .has_bias = true,
                    .centroids = code_centroids(bits)},

@@ -9,8 +9,8 @@ namespace tqcache::migrations {
 namespace {
 
 bool is_dense_map(const codec::QuantizerSpec& spec) {
-  return spec.rotation == codec::RotationKind::kDenseQr ||
-         spec.rotation == codec::RotationKind::kGaussian;
+  return spec.rotation == codec::TransformKind::kDenseQr ||
+         spec.rotation == codec::TransformKind::kGaussian;
 }
 
 Result<void> spend(std::uint64_t& used, std::uint64_t more, std::uint64_t limit, const char* what) {

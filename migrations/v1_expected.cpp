@@ -159,7 +159,7 @@ struct ExpectedPart {
 };
 
 Result<std::shared_ptr<const codec::Rotation>> map_of(CodecPool& maps, std::size_t dim,
-                                                      codec::RotationKind kind,
+                                                      codec::TransformKind kind,
                                                       std::uint64_t seed) {
   TQC_TRY_ASSIGN(
       codec::Rotation map,
@@ -174,7 +174,7 @@ Result<ExpectedPart> expected_part(const State& state, const TurboMeta& meta,
   const std::size_t dim = channels.size();
   TQC_TRY_ASSIGN(const V1Tensor* codes, state.require(prefix + "_idx"));
   TQC_TRY_ASSIGN(const V1Tensor* norms, state.require(prefix + "_norms"));
-  const auto kind = meta.is_wht ? codec::RotationKind::kHadamard : codec::RotationKind::kDenseQr;
+  const auto kind = meta.is_wht ? codec::TransformKind::kHadamard : codec::TransformKind::kDenseQr;
   ExpectedPart part{.channels = std::move(channels),
                     .bits = bits,
                     .centroids = codec::lloyd_max_centroids(static_cast<int>(dim), bits),
@@ -190,7 +190,7 @@ Result<ExpectedPart> expected_part(const State& state, const TurboMeta& meta,
   TQC_TRY_ASSIGN(const V1Tensor* residuals, state.require(prefix + "_residuals"));
   part.signs.emplace(*signs, meta.num_kv_heads, meta.offset);
   part.residuals.emplace(*residuals, meta.num_kv_heads, meta.offset);
-  TQC_TRY_ASSIGN(part.sketch, map_of(maps, dim, codec::RotationKind::kGaussian, meta.qjl_seed));
+  TQC_TRY_ASSIGN(part.sketch, map_of(maps, dim, codec::TransformKind::kGaussian, meta.qjl_seed));
   return part;
 }
 

@@ -13,7 +13,7 @@
 
 namespace tqcache::migrations {
 
-// Two quantizers instead of one: the loud channels have their own.
+// Two quantizers instead of one: the outlier channels have their own.
 struct MixedMeta {
   std::int64_t outlier_channels = 0;
   int outlier_high_bits = 0;
@@ -26,7 +26,7 @@ struct TurboMeta {
   int bits_mse = 0;      // of the codes; not used with mixed
   std::int64_t head_dim = 0;
   std::int64_t num_kv_heads = 0;
-  bool is_wht = false;  // rotation_kind "wht"; otherwise "qr"
+  bool is_wht = false;  // transform_kind "wht"; otherwise "qr"
   std::uint64_t rotation_seed = 0;
   std::uint64_t qjl_seed = 0;
   bool has_affine_values = false;  // values_mode "affine"; otherwise "dense"
@@ -46,7 +46,7 @@ Result<TurboMeta> read_turbo_meta(std::string_view json);
 // extra_meta of a TurboQuantKVCache.
 struct CalibrationMeta {
   std::int64_t tokens_seen = 0;
-  bool is_done = true;  // the loud channels are chosen
+  bool is_done = true;  // the outlier channels are chosen
 };
 
 // Of an empty text: done. Errors: kCorrupt.

@@ -53,7 +53,7 @@ class RowDecoder {
     RowDecoder decoder(side);
     for (const CodedPart& part : side.parts) {
       // The identity needs no map; a group may be smaller than any part of version 2.
-      if (part.spec.quantizer.rotation == codec::RotationKind::kNone) {
+      if (part.spec.quantizer.rotation == codec::TransformKind::kNone) {
         decoder.maps_.emplace_back();
         continue;
       }

@@ -1,5 +1,5 @@
 // TurboQuantKVCache: keys as codes of one or two quantizers, values dense or in groups; or, before
-// its loud channels are chosen, all of it dense.
+// its outlier channels are chosen, all of it dense.
 
 #include <algorithm>
 #include <string>
@@ -36,8 +36,8 @@ codec::PartSpec base_part(const TurboMeta& meta, const Quantizer& quantizer) {
           .quantizer = {.head_dim = dim,
                         .bits = quantizer.bits,
                         .seed = meta.rotation_seed,
-                        .rotation = meta.is_wht ? codec::RotationKind::kHadamard
-                                                : codec::RotationKind::kDenseQr,
+                        .rotation = meta.is_wht ? codec::TransformKind::kHadamard
+                                                : codec::TransformKind::kDenseQr,
                         .scale = codec::ScaleRule::kRaw},
           .centroids = codec::lloyd_max_centroids(dim, quantizer.bits)};
 }
@@ -48,10 +48,10 @@ codec::PartSpec residual_part(const TurboMeta& meta, const Quantizer& quantizer)
           .quantizer = {.head_dim = dim,
                         .bits = 1,
                         .seed = meta.qjl_seed,
-                        .rotation = codec::RotationKind::kGaussian,
+                        .rotation = codec::TransformKind::kGaussian,
                         .scale = codec::ScaleRule::kRaw},
           .of_residual = true,
-          .centroids = codec::residual_centroids(dim, codec::RotationKind::kGaussian)};
+          .centroids = codec::residual_centroids(dim, codec::TransformKind::kGaussian)};
 }
 
 Result<void> check_lengths(const std::string& name, const std::vector<float>& lengths) {
@@ -154,7 +154,7 @@ Result<cache::Side> values(const State& state, const TurboMeta& meta, std::strin
                      meta.offset, codec::BlockOrder::kValues, place, context);
 }
 
-// --- before the loud channels are chosen
+// --- before the outlier channels are chosen
 
 // Tokens are kept densely until there are enough of them to choose by: one block at most.
 bool is_calibrating(const TurboMeta& meta, const CalibrationMeta& calibration) {

@@ -51,7 +51,7 @@ constexpr Format kBF16Format{8, 7};
 bool same(double a, double b) { return a == b && std::signbit(a) == std::signbit(b); }
 
 // A million random bit patterns, and every tie between two values of the format with its two
-// neighbours.
+// neighbors.
 template <class Check>
 void for_many_floats(const Format& format, Check check) {
   std::mt19937 random(20260101);

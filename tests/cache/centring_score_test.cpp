@@ -1,4 +1,4 @@
-#include "tqcache/cache/centring_score.h"
+#include "tqcache/cache/centering_score.h"
 
 #include <gtest/gtest.h>
 
@@ -115,7 +115,7 @@ struct Errors {
 // A query held against a mean at some blocks, and what must come of it.
 class Trial {
  public:
-  Trial(const CentringTable& table, const Rope& rope, std::span<const float> mean,
+  Trial(const CenteringTable& table, const Rope& rope, std::span<const float> mean,
         std::span<const float> query, std::span<const std::int64_t> blocks)
       : blocks_(blocks), unit_(length(query) * length(mean)) {
     score_.set(&table, mean, query);
@@ -148,7 +148,7 @@ class Trial {
   std::span<const std::int64_t> blocks_;
   double unit_;
   double amplitude_ = 0;
-  CentringScore score_;
+  CenteringScore score_;
   std::vector<double> expected_;
 };
 
@@ -157,11 +157,11 @@ constexpr std::int64_t kBlocks[] = {0, 1, 127, 4095};
 constexpr double kExactBound = 1e-6;
 constexpr double kFastBound = 2e-4;
 
-TEST(CentringScore, IsTheQueryTimesTheTurnedMean) {
+TEST(CenteringScore, IsTheQueryTimesTheTurnedMean) {
   test::GaussianSource random(1);
   Errors exact, fast;
   for (const Case& c : cases()) {
-    CentringTable table(c.rope);
+    CenteringTable table(c.rope);
     table.extend(4096);
     const auto head_dim = static_cast<std::size_t>(c.head_dim);
     const std::vector<float> mean = random.vector(head_dim), query = random.vector(head_dim);
@@ -184,11 +184,11 @@ TEST(CentringScore, IsTheQueryTimesTheTurnedMean) {
 }
 
 // All of a query's and a mean's length in one pair: the worst case of the polynomials.
-TEST(CentringScore, IsPreciseForEveryPairAlone) {
+TEST(CenteringScore, IsPreciseForEveryPairAlone) {
   Errors exact, fast;
   for (const Rope& rope :
        {Rope{RopeStyle::kHalfSplit, 64, 1e4}, Rope{RopeStyle::kHalfSplit, 128, 5e6}}) {
-    CentringTable table(rope);
+    CenteringTable table(rope);
     table.extend(4096);
     const auto half = static_cast<std::size_t>(rope.n_dims / 2);
     for (std::size_t i = 0; i < half; ++i) {
@@ -214,10 +214,10 @@ TEST(CentringScore, IsPreciseForEveryPairAlone) {
 }
 
 // One pair, or the components that do not turn, are much louder than the rest.
-TEST(CentringScore, FastIsWithinItsBoundForAnyMean) {
+TEST(CenteringScore, FastIsWithinItsBoundForAnyMean) {
   test::GaussianSource random(4);
   const Rope rope{RopeStyle::kHalfSplit, 128, 1e6};
-  CentringTable table(rope);
+  CenteringTable table(rope);
   table.extend(4096);
   for (std::size_t loud = 0; loud < 160; loud += 3) {
     std::vector<float> mean = random.vector(160), query = random.vector(160);
@@ -232,16 +232,16 @@ TEST(CentringScore, FastIsWithinItsBoundForAnyMean) {
   }
 }
 
-TEST(CentringScore, NotANumberIsNeverHidden) {
+TEST(CenteringScore, NotANumberIsNeverHidden) {
   test::GaussianSource random(5);
   const Rope rope{RopeStyle::kHalfSplit, 64, 1e6};
-  CentringTable table(rope);
+  CenteringTable table(rope);
   table.extend(1);
   const std::vector<float> mean = random.vector(64);
   for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
     std::vector<float> queries = random.vector(2 * 64);
     queries[64 + 7] = bad;  // of the second query alone
-    CentringScore score;
+    CenteringScore score;
     score.set(&table, mean, queries);
     for (const auto precision : {codec::Precision::kExact, codec::Precision::kFast}) {
       for (const Way& way : all_ways(precision)) {
@@ -254,17 +254,17 @@ TEST(CentringScore, NotANumberIsNeverHidden) {
   }
 }
 
-TEST(CentringScore, AddsToWhatIsThereForAnyNumberOfQueries) {
+TEST(CenteringScore, AddsToWhatIsThereForAnyNumberOfQueries) {
   test::GaussianSource random(2);
   constexpr std::size_t kStride = kTokenBlock + 3;
   const Rope rope{RopeStyle::kHalfSplit, 64, 1e6};
-  CentringTable table(rope);
+  CenteringTable table(rope);
   table.extend(3);
   const std::vector<float> mean = random.vector(80);
   const auto expect_added = [&](const Way& way, std::size_t n) {
     const std::vector<float> queries = random.vector(n * 80);
     std::vector<float> scores(n * kStride, 5.0f);
-    CentringScore score;
+    CenteringScore score;
     score.set(&table, mean, queries);
     score.add_to(2, *way.kernels, way.precision, scores.data(), kStride);
     const double factor = way.precision == codec::Precision::kExact ? 2e-6 : 1e-3;
@@ -288,11 +288,11 @@ TEST(CentringScore, AddsToWhatIsThereForAnyNumberOfQueries) {
   }
 }
 
-TEST(CentringScore, IsOneValueForAMeanThatDoesNotTurn) {
+TEST(CenteringScore, IsOneValueForAMeanThatDoesNotTurn) {
   test::GaussianSource random(3);
   const std::vector<float> mean = random.vector(64), query = random.vector(64);
   std::vector<float> scores(kTokenBlock);
-  CentringScore score;
+  CenteringScore score;
   score.set(nullptr, mean, query);
   score.add_to(11, codec::best_kernels(), codec::Precision::kExact, scores.data(), scores.size());
   double expected = 0;
@@ -301,20 +301,20 @@ TEST(CentringScore, IsOneValueForAMeanThatDoesNotTurn) {
 }
 
 // docs/reference/codec.md §8.
-TEST(CentringScore, DoesTheWorkedExample) {
-  CentringTable table({RopeStyle::kHalfSplit, 4, 10000});
+TEST(CenteringScore, DoesTheWorkedExample) {
+  CenteringTable table({RopeStyle::kHalfSplit, 4, 10000});
   table.extend(2);
   const std::vector<float> mean = {1, 2, 3, 4}, query = {1, 0, 0, 1};
   std::vector<float> scores(kTokenBlock);
-  CentringScore score;
+  CenteringScore score;
   score.set(&table, mean, query);
   score.add_to(1, codec::best_kernels(), codec::Precision::kExact, scores.data(), scores.size());
   EXPECT_NEAR(scores[2], -2.534333, 1e-5);
 }
 
-TEST(CentringTable, KeepsWhatItHasWhenItGrows) {
+TEST(CenteringTable, KeepsWhatItHasWhenItGrows) {
   const Rope rope{RopeStyle::kHalfSplit, 128, 1e6};
-  CentringTable grown(rope), whole(rope);
+  CenteringTable grown(rope), whole(rope);
   grown.extend(2);
   grown.extend(1);
   grown.extend(9);

@@ -1,4 +1,4 @@
-#include "tqcache/cache/centring.h"
+#include "tqcache/cache/centering.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace tqcache::cache {
 namespace {
 
 using test::attention;
-using test::centred;
+using test::centered;
 using test::full_block;
 using test::full_blocks;
 using test::values_of;
@@ -70,44 +70,44 @@ double key_error(const Cache& dense, const ConvertOptions& options) {
   return score_error(attention(dense, 0).k, attention(turbo, 0).k, dense.n_tokens());
 }
 
-TEST(Centring, MakesKeysWithABiasAsGoodAsKeysWithout) {
+TEST(Centering, MakesKeysWithABiasAsGoodAsKeysWithout) {
   const double without = key_error(biased_cache(1024, 0), {});
   const Cache biased = biased_cache(1024, 10);
   const double pre_rope = key_error(biased, {});
-  const double post_rope = key_error(biased, centred(Centring::kPostRope));
-  const double none = key_error(biased, centred(Centring::kNone));
-  std::printf("error of q.k: no bias %.5f; bias centred before RoPE %.5f, after %.5f, not %.5f\n",
+  const double post_rope = key_error(biased, centered(Centering::kPostRope));
+  const double none = key_error(biased, centered(Centering::kNone));
+  std::printf("error of q.k: no bias %.5f; bias centered before RoPE %.5f, after %.5f, not %.5f\n",
               without, pre_rope, post_rope, none);
   EXPECT_LT(pre_rope, 1.1 * without);
   EXPECT_GT(post_rope, 2 * without);
   EXPECT_GT(none, 50 * without);
 }
 
-TEST(Centring, WorksForPartialRope) {
+TEST(Centering, WorksForPartialRope) {
   constexpr Rope kPartial{RopeStyle::kHalfSplit, 16, 1e4};
   const double without = key_error(biased_cache(512, 0, kPartial), {});
   const Cache biased = biased_cache(512, 10, kPartial);
   EXPECT_LT(key_error(biased, {}), 1.1 * without);
-  EXPECT_GT(key_error(biased, centred(Centring::kPostRope)), 1.1 * without);
+  EXPECT_GT(key_error(biased, centered(Centering::kPostRope)), 1.1 * without);
 }
 
-TEST(Centring, WorksForKeysOfAnInterleavedModel) {
+TEST(Centering, WorksForKeysOfAnInterleavedModel) {
   constexpr Rope kInterleaved{RopeStyle::kInterleaved, 64, 1e4};
   const double without = key_error(biased_cache(512, 0, kInterleaved), {});
   EXPECT_LT(key_error(biased_cache(512, 10, kInterleaved), {}), 1.1 * without);
 }
 
-TEST(Centring, TakesTheMeanOutOfValues) {
-  const auto value_error = [](const Cache& dense, Centring center) {
-    const Cache turbo = convert(dense, centred(center)).value();
+TEST(Centering, TakesTheMeanOutOfValues) {
+  const auto value_error = [](const Cache& dense, Centering center) {
+    const Cache turbo = convert(dense, centered(center)).value();
     return score_error(attention(dense, 0).v, attention(turbo, 0).v, dense.n_tokens());
   };
-  const double without = value_error(biased_cache(512, 0), Centring::kPreRope);
-  EXPECT_LT(value_error(biased_cache(512, 10), Centring::kPreRope), 1.1 * without);
-  EXPECT_GT(value_error(biased_cache(512, 10), Centring::kNone), 50 * without);
+  const double without = value_error(biased_cache(512, 0), Centering::kPreRope);
+  EXPECT_LT(value_error(biased_cache(512, 10), Centering::kPreRope), 1.1 * without);
+  EXPECT_GT(value_error(biased_cache(512, 10), Centering::kNone), 50 * without);
 }
 
-TEST(Centring, FindsTheMeanBeforeRope) {
+TEST(Centering, FindsTheMeanBeforeRope) {
   const Cache biased = biased_cache(1792, 10);
   const auto blocks = full_blocks(attention(biased, 0).k, kShape, 7);
   const RopeTable table(kRope);
@@ -138,7 +138,7 @@ std::vector<double> mean_by_definition(const Cache& cache, const Side& side, boo
   return sum;
 }
 
-TEST(Centring, HasTheMeanOfTheTokensGiven) {
+TEST(Centering, HasTheMeanOfTheTokensGiven) {
   for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
     const Cache cache = biased_cache(1024, 1, kRope, dtype);
     const RopeTable table(kRope);
@@ -157,7 +157,7 @@ TEST(Centring, HasTheMeanOfTheTokensGiven) {
 }
 
 // docs/reference/codec.md §8, "The mean", step by step, of the first kv head.
-TEST(Centring, HasTheDocumentedMeanToTheBit) {
+TEST(Centering, HasTheDocumentedMeanToTheBit) {
   const Cache cache = biased_cache(768, 1, kRope, Dtype::kF16);
   const Side& side = attention(cache, 0).k;
   const RopeTable table(kRope);
@@ -190,14 +190,14 @@ TEST(Centring, HasTheDocumentedMeanToTheBit) {
   }
 }
 
-TEST(Centring, HasTheSameMeanOnAnyNumberOfThreads) {
+TEST(Centering, HasTheSameMeanOnAnyNumberOfThreads) {
   const Cache biased = biased_cache(1024, 3);
   const auto blocks = full_blocks(attention(biased, 0).k, kShape, 4);
   const RopeTable table(kRope);
   EXPECT_EQ(compute_mean(blocks, 0, &table, 1), compute_mean(blocks, 0, &table, 4));
 }
 
-TEST(Centring, TakesTheMeanOverAllFullBlocksOrThirtyTwoOfThem) {
+TEST(Centering, TakesTheMeanOverAllFullBlocksOrThirtyTwoOfThem) {
   EXPECT_TRUE(mean_blocks(0).empty());
   EXPECT_TRUE(mean_blocks(255).empty());
   EXPECT_EQ(mean_blocks(256 * 3 + 255), (std::vector<std::int64_t>{0, 1, 2}));
@@ -209,7 +209,7 @@ TEST(Centring, TakesTheMeanOverAllFullBlocksOrThirtyTwoOfThem) {
   }
 }
 
-TEST(Centring, ConvertsALongCacheWithTheMeanOfThoseBlocks) {
+TEST(Centering, ConvertsALongCacheWithTheMeanOfThoseBlocks) {
   const Cache dense = test::random_cache(3, 256 * 40 + 5, Dtype::kF16, {1, 32}, 1);
   const Cache turbo = convert(dense, {}).value();
   std::vector<FullBlock> blocks;
@@ -221,13 +221,13 @@ TEST(Centring, ConvertsALongCacheWithTheMeanOfThoseBlocks) {
             compute_mean(blocks, 0, nullptr, 1));
 }
 
-TEST(Centring, HasAZeroMeanWhenAllTokensAreSinks) {
+TEST(Centering, HasAZeroMeanWhenAllTokensAreSinks) {
   const Cache cache = biased_cache(256, 1);
   const auto blocks = full_blocks(attention(cache, 0).k, kShape, 1);
   EXPECT_EQ(compute_mean(blocks, 256, nullptr, 1), AlignedFloats(128));
 }
 
-TEST(Centring, HasAZeroMeanWhereAValueIsNotFinite) {
+TEST(Centering, HasAZeroMeanWhereAValueIsNotFinite) {
   Cache cache = biased_cache(255, 1);
   const float infinity = std::numeric_limits<float>::infinity();
   append(attention(cache, 0).k, kShape, 255, std::vector<float>(128, infinity));
@@ -235,7 +235,7 @@ TEST(Centring, HasAZeroMeanWhereAValueIsNotFinite) {
   EXPECT_EQ(compute_mean(blocks, 0, nullptr, 1), AlignedFloats(128));
 }
 
-TEST(Centring, GivesTheSameBytesForAnyNumberOfThreads) {
+TEST(Centering, GivesTheSameBytesForAnyNumberOfThreads) {
   const Cache dense = biased_cache(600, 10);
   const Cache one = convert(dense, {{}, {}, {}, 1}).value();
   const Cache four = convert(dense, {{}, {}, {}, 4}).value();
@@ -249,11 +249,11 @@ TEST(Centring, GivesTheSameBytesForAnyNumberOfThreads) {
   }
 }
 
-TEST(Centring, NoneGivesTheCodesOfTheVectorsThemselves) {
+TEST(Centering, NoneGivesTheCodesOfTheVectorsThemselves) {
   const Cache dense = biased_cache(256, 1);
-  const Cache turbo = convert(dense, centred(Centring::kNone)).value();
+  const Cache turbo = convert(dense, centered(Centering::kNone)).value();
   const auto& side = std::get<TurboSide>(attention(turbo, 0).k);
-  EXPECT_EQ(side.mean.kind, Centring::kNone);
+  EXPECT_EQ(side.mean.kind, Centering::kNone);
   const std::vector<float> rows = values_of(attention(dense, 0).k, kShape, 256);
   std::vector<std::byte> codes(side.codec.code_bytes());
   std::vector<std::uint16_t> scales(256);
@@ -268,21 +268,21 @@ TEST(Centring, NoneGivesTheCodesOfTheVectorsThemselves) {
   }
 }
 
-TEST(Centring, FallsBackToAfterRopeWhereRopeIsNotKnown) {
+TEST(Centering, FallsBackToAfterRopeWhereRopeIsNotKnown) {
   for (const Rope& rope : {Rope{RopeStyle::kNone, 64, 1e6}, Rope{RopeStyle::kHalfSplit, 0, 1e6},
                            Rope{RopeStyle::kHalfSplit, 64, 0}}) {
-    EXPECT_EQ(key_centring(Centring::kPreRope, rope, 64), Centring::kPostRope);
-    EXPECT_EQ(key_centring(Centring::kNone, rope, 64), Centring::kNone);
+    EXPECT_EQ(key_centering(Centering::kPreRope, rope, 64), Centering::kPostRope);
+    EXPECT_EQ(key_centering(Centering::kNone, rope, 64), Centering::kNone);
     const Cache turbo = convert(biased_cache(300, 1, rope), {}).value();
-    EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).k).mean.kind, Centring::kPostRope);
+    EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).k).mean.kind, Centering::kPostRope);
   }
-  EXPECT_EQ(key_centring(Centring::kPreRope, kRope, 64), Centring::kPreRope);
+  EXPECT_EQ(key_centering(Centering::kPreRope, kRope, 64), Centering::kPreRope);
   const Cache turbo = convert(biased_cache(300, 1), {}).value();
-  EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).k).mean.kind, Centring::kPreRope);
-  EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).v).mean.kind, Centring::kPostRope);
+  EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).k).mean.kind, Centering::kPreRope);
+  EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).v).mean.kind, Centering::kPostRope);
 }
 
-TEST(Centring, KeepsTheMeanForTokensAppendedLater) {
+TEST(Centering, KeepsTheMeanForTokensAppendedLater) {
   const Cache dense = biased_cache(1025, 10);
   const std::vector<float> keys = values_of(attention(dense, 0).k, kShape, 1025);
   Cache turbo = convert(biased_cache(400, 10), {}).value();
@@ -306,7 +306,7 @@ TEST(Centring, KeepsTheMeanForTokensAppendedLater) {
 }
 
 // A conversation that begins with an empty cache has its mean from the first block.
-TEST(Centring, FixesTheMeanOfAnEmptySideWithItsFirstBlock) {
+TEST(Centering, FixesTheMeanOfAnEmptySideWithItsFirstBlock) {
   const Cache dense = biased_cache(513, 10);
   const std::vector<float> keys = values_of(attention(dense, 0).k, kShape, 513);
   Cache turbo = convert(biased_cache(0, 10), {}).value();
@@ -331,9 +331,9 @@ TEST(Centring, FixesTheMeanOfAnEmptySideWithItsFirstBlock) {
 }
 
 // docs/reference/codec.md §8.
-TEST(Centring, DoesTheWorkedExample) {
+TEST(Centering, DoesTheWorkedExample) {
   constexpr Rope kSmall{RopeStyle::kHalfSplit, 4, 10000};
-  const Mean mean{Centring::kPreRope, AlignedFloats{1, 2, 3, 4},
+  const Mean mean{Centering::kPreRope, AlignedFloats{1, 2, 3, 4},
                   std::make_shared<const RopeTable>(kSmall)};
   const BlockMean in_block(mean, {1, 4}, 1);
   std::vector<float> at_256(4), at_258(4);
@@ -346,7 +346,7 @@ TEST(Centring, DoesTheWorkedExample) {
   EXPECT_THAT(at_258, near({-0.213771f, -3.822956f, 3.155044f, -2.320562f}));
 }
 
-TEST(Centring, ReadsCodesWithTheMeanOfEachTokenAddedBack) {
+TEST(Centering, ReadsCodesWithTheMeanOfEachTokenAddedBack) {
   const Cache turbo = convert(biased_cache(512, 10), {}).value();
   const auto& side = std::get<TurboSide>(attention(turbo, 0).k);
   std::vector<float> with(256 * 64), without(256 * 64);
@@ -363,26 +363,26 @@ TEST(Centring, ReadsCodesWithTheMeanOfEachTokenAddedBack) {
 }
 
 // What the codec is told to take out is what subtract_from() takes out.
-TEST(Centring, TellsTheCodecWhatToTakeOut) {
+TEST(Centering, TellsTheCodecWhatToTakeOut) {
   test::GaussianSource random(3);
-  for (const Centring kind : {Centring::kNone, Centring::kPostRope, Centring::kPreRope}) {
+  for (const Centering kind : {Centering::kNone, Centering::kPostRope, Centering::kPreRope}) {
     Mean mean{kind, {}, std::make_shared<const RopeTable>(Rope{RopeStyle::kHalfSplit, 16, 1e4})};
-    if (kind != Centring::kNone) mean.values.resize(128);
+    if (kind != Centering::kNone) mean.values.resize(128);
     random.fill(mean.values);
     const BlockMean in_block(mean, kShape, 3);
     const std::vector<float> rows = random.vector(256 * 64);
-    std::vector<float> expected = rows, centred_rows(rows.size());
+    std::vector<float> expected = rows, centered_rows(rows.size());
     in_block.subtract_from(1, 0, expected);
-    codec::best_kernels().centre_rows(
+    codec::best_kernels().center_rows(
         {Dtype::kF32, std::as_bytes(std::span(rows)).data(), 64 * sizeof(float)}, 256, 64,
-        in_block.centre(1), 0, centred_rows.data());
-    EXPECT_EQ(centred_rows, expected);
-    EXPECT_EQ(rows == expected, kind == Centring::kNone);
+        in_block.center(1), 0, centered_rows.data());
+    EXPECT_EQ(centered_rows, expected);
+    EXPECT_EQ(rows == expected, kind == Centering::kNone);
   }
 }
 
-TEST(Centring, AddsBackExactlyWhatItSubtracted) {
-  const Mean mean{Centring::kPreRope, AlignedFloats(128, 0.75f),
+TEST(Centering, AddsBackExactlyWhatItSubtracted) {
+  const Mean mean{Centering::kPreRope, AlignedFloats(128, 0.75f),
                   std::make_shared<const RopeTable>(kRope)};
   const BlockMean of_all(mean, kShape, 3), of_one(mean, kShape, 3, 1);
   std::vector<float> a(5 * 64), b(5 * 64);
@@ -392,10 +392,10 @@ TEST(Centring, AddsBackExactlyWhatItSubtracted) {
   EXPECT_NE(a[0], 0);
 }
 
-TEST(Centring, CountsTheBytesOfTheMean) {
-  const Cache none = convert(biased_cache(256, 1), centred(Centring::kNone)).value();
-  const Cache centred = convert(biased_cache(256, 1), {}).value();
-  EXPECT_EQ(byte_count(centred).used, byte_count(none).used + 2 * 128 * sizeof(float));
+TEST(Centering, CountsTheBytesOfTheMean) {
+  const Cache none = convert(biased_cache(256, 1), centered(Centering::kNone)).value();
+  const Cache centered = convert(biased_cache(256, 1), {}).value();
+  EXPECT_EQ(byte_count(centered).used, byte_count(none).used + 2 * 128 * sizeof(float));
 }
 
 TEST(Validate, RefusesAMeanThatDoesNotFit) {
@@ -410,14 +410,14 @@ TEST(Validate, RefusesAMeanThatDoesNotFit) {
     EXPECT_EQ(checked.error().code, ErrorCode::kCorrupt);
     EXPECT_THAT(checked.error().message, testing::HasSubstr(part));
   };
-  expect_refused("layer 0: k: a mean without centring",
-                 [](Mean& k, Mean&, Cache&) { k.kind = Centring::kNone; });
+  expect_refused("layer 0: k: a mean without centering",
+                 [](Mean& k, Mean&, Cache&) { k.kind = Centering::kNone; });
   expect_refused("packed, but without its mean", [](Mean& k, Mean&, Cache&) { k.values.clear(); });
   expect_refused("a mean of 127 values", [](Mean& k, Mean&, Cache&) { k.values.pop_back(); });
   expect_refused("not finite", [](Mean& k, Mean&, Cache&) { k.values[5] = std::nanf(""); });
-  expect_refused("layer 0: v: centring before RoPE",
-                 [](Mean&, Mean& v, Cache&) { v.kind = Centring::kPreRope; });
-  expect_refused("centring before RoPE where there is none",
+  expect_refused("layer 0: v: centering before RoPE",
+                 [](Mean&, Mean& v, Cache&) { v.kind = Centering::kPreRope; });
+  expect_refused("centering before RoPE where there is none",
                  [](Mean&, Mean&, Cache& cache) { cache.identity.rope.n_dims = 66; });
   expect_refused("another model", [](Mean&, Mean&, Cache& cache) { cache.identity.rope.base = 5; });
   expect_refused("another model", [](Mean& k, Mean&, Cache&) { k.rope = nullptr; });

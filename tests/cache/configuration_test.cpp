@@ -14,7 +14,7 @@ namespace tqcache::cache {
 namespace {
 
 using codec::Mode;
-using codec::RotationKind;
+using codec::TransformKind;
 using codec::ScaleRule;
 using test::must;
 using testing::ElementsAre;
@@ -87,13 +87,13 @@ TEST(Configuration, SaysWhatASideIs) {
   const ConvertOptions affine = parse("k=affine:8,v=affine:4:32");
   EXPECT_EQ(affine.keys, must(preset("affine8")).keys);
   EXPECT_EQ(affine.values.codec.group_size, 32);
-  EXPECT_EQ(affine.values.center, Centring::kNone);
+  EXPECT_EQ(affine.values.center, Centering::kNone);
   const ConvertOptions archive = parse("k=trellis:0.25:map,v=trellis:1,sink=4");
   EXPECT_EQ(archive.keys.codec.mode, codec::Mode::kTrellis);
   EXPECT_EQ(archive.keys.codec.step, 0.25f);
-  EXPECT_TRUE(archive.keys.fit_maps);
+  EXPECT_TRUE(archive.keys.fit_transforms);
   EXPECT_EQ(archive.values.codec.step, 1.0f);
-  EXPECT_FALSE(archive.values.fit_maps);
+  EXPECT_FALSE(archive.values.fit_transforms);
   EXPECT_EQ(archive.values.n_sinks, 4);
 }
 
@@ -105,7 +105,7 @@ TEST(Configuration, SaysWhatIsAroundTheSides) {
   EXPECT_EQ(options.boundary.bits, 6);
   for (const SidePlan& side : {options.keys, options.values}) {
     EXPECT_EQ(side.n_sinks, 4);
-    EXPECT_EQ(side.center, Centring::kPostRope);
+    EXPECT_EQ(side.center, Centering::kPostRope);
     EXPECT_EQ(side.codec.rounds, 2);
     EXPECT_EQ(side.codec.seed, 7u);
     EXPECT_EQ(side.codec.scale, ScaleRule::kNorm);
@@ -116,23 +116,23 @@ TEST(Configuration, SaysWhatIsAroundTheSides) {
   EXPECT_EQ(options.windows, WindowForm::kAsTheyAre);
   EXPECT_EQ(parse("windows=keep").windows, WindowForm::kAsTheyAre);
   EXPECT_EQ(parse("k8v4,windows=turbo").windows, WindowForm::kTurbo);
-  EXPECT_EQ(parse("windows=turbo:center").windows, WindowForm::kTurboCentred);
-  EXPECT_EQ(parse("turbo4,rotation=dense").keys.codec.rotation, RotationKind::kDenseQr);
-  EXPECT_EQ(parse("prod4,residual=orthogonal").values.codec.residual, RotationKind::kDenseQr);
+  EXPECT_EQ(parse("windows=turbo:center").windows, WindowForm::kTurboCentered);
+  EXPECT_EQ(parse("turbo4,rotation=dense").keys.codec.rotation, TransformKind::kDenseQr);
+  EXPECT_EQ(parse("prod4,residual=orthogonal").values.codec.residual, TransformKind::kDenseQr);
 }
 
 TEST(Configuration, ChangesOneSide) {
   const ConvertOptions options = parse("turbo4,k.center=none,v.sink=8");
-  EXPECT_EQ(options.keys.center, Centring::kNone);
-  EXPECT_EQ(options.values.center, Centring::kPreRope);
+  EXPECT_EQ(options.keys.center, Centering::kNone);
+  EXPECT_EQ(options.values.center, Centering::kPreRope);
   EXPECT_EQ(options.keys.n_sinks, 0);
   EXPECT_EQ(options.values.n_sinks, 8);
 }
 
 TEST(Configuration, DoesNotDependOnTheOrderOfItems) {
   const ConvertOptions options = parse("k=affine:4,center=post-rope,k.center=pre-rope");
-  EXPECT_EQ(options.keys.center, Centring::kPreRope);
-  EXPECT_EQ(options.values.center, Centring::kPostRope);
+  EXPECT_EQ(options.keys.center, Centering::kPreRope);
+  EXPECT_EQ(options.values.center, Centering::kPostRope);
   expect_same(parse("k.center=pre-rope,center=post-rope,k=affine:4"), options);
 }
 

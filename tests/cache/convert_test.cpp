@@ -13,7 +13,7 @@ namespace tqcache::cache {
 namespace {
 
 using test::attention;
-using test::centred;
+using test::centered;
 using test::options_of_bits;
 using test::packed_bytes;
 using test::random_cache;
@@ -43,7 +43,7 @@ TEST(Convert, PacksAFullLastBlockAtOnce) {
 // What was packed while decoding and what is packed afterwards must be the same bytes. (But for the
 // mean: what is converted as a whole has that of all its tokens.)
 TEST(Convert, EqualsPackingWhileAppending) {
-  const ConvertOptions options = options_of_bits(3, 2, Centring::kNone);
+  const ConvertOptions options = options_of_bits(3, 2, Centering::kNone);
   const Cache late = convert(random_cache(5, 513), options).value();
   Cache early = convert(random_cache(5, 0), options).value();
   std::mt19937 random(5);
@@ -108,13 +108,13 @@ TEST(Convert, RefusesToPackAgainInAnotherForm) {
   }
 }
 
-TEST(Convert, RefusesToPackAgainWithOtherCentring) {
-  const Cache turbo = convert(random_cache(1, 300), centred(Centring::kNone)).value();
+TEST(Convert, RefusesToPackAgainWithOtherCentering) {
+  const Cache turbo = convert(random_cache(1, 300), centered(Centering::kNone)).value();
   const auto again = convert(turbo, {});
   ASSERT_FALSE(again);
   EXPECT_EQ(again.error().code, ErrorCode::kInvalidArgument);
   EXPECT_THAT(again.error().message,
-              HasSubstr("layer 0 k: is packed already, in mode mse with 4 bits, no centring"));
+              HasSubstr("layer 0 k: is packed already, in mode mse with 4 bits, no centering"));
 }
 
 TEST(Convert, AgainWithTheSameBitsChangesNothingButAFullTail) {

@@ -1,6 +1,6 @@
 // bench/expected_sizes.csv: what each preset takes and costs, as README and benchmarks tell it.
 //
-// head_dim 128, isotropic random vectors, nothing centred. A preset whose bytes change has become
+// head_dim 128, isotropic random vectors, nothing centered. A preset whose bytes change has become
 // another preset; one whose error changes has a broken codec.
 
 #include <gtest/gtest.h>
@@ -86,7 +86,7 @@ std::size_t bytes_of(const cache::Side& side) {
 
 Row measure(std::string_view preset) {
   cache::ConvertOptions options = cache::preset(preset).value();
-  options.keys.center = options.values.center = cache::Centring::kNone;
+  options.keys.center = options.values.center = cache::Centering::kNone;
   const cache::Cache dense = isotropic_cache();
   const cache::Cache packed = cache::convert(isotropic_cache(), options).value();
   const std::size_t bytes = bytes_of(attention(packed, 0).k) + bytes_of(attention(packed, 0).v);

@@ -1,6 +1,6 @@
 // Maps of kv heads (docs/reference/codec.md §10).
 
-#include "tqcache/cache/head_maps.h"
+#include "tqcache/cache/head_transforms.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 namespace tqcache::test {
 namespace {
 
-using cache::Centring;
-using cache::HeadMaps;
+using cache::Centering;
+using cache::HeadTransforms;
 
 constexpr cache::HeadShape kShape = {2, 32};
 constexpr std::size_t kDim = 32;
@@ -42,21 +42,21 @@ AlignedBytes narrow_block(const cache::Rope& rope, std::int64_t block) {
 
 const cache::Rope kRope = {cache::RopeStyle::kHalfSplit, 32, 1e4};
 
-cache::TurboSide mapped_side(Centring kind, float step = 0.3f) {
+cache::TurboSide mapped_side(Centering kind, float step = 0.3f) {
   cache::SidePlan plan;
   plan.codec = {.mode = codec::Mode::kTrellis, .step = step};
   plan.center = kind;
-  plan.fit_maps = true;
+  plan.fit_transforms = true;
   return must(cache::SideMaker(kRope).make(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF16));
 }
 
-TEST(HeadMaps, AreOrthogonal) {
-  cache::TurboSide side = mapped_side(Centring::kPreRope);
+TEST(HeadTransforms, AreOrthogonal) {
+  cache::TurboSide side = mapped_side(Centering::kPreRope);
   const AlignedBytes values = narrow_block(kRope, 0);
   const cache::FullBlock block{kShape, Dtype::kF16, 0, values};
   cache::fix_side(side, std::span(&block, 1), cache::OutlierPolicy::kCalibrationVariance, 2);
-  ASSERT_TRUE(side.maps.is_there());
-  const auto rows = side.maps.rows_of(kShape, 1);
+  ASSERT_TRUE(side.transforms.is_there());
+  const auto rows = side.transforms.rows_of(kShape, 1);
   for (std::size_t i = 0; i < kDim; ++i) {
     for (std::size_t j = 0; j < kDim; ++j) {
       double product = 0;
@@ -65,17 +65,17 @@ TEST(HeadMaps, AreOrthogonal) {
             static_cast<double>(rows[i * kDim + k]) * static_cast<double>(rows[j * kDim + k]);
       }
       EXPECT_NEAR(product, i == j ? 1 : 0, 1e-6);
-      EXPECT_EQ(side.maps.columns_of(kShape, 1)[j * kDim + i], rows[i * kDim + j]);
+      EXPECT_EQ(side.transforms.columns_of(kShape, 1)[j * kDim + i], rows[i * kDim + j]);
     }
   }
 }
 
-TEST(HeadMaps, AreTheSameForAnyNumberOfThreads) {
+TEST(HeadTransforms, AreTheSameForAnyNumberOfThreads) {
   const AlignedBytes values = narrow_block(kRope, 0);
   const cache::FullBlock block{kShape, Dtype::kF16, 0, values};
   const cache::Mean none;
-  EXPECT_EQ(cache::fit_head_maps(std::span(&block, 1), 0, none, 1),
-            cache::fit_head_maps(std::span(&block, 1), 0, none, 3));
+  EXPECT_EQ(cache::fit_head_transforms(std::span(&block, 1), 0, none, 1),
+            cache::fit_head_transforms(std::span(&block, 1), 0, none, 3));
 }
 
 // |x - x^|^2 / |x|^2 of a block, after its mean.
@@ -98,8 +98,8 @@ double error_of(const cache::TurboSide& side, const AlignedBytes& values, std::i
   return error / energy;
 }
 
-TEST(HeadMaps, AreUndoneWhenDecoded) {
-  for (const Centring kind : {Centring::kPreRope, Centring::kPostRope, Centring::kNone}) {
+TEST(HeadTransforms, AreUndoneWhenDecoded) {
+  for (const Centering kind : {Centering::kPreRope, Centering::kPostRope, Centering::kNone}) {
     cache::TurboSide side = mapped_side(kind, 0.2f);
     const AlignedBytes first = narrow_block(kRope, 0);
     const cache::FullBlock block{kShape, Dtype::kF16, 0, first};
@@ -127,13 +127,13 @@ double entropy_of(const cache::TurboSide& side, const AlignedBytes& values) {
   return bits / (256 * kDim);
 }
 
-TEST(HeadMaps, SaveBitsBeforeRope) {
+TEST(HeadTransforms, SaveBitsBeforeRope) {
   const AlignedBytes values = narrow_block(kRope, 0);
   const cache::FullBlock block{kShape, Dtype::kF16, 0, values};
   const auto bits_of = [&](bool is_mapped) {
     cache::SidePlan plan;
     plan.codec = {.mode = codec::Mode::kTrellis, .step = 0.3f};
-    plan.fit_maps = is_mapped;
+    plan.fit_transforms = is_mapped;
     cache::TurboSide side =
         must(cache::SideMaker(kRope).make(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF16));
     cache::fix_side(side, std::span(&block, 1), cache::OutlierPolicy::kCalibrationVariance, 1);
@@ -142,18 +142,18 @@ TEST(HeadMaps, SaveBitsBeforeRope) {
   EXPECT_LT(bits_of(true), bits_of(false) - 1);
 }
 
-TEST(HeadMaps, LeaveKeysDecodedThatCannotBeScored) {
+TEST(HeadTransforms, LeaveKeysDecodedThatCannotBeScored) {
   cache::SidePlan plan;
   plan.codec = {.mode = codec::Mode::kTrellis, .step = 0.3f};
-  plan.fit_maps = true;
+  plan.fit_transforms = true;
   plan.n_sinks = 3;
   const cache::Cache cache =
       CacheBuilder(520).sides({2, 64}, Dtype::kF16, plan, Dtype::kBF16, plan).build();
   const auto& layer = std::get<0>(cache.layers[0]);
   const auto& k = std::get<cache::TurboSide>(layer.k);
   const auto& v = std::get<cache::TurboSide>(layer.v);
-  EXPECT_TRUE(cache::is_mapped_before_rope(k));
-  EXPECT_FALSE(cache::is_mapped_before_rope(v));
+  EXPECT_TRUE(cache::is_transformed_before_rope(k));
+  EXPECT_FALSE(cache::is_transformed_before_rope(v));
   ASSERT_EQ(k.packed.size(), 2u);
   for (const cache::TurboBlock& block : k.packed) {
     EXPECT_EQ(block.decoded.size(), 2u * 256 * 64 * 2);
@@ -164,22 +164,22 @@ TEST(HeadMaps, LeaveKeysDecodedThatCannotBeScored) {
       std::ranges::equal(sinks, ByteView(k.packed[0].decoded).subspan(256 * 64 * 2, sinks.size())));
 }
 
-TEST(HeadMaps, RefuseRowsThatDependOnEachOther) {
+TEST(HeadTransforms, RefuseRowsThatDependOnEachOther) {
   std::vector<std::int8_t> entries(2 * kDim * kDim);
   for (std::size_t head = 0; head < 2; ++head) {
     for (std::size_t i = 0; i < kDim; ++i) entries[head * kDim * kDim + i * kDim + i] = 64;
   }
-  EXPECT_TRUE(cache::make_head_maps(kShape, entries).ok());
+  EXPECT_TRUE(cache::make_head_transforms(kShape, entries).ok());
   std::fill_n(entries.begin() + kDim * kDim + 5 * kDim, kDim, std::int8_t{0});
   entries[kDim * kDim + 5 * kDim + 4] = 64;
-  const auto refused = cache::make_head_maps(kShape, entries);
+  const auto refused = cache::make_head_transforms(kShape, entries);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
   EXPECT_EQ(refused.error().message, "map of head 1: its rows depend on each other");
 }
 
-TEST(HeadMaps, RefuseAnotherNumberOfEntries) {
-  const auto refused = cache::make_head_maps(kShape, std::vector<std::int8_t>(7));
+TEST(HeadTransforms, RefuseAnotherNumberOfEntries) {
+  const auto refused = cache::make_head_transforms(kShape, std::vector<std::int8_t>(7));
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
   EXPECT_EQ(refused.error().message, "maps of 7 entries where 2048 belong");

@@ -37,13 +37,13 @@ std::vector<Case> cases() {
     each.name += ", 5 sinks";
     each.options.keys.n_sinks = each.options.values.n_sinks = 5;
     all.push_back(each);
-    each.name += ", not centred";
-    each.options.keys.center = each.options.values.center = Centring::kNone;
+    each.name += ", not centered";
+    each.options.keys.center = each.options.values.center = Centering::kNone;
     all.push_back(each);
   }
   Case dense_qr{"dense rotation, orthogonal residual", preset("prod3").value()};
   for (SidePlan* const plan : {&dense_qr.options.keys, &dense_qr.options.values}) {
-    plan->codec.rotation = plan->codec.residual = codec::RotationKind::kDenseQr;
+    plan->codec.rotation = plan->codec.residual = codec::TransformKind::kDenseQr;
     plan->outlier_policy = OutlierPolicy::kRollingVariance;
   }
   all.push_back(dense_qr);
@@ -168,7 +168,7 @@ TEST(Modes, GiveTheSameBytesOnAnyNumberOfThreads) {
   }
 }
 
-// A side that starts empty fixes its mean and its loud channels with its first block, so it becomes
+// A side that starts empty fixes its mean and its outlier channels with its first block, so it becomes
 // what one does that was converted when it had just that block.
 TEST(Modes, GrowFromNothingAsFromTheirFirstBlock) {
   for (const Case& each : cases()) {

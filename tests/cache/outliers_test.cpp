@@ -52,7 +52,7 @@ TEST(Outliers, AreTheLoudestChannelsOfEachHeadAscending) {
   const Loud loud[] = {
       {0, 256, 0, 40, 9}, {0, 256, 0, 3, 5}, {0, 256, 1, 63, 5}, {0, 256, 1, 0, 4}};
   const Outliers outliers = choose(noisy_side(256, loud), 1, 2);
-  EXPECT_THAT(outliers.loud(), ElementsAre(3, 40, 0, 63));
+  EXPECT_THAT(outliers.channels(), ElementsAre(3, 40, 0, 63));
   EXPECT_TRUE(outliers.is_fixed());
   EXPECT_EQ(outliers.order(0)[0], 3);
   EXPECT_EQ(outliers.order(0)[2], 0);
@@ -64,30 +64,30 @@ TEST(Outliers, AreChosenByAllBlocksGiven) {
   const Loud loud[] = {
       {0, 256, 0, 5, 2}, {0, 256, 1, 5, 2}, {256, 512, 0, 50, 9}, {256, 512, 1, 51, 9}};
   const Side side = noisy_side(512, loud);
-  EXPECT_THAT(choose(side, 1, 1).loud(), ElementsAre(5, 5));
-  EXPECT_THAT(choose(side, 2, 1).loud(), ElementsAre(50, 51));
+  EXPECT_THAT(choose(side, 1, 1).channels(), ElementsAre(5, 5));
+  EXPECT_THAT(choose(side, 2, 1).channels(), ElementsAre(50, 51));
 }
 
 TEST(Outliers, AreNotMadeOfAMeanThatIsTakenOut) {
   const Loud loud[] = {{0, 256, 0, 20, 3}, {0, 256, 1, 20, 3}};
   const Side side = noisy_side(256, loud, 100);
-  EXPECT_THAT(choose(side, 1, 1).loud(), ElementsAre(9, 9));
-  Mean mean{Centring::kPostRope, compute_mean(full_blocks(side, kShape, 1), 0, nullptr, 1), {}};
-  EXPECT_THAT(choose(side, 1, 1, 0, mean).loud(), ElementsAre(20, 20));
+  EXPECT_THAT(choose(side, 1, 1).channels(), ElementsAre(9, 9));
+  Mean mean{Centering::kPostRope, compute_mean(full_blocks(side, kShape, 1), 0, nullptr, 1), {}};
+  EXPECT_THAT(choose(side, 1, 1, 0, mean).channels(), ElementsAre(20, 20));
 }
 
 TEST(Outliers, AreNotMadeOfSinkTokens) {
   const Loud loud[] = {
       {0, 3, 0, 30, 1000}, {0, 3, 1, 31, 1000}, {3, 256, 0, 11, 2}, {3, 256, 1, 12, 2}};
   const Side side = noisy_side(256, loud);
-  EXPECT_THAT(choose(side, 1, 1, 0).loud(), ElementsAre(30, 31));
-  EXPECT_THAT(choose(side, 1, 1, 3).loud(), ElementsAre(11, 12));
+  EXPECT_THAT(choose(side, 1, 1, 0).channels(), ElementsAre(30, 31));
+  EXPECT_THAT(choose(side, 1, 1, 3).channels(), ElementsAre(11, 12));
 }
 
 TEST(Outliers, OfEqualVarianceAreTheLowerChannels) {
   Side side = DenseSide{Dtype::kF16, {}};
   append(side, kShape, 0, std::vector<float>(256 * 128, 1.0f));
-  EXPECT_THAT(choose(side, 1, 3).loud(), ElementsAre(0, 1, 2, 0, 1, 2));
+  EXPECT_THAT(choose(side, 1, 3).channels(), ElementsAre(0, 1, 2, 0, 1, 2));
 }
 
 TEST(Outliers, AreTheSameOnAnyNumberOfThreads) {
@@ -96,9 +96,9 @@ TEST(Outliers, AreTheSameOnAnyNumberOfThreads) {
   EXPECT_EQ(choose_outliers(blocks, 0, {}, 16, 1), choose_outliers(blocks, 0, {}, 16, 3));
 }
 
-TEST(Outliers, ComeBackFromTheirLoudChannels) {
+TEST(Outliers, ComeBackFromTheirOutlierChannels) {
   const Outliers outliers = choose(noisy_side(256, {}), 1, 16);
-  EXPECT_EQ(make_outliers(kShape, 16, outliers.loud()).value(), outliers);
+  EXPECT_EQ(make_outliers(kShape, 16, outliers.channels()).value(), outliers);
   EXPECT_EQ(make_outliers(kShape, 0, {}).value(), (Outliers{0, 64, {}}));
 }
 
@@ -130,7 +130,7 @@ std::vector<std::uint16_t> loud_values(const Cache& dense, OutlierPolicy policy)
   options.values.codec.outlier_channels = 8;
   options.values.outlier_policy = policy;
   const Cache turbo = convert(dense, options).value();
-  return std::get<TurboSide>(attention(turbo, 0).v).outliers.loud();
+  return std::get<TurboSide>(attention(turbo, 0).v).outliers.channels();
 }
 
 TEST(Outliers, FollowThePolicyWhenACacheIsConverted) {

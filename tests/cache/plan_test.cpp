@@ -39,20 +39,20 @@ std::vector<int> key_bits(const std::vector<SidePlan>& plans) {
   return bits;
 }
 
-TEST(PlanLayers, SettlesHeadDimAndCentringOfKeysAndValues) {
+TEST(PlanLayers, SettlesHeadDimAndCenteringOfKeysAndValues) {
   const std::vector<SidePlan> plans = plan_layers(describe(hybrid_cache(1)), {}).value();
   ASSERT_EQ(plans.size(), 4u);
   EXPECT_TRUE(plans[0].dense && plans[1].dense);  // an arrays layer
   EXPECT_FALSE(plans[2].dense || plans[3].dense);
   EXPECT_EQ(plans[2].codec.head_dim, 64);
-  EXPECT_EQ(plans[2].center, Centring::kPreRope);
-  EXPECT_EQ(plans[3].center, Centring::kPostRope);
+  EXPECT_EQ(plans[2].center, Centering::kPreRope);
+  EXPECT_EQ(plans[3].center, Centering::kPostRope);
 }
 
-TEST(PlanLayers, SaysWhenKeysCannotBeCentredBeforeRope) {
+TEST(PlanLayers, SaysWhenKeysCannotBeCenteredBeforeRope) {
   Cache cache = hybrid_cache(1);
   cache.identity.rope.style = RopeStyle::kNone;
-  EXPECT_EQ(plan_layers(describe(cache), {}).value()[2].center, Centring::kPostRope);
+  EXPECT_EQ(plan_layers(describe(cache), {}).value()[2].center, Centering::kPostRope);
 }
 
 TEST(PlanLayers, TakesAQuarterOfTheChannelsWhereNoNumberIsGiven) {

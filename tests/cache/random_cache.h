@@ -21,7 +21,7 @@ inline std::vector<float> random_rows(std::mt19937& random, std::int64_t n,
 }
 
 // Mode mse with so many bits; 16: dense.
-inline cache::SidePlan plan_of_bits(int bits, cache::Centring center = cache::Centring::kPreRope) {
+inline cache::SidePlan plan_of_bits(int bits, cache::Centering center = cache::Centering::kPreRope) {
   cache::SidePlan plan;
   plan.dense = bits == 16;
   plan.codec.bits = bits;
@@ -30,11 +30,11 @@ inline cache::SidePlan plan_of_bits(int bits, cache::Centring center = cache::Ce
 }
 
 inline cache::ConvertOptions options_of_bits(int key_bits, int value_bits,
-                                             cache::Centring center = cache::Centring::kPreRope) {
+                                             cache::Centering center = cache::Centering::kPreRope) {
   return {plan_of_bits(key_bits, center), plan_of_bits(value_bits, center), {}, 0};
 }
 
-inline cache::ConvertOptions centred(cache::Centring center) {
+inline cache::ConvertOptions centered(cache::Centering center) {
   return options_of_bits(4, 4, center);
 }
 

@@ -12,9 +12,9 @@ namespace {
 
 constexpr HeadShape kShape{2, 64};
 
-// Keys of `bits` without centring.
+// Keys of `bits` without centering.
 TurboSide turbo_side(int bits, Dtype dtype = Dtype::kF16) {
-  const SidePlan plan = test::plan_of_bits(bits, Centring::kNone);
+  const SidePlan plan = test::plan_of_bits(bits, Centering::kNone);
   return SideMaker({}).make(plan, codec::BlockOrder::kKeys, kShape, dtype).value();
 }
 
@@ -187,7 +187,7 @@ TEST(Side, PacksCodesThenScalesThenSinkTokens) {
   }
 }
 
-TEST(Side, TakesTheMeanAndLoudChannelsOnce) {
+TEST(Side, TakesTheMeanAndOutlierChannelsOnce) {
   std::mt19937 random(12);
   SidePlan plan;
   plan.codec.mode = codec::Mode::kMixed;

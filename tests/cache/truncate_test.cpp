@@ -55,7 +55,7 @@ TEST(Truncate, UnpacksThePackedBlockThatItCuts) {
   }
 }
 
-// What was taken out and where loud channels are stays fixed; sink tokens come back bit for bit.
+// What was taken out and where outlier channels are stays fixed; sink tokens come back bit for bit.
 TEST(Truncate, PacksSinkTokensAgainAsTheyWere) {
   ConvertOptions options;
   options.keys.n_sinks = 9;

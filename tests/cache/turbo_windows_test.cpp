@@ -59,32 +59,32 @@ TEST(TurboWindows, StayTurboWhenTheOthersArePacked) {
     const Cache again = must(convert(cache, packing(windows)));
     EXPECT_EQ(test::difference(again, cache), "");
   }
-  const auto refused = convert(cache, packing(WindowForm::kTurboCentred));
+  const auto refused = convert(cache, packing(WindowForm::kTurboCentered));
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
   EXPECT_THAT(refused.error().message, HasSubstr("layer 0 k: is packed already"));
 }
 
-TEST(TurboWindows, HaveKeysCentredOnDemandAndValuesAlways) {
+TEST(TurboWindows, HaveKeysCenteredOnDemandAndValuesAlways) {
   const Cache plain = must(convert(dense_cache(600, 300), packing(WindowForm::kTurbo)));
-  EXPECT_EQ(keys_of(plain).mean.kind, Centring::kNone);
-  EXPECT_EQ(std::get<TurboSide>(attention_of(plain.layers[0])->v).mean.kind, Centring::kPostRope);
+  EXPECT_EQ(keys_of(plain).mean.kind, Centering::kNone);
+  EXPECT_EQ(std::get<TurboSide>(attention_of(plain.layers[0])->v).mean.kind, Centering::kPostRope);
   EXPECT_EQ(
-      keys_of(must(convert(dense_cache(600, 300), packing(WindowForm::kTurboCentred)))).mean.kind,
-      Centring::kPostRope);  // RoPE over 64 components does not fit 32
+      keys_of(must(convert(dense_cache(600, 300), packing(WindowForm::kTurboCentered)))).mean.kind,
+      Centering::kPostRope);  // RoPE over 64 components does not fit 32
 }
 
 TEST(TurboWindows, HaveNeitherSinkTokensNorMaps) {
   ConvertOptions options = packing(WindowForm::kTurbo);
   options.keys.n_sinks = 4;
   options.keys.codec = {.mode = codec::Mode::kTrellis, .step = 0.3f};
-  options.keys.fit_maps = true;
+  options.keys.fit_transforms = true;
   const Cache cache = must(convert(dense_cache(600, 300), options));
   EXPECT_EQ(keys_of(cache).n_sinks, 0);
-  EXPECT_FALSE(keys_of(cache).maps.is_there());
+  EXPECT_FALSE(keys_of(cache).transforms.is_there());
   const auto& full = std::get<TurboSide>(std::get<AttentionLayer>(cache.layers[1]).k);
   EXPECT_EQ(full.n_sinks, 4);
-  EXPECT_TRUE(full.maps.is_there());
+  EXPECT_TRUE(full.transforms.is_there());
 }
 
 TEST(TurboWindows, CountAsBoundaryLayersWhenTheyArePacked) {

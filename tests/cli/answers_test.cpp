@@ -156,16 +156,16 @@ TEST(Convert, RefusesToPackAgainWithOtherBits) {
   EXPECT_FALSE(std::filesystem::exists(again));
 }
 
-TEST(Convert, CentresKeysUnlessToldNotTo) {
+TEST(Convert, CentersKeysUnlessToldNotTo) {
   const TempDir dir;
   const std::string dense = prefill_book(dir, 512);
   const auto error_of_keys = [&](const std::string& turbo) {
     return nlohmann::json::parse(must({"diff", dense, turbo, "--json"}).out)["k"]["relative_mse"]
         .get<double>();
   };
-  const double centred = error_of_keys(pack(dense));
+  const double centered = error_of_keys(pack(dense));
   const double plain = error_of_keys(pack(dense, {"--center", "none", "-f"}));
-  EXPECT_LT(centred, 0.5 * plain);  // of this model's keys before RoPE, most is their mean
+  EXPECT_LT(centered, 0.5 * plain);  // of this model's keys before RoPE, most is their mean
   EXPECT_EQ(tqcache({"convert", dense, dense + "x", "--center", "sideways"}).exit_code, 2);
 }
 

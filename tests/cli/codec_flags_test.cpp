@@ -140,7 +140,7 @@ TEST(CodecFlags, QualitiesAreWordsForConfigurations) {
   }
 }
 
-TEST(CodecFlags, RotationScaleSeedAndCentring) {
+TEST(CodecFlags, RotationScaleSeedAndCentering) {
   const json keys = keys_of({"--rounds", "3", "--scale", "norm", "--seed", "7", "--center", "none",
                              "--value-rotation", "dense", "--value-rounds", "1"});
   EXPECT_EQ(keys["parts"][0]["rounds"], 3);
@@ -202,11 +202,11 @@ TEST(CodecFlags, WhatTheHeadsCannotTakeNamesTheLayer) {
   EXPECT_EQ(dir.entry_count(), 1u);
 }
 
-TEST(CodecFlags, SaysWhenKeysCannotBeCentredBeforeRope) {
+TEST(CodecFlags, SaysWhenKeysCannotBeCenteredBeforeRope) {
   const TempDir dir;
   const std::string path = (dir / "a.kv").string();
   ASSERT_TRUE(format::write_cache_file(random_cache(1, 300), path, {}).ok());
-  EXPECT_THAT(must({"convert", path, path + ".tqkv"}).err, HasSubstr("centring after RoPE"));
+  EXPECT_THAT(must({"convert", path, path + ".tqkv"}).err, HasSubstr("centering after RoPE"));
   EXPECT_THAT(must({"convert", path, path + ".2", "--center", "none"}).err,
               testing::Not(HasSubstr("RoPE")));
 }

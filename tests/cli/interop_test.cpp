@@ -390,7 +390,7 @@ TEST_F(TurboMlx, CodesAreKeptIfNobodyAsksForOthers) {
   EXPECT_EQ(k["parts"][0]["rotation"], "matrix.v1");
   EXPECT_EQ(k["parts"][0]["matrix_xxh3_128"].get<std::string>().size(), 32u);
   EXPECT_THAT(must({"info", target()}).out,
-              HasSubstr("turbo 4 bits, rotation by value, scale raw, centring none"));
+              HasSubstr("turbo 4 bits, rotation by value, scale raw, centering none"));
   EXPECT_EQ(info_of(file())["layers"][0]["k"], k);  // as the file before
   // Values, which were dense, are packed as ever.
   EXPECT_EQ(info_of(target())["layers"][0]["v"]["cache_type_id"], "tqcache.turbo_mse.v1");

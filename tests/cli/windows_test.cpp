@@ -49,7 +49,7 @@ TEST(WindowsFlag, PacksThem) {
   EXPECT_LT(difference["k"]["relative_mse"], 0.02);
 }
 
-TEST(WindowsFlag, CentresTheirKeysToo) {
+TEST(WindowsFlag, CentersTheirKeysToo) {
   const TempDir dir;
   const std::string dense = write_windows(dir);
   const std::string by_flag = pack(dense, {"--windows", "turbo:center"});

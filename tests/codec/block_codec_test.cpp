@@ -49,7 +49,7 @@ std::vector<float> even_centroids(int bits) {
 // Every kind of rotation and of scale, each at some sizes.
 std::vector<Quantizer> all_kinds_of_quantizers() {
   std::vector<QuantizerSpec> specs;
-  const auto add = [&](int head_dim, int bits, RotationKind rotation, int rounds, ScaleRule scale) {
+  const auto add = [&](int head_dim, int bits, TransformKind rotation, int rounds, ScaleRule scale) {
     specs.push_back({.head_dim = head_dim,
                      .bits = bits,
                      .seed = static_cast<std::uint64_t>(7 * head_dim + bits),
@@ -61,25 +61,25 @@ std::vector<Quantizer> all_kinds_of_quantizers() {
                                   ScaleRule::kPeak};
   for (const int head_dim : {8, 24, 32, 33, 40, 96, 128, 144, 192, 512, 576, 1024}) {
     for (const int rounds : {2, 3}) {
-      add(head_dim, 1 + head_dim % 7, RotationKind::kHadamard, rounds, kRules[head_dim / 8 % 3]);
+      add(head_dim, 1 + head_dim % 7, TransformKind::kHadamard, rounds, kRules[head_dim / 8 % 3]);
     }
   }
   for (const ScaleRule rule : kRules) {
-    for (int bits = 1; bits <= 8; ++bits) add(80, bits, RotationKind::kHadamard, 1, rule);
-    for (const RotationKind kind : {RotationKind::kDenseQr, RotationKind::kGaussian}) {
+    for (int bits = 1; bits <= 8; ++bits) add(80, bits, TransformKind::kHadamard, 1, rule);
+    for (const TransformKind kind : {TransformKind::kDenseQr, TransformKind::kGaussian}) {
       for (const int head_dim : {8, 33, 64, 96}) add(head_dim, 2, kind, 1, rule);
     }
-    for (const int head_dim : {8, 24, 33, 64, 128}) add(head_dim, 4, RotationKind::kNone, 1, rule);
+    for (const int head_dim : {8, 24, 33, 64, 128}) add(head_dim, 4, TransformKind::kNone, 1, rule);
   }
   for (const int head_dim : {8, 33, 96}) {
-    add(head_dim, 2, RotationKind::kMatrix, 1, ScaleRule::kRaw);
+    add(head_dim, 2, TransformKind::kMatrix, 1, ScaleRule::kRaw);
     const std::vector<float> values =
         GaussianSource(3).vector(static_cast<std::size_t>(head_dim * head_dim));
-    specs.back().matrix = MapMatrix::make({values.begin(), values.end()}).value();
+    specs.back().matrix = TransformMatrix::make({values.begin(), values.end()}).value();
   }
   std::vector<Quantizer> quantizers;
   for (const QuantizerSpec& spec : specs) {
-    quantizers.push_back(spec.rotation == RotationKind::kNone || spec.scale == ScaleRule::kPeak
+    quantizers.push_back(spec.rotation == TransformKind::kNone || spec.scale == ScaleRule::kPeak
                              ? Quantizer::make(spec, even_centroids(spec.bits)).value()
                              : Quantizer::make(spec).value());
   }
@@ -134,10 +134,10 @@ Block encode_by_quantizer(const Quantizer& quantizer, BlockOrder order, const Ve
   return block;
 }
 
-Block encode(const BlockCodec& codec, const Vectors& x, const Centre& centre = {}) {
+Block encode(const BlockCodec& codec, const Vectors& x, const Center& center = {}) {
   Block block{std::vector<std::byte>(codec.shape().block_bytes(), std::byte{0xee}),
               std::vector<std::uint16_t>(kBlockTokens, 0xeeee)};
-  EXPECT_TRUE(codec.encode(x.rows(), centre, x.count(), block.codes, block.scales).ok());
+  EXPECT_TRUE(codec.encode(x.rows(), center, x.count(), block.codes, block.scales).ok());
   return block;
 }
 
@@ -328,7 +328,7 @@ TEST(BlockCodec, EncodesComponentsOnBoundariesAndNextToThem) {
     const std::vector<float> centroids = lloyd_max_centroids(kDim, bits);
     const Quantizer quantizer = Quantizer::make(QuantizerSpec{.head_dim = kDim,
                                                               .bits = bits,
-                                                              .rotation = RotationKind::kNone,
+                                                              .rotation = TransformKind::kNone,
                                                               .scale = ScaleRule::kPeak},
                                                 centroids)
                                     .value();
@@ -351,8 +351,8 @@ std::vector<Quantizer> refusing_quantizers() {
     spec.scale = rule;
     quantizers.push_back(Quantizer::make(spec).value());
   }
-  for (const RotationKind kind :
-       {RotationKind::kDenseQr, RotationKind::kGaussian, RotationKind::kNone}) {
+  for (const TransformKind kind :
+       {TransformKind::kDenseQr, TransformKind::kGaussian, TransformKind::kNone}) {
     spec.rotation = kind;
     quantizers.push_back(Quantizer::make(spec).value());
   }
@@ -508,11 +508,11 @@ TEST(BlockCodec, AnyBytesDecodeTheSameWithAllKernels) {
 }
 
 // A mean, and cosines and sines of any angles for every place in the block.
-struct TurningCentre {
+struct TurningCenter {
   std::vector<float> mean, cos, sin;
   std::size_t n_pairs;
 
-  TurningCentre(std::size_t head_dim, std::size_t pairs)
+  TurningCenter(std::size_t head_dim, std::size_t pairs)
       : mean(GaussianSource(47).vector(head_dim)), n_pairs(pairs) {
     SplitMix64 random(48);
     for (std::size_t i = 0; i < kBlockTokens * pairs; ++i) {
@@ -522,7 +522,7 @@ struct TurningCentre {
     }
   }
 
-  Centre view() const { return {mean.data(), n_pairs, cos.data(), sin.data()}; }
+  Center view() const { return {mean.data(), n_pairs, cos.data(), sin.data()}; }
 
   // The mean as it stands in one token. Every product and sum is an f32.
   std::vector<float> at(std::size_t token) const {
@@ -547,17 +547,17 @@ struct TurningCentre {
   }
 };
 
-TEST(BlockCodec, TakesOutTheCentreOnEveryTable) {
+TEST(BlockCodec, TakesOutTheCenterOnEveryTable) {
   for (const std::size_t dim : {8u, 24u, 33u, 80u, 128u, 576u}) {
     for (const std::size_t pairs : {std::size_t{0}, dim / 2, dim / 4, std::size_t{3}}) {
-      const TurningCentre centre(dim, pairs);
+      const TurningCenter center(dim, pairs);
       for (const Dtype dtype : kDtypes) {
         const Vectors x(dtype, dim, hard_vectors(13, dim));
         for (const std::size_t first : {0u, 5u, 243u}) {
-          const std::vector<float> expected = centre.taken_out_of(x, first).values;
+          const std::vector<float> expected = center.taken_out_of(x, first).values;
           for (const Kernels* kernels : all_kernels()) {
             std::vector<float> out(expected.size());
-            kernels->centre_rows(x.rows(), x.count(), dim, centre.view(), first, out.data());
+            kernels->center_rows(x.rows(), x.count(), dim, center.view(), first, out.data());
             EXPECT_EQ(out, expected) << kernels->name << " " << dim << " " << pairs << " "
                                      << dtype_name(dtype) << " from token " << first;
           }
@@ -567,13 +567,13 @@ TEST(BlockCodec, TakesOutTheCentreOnEveryTable) {
   }
 }
 
-TEST(BlockCodec, WidensRowsThatHaveNoCentre) {
+TEST(BlockCodec, WidensRowsThatHaveNoCenter) {
   for (const std::size_t dim : {8u, 33u, 128u}) {
     for (const Dtype dtype : kDtypes) {
       const Vectors x(dtype, dim, hard_vectors(16, dim));
       for (const Kernels* kernels : all_kernels()) {
         std::vector<float> out(x.values.size());
-        kernels->centre_rows(x.rows(), x.count(), dim, {}, 0, out.data());
+        kernels->center_rows(x.rows(), x.count(), dim, {}, 0, out.data());
         EXPECT_EQ(out, x.values) << kernels->name << " " << dim << " " << dtype_name(dtype);
       }
     }
@@ -581,21 +581,21 @@ TEST(BlockCodec, WidensRowsThatHaveNoCentre) {
 }
 
 // What restore_rows() is, value by value.
-std::vector<float> restored(const TurningCentre& centre, bool has_mean, bool turns,
+std::vector<float> restored(const TurningCenter& center, bool has_mean, bool turns,
                             std::size_t first_token, const Vectors& x) {
   std::vector<float> out = x.values;
   for (std::size_t t = 0; t < x.count(); ++t) {
-    const std::size_t pairs = turns ? centre.n_pairs : 0;
+    const std::size_t pairs = turns ? center.n_pairs : 0;
     for (std::size_t i = 0; i < pairs; ++i) {
-      const std::size_t at = (first_token + t) * centre.n_pairs + i;
+      const std::size_t at = (first_token + t) * center.n_pairs + i;
       float& low = out[t * x.head_dim + i];
-      float& high = out[t * x.head_dim + i + centre.n_pairs];
-      const float ac = low * centre.cos[at], bs = high * centre.sin[at];
-      const float bc = high * centre.cos[at], as = low * centre.sin[at];
+      float& high = out[t * x.head_dim + i + center.n_pairs];
+      const float ac = low * center.cos[at], bs = high * center.sin[at];
+      const float bc = high * center.cos[at], as = low * center.sin[at];
       low = ac - bs;
       high = bc + as;
     }
-    const std::vector<float> mean = centre.at(first_token + t);
+    const std::vector<float> mean = center.at(first_token + t);
     for (std::size_t i = 0; has_mean && i < x.head_dim; ++i) out[t * x.head_dim + i] += mean[i];
   }
   return out;
@@ -604,14 +604,14 @@ std::vector<float> restored(const TurningCentre& centre, bool has_mean, bool tur
 TEST(BlockCodec, RestoresRowsOnEveryTable) {
   for (const std::size_t dim : {8u, 24u, 33u, 80u, 128u}) {
     for (const std::size_t pairs : {std::size_t{0}, dim / 2, dim / 4, std::size_t{3}}) {
-      const TurningCentre centre(dim, pairs);
+      const TurningCenter center(dim, pairs);
       const Vectors x(Dtype::kF32, dim, GaussianSource(50).vector(11 * dim));
       for (const bool turns : {false, pairs > 0}) {
         for (const Dtype dtype : kDtypes) {
-          const Vectors expected(dtype, dim, restored(centre, true, turns, 245, x));
+          const Vectors expected(dtype, dim, restored(center, true, turns, 245, x));
           for (const Kernels* kernels : all_kernels()) {
             Vectors out(dtype, dim, std::vector<float>(x.values.size()));
-            kernels->restore_rows({x.values.data(), x.count(), dim, turns}, centre.view(), 245,
+            kernels->restore_rows({x.values.data(), x.count(), dim, turns}, center.view(), 245,
                                   {dtype, out.bytes.data(), dim * dtype_size(dtype)});
             EXPECT_EQ(out.bytes, expected.bytes) << kernels->name << " " << dim << " " << pairs
                                                  << " " << dtype_name(dtype) << " " << turns;
@@ -622,8 +622,8 @@ TEST(BlockCodec, RestoresRowsOnEveryTable) {
   }
 }
 
-TEST(BlockCodec, RestoresRowsThatHaveNoCentre) {
-  const TurningCentre none(33, 0);
+TEST(BlockCodec, RestoresRowsThatHaveNoCenter) {
+  const TurningCenter none(33, 0);
   for (const Dtype dtype : kDtypes) {
     const Vectors x(Dtype::kF32, 33, GaussianSource(51).vector(5 * 33));
     const Vectors expected(dtype, 33, restored(none, false, false, 0, x));
@@ -636,19 +636,19 @@ TEST(BlockCodec, RestoresRowsThatHaveNoCentre) {
   }
 }
 
-TEST(BlockCodec, EncodesWhatIsLeftOfTheCentre) {
+TEST(BlockCodec, EncodesWhatIsLeftOfTheCenter) {
   for (const std::size_t dim : {64u, 96u, 128u}) {
     const Quantizer quantizer = make_quantizer(static_cast<int>(dim), 4);
-    const TurningCentre centre(dim, dim / 2);
+    const TurningCenter center(dim, dim / 2);
     for (const Dtype dtype : kDtypes) {
       for (const std::size_t n : {1u, 7u, 40u, 256u}) {
         const Vectors x(dtype, dim, GaussianSource(49).vector(n * dim));
-        const Vectors rest = centre.taken_out_of(x);
+        const Vectors rest = center.taken_out_of(x);
         for (const BlockOrder order : kOrders) {
           const Block expected = encode_by_quantizer(quantizer, order, rest);
           for (const Kernels* kernels : all_kernels()) {
             const BlockCodec codec(quantizer, order, *kernels);
-            EXPECT_EQ(encode(codec, x, centre.view()), expected)
+            EXPECT_EQ(encode(codec, x, center.view()), expected)
                 << kernels->name << " " << dim << " " << dtype_name(dtype) << " " << n;
           }
         }
@@ -657,8 +657,8 @@ TEST(BlockCodec, EncodesWhatIsLeftOfTheCentre) {
   }
 }
 
-TEST(BlockCodec, RefusesWithACentreAsWithout) {
-  const TurningCentre centre(64, 32);
+TEST(BlockCodec, RefusesWithACenterAsWithout) {
+  const TurningCenter center(64, 32);
   std::vector<float> x = GaussianSource(50).vector(40 * 64);
   x[35 * 64 + 9] = -kInfinity;
   const Vectors vectors(Dtype::kF32, 64, x);
@@ -666,7 +666,7 @@ TEST(BlockCodec, RefusesWithACentreAsWithout) {
     const BlockCodec codec(make_quantizer(64, 4), BlockOrder::kKeys, *kernels);
     std::vector<std::byte> codes(codec.shape().block_bytes());
     std::vector<std::uint16_t> scales(kBlockTokens);
-    const auto result = codec.encode(vectors.rows(), centre.view(), 40, codes, scales);
+    const auto result = codec.encode(vectors.rows(), center.view(), 40, codes, scales);
     ASSERT_FALSE(result.ok()) << kernels->name;
     EXPECT_EQ(result.error().code, ErrorCode::kCorrupt);
     EXPECT_EQ(result.error().message, "token 35: component 9: not finite");

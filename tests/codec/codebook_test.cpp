@@ -155,8 +155,8 @@ TEST(Codebook, OfFewChannelsIsSolvedToTenDigitsToo) {
 }
 
 TEST(Codebook, OfAResidualMakesInnerProductsRight) {
-  const std::vector<float> gaussian = residual_centroids(128, RotationKind::kGaussian);
-  const std::vector<float> orthogonal = residual_centroids(128, RotationKind::kDenseQr);
+  const std::vector<float> gaussian = residual_centroids(128, TransformKind::kGaussian);
+  const std::vector<float> orthogonal = residual_centroids(128, TransformKind::kDenseQr);
   ASSERT_EQ(gaussian.size(), 2u);
   ASSERT_EQ(orthogonal.size(), 2u);
   EXPECT_FLOAT_EQ(gaussian[1], 0.009791517f);    // sqrt(pi / 2) / 128

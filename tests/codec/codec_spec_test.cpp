@@ -49,8 +49,8 @@ TEST(QuantizerSpec, IsRefusedOutOfRange) {
 }
 
 TEST(QuantizerSpec, OnlyHadamardHasRounds) {
-  for (const RotationKind kind :
-       {RotationKind::kDenseQr, RotationKind::kGaussian, RotationKind::kNone}) {
+  for (const TransformKind kind :
+       {TransformKind::kDenseQr, TransformKind::kGaussian, TransformKind::kNone}) {
     EXPECT_TRUE(validate({.head_dim = 64, .bits = 4, .rotation = kind}).ok());
     EXPECT_EQ(quantizer_error({.head_dim = 64, .bits = 4, .rotation = kind, .rounds = 2}),
               ErrorCode::kUnsupported);
@@ -58,7 +58,7 @@ TEST(QuantizerSpec, OnlyHadamardHasRounds) {
 }
 
 TEST(QuantizerSpec, KindsThatAreNotKnownAreRefused) {
-  const auto rotation = static_cast<RotationKind>(200);
+  const auto rotation = static_cast<TransformKind>(200);
   const auto scale = static_cast<ScaleRule>(200);
   EXPECT_EQ(quantizer_error({.head_dim = 64, .bits = 4, .rotation = rotation}),
             ErrorCode::kUnsupported);
@@ -82,7 +82,7 @@ TEST(Parts, OfProdAreOneBitLessAndASignOfTheResidual) {
   spec.scale = ScaleRule::kRaw;
   std::uint64_t state = kDefaultSeed;
   const std::uint64_t second_seed = splitmix64(state);
-  for (const RotationKind residual : {RotationKind::kGaussian, RotationKind::kDenseQr}) {
+  for (const TransformKind residual : {TransformKind::kGaussian, TransformKind::kDenseQr}) {
     spec.residual = residual;
     const std::vector<PartSpec> parts = parts_of(spec);
     ASSERT_EQ(parts.size(), 2u);
@@ -117,7 +117,7 @@ TEST(Parts, OfAffineAreGroupsThatDoNotTurn) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     EXPECT_EQ(parts[i].first, static_cast<int>(32 * i));
     EXPECT_EQ(parts[i].quantizer.head_dim, 32);
-    EXPECT_EQ(parts[i].quantizer.rotation, RotationKind::kNone);
+    EXPECT_EQ(parts[i].quantizer.rotation, TransformKind::kNone);
     EXPECT_EQ(parts[i].quantizer.scale, ScaleRule::kPeak);
     EXPECT_EQ(parts[i].centroids, linear_centroids(4));
     EXPECT_TRUE(parts[i].has_bias);
@@ -174,13 +174,13 @@ TEST(Parts, RefusalsNameTheNumbersThatDoNotGoTogether) {
 }
 
 TEST(Parts, RefusesKindsThatAModeDoesNotHave) {
-  EXPECT_THAT(refusal(with(kMse, [](CodecSpec& s) { s.rotation = RotationKind::kNone; })),
+  EXPECT_THAT(refusal(with(kMse, [](CodecSpec& s) { s.rotation = TransformKind::kNone; })),
               HasSubstr("does not rotate"));
-  EXPECT_THAT(refusal(with(kMixed, [](CodecSpec& s) { s.rotation = RotationKind::kGaussian; })),
+  EXPECT_THAT(refusal(with(kMixed, [](CodecSpec& s) { s.rotation = TransformKind::kGaussian; })),
               HasSubstr("does not rotate"));
   EXPECT_THAT(refusal(with(kMse, [](CodecSpec& s) { s.scale = ScaleRule::kPeak; })),
               HasSubstr("peak"));
-  EXPECT_THAT(refusal(with(kProd, [](CodecSpec& s) { s.residual = RotationKind::kHadamard; })),
+  EXPECT_THAT(refusal(with(kProd, [](CodecSpec& s) { s.residual = TransformKind::kHadamard; })),
               HasSubstr("residual"));
   EXPECT_THAT(refusal(with(kMse, [](CodecSpec& s) { s.mode = static_cast<Mode>(7); })),
               HasSubstr("mode 7"));

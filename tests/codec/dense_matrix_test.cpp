@@ -47,14 +47,14 @@ TEST(PortableLog, KeepsItsAccuracyNearOne) {
 TEST(NormalSource, HasTheMomentsOfANormalNumber) {
   constexpr std::size_t kCount = 400000;
   const std::vector<double> values = normals(kCount, 3);
-  double first = 0.0, second = 0.0, third = 0.0, fourth = 0.0, neighbours = 0.0;
+  double first = 0.0, second = 0.0, third = 0.0, fourth = 0.0, neighbors = 0.0;
   for (std::size_t i = 0; i < kCount; ++i) {
     const double x = values[i];
     first += x;
     second += x * x;
     third += x * x * x;
     fourth += x * x * x * x;
-    neighbours += x * values[(i + 1) % kCount];
+    neighbors += x * values[(i + 1) % kCount];
   }
   // Five standard errors: sqrt(1, 2, 15, 96, 1) / sqrt(count).
   const double unit = 5.0 / std::sqrt(double{kCount});
@@ -62,7 +62,7 @@ TEST(NormalSource, HasTheMomentsOfANormalNumber) {
   EXPECT_NEAR(second / kCount, 1.0, unit * std::sqrt(2.0));
   EXPECT_NEAR(third / kCount, 0.0, unit * std::sqrt(15.0));
   EXPECT_NEAR(fourth / kCount, 3.0, unit * std::sqrt(96.0));
-  EXPECT_NEAR(neighbours / kCount, 0.0, unit);
+  EXPECT_NEAR(neighbors / kCount, 0.0, unit);
 }
 
 // The document's rule once more, with libm's logarithm.

@@ -92,14 +92,14 @@ Trial isotropic_trial(int head_dim, int bits, int vectors) {
 
 struct Turn {
   const char* name;
-  RotationKind kind;
+  TransformKind kind;
   int rounds;
 };
 
-constexpr Turn kTurns[] = {{"1 round", RotationKind::kHadamard, 1},
-                           {"2 rounds", RotationKind::kHadamard, 2},
-                           {"3 rounds", RotationKind::kHadamard, 3},
-                           {"dense QR", RotationKind::kDenseQr, 1}};
+constexpr Turn kTurns[] = {{"1 round", TransformKind::kHadamard, 1},
+                           {"2 rounds", TransformKind::kHadamard, 2},
+                           {"3 rounds", TransformKind::kHadamard, 3},
+                           {"dense QR", TransformKind::kDenseQr, 1}};
 
 struct Expected {
   int head_dim;
@@ -228,7 +228,7 @@ TEST(Distortion, InnerProductsAreUnbiased) {
 }
 
 // One channel a hundred times as loud as the others, each channel in turn.
-Trial loud_channel_trial(const QuantizerSpec& spec) {
+Trial outlier_channel_trial(const QuantizerSpec& spec) {
   Trial trial(spec);
   GaussianSource gaussian(7);
   for (int i = 0; i < 1024; ++i) {
@@ -241,13 +241,13 @@ Trial loud_channel_trial(const QuantizerSpec& spec) {
 
 // The hard case for a single Hadamard round: it makes all components nearly equal in size, and so
 // all errors nearly equal.
-TEST(Distortion, OfASingleLoudChannelStaysSane) {
+TEST(Distortion, OfASingleOutlierChannelStaysSane) {
   for (const int head_dim : {64, 80, 96, 112, 128, 160, 192, 256}) {
     for (const int bits : {2, 3, 4}) {
-      const Trial trial = loud_channel_trial({.head_dim = head_dim, .bits = bits});
+      const Trial trial = outlier_channel_trial({.head_dim = head_dim, .bits = bits});
       const double exact = expected_distortion(head_dim, lloyd_max_centroids(head_dim, bits));
       std::printf(
-          "[ measured ] loud channel, head_dim %d, %d bits: D_mse %.4f, decoded %.4f, "
+          "[ measured ] outlier channel, head_dim %d, %d bits: D_mse %.4f, decoded %.4f, "
           "isotropic D_mse %.4f\n",
           head_dim, bits, trial.distortion(), trial.error(), exact);
       EXPECT_LT(trial.error(), 1.25 * exact);
@@ -256,16 +256,16 @@ TEST(Distortion, OfASingleLoudChannelStaysSane) {
 }
 
 // A second round makes nearly equal components nearly normal ones.
-TEST(Distortion, OfASingleLoudChannelIsTheUsualOneAfterTwoRounds) {
+TEST(Distortion, OfASingleOutlierChannelIsTheUsualOneAfterTwoRounds) {
   for (const Turn& turn : kTurns) {
     for (const int bits : {2, 3, 4}) {
-      const Trial trial = loud_channel_trial(
+      const Trial trial = outlier_channel_trial(
           {.head_dim = 128, .bits = bits, .rotation = turn.kind, .rounds = turn.rounds});
       const double exact = expected_distortion(128, lloyd_max_centroids(128, bits));
       std::printf(
-          "[ measured ] loud channel, head_dim 128, %s, %d bits: D_mse %.4f, decoded %.4f\n",
+          "[ measured ] outlier channel, head_dim 128, %s, %d bits: D_mse %.4f, decoded %.4f\n",
           turn.name, bits, trial.distortion(), trial.error());
-      if (turn.rounds > 1 || turn.kind == RotationKind::kDenseQr) {
+      if (turn.rounds > 1 || turn.kind == TransformKind::kDenseQr) {
         EXPECT_NEAR(trial.distortion() / exact, 1.0, 0.1) << turn.name;
       }
     }

@@ -125,18 +125,18 @@ TEST(HeadCodec, EncodesTheSameBytesOnEveryTable) {
 TEST(HeadCodec, ASinglePartIsABlockCodec) {
   const std::vector<float> x = keys_of(200, 96, 3);
   const std::vector<float> mean = GaussianSource(4).vector(96);
-  const Centre centre = {.mean = mean.data()};
+  const Center center = {.mean = mean.data()};
   for (const BlockOrder order : kOrders) {
     const HeadCodec codec = make_codec({.head_dim = 96, .bits = 3}, order);
     Packed expected(codec);
     ASSERT_TRUE(
-        codec.part(0).encode(rows_of(x, 96), centre, 200, expected.codes, expected.scales).ok());
-    EXPECT_EQ(encode(codec, x, {}, 0, centre), expected);
-    EXPECT_EQ(encode(codec, x, same_order(96), 0, centre), expected);
+        codec.part(0).encode(rows_of(x, 96), center, 200, expected.codes, expected.scales).ok());
+    EXPECT_EQ(encode(codec, x, {}, 0, center), expected);
+    EXPECT_EQ(encode(codec, x, same_order(96), 0, center), expected);
   }
 }
 
-TEST(HeadCodec, TakesTheCentreOutOfEveryPart) {
+TEST(HeadCodec, TakesTheCenterOutOfEveryPart) {
   const std::vector<float> x = keys_of(30, 64, 5);
   const std::vector<float> mean = GaussianSource(6).vector(64);
   std::vector<float> rest = x;
@@ -187,7 +187,7 @@ TEST(HeadCodec, MixedIsAQuantizerForEachSetOfChannels) {
 }
 
 TEST(HeadCodec, ProdCodesWhatTheFirstPartLeaves) {
-  for (const RotationKind residual : {RotationKind::kGaussian, RotationKind::kDenseQr}) {
+  for (const TransformKind residual : {TransformKind::kGaussian, TransformKind::kDenseQr}) {
     const HeadCodec codec =
         make_codec({.head_dim = 80, .mode = Mode::kProd, .bits = 4, .residual = residual});
     const std::vector<float> x = keys_of(40, 80, 8);

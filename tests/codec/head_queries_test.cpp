@@ -200,7 +200,7 @@ double amplitude(const Block& block, std::span<const float> weights, std::span<c
     const Quantizer& quantizer = block.codec.part(i).quantizer();
     const auto dim = quantizer.rotation().head_dim();
     const auto part = coded.subspan(block.codec.coded_offset(i), dim);
-    const bool stretches = quantizer.spec().rotation == RotationKind::kGaussian;
+    const bool stretches = quantizer.spec().rotation == TransformKind::kGaussian;
     const double gain = stretches ? static_cast<double>(dim) : 1.0;
     sum += gain * dot(part, part);
     for (std::size_t t = 0; t < weights.size(); ++t) {

@@ -77,8 +77,8 @@ Packed pack(int head_dim, int bits, BlockOrder order, std::span<const float> x,
   return pack(make_quantizer(head_dim, bits), order, x, kernels);
 }
 
-// Isotropic; and what breaks naive kernels: loud channels, a common bias, lengths far apart.
-enum class Data { kGaussian, kLoudChannel, kBias, kUnequalLengths };
+// Isotropic; and what breaks naive kernels: outlier channels, a common bias, lengths far apart.
+enum class Data { kGaussian, kOutlierChannel, kBias, kUnequalLengths };
 
 std::vector<float> make_vectors(Data data, std::size_t n, std::size_t head_dim,
                                 std::uint64_t seed) {
@@ -87,7 +87,7 @@ std::vector<float> make_vectors(Data data, std::size_t n, std::size_t head_dim,
   for (std::size_t v = 0; v < n; ++v) {
     for (std::size_t i = 0; i < head_dim; ++i) {
       float& value = x[v * head_dim + i];
-      if (data == Data::kLoudChannel && i == 5) value *= 100.0f;
+      if (data == Data::kOutlierChannel && i == 5) value *= 100.0f;
       if (data == Data::kBias) value += i % 3 == 0 ? 10.0f : -7.0f;
       if (data == Data::kUnequalLengths) value *= std::exp2(static_cast<float>(v % 19) - 9.0f);
     }
@@ -116,7 +116,7 @@ std::vector<Case> all_cases() {
       cases.push_back({128, bits, n_queries, 256, Data::kGaussian});
   }
   // Keys that all look alike all get one query's error: only many queries show the usual error.
-  for (const Data data : {Data::kLoudChannel, Data::kBias, Data::kUnequalLengths}) {
+  for (const Data data : {Data::kOutlierChannel, Data::kBias, Data::kUnequalLengths}) {
     for (const int bits : {1, 2, 3, 4, 5, 6, 7, 8}) cases.push_back({128, bits, 64, 256, data});
   }
   for (const std::size_t n_tokens : {1u, 15u, 16u, 17u, 31u, 33u, 100u, 255u}) {

@@ -1,4 +1,4 @@
-#include "tqcache/codec/map_matrix.h"
+#include "tqcache/codec/transform_matrix.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,51 +15,51 @@ namespace {
 using test::GaussianSource;
 using testing::HasSubstr;
 
-MapMatrix matrix_of(std::span<const float> values) {
-  return MapMatrix::make(AlignedFloats(values.begin(), values.end())).value();
+TransformMatrix matrix_of(std::span<const float> values) {
+  return TransformMatrix::make(AlignedFloats(values.begin(), values.end())).value();
 }
 
-TEST(MapMatrix, HasNoValuesByDefault) {
-  EXPECT_TRUE(MapMatrix().values().empty());
+TEST(TransformMatrix, HasNoValuesByDefault) {
+  EXPECT_TRUE(TransformMatrix().values().empty());
   EXPECT_TRUE(matrix_of({}).values().empty());
   EXPECT_EQ(matrix_of({}).shared(), nullptr);
-  EXPECT_EQ(MapMatrix(), matrix_of({}));
+  EXPECT_EQ(TransformMatrix(), matrix_of({}));
 }
 
-TEST(MapMatrix, RefusesValuesThatAreNotFiniteOrTooLarge) {
+TEST(TransformMatrix, RefusesValuesThatAreNotFiniteOrTooLarge) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), kInfinity, -kInfinity, 16.001f, -16.001f}) {
-    const auto matrix = MapMatrix::make({1, 2, bad, 3});
+    const auto matrix = TransformMatrix::make({1, 2, bad, 3});
     ASSERT_FALSE(matrix.ok()) << bad;
     EXPECT_EQ(matrix.error().code, ErrorCode::kCorrupt);
     EXPECT_EQ(matrix.error().message, "matrix: value 2 outside -16 to 16");
   }
-  EXPECT_TRUE(MapMatrix::make({16, -16}).ok());
+  EXPECT_TRUE(TransformMatrix::make({16, -16}).ok());
 }
 
-TEST(MapMatrix, IsEqualToWhatHasTheSameBits) {
+TEST(TransformMatrix, IsEqualToWhatHasTheSameBits) {
   const std::vector<float> zero = {1, 0}, minus = {1, -0.0f};
   EXPECT_EQ(matrix_of(zero), matrix_of(zero));
   EXPECT_NE(matrix_of(zero), matrix_of(minus));
-  EXPECT_NE(matrix_of(zero), MapMatrix());
+  EXPECT_NE(matrix_of(zero), TransformMatrix());
   EXPECT_NE(matrix_of(zero), matrix_of({&zero[0], 1}));
 }
 
-TEST(MapMatrix, SharesItsValuesWithCopies) {
+TEST(TransformMatrix, SharesItsValuesWithCopies) {
   const std::vector<float> values = {1, 2, 3, 4};
-  const MapMatrix matrix = matrix_of(values);
-  const MapMatrix copy = matrix;
+  const TransformMatrix matrix = matrix_of(values);
+  const TransformMatrix copy = matrix;
   EXPECT_EQ(copy.values().data(), matrix.values().data());
   const Rotation rotation({.head_dim = 8,
                            .bits = 1,
-                           .rotation = RotationKind::kMatrix,
+                           .rotation = TransformKind::kMatrix,
                            .matrix = matrix_of(std::vector<float>(64, 0.5f))});
   EXPECT_EQ(rotation.matrix().size(), 64u);
 }
 
-TEST(MapMatrix, StandsExactlyWithItsKindOfMapAndIsSquare) {
-  QuantizerSpec spec{.head_dim = 8, .bits = 1, .rotation = RotationKind::kMatrix};
+TEST(TransformMatrix, StandsExactlyWithItsKindOfMapAndIsSquare) {
+  QuantizerSpec spec{.head_dim = 8, .bits = 1, .rotation = TransformKind::kMatrix};
   EXPECT_EQ(validate(spec).error().message, "matrix: 0 values where 64 belong");
   EXPECT_EQ(validate(spec).error().code, ErrorCode::kCorrupt);
   spec.matrix = matrix_of(std::vector<float>(63, 0.5f));
@@ -69,15 +69,15 @@ TEST(MapMatrix, StandsExactlyWithItsKindOfMapAndIsSquare) {
   spec.rounds = 2;
   EXPECT_THAT(validate(spec).error().message, HasSubstr("rounds 2"));
   spec.rounds = 1;
-  for (const RotationKind kind : {RotationKind::kHadamard, RotationKind::kDenseQr,
-                                  RotationKind::kGaussian, RotationKind::kNone}) {
+  for (const TransformKind kind : {TransformKind::kHadamard, TransformKind::kDenseQr,
+                                  TransformKind::kGaussian, TransformKind::kNone}) {
     spec.rotation = kind;
     EXPECT_EQ(validate(spec).error().message, "matrix: 64 values where 0 belong");
   }
 }
 
-TEST(MapMatrix, IsNothingThatAUserAsksFor) {
-  const CodecSpec spec{.head_dim = 64, .rotation = RotationKind::kMatrix};
+TEST(TransformMatrix, IsNothingThatAUserAsksFor) {
+  const CodecSpec spec{.head_dim = 64, .rotation = TransformKind::kMatrix};
   EXPECT_FALSE(make_parts(spec).ok());
 }
 
@@ -87,7 +87,7 @@ void expect_same_bytes(CodecSpec spec, BlockOrder order) {
   std::vector<PartSpec> given = drawn;
   for (PartSpec& part : given) {
     const Rotation rotation(part.quantizer);
-    part.quantizer.rotation = RotationKind::kMatrix;
+    part.quantizer.rotation = TransformKind::kMatrix;
     part.quantizer.matrix = matrix_of(rotation.matrix());
     part.quantizer.seed = 0;
   }
@@ -100,8 +100,8 @@ void expect_same_bytes(CodecSpec spec, BlockOrder order) {
                         dim * sizeof(float)};
   std::vector<std::byte> codes_a(a.code_bytes()), codes_b(b.code_bytes());
   std::vector<std::uint16_t> scales_a(a.n_scale_rows() * kBlockTokens), scales_b(scales_a.size());
-  ASSERT_TRUE(a.encode(rows, Centre{}, {}, kBlockTokens, 0, codes_a, scales_a).ok());
-  ASSERT_TRUE(b.encode(rows, Centre{}, {}, kBlockTokens, 0, codes_b, scales_b).ok());
+  ASSERT_TRUE(a.encode(rows, Center{}, {}, kBlockTokens, 0, codes_a, scales_a).ok());
+  ASSERT_TRUE(b.encode(rows, Center{}, {}, kBlockTokens, 0, codes_b, scales_b).ok());
   EXPECT_EQ(codes_a, codes_b);
   EXPECT_EQ(scales_a, scales_b);
   std::vector<float> decoded_a(x.size()), decoded_b(x.size());
@@ -110,20 +110,20 @@ void expect_same_bytes(CodecSpec spec, BlockOrder order) {
   EXPECT_EQ(decoded_a, decoded_b);
 }
 
-TEST(MapMatrix, CodesAsTheSameMatrixFromASeedDoes) {
+TEST(TransformMatrix, CodesAsTheSameMatrixFromASeedDoes) {
   for (const BlockOrder order : {BlockOrder::kKeys, BlockOrder::kValues}) {
     for (const int head_dim : {32, 80, 128}) {
-      expect_same_bytes({.head_dim = head_dim, .bits = 3, .rotation = RotationKind::kDenseQr},
+      expect_same_bytes({.head_dim = head_dim, .bits = 3, .rotation = TransformKind::kDenseQr},
                         order);
       expect_same_bytes({.head_dim = head_dim,
                          .mode = Mode::kProd,
                          .bits = 3,
-                         .rotation = RotationKind::kDenseQr},
+                         .rotation = TransformKind::kDenseQr},
                         order);
       expect_same_bytes({.head_dim = head_dim,
                          .mode = Mode::kMixed,
                          .bits = 2,
-                         .rotation = RotationKind::kDenseQr,
+                         .rotation = TransformKind::kDenseQr,
                          .outlier_channels = 8,
                          .outlier_bits = 4},
                         order);

@@ -104,7 +104,7 @@ InnerProducts measure(CodecSpec spec, std::size_t n_seeds, std::size_t n_blocks)
 struct ProdCase {
   int bits;
   ScaleRule scale;  // of the first part
-  RotationKind residual;
+  TransformKind residual;
   double expected;  // d D_prod
   double tolerance;
 };
@@ -114,7 +114,7 @@ struct ProdCase {
 // larger residual: at 1 bit, of .567 instead of .361.
 TEST(Modes, ProdHasTheDistortionOfThePaper) {
   constexpr auto kRaw = ScaleRule::kRaw, kUnbiased = ScaleRule::kUnbiased;
-  constexpr auto kGaussian = RotationKind::kGaussian, kOrthogonal = RotationKind::kDenseQr;
+  constexpr auto kGaussian = TransformKind::kGaussian, kOrthogonal = TransformKind::kDenseQr;
   const ProdCase cases[] = {
       {2, kRaw, kGaussian, .562, .03},        {3, kRaw, kGaussian, .182, .03},
       {4, kRaw, kGaussian, .0531, .03},       {2, kRaw, kOrthogonal, .204, .03},

@@ -31,7 +31,7 @@ inline std::vector<CodecSpec> specs_of_every_mode(int head_dim) {
                      .mode = Mode::kProd,
                      .bits = 3,
                      .scale = ScaleRule::kRaw,
-                     .residual = RotationKind::kDenseQr});
+                     .residual = TransformKind::kDenseQr});
   }
   specs.push_back({.head_dim = head_dim,
                    .mode = Mode::kMixed,
@@ -86,10 +86,10 @@ inline VectorRows rows_of(std::span<const float> x, std::size_t dim) {
 
 // Shapes: x [n_tokens, head_dim].
 inline Packed encode(const HeadCodec& codec, std::span<const float> x, ChannelOrder order = {},
-                     std::size_t n_skipped = 0, const Centre& centre = {}) {
+                     std::size_t n_skipped = 0, const Center& center = {}) {
   Packed packed(codec);
   const auto encoded =
-      codec.encode(rows_of(x, codec.head_dim()), centre, order, x.size() / codec.head_dim(),
+      codec.encode(rows_of(x, codec.head_dim()), center, order, x.size() / codec.head_dim(),
                    n_skipped, packed.codes, packed.scales);
   if (!encoded) ADD_FAILURE() << encoded.error().message;
   return packed;
@@ -102,7 +102,7 @@ inline std::vector<float> decode(const HeadCodec& codec, const Packed& packed, s
   return x;
 }
 
-// Gaussian vectors with a few loud channels, a bias, and some vectors of zeros among them.
+// Gaussian vectors with a few outlier channels, a bias, and some vectors of zeros among them.
 inline std::vector<float> keys_of(std::size_t n_tokens, std::size_t head_dim, std::uint64_t seed,
                                   float bias = 0.25f) {
   std::vector<float> x = GaussianSource(seed).vector(n_tokens * head_dim);

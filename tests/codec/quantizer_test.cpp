@@ -320,7 +320,7 @@ TEST(Quantizer, RulesOfTheLengthGiveTheSameCodes) {
 // Steps of 2 / 15 of the peak: the peak itself is exact, nothing is off by more than half a step.
 TEST(Quantizer, PeakScaleIsTheLoudestComponent) {
   const QuantizerSpec spec{
-      .head_dim = 32, .bits = 4, .rotation = RotationKind::kNone, .scale = ScaleRule::kPeak};
+      .head_dim = 32, .bits = 4, .rotation = TransformKind::kNone, .scale = ScaleRule::kPeak};
   const Quantizer quantizer = Quantizer::make(spec, linear_centroids(4)).value();
   std::vector<float> x = GaussianSource(12).vector(32);
   x[20] = -6.5f;
@@ -359,7 +359,7 @@ TEST(Quantizer, EveryRuleMakesTheZeroVectorOfWhatIsTooSmallForF16) {
 // The sign of each component, and 0 counts as negative.
 TEST(Quantizer, OfAGaussianMapGivesSigns) {
   const QuantizerSpec spec{
-      .head_dim = 48, .bits = 1, .rotation = RotationKind::kGaussian, .scale = ScaleRule::kRaw};
+      .head_dim = 48, .bits = 1, .rotation = TransformKind::kGaussian, .scale = ScaleRule::kRaw};
   const Quantizer quantizer = Quantizer::make(spec, residual_centroids(48, spec.rotation)).value();
   const std::vector<float> x = GaussianSource(13).vector(48);
   std::vector<float> y(48);
@@ -414,9 +414,9 @@ TEST(Quantizer, EncodesTheSameEverywhereInEveryKind) {
       {.head_dim = 96, .bits = 3, .rounds = 3, .scale = ScaleRule::kNorm},
       {.head_dim = 576, .bits = 4, .rounds = 2, .scale = ScaleRule::kRaw},
       {.head_dim = 1024, .bits = 8},
-      {.head_dim = 80, .bits = 4, .rotation = RotationKind::kDenseQr},
-      {.head_dim = 128, .bits = 1, .rotation = RotationKind::kGaussian, .scale = ScaleRule::kRaw},
-      {.head_dim = 64, .bits = 8, .rotation = RotationKind::kNone, .scale = ScaleRule::kPeak}};
+      {.head_dim = 80, .bits = 4, .rotation = TransformKind::kDenseQr},
+      {.head_dim = 128, .bits = 1, .rotation = TransformKind::kGaussian, .scale = ScaleRule::kRaw},
+      {.head_dim = 64, .bits = 8, .rotation = TransformKind::kNone, .scale = ScaleRule::kPeak}};
   SplitMix64 random(2027);
   std::uint64_t digest = 0xcbf29ce484222325;
   for (const QuantizerSpec& spec : kSpecs) {

@@ -135,8 +135,8 @@ TEST(QueryGroup, RotatesAndRoundsEachQuery) {
 
 // Parts of a codec may have few channels, and other maps than a rotation.
 TEST(QueryGroup, TakesAnyMapAndAnyNumberOfChannels) {
-  for (const RotationKind kind : {RotationKind::kHadamard, RotationKind::kDenseQr,
-                                  RotationKind::kGaussian, RotationKind::kNone}) {
+  for (const TransformKind kind : {TransformKind::kHadamard, TransformKind::kDenseQr,
+                                  TransformKind::kGaussian, TransformKind::kNone}) {
     for (const int dim : {8, 12, 33, 60}) {
       const auto n = static_cast<std::size_t>(dim);
       const std::vector<float> centroids = {-0.1f, 0.1f};
@@ -145,7 +145,7 @@ TEST(QueryGroup, TakesAnyMapAndAnyNumberOfChannels) {
       const std::vector<float> query = GaussianSource(5).vector(n);
       std::vector<float> turned(n);
       quantizer.rotation().rotate(query, turned);
-      EXPECT_EQ(turned == query, kind == RotationKind::kNone);
+      EXPECT_EQ(turned == query, kind == TransformKind::kNone);
       QueryGroup group;
       group.set_for_packed(quantizer, query);
       ASSERT_EQ(group.rows().stride, (n + 31) / 32 * 32);
@@ -162,7 +162,7 @@ TEST(QueryGroup, TakesAnyMapAndAnyNumberOfChannels) {
   }
 }
 
-TEST(QueryGroup, PairsOfLargeNeighboursLimitTheStep) {
+TEST(QueryGroup, PairsOfLargeNeighborsLimitTheStep) {
   const Quantizer quantizer = make_quantizer(64, 4);
   std::vector<float> rotated(64, 1.0f), query(64);  // every pair is as large as it can be
   quantizer.rotation().unrotate(rotated, query);

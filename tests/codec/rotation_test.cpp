@@ -26,7 +26,7 @@ Rotation hadamard(int head_dim, std::uint64_t seed = kDefaultSeed, int rounds = 
   return Rotation(QuantizerSpec{.head_dim = head_dim, .bits = 1, .seed = seed, .rounds = rounds});
 }
 
-Rotation dense(RotationKind kind, int head_dim, std::uint64_t seed = kDefaultSeed) {
+Rotation dense(TransformKind kind, int head_dim, std::uint64_t seed = kDefaultSeed) {
   return Rotation(QuantizerSpec{.head_dim = head_dim, .bits = 1, .seed = seed, .rotation = kind});
 }
 
@@ -36,8 +36,8 @@ std::vector<Rotation> all_rotations(int head_dim, std::uint64_t seed) {
   for (int rounds = 1; rounds <= kMaxRounds; ++rounds) {
     rotations.push_back(hadamard(head_dim, seed, rounds));
   }
-  for (const RotationKind kind :
-       {RotationKind::kDenseQr, RotationKind::kGaussian, RotationKind::kNone}) {
+  for (const TransformKind kind :
+       {TransformKind::kDenseQr, TransformKind::kGaussian, TransformKind::kNone}) {
     rotations.push_back(dense(kind, head_dim, seed));
   }
   return rotations;
@@ -85,7 +85,7 @@ TEST(Rotation, IsOrthogonalInEveryNumberOfRounds) {
 
 TEST(Rotation, OfADenseMatrixIsOrthogonal) {
   for (const int head_dim : {8, 33, 64, 80, 128, 192, 512}) {
-    expect_orthogonal(dense(RotationKind::kDenseQr, head_dim));
+    expect_orthogonal(dense(TransformKind::kDenseQr, head_dim));
   }
 }
 
@@ -170,7 +170,7 @@ TEST(Rotation, RoundsFollowOneAnother) {
 }
 
 TEST(Rotation, OfNoKindIsTheIdentity) {
-  const Rotation none = dense(RotationKind::kNone, 40);
+  const Rotation none = dense(TransformKind::kNone, 40);
   const std::vector<float> x = GaussianSource(5).vector(40);
   std::vector<float> y(40), back(40);
   none.rotate(x, y);
@@ -182,7 +182,7 @@ TEST(Rotation, OfNoKindIsTheIdentity) {
 }
 
 TEST(Rotation, OfADenseMatrixIsItsProductWithTheVector) {
-  for (const RotationKind kind : {RotationKind::kDenseQr, RotationKind::kGaussian}) {
+  for (const TransformKind kind : {TransformKind::kDenseQr, TransformKind::kGaussian}) {
     const Rotation rotation = dense(kind, 37, 9);
     const std::span<const float> matrix = rotation.matrix();
     ASSERT_EQ(matrix.size(), 37u * 37u);
@@ -269,7 +269,7 @@ TEST(Rotation, HartleyTableRoundsTheSameWithEverySine) {
   EXPECT_GT(nearest, 1e-15);  // the sine, the angle and the product are good to 5e-16
 }
 
-TEST(Rotation, SpreadsASingleLoudChannel) {
+TEST(Rotation, SpreadsASingleOutlierChannel) {
   for (const int head_dim : kSomeHeadDims) {
     const Rotation rotation = hadamard(head_dim, kDefaultSeed);
     for (int axis = 0; axis < head_dim; ++axis) {

@@ -1,6 +1,6 @@
 // Rows times a matrix (docs/reference/codec.md §10).
 
-#include "tqcache/codec/kernels/row_map.h"
+#include "tqcache/codec/kernels/row_transform.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace tqcache::codec {
 namespace {
 
-TEST(RowMap, AddsAsItIsWrittenOnEveryTable) {
+TEST(RowTransform, AddsAsItIsWrittenOnEveryTable) {
   constexpr std::size_t kRows = 21;  // tiles, and rows that are left
   for (const std::size_t dim : {1u, 8u, 32u, 40u, 100u, 129u}) {
     test::GaussianSource source(dim);
@@ -32,7 +32,7 @@ TEST(RowMap, AddsAsItIsWrittenOnEveryTable) {
   }
 }
 
-TEST(RowMap, MultipliesColumnsUpToTheDiagonal) {
+TEST(RowTransform, MultipliesColumnsUpToTheDiagonal) {
   for (const std::size_t dim : {1u, 8u, 33u, 40u, 100u, 129u}) {
     for (const std::size_t n : {1u, 9u, 256u}) {
       test::GaussianSource source(dim + n);

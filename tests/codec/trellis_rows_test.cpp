@@ -135,18 +135,18 @@ TEST(TrellisRows, AreTheSameBytesWhateverTurnsThem) {
   const std::vector<float> rows = gaussian_rows(37, 96);
   CodecSpec spec = kSpec;
   spec.head_dim = 96;
-  for (const RotationKind rotation : {RotationKind::kDenseQr, RotationKind::kNone}) {
+  for (const TransformKind rotation : {TransformKind::kDenseQr, TransformKind::kNone}) {
     spec.rotation = rotation;
     expect_same_on_every_table(spec, rows);
   }
-  spec.rotation = RotationKind::kHadamard;
+  spec.rotation = TransformKind::kHadamard;
   spec.rounds = 2;
   expect_same_on_every_table(spec, rows);
 }
 
 TEST(TrellisRows, AreTheSameBytesFarFromZero) {
   CodecSpec spec = kSpec;
-  spec.rotation = RotationKind::kNone;
+  spec.rotation = TransformKind::kNone;
   spec.step = 1.0f / 64;  // the loud component is beyond the last level
   std::vector<float> rows = gaussian_rows(37, 128);
   for (std::size_t i = 5; i < rows.size(); i += 128) rows[i] = 1e3f;
@@ -219,7 +219,7 @@ TEST(TrellisSpec, RefusesPartsThatAreNone) {
   parts[0].centroids[3] += 1e-4f;
   expect_no_mode(parts, "part 0: centroids that are not the levels");
   parts = good;
-  parts[0].quantizer.rotation = RotationKind::kNone;
+  parts[0].quantizer.rotation = TransformKind::kNone;
   parts[0].has_bias = true;
   expect_no_mode(parts, "part 0: a bias beside a step");
   parts = make_parts({.head_dim = 128, .mode = Mode::kProd, .bits = 3}).value();

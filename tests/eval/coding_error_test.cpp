@@ -80,14 +80,14 @@ TEST_F(CodingErrorOf, ASideAddsUpOverCallsAndHeads) {
   EXPECT_NEAR(errors_.total(0).error, 2 * once.error, 1e-12 * once.error);
 }
 
-TEST_F(CodingErrorOf, CentredKeysIsAlsoRelativeToWhatIsLeftWithoutTheMean) {
+TEST_F(CodingErrorOf, CenteredKeysIsAlsoRelativeToWhatIsLeftWithoutTheMean) {
   const cache::Cache cache = packed("turbo4,center=post-rope");
   const auto& side = std::get<cache::TurboSide>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
-  std::vector<float> centred = k_before_;
-  for (std::size_t i = 0; i < centred.size(); ++i) centred[i] -= side.mean.values[i % kRow];
+  std::vector<float> centered = k_before_;
+  for (std::size_t i = 0; i < centered.size(); ++i) centered[i] -= side.mean.values[i % kRow];
   code("turbo4,center=post-rope", 300);
   const CodingError& k = errors_.at(0, 0, 1);
-  EXPECT_NEAR(k.variance, energy_of(centred, 1), 1e-5 * k.variance);
+  EXPECT_NEAR(k.variance, energy_of(centered, 1), 1e-5 * k.variance);
   EXPECT_NE(k.variance, k.energy);
   EXPECT_EQ(k.relative_to_variance(), k.error / k.variance);
 }

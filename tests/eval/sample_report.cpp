@@ -93,8 +93,8 @@ HeatMap errors(const std::string& title, std::size_t n_layers, std::size_t n_hea
     map.rows.push_back(fmt::format("{}", layer));
     std::vector<double>& row = map.values.emplace_back();
     for (std::size_t head = 0; head < n_heads; ++head) {
-      const double wave = std::sin(0.9 * static_cast<double>(layer + 3 * head));
-      row.push_back(.0031 + .0052 * wave * wave + (layer == 0 ? .006 : 0));
+      const double sinusoid = std::sin(0.9 * static_cast<double>(layer + 3 * head));
+      row.push_back(.0031 + .0052 * sinusoid * sinusoid + (layer == 0 ? .006 : 0));
     }
   }
   return map;

@@ -27,13 +27,13 @@ struct Plan {
   Dtype dtype = Dtype::kF16;
   std::int64_t head_dim = 4;
   int bits = 4;
-  cache::Centring center = cache::Centring::kPostRope;
+  cache::Centering center = cache::Centering::kPostRope;
   std::int64_t n_sinks = 0;
   std::int64_t window = 300;
   std::uint64_t seed = 1;
 };
 
-// Layers: dense, turbo, turbo with loud channels, arrays, rotating.
+// Layers: dense, turbo, turbo with outlier channels, arrays, rotating.
 Cache make(const Plan& plan = {}) {
   cache::SidePlan turbo;
   turbo.codec.bits = plan.bits;
@@ -128,7 +128,7 @@ TEST_F(Mismatch, OfHowASideIsKept) {
                   "layer 1: k: tqcache.turbo_mixed.v1 where the file has "
                   "tqcache.turbo_mse.v1");
   expect_mismatch(make({.bits = 3}), "layer 1: k: another codec");
-  expect_mismatch(make({.center = cache::Centring::kNone}), "layer 1: k: other centring");
+  expect_mismatch(make({.center = cache::Centering::kNone}), "layer 1: k: other centering");
   expect_mismatch(make({.n_sinks = 3}), "layer 1: k: another number of sink tokens");
 }
 
@@ -137,12 +137,12 @@ TEST_F(Mismatch, OfWhatTheFirstPackedBlockFixed) {
   turbo_keys(other, 1).mean.values[5] += 1;
   expect_mismatch(other, "layer 1: k: another mean");
   other = cache_;
-  std::vector<std::uint16_t> loud = turbo_keys(other, 2).outliers.loud();
+  std::vector<std::uint16_t> loud = turbo_keys(other, 2).outliers.channels();
   turbo_keys(other, 2).outliers = must(
       cache::make_outliers({1, 32}, 8,
                            loud.front() == 0 ? std::vector<std::uint16_t>{1, 2, 3, 4, 5, 6, 7, 8}
                                              : std::vector<std::uint16_t>{0, 1, 2, 3, 4, 5, 6, 7}));
-  expect_mismatch(other, "layer 2: k: other loud channels");
+  expect_mismatch(other, "layer 2: k: other outlier channels");
 }
 
 TEST_F(Mismatch, OfACacheThatIsNone) {

@@ -58,10 +58,10 @@ const std::vector<Kind>& kinds() {
        [](CacheBuilder& cache) {
          cache.turbo({2, 32}, 4, 3, Dtype::kBF16);
        }},
-      {"Centred",
+      {"Centered",
        [](CacheBuilder& cache) {
-         cache.center(cache::Centring::kPreRope).turbo({1, 64}, 4, 4);
-         cache.center(cache::Centring::kPostRope).turbo({1, 32}, 3, 16);
+         cache.center(cache::Centering::kPreRope).turbo({1, 64}, 4, 4);
+         cache.center(cache::Centering::kPostRope).turbo({1, 32}, 3, 16);
        }},
       {"Modes", add_modes},
       {"Mixture",
@@ -71,7 +71,7 @@ const std::vector<Kind>& kinds() {
       {"Windows",
        [](CacheBuilder& cache) {
          cache.turbo_rotating({{1, 32}, 300, 0}, 4, 3).turbo({1, 32}, 2, 16);
-         cache.center(cache::Centring::kPreRope).turbo_rotating({{1, 64}, 40, 0}, 2, 2);
+         cache.center(cache::Centering::kPreRope).turbo_rotating({{1, 64}, 40, 0}, 2, 2);
          cache.turbo_rotating({{1, 32}, 100, 0}, 16, 2, Dtype::kBF16, Dtype::kF32);
        }},
       {"NoLayers", [](CacheBuilder&) {}},
@@ -222,7 +222,7 @@ TEST(Append, HasNothingToDoWhenTheFileHoldsAllOfIt) {
 
 TEST(Append, NoticesAMeanThatOnlyTheManifestHolds) {
   CacheBuilder builder(300);
-  builder.center(cache::Centring::kPostRope).turbo({1, 32}, 4, 4);
+  builder.center(cache::Centering::kPostRope).turbo({1, 32}, 4, 4);
   const cache::Cache whole = builder.build();
   cache::Cache cache = must(cache::truncate(whole, 3));  // the mean stays fixed
   cache::Cache without = cache;

@@ -83,7 +83,7 @@ inline cache::Cache mapped_cache(cache::HeadShape shape = {2, 40}) {
   for (cache::Side* side : {&layer.k, &layer.v}) {
     for (std::int8_t& entry : entries) entry = static_cast<std::int8_t>(random.next());
     auto& turbo = std::get<cache::TurboSide>(*side);
-    turbo.maps = must(cache::make_head_maps(shape, entries));
+    turbo.transforms = must(cache::make_head_transforms(shape, entries));
     for (std::int64_t i = 0; i < std::ssize(turbo.packed); ++i) {
       cache::complete_block(turbo, shape, i);
     }

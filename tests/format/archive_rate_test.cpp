@@ -56,8 +56,8 @@ TEST(ArchiveRate, IsTheSameForAnyNumberOfThreads) {
 TEST(ArchiveRate, MakesMapsOnlyWhereTheyPay) {
   // Independent values have no directions, so that maps save nothing.
   const auto found = must(chosen(dense_cache(), {3.0, {}}));
-  EXPECT_FALSE(found.keys.fit_maps);
-  EXPECT_FALSE(found.values.fit_maps);
+  EXPECT_FALSE(found.keys.fit_transforms);
+  EXPECT_FALSE(found.values.fit_transforms);
 }
 
 TEST(ArchiveRate, MeetsAnError) {
@@ -164,14 +164,14 @@ cache::Cache narrow_cache() {
 TEST(ArchiveRate, MakesMapsWhereTheyPay) {
   const cache::Cache cache = narrow_cache();
   const auto found = must(chosen(cache, {3.0, {}}));
-  EXPECT_TRUE(found.keys.fit_maps);
-  EXPECT_TRUE(found.values.fit_maps);
+  EXPECT_TRUE(found.keys.fit_transforms);
+  EXPECT_TRUE(found.values.fit_transforms);
   const auto size_of = [&](const cache::ConvertOptions& with) {
     return static_cast<double>(
         file_of(must(cache::convert(cache, with)), Compression::kZstd).size());
   };
   auto plain = found;
-  plain.keys.fit_maps = plain.values.fit_maps = false;
+  plain.keys.fit_transforms = plain.values.fit_transforms = false;
   EXPECT_LT(size_of(found), 0.8 * size_of(plain));
 }
 

@@ -97,8 +97,8 @@ TEST_P(ConvertFile, GivesTheFileThatConvertingInMemoryGives) {
 
 TEST(ConvertFileOptions, GiveTheFileThatConvertingInMemoryGives) {
   const Bytes file = dense_file(600);
-  for (const cache::Centring center :
-       {cache::Centring::kNone, cache::Centring::kPostRope, cache::Centring::kPreRope}) {
+  for (const cache::Centering center :
+       {cache::Centering::kNone, cache::Centering::kPostRope, cache::Centering::kPreRope}) {
     for (const cache::OutlierPolicy policy :
          {cache::OutlierPolicy::kCalibrationVariance, cache::OutlierPolicy::kRollingVariance}) {
       ConvertOptions options = must(cache::preset("turbo2.5"));
@@ -201,7 +201,7 @@ TEST(ConvertFilePasses, ReadNothingTwiceThatNothingIsTakenFrom) {
   const Bytes file = file_of(CacheBuilder(kLong).dense({1, 32}).build());
   const CountingSource source(file);
   ConvertOptions options = must(cache::preset("turbo2.5"));
-  options.keys.center = cache::Centring::kNone;  // loud channels of the first block
+  options.keys.center = cache::Centering::kNone;  // outlier channels of the first block
   options.values.dense = true;
   const TempDir dir;
   must(format::convert_file(source, dir / "out", options, {}));

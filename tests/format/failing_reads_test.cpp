@@ -17,7 +17,7 @@ Bytes appended_file_of_all_kinds() {
   const cache::Cache cache = CacheBuilder(512)
                                  .dense({1, 4})
                                  .turbo({1, 32}, 2, 2)
-                                 .center(cache::Centring::kPostRope)
+                                 .center(cache::Centering::kPostRope)
                                  .build();
   return appended_file(cache, grown(cache, 1));
 }

@@ -88,7 +88,7 @@ inline cache::Cache preset_cache() {
       .build();
 }
 
-// One layer of 300 tokens for every mode of the codec, and one with sink tokens; all centred.
+// One layer of 300 tokens for every mode of the codec, and one with sink tokens; all centered.
 inline Bytes modes_file() {
   CacheBuilder builder(300);
   const std::vector<codec::CodecSpec> modes = {
@@ -111,9 +111,9 @@ inline std::vector<codec::PartSpec> by_value(std::vector<codec::PartSpec> parts)
   for (codec::PartSpec& part : parts) {
     const codec::Rotation rotation(part.quantizer);
     const std::span<const float> values = rotation.matrix();
-    part.quantizer.rotation = codec::RotationKind::kMatrix;
+    part.quantizer.rotation = codec::TransformKind::kMatrix;
     part.quantizer.matrix =
-        must(codec::MapMatrix::make(AlignedFloats(values.begin(), values.end())));
+        must(codec::TransformMatrix::make(AlignedFloats(values.begin(), values.end())));
     part.quantizer.seed = 0;
   }
   return parts;
@@ -152,7 +152,7 @@ inline cache::Cache matrix_cache() {
   const codec::CodecSpec spec{.head_dim = 32,
                               .mode = codec::Mode::kProd,
                               .bits = 3,
-                              .rotation = codec::RotationKind::kDenseQr};
+                              .rotation = codec::TransformKind::kDenseQr};
   return pack_dense(CacheBuilder(300).dense({1, 32}).dense({1, 32}).build(),
                     by_value(must(codec::make_parts(spec))));
 }

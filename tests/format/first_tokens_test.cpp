@@ -143,7 +143,7 @@ TEST(FirstTokensOf, AConversionCountAsItsProgress) {
     return true;
   };
   cache::ConvertOptions options = must(cache::preset("turbo4"));
-  options.keys.center = options.values.center = cache::Centring::kNone;
+  options.keys.center = options.values.center = cache::Centering::kNone;
   must(format::convert_file(*memory_source(file), dir / "out", options, {}, watch, 257));
   EXPECT_EQ(total, 2u * 257 * 32 * 2);
   EXPECT_EQ(done, total);

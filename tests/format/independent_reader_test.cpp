@@ -66,8 +66,8 @@ std::vector<float> decoded_values(const cache::Cache& cache, const SectionInfo& 
 
 // Where the mean is, the other program has it from its own sines.
 void expect_decoded(const std::vector<float>& values, const std::vector<float>& told,
-                    cache::Centring centring) {
-  if (centring == cache::Centring::kNone) {
+                    cache::Centering centering) {
+  if (centering == cache::Centering::kNone) {
     EXPECT_EQ(told, values);
   } else {
     EXPECT_THAT(told, testing::Pointwise(testing::FloatNear(1e-5f), values));
@@ -104,7 +104,7 @@ void expect_same(const cache::Cache& cache, const CacheFileInfo& info, const Jso
       const auto& side =
           side_of(info.layers[static_cast<std::size_t>(section.layer)], section.side);
       expect_decoded(decoded_values(cache, section), row["values"].get<std::vector<float>>(),
-                     side.centring);
+                     side.centering);
     } else {
       EXPECT_EQ(row["values"].get<std::vector<float>>(), values_of(cache, info, section));
     }
@@ -157,7 +157,7 @@ TEST_F(IndependentReader, ReadsTheSameFromEveryKindOfFile) {
                                                  .arrays()
                                                  .mixed({1, 36}, Dtype::kBF16, 16, Dtype::kF32, 3)
                                                  .dense({1, 7}, Dtype::kF32)
-                                                 .center(cache::Centring::kPreRope)
+                                                 .center(cache::Centering::kPreRope)
                                                  .turbo({2, 64}, 4, 2)
                                                  .build());
     expect_read_alike(file_of(cache));
@@ -170,7 +170,7 @@ TEST_F(IndependentReader, ReadsTurboWindows) {
     expect_read_alike(file_of(CacheBuilder(n_tokens)
                                   .turbo_rotating({{1, 32}, 300, 0}, 2, 3)
                                   .dense({1, 4})
-                                  .center(cache::Centring::kPreRope)
+                                  .center(cache::Centering::kPreRope)
                                   .turbo_rotating({{1, 64}, 40, 0}, 2, 16)
                                   .build()));
   }

@@ -235,7 +235,7 @@ TEST(Limits, CountThePartsOfDifferentCodecs) {
 TEST(Limits, CountTheMatricesOfDifferentCodecs) {
   const Bytes empty = file_of(CacheBuilder(0).build());
   const codec::CodecSpec dense{
-      .head_dim = 1024, .bits = 1, .rotation = codec::RotationKind::kDenseQr};
+      .head_dim = 1024, .bits = 1, .rotation = codec::TransformKind::kDenseQr};
   const PeakMemory memory;
   expect_refused(with_manifest(empty, with_codecs(9, dense)), ErrorCode::kTooLarge,
                  "codecs: matrices of 9437184 values");
@@ -247,15 +247,15 @@ TEST(Limits, CountTheMatricesOfDifferentCodecs) {
 TEST(Limits, CountTheMatricesThatAFileBringsAlong) {
   const Bytes empty = file_of(CacheBuilder(0).build());
   const codec::CodecSpec dense{
-      .head_dim = 1024, .bits = 1, .rotation = codec::RotationKind::kDenseQr};
+      .head_dim = 1024, .bits = 1, .rotation = codec::TransformKind::kDenseQr};
   const auto with_matrices = [&](std::size_t n) {
     Manifest manifest = with_codecs(n, dense);
     for (std::size_t i = 0; i < n; ++i) {
       AlignedFloats values(1024 * 1024, 0.0f);
       values[i] = 1;
       codec::QuantizerSpec& spec = manifest.layers[i].k.parts[0].quantizer;
-      spec.rotation = codec::RotationKind::kMatrix;
-      spec.matrix = must(codec::MapMatrix::make(std::move(values)));
+      spec.rotation = codec::TransformKind::kMatrix;
+      spec.matrix = must(codec::TransformMatrix::make(std::move(values)));
       manifest.layers[i].v.parts = manifest.layers[i].k.parts;
     }
     return with_manifest(empty, manifest);

@@ -66,7 +66,7 @@ constexpr std::size_t kType = 0, kHeads = 1, kHeadDim = 2, kK = 3, kV = 4, kArra
                       kWindow = 6, kKeep = 7;
 }
 namespace side_id {
-constexpr std::size_t kType = 0, kCodec = 2, kCentring = 3, kMean = 4, kOutliers = 5, kSinks = 6;
+constexpr std::size_t kType = 0, kCodec = 2, kCentering = 3, kMean = 4, kOutliers = 5, kSinks = 6;
 }
 namespace codec_id {
 constexpr std::size_t kLayout = 0, kParts = 1;
@@ -421,8 +421,8 @@ TEST(ManifestFlatBuffer, RefusesMoreTablesThanTheLimitThoughAllAreOne) {
                  kInvalid);
 }
 
-Bytes centred_layer() {
-  return file_of(CacheBuilder(3).center(cache::Centring::kPostRope).turbo({1, 32}, 4, 4).build());
+Bytes centered_layer() {
+  return file_of(CacheBuilder(3).center(cache::Centering::kPostRope).turbo({1, 32}, 4, 4).build());
 }
 
 // Appends a vector of `count` zeros of `size` bytes, or a text of as many, and gives its place.
@@ -434,7 +434,7 @@ std::size_t append_list(Bytes& file, std::uint32_t count, std::size_t size) {
 }
 
 TEST(ManifestFlatBuffer, RefusesALayoutOfTooManyBytes) {
-  Bytes file = centred_layer();
+  Bytes file = centered_layer();
   const std::size_t text = append_list(file, 1025, 1);
   Table::root(file)
       .element(manifest_id::kLayers, 0)
@@ -447,7 +447,7 @@ TEST(ManifestFlatBuffer, RefusesALayoutOfTooManyBytes) {
 
 TEST(ManifestFlatBuffer, RefusesNamesInAPartOfTooManyBytes) {
   for (const std::size_t id : {part_id::kRotation, part_id::kScale}) {
-    Bytes file = centred_layer();
+    Bytes file = centered_layer();
     const std::size_t text = append_list(file, 1025, 1);
     Table::root(file)
         .element(manifest_id::kLayers, 0)
@@ -496,9 +496,9 @@ void expect_poked_keys(Bytes file, ErrorCode code, std::string_view part,
   expect_refused(file, code, part);
 }
 
-TEST(ManifestFlatBuffer, RefusesACodecWithoutACentring) {
-  expect_poked_keys(centred_layer(), ErrorCode::kCorrupt, "layer 0: k: a codec without centring",
-                    [](Bytes&, Table k) { k.remove(side_id::kCentring); });
+TEST(ManifestFlatBuffer, RefusesACodecWithoutACentering) {
+  expect_poked_keys(centered_layer(), ErrorCode::kCorrupt, "layer 0: k: a codec without centering",
+                    [](Bytes&, Table k) { k.remove(side_id::kCentering); });
 }
 
 TEST(ManifestFlatBuffer, RefusesWhatBelongsToACodecWithoutOne) {
@@ -508,7 +508,7 @@ TEST(ManifestFlatBuffer, RefusesWhatBelongsToACodecWithoutOne) {
   const Bytes file =
       file_of(CacheBuilder(256).sides({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).build());
   for (const std::size_t kept :
-       {side_id::kCentring, side_id::kMean, side_id::kOutliers, side_id::kSinks}) {
+       {side_id::kCentering, side_id::kMean, side_id::kOutliers, side_id::kSinks}) {
     expect_poked_keys(file, ErrorCode::kCorrupt, "layer 0: k: what belongs to a codec without one",
                       [&](Bytes&, Table k) {
                         for (std::size_t id = side_id::kCodec; id <= side_id::kSinks; ++id) {
@@ -520,18 +520,18 @@ TEST(ManifestFlatBuffer, RefusesWhatBelongsToACodecWithoutOne) {
 
 TEST(ManifestFlatBuffer, RefusesACodecThatMissesSomething) {
   for (const std::size_t id : {codec_id::kLayout, codec_id::kParts}) {
-    expect_poked_keys(centred_layer(), ErrorCode::kCorrupt, kInvalid,
+    expect_poked_keys(centered_layer(), ErrorCode::kCorrupt, kInvalid,
                       [&](Bytes&, Table k) { k.table(side_id::kCodec).remove(id); });
   }
   for (const std::size_t id : {part_id::kRotation, part_id::kScale, part_id::kCentroids}) {
-    expect_poked_keys(centred_layer(), ErrorCode::kCorrupt, kInvalid, [&](Bytes&, Table k) {
+    expect_poked_keys(centered_layer(), ErrorCode::kCorrupt, kInvalid, [&](Bytes&, Table k) {
       k.table(side_id::kCodec).element(codec_id::kParts, 0).remove(id);
     });
   }
 }
 
 TEST(ManifestFlatBuffer, RefusesACodecWithoutParts) {
-  expect_poked_keys(centred_layer(), ErrorCode::kCorrupt, "layer 0: k: a codec without parts",
+  expect_poked_keys(centered_layer(), ErrorCode::kCorrupt, "layer 0: k: a codec without parts",
                     [](Bytes& file, Table k) {
                       patch(file, k.table(side_id::kCodec).target(codec_id::kParts), 0u);
                     });
@@ -560,13 +560,13 @@ TEST(ManifestFlatBuffer, RefusesListsOfNothing) {
                       [&](Bytes& bytes, Table k) { patch(bytes, k.target(id), 0u); });
   };
   expect_empty(side_id::kMean, "layer 0: k: a mean of no values");
-  expect_empty(side_id::kOutliers, "layer 0: k: a list of no loud channels");
+  expect_empty(side_id::kOutliers, "layer 0: k: a list of no outlier channels");
 }
 
 // Copies of one mean would take more memory than the limit, though the file holds it once.
 TEST(ManifestFlatBuffer, RefusesMeansBeyondTheLimitThoughAllAreOne) {
   const std::size_t count = format::kMaxMeanValues / 2 + 1;
-  Bytes file = centred_layer();
+  Bytes file = centered_layer();
   Manifest manifest = info_of(file);
   manifest.layers[0].k.mean.assign(count, 0);
   manifest.layers[0].v.mean.assign(1, 0);
@@ -577,8 +577,8 @@ TEST(ManifestFlatBuffer, RefusesMeansBeyondTheLimitThoughAllAreOne) {
   expect_refused(file, ErrorCode::kTooLarge, "values of a mean");
 }
 
-// Likewise lists of loud channels, each of which becomes an order of all channels.
-TEST(ManifestFlatBuffer, RefusesLoudChannelsBeyondTheLimitThoughAllAreOne) {
+// Likewise lists of outlier channels, each of which becomes an order of all channels.
+TEST(ManifestFlatBuffer, RefusesOutlierChannelsBeyondTheLimitThoughAllAreOne) {
   Manifest manifest = info_of(file_of(CacheBuilder(0).preset({1, 64}, "turbo2.5").build()));
   manifest.layers[0].shape = {1024, 1024};
   manifest.layers[0].k.outliers = {1};

@@ -51,8 +51,8 @@ TEST(Manifest, RefusesUnknownNamesOfACodec) {
   expect_name("layer 0: k: part 0: scale", "unbiased.v1");
   expect_name("layer 1: k: part 1: scale", "raw.v1");
   expect_name("layer 3: k: part 0: scale", "peak.v1");
-  expect_name("layer 0: k: centring", "pre_rope.v1");
-  expect_name("layer 0: v: centring", "post_rope.v1");
+  expect_name("layer 0: k: centering", "pre_rope.v1");
+  expect_name("layer 0: v: centering", "post_rope.v1");
   expect_name("layer 1: k: cache type", "tqcache.turbo_prod.v1");
 }
 
@@ -243,10 +243,10 @@ TEST(Manifest, RefusesAMatrixThatDoesNotFit) {
   expect_matrix("part 0: matrix: 0 values where 1024 belong",
                 [](auto& parts) { parts[0].quantizer.matrix = {}; });
   expect_matrix("part 1: matrix: 4 values where 1024 belong", [](auto& parts) {
-    parts[1].quantizer.matrix = must(codec::MapMatrix::make({1, 0, 0, 1}));
+    parts[1].quantizer.matrix = must(codec::TransformMatrix::make({1, 0, 0, 1}));
   });
   expect_matrix("part 0: matrix: 1024 values where 0 belong",
-                [](auto& parts) { parts[0].quantizer.rotation = codec::RotationKind::kDenseQr; });
+                [](auto& parts) { parts[0].quantizer.rotation = codec::TransformKind::kDenseQr; });
 }
 
 // Values that no writer of ours would take.
@@ -274,31 +274,31 @@ TEST(Manifest, RefusesACodecWithoutPartsOrWithTooMany) {
   });
 }
 
-TEST(Manifest, RefusesLoudChannelsThatAreNone) {
+TEST(Manifest, RefusesOutlierChannelsThatAreNone) {
   const auto expect_outliers = [](std::string_view refused, const auto& change) {
     expect_mode_rule(ErrorCode::kCorrupt, "layer 2: k: " + std::string(refused),
                      [&](Manifest& m) { change(k_of(m, kMixedLayer).outliers); });
   };
-  expect_outliers("loud channels: 31", [](auto& c) { c.pop_back(); });
-  expect_outliers("loud channels: 33", [](auto& c) { c.push_back(63); });
-  expect_outliers("loud channels: head 1", [](auto& c) { std::swap(c[20], c[21]); });
-  expect_outliers("loud channels: head 0", [](auto& c) { c[3] = c[4]; });
-  expect_outliers("loud channels: head 1", [](auto& c) { c.back() = 64; });
-  expect_outliers("more loud channels than channels", [](auto& c) { c.resize(129); });
+  expect_outliers("outlier channels: 31", [](auto& c) { c.pop_back(); });
+  expect_outliers("outlier channels: 33", [](auto& c) { c.push_back(63); });
+  expect_outliers("outlier channels: head 1", [](auto& c) { std::swap(c[20], c[21]); });
+  expect_outliers("outlier channels: head 0", [](auto& c) { c[3] = c[4]; });
+  expect_outliers("outlier channels: head 1", [](auto& c) { c.back() = 64; });
+  expect_outliers("more outlier channels than channels", [](auto& c) { c.resize(129); });
 }
 
-TEST(Manifest, RefusesLoudChannelsOfACodecThatHasNone) {
+TEST(Manifest, RefusesOutlierChannelsOfACodecThatHasNone) {
   for (const std::size_t layer : {kMseLayer, kProdLayer, kAffineLayer}) {
     expect_mode_rule(
         ErrorCode::kCorrupt,
-        "layer " + std::to_string(layer) + ": v: loud channels of a codec that has none",
+        "layer " + std::to_string(layer) + ": v: outlier channels of a codec that has none",
         [&](Manifest& m) { v_of(m, layer).outliers = {1, 2, 3, 4, 5, 6, 7, 8}; });
   }
 }
 
-TEST(Manifest, RefusesPackedSectionsWithoutTheirLoudChannels) {
+TEST(Manifest, RefusesPackedSectionsWithoutTheirOutlierChannels) {
   expect_mode_rule(ErrorCode::kCorrupt,
-                   "section 5 (layer 2 v, block 0): packed, but without its loud channels",
+                   "section 5 (layer 2 v, block 0): packed, but without its outlier channels",
                    [](Manifest& m) { v_of(m, kMixedLayer).outliers.clear(); });
 }
 
@@ -333,40 +333,40 @@ TEST(Manifest, KeepsZeroAndMinusZeroApart) {
   EXPECT_TRUE(std::signbit(layer.v.quant->parts[0].centroids[1]));
 }
 
-// One layer, both sides centred, 300 tokens.
-void expect_centring_rule(ErrorCode code, std::string_view part,
+// One layer, both sides centered, 300 tokens.
+void expect_centering_rule(ErrorCode code, std::string_view part,
                           const std::function<void(Manifest&)>& change) {
   static const Bytes kFile =
-      file_of(CacheBuilder(300).center(cache::Centring::kPreRope).turbo({2, 64}, 4, 4).build());
+      file_of(CacheBuilder(300).center(cache::Centering::kPreRope).turbo({2, 64}, 4, 4).build());
   expect_refused(change_manifest(kFile, change), code, part);
 }
 
 TEST(Manifest, RefusesAMeanThatDoesNotFit) {
-  expect_centring_rule(ErrorCode::kCorrupt, "layer 0: k: a mean without centring",
-                       [](Manifest& m) { k_of(m, 0).centring = cache::Centring::kNone; });
-  expect_centring_rule(ErrorCode::kCorrupt, "layer 0: v: a mean of 127 values where 128 belong",
+  expect_centering_rule(ErrorCode::kCorrupt, "layer 0: k: a mean without centering",
+                       [](Manifest& m) { k_of(m, 0).centering = cache::Centering::kNone; });
+  expect_centering_rule(ErrorCode::kCorrupt, "layer 0: v: a mean of 127 values where 128 belong",
                        [](Manifest& m) { v_of(m, 0).mean.pop_back(); });
-  expect_centring_rule(ErrorCode::kCorrupt, "layer 0: v: a mean of 129 values",
+  expect_centering_rule(ErrorCode::kCorrupt, "layer 0: v: a mean of 129 values",
                        [](Manifest& m) { v_of(m, 0).mean.push_back(0); });
   for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
-    expect_centring_rule(ErrorCode::kCorrupt, "layer 0: k: a mean that is not finite",
+    expect_centering_rule(ErrorCode::kCorrupt, "layer 0: k: a mean that is not finite",
                          [&](Manifest& m) { k_of(m, 0).mean[9] = bad; });
   }
 }
 
 TEST(Manifest, RefusesPackedSectionsWithoutTheirMean) {
-  expect_centring_rule(ErrorCode::kCorrupt,
+  expect_centering_rule(ErrorCode::kCorrupt,
                        "section 0 (layer 0 k, block 0): packed, but without its mean",
                        [](Manifest& m) { k_of(m, 0).mean.clear(); });
-  expect_centring_rule(ErrorCode::kCorrupt,
+  expect_centering_rule(ErrorCode::kCorrupt,
                        "section 1 (layer 0 v, block 0): packed, but without its mean",
                        [](Manifest& m) { v_of(m, 0).mean.clear(); });
 }
 
-TEST(Manifest, RefusesCentringBeforeRopeWhereThereIsNone) {
-  constexpr std::string_view kPart = "centring before RoPE where there is none";
-  expect_centring_rule(ErrorCode::kCorrupt, kPart,
-                       [](Manifest& m) { v_of(m, 0).centring = cache::Centring::kPreRope; });
+TEST(Manifest, RefusesCenteringBeforeRopeWhereThereIsNone) {
+  constexpr std::string_view kPart = "centering before RoPE where there is none";
+  expect_centering_rule(ErrorCode::kCorrupt, kPart,
+                       [](Manifest& m) { v_of(m, 0).centering = cache::Centering::kPreRope; });
   for (const cache::Rope& rope : {cache::Rope{cache::RopeStyle::kNone, 64, 1e4},
                                   cache::Rope{cache::RopeStyle::kHalfSplit, 0, 1e4},
                                   cache::Rope{cache::RopeStyle::kHalfSplit, 33, 1e4},
@@ -374,7 +374,7 @@ TEST(Manifest, RefusesCentringBeforeRopeWhereThereIsNone) {
                                   cache::Rope{cache::RopeStyle::kHalfSplit, 64, 0.5},
                                   cache::Rope{cache::RopeStyle::kInterleaved, 64, 0},
                                   cache::Rope{cache::RopeStyle::kHalfSplit, 4, 1e4, {1, 3e6f}}}) {
-    expect_centring_rule(ErrorCode::kCorrupt, kPart, [&](Manifest& m) { m.identity.rope = rope; });
+    expect_centering_rule(ErrorCode::kCorrupt, kPart, [&](Manifest& m) { m.identity.rope = rope; });
   }
 }
 

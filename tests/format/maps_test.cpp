@@ -14,10 +14,10 @@ namespace {
 
 cache::Cache fitted_cache(std::int64_t n_tokens = 600) {
   cache::SidePlan plan = archive_plan(0.3f, 2);
-  plan.fit_maps = true;
+  plan.fit_transforms = true;
   return CacheBuilder(n_tokens)
       .sides({2, 64}, Dtype::kF16, plan, Dtype::kBF16, plan)
-      .center(cache::Centring::kPreRope)
+      .center(cache::Centering::kPreRope)
       .sides({1, 40}, Dtype::kF32, plan, Dtype::kF16, archive_plan(0.5f))
       .build();
 }
@@ -35,7 +35,7 @@ TEST(Maps, ComeBackAsTheyWere) {
 TEST(Maps, CountInTheContentName) {
   const Bytes file = file_of(mapped_cache());
   const Bytes changed =
-      change_manifest(file, [](Manifest& manifest) { manifest.layers[0].v.maps[77] ^= 1; });
+      change_manifest(file, [](Manifest& manifest) { manifest.layers[0].v.transforms[77] ^= 1; });
   EXPECT_NE(info_of(file).content_name, info_of(changed).content_name);
 }
 
@@ -56,13 +56,13 @@ void expect_changed_refused(void (*change)(Manifest&), std::string_view part) {
 TEST(Maps, AreForModeTrellisAlone) {
   const Bytes file = file_of(CacheBuilder(256).turbo({2, 40}, 8, 8).build());
   const Bytes changed = change_manifest(
-      file, [](Manifest& manifest) { manifest.layers[0].k.maps.assign(2 * 40 * 40, 1); });
+      file, [](Manifest& manifest) { manifest.layers[0].k.transforms.assign(2 * 40 * 40, 1); });
   expect_refused(changed, ErrorCode::kCorrupt, "maps of a codec that has none");
 }
 
 TEST(Maps, HaveRowsThatAreNotOfEachOther) {
   const auto change = [](Manifest& manifest) {
-    std::fill_n(manifest.layers[0].v.maps.begin() + 40, 80, std::int8_t{5});
+    std::fill_n(manifest.layers[0].v.transforms.begin() + 40, 80, std::int8_t{5});
   };
   const Bytes file = change_manifest(file_of(mapped_cache()), change);
   const auto loaded = load(file);
@@ -73,7 +73,7 @@ TEST(Maps, HaveRowsThatAreNotOfEachOther) {
 }
 
 TEST(Maps, AreOfAsManyEntriesAsHeadsHave) {
-  expect_changed_refused([](Manifest& manifest) { manifest.layers[0].k.maps.pop_back(); }, "maps");
+  expect_changed_refused([](Manifest& manifest) { manifest.layers[0].k.transforms.pop_back(); }, "maps");
 }
 
 constexpr std::int64_t kBefore = 600;
@@ -120,8 +120,8 @@ double coded_error(const cache::Side& side, cache::HeadShape shape) {
   return error / energy;
 }
 
-const cache::HeadMaps& maps_of(const cache::Side& side) {
-  return std::get<cache::TurboSide>(side).maps;
+const cache::HeadTransforms& maps_of(const cache::Side& side) {
+  return std::get<cache::TurboSide>(side).transforms;
 }
 
 // A conversation that goes on: what comes later is coded with the same maps.

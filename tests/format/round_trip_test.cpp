@@ -36,14 +36,14 @@ const std::vector<Case>& cases() {
        [](auto n) {
          return CacheBuilder(n).keep_full_tail().turbo({1, 36}, 2, 1).build();
        }},
-      {"Centred",
+      {"Centered",
        [](auto n) {
          return CacheBuilder(n)
-             .center(cache::Centring::kPreRope)
+             .center(cache::Centering::kPreRope)
              .turbo({2, 64}, 4, 4)
              .turbo({1, 80}, 3, 16)
              .turbo({1, 32}, 4, 4)  // too small for the RoPE: after RoPE
-             .center(cache::Centring::kPostRope)
+             .center(cache::Centering::kPostRope)
              .keep_full_tail()
              .turbo({1, 64}, 4, 4)
              .build();
@@ -208,22 +208,22 @@ TEST(CacheFile, IsListedWithoutReadingASection) {
 }
 
 TEST(CacheFile, ListsWhatWasTakenOut) {
-  using cache::Centring;
-  const auto expect_listed = [](std::int64_t n_tokens, Centring center, Centring k, Centring v,
+  using cache::Centering;
+  const auto expect_listed = [](std::int64_t n_tokens, Centering center, Centering k, Centering v,
                                 std::size_t n_values) {
     const Bytes file =
         file_of(CacheBuilder(n_tokens).center(center).turbo({2, 64}, 4, 4).dense({1, 64}).build());
     const CacheFileInfo info = info_of(file);
-    EXPECT_EQ(info.layers[0].k.centring, k);
-    EXPECT_EQ(info.layers[0].v.centring, v);
+    EXPECT_EQ(info.layers[0].k.centering, k);
+    EXPECT_EQ(info.layers[0].v.centering, v);
     EXPECT_EQ(info.layers[0].k.mean.size(), n_values);
     EXPECT_EQ(info.layers[0].v.mean.size(), n_values);
-    EXPECT_EQ(info.layers[1].k.centring, Centring::kNone);
+    EXPECT_EQ(info.layers[1].k.centering, Centering::kNone);
   };
-  expect_listed(300, Centring::kPreRope, Centring::kPreRope, Centring::kPostRope, 128);
-  expect_listed(300, Centring::kPostRope, Centring::kPostRope, Centring::kPostRope, 128);
-  expect_listed(300, Centring::kNone, Centring::kNone, Centring::kNone, 0);
-  expect_listed(200, Centring::kPreRope, Centring::kPreRope, Centring::kPostRope, 0);
+  expect_listed(300, Centering::kPreRope, Centering::kPreRope, Centering::kPostRope, 128);
+  expect_listed(300, Centering::kPostRope, Centering::kPostRope, Centering::kPostRope, 128);
+  expect_listed(300, Centering::kNone, Centering::kNone, Centering::kNone, 0);
+  expect_listed(200, Centering::kPreRope, Centering::kPreRope, Centering::kPostRope, 0);
 }
 
 TEST(CacheFile, ListsHowEachModeIsMadeOfParts) {
@@ -346,13 +346,13 @@ TEST(CacheFile, HasAnotherContentNameForHiddenTokensAndForAnotherWindow) {
 
 TEST(CacheFile, HasAnotherContentNameForAnotherMeanOfTheSameCodes) {
   cache::Cache cache =
-      CacheBuilder(256).center(cache::Centring::kPreRope).turbo({1, 64}, 4, 4).build();
+      CacheBuilder(256).center(cache::Centering::kPreRope).turbo({1, 64}, 4, 4).build();
   const auto name = [&] { return to_hex(info_of(file_of(cache)).content_name); };
   std::vector<std::string> names = {name()};
   cache::Mean& mean = std::get<cache::TurboSide>(std::get<0>(cache.layers[0]).k).mean;
   mean.values[3] += 1;
   names.push_back(name());
-  mean.kind = cache::Centring::kPostRope;
+  mean.kind = cache::Centering::kPostRope;
   names.push_back(name());
   mean = {};
   names.push_back(name());
@@ -372,18 +372,18 @@ TEST(CacheFile, HasAnotherContentNameForAnyOtherCodec) {
   ++part.quantizer.bits, add();
   ++part.quantizer.seed, add();
   ++part.quantizer.rounds, add();
-  part.quantizer.rotation = codec::RotationKind::kDenseQr, add();
+  part.quantizer.rotation = codec::TransformKind::kDenseQr, add();
   part.quantizer.scale = codec::ScaleRule::kNorm, add();
   part.of_residual = true, add();
   part.has_bias = true, add();
   part.centroids[1] += 0.25f, add();
-  part.quantizer.rotation = codec::RotationKind::kMatrix, add();
-  part.quantizer.matrix = must(codec::MapMatrix::make({1, 0})), add();
-  part.quantizer.matrix = must(codec::MapMatrix::make({1, -0.0f})), add();
+  part.quantizer.rotation = codec::TransformKind::kMatrix, add();
+  part.quantizer.matrix = must(codec::TransformMatrix::make({1, 0})), add();
+  part.quantizer.matrix = must(codec::TransformMatrix::make({1, -0.0f})), add();
   side.parts.push_back(part), add();
   side.outliers[3] ^= 1, add();
   ++side.n_sinks, add();
-  side.centring = cache::Centring::kPostRope, add();
+  side.centering = cache::Centering::kPostRope, add();
   side.mode = codec::Mode::kAffine, add();
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());

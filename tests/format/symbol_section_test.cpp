@@ -148,7 +148,7 @@ TEST(SymbolDensity, KnowsTheBitsOfAHuffmanCode) {
   EXPECT_EQ(format::huffman_bits(std::vector<std::uint32_t>{1, 1, 2, 3, 5, 8}), 45u);
 }
 
-// 4,096 symbols, of which so many in a hundred are 64 and the others its neighbours.
+// 4,096 symbols, of which so many in a hundred are 64 and the others its neighbors.
 std::vector<std::uint8_t> symbols_around(std::uint64_t percent) {
   Random random(5);
   std::vector<std::uint8_t> symbols(4096);

@@ -23,7 +23,7 @@ using testing::IsEmpty;
 // A window of 300 tokens beside full attention.
 CacheBuilder windowed(std::int64_t n_tokens) {
   CacheBuilder builder(n_tokens);
-  builder.center(cache::Centring::kPostRope);
+  builder.center(cache::Centering::kPostRope);
   builder.turbo_rotating({{1, 32}, 300, 0}, 4, 3).dense({1, 4});
   return builder;
 }
@@ -36,7 +36,7 @@ TEST(TurboWindowFile, GivesBackWhatWasWritten) {
     const cache::Cache cache =
         windowed(n_tokens)
             .arrays()
-            .center(cache::Centring::kPreRope)
+            .center(cache::Centering::kPreRope)
             .turbo_rotating({{2, 64}, 40, 0}, 2, 2, Dtype::kBF16, Dtype::kF32)
             .rotating({{1, 4}, 20, 2})
             .turbo_rotating({{1, 32}, 100, 0}, 16, 1)
@@ -201,7 +201,7 @@ TEST(TurboWindowFile, IsConvertedAsInMemory) {
     const Bytes dense = file_of(with_dense_windows(
         windowed(n_tokens).dense({2, 64}).arrays().turbo_rotating({{2, 64}, 40, 0}, 8, 8).build()));
     for (const WindowForm windows :
-         {WindowForm::kAsTheyAre, WindowForm::kTurbo, WindowForm::kTurboCentred}) {
+         {WindowForm::kAsTheyAre, WindowForm::kTurbo, WindowForm::kTurboCentered}) {
       cache::ConvertOptions options = packing(windows);
       // The full attention of head_dim 4 has no codec, and stays as it is.
       const Bytes source = file_of([&] {
@@ -227,7 +227,7 @@ TEST(TurboWindowFile, PacksWhatIsLeftToPack) {
   const Bytes file = file_of(cache);
   for (const bool both : {false, true}) {
     cache::ConvertOptions options = packing(WindowForm::kTurbo);
-    options.keys.center = cache::Centring::kNone;
+    options.keys.center = cache::Centering::kNone;
     options.values.dense = !both;
     const Bytes given = converted(file, options);
     EXPECT_EQ(given, must(format::write_cache_bytes(must(cache::convert(cache, options)), {})));

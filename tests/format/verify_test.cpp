@@ -124,10 +124,10 @@ TEST(Verify, ReportsScalesOfAnyPartAndBiasesThatAreNotFinite) {
 
 TEST(Verify, ReportsUnusedBitsOfAnyPart) {
   // Part 0 takes 256 * 16 * 3 bits. Part 1 has 3 groups of 16 channels: nothing is unused there. So
-  // a file with 8 loud channels, half a group of values.
+  // a file with 8 outlier channels, half a group of values.
   cache::SidePlan plan;
   plan.codec = {.mode = codec::Mode::kMixed, .bits = 2, .outlier_channels = 8, .outlier_bits = 3};
-  plan.center = cache::Centring::kNone;
+  plan.center = cache::Centering::kNone;
   const Bytes file =
       file_of(CacheBuilder(256).sides({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).build());
   const auto damage = [&](std::size_t at) {

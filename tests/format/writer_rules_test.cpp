@@ -76,7 +76,7 @@ TEST(WriterRules, RefuseCodecsThatTogetherTakeTooMuch) {
   manifest.layers.resize(33, manifest.layers[0]);
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
     codec::QuantizerSpec& quantizer = manifest.layers[i].v.parts[0].quantizer;
-    quantizer.rotation = codec::RotationKind::kDenseQr;
+    quantizer.rotation = codec::TransformKind::kDenseQr;
     quantizer.seed = i;
   }
   expect_error(format::check_contents(manifest), ErrorCode::kTooLarge, "codecs: matrices of ");

@@ -1,5 +1,5 @@
 // The kernels of this CPU against the scalar ones, for any codec, values, queries and weights that
-// the input makes up: encoding, decoding and centring to the bit; scores and sums within what their
+// the input makes up: encoding, decoding and centering to the bit; scores and sums within what their
 // arithmetic allows.
 //
 // tests/codec/kernels_test.cpp holds scores and sums against bounds that go for ordinary values, as
@@ -27,7 +27,7 @@ using codec::HeadCodec;
 using codec::kBlockTokens;
 using codec::Kernels;
 using fuzz::Block;
-using fuzz::CentreTables;
+using fuzz::CenterTables;
 using fuzz::CodecChoice;
 using fuzz::Codecs;
 using fuzz::Input;
@@ -44,13 +44,13 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
 
 // Encodes on every table; nullopt when all refuse. Channels may come in another order.
 std::optional<Block> encode(const Codecs& codecs, const Vectors& vectors,
-                            const codec::Centre& centre, codec::ChannelOrder order) {
+                            const codec::Center& center, codec::ChannelOrder order) {
   std::optional<Block> first;
   std::optional<Error> refusal;
   for (const HeadCodec& codec : codecs) {
     Block block{std::vector<std::byte>(codec.code_bytes()),
                 std::vector<std::uint16_t>(codec.n_scale_rows() * kBlockTokens)};
-    const auto encoded = codec.encode(vectors.rows, centre, order, vectors.n_tokens,
+    const auto encoded = codec.encode(vectors.rows, center, order, vectors.n_tokens,
                                       vectors.n_skipped, block.codes, block.scales);
     if (&codec == codecs.data()) {
       if (encoded) first = std::move(block);
@@ -80,15 +80,15 @@ void check_decoding(const Codecs& codecs, const Block& block, codec::ChannelOrde
   }
 }
 
-void check_centring(const Codecs& codecs, const Vectors& vectors, const codec::Centre& centre) {
-  if (centre.mean == nullptr) return;
+void check_centering(const Codecs& codecs, const Vectors& vectors, const codec::Center& center) {
+  if (center.mean == nullptr) return;
   const std::size_t head_dim = codecs[0].head_dim();
   std::vector<float> expected;
   for (const HeadCodec& codec : codecs) {
     std::vector<float> out(vectors.n_tokens * head_dim);
-    codec.kernels().centre_rows(vectors.rows, vectors.n_tokens, head_dim, centre, 0, out.data());
+    codec.kernels().center_rows(vectors.rows, vectors.n_tokens, head_dim, center, 0, out.data());
     if (expected.empty()) expected = out;
-    require(same_bits(out, expected), "all tables centre to the same values");
+    require(same_bits(out, expected), "all tables center to the same values");
   }
 }
 
@@ -341,9 +341,9 @@ void run(Input input) {
     n_tokens = 1 + input.below(18);
   } else {
     const Vectors vectors = fuzz::make_vectors(input, head_dim);
-    const CentreTables centre = fuzz::make_centre(input, head_dim);
-    check_centring(codecs, vectors, centre.centre);
-    block = encode(codecs, vectors, centre.centre, order);
+    const CenterTables center = fuzz::make_center(input, head_dim);
+    check_centering(codecs, vectors, center.center);
+    block = encode(codecs, vectors, center.center, order);
     n_tokens = vectors.n_tokens;
   }
   if (!block) return;

@@ -25,10 +25,10 @@ codec::CodecSpec spec_of(const CodecChoice& choice) {
   spec.head_dim = kHeadDims[choice.head_dim];
   spec.mode = static_cast<codec::Mode>(choice.mode);
   spec.bits = choice.bits + 1;
-  if (choice.rotation == 2) spec.rotation = codec::RotationKind::kDenseQr;
+  if (choice.rotation == 2) spec.rotation = codec::TransformKind::kDenseQr;
   if (choice.rotation == 1) spec.rounds = 2;
   spec.scale = static_cast<codec::ScaleRule>(choice.scale);
-  if (choice.extra == 1) spec.residual = codec::RotationKind::kDenseQr;
+  if (choice.extra == 1) spec.residual = codec::TransformKind::kDenseQr;
   spec.outlier_channels = choice.extra == 1 ? 8 : spec.head_dim / 4;
   spec.outlier_bits = std::min(8, spec.bits + 1);
   spec.group_size = choice.extra == 1 ? 64 : 32;
@@ -156,13 +156,13 @@ Block any_block(const HeadCodec& codec, Input& input) {
   return block;
 }
 
-CentreTables make_centre(Input& input, std::size_t head_dim) {
-  CentreTables tables;
+CenterTables make_center(Input& input, std::size_t head_dim) {
+  CenterTables tables;
   const std::size_t kind = input.below(4);
   if (kind < 2) return tables;
   tables.mean = make_values(input, 1, head_dim);
   for (float& x : tables.mean) x = std::isfinite(x) ? std::clamp(x, -100.0f, 100.0f) : 0.0f;
-  tables.centre.mean = tables.mean.data();
+  tables.center.mean = tables.mean.data();
   if (kind == 2) return tables;
   const std::size_t n_pairs = head_dim / 4;
   for (std::size_t i = 0; i < kBlockTokens * n_pairs; ++i) {
@@ -170,7 +170,7 @@ CentreTables make_centre(Input& input, std::size_t head_dim) {
     tables.cos.push_back(std::cos(angle));
     tables.sin.push_back(std::sin(angle));
   }
-  tables.centre = {tables.mean.data(), n_pairs, tables.cos.data(), tables.sin.data()};
+  tables.center = {tables.mean.data(), n_pairs, tables.cos.data(), tables.sin.data()};
   return tables;
 }
 

@@ -24,7 +24,7 @@ using Codecs = std::vector<codec::HeadCodec>;
 Codecs codecs_of(const CodecChoice& choice, std::size_t table);
 
 // Numbers of several characters: small whole ones, any bits of f16 or f32, and normal ones that are
-// all alike, far apart in size, or have a loud channel.
+// all alike, far apart in size, or have a outlier channel.
 //
 // Shapes: [n, row].
 std::vector<float> make_values(Input& input, std::size_t n, std::size_t row);
@@ -49,10 +49,10 @@ Vectors make_vectors(Input& input, std::size_t head_dim);
 Block any_block(const codec::HeadCodec& codec, Input& input);
 
 // What is taken out of the vectors, which turns or does not.
-struct CentreTables {
+struct CenterTables {
   std::vector<float> mean, cos, sin;
-  codec::Centre centre;
+  codec::Center center;
 };
-CentreTables make_centre(Input& input, std::size_t head_dim);
+CenterTables make_center(Input& input, std::size_t head_dim);
 
 }  // namespace tqcache::fuzz

@@ -118,7 +118,7 @@ void change_map(Chance& chance, codec::QuantizerSpec& quantizer) {
   const auto dim = static_cast<std::size_t>(std::clamp(quantizer.head_dim, 0, 64));
   AlignedFloats values(dim * dim, 0.0f);
   for (std::size_t i = 0; i < dim; ++i) values[i * dim + chance.below(dim)] = 1.0f;
-  if (auto matrix = codec::MapMatrix::make(std::move(values))) quantizer.matrix = *matrix;
+  if (auto matrix = codec::TransformMatrix::make(std::move(values))) quantizer.matrix = *matrix;
 }
 
 void change_part(Chance& chance, codec::PartSpec& part) {
@@ -182,12 +182,12 @@ void replace_codec(Chance& chance, TensorDesc& tensor, std::int64_t head_dim) {
 void change_maps(Chance& chance, QuantSpec& side, cache::HeadShape shape) {
   const auto dim = static_cast<std::size_t>(std::clamp<std::int64_t>(shape.head_dim, 0, 64));
   const auto heads = static_cast<std::size_t>(std::clamp<std::int64_t>(shape.n_kv_heads, 0, 4));
-  side.maps.assign(heads * dim * dim, 0);
+  side.transforms.assign(heads * dim * dim, 0);
   for (std::size_t i = 0; i < heads * dim; ++i) {
-    side.maps[i * dim + (chance.one_in(20) ? 0 : i % dim)] = 64;
+    side.transforms[i * dim + (chance.one_in(20) ? 0 : i % dim)] = 64;
   }
-  if (chance.one_in(4)) side.maps.clear();
-  if (chance.one_in(4)) side.maps.push_back(1);
+  if (chance.one_in(4)) side.transforms.clear();
+  if (chance.one_in(4)) side.transforms.push_back(1);
 }
 
 void change_tensor(Chance& chance, TensorDesc& tensor, cache::HeadShape shape) {
@@ -206,7 +206,7 @@ void change_tensor(Chance& chance, TensorDesc& tensor, cache::HeadShape shape) {
     case 3:
       return replace_codec(chance, tensor, shape.head_dim);
     case 4:
-      change_enum(chance, side.centring, 3);
+      change_enum(chance, side.centering, 3);
       // Either may be any number by now.
       side.mean.resize(std::min(kMostElements, (static_cast<std::size_t>(shape.n_kv_heads) *
                                                 static_cast<std::size_t>(shape.head_dim)) &

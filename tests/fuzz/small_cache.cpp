@@ -84,7 +84,7 @@ void fill_dense(cache::DenseSide& side, cache::HeadShape shape, std::int64_t fir
 
 void fix(cache::TurboSide& side, cache::HeadShape shape, std::uint64_t seed) {
   SplitMix64 random(seed);
-  if (side.mean.kind != cache::Centring::kNone) {
+  if (side.mean.kind != cache::Centering::kNone) {
     side.mean.values.resize(static_cast<std::size_t>(shape.n_kv_heads * shape.head_dim));
     for (float& x : side.mean.values) x = static_cast<float>(random.uniform());
   }
@@ -95,7 +95,7 @@ void fix(cache::TurboSide& side, cache::HeadShape shape, std::uint64_t seed) {
     const std::size_t first = random.below(static_cast<std::size_t>(shape.head_dim) - n_loud + 1);
     for (std::size_t i = 0; i < n_loud; ++i) loud.push_back(static_cast<std::uint16_t>(first + i));
   }
-  side.outliers = must(cache::make_outliers(shape, n_loud, loud), "loud channels that ascend");
+  side.outliers = must(cache::make_outliers(shape, n_loud, loud), "outlier channels that ascend");
 }
 
 }  // namespace
@@ -103,7 +103,7 @@ void fix(cache::TurboSide& side, cache::HeadShape shape, std::uint64_t seed) {
 SmallCache::SideChoice SmallCache::choose_side(Input& input) {
   SideChoice side;
   side.kind = static_cast<std::uint8_t>(input.below(8) != 0 ? 0 : input.below(kCodecKinds + 1));
-  side.centring = static_cast<std::uint8_t>(input.below(3));
+  side.centering = static_cast<std::uint8_t>(input.below(3));
   side.n_sinks = static_cast<std::uint8_t>(input.flag() ? 0 : input.below(5));
   side.dtype = static_cast<Dtype>(input.below(3));
   return side;
@@ -149,9 +149,9 @@ cache::Side SmallCache::make_side(const SideChoice& choice, const LayerChoice& l
   cache::TurboSide side{
       .codec = codec_of(choice.kind, layer.shape.head_dim, keys), .packed = {}, .tail = dense};
   side.n_sinks = choice.n_sinks;
-  const auto wanted = static_cast<cache::Centring>(choice.centring);
-  side.mean.kind = keys ? wanted : cache::value_centring(wanted);
-  if (side.mean.kind == cache::Centring::kPreRope) side.mean.rope = rope_table();
+  const auto wanted = static_cast<cache::Centering>(choice.centering);
+  side.mean.kind = keys ? wanted : cache::value_centering(wanted);
+  if (side.mean.kind == cache::Centering::kPreRope) side.mean.rope = rope_table();
   side.outliers = {
       side.codec.outlier_channels(), static_cast<std::size_t>(layer.shape.head_dim), {}};
   const std::int64_t n_packed = n_tokens / cache::kTokenBlock;

@@ -26,7 +26,7 @@ class SmallCache {
  private:
   struct SideChoice {
     std::uint8_t kind = 0;  // index of a codec; 0: dense
-    std::uint8_t centring = 0;
+    std::uint8_t centering = 0;
     std::uint8_t n_sinks = 0;
     Dtype dtype = Dtype::kF16;
   };

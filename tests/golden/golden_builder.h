@@ -42,7 +42,7 @@ struct SideChoice {
 
 inline SideChoice dense_as(Dtype dtype) { return {dtype, {.dense = true}}; }
 inline SideChoice coded(const codec::CodecSpec& spec,
-                        cache::Centring center = cache::Centring::kNone, std::int64_t n_sinks = 0) {
+                        cache::Centering center = cache::Centering::kNone, std::int64_t n_sinks = 0) {
   return {Dtype::kF16, {.codec = spec, .center = center, .n_sinks = n_sinks}};
 }
 
@@ -155,7 +155,7 @@ class GoldenBuilder {
   }
 
   cache::DenseSide dense_side(cache::HeadShape shape, Dtype dtype) {
-    std::vector<float> offsets;  // of every kv head's channels: something for centring to take out
+    std::vector<float> offsets;  // of every kv head's channels: something for centering to take out
     for (std::int64_t i = 0; i < shape.n_kv_heads * shape.head_dim; ++i) {
       offsets.push_back(2 * recipe_.next());
     }

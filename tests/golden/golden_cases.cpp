@@ -6,10 +6,10 @@
 namespace tqcache::test {
 namespace {
 
-using cache::Centring;
+using cache::Centering;
 using codec::CodecSpec;
 using codec::Mode;
-using codec::RotationKind;
+using codec::TransformKind;
 using codec::ScaleRule;
 
 CodecSpec mse(int bits) { return {.mode = Mode::kMse, .bits = bits}; }
@@ -28,7 +28,7 @@ cache::Cache empty() {
   return GoldenBuilder(2, 0)
       .attention({2, 64},
                  coded({.mode = Mode::kMixed, .bits = 2, .outlier_channels = 16, .outlier_bits = 3},
-                       Centring::kPreRope, 4),
+                       Centering::kPreRope, 4),
                  dense_as(Dtype::kF16))
       .build();
 }
@@ -53,7 +53,7 @@ cache::Cache mse_head_dims() {
 cache::Cache mse_maps_and_scales() {
   const CodecSpec two_rounds{.bits = 2, .seed = 1, .rounds = 2, .scale = ScaleRule::kNorm};
   const CodecSpec three_rounds{.bits = 3, .seed = 2, .rounds = 3, .scale = ScaleRule::kRaw};
-  const CodecSpec dense{.bits = 4, .seed = 3, .rotation = RotationKind::kDenseQr};
+  const CodecSpec dense{.bits = 4, .seed = 3, .rotation = TransformKind::kDenseQr};
   return GoldenBuilder(5, 260)
       .attention({1, 32}, coded(two_rounds), coded(three_rounds))
       .attention({1, 32}, coded(dense), coded(two_rounds))
@@ -63,10 +63,10 @@ cache::Cache mse_maps_and_scales() {
 cache::Cache prod() {
   const CodecSpec gaussian{.mode = Mode::kProd, .bits = 3};
   const CodecSpec orthogonal{
-      .mode = Mode::kProd, .bits = 2, .scale = ScaleRule::kRaw, .residual = RotationKind::kDenseQr};
+      .mode = Mode::kProd, .bits = 2, .scale = ScaleRule::kRaw, .residual = TransformKind::kDenseQr};
   return GoldenBuilder(6, 260)
-      .attention({2, 32}, coded(gaussian, Centring::kPreRope), coded(orthogonal))
-      .attention({1, 48}, coded(orthogonal), coded(gaussian, Centring::kPostRope))
+      .attention({2, 32}, coded(gaussian, Centering::kPreRope), coded(orthogonal))
+      .attention({1, 48}, coded(orthogonal), coded(gaussian, Centering::kPostRope))
       .build();
 }
 
@@ -75,7 +75,7 @@ cache::Cache mixed() {
       .mode = Mode::kMixed, .bits = 2, .outlier_channels = 16, .outlier_bits = 3};
   const CodecSpec few{.mode = Mode::kMixed, .bits = 1, .outlier_channels = 8, .outlier_bits = 5};
   return GoldenBuilder(7, 260)
-      .attention({1, 64}, coded(quarter, Centring::kPreRope), coded(quarter, Centring::kPostRope))
+      .attention({1, 64}, coded(quarter, Centering::kPreRope), coded(quarter, Centering::kPostRope))
       .attention({2, 36}, coded(few), coded(few))
       .build();
 }
@@ -85,18 +85,18 @@ cache::Cache affine() {
   const CodecSpec groups_of_8_bits{.mode = Mode::kAffine, .bits = 8, .group_size = 32};
   return GoldenBuilder(8, 260)
       .attention({1, 64}, coded(groups_of_4_bits), coded(groups_of_4_bits))
-      .attention({1, 32}, coded(groups_of_8_bits, Centring::kPreRope), coded(groups_of_4_bits))
+      .attention({1, 32}, coded(groups_of_8_bits, Centering::kPreRope), coded(groups_of_4_bits))
       .build();
 }
 
 // Two packed blocks, so that the mean turns on from one to the next; and components that RoPE
 // leaves alone.
-cache::Cache centring() {
+cache::Cache centering() {
   GoldenBuilder builder(9, 520);
   builder.identity().rope = {cache::RopeStyle::kInterleaved, 24, 500000.5};
   return builder
-      .attention({2, 32}, coded(mse(2), Centring::kPreRope), coded(mse(2), Centring::kPostRope))
-      .attention({1, 32}, coded(mse(2), Centring::kPostRope), coded(mse(2), Centring::kNone))
+      .attention({2, 32}, coded(mse(2), Centering::kPreRope), coded(mse(2), Centering::kPostRope))
+      .attention({1, 32}, coded(mse(2), Centering::kPostRope), coded(mse(2), Centering::kNone))
       .build();
 }
 
@@ -106,37 +106,37 @@ cache::Cache scaled_rope() {
   builder.identity().rope = {
       cache::RopeStyle::kHalfSplit, 16, 500000, {1, 1, 0.5f, 2.25f, 8, 8, 8, 8}};
   return builder
-      .attention({1, 32}, coded(mse(3), Centring::kPreRope), coded(mse(3), Centring::kPostRope))
+      .attention({1, 32}, coded(mse(3), Centering::kPreRope), coded(mse(3), Centering::kPostRope))
       .build();
 }
 
 cache::Cache sinks() {
-  SideChoice in_bf16 = coded(mse(2), Centring::kPostRope, 20);
+  SideChoice in_bf16 = coded(mse(2), Centering::kPostRope, 20);
   in_bf16.dtype = Dtype::kBF16;
   SideChoice in_f32 =
       coded({.mode = Mode::kMixed, .bits = 2, .outlier_channels = 8, .outlier_bits = 3},
-            Centring::kNone, 1);
+            Centering::kNone, 1);
   in_f32.dtype = Dtype::kF32;
-  const SideChoice whole_block = coded(mse(1), Centring::kNone, cache::kTokenBlock);
+  const SideChoice whole_block = coded(mse(1), Centering::kNone, cache::kTokenBlock);
   return GoldenBuilder(10, 260)
-      .attention({2, 32}, coded(mse(2), Centring::kPreRope, 4), in_bf16)
+      .attention({2, 32}, coded(mse(2), Centering::kPreRope, 4), in_bf16)
       .attention({1, 32}, in_f32, whole_block)
       .build();
 }
 
 // The last block is full: packed on one side, dense on the other.
 cache::Cache full_tail() {
-  SideChoice dense_tail = coded(mse(2), Centring::kPostRope);
+  SideChoice dense_tail = coded(mse(2), Centering::kPostRope);
   dense_tail.keep_full_tail = true;
   return GoldenBuilder(11, 256)
-      .attention({1, 32}, coded(mse(2), Centring::kPreRope), dense_tail)
+      .attention({1, 32}, coded(mse(2), Centering::kPreRope), dense_tail)
       .build();
 }
 
 // Some sections shrink and some do not.
 cache::Cache zstd() {
   cache::Cache cache = GoldenBuilder(12, 260)
-                           .attention({2, 32}, coded(mse(2), Centring::kPreRope), coded(mse(4)))
+                           .attention({2, 32}, coded(mse(2), Centering::kPreRope), coded(mse(4)))
                            .attention({2, 4}, dense_as(Dtype::kF32), dense_as(Dtype::kBF16))
                            .arrays()
                            .build();
@@ -151,32 +151,32 @@ cache::Cache zstd() {
 cache::Cache planes() {
   return GoldenBuilder(18, 300)
       .attention({2, 4}, dense_as(Dtype::kF16), dense_as(Dtype::kBF16))
-      .attention({1, 32}, coded(mse(2), Centring::kPreRope), dense_as(Dtype::kF32))
+      .attention({1, 32}, coded(mse(2), Centering::kPreRope), dense_as(Dtype::kF32))
       .arrays()
       .build();
 }
 
-SideChoice archived(float step, Centring center, bool fit_maps, std::int64_t n_sinks = 0) {
+SideChoice archived(float step, Centering center, bool fit_transforms, std::int64_t n_sinks = 0) {
   SideChoice side = coded({.mode = Mode::kTrellis, .step = step}, center, n_sinks);
-  side.plan.fit_maps = fit_maps;
+  side.plan.fit_transforms = fit_transforms;
   return side;
 }
 
 // Paths of symbols; maps before RoPE, after it, and of values.
 cache::Cache archive() {
   return GoldenBuilder(19, 520)
-      .attention({2, 40}, archived(0.3f, Centring::kPreRope, true, 4),
-                 archived(0.5f, Centring::kPostRope, true))
-      .attention({1, 64}, archived(0.2f, Centring::kPostRope, true),
-                 archived(0.8f, Centring::kNone, false))
-      .attention({1, 32}, archived(0.4f, Centring::kPreRope, false), dense_as(Dtype::kBF16))
+      .attention({2, 40}, archived(0.3f, Centering::kPreRope, true, 4),
+                 archived(0.5f, Centering::kPostRope, true))
+      .attention({1, 64}, archived(0.2f, Centering::kPostRope, true),
+                 archived(0.8f, Centering::kNone, false))
+      .attention({1, 32}, archived(0.4f, Centering::kPreRope, false), dense_as(Dtype::kBF16))
       .build();
 }
 
 // Coded by matrices that stand in the file.
 cache::Cache matrix() {
   const CodecSpec spec{
-      .head_dim = 32, .mode = Mode::kProd, .bits = 3, .rotation = RotationKind::kDenseQr};
+      .head_dim = 32, .mode = Mode::kProd, .bits = 3, .rotation = TransformKind::kDenseQr};
   return pack_dense(GoldenBuilder(20, 260)
                         .attention({1, 32}, dense_as(Dtype::kF16), dense_as(Dtype::kBF16))
                         .build(),
@@ -185,7 +185,7 @@ cache::Cache matrix() {
 
 cache::Cache hidden_tokens() {
   return GoldenBuilder(14, 520)
-      .attention({1, 32}, coded(mse(2), Centring::kPreRope), coded(mse(2), Centring::kPostRope))
+      .attention({1, 32}, coded(mse(2), Centering::kPreRope), coded(mse(2), Centering::kPostRope))
       .hide_tokens()
       .build();
 }
@@ -210,10 +210,10 @@ cache::Cache rotating() {
 // Windows that begin in a packed block, in the dense tail, and with the first token; dense keys.
 cache::Cache turbo_rotating() {
   return GoldenBuilder(21, 530)
-      .turbo_rotating({{1, 32}, 300, 0}, coded(mse(2)), coded(mse(3), Centring::kPostRope))
-      .turbo_rotating({{2, 32}, 10, 0}, coded(mse(2), Centring::kPreRope), coded(mse(2)))
+      .turbo_rotating({{1, 32}, 300, 0}, coded(mse(2)), coded(mse(3), Centering::kPostRope))
+      .turbo_rotating({{2, 32}, 10, 0}, coded(mse(2), Centering::kPreRope), coded(mse(2)))
       .attention({1, 4}, dense_as(Dtype::kF16), dense_as(Dtype::kF16))
-      .turbo_rotating({{1, 32}, 1024, 0}, coded(mse(2), Centring::kPreRope), coded(mse(2)))
+      .turbo_rotating({{1, 32}, 1024, 0}, coded(mse(2), Centering::kPreRope), coded(mse(2)))
       .turbo_rotating({{1, 32}, 100, 0}, dense_as(Dtype::kBF16),
                       coded({.mode = Mode::kAffine, .bits = 4, .group_size = 32}))
       .build();
@@ -221,7 +221,7 @@ cache::Cache turbo_rotating() {
 
 cache::Cache appended() {
   return GoldenBuilder(17, 520)
-      .attention({1, 32}, coded(mse(2), Centring::kPreRope), dense_as(Dtype::kF16))
+      .attention({1, 32}, coded(mse(2), Centering::kPreRope), dense_as(Dtype::kF16))
       .build();
 }
 
@@ -238,7 +238,7 @@ std::vector<GoldenCase> golden_cases() {
       {"prod", Compression::kNone, prod},
       {"mixed", Compression::kNone, mixed},
       {"affine", Compression::kNone, affine},
-      {"centring", Compression::kNone, centring},
+      {"centring", Compression::kNone, centering},
       {"sinks", Compression::kNone, sinks},
       {"full_tail", Compression::kNone, full_tail},
       {"zstd", Compression::kZstd, zstd},

@@ -74,14 +74,14 @@ inline Json part(const codec::PartSpec& part) {
   json["first"] = part.first;
   json["size"] = part.quantizer.head_dim;
   json["bits"] = part.quantizer.bits;
-  json["rotation"] = format::name_of(format::kRotationNames, part.quantizer.rotation);
+  json["rotation"] = format::name_of(format::kTransformNames, part.quantizer.rotation);
   json["rounds"] = part.quantizer.rounds;
   json["seed"] = part.quantizer.seed;
   json["scale"] = format::name_of(format::kScaleNames, part.quantizer.scale);
   json["of_residual"] = part.of_residual;
   json["has_bias"] = part.has_bias;
   json["centroids_sha256"] = digest(part.centroids);
-  if (part.quantizer.rotation == codec::RotationKind::kMatrix) {
+  if (part.quantizer.rotation == codec::TransformKind::kMatrix) {
     const std::span<const float> matrix = part.quantizer.matrix.values();
     json["matrix_sha256"] = digest(std::vector<float>(matrix.begin(), matrix.end()));
   }
@@ -90,10 +90,10 @@ inline Json part(const codec::PartSpec& part) {
 
 inline void add_codec(const cache::QuantSpec& info, Json& json) {
   for (const codec::PartSpec& each : info.parts) json["parts"].push_back(part(each));
-  json["centring"] = format::name_of(format::kCentringNames, info.centring);
+  json["centring"] = format::name_of(format::kCenteringNames, info.centering);
   if (!info.mean.empty()) json["mean_sha256"] = digest(info.mean);
   if (!info.outliers.empty()) json["outliers"] = info.outliers;
-  if (!info.maps.empty()) json["maps_sha256"] = digest(info.maps);
+  if (!info.transforms.empty()) json["maps_sha256"] = digest(info.transforms);
   json["n_sinks"] = info.n_sinks;
 }
 

@@ -57,12 +57,12 @@ TEST(GoldenFiles, HaveEveryNameAndNumberOfTheFormat) {
       for (const cache::TensorDesc* tensor : {&attention.k, &attention.v}) {
         have.emplace(format::type_name(*tensor));
         if (!tensor->quant) continue;
-        have.emplace(format::name_of(format::kCentringNames, tensor->quant->centring));
+        have.emplace(format::name_of(format::kCenteringNames, tensor->quant->centering));
         for (const codec::PartSpec& part : tensor->quant->parts) {
           const codec::QuantizerSpec& spec = part.quantizer;
           bits.insert(spec.bits);
           have.insert(std::string(format::name_of(format::kScaleNames, spec.scale)));
-          have.insert(std::string(format::name_of(format::kRotationNames, spec.rotation)) + " " +
+          have.insert(std::string(format::name_of(format::kTransformNames, spec.rotation)) + " " +
                       std::to_string(spec.rounds));
         }
       }

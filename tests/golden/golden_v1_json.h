@@ -67,7 +67,7 @@ inline Json part(const codec::PartSpec& in) {
   return {{"first", in.first},
           {"size", in.quantizer.head_dim},
           {"bits", in.quantizer.bits},
-          {"rotation", format::name_of(format::kRotationNames, in.quantizer.rotation)},
+          {"rotation", format::name_of(format::kTransformNames, in.quantizer.rotation)},
           {"rounds", in.quantizer.rounds},
           {"seed", in.quantizer.seed},
           {"scale", format::name_of(format::kScaleNames, in.quantizer.scale)},
@@ -97,7 +97,7 @@ inline Json side(const cache::Side& in, cache::HeadShape shape, std::int64_t n_t
   if (const auto* turbo = std::get_if<cache::TurboSide>(&in)) {
     json["mode"] = codec::mode_word(turbo->codec.mode());
     for (const codec::PartSpec& each : turbo->codec.parts()) json["parts"].push_back(part(each));
-    if (!turbo->outliers.orders.empty()) json["outliers"] = turbo->outliers.loud();
+    if (!turbo->outliers.orders.empty()) json["outliers"] = turbo->outliers.channels();
     Json packed = Json::array();
     for (const cache::TurboBlock& block : turbo->packed) {
       packed.push_back(to_hex(sha256(block.bytes.view())));

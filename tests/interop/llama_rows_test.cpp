@@ -298,7 +298,7 @@ Agreement agreement_in_layer_0(bool keys, std::int64_t rotation) {
   return found;
 }
 
-// The f16 file has lost what lies below f16's last place, so some codes fall to the neighbour. Of
+// The f16 file has lost what lies below f16's last place, so some codes fall to the neighbor. Of
 // 130,816 each, 129,575 and 129,576 are equal.
 TEST(LlamaRows, OfAnotherFileOfTheSamePromptAreNearlyAllTheSame) {
   for (const bool keys : {true, false}) {

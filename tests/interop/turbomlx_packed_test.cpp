@@ -222,7 +222,7 @@ TEST(TurboMlxPacked, NamesTheModeAndHasTheMapByValue) {
   EXPECT_EQ(layers[2].v.cache_type_id, "tqcache.affine.v1");
   const codec::QuantizerSpec& first = layers[0].k.parts[0].quantizer;
   const codec::QuantizerSpec& second = layers[1].k.parts[0].quantizer;
-  EXPECT_EQ(first.rotation, codec::RotationKind::kMatrix);
+  EXPECT_EQ(first.rotation, codec::TransformKind::kMatrix);
   EXPECT_EQ(first.matrix.values().data(), second.matrix.values().data());  // one matrix for both
   EXPECT_FALSE(layers[1].k.parts[1].quantizer.matrix == second.matrix);
   EXPECT_EQ(layers[2].k.outliers.size(), 32u);

@@ -39,7 +39,7 @@ V1File some_file() {
       .build();
 }
 
-// A cache that was saved before its loud channels were chosen.
+// A cache that was saved before its outlier channels were chosen.
 V1File calibrating_file() {
   return V1Builder(100)
       .turbo({1, 32}, {.bits = 3, .mixed = V1Mixed{8, 3, 2}, .calibrating = true})

@@ -83,10 +83,10 @@ TEST(CheckMigrated, NoticesAScale) {
   });
 }
 
-TEST(CheckMigrated, NoticesOtherLoudChannels) {
+TEST(CheckMigrated, NoticesOtherOutlierChannels) {
   expect_noticed("layer 2: k: ", [](Cache& c) {
     auto& side = std::get<TurboSide>(attention(c, 2).k);
-    std::vector<std::uint16_t> loud = side.outliers.loud();
+    std::vector<std::uint16_t> loud = side.outliers.channels();
     for (std::uint16_t i = 0; i < 64; ++i) {
       if (std::ranges::find(loud, i) != loud.end()) continue;
       loud.back() = i;

@@ -69,7 +69,7 @@ TEST_P(TurboLayers, KeepTheirCodes) {
     EXPECT_EQ(k.codec.mode(), each.mode);
     EXPECT_EQ(cache::packed_block_count(layer.k), n_tokens / 256);
     EXPECT_EQ(k.tail.dtype, Dtype::kF32);
-    EXPECT_EQ(k.mean.kind, cache::Centring::kNone);
+    EXPECT_EQ(k.mean.kind, cache::Centering::kNone);
     EXPECT_EQ(k.n_sinks, 0);
     for (const codec::PartSpec& part : k.codec.parts()) {
       EXPECT_EQ(part.quantizer.scale, codec::ScaleRule::kRaw);
@@ -115,9 +115,9 @@ TEST(TurboLayer, HasTheValuesOfTheDefinition) {
     std::memcpy(&norm, v1_tensor(entry, "reg_norms").data.data() + 4 * token, 4);
     std::memcpy(&residual, v1_tensor(entry, "reg_residuals").data.data() + 4 * token, 4);
     const codec::Rotation r(
-        {.head_dim = 32, .bits = 2, .seed = 9, .rotation = codec::RotationKind::kDenseQr});
+        {.head_dim = 32, .bits = 2, .seed = 9, .rotation = codec::TransformKind::kDenseQr});
     const codec::Rotation s(
-        {.head_dim = 32, .bits = 1, .seed = 1, .rotation = codec::RotationKind::kGaussian});
+        {.head_dim = 32, .bits = 1, .seed = 1, .rotation = codec::TransformKind::kGaussian});
     const std::vector<float> c = codec::lloyd_max_centroids(32, 2);
     std::vector<double> expected(32, 0.0);
     for (std::size_t row = 0; row < 32; ++row) {
@@ -136,12 +136,12 @@ TEST(TurboLayer, HasTheValuesOfTheDefinition) {
   }
 }
 
-TEST(TurboLayer, TakesTheLoudChannelsOfItsMask) {
+TEST(TurboLayer, TakesTheOutlierChannelsOfItsMask) {
   const V1File file = turbo_file(300, {2, 64}, {.mixed = V1Mixed{16, 3, 2}});
   V1Entry entry = file.entries[0];
   const auto& mask = v1_tensor(entry, "outlier_mask").data;
   const Migration migration = migrated(file);
-  const auto loud = std::get<TurboSide>(only_layer(migration).k).outliers.loud();
+  const auto loud = std::get<TurboSide>(only_layer(migration).k).outliers.channels();
   ASSERT_EQ(loud.size(), 32u);
   for (const std::uint16_t channel : loud) EXPECT_EQ(mask[channel], std::byte{1});
 }
@@ -184,7 +184,7 @@ INSTANTIATE_TEST_SUITE_P(
         Misfit{"prod_9", {1, 32}, {.bits = 9, .prod = true}, "beside 8 bits"}),
     [](const auto& test) { return std::string(test.param.name); });
 
-// --- before the loud channels are chosen
+// --- before the outlier channels are chosen
 
 TEST(CalibratingLayer, GoesOnDense) {
   for (const std::int64_t n_tokens : {0, 1, 255, 256}) {

@@ -32,7 +32,7 @@ cache::SidePlan dense_plan() {
   return plan;
 }
 
-cache::SidePlan turbo_plan(int bits, cache::Centring center = cache::Centring::kPreRope) {
+cache::SidePlan turbo_plan(int bits, cache::Centering center = cache::Centering::kPreRope) {
   cache::SidePlan plan;
   plan.codec.bits = bits;
   plan.center = center;
@@ -44,11 +44,11 @@ cache::SidePlan with_sinks(cache::SidePlan plan, std::int64_t n_sinks) {
   return plan;
 }
 
-cache::SidePlan mapped_plan(cache::Centring center) {
+cache::SidePlan mapped_plan(cache::Centering center) {
   cache::SidePlan plan;
   plan.codec = {.mode = codec::Mode::kTrellis, .step = 0.3f};
   plan.center = center;
-  plan.fit_maps = true;
+  plan.fit_transforms = true;
   return plan;
 }
 
@@ -64,8 +64,8 @@ std::vector<cache::SidePlan> all_modes() {
           plan({.mode = codec::Mode::kMixed, .bits = 2, .outlier_channels = 16, .outlier_bits = 3}),
           plan({.mode = codec::Mode::kAffine, .bits = 4, .group_size = 32}),
           plan({.mode = codec::Mode::kTrellis, .step = 0.3f}),
-          mapped_plan(cache::Centring::kPreRope),
-          mapped_plan(cache::Centring::kPostRope)};
+          mapped_plan(cache::Centering::kPreRope),
+          mapped_plan(cache::Centering::kPostRope)};
 }
 
 // Random keys and values, converted.
@@ -282,10 +282,10 @@ TEST(StepAttention, ReadsKeysAndValuesOfDifferentModes) {
   }
 }
 
-TEST(StepAttention, ScoresPackedCodesWithEveryCentring) {
+TEST(StepAttention, ScoresPackedCodesWithEveryCentering) {
   const std::vector<float> q = random_queries();
   for (const auto center :
-       {cache::Centring::kNone, cache::Centring::kPostRope, cache::Centring::kPreRope}) {
+       {cache::Centering::kNone, cache::Centering::kPostRope, cache::Centering::kPreRope}) {
     for (const std::int64_t n_tokens : {256, 600, 2048, 2400}) {
       const cache::AttentionLayer layer =
           random_layer(n_tokens, turbo_plan(4, center), turbo_plan(4, center));

@@ -36,14 +36,14 @@ std::vector<float> read_rows(const cache::Side& side, std::int64_t n_tokens, std
 }
 
 std::vector<cache::SidePlan> all_plans() {
-  const auto plan = [](codec::CodecSpec spec, cache::Centring center, std::int64_t n_sinks) {
+  const auto plan = [](codec::CodecSpec spec, cache::Centering center, std::int64_t n_sinks) {
     cache::SidePlan side;
     side.codec = spec;
     side.center = center;
     side.n_sinks = n_sinks;
     return side;
   };
-  using enum cache::Centring;
+  using enum cache::Centering;
   return {plan({.bits = 4}, kPreRope, 0),
           plan({.bits = 3}, kNone, 0),
           plan({.bits = 2}, kPostRope, 6),
@@ -99,7 +99,7 @@ cache::Cache as_window(cache::Cache cache) {
 
 TEST(CodingFilter, CodesTurboWindowsAsFullAttention) {
   const cache::Cache dense = test::CacheBuilder(512).dense(kShape, Dtype::kF32).build();
-  const cache::ConvertOptions options{.n_threads = 1, .windows = cache::WindowForm::kTurboCentred};
+  const cache::ConvertOptions options{.n_threads = 1, .windows = cache::WindowForm::kTurboCentered};
   const cache::Cache full = must(cache::convert(dense, options));
   const cache::Cache window = must(cache::convert(as_window(dense), options));
   const cache::Cache kept = must(cache::convert(as_window(dense), {.n_threads = 1}));

@@ -232,7 +232,7 @@ TEST(Workers, RunEveryPieceOnce) {
 TEST(Workers, NeverRunTwoPiecesOfALaneAtOnce) {
   const Workers workers(4);
   std::vector<std::size_t> sums(workers.count());  // plain memory: a race is the sanitizer's to see
-  workers.run_in_lanes(1000, [&](std::size_t i, std::size_t lane) { sums[lane] += i; });
+  workers.run_in_slots(1000, [&](std::size_t i, std::size_t lane) { sums[lane] += i; });
   std::size_t total = 0;
   for (const std::size_t sum : sums) total += sum;
   EXPECT_EQ(total, 999u * 1000 / 2);

@@ -104,16 +104,16 @@ TEST_F(Kld, PlainCodesCostWhatTheSimulationSays) {
   expect_reference("turbo3,center=none,scale=unbiased", "k3v3");
 }
 
-TEST_F(Kld, CentringTakesAThirdOfTheCostAwayAtNoMoreBits) {
-  const PredictionCost& centred = cost("turbo4");
+TEST_F(Kld, CenteringTakesAThirdOfTheCostAwayAtNoMoreBits) {
+  const PredictionCost& centered = cost("turbo4");
   const PredictionCost& plain = cost("turbo4,center=none");
-  EXPECT_GT(centred.kld_mean, 0);
-  EXPECT_LT(centred.kld_mean, 0.75 * plain.kld_mean);
-  EXPECT_GT(centred.size.bits_per_packed_value, 4);
-  EXPECT_LE(centred.size.bits_per_packed_value, 4.13);
-  EXPECT_EQ(centred.size.bits_per_packed_value, plain.size.bits_per_packed_value);
+  EXPECT_GT(centered.kld_mean, 0);
+  EXPECT_LT(centered.kld_mean, 0.75 * plain.kld_mean);
+  EXPECT_GT(centered.size.bits_per_packed_value, 4);
+  EXPECT_LE(centered.size.bits_per_packed_value, 4.13);
+  EXPECT_EQ(centered.size.bits_per_packed_value, plain.size.bits_per_packed_value);
   if (!whole_book_) GTEST_SKIP() << "not the whole book";
-  EXPECT_LT(centred.kld_mean, 0.65 * reference_["k4v4"]["kld_mean"].get<double>());
+  EXPECT_LT(centered.kld_mean, 0.65 * reference_["k4v4"]["kld_mean"].get<double>());
 }
 
 }  // namespace

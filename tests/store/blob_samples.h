@@ -52,7 +52,7 @@ inline std::vector<cache::LayerDesc> sample_layers() {
   part.centroids = {-0.5f, -0.125f, 0.125f, 0.5f};
   attention.k.quant = cache::QuantSpec{.mode = codec::Mode::kMse,
                                        .parts = {part},
-                                       .centring = cache::Centring::kPostRope,
+                                       .centering = cache::Centering::kPostRope,
                                        .mean = std::vector<float>(32, 0.25f)};
   attention.v.dtype = Dtype::kBF16;
 

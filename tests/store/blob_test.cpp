@@ -188,7 +188,7 @@ TEST(Blob, StatesKeepCodecsOfTurboWindowsAlone) {
   EXPECT_EQ(bare.window.size, 300);
   const cache::QuantSpec& keys = bare.attention.k.quant.value();
   EXPECT_TRUE(cache::same_bits(keys.parts, window.attention.k.quant->parts));
-  EXPECT_EQ(keys.centring, cache::Centring::kNone);
+  EXPECT_EQ(keys.centering, cache::Centering::kNone);
   EXPECT_TRUE(keys.mean.empty());
 
   std::vector<LayerDesc> parameters = sample_parameters().layers;

@@ -103,7 +103,7 @@ TEST_F(Copy, MendsWhatIsMissingThere) {
 // The same first token block in two stores, each with means of its own in slot 0.
 TEST_F(Copy, FindsOtherSlotsForParametersAndStates) {
   const auto coded = [](int bits) {
-    return CacheBuilder(600).center(cache::Centring::kPostRope).turbo({2, 64}, bits, bits).build();
+    return CacheBuilder(600).center(cache::Centering::kPostRope).turbo({2, 64}, bits, bits).build();
   };
   const Sha256 content = must(here_->put_cache(coded(4), "four")).content_name;
   must(there_->put_cache(coded(3), "three"));

@@ -158,15 +158,15 @@ TEST_F(Find, LooksForOneFormIfOneIsWanted) {
 
 // Means belong to codes: a prompt converted apart has others, and a chain of its own.
 TEST_F(Find, KeepsChainsOfOtherMeansApart) {
-  const auto centred = [](std::int64_t n, std::uint64_t seed) {
+  const auto centered = [](std::int64_t n, std::uint64_t seed) {
     cache::Cache cache =
-        CacheBuilder(n, seed).center(cache::Centring::kPostRope).turbo(kHeads, 4, 4).build();
+        CacheBuilder(n, seed).center(cache::Centering::kPostRope).turbo(kHeads, 4, 4).build();
     cache.identity = CacheBuilder(1).build().identity;
     cache.tokens.assign(static_cast<std::size_t>(n), 5);
     return cache;
   };
-  const cache::Cache one = centred(600, 1);
-  const cache::Cache two = centred(800, 2);
+  const cache::Cache one = centered(600, 1);
+  const cache::Cache two = centered(800, 2);
   put(library_, file_of(one), "");
   put(library_, file_of(two), "");
   EXPECT_EQ(all_keys(*backend_, "p/").size(), 2u);

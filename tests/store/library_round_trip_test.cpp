@@ -28,7 +28,7 @@ cache::Cache dense_of_three(std::int64_t n) {
 }
 cache::Cache turbo(std::int64_t n) {
   return CacheBuilder(n)
-      .center(cache::Centring::kPostRope)
+      .center(cache::Centering::kPostRope)
       .turbo(kTwoHeads, 4, 3)
       .turbo(kTwoHeads, 8, 8)
       .build();
@@ -36,7 +36,7 @@ cache::Cache turbo(std::int64_t n) {
 cache::Cache grown_turbo(std::int64_t n) {
   return CacheBuilder(n)
       .keep_full_tail()
-      .center(cache::Centring::kPostRope)
+      .center(cache::Centering::kPostRope)
       .turbo(kTwoHeads, 4, 4)
       .build();
 }
@@ -64,7 +64,7 @@ cache::Cache hybrid(std::int64_t n) {
 // One that goes over several token blocks, and one that stands in the newest alone.
 cache::Cache turbo_windows(std::int64_t n) {
   return CacheBuilder(n)
-      .center(cache::Centring::kPostRope)
+      .center(cache::Centering::kPostRope)
       .turbo_rotating({kTwoHeads, 300, 0}, 4, 3)
       .turbo(kTwoHeads, 4, 4)
       .turbo_rotating({kTwoHeads, 9, 0}, 4, 16)

@@ -96,7 +96,7 @@ TEST(Sharing, AHundredConversationsKeepADenseSystemPromptOnce) {
 
 TEST(Sharing, AHundredConversationsKeepAPackedSystemPromptOnce) {
   expect_sharing(CacheBuilder(kSystemTokens)
-                     .center(cache::Centring::kPostRope)
+                     .center(cache::Centering::kPostRope)
                      .turbo(kShape, 8, 8)
                      .turbo(kShape, 8, 8)
                      .build(),

@@ -148,8 +148,8 @@ class CacheBuilder {
     return *this;
   }
 
-  // Turbo sides that are given by their bits from here on are centred, as convert centres them.
-  CacheBuilder& center(cache::Centring wanted) {
+  // Turbo sides that are given by their bits from here on are centered, as convert centers them.
+  CacheBuilder& center(cache::Centering wanted) {
     center_ = wanted;
     return *this;
   }
@@ -170,7 +170,7 @@ class CacheBuilder {
     const cache::ConvertOptions options = must(cache::preset(name));
     return sides(shape, dtype, options.keys, dtype, options.values);
   }
-  // The plans' own centring counts, not center().
+  // The plans' own centering counts, not center().
   CacheBuilder& sides(cache::HeadShape shape, Dtype key_dtype, const cache::SidePlan& keys,
                       Dtype value_dtype, const cache::SidePlan& values) {
     cache::Side k = side(shape, key_dtype, keys, codec::BlockOrder::kKeys);
@@ -208,7 +208,7 @@ class CacheBuilder {
     const cache::ConvertOptions options{.keys = plan_of_bits(key_bits),
                                         .values = plan_of_bits(value_bits),
                                         .n_threads = 1,
-                                        .windows = cache::WindowForm::kTurboCentred};
+                                        .windows = cache::WindowForm::kTurboCentered};
     cache_.layers.back() = std::move(must(cache::convert(std::move(one), options)).layers.front());
     return *this;
   }
@@ -301,7 +301,7 @@ class CacheBuilder {
   Random random_;
   cache::Cache cache_;
   bool keep_full_tail_ = false;
-  cache::Centring center_ = cache::Centring::kNone;
+  cache::Centering center_ = cache::Centering::kNone;
 };
 
 namespace difference_detail {
@@ -335,7 +335,7 @@ inline std::string of_turbo(const cache::TurboSide& a, const cache::TurboSide& b
   if (!(a.mean == b.mean)) return "mean";
   if (a.outliers != b.outliers) return "outlier channels";
   if (a.n_sinks != b.n_sinks) return "number of sink tokens";
-  if (!(a.maps == b.maps)) return "maps";
+  if (!(a.transforms == b.transforms)) return "maps";
   if (a.packed.size() != b.packed.size()) return "number of packed blocks";
   for (std::size_t i = 0; i < a.packed.size(); ++i) {
     if (!std::ranges::equal(a.packed[i].bytes.view(), b.packed[i].bytes.view())) {

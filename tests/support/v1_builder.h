@@ -48,7 +48,7 @@ struct V1Turbo {
   bool odd_norms = false;  // f16 does not hold them
   V1Dtype values = V1Dtype::kF16;
   std::optional<V1Affine> affine_values = {};
-  bool calibrating = false;  // with `mixed`: the loud channels are not chosen yet
+  bool calibrating = false;  // with `mixed`: the outlier channels are not chosen yet
 };
 
 struct V1Ring {

@@ -17,7 +17,7 @@ namespace tqcache::cli {
 namespace {
 
 using codec::Mode;
-using codec::RotationKind;
+using codec::TransformKind;
 using codec::ScaleRule;
 
 constexpr int kDenseBits = 16;
@@ -77,7 +77,7 @@ class SideFlagAdder {
         ->type_name("B")
         ->group(group_);
     add_word("mode", side.mode, cache::kModeWords,
-             "mse; prod: a bit of it for a QJL residual; mixed: loud channels get more bits; "
+             "mse; prod: a bit of it for a QJL residual; mixed: outlier channels get more bits; "
              "affine: groups with scale and bias");
     add_word("scale", side.scale, cache::kScaleWords,
              "What a vector's scale preserves: unbiased (inner products), norm (its length; the "
@@ -89,15 +89,15 @@ class SideFlagAdder {
     add_word("residual", side.residual, cache::kResidualWords,
              "Mode prod's matrix: gaussian or orthogonal");
     add("outlier-channels", side.outlier_channels,
-        "Mode mixed: loud channels of a head; 0: a quarter", "N");
-    add("outlier-high-bits", side.outlier_high_bits, "Mode mixed: bits of loud channels", "B");
+        "Mode mixed: outlier channels of a head; 0: a quarter", "N");
+    add("outlier-high-bits", side.outlier_high_bits, "Mode mixed: bits of outlier channels", "B");
     add("regular-bits", side.regular_bits, "Mode mixed: bits of the other channels", "B");
     add_word("outlier-policy", side.outlier_policy, cache::kOutlierPolicyWords,
-             "Mode mixed: loud in the first block (calibration_variance) or in all tokens "
+             "Mode mixed: outliers in the first block (calibration_variance) or in all tokens "
              "(rolling_variance)");
     add("group-size", side.group_size, "Mode affine: channels of a group, 32, 64 or 128", "N");
     add("sink-tokens", side.sink_tokens, "First tokens that stay dense, 0 to 256", "N");
-    add_word("center", side.center, cache::kCentringWords,
+    add_word("center", side.center, cache::kCenteringWords,
              "Take the mean out before packing: pre-rope, post-rope, none");
   }
 
@@ -195,7 +195,7 @@ Result<void> apply_mode(const SideChoices& flags, cache::SidePlan& plan) {
     spec.bits = 2;
     spec.outlier_bits = 3;
   }
-  if (spec.mode == Mode::kAffine) plan.center = cache::Centring::kNone;
+  if (spec.mode == Mode::kAffine) plan.center = cache::Centering::kNone;
   return {};
 }
 
@@ -224,7 +224,7 @@ Result<void> apply_turn(const SideChoices& flags, codec::CodecSpec& spec) {
   if (rotation) spec.rotation = value_of(cache::kRotationWords, *rotation);
   if (seed) spec.seed = *seed;
   if (!rounds) return {};
-  if (spec.rotation == RotationKind::kDenseQr && *rounds != 1) {
+  if (spec.rotation == TransformKind::kDenseQr && *rounds != 1) {
     return usage_error(fmt::format("{} does not go with {} dense", rounds.flag, rotation.flag));
   }
   spec.rounds = *rounds;
@@ -287,7 +287,7 @@ Result<void> apply_surroundings(const SideChoices& flags, cache::SidePlan& plan)
   const auto center = flags.get(&SideFlags::center, "center");
   TQC_TRY(check_range(sinks, std::int64_t{0}, cache::kTokenBlock));
   if (sinks) plan.n_sinks = *sinks;
-  if (center) plan.center = value_of(cache::kCentringWords, *center);
+  if (center) plan.center = value_of(cache::kCenteringWords, *center);
   return {};
 }
 
@@ -393,7 +393,7 @@ void add_codec_flags(CLI::App& app, CodecFlags& flags) {
       ->group("Codec");
   app.add_option("--windows", flags.windows,
                  "Sliding windows: keep as they are; turbo: packed, too; turbo:center: their keys "
-                 "centred as well, for models with one RoPE (not Gemma 3)")
+                 "centered as well, for models with one RoPE (not Gemma 3)")
       ->type_name("WORD")
       ->check(CLI::IsMember(words_of(cache::kWindowWords)).description(""))
       ->group("Codec")

@@ -15,9 +15,9 @@ int channels_of(const cache::QuantSpec& quant) {
   return channels;
 }
 
-const char* residual_word(codec::RotationKind rotation) {
-  if (rotation == codec::RotationKind::kGaussian) return "gaussian";
-  return rotation == codec::RotationKind::kMatrix ? "given" : "orthogonal";
+const char* residual_word(codec::TransformKind rotation) {
+  if (rotation == codec::TransformKind::kGaussian) return "gaussian";
+  return rotation == codec::TransformKind::kMatrix ? "given" : "orthogonal";
 }
 
 std::string mode_text(const cache::QuantSpec& quant) {
@@ -37,7 +37,7 @@ std::string mode_text(const cache::QuantSpec& quant) {
   }
   if (first.quantizer.scale == codec::ScaleRule::kStep) {
     return fmt::format("archive, step {:.4f}{}", first.quantizer.step,
-                       quant.maps.empty() ? "" : ", maps made for its vectors");
+                       quant.transforms.empty() ? "" : ", maps made for its vectors");
   }
   return fmt::format("turbo {} bits", first.quantizer.bits);
 }
@@ -46,8 +46,8 @@ std::string mode_text(const cache::QuantSpec& quant) {
 std::string turn_text(const codec::PartSpec& part) {
   const codec::QuantizerSpec& spec = part.quantizer;
   std::string text;
-  if (spec.rotation == codec::RotationKind::kDenseQr) text += ", dense rotation";
-  if (spec.rotation == codec::RotationKind::kMatrix) text += ", rotation by value";
+  if (spec.rotation == codec::TransformKind::kDenseQr) text += ", dense rotation";
+  if (spec.rotation == codec::TransformKind::kMatrix) text += ", rotation by value";
   if (spec.rounds > 1) text += fmt::format(", {} rounds", spec.rounds);
   if (spec.scale == codec::ScaleRule::kNorm) text += ", scale norm";
   if (spec.scale == codec::ScaleRule::kRaw) text += ", scale raw";
@@ -58,7 +58,7 @@ std::string turn_text(const codec::PartSpec& part) {
 
 std::string codec_text(const cache::QuantSpec& quant) {
   std::string text = mode_text(quant) + turn_text(quant.parts.front());
-  text += fmt::format(", centring {}", name_of(format::kCentringNames, quant.centring));
+  text += fmt::format(", centering {}", name_of(format::kCenteringNames, quant.centering));
   if (quant.n_sinks > 0) text += fmt::format(", {} sink tokens", quant.n_sinks);
   return text;
 }

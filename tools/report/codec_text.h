@@ -8,7 +8,7 @@
 namespace tqcache::cli {
 
 // "turbo 4 bits", "mixed 3 bits for 32 channels, 2 for 96, dense rotation", and what surrounds it:
-// ", centring pre_rope.v1, 4 sink tokens".
+// ", centering pre_rope.v1, 4 sink tokens".
 std::string codec_text(const cache::QuantSpec& quant);
 
 // Bits of the codes of a head vector, over its channels: 4, 3.25. Requires: as above.

@@ -33,8 +33,8 @@ Json part_json(const codec::PartSpec& part) {
   json["first"] = part.first;
   json["size"] = spec.head_dim;
   json["bits"] = spec.bits;
-  json["rotation"] = name_of(format::kRotationNames, spec.rotation);
-  if (spec.rotation == codec::RotationKind::kMatrix) {
+  json["rotation"] = name_of(format::kTransformNames, spec.rotation);
+  if (spec.rotation == codec::TransformKind::kMatrix) {
     json["matrix_xxh3_128"] = to_hex(xxh3_128(std::as_bytes(spec.matrix.values())));
   }
   json["rounds"] = spec.rounds;
@@ -55,7 +55,7 @@ Json tensor_json(const cache::TensorDesc& tensor) {
   json["layout"] = format::kLayoutName;
   json["parts"] = Json::array();
   for (const codec::PartSpec& part : quant.parts) json["parts"].push_back(part_json(part));
-  json["centring"] = name_of(format::kCentringNames, quant.centring);
+  json["centring"] = name_of(format::kCenteringNames, quant.centering);
   json["sink_tokens"] = quant.n_sinks;
   return json;
 }

@@ -31,7 +31,7 @@ struct ForeignView {
   std::vector<std::string> losses;  // of making a .tqkv file of it
 };
 
-// Neighbouring layers that are alike.
+// Neighboring layers that are alike.
 struct LayerGroup {
   std::int64_t first = 0;
   std::int64_t last = 0;

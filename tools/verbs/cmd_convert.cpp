@@ -165,21 +165,21 @@ Outcome<Done> tell(const Console& console, const Job& job, const Sizes& sizes,
   return print_json(object);
 }
 
-// Says so when keys cannot be centred before RoPE, as was asked for.
+// Says so when keys cannot be centered before RoPE, as was asked for.
 void tell_fallback(const Console& console, const format::Manifest& info,
                    const cache::ConvertOptions& options) {
   const cache::SidePlan& keys = options.keys;
-  if (options.keep_all || keys.dense || keys.center != cache::Centring::kPreRope) return;
+  if (options.keep_all || keys.dense || keys.center != cache::Centering::kPreRope) return;
   for (const cache::LayerDesc& layer : info.layers) {
     const bool is_window = std::holds_alternative<cache::WindowDesc>(layer);
-    if (is_window && options.windows != cache::WindowForm::kTurboCentred) continue;
+    if (is_window && options.windows != cache::WindowForm::kTurboCentered) continue;
     const cache::AttentionDesc* attention = cache::attention_of(layer);
     if (attention == nullptr || attention->k.quant) continue;
     const auto got =
-        cache::key_centring(keys.center, info.identity.rope, attention->shape.head_dim);
+        cache::key_centering(keys.center, info.identity.rope, attention->shape.head_dim);
     if (got == keys.center) continue;
     note(console,
-         "the cache does not say how its model turns keys (RoPE): centring after RoPE instead");
+         "the cache does not say how its model turns keys (RoPE): centering after RoPE instead");
     return;
   }
 }

@@ -50,8 +50,8 @@ std::span<const TurboBlock> packed_blocks(const TurboSide& side, const SideConte
 Result<void> validate_mean(const TurboSide& side, const SideContext& context) {
   const Mean& mean = side.mean;
   const auto [n_kv_heads, head_dim] = context.shape;
-  if (mean.kind == Centring::kNone) {
-    if (!mean.values.empty()) return corrupt("a mean without centring");
+  if (mean.kind == Centering::kNone) {
+    if (!mean.values.empty()) return corrupt("a mean without centering");
     return {};
   }
   if (mean.values.empty() && !packed_blocks(side, context).empty()) {
@@ -63,9 +63,9 @@ Result<void> validate_mean(const TurboSide& side, const SideContext& context) {
   if (!std::ranges::all_of(mean.values, [](float x) { return std::isfinite(x); })) {
     return corrupt("a mean that is not finite");
   }
-  if (mean.kind != Centring::kPreRope) return {};
+  if (mean.kind != Centering::kPreRope) return {};
   if (!context.is_keys || !can_turn(context.rope, head_dim)) {
-    return corrupt("centring before RoPE where there is none");
+    return corrupt("centering before RoPE where there is none");
   }
   if (mean.rope == nullptr || mean.rope->rope() != context.rope) {
     return corrupt("a mean that turns as keys of another model do");
@@ -90,23 +90,23 @@ Result<void> validate_outliers(const TurboSide& side, const SideContext& context
     return corrupt("channel orders of the wrong size");
   }
   TQC_TRY_ASSIGN(const Outliers expected,
-                 make_outliers(shape, outliers.n_channels, outliers.loud()));
+                 make_outliers(shape, outliers.n_channels, outliers.channels()));
   if (expected != outliers) return corrupt("channels out of order");
   return {};
 }
 
-Result<void> validate_maps(const TurboSide& side, const SideContext& context) {
+Result<void> validate_transforms(const TurboSide& side, const SideContext& context) {
   const HeadShape shape = context.shape;
-  if (!side.maps.is_fixed() && !packed_blocks(side, context).empty()) {
+  if (!side.transforms.is_fixed() && !packed_blocks(side, context).empty()) {
     return corrupt("packed, but without its maps");
   }
-  if (!side.maps.is_there()) return {};
+  if (!side.transforms.is_there()) return {};
   const auto count = static_cast<std::size_t>(shape.n_kv_heads * shape.head_dim * shape.head_dim);
-  if (side.maps.entries.size() != count || side.maps.rows.size() != count ||
-      side.maps.columns.size() != count) {
+  if (side.transforms.entries.size() != count || side.transforms.rows.size() != count ||
+      side.transforms.columns.size() != count) {
     return corrupt("maps of the wrong size");
   }
-  if (!is_mapped_before_rope(side)) return {};
+  if (!is_transformed_before_rope(side)) return {};
   const std::size_t block_bytes =
       static_cast<std::size_t>(shape.n_kv_heads * kTokenBlock * shape.head_dim) *
       dtype_size(side.tail.dtype);
@@ -155,7 +155,7 @@ Result<void> validate_turbo(const TurboSide& side, const SideContext& context) {
   TQC_TRY(validate_packed(side, context));
   TQC_TRY(validate_mean(side, context));
   TQC_TRY(validate_outliers(side, context));
-  TQC_TRY(validate_maps(side, context));
+  TQC_TRY(validate_transforms(side, context));
   return validate_dense(side.tail, context.shape, n_tail);
 }
 

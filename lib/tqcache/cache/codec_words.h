@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/cache/centring.h"
+#include "tqcache/cache/centering.h"
 #include "tqcache/cache/outliers.h"
 #include "tqcache/cache/plan.h"
 #include "tqcache/codec/codec_spec.h"
@@ -32,28 +32,28 @@ inline constexpr auto kScaleWords = std::to_array<Word<codec::ScaleRule>>({
     {"norm", codec::ScaleRule::kNorm},
     {"raw", codec::ScaleRule::kRaw},
 });
-inline constexpr auto kRotationWords = std::to_array<Word<codec::RotationKind>>({
-    {"hadamard", codec::RotationKind::kHadamard},
-    {"dense", codec::RotationKind::kDenseQr},
+inline constexpr auto kRotationWords = std::to_array<Word<codec::TransformKind>>({
+    {"hadamard", codec::TransformKind::kHadamard},
+    {"dense", codec::TransformKind::kDenseQr},
 });
-inline constexpr auto kResidualWords = std::to_array<Word<codec::RotationKind>>({
-    {"gaussian", codec::RotationKind::kGaussian},
-    {"orthogonal", codec::RotationKind::kDenseQr},
+inline constexpr auto kResidualWords = std::to_array<Word<codec::TransformKind>>({
+    {"gaussian", codec::TransformKind::kGaussian},
+    {"orthogonal", codec::TransformKind::kDenseQr},
 });
 inline constexpr auto kOutlierPolicyWords = std::to_array<Word<OutlierPolicy>>({
     {"calibration_variance", OutlierPolicy::kCalibrationVariance},
     {"rolling_variance", OutlierPolicy::kRollingVariance},
 });
-inline constexpr auto kCentringWords = std::to_array<Word<Centring>>({
-    {"pre-rope", Centring::kPreRope},
-    {"post-rope", Centring::kPostRope},
-    {"none", Centring::kNone},
+inline constexpr auto kCenteringWords = std::to_array<Word<Centering>>({
+    {"pre-rope", Centering::kPreRope},
+    {"post-rope", Centering::kPostRope},
+    {"none", Centering::kNone},
 });
 
 inline constexpr auto kWindowWords = std::to_array<Word<WindowForm>>({
     {"keep", WindowForm::kAsTheyAre},
     {"turbo", WindowForm::kTurbo},
-    {"turbo:center", WindowForm::kTurboCentred},
+    {"turbo:center", WindowForm::kTurboCentered},
 });
 
 // Nothing for a word that the table does not have.

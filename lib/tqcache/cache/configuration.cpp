@@ -123,7 +123,7 @@ Result<void> apply_side_item(const Item& item, ConvertOptions& options) {
 }
 
 Result<void> check_rounds(const SidePlan& plan) {
-  if (plan.dense || plan.codec.rotation != codec::RotationKind::kDenseQr) return {};
+  if (plan.dense || plan.codec.rotation != codec::TransformKind::kDenseQr) return {};
   if (plan.codec.rounds == 1) return {};
   return invalid("rounds do not go with rotation=dense");
 }

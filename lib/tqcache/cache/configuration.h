@@ -12,7 +12,7 @@
 //                       .125 to 8, or 0: that layer stays dense. v.weights of values
 //   boundary=N[:BITS]   so many layers at each end with so many bits of mode mse; 8 unless told
 //   windows=WORD        sliding windows: keep (as they are), turbo, or turbo:center: with their
-//                       keys centred, too (cache/plan.h, WindowForm)
+//                       keys centered, too (cache/plan.h, WindowForm)
 //   sink=N              first tokens that stay dense
 //   center=WORD         none, post-rope, pre-rope
 //   rotation=WORD, rounds=N, seed=N, scale=WORD, residual=WORD (of mode prod), outliers=WORD (of

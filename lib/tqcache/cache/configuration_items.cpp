@@ -74,7 +74,7 @@ bool read_mode(std::span<const std::string_view> numbers, SidePlan& plan) {
       spec.scale = usual_scale(spec.bits);
       return read_mixed(numbers, spec);
     case Mode::kAffine:
-      plan.center = Centring::kNone;  // as others have it
+      plan.center = Centering::kNone;  // as others have it
       return read_affine(numbers, spec);
     case Mode::kTrellis:
       break;  // has no bits: read_trellis()
@@ -109,13 +109,13 @@ std::optional<SidePlan> read_trellis(std::span<const std::string_view> parts) {
   if (parts.size() == 3 && parts[2] != "map") return std::nullopt;
   plan.codec.step = *step;
   plan.codec.mode = Mode::kTrellis;
-  plan.fit_maps = parts.size() == 3;
+  plan.fit_transforms = parts.size() == 3;
   return plan;
 }
 
 std::string trellis_text(const SidePlan& plan) {
   return std::string(kTrellisWord) + ":" + float_text(plan.codec.step) +
-         (plan.fit_maps ? ":map" : "");
+         (plan.fit_transforms ? ":map" : "");
 }
 
 bool has_scale(const SidePlan& plan) {
@@ -123,7 +123,7 @@ bool has_scale(const SidePlan& plan) {
 }
 bool is_packed(const SidePlan& plan) { return !plan.dense; }
 bool turns(const SidePlan& plan) {
-  return !plan.dense && plan.codec.mode != Mode::kAffine && !plan.fit_maps;
+  return !plan.dense && plan.codec.mode != Mode::kAffine && !plan.fit_transforms;
 }
 bool is_prod(const SidePlan& plan) { return !plan.dense && plan.codec.mode == Mode::kProd; }
 bool is_mixed(const SidePlan& plan) { return !plan.dense && plan.codec.mode == Mode::kMixed; }
@@ -163,9 +163,9 @@ constexpr auto kSideItems = std::to_array<SideItem>({
      [](const SidePlan& plan) { return std::to_string(plan.n_sinks); }},
     {"center", is_packed,
      [](std::string_view value, SidePlan& plan) {
-       return set_word(kCentringWords, value, plan.center);
+       return set_word(kCenteringWords, value, plan.center);
      },
-     [](const SidePlan& plan) { return std::string(word_of(kCentringWords, plan.center)); }},
+     [](const SidePlan& plan) { return std::string(word_of(kCenteringWords, plan.center)); }},
     {"rotation", turns,
      [](std::string_view value, SidePlan& plan) {
        return set_word(kRotationWords, value, plan.codec.rotation);

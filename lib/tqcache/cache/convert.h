@@ -10,11 +10,11 @@ namespace tqcache::cache {
 
 // Packs every full token block of every dense side; the incomplete last block stays dense, and
 // arrays layers stay as they are, and so do sliding windows unless they shall be packed. A side
-// that is turbo already keeps its packed blocks when its parts, centring, sinks and number of loud
+// that is turbo already keeps its packed blocks when its parts, centering, sinks and number of loud
 // channels are the ones asked for, and is refused otherwise: packing again would add the error of
 // both.
 //
-// The mean of a side is taken over mean_blocks(), its loud channels over the blocks that the policy
+// The mean of a side is taken over mean_blocks(), its outlier channels over the blocks that the policy
 // names; of a side without a full block, both over its first block once it is full.
 //
 // Takes the cache and gives the memory of dense blocks back as they are packed.

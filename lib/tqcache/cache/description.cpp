@@ -121,7 +121,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-bool same_bits(const codec::MapMatrix& a, const codec::MapMatrix& b) { return a == b; }
+bool same_bits(const codec::TransformMatrix& a, const codec::TransformMatrix& b) { return a == b; }
 
 bool same_bits(const codec::PartSpec& a, const codec::PartSpec& b) {
   return a.first == b.first && a.quantizer == b.quantizer && a.of_residual == b.of_residual &&
@@ -137,7 +137,7 @@ bool same_form(const TensorDesc& a, const TensorDesc& b) {
   if (a.dtype != b.dtype || is_quantized(a) != is_quantized(b)) return false;
   if (!is_quantized(a)) return true;
   return a.quant->mode == b.quant->mode && same_bits(a.quant->parts, b.quant->parts) &&
-         a.quant->centring == b.quant->centring && a.quant->n_sinks == b.quant->n_sinks;
+         a.quant->centering == b.quant->centering && a.quant->n_sinks == b.quant->n_sinks;
 }
 
 bool same_form(const LayerDesc& a, const LayerDesc& b) {

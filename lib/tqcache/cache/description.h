@@ -18,7 +18,7 @@
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/hash.h"
 #include "tqcache/base/result.h"
-#include "tqcache/cache/centring.h"
+#include "tqcache/cache/centering.h"
 #include "tqcache/cache/rope.h"
 #include "tqcache/cache/token_block.h"
 #include "tqcache/codec/codec_spec.h"
@@ -65,7 +65,7 @@ struct Identity {
 struct QuantSpec {
   codec::Mode mode = codec::Mode::kMse;  // of `parts`
   std::vector<codec::PartSpec> parts;
-  Centring centring = Centring::kNone;
+  Centering centering = Centering::kNone;
   std::vector<float> mean = {};              // [n_kv_heads, head_dim]
   std::vector<std::uint16_t> outliers = {};  // [n_kv_heads, n]: channels with more bits
   std::int64_t n_sinks = 0;                  // first tokens that stay dense
@@ -197,7 +197,7 @@ Result<void> validate_window(HeadShape shape, const Window& window);
 //
 // Equal as the bytes of a file are, in which 0 and -0 differ.
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
-bool same_bits(const codec::MapMatrix& a, const codec::MapMatrix& b);
+bool same_bits(const codec::TransformMatrix& a, const codec::TransformMatrix& b);
 bool same_bits(const codec::PartSpec& a, const codec::PartSpec& b);
 bool same_bits(const std::vector<codec::PartSpec>& a, const std::vector<codec::PartSpec>& b);
 

@@ -14,7 +14,7 @@ namespace tqcache::cache {
 
 class HeadCoder {
  public:
-  // Requires: the side's mean and loud channels are fixed. `side` must outlive this.
+  // Requires: the side's mean and outlier channels are fixed. `side` must outlive this.
   HeadCoder(const TurboSide& side, HeadShape shape, std::int64_t block, std::int64_t kv_head);
 
   // Encodes the block's tokens first, first + 1, ... as HeadCodec::encode does tokens 0, 1, ...
@@ -43,6 +43,6 @@ class HeadCoder {
 };
 
 // Whether keys are mapped before RoPE: then their codes cannot be scored, and stand decoded too.
-bool is_mapped_before_rope(const TurboSide& side);
+bool is_transformed_before_rope(const TurboSide& side);
 
 }  // namespace tqcache::cache

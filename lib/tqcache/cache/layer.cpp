@@ -13,9 +13,9 @@ TensorDesc describe(const Side& side) {
                          turbo->codec.parts(),
                          turbo->mean.kind,
                          {turbo->mean.values.begin(), turbo->mean.values.end()},
-                         turbo->outliers.loud(),
+                         turbo->outliers.channels(),
                          turbo->n_sinks,
-                         turbo->maps.entries};
+                         turbo->transforms.entries};
   return desc;
 }
 

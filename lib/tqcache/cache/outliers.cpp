@@ -30,7 +30,7 @@ std::vector<double> energies(std::span<const FullBlock> blocks, std::int64_t n_s
   for (const FullBlock& block : blocks) {
     const BlockMean in_block(mean, shape, block.index, kv_head);
     const Pieces pieces{block, kv_head, uncoded_tokens(block, n_sinks)};
-    add_pieces(pieces, in_block.centre(kv_head), sum,
+    add_pieces(pieces, in_block.center(kv_head), sum,
                [](std::int64_t, std::span<const float> rows, std::span<float> of_piece) {
                  add_squares(rows, of_piece);
                });
@@ -57,7 +57,7 @@ codec::ChannelOrder Outliers::order(std::int64_t kv_head) const {
   return std::span(orders).subspan(to_size(kv_head) * head_dim, head_dim);
 }
 
-std::vector<std::uint16_t> Outliers::loud() const {
+std::vector<std::uint16_t> Outliers::channels() const {
   std::vector<std::uint16_t> all;
   for (auto at = orders.begin(); at != orders.end(); at += static_cast<std::ptrdiff_t>(head_dim)) {
     all.insert(all.end(), at, at + static_cast<std::ptrdiff_t>(n_channels));

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tqcache/base/result.h"
-#include "tqcache/cache/centring.h"
+#include "tqcache/cache/centering.h"
 #include "tqcache/cache/token_block.h"
 #include "tqcache/codec/channels.h"
 
@@ -26,7 +26,7 @@ enum class OutlierPolicy : std::uint8_t {
 
 // The channel orders of one side.
 struct Outliers {
-  std::size_t n_channels = 0;  // loud channels of a kv head; 0: the codec has no such mode
+  std::size_t n_channels = 0;  // outlier channels of a kv head; 0: the codec has no such mode
   std::size_t head_dim = 0;
   std::vector<std::uint16_t> orders = {};  // [n_kv_heads, head_dim]; empty: none, or not fixed yet
 
@@ -34,13 +34,13 @@ struct Outliers {
 
   // Of one kv head; empty when the codec takes channels as they are.
   codec::ChannelOrder order(std::int64_t kv_head) const;
-  // The loud channels of all kv heads, ascending: [n_kv_heads, n_channels].
-  std::vector<std::uint16_t> loud() const;
+  // The outlier channels of all kv heads, ascending: [n_kv_heads, n_channels].
+  std::vector<std::uint16_t> channels() const;
 
   bool operator==(const Outliers&) const = default;
 };
 
-// From loud(): of a file. Errors: kCorrupt when the count is wrong, or as
+// From channels(): of a file. Errors: kCorrupt when the count is wrong, or as
 // codec::make_channel_order.
 Result<Outliers> make_outliers(HeadShape shape, std::size_t n_channels,
                                std::span<const std::uint16_t> loud);

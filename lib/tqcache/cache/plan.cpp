@@ -19,14 +19,14 @@ using codec::BlockOrder;
 constexpr std::array<std::string_view, 2> kSideNames = {" k", " v"};
 constexpr std::array<BlockOrder, 2> kSideOrders = {BlockOrder::kKeys, BlockOrder::kValues};
 
-std::string_view words(Centring centring) {
-  switch (centring) {
-    case Centring::kNone:
-      return "no centring";
-    case Centring::kPostRope:
-      return "centring after RoPE";
+std::string_view words(Centering centering) {
+  switch (centering) {
+    case Centering::kNone:
+      return "no centering";
+    case Centering::kPostRope:
+      return "centering after RoPE";
     default:
-      return "centring before RoPE";
+      return "centering before RoPE";
   }
 }
 
@@ -99,9 +99,9 @@ SidePlan settled(SidePlan plan, BlockOrder order, std::int64_t head_dim, const R
   if (plan.codec.mode == codec::Mode::kMixed && plan.codec.outlier_channels == 0) {
     plan.codec.outlier_channels = static_cast<int>(head_dim / 4);
   }
-  if (plan.fit_maps) plan.codec.rotation = codec::RotationKind::kNone;
-  plan.center = order == BlockOrder::kKeys ? key_centring(plan.center, rope, head_dim)
-                                           : value_centring(plan.center);
+  if (plan.fit_transforms) plan.codec.rotation = codec::TransformKind::kNone;
+  plan.center = order == BlockOrder::kKeys ? key_centering(plan.center, rope, head_dim)
+                                           : value_centering(plan.center);
   return plan;
 }
 
@@ -137,7 +137,7 @@ std::string form_of(const QuantSpec& quant) {
   if (quant.mode == codec::Mode::kMse) {
     form += " with " + std::to_string(quant.parts[0].quantizer.bits) + " bits";
   }
-  form += ", " + std::string(words(quant.centring));
+  form += ", " + std::string(words(quant.centering));
   if (quant.n_sinks != 0) form += ", " + std::to_string(quant.n_sinks) + " sink tokens";
   return form;
 }
@@ -147,7 +147,7 @@ Result<void> check_form(const TensorDesc& tensor, const SidePlan& plan,
                         const std::vector<codec::PartSpec>& parts) {
   if (!tensor.quant) return {};
   const QuantSpec& quant = *tensor.quant;
-  if (!plan.dense && quant.parts == parts && quant.centring == plan.center &&
+  if (!plan.dense && quant.parts == parts && quant.centering == plan.center &&
       quant.n_sinks == plan.n_sinks) {
     return {};
   }
@@ -192,9 +192,9 @@ std::optional<PackedLayer> packed_layer(const LayerDesc& layer, WindowForm windo
 // What `plan` is for a side of a window: that leaves the first tokens, and is too short for maps.
 SidePlan window_plan(SidePlan plan, BlockOrder order, WindowForm windows) {
   plan.n_sinks = 0;
-  plan.fit_maps = false;
-  const bool is_plain = order == BlockOrder::kKeys && windows != WindowForm::kTurboCentred;
-  if (is_plain) plan.center = Centring::kNone;
+  plan.fit_transforms = false;
+  const bool is_plain = order == BlockOrder::kKeys && windows != WindowForm::kTurboCentered;
+  if (is_plain) plan.center = Centering::kNone;
   return plan;
 }
 
@@ -224,7 +224,7 @@ class LayerPlanner {
       SidePlan plan = is_boundary ? boundary_plan(wanted[s], boundary.bits) : wanted[s];
       if (layer->is_window) plan = window_plan(plan, kSideOrders[s], options_.windows);
       // There is nothing to make maps for, and nothing of the wish would be kept.
-      if (cache_.n_tokens() < kTokenBlock) plan.fit_maps = false;
+      if (cache_.n_tokens() < kTokenBlock) plan.fit_transforms = false;
       auto planned = plan_side(*tensors[s], plan, kSideOrders[s], layer->attention->shape.head_dim,
                                cache_.identity.rope, specs_);
       if (!planned) {
@@ -271,7 +271,7 @@ Result<TurboSide> SideMaker::make(const SidePlan& wanted, BlockOrder order, Head
                                   Dtype tail_dtype) {
   const SidePlan plan = settled(wanted, order, shape.head_dim, rope_);
   TQC_TRY_ASSIGN(codec::HeadCodec codec, codec_of(plan.codec, order));
-  const bool turns = plan.center == Centring::kPreRope;
+  const bool turns = plan.center == Centering::kPreRope;
   if (turns && table_ == nullptr) table_ = std::make_shared<const RopeTable>(rope_);
   Outliers outliers{codec.outlier_channels(), static_cast<std::size_t>(shape.head_dim), {}};
   return TurboSide{std::move(codec),
@@ -280,7 +280,7 @@ Result<TurboSide> SideMaker::make(const SidePlan& wanted, BlockOrder order, Head
                    {plan.center, {}, turns ? table_ : nullptr},
                    std::move(outliers),
                    plan.n_sinks,
-                   {.are_wanted = plan.fit_maps}};
+                   {.are_wanted = plan.fit_transforms}};
 }
 
 }  // namespace tqcache::cache

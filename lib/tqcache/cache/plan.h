@@ -15,11 +15,11 @@ struct SidePlan {
   bool dense = false;  // stays dense; what follows does not count
   // head_dim is taken from the layer. Of mode mixed, outlier_channels 0 means a quarter of it.
   codec::CodecSpec codec = {};
-  Centring center = Centring::kPreRope;  // key_centring() and value_centring() say what each gets
+  Centering center = Centering::kPreRope;  // key_centering() and value_centering() say what each gets
   OutlierPolicy outlier_policy = OutlierPolicy::kCalibrationVariance;
   std::int64_t n_sinks = 0;  // first tokens that stay dense, 0 to kTokenBlock
-  // Of mode trellis: in place of its rotation, maps that are made for the vectors (head_maps.h).
-  bool fit_maps = false;
+  // Of mode trellis: in place of its rotation, maps that are made for the vectors (head_transforms.h).
+  bool fit_transforms = false;
   bool keep_packed = false;  // a side that is turbo already stays so, in whatever form it is
 
   bool operator==(const SidePlan&) const = default;
@@ -47,10 +47,10 @@ inline constexpr float kMaxStepWeight = 8;
 // What becomes of sliding windows. One that is turbo already stays so in any case.
 enum class WindowForm {
   kAsTheyAre,
-  // Packed as full attention is, without sink tokens and maps; but keys are not centred, since in
+  // Packed as full attention is, without sink tokens and maps; but keys are not centered, since in
   // some models (Gemma 3) those of windows turn otherwise than the cache's RoPE says.
   kTurbo,
-  kTurboCentred,  // the same, keys centred as well: for models with one RoPE
+  kTurboCentered,  // the same, keys centered as well: for models with one RoPE
 };
 
 struct ConvertOptions {
@@ -66,7 +66,7 @@ struct ConvertOptions {
 
 // What convert() makes of each layer: [n_layers, 2], keys before values. Sides that stay as they
 // are, windows that do and arrays layers have dense plans. In the others all is settled: head_dim,
-// how many channels are loud, and the centring that the side really gets.
+// how many channels are loud, and the centering that the side really gets.
 //
 // Errors: kInvalidArgument (bits, sinks, boundary layers or weights out of range; weights of
 // another
@@ -75,8 +75,8 @@ struct ConvertOptions {
 //         together). The message names layer and side where there is one to name.
 Result<std::vector<SidePlan>> plan_layers(const CacheDesc& cache, const ConvertOptions& options);
 
-// Makes turbo sides without a packed block, whose mean and loud channels are not fixed yet. Sides
-// of one plan and head_dim share their tables, keys that are centred before RoPE the table of that.
+// Makes turbo sides without a packed block, whose mean and outlier channels are not fixed yet. Sides
+// of one plan and head_dim share their tables, keys that are centered before RoPE the table of that.
 class SideMaker {
  public:
   explicit SideMaker(const Rope& rope) : rope_(rope) {}

@@ -54,7 +54,7 @@ constexpr SidePlan affine(int bits) {
   spec.mode = Mode::kAffine;
   spec.bits = bits;
   SidePlan side = plan(spec);
-  side.center = Centring::kNone;
+  side.center = Centering::kNone;
   return side;
 }
 

@@ -7,7 +7,7 @@
 //   k8v4 k4v3 kfv4         other bits for keys than for values; f: dense
 //   prod4 prod3 prod2      unbiased inner products by a residual of one bit, as TurboQuant has it
 //   affine8 affine4        groups of 64 channels with scale and bias, neither rotated nor
-//                          centred: the usual baseline
+//                          centered: the usual baseline
 
 #include <string_view>
 #include <vector>

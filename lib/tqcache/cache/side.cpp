@@ -95,7 +95,7 @@ Result<void> pack_head(const TurboSide& side, const FullBlock& block, std::int64
 
 // One that is not has nothing packed that is still there.
 bool is_fixed(const TurboSide& side) {
-  return side.mean.is_fixed() && side.outliers.is_fixed() && side.maps.is_fixed();
+  return side.mean.is_fixed() && side.outliers.is_fixed() && side.transforms.is_fixed();
 }
 
 FullBlock full_tail(const TurboSide& side, HeadShape shape, std::int64_t begin) {
@@ -124,8 +124,8 @@ void fix_side(TurboSide& side, std::span<const FullBlock> blocks, OutlierPolicy 
   if (!side.mean.is_fixed()) {
     side.mean.values = compute_mean(blocks, side.n_sinks, side.mean.rope.get(), n_threads);
   }
-  if (!side.maps.is_fixed()) {
-    side.maps = fit_head_maps(blocks, side.n_sinks, side.mean, n_threads);
+  if (!side.transforms.is_fixed()) {
+    side.transforms = fit_head_transforms(blocks, side.n_sinks, side.mean, n_threads);
   }
   if (side.outliers.is_fixed()) return;
   const auto deciding = policy == OutlierPolicy::kCalibrationVariance ? blocks.first(1) : blocks;
@@ -154,7 +154,7 @@ Result<void> pack_full_tail(Side& side, HeadShape shape, std::int64_t n_tokens, 
   const FullBlock block = full_tail(*turbo, shape, begin);
   const Mean mean = turbo->mean;
   const Outliers outliers = turbo->outliers;
-  const HeadMaps maps = turbo->maps;
+  const HeadTransforms maps = turbo->transforms;
   if (!is_fixed(*turbo)) {
     fix_side(*turbo, std::span(&block, 1), OutlierPolicy::kCalibrationVariance, n_threads);
   }
@@ -162,7 +162,7 @@ Result<void> pack_full_tail(Side& side, HeadShape shape, std::int64_t n_tokens, 
   if (!packed) {
     turbo->mean = mean;
     turbo->outliers = outliers;
-    turbo->maps = maps;
+    turbo->transforms = maps;
     return in_context("token block " + std::to_string(block.index), std::move(packed).error());
   }
   turbo->packed.push_back(std::move(packed).value());
@@ -216,7 +216,7 @@ void read_block(const Side& side, HeadShape shape, [[maybe_unused]] std::int64_t
 }
 
 void complete_block(TurboSide& side, HeadShape shape, std::int64_t block) {
-  if (!is_mapped_before_rope(side)) return;
+  if (!is_transformed_before_rope(side)) return;
   TurboBlock& packed = side.packed[to_size(block)];
   AlignedBytes decoded(dense_block_bytes(shape, side.tail.dtype));
   const std::size_t row_bytes = dense_bytes(1, shape.head_dim, side.tail.dtype);
@@ -258,7 +258,7 @@ ByteCount byte_count(const Side& side, HeadShape shape, std::int64_t n_tokens) {
     }
     bytes.used += turbo->mean.values.size() * sizeof(float);
     bytes.used += turbo->outliers.orders.size() * sizeof(std::uint16_t);
-    bytes.used += turbo->maps.entries.size() + 2 * turbo->maps.rows.size() * sizeof(float);
+    bytes.used += turbo->transforms.entries.size() + 2 * turbo->transforms.rows.size() * sizeof(float);
   }
   bytes.allocated = bytes.used;
   const DenseSide& part = open_part(side);

@@ -15,8 +15,8 @@
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/result.h"
 #include "tqcache/base/shared_bytes.h"
-#include "tqcache/cache/centring.h"
-#include "tqcache/cache/head_maps.h"
+#include "tqcache/cache/centering.h"
+#include "tqcache/cache/head_transforms.h"
 #include "tqcache/cache/outliers.h"
 #include "tqcache/cache/token_block.h"
 #include "tqcache/codec/head_codec.h"
@@ -48,8 +48,8 @@ struct TurboSide {
   DenseSide tail;                  // the tokens after them: at most one block
   Mean mean = {};                  // taken out of what is packed; the tail has it in
   Outliers outliers = {};          // of mode mixed: the channels that are coded apart
-  std::int64_t n_sinks = 0;        // first tokens that stay dense, 0 to kTokenBlock; not centred
-  HeadMaps maps = {};              // that vectors go through before they are coded, or none
+  std::int64_t n_sinks = 0;        // first tokens that stay dense, 0 to kTokenBlock; not centered
+  HeadTransforms maps = {};              // that vectors go through before they are coded, or none
 };
 
 using Side = std::variant<DenseSide, TurboSide>;
@@ -66,7 +66,7 @@ const AlignedBytes& dense_block(const Side& side, std::int64_t block);
 
 // Packs the tail of a turbo side if it is a full block; leaves every other side as it is. To be
 // called before append(), so that the side's tail has room. If this is the side's first packed
-// block, its mean and its loud channels become the side's, unless those are fixed already.
+// block, its mean and its outlier channels become the side's, unless those are fixed already.
 //
 // Requires: the side holds `n_tokens` tokens. Of a sliding window `begin` is the first one in it;
 //           what stands before gets no codes, and counts for nothing.
@@ -114,8 +114,8 @@ std::size_t packed_block_bytes(const TurboSide& side, HeadShape shape, std::int6
 // loaded, before attention looks at it. Threads: several blocks of a side at once.
 void complete_block(TurboSide& side, HeadShape shape, std::int64_t block);
 
-// Takes the mean, the loud channels and the maps of a side from some of its blocks, as far as they
-// are not fixed yet: the mean from all of them, loud channels as the policy says.
+// Takes the mean, the outlier channels and the maps of a side from some of its blocks, as far as they
+// are not fixed yet: the mean from all of them, outlier channels as the policy says.
 //
 // Requires: full blocks in ascending order, at least one. If the side has sink tokens, the first
 //           token block is among them.
@@ -124,7 +124,7 @@ void fix_side(TurboSide& side, std::span<const FullBlock> blocks, OutlierPolicy 
 
 // Packs a block as one of `side`, less the side's mean. `side.packed` is not looked at.
 //
-// Requires: side.mean, side.outliers and side.maps are fixed; the block's dtype is the tail's.
+// Requires: side.mean, side.outliers and side.transforms are fixed; the block's dtype is the tail's.
 // Errors:   as HeadCodec::encode, and kCorrupt for a sink token that is not finite; the message
 //           names the head and the token in the block.
 // Bytes:    identical on every CPU and for any number of threads.

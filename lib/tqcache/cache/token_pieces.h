@@ -26,11 +26,11 @@ struct Pieces {
   std::int64_t begin = 0;
 };
 
-// Calls add(first, rows, sum) for each piece, in order: rows [n, head_dim] are what `centre` leaves
+// Calls add(first, rows, sum) for each piece, in order: rows [n, head_dim] are what `center` leaves
 // of tokens first, first + 1, ... of the block, and sum [head_dim] of f32 begins at 0. Adds it to
 // `total`.
 template <class Add>
-void add_pieces(const Pieces& pieces, const codec::Centre& centre, std::span<double> total,
+void add_pieces(const Pieces& pieces, const codec::Center& center, std::span<double> total,
                 const Add& add) {
   const Dtype dtype = pieces.block.dtype;
   const std::size_t head_dim = total.size();
@@ -41,7 +41,7 @@ void add_pieces(const Pieces& pieces, const codec::Centre& centre, std::span<dou
     end = (begin / kPieceTokens + 1) * kPieceTokens;
     const auto first = static_cast<std::size_t>(begin);
     const auto n = static_cast<std::size_t>(end - begin);
-    codec::best_kernels().centre_rows({dtype, head + first * stride, stride}, n, head_dim, centre,
+    codec::best_kernels().center_rows({dtype, head + first * stride, stride}, n, head_dim, center,
                                       first, rows.data());
     std::ranges::fill(sum, 0.0f);
     add(begin, std::span<const float>(rows).first(n * head_dim), std::span<float>(sum));

@@ -20,8 +20,8 @@ struct TokenLines {
   alignas(64) std::array<std::uint8_t, kMaxHeadDim / kLaneCodes * kLineBytes> bytes;
 };
 
-// Sixteen head vectors less their centre: [16, head_dim].
-struct CentredRows {
+// Sixteen head vectors less their center: [16, head_dim].
+struct CenteredRows {
   alignas(64) std::array<float, kLanes * kMaxHeadDim> values;
 };
 
@@ -40,12 +40,12 @@ Rows from_token(Rows rows, std::size_t token) {
 // The lines of two groups of sixteen tokens: one unit's worth of values.
 using UnitLines = std::array<TokenLines, kUnitGroups>;
 
-// n vectors from token `first` on, as the encoder wants them: as they are, or less the centre.
-VectorRows take_out(const Kernels& kernels, const VectorRows& x, const Centre& centre,
-                    std::size_t first, std::size_t n, std::size_t head_dim, CentredRows& buffer) {
+// n vectors from token `first` on, as the encoder wants them: as they are, or less the center.
+VectorRows take_out(const Kernels& kernels, const VectorRows& x, const Center& center,
+                    std::size_t first, std::size_t n, std::size_t head_dim, CenteredRows& buffer) {
   const VectorRows rows = from_token(x, first);
-  if (centre.mean == nullptr) return rows;
-  kernels.centre_rows(rows, n, head_dim, centre, first, buffer.values.data());
+  if (center.mean == nullptr) return rows;
+  kernels.center_rows(rows, n, head_dim, center, first, buffer.values.data());
   const auto bytes = std::as_bytes(std::span(buffer.values));
   return {Dtype::kF32, bytes.data(), head_dim * sizeof(float)};
 }
@@ -69,7 +69,7 @@ struct BlockCodec::State {
 
   // Lines of bytes and scales of the tokens of a group that are among the first n_tokens; a bit for
   // each of them that is refused.
-  std::uint32_t encode_group(const VectorRows& x, const Centre& centre, std::size_t group,
+  std::uint32_t encode_group(const VectorRows& x, const Center& center, std::size_t group,
                              std::size_t n_tokens, TokenLines& lines,
                              std::span<std::uint16_t> scales) const;
   void pack_values(const UnitLines& lines, std::size_t unit, std::span<std::byte> block) const;
@@ -85,7 +85,7 @@ struct BlockCodec::State {
   const Kernels& kernels;
 };
 
-std::uint32_t BlockCodec::State::encode_group(const VectorRows& x, const Centre& centre,
+std::uint32_t BlockCodec::State::encode_group(const VectorRows& x, const Center& center,
                                               std::size_t group, std::size_t n_tokens,
                                               TokenLines& lines,
                                               std::span<std::uint16_t> scales) const {
@@ -95,8 +95,8 @@ std::uint32_t BlockCodec::State::encode_group(const VectorRows& x, const Centre&
     return 0;
   }
   const std::size_t first = group * kLanes;
-  CentredRows centred;
-  const VectorRows rows = take_out(kernels, x, centre, first, n, shape.dim(), centred);
+  CenteredRows centered;
+  const VectorRows rows = take_out(kernels, x, center, first, n, shape.dim(), centered);
   return kernels.encode_lines(rotation_tables, rows, n, lines.bytes.data(), &scales[first]);
 }
 
@@ -133,17 +133,17 @@ const CodeTables& BlockCodec::tables() const { return state_->code_tables; }
 const RotationTables& BlockCodec::rotation_tables() const { return state_->rotation_tables; }
 const Kernels& BlockCodec::kernels() const { return state_->kernels; }
 
-Error BlockCodec::refusal(const VectorRows& x, const Centre& centre, std::size_t token) const {
+Error BlockCodec::refusal(const VectorRows& x, const Center& center, std::size_t token) const {
   std::array<float, kMaxHeadDim> buffer;
   std::array<std::byte, kMaxHeadDim> codes;
   const std::span vector = std::span(buffer).first(shape().dim());
-  scalar_kernels().centre_rows(from_token(x, token), 1, vector.size(), centre, token,
+  scalar_kernels().center_rows(from_token(x, token), 1, vector.size(), center, token,
                                vector.data());
   auto refused = quantizer().encode(vector, std::span(codes).first(quantizer().code_bytes()));
   return in_context("token " + std::to_string(token), std::move(refused).error());
 }
 
-Result<void> BlockCodec::encode(VectorRows x, const Centre& centre, std::size_t n_tokens,
+Result<void> BlockCodec::encode(VectorRows x, const Center& center, std::size_t n_tokens,
                                 std::span<std::byte> block, std::span<std::uint16_t> scales) const {
   assert(n_tokens > 0 && n_tokens <= kBlockTokens);
   assert(block.size() == shape().block_bytes() && scales.size() == kBlockTokens);
@@ -153,10 +153,10 @@ Result<void> BlockCodec::encode(VectorRows x, const Centre& centre, std::size_t 
   for (std::size_t group = 0; group < kBlockTokens / kLanes; ++group) {
     TokenLines& group_lines = lines[keys ? 0 : group % kUnitGroups];
     const std::uint32_t refused =
-        state_->encode_group(x, centre, group, n_tokens, group_lines, scales);
+        state_->encode_group(x, center, group, n_tokens, group_lines, scales);
     if (refused != 0) {
       const int first = std::countr_zero(refused);
-      return refusal(x, centre, group * kLanes + static_cast<std::size_t>(first));
+      return refusal(x, center, group * kLanes + static_cast<std::size_t>(first));
     }
     if (keys) {
       pack_group(shape(), group_lines.bytes.data(),

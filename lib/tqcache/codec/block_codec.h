@@ -13,7 +13,7 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
-#include "tqcache/codec/centre.h"
+#include "tqcache/codec/center.h"
 #include "tqcache/codec/kernels/code_tables.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/codec/quantizer.h"
@@ -32,14 +32,14 @@ class BlockCodec {
   const RotationTables& rotation_tables() const;
   const Kernels& kernels() const;
 
-  // Encodes the first n_tokens tokens, less the centre; the others get code 0 and scale 0.
+  // Encodes the first n_tokens tokens, less the center; the others get code 0 and scale 0.
   //
   // Shapes: x [n_tokens, head_dim], rows x.stride bytes apart; block [shape().block_bytes()];
   //         scales [256], f16 bits. n_tokens 1 to 256.
   // Errors: as Quantizer::encode of the first vector that it refuses; the message begins with the
   //         token's number in the block. Block and scales then hold nothing of use.
   // Bytes:  the codes and scales of Quantizer::encode, whatever the kernels.
-  Result<void> encode(VectorRows x, const Centre& centre, std::size_t n_tokens,
+  Result<void> encode(VectorRows x, const Center& center, std::size_t n_tokens,
                       std::span<std::byte> block, std::span<std::uint16_t> scales) const;
 
   // Shapes: as encode. Bytes: the values of Quantizer::decode, rounded to x.dtype.
@@ -53,7 +53,7 @@ class BlockCodec {
 
  private:
   struct State;
-  Error refusal(const VectorRows& x, const Centre& centre, std::size_t token) const;
+  Error refusal(const VectorRows& x, const Center& center, std::size_t token) const;
 
   std::shared_ptr<const State> state_;
 };

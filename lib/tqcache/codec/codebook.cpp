@@ -196,9 +196,9 @@ std::vector<float> lloyd_max_centroids(int head_dim, int bits) {
   return centroids;
 }
 
-std::vector<float> residual_centroids(int head_dim, RotationKind rotation) {
+std::vector<float> residual_centroids(int head_dim, TransformKind rotation) {
   const double n = head_dim;
-  const double value = rotation == RotationKind::kGaussian
+  const double value = rotation == TransformKind::kGaussian
                            ? std::sqrt(std::numbers::pi / 2.0) / n
                            : 1.0 / (n * solve_lloyd_max(head_dim, 1).front());
   return {-static_cast<float>(value), static_cast<float>(value)};

@@ -34,12 +34,12 @@ std::vector<float> lloyd_max_centroids(int head_dim, int bits);
 //
 // Source: arXiv 2504.19874, algorithm 2. Implementations with an orthogonal map use sqrt(pi / (2 n)),
 // which takes e from a normal distribution, and gives r^ a length that is 1 / (4 n) too much.
-std::vector<float> residual_centroids(int head_dim, RotationKind rotation);
+std::vector<float> residual_centroids(int head_dim, TransformKind rotation);
 
 // 2^bits values from -1 to 1 in even steps.
 std::vector<float> linear_centroids(int bits);
 
-// The points between neighbours at which the code changes: (c[i] + c[i+1]) * 0.5, in f32.
+// The points between neighbors at which the code changes: (c[i] + c[i+1]) * 0.5, in f32.
 // One fewer than there are centroids.
 std::vector<float> decision_boundaries(std::span<const float> centroids);
 

@@ -22,7 +22,7 @@ Result<void> check_kind(const char* name, Kind kind, Kind last) {
 
 Result<void> check_matrix(const QuantizerSpec& spec) {
   const std::size_t dim = static_cast<std::size_t>(spec.head_dim);
-  const std::size_t expected = spec.rotation == RotationKind::kMatrix ? dim * dim : 0;
+  const std::size_t expected = spec.rotation == TransformKind::kMatrix ? dim * dim : 0;
   const std::size_t count = spec.matrix.values().size();
   if (count == expected) return {};
   return Error{ErrorCode::kCorrupt, "matrix: " + std::to_string(count) + " values where " +
@@ -44,9 +44,9 @@ Result<void> check_step(const QuantizerSpec& spec) {
 Result<void> validate(const QuantizerSpec& spec) {
   TQC_TRY(check_range("head_dim", spec.head_dim, kMinPartDim, kMaxHeadDim));
   TQC_TRY(check_range("bits", spec.bits, kMinBits, kMaxBits));
-  TQC_TRY(check_kind("rotation", spec.rotation, RotationKind::kMatrix));
+  TQC_TRY(check_kind("rotation", spec.rotation, TransformKind::kMatrix));
   TQC_TRY(check_kind("scale rule", spec.scale, ScaleRule::kStep));
-  const int max_rounds = spec.rotation == RotationKind::kHadamard ? kMaxRounds : 1;
+  const int max_rounds = spec.rotation == TransformKind::kHadamard ? kMaxRounds : 1;
   TQC_TRY(check_range("rounds", spec.rounds, 1, max_rounds));
   TQC_TRY(check_step(spec));
   return check_matrix(spec);

@@ -7,7 +7,7 @@
 //
 //   mse     one part of all channels
 //   prod    mse with one bit less, and a part of one bit that codes what the first one leaves (QJL)
-//   mixed   a part of the loud channels with more bits, and one of the others
+//   mixed   a part of the outlier channels with more bits, and one of the others
 //   affine  a part a group of channels, not turned, with evenly spaced centroids and a bias
 //   trellis one part of 8 bits, whose codes are the levels of a path through a trellis: of the
 //           archive tier, where they are stored in far fewer bits (codec/trellis.h)
@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "tqcache/base/result.h"
-#include "tqcache/codec/map_matrix.h"
+#include "tqcache/codec/transform_matrix.h"
 
 namespace tqcache::codec {
 
@@ -41,7 +41,7 @@ inline constexpr float kMaxStep = 8.0f;
 // digits of SHA-256("tqcache").
 inline constexpr std::uint64_t kDefaultSeed = 0xc37e5e14f940a46f;
 
-enum class RotationKind : std::uint8_t {
+enum class TransformKind : std::uint8_t {
   kHadamard,  // `rounds` rounds of random signs and a Hartley and Hadamard transform
   kDenseQr,   // the orthogonal factor of a Gaussian matrix: the paper's, at d^2 a vector
   kGaussian,  // independent normal entries: the paper's S of the QJL residual; not orthogonal
@@ -63,10 +63,10 @@ struct QuantizerSpec {
   int head_dim = 0;  // channels of the part
   int bits = 0;      // bits of a code
   std::uint64_t seed = kDefaultSeed;
-  RotationKind rotation = RotationKind::kHadamard;
+  TransformKind rotation = TransformKind::kHadamard;
   int rounds = 1;  // of kHadamard, 1 to 3; otherwise 1
   ScaleRule scale = ScaleRule::kUnbiased;
-  MapMatrix matrix = {};  // of kMatrix: [head_dim, head_dim]; otherwise none
+  TransformMatrix matrix = {};  // of kMatrix: [head_dim, head_dim]; otherwise none
   float step = 0;         // of kStep: from level to level, in parts of |x| / sqrt(head_dim)
 
   bool operator==(const QuantizerSpec&) const = default;
@@ -96,10 +96,10 @@ struct CodecSpec {
   Mode mode = Mode::kMse;
   int bits = 4;  // kProd: of both parts together; kMixed: of the regular channels; not kTrellis
   std::uint64_t seed = kDefaultSeed;
-  RotationKind rotation = RotationKind::kHadamard;  // kHadamard or kDenseQr
+  TransformKind rotation = TransformKind::kHadamard;  // kHadamard or kDenseQr
   int rounds = 1;
   ScaleRule scale = ScaleRule::kUnbiased;  // kUnbiased, kNorm, kRaw; kProd: of its first part
-  RotationKind residual = RotationKind::kGaussian;  // kProd: kGaussian; kDenseQr for orthogonal S
+  TransformKind residual = TransformKind::kGaussian;  // kProd: kGaussian; kDenseQr for orthogonal S
   int outlier_channels = 0;                         // kMixed
   int outlier_bits = 0;                             // kMixed; above `bits`
   int group_size = 64;                              // kAffine; divides head_dim

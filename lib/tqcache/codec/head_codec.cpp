@@ -149,7 +149,7 @@ Result<void> HeadCodec::State::encode(RowBuffer& rows, std::span<std::byte> code
     if (p.has_bias) {
       TQC_TRY(take_biases(rows, p.first, p.dim(), p.origin, row(p.bias_row, scales)));
     }
-    TQC_TRY(p.codec.encode(rows_from(std::as_const(rows).data(), head_dim, p.first), Centre{},
+    TQC_TRY(p.codec.encode(rows_from(std::as_const(rows).data(), head_dim, p.first), Center{},
                            rows.size(), codes_of(i, codes), row(i, scales)));
   }
   return {};
@@ -248,16 +248,16 @@ std::size_t HeadCodec::outlier_channels() const {
   return mode() == Mode::kMixed ? state_->parts[0].dim() : 0;
 }
 
-Result<void> HeadCodec::encode(VectorRows x, const Centre& centre, ChannelOrder order,
+Result<void> HeadCodec::encode(VectorRows x, const Center& center, ChannelOrder order,
                                std::size_t n_tokens, std::size_t n_skipped,
                                std::span<std::byte> codes, std::span<std::uint16_t> scales) const {
   assert(n_tokens > 0 && n_tokens <= kBlockTokens && n_skipped <= n_tokens);
   assert(codes.size() == code_bytes() && scales.size() == n_scale_rows() * kBlockTokens);
   if (state_->is_one_block() && order.empty() && n_skipped == 0) {
-    return part(0).encode(x, centre, n_tokens, codes, scales);
+    return part(0).encode(x, center, n_tokens, codes, scales);
   }
   RowBuffer rows(n_tokens, head_dim());
-  kernels().centre_rows(x, n_tokens, head_dim(), centre, /*first_token=*/0, rows.data());
+  kernels().center_rows(x, n_tokens, head_dim(), center, /*first_token=*/0, rows.data());
   TQC_TRY(check_finite(rows, n_skipped));
   std::fill_n(rows.data(), n_skipped * head_dim(), 0.0f);  // zeros get code, scale and bias 0
   if (!order.empty()) {

@@ -17,7 +17,7 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/codec/block_codec.h"
-#include "tqcache/codec/centre.h"
+#include "tqcache/codec/center.h"
 #include "tqcache/codec/channels.h"
 #include "tqcache/codec/codec_spec.h"
 
@@ -58,7 +58,7 @@ class HeadCodec {
 
   const Kernels& kernels() const;
 
-  // Encodes the first n_tokens tokens less the centre; the others get code 0 and scale 0. So do the
+  // Encodes the first n_tokens tokens less the center; the others get code 0 and scale 0. So do the
   // first n_skipped: they are kept elsewhere.
   //
   // Shapes: x [n_tokens, head_dim], rows x.stride bytes apart; codes [code_bytes()]; scales
@@ -68,11 +68,11 @@ class HeadCodec {
   //         message begins with the token's number in the block. Codes and scales then hold nothing
   //         of use.
   // Bytes:  identical on every CPU.
-  Result<void> encode(VectorRows x, const Centre& centre, ChannelOrder order, std::size_t n_tokens,
+  Result<void> encode(VectorRows x, const Center& center, ChannelOrder order, std::size_t n_tokens,
                       std::size_t n_skipped, std::span<std::byte> codes,
                       std::span<std::uint16_t> scales) const;
 
-  // Decodes n_tokens tokens; what was taken out by centring stays out.
+  // Decodes n_tokens tokens; what was taken out by centering stays out.
   // Shapes: out [n_tokens, head_dim].
   // Errors: none. Any bytes decode; to finite f32 if the scales are finite and of moderate size.
   void decode(const PackedHead& head, ChannelOrder order, std::size_t n_tokens,

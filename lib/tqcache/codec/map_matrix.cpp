@@ -1,4 +1,4 @@
-#include "tqcache/codec/map_matrix.h"
+#include "tqcache/codec/transform_matrix.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,18 +8,18 @@
 
 namespace tqcache::codec {
 
-MapMatrix::MapMatrix() = default;
-MapMatrix::~MapMatrix() = default;
-MapMatrix::MapMatrix(const MapMatrix&) = default;
-MapMatrix::MapMatrix(MapMatrix&&) noexcept = default;
-MapMatrix& MapMatrix::operator=(const MapMatrix&) = default;
-MapMatrix& MapMatrix::operator=(MapMatrix&&) noexcept = default;
+TransformMatrix::TransformMatrix() = default;
+TransformMatrix::~TransformMatrix() = default;
+TransformMatrix::TransformMatrix(const TransformMatrix&) = default;
+TransformMatrix::TransformMatrix(TransformMatrix&&) noexcept = default;
+TransformMatrix& TransformMatrix::operator=(const TransformMatrix&) = default;
+TransformMatrix& TransformMatrix::operator=(TransformMatrix&&) noexcept = default;
 
-MapMatrix::MapMatrix(AlignedFloats values)
+TransformMatrix::TransformMatrix(AlignedFloats values)
     : values_(std::make_shared<const AlignedFloats>(std::move(values))) {}
 
-Result<MapMatrix> MapMatrix::make(AlignedFloats values) {
-  if (values.empty()) return MapMatrix();
+Result<TransformMatrix> TransformMatrix::make(AlignedFloats values) {
+  if (values.empty()) return TransformMatrix();
   // Written so that NaN fails.
   const auto fits = [](float value) { return std::abs(value) <= kMaxMatrixValue; };
   const auto bad = std::ranges::find_if_not(values, fits);
@@ -27,14 +27,14 @@ Result<MapMatrix> MapMatrix::make(AlignedFloats values) {
     return Error{ErrorCode::kCorrupt,
                  "matrix: value " + std::to_string(bad - values.begin()) + " outside -16 to 16"};
   }
-  return MapMatrix(std::move(values));
+  return TransformMatrix(std::move(values));
 }
 
-std::span<const float> MapMatrix::values() const {
+std::span<const float> TransformMatrix::values() const {
   return values_ ? std::span<const float>(*values_) : std::span<const float>();
 }
 
-bool MapMatrix::operator==(const MapMatrix& other) const {
+bool TransformMatrix::operator==(const TransformMatrix& other) const {
   if (values_ == other.values_) return true;
   const std::span<const float> a = values(), b = other.values();
   return a.size() == b.size() &&

@@ -1,6 +1,6 @@
 #pragma once
-// codec/map_matrix.h: the values of a linear map that travels with its part, for maps that no seed
-// of ours gives: those of other programs (RotationKind::kMatrix).
+// codec/transform_matrix.h: the values of a linear map that travels with its part, for maps that no seed
+// of ours gives: those of other programs (TransformKind::kMatrix).
 //
 // Spec: docs/reference/codec.md §2.
 
@@ -17,28 +17,28 @@ namespace tqcache::codec {
 inline constexpr float kMaxMatrixValue = 16.0f;
 
 // A value: copies share the same numbers. Without any by default.
-class MapMatrix {
+class TransformMatrix {
  public:
-  MapMatrix();
+  TransformMatrix();
   // Not inline: GCC 12 warns of what it takes for uninitialized in aggregates that hold one.
-  ~MapMatrix();
-  MapMatrix(const MapMatrix&);
-  MapMatrix(MapMatrix&&) noexcept;
-  MapMatrix& operator=(const MapMatrix&);
-  MapMatrix& operator=(MapMatrix&&) noexcept;
+  ~TransformMatrix();
+  TransformMatrix(const TransformMatrix&);
+  TransformMatrix(TransformMatrix&&) noexcept;
+  TransformMatrix& operator=(const TransformMatrix&);
+  TransformMatrix& operator=(TransformMatrix&&) noexcept;
 
   // Shapes: [dim, dim], row i gives component i.
   // Errors: kCorrupt when a value is not finite, or above kMaxMatrixValue in magnitude.
-  static Result<MapMatrix> make(AlignedFloats values);
+  static Result<TransformMatrix> make(AlignedFloats values);
 
   std::span<const float> values() const;
   const std::shared_ptr<const AlignedFloats>& shared() const { return values_; }
 
   // Of the same bits: 0 and -0 differ. Takes no time for copies of one.
-  bool operator==(const MapMatrix& other) const;
+  bool operator==(const TransformMatrix& other) const;
 
  private:
-  explicit MapMatrix(AlignedFloats values);
+  explicit TransformMatrix(AlignedFloats values);
 
   std::shared_ptr<const AlignedFloats> values_;
 };

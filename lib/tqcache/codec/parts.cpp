@@ -22,8 +22,8 @@ Result<void> check_head_dim(int head_dim) {
                      std::to_string(kMinHeadDim) + " to " + std::to_string(kMaxHeadDim));
 }
 
-bool is_orthogonal_turn(RotationKind kind) {
-  return kind == RotationKind::kHadamard || kind == RotationKind::kDenseQr;
+bool is_orthogonal_turn(TransformKind kind) {
+  return kind == TransformKind::kHadamard || kind == TransformKind::kDenseQr;
 }
 
 // What every mode but affine asks of its turned parts.
@@ -64,7 +64,7 @@ Result<std::vector<PartSpec>> mse_parts(const CodecSpec& spec) {
 Result<std::vector<PartSpec>> prod_parts(const CodecSpec& spec) {
   TQC_TRY(check_turned(spec));
   if (spec.bits < 2) return unsupported("mode prod with " + count_of(spec.bits, "bit"));
-  if (spec.residual != RotationKind::kGaussian && spec.residual != RotationKind::kDenseQr) {
+  if (spec.residual != TransformKind::kGaussian && spec.residual != TransformKind::kDenseQr) {
     return unsupported("mode prod with a residual map that is not dense");
   }
   PartSpec residual{.quantizer = {.head_dim = spec.head_dim,
@@ -111,7 +111,7 @@ Result<std::vector<PartSpec>> affine_parts(const CodecSpec& spec) {
                              .quantizer = {.head_dim = size,
                                            .bits = spec.bits,
                                            .seed = 0,  // nothing is drawn
-                                           .rotation = RotationKind::kNone,
+                                           .rotation = TransformKind::kNone,
                                            .scale = ScaleRule::kPeak},
                              .has_bias = true,
                              .centroids = linear_centroids(spec.bits)});
@@ -129,7 +129,7 @@ std::vector<float> level_centroids() {
 }
 
 Result<std::vector<PartSpec>> trellis_parts(const CodecSpec& spec) {
-  if (!is_orthogonal_turn(spec.rotation) && spec.rotation != RotationKind::kNone) {
+  if (!is_orthogonal_turn(spec.rotation) && spec.rotation != TransformKind::kNone) {
     return unsupported("mode trellis with a map that does not rotate");
   }
   PartSpec part = turned_part(spec, 0, 0, spec.head_dim, kMaxBits);
@@ -166,7 +166,7 @@ Result<void> check_part(int head_dim, const PartSpec& part) {
     return corrupt("channels from " + std::to_string(part.first) + " on do not fit head_dim " +
                    std::to_string(head_dim));
   }
-  if (part.has_bias && part.quantizer.rotation != RotationKind::kNone) {
+  if (part.has_bias && part.quantizer.rotation != TransformKind::kNone) {
     return corrupt("a bias of turned channels");
   }
   return {};

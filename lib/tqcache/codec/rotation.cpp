@@ -131,10 +131,10 @@ void copy(std::span<const float> from, std::span<float> to) {
 
 std::shared_ptr<const AlignedFloats> make_matrix(const QuantizerSpec& spec) {
   const std::size_t n = static_cast<std::size_t>(spec.head_dim);
-  if (spec.rotation == RotationKind::kDenseQr) {
+  if (spec.rotation == TransformKind::kDenseQr) {
     return std::make_shared<const AlignedFloats>(orthogonal_matrix(n, spec.seed));
   }
-  if (spec.rotation == RotationKind::kGaussian) {
+  if (spec.rotation == TransformKind::kGaussian) {
     return std::make_shared<const AlignedFloats>(gaussian_matrix(n, spec.seed));
   }
   return spec.matrix.shared();
@@ -147,7 +147,7 @@ Rotation::Rotation(const QuantizerSpec& spec)
       head_dim_(static_cast<std::size_t>(spec.head_dim)),
       matrix_(make_matrix(spec)) {
   assert(validate(spec).ok());
-  if (kind_ != RotationKind::kHadamard) return;
+  if (kind_ != TransformKind::kHadamard) return;
   signs_ = make_signs(static_cast<std::size_t>(spec.rounds), head_dim_, spec.seed);
   part_size_ = std::size_t{1} << std::countr_zero(head_dim_);
   cas_ = make_cas(head_dim_ / part_size_);
@@ -161,7 +161,7 @@ std::span<const float> Rotation::matrix() const {
 void Rotation::rotate(std::span<const float> x, std::span<float> y) const {
   assert(x.size() == head_dim() && y.size() == head_dim());
   if (matrix_) return multiply_rows(*matrix_, x, y);
-  if (kind_ == RotationKind::kNone) return copy(x, y);
+  if (kind_ == TransformKind::kNone) return copy(x, y);
   std::span<const float> from = x;
   for (std::size_t start = 0; start < signs_.size(); start += head_dim_) {
     multiply(from, std::span(signs_).subspan(start, head_dim_), y);

@@ -33,7 +33,7 @@ class Rotation {
   explicit Rotation(const QuantizerSpec& spec);
 
   std::size_t head_dim() const { return head_dim_; }
-  RotationKind kind() const { return kind_; }
+  TransformKind kind() const { return kind_; }
 
   // Of kHadamard: [rounds, head_dim], +1 or -1, in the order in which rotate() takes them.
   std::span<const float> signs() const { return signs_; }
@@ -58,7 +58,7 @@ class Rotation {
  private:
   void transform(std::span<float> values) const;
 
-  RotationKind kind_;
+  TransformKind kind_;
   std::size_t head_dim_;
   std::vector<float> signs_;
   std::vector<float> cas_;

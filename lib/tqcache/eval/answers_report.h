@@ -17,7 +17,7 @@ std::vector<std::string> score_columns(std::vector<std::string> first);
 // A row for them. Shapes: first as many as those of score_columns().
 std::vector<Cell> score_row(std::vector<Cell> first, const AnswerScore& score);
 
-// The share of trials in which the value was found, without rows or columns yet. Colours go from 0
+// The share of trials in which the value was found, without rows or columns yet. Colors go from 0
 // to 1, so that a small loss looks small.
 HeatMap found_map(std::string title, std::string row_label, std::string column_label);
 

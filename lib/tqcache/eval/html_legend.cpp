@@ -81,7 +81,7 @@ std::string legend(const HeatMap& map) {
     text += fmt::format("<li><span>{}</span>{}<span>{}</span></li>\n<li>{}{}{}</li>\n", low,
                         swatches(*scale), high, escaped(map.unit), map.unit.empty() ? "" : "; ",
                         map.more_is_better ? "higher is better" : "lower is better");
-    if (scale->is_log) text += "<li>colours in equal factors</li>\n";
+    if (scale->is_log) text += "<li>colors in equal factors</li>\n";
   }
   if (has_gap(map)) text += "<li>hatched: no number</li>\n";
   return list(text);

@@ -1,5 +1,5 @@
 #pragma once
-// eval/html_legend.h: what the marks and colours of a figure mean: a line of HTML above its
+// eval/html_legend.h: what the marks and colors of a figure mean: a line of HTML above its
 // picture, so that it wraps as text does.
 
 #include <string>

@@ -5,7 +5,7 @@
 namespace tqcache::eval {
 namespace {
 
-// Colours are variables, so that pictures change with the scheme. s0..s7 are series, apart in hue
+// Colors are variables, so that pictures change with the scheme. s0..s7 are series, apart in hue
 // and at 4.5:1 or more from the paper; q0..q8 run from the paper to what stands out most, in even
 // steps of lightness, so that they can be told without seeing hues.
 constexpr std::string_view kLight = R"css(:root{

@@ -25,7 +25,7 @@ constexpr std::int64_t kSinks = 4;
 cache::ConvertOptions coded(float step) {
   cache::SidePlan plan;
   plan.codec = {.mode = codec::Mode::kTrellis, .step = step};
-  plan.fit_maps = true;
+  plan.fit_transforms = true;
   plan.n_sinks = kSinks;
   return {.keys = plan, .values = plan};
 }

@@ -28,7 +28,7 @@ constexpr std::array<std::string_view, 6> kHellos = {"Hello! ", "Hi! ", "Good mo
 constexpr std::array<std::string_view, 12> kEvents = {
     "Yesterday I went to @ by train, and it rained all the way.",
     "This morning the wind took a branch off the old tree behind the house.",
-    "My neighbour has bought a new gate, and it makes a terrible noise.",
+    "@ has bought a new gate, and it makes a terrible noise.",
     "The letter that I had waited for came at last, and it was only a bill.",
     "I met an old friend at the market in @, and we walked along the river.",
     "Last night I could not sleep, so I looked out of the window until the moon was gone.",

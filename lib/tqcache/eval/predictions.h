@@ -6,7 +6,7 @@
 // token's prediction of the next one is told how much it differs from the dense run's.
 //
 // As coded, every key and value of a window is replaced by what its codes stand for before
-// attention sees it, the current token's own included; means and loud channels are those of the
+// attention sees it, the current token's own included; means and outlier channels are those of the
 // dense run of the same window, as cache::convert() takes them. As served, a real cache is filled
 // as generation fills it: the incomplete token block and the one that has just become full are
 // dense, and means are those of the first block.

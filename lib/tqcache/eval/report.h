@@ -63,7 +63,7 @@ struct HeatMap {
   bool more_is_better = false;
   int decimals = 4;
   std::string caption = {};
-  // Ends of the scale of colours, such as 0 and 1 of a score; NaN: the least and greatest value.
+  // Ends of the scale of colors, such as 0 and 1 of a score; NaN: the least and greatest value.
   double low = std::numeric_limits<double>::quiet_NaN();
   double high = std::numeric_limits<double>::quiet_NaN();
 };

@@ -38,7 +38,7 @@ std::string description(const Bars& bars) {
   return text + " The table below has every part.";
 }
 
-// The parts of a bar as words, in lines that fit `width`: colours are not needed to read them.
+// The parts of a bar as words, in lines that fit `width`: colors are not needed to read them.
 std::vector<std::string> part_lines(const Bar& bar, const Bars& bars, double width) {
   constexpr std::string_view kBetween = "   ";
   std::vector<std::string> lines;
@@ -96,7 +96,7 @@ class BarsPainter {
     for (const BarPart& part : bar.parts) {
       const double length = is_shown(part) ? length_of(part) : 0;
       if (length <= 0) continue;
-      // A hair of the paper parts neighbours, unless nothing would be left.
+      // A hair of the paper parts neighbors, unless nothing would be left.
       const double gap = length > 3 ? 1 : 0;
       canvas_.box({left, bottom_, left + length - gap, bottom},
                   "part " + series_class(colors_[part.name]), tip(bar, part));

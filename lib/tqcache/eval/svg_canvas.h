@@ -1,6 +1,6 @@
 #pragma once
 // eval/svg_canvas.h: writes the elements of a picture. Lengths are CSS pixels at the picture's own
-// width; colours are classes of the page's style sheet (html_style.h), so that they follow the
+// width; colors are classes of the page's style sheet (html_style.h), so that they follow the
 // reader's scheme.
 
 #include <string>

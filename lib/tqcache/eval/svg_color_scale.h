@@ -1,5 +1,5 @@
 #pragma once
-// eval/svg_color_scale.h: which colour a number of a heat map has. Colours are steps from pale, the
+// eval/svg_color_scale.h: which color a number of a heat map has. Colors are steps from pale, the
 // better end, to strong, the worse end: lightness alone tells them apart, in either scheme.
 
 #include <optional>

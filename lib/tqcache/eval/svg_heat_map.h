@@ -8,7 +8,7 @@
 
 namespace tqcache::eval {
 
-// Cells show their numbers if there are at most 400, and colours alone otherwise; cells without a
+// Cells show their numbers if there are at most 400, and colors alone otherwise; cells without a
 // number are hatched. The map is turned (rows to the right) where it fits the column better so.
 // Its scale is not part of the picture (html_legend.h).
 // Requires: width >= 200, for a column so wide.

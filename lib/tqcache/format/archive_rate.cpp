@@ -86,8 +86,8 @@ constexpr std::array<Turns, 4> kAllTurns = {
     {{false, false}, {false, true}, {true, false}, {true, true}}};
 
 cache::ConvertOptions with_maps(cache::ConvertOptions options, Turns turns) {
-  options.keys.fit_maps = turns.map_keys;
-  options.values.fit_maps = turns.map_values;
+  options.keys.fit_transforms = turns.map_keys;
+  options.values.fit_transforms = turns.map_values;
   return options;
 }
 
@@ -181,7 +181,7 @@ class Trials {
 
   Result<cache::TurboSide> make_side(const Candidate& side, double step, bool is_mapped) {
     cache::SidePlan plan = side.plan;
-    plan.fit_maps = is_mapped;
+    plan.fit_transforms = is_mapped;
     plan.n_sinks = 0;  // they stand in one block of many, and are counted apart
     plan.codec.step = static_cast<float>(
         std::clamp(step * side.weight, double{codec::kMinStep}, double{codec::kMaxStep}));
@@ -223,7 +223,7 @@ class Trials {
 
   // What they take in the manifest.
   double map_bytes(const cache::TurboSide& side) const {
-    const ByteView entries = std::as_bytes(std::span(side.maps.entries));
+    const ByteView entries = std::as_bytes(std::span(side.transforms.entries));
     Bytes frame;
     if (entries.empty()) return 0;
     return static_cast<double>(compressor_.compress(entries, frame) ? frame.size()
@@ -308,7 +308,7 @@ Result<Outlook> look_ahead(const Manifest& manifest, const cache::ConvertOptions
   double packed_sides = 0;
   for (const Candidate& side : outlook.sides) {
     const auto dim = static_cast<double>(side.shape.head_dim);
-    const bool has_mean = side.plan.center != cache::Centring::kNone;
+    const bool has_mean = side.plan.center != cache::Centering::kNone;
     packed_sides += dim * static_cast<double>(side.shape.n_kv_heads * side.plan.n_sinks) *
                     static_cast<double>(
                         dtype_size(side_of(manifest.layers[side.layer], side.name).dtype));

@@ -43,7 +43,7 @@ inline constexpr std::size_t kMaxDifferentParts = 1024;       // of the differen
 inline constexpr std::size_t kMaxMatrixValues = 8 << 20;      // of the matrices of different parts
 inline constexpr std::size_t kMaxCentroids = 256;             // of one codebook
 inline constexpr std::size_t kMaxMeanValues = 16 << 20;       // of the means of all sides
-inline constexpr std::size_t kMaxOrderedChannels = 16 << 20;  // of all sides with loud channels
+inline constexpr std::size_t kMaxOrderedChannels = 16 << 20;  // of all sides with outlier channels
 inline constexpr std::size_t kMaxMapEntries = 16 << 20;       // of the maps of all sides
 inline constexpr std::size_t kMaxGaps = 1 << 20;  // dead ranges, before a file is compacted
 // Token blocks of all turbo windows, k and v alike, with those that windows have left: each takes

@@ -51,7 +51,7 @@ void add_identity(Serialization& out, const cache::Identity& identity) {
 // Many layers may share a matrix of megabytes: it stands in the name by its digest, made once.
 class MatrixDigests {
  public:
-  const Sha256& of(const codec::MapMatrix& matrix) {
+  const Sha256& of(const codec::TransformMatrix& matrix) {
     const std::span<const float> values = matrix.values();
     const auto [place, is_new] = known_.try_emplace(values.data());
     if (is_new) place->second = sha256(std::as_bytes(values));
@@ -66,7 +66,7 @@ void add_part(Serialization& out, const codec::PartSpec& part, MatrixDigests& di
   out.number(part.first);
   out.number(part.quantizer.head_dim);
   out.number(part.quantizer.bits);
-  out.text(name_of(kRotationNames, part.quantizer.rotation));
+  out.text(name_of(kTransformNames, part.quantizer.rotation));
   out.number(part.quantizer.rounds);
   out.number(part.quantizer.seed);
   out.text(name_of(kScaleNames, part.quantizer.scale));
@@ -78,7 +78,7 @@ void add_part(Serialization& out, const codec::PartSpec& part, MatrixDigests& di
   out.number(std::uint64_t{part.has_bias});
   out.bytes(object_bytes(part.centroids));
   // The rotation's name tells whether it is there.
-  if (part.quantizer.rotation == codec::RotationKind::kMatrix) {
+  if (part.quantizer.rotation == codec::TransformKind::kMatrix) {
     out.fixed(digests.of(part.quantizer.matrix));
   }
 }
@@ -91,11 +91,11 @@ void add_tensor(Serialization& out, const cache::TensorDesc& tensor, MatrixDiges
   out.text(kLayoutName);
   out.number(std::uint64_t{quant.parts.size()});
   for (const codec::PartSpec& part : quant.parts) add_part(out, part, digests);
-  out.text(name_of(kCentringNames, quant.centring));
+  out.text(name_of(kCenteringNames, quant.centering));
   out.bytes(object_bytes(quant.mean));
   out.bytes(object_bytes(quant.outliers));
   out.number(quant.n_sinks);
-  if (quant.mode == codec::Mode::kTrellis) out.bytes(object_bytes(quant.maps));
+  if (quant.mode == codec::Mode::kTrellis) out.bytes(object_bytes(quant.transforms));
 }
 
 // The length of the ids in bytes is never as large as kHidden, so that it tells whether they follow

@@ -47,14 +47,14 @@ struct SideJob {
   std::size_t layer = 0;
   SideName name = SideName::kKeys;
   cache::OutlierPolicy policy;
-  std::vector<std::int64_t> sample;  // token blocks that its mean and loud channels are taken from
+  std::vector<std::int64_t> sample;  // token blocks that its mean and outlier channels are taken from
 };
 
 // The token blocks that have to be seen before the first one of a side can be packed.
 std::vector<std::int64_t> sample_of(const cache::TurboSide& side, cache::OutlierPolicy policy,
                                     std::int64_t n_tokens, std::int64_t begin) {
   std::vector<std::int64_t> blocks = cache::mean_blocks(n_tokens, begin);
-  if (!side.mean.is_fixed() || !side.maps.is_fixed()) return blocks;
+  if (!side.mean.is_fixed() || !side.transforms.is_fixed()) return blocks;
   if (side.outliers.is_fixed()) return {};
   const bool first_decides = policy == cache::OutlierPolicy::kCalibrationVariance;
   if (first_decides && !blocks.empty()) return {blocks.front()};
@@ -62,7 +62,7 @@ std::vector<std::int64_t> sample_of(const cache::TurboSide& side, cache::Outlier
 }
 
 // A cache that passes by. In `target_` stands what it will be: every layer and side, its codec,
-// mean and loud channels, and room for its token blocks, none of which is ever there. The sections
+// mean and outlier channels, and room for its token blocks, none of which is ever there. The sections
 // of source and target are the same ones in the same order; only their form and bytes differ.
 //
 // Windows that become turbo are the exception: arrays in the source, token blocks in the target.
@@ -73,7 +73,7 @@ class Conversion {
   Conversion(const SectionSource& source, const cache::ConvertOptions& options)
       : source_(source), options_(options) {}
 
-  // Makes the target, but for means and loud channels.
+  // Makes the target, but for means and outlier channels.
   Result<void> plan() {
     TQC_TRY_ASSIGN(target_, make_empty_cache(source_.manifest()));
     TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(source_.manifest(), options_));

@@ -22,7 +22,7 @@ namespace tqcache::format {
 // and write_cache_file() would make of `source`, or of its `first_tokens` tokens if so many are
 // given (ReadOptions::first_tokens).
 //
-// Reads some token blocks of every side twice: for the mean and the loud channels of the side
+// Reads some token blocks of every side twice: for the mean and the outlier channels of the side
 // (cache::mean_blocks()), and with all others to pack them. `source` may be the file that `path`
 // replaces (write.overwrite): that happens at the end. options.n_threads counts, and that of
 // `write` does not.

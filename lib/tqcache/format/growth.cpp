@@ -34,11 +34,11 @@ Result<void> check_tensor(const TensorDesc& file, const TensorDesc& grown) {
   const cache::QuantSpec& old = *file.quant;
   const cache::QuantSpec& now = *grown.quant;
   if (!cache::same_bits(now.parts, old.parts)) return mismatch("another codec");
-  if (now.centring != old.centring) return mismatch("other centring");
+  if (now.centering != old.centering) return mismatch("other centering");
   if (now.n_sinks != old.n_sinks) return mismatch("another number of sink tokens");
   if (!old.mean.empty() && !cache::same_bits(now.mean, old.mean)) return mismatch("another mean");
-  if (now.maps != old.maps) return mismatch("other maps");
-  if (!old.outliers.empty() && now.outliers != old.outliers) return mismatch("other loud channels");
+  if (now.transforms != old.transforms) return mismatch("other maps");
+  if (!old.outliers.empty() && now.outliers != old.outliers) return mismatch("other outlier channels");
   return {};
 }
 

@@ -83,15 +83,15 @@ Result<void> check_codec(const QuantSpec& quant, std::int64_t head_dim) {
 }
 
 // A mean that fits the heads. Whether it has to be there depends on the sections.
-Result<void> check_centring(const QuantSpec& quant, SideName name, cache::HeadShape shape,
+Result<void> check_centering(const QuantSpec& quant, SideName name, cache::HeadShape shape,
                             const cache::Rope& rope) {
-  if (quant.centring == cache::Centring::kNone) {
-    if (!quant.mean.empty()) return corrupt("a mean without centring");
+  if (quant.centering == cache::Centering::kNone) {
+    if (!quant.mean.empty()) return corrupt("a mean without centering");
     return {};
   }
-  if (quant.centring == cache::Centring::kPreRope &&
+  if (quant.centering == cache::Centering::kPreRope &&
       (name != SideName::kKeys || !cache::can_turn(rope, shape.head_dim))) {
-    return corrupt("centring before RoPE where there is none");
+    return corrupt("centering before RoPE where there is none");
   }
   const std::int64_t expected = shape.n_kv_heads * shape.head_dim;
   if (!quant.mean.empty() && std::ssize(quant.mean) != expected) {
@@ -107,20 +107,20 @@ Result<void> check_centring(const QuantSpec& quant, SideName name, cache::HeadSh
 // As for the mean, whether there have to be any depends on the sections.
 Result<void> check_outliers(const QuantSpec& quant, cache::HeadShape shape) {
   if (quant.outliers.empty()) return {};
-  if (quant.mode != codec::Mode::kMixed) return corrupt("loud channels of a codec that has none");
+  if (quant.mode != codec::Mode::kMixed) return corrupt("outlier channels of a codec that has none");
   const auto n_channels = static_cast<std::size_t>(quant.parts[0].quantizer.head_dim);
   auto outliers = cache::make_outliers(shape, n_channels, quant.outliers);
-  if (!outliers) return in_context("loud channels", std::move(outliers).error());
+  if (!outliers) return in_context("outlier channels", std::move(outliers).error());
   return {};
 }
 
 // Whether their rows are independent shows when the maps are made.
 Result<void> check_maps(const QuantSpec& quant, cache::HeadShape shape) {
-  if (quant.maps.empty()) return {};
+  if (quant.transforms.empty()) return {};
   if (quant.mode != codec::Mode::kTrellis) return corrupt("maps of a codec that has none");
   const std::int64_t expected = shape.n_kv_heads * shape.head_dim * shape.head_dim;
-  if (std::ssize(quant.maps) == expected) return {};
-  return corrupt("maps of " + std::to_string(quant.maps.size()) + " entries where " +
+  if (std::ssize(quant.transforms) == expected) return {};
+  return corrupt("maps of " + std::to_string(quant.transforms.size()) + " entries where " +
                  std::to_string(expected) + " belong");
 }
 
@@ -129,7 +129,7 @@ Result<void> check_side(const TensorDesc& tensor, SideName name, cache::HeadShap
   if (!tensor.quant) return {};
   const QuantSpec& quant = *tensor.quant;
   TQC_TRY(check_codec(quant, shape.head_dim));
-  TQC_TRY(check_centring(quant, name, shape, rope));
+  TQC_TRY(check_centering(quant, name, shape, rope));
   TQC_TRY(check_outliers(quant, shape));
   TQC_TRY(check_maps(quant, shape));
   if (quant.n_sinks < 0 || quant.n_sinks > cache::kTokenBlock) {
@@ -227,10 +227,10 @@ class CodecCosts {
 
  private:
   static std::size_t matrix_values(const codec::PartSpec& part) {
-    const codec::RotationKind kind = part.quantizer.rotation;
-    const bool has_matrix = kind == codec::RotationKind::kDenseQr ||
-                            kind == codec::RotationKind::kGaussian ||
-                            kind == codec::RotationKind::kMatrix;
+    const codec::TransformKind kind = part.quantizer.rotation;
+    const bool has_matrix = kind == codec::TransformKind::kDenseQr ||
+                            kind == codec::TransformKind::kGaussian ||
+                            kind == codec::TransformKind::kMatrix;
     const auto size = static_cast<std::size_t>(part.quantizer.head_dim);
     return has_matrix ? size * size : 0;
   }

@@ -102,7 +102,7 @@ struct Budget {
   std::uint64_t matrix_values = kMaxMatrixValues;
   std::uint64_t map_entries = kMaxMapEntries;
   // Matrices that were read, by where they stand: parts that share one in the file do in memory.
-  std::map<const flatbuffers::Vector<float>*, codec::MapMatrix> matrices = {};
+  std::map<const flatbuffers::Vector<float>*, codec::TransformMatrix> matrices = {};
 };
 
 Result<std::vector<float>> read_mean(const flatbuffers::Vector<float>& mean, Budget& budget) {
@@ -113,26 +113,26 @@ Result<std::vector<float>> read_mean(const flatbuffers::Vector<float>& mean, Bud
   return to_vector(mean);
 }
 
-// A side with loud channels takes an order of all channels when it is loaded, so these count.
+// A side with outlier channels takes an order of all channels when it is loaded, so these count.
 Result<std::vector<std::uint16_t>> read_outliers(const flatbuffers::Vector<std::uint16_t>& outliers,
                                                  std::uint64_t n_channels, Budget& budget) {
-  if (outliers.size() == 0) return corrupt("a list of no loud channels");
-  if (outliers.size() > n_channels) return corrupt("more loud channels than channels");
+  if (outliers.size() == 0) return corrupt("a list of no outlier channels");
+  if (outliers.size() > n_channels) return corrupt("more outlier channels than channels");
   TQC_TRY(check_count(n_channels, budget.ordered_channels,
                       "channels, some of them loud, beyond those of all sides"));
   budget.ordered_channels -= n_channels;
   return to_vector(outliers);
 }
 
-Result<codec::MapMatrix> read_matrix(const flatbuffers::Vector<float>& in, Budget& budget) {
+Result<codec::TransformMatrix> read_matrix(const flatbuffers::Vector<float>& in, Budget& budget) {
   if (const auto known = budget.matrices.find(&in); known != budget.matrices.end()) {
     return known->second;
   }
   if (in.size() == 0) return corrupt("a matrix of no values");
   TQC_TRY(check_count(in.size(), budget.matrix_values, "values of a matrix, beyond those of all"));
   budget.matrix_values -= in.size();
-  TQC_TRY_ASSIGN(codec::MapMatrix matrix,
-                 codec::MapMatrix::make(AlignedFloats(in.begin(), in.end())));
+  TQC_TRY_ASSIGN(codec::TransformMatrix matrix,
+                 codec::TransformMatrix::make(AlignedFloats(in.begin(), in.end())));
   budget.matrices.emplace(&in, matrix);
   return matrix;
 }
@@ -182,7 +182,7 @@ Result<codec::PartSpec> read_part(const fb::Part& in, Budget& budget) {
   part.first = static_cast<int>(in.first());
   part.quantizer.head_dim = static_cast<int>(in.size());
   part.quantizer.bits = in.bits();
-  TQC_TRY_ASSIGN(part.quantizer.rotation, read_kind(kRotationNames, "rotation", *in.rotation()));
+  TQC_TRY_ASSIGN(part.quantizer.rotation, read_kind(kTransformNames, "rotation", *in.rotation()));
   part.quantizer.rounds = in.rounds();
   part.quantizer.seed = in.seed();
   part.quantizer.step = in.step();
@@ -217,8 +217,8 @@ Result<cache::QuantSpec> read_quant(const fb::Side& in, codec::Mode mode, std::u
   cache::QuantSpec quant;
   quant.mode = mode;
   TQC_TRY_ASSIGN(quant.parts, read_codec(*in.codec(), budget));
-  if (in.centring() == nullptr) return corrupt("a codec without centring");
-  TQC_TRY_ASSIGN(quant.centring, read_kind(kCentringNames, "centring", *in.centring()));
+  if (in.centring() == nullptr) return corrupt("a codec without centering");
+  TQC_TRY_ASSIGN(quant.centering, read_kind(kCenteringNames, "centering", *in.centring()));
   if (in.mean() != nullptr) {
     TQC_TRY_ASSIGN(quant.mean, read_mean(*in.mean(), budget));
   }
@@ -228,7 +228,7 @@ Result<cache::QuantSpec> read_quant(const fb::Side& in, codec::Mode mode, std::u
   quant.n_sinks = in.n_sinks();
   if (in.maps() != nullptr) {
     const int head_dim = quant.parts.front().quantizer.head_dim;
-    TQC_TRY_ASSIGN(quant.maps, read_maps(*in.maps(), n_channels, head_dim, budget));
+    TQC_TRY_ASSIGN(quant.transforms, read_maps(*in.maps(), n_channels, head_dim, budget));
   }
   return quant;
 }

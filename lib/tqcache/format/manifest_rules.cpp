@@ -15,11 +15,11 @@ namespace {
 
 // Of a packed section all that its codes were made with is known.
 Result<void> check_fixed(const cache::QuantSpec& quant) {
-  if (quant.centring != cache::Centring::kNone && quant.mean.empty()) {
+  if (quant.centering != cache::Centering::kNone && quant.mean.empty()) {
     return corrupt("packed, but without its mean");
   }
   if (quant.mode == codec::Mode::kMixed && quant.outliers.empty()) {
-    return corrupt("packed, but without its loud channels");
+    return corrupt("packed, but without its outlier channels");
   }
   return {};
 }

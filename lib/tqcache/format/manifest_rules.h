@@ -22,7 +22,7 @@ namespace tqcache::format {
 // Errors: kTooLarge, kUnsupported (a name that this reader does not know), kCorrupt.
 Result<void> check_contents(const Manifest& manifest);
 
-// Layers alone, of a cache of `n_tokens`. `rope`: whether keys can be centred before it.
+// Layers alone, of a cache of `n_tokens`. `rope`: whether keys can be centered before it.
 Result<void> check_layers(const std::vector<cache::LayerDesc>& layers, const cache::Rope& rope,
                           std::int64_t n_tokens);
 

@@ -92,11 +92,11 @@ class SideWriter {
     const cache::QuantSpec& quant = *tensor.quant;
     const auto codec =
         codecs_.get(quant.parts, [&](const auto& parts) { return make_codec(parts); });
-    const auto centring = text(name_of(kCentringNames, quant.centring));
+    const auto centering = text(name_of(kCenteringNames, quant.centering));
     const auto mean = quant.mean.empty() ? 0 : out_.CreateVector(quant.mean);
     const auto outliers = quant.outliers.empty() ? 0 : out_.CreateVector(quant.outliers);
-    return fb::CreateSide(out_, type, make_dtype(tensor.dtype), codec, centring, mean, outliers,
-                          static_cast<std::uint16_t>(quant.n_sinks), make_maps(quant.maps));
+    return fb::CreateSide(out_, type, make_dtype(tensor.dtype), codec, centering, mean, outliers,
+                          static_cast<std::uint16_t>(quant.n_sinks), make_maps(quant.transforms));
   }
 
   Offset<flatbuffers::String> text(std::string_view value) {
@@ -115,7 +115,7 @@ class SideWriter {
 
   Offset<fb::Part> make_part(const codec::PartSpec& part) {
     const codec::QuantizerSpec& spec = part.quantizer;
-    const auto rotation = text(name_of(kRotationNames, spec.rotation));
+    const auto rotation = text(name_of(kTransformNames, spec.rotation));
     const auto scale = text(name_of(kScaleNames, spec.scale));
     const auto centroids =
         codebooks_.get(part.centroids, [&](const auto& each) { return out_.CreateVector(each); });
@@ -127,7 +127,7 @@ class SideWriter {
   }
 
   // Absent when there is none.
-  Offset<flatbuffers::Vector<float>> make_matrix(const codec::MapMatrix& matrix) {
+  Offset<flatbuffers::Vector<float>> make_matrix(const codec::TransformMatrix& matrix) {
     const std::span<const float> values = matrix.values();
     if (values.empty()) return {};
     return matrices_.get(
@@ -151,7 +151,7 @@ class SideWriter {
   Written<std::vector<codec::PartSpec>, fb::Codec> codecs_;
   Written<codec::PartSpec, fb::Part> parts_;
   Written<std::vector<float>, flatbuffers::Vector<float>> codebooks_;
-  Written<codec::MapMatrix, flatbuffers::Vector<float>> matrices_;
+  Written<codec::TransformMatrix, flatbuffers::Vector<float>> matrices_;
 };
 
 Offset<fb::Array> make_array(Builder& out, const cache::ArrayDesc& array) {
@@ -294,7 +294,7 @@ std::uint64_t least_size(const Manifest& manifest) {
     for (const cache::TensorDesc* tensor : {&attention->k, &attention->v}) {
       if (!tensor->quant) continue;
       size += tensor->quant->mean.size() * sizeof(float);
-      size += tensor->quant->maps.size() / 64;
+      size += tensor->quant->transforms.size() / 64;
       size += tensor->quant->outliers.size() * sizeof(std::uint16_t);
     }
   }

@@ -147,7 +147,7 @@ std::uint64_t memory_bytes(const LayerDesc& layer, const SectionKey& key, bool p
   if (!packed) return bytes;
   // Keys that are mapped before RoPE stand decoded beside their codes.
   const cache::QuantSpec& quant = *side_of(layer, key.side).quant;
-  const bool is_decoded = !quant.maps.empty() && quant.centring == cache::Centring::kPreRope;
+  const bool is_decoded = !quant.transforms.empty() && quant.centering == cache::Centering::kPreRope;
   return is_decoded ? bytes + dense_bytes(layer, key.side, cache::kTokenBlock) : bytes;
 }
 

@@ -41,12 +41,12 @@ inline constexpr std::array<KindName<codec::Mode>, 5> kTurboTypes = {{
     {codec::Mode::kTrellis, "tqcache.trellis.v1"},
 }};
 
-inline constexpr std::array<KindName<codec::RotationKind>, 5> kRotationNames = {{
-    {codec::RotationKind::kHadamard, "hartley_hadamard.v1"},
-    {codec::RotationKind::kDenseQr, "dense_qr.v1"},
-    {codec::RotationKind::kGaussian, "gaussian.v1"},
-    {codec::RotationKind::kNone, "none.v1"},
-    {codec::RotationKind::kMatrix, "matrix.v1"},
+inline constexpr std::array<KindName<codec::TransformKind>, 5> kTransformNames = {{
+    {codec::TransformKind::kHadamard, "hartley_hadamard.v1"},
+    {codec::TransformKind::kDenseQr, "dense_qr.v1"},
+    {codec::TransformKind::kGaussian, "gaussian.v1"},
+    {codec::TransformKind::kNone, "none.v1"},
+    {codec::TransformKind::kMatrix, "matrix.v1"},
 }};
 
 inline constexpr std::array<KindName<codec::ScaleRule>, 5> kScaleNames = {{
@@ -57,10 +57,10 @@ inline constexpr std::array<KindName<codec::ScaleRule>, 5> kScaleNames = {{
     {codec::ScaleRule::kStep, "step.v1"},
 }};
 
-inline constexpr std::array<KindName<cache::Centring>, 3> kCentringNames = {{
-    {cache::Centring::kNone, "none"},
-    {cache::Centring::kPostRope, "post_rope.v1"},
-    {cache::Centring::kPreRope, "pre_rope.v1"},
+inline constexpr std::array<KindName<cache::Centering>, 3> kCenteringNames = {{
+    {cache::Centering::kNone, "none"},
+    {cache::Centering::kPostRope, "post_rope.v1"},
+    {cache::Centering::kPreRope, "pre_rope.v1"},
 }};
 
 // Requires: the kind is one of the table.

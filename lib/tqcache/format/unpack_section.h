@@ -11,7 +11,7 @@
 
 namespace tqcache::format {
 
-// A cache with all that decoding takes of every layer and side (codecs, means, loud channels), and
+// A cache with all that decoding takes of every layer and side (codecs, means, outlier channels), and
 // without a token block.
 //
 // Requires: as make_empty_cache(). Errors: as there.

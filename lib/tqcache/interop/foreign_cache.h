@@ -36,7 +36,7 @@ using ReadRows =
 // errors as ReadRows.
 using ReadBlock = std::function<Result<void>(std::int64_t block, std::span<std::byte> out)>;
 
-// The form in which our codec has a side's codes as they are. Without centring or sink tokens.
+// The form in which our codec has a side's codes as they are. Without centering or sink tokens.
 struct ForeignPacked {
   std::vector<codec::PartSpec> parts;
   std::vector<std::uint16_t> outliers;  // of mode mixed: [n_kv_heads, n], as cache::QuantSpec's

@@ -63,13 +63,13 @@ std::vector<NamedCache> small_caches() {
       {"affine", {.mode = codec::Mode::kAffine, .bits = 1, .group_size = 32}},
       {"trellis", {.mode = codec::Mode::kTrellis, .step = 0.5f}}};
   for (const auto& [name, codec] : modes) {
-    cache::SidePlan plan{.codec = codec, .center = cache::Centring::kNone};
+    cache::SidePlan plan{.codec = codec, .center = cache::Centering::kNone};
     cache::Cache packed =
         small_builder(257).sides({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).build();
     all.push_back({name, with_zero_codes(std::move(packed))});
-    plan.center = cache::Centring::kPreRope;
+    plan.center = cache::Centering::kPreRope;
     plan.n_sinks = 1;
-    plan.fit_maps = codec.mode == codec::Mode::kTrellis;
+    plan.fit_transforms = codec.mode == codec::Mode::kTrellis;
     packed = small_builder(256).sides({1, 32}, Dtype::kF16, plan, Dtype::kBF16, plan).build();
     all.push_back({name + "_centred", with_zero_codes(std::move(packed))});
   }
@@ -77,7 +77,7 @@ std::vector<NamedCache> small_caches() {
   const codec::CodecSpec spec{.head_dim = 32,
                               .mode = codec::Mode::kMse,
                               .bits = 1,
-                              .rotation = codec::RotationKind::kDenseQr};
+                              .rotation = codec::TransformKind::kDenseQr};
   cache::Cache matrix = test::pack_dense(small_builder(256).dense({1, 32}).build(),
                                          test::by_value(test::must(codec::make_parts(spec))));
   all.push_back({"matrix", with_zero_codes(std::move(matrix))});

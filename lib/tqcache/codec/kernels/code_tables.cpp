@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tqcache/codec/kernels/word_step.h"
+#include "tqcache/codec/kernels/int16_step.h"
 
 namespace tqcache::codec {
 namespace {
@@ -189,7 +189,7 @@ double piece_step(const std::array<Line, kPieces>& lines, std::size_t n) {
     largest = std::max({largest, std::fabs(line.base), std::fabs(end)});
   }
   // What rounding adds is 1/2 for the base, and 1/2 for each of up to 15 slopes.
-  return std::max(steepest / 127.0, largest / (kMostTimesWord - 8));
+  return std::max(steepest / 127.0, largest / (kMostTimesInt16 - 8));
 }
 
 void fill_pieces(const Weighted& book, CodeTables& tables) {

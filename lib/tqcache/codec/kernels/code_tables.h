@@ -37,7 +37,7 @@ struct CodeTables {
   // Of 5 bits and more, in sixteen straight pieces, for units that look up sixteen entries and
   // multiply words: with h the four high bits of a code and l the others, centroid = piece_step *
   // (256 * piece_high[h] + piece_low[h] + piece_slope[h] * l), and that number is at most
-  // kMostTimesWord in magnitude. A step of 0: straight pieces are not precise enough.
+  // kMostTimesInt16 in magnitude. A step of 0: straight pieces are not precise enough.
   static constexpr int kMinPieceBits = 5;
   static constexpr float kPieceError = 0.0065f;
   alignas(16) std::int8_t piece_high[16] = {};
@@ -47,7 +47,7 @@ struct CodeTables {
 
   // In 171 steps, for units that add two products of bytes in 16 bits: centroid =
   // narrow_step * (narrow - kNarrowOffset). Such a pair must not pass 32767, so what is multiplied
-  // with two neighbours must not pass kPairLimit in sum of magnitudes. Up to 4 bits a code.
+  // with two neighbors must not pass kPairLimit in sum of magnitudes. Up to 4 bits a code.
   static constexpr int kMaxNarrowBits = 4;
   static constexpr int kNarrowOffset = 85;
   static constexpr int kPairLimit = 192;

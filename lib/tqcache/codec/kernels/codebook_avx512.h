@@ -109,7 +109,7 @@ TQC_AVX512 BoundaryBins load_bins(const CodeBins& bins) {
 TQC_AVX512 __m512i find_codes(const BoundaryBins& bins, __m512 y) {
   constexpr int kLeastMagnitude = 2;  // of the two, with the sign of the first
   const __m512 inside = _mm512_range_ps(y, bins.limit, kLeastMagnitude);
-  // Neighbours of 1.5 * 2^23 are a distance of 1 apart: the sum has the bin in its last bits.
+  // Neighbors of 1.5 * 2^23 are a distance of 1 apart: the sum has the bin in its last bits.
   const __m512 sum = _mm512_fmadd_ps(inside, bins.bins_per_unit, _mm512_set1_ps(0x1.8p23f));
   const __m512i bin = _mm512_castps_si512(sum);
   const __m512 boundaries = _mm512_permutex2var_ps(bins.boundaries[0], bin, bins.boundaries[1]);

@@ -19,14 +19,14 @@
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
-#include "tqcache/codec/centre.h"
+#include "tqcache/codec/center.h"
 #include "tqcache/codec/kernels/code_tables.h"
 
 namespace tqcache::codec {
 
 struct RotationTables;  // codec/rotation_tables.h
-struct WaveTable;       // codec/wave_table.h
-struct Waves;           // codec/wave_table.h
+struct SinusoidTable;       // codec/sinusoid_table.h
+struct Sinusoids;           // codec/sinusoid_table.h
 
 // One packed block of one kv head.
 struct PackedBlock {
@@ -85,11 +85,11 @@ struct MutableVectorRows {
 };
 
 // Head vectors as they come out of a map, on their way back to what the cache holds.
-struct MappedRows {
+struct TransformedRows {
   const float* rows = nullptr;  // [n, head_dim]
   std::size_t n = 0;
   std::size_t head_dim = 0;
-  bool turns = false;  // they were taken before RoPE, and turn as the centre does
+  bool turns = false;  // they were taken before RoPE, and turn as the center does
 };
 
 // f32 throughout, or products of whole numbers where the CPU has fast ones
@@ -118,23 +118,23 @@ struct Kernels {
   void (*score_dense)(const DenseBlock&, const QueryRows&, OutputRows);
   void (*accumulate_dense)(const DenseBlock&, const WeightRows&, OutputRows);
 
-  // scores[q][t] += what the waves of q add up to at token t of a block, for all 256 tokens.
+  // scores[q][t] += what the sinusoids of q add up to at token t of a block, for all 256 tokens.
   //
   // exact: f32 throughout. fast: whole numbers of 16 bits, within 2e-4 (root mean square, of the
   //        length of the query's amplitudes). Where a CPU has nothing faster, fast is exact.
-  using AddWaves = void (*)(const WaveTable&, const Waves&, OutputRows);
-  AddWaves add_waves_exact;
-  AddWaves add_waves_fast;
+  using AddSinusoids = void (*)(const SinusoidTable&, const Sinusoids&, OutputRows);
+  AddSinusoids add_sinusoids_exact;
+  AddSinusoids add_sinusoids_fast;
 
-  // out[i] = x[i] less the centre as it stands in token first_token + i of the block, in f32.
+  // out[i] = x[i] less the center as it stands in token first_token + i of the block, in f32.
   // Shapes: out [n, head_dim]. Bytes: identical on every table.
-  void (*centre_rows)(VectorRows x, std::size_t n, std::size_t head_dim, const Centre&,
+  void (*center_rows)(VectorRows x, std::size_t n, std::size_t head_dim, const Center&,
                       std::size_t first_token, float* out);
 
   // The way back: rows, turned by the place of their token in the block if they turn, plus the
-  // centre as it stands in token first_token + i, in f32; then rounded to the dtype of `out`.
+  // center as it stands in token first_token + i, in f32; then rounded to the dtype of `out`.
   // Bytes: identical on every table.
-  void (*restore_rows)(const MappedRows&, const Centre&, std::size_t first_token,
+  void (*restore_rows)(const TransformedRows&, const Center&, std::size_t first_token,
                        MutableVectorRows out);
 
   // Encodes up to sixteen head vectors, the lanes of a group of keys: lines of bytes as

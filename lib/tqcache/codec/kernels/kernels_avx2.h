@@ -29,8 +29,8 @@ void accumulate_exact(const PackedBlock&, const CodeTables&, const WeightRows&, 
 void accumulate_fast(const PackedBlock&, const CodeTables&, const WeightRows&, OutputRows);
 void score_dense(const DenseBlock&, const QueryRows&, OutputRows);
 void accumulate_dense(const DenseBlock&, const WeightRows&, OutputRows);
-void add_waves_exact(const WaveTable&, const Waves&, OutputRows);
-void add_waves_fast(const WaveTable&, const Waves&, OutputRows);
+void add_sinusoids_exact(const SinusoidTable&, const Sinusoids&, OutputRows);
+void add_sinusoids_fast(const SinusoidTable&, const Sinusoids&, OutputRows);
 std::uint32_t encode_lines(const RotationTables&, VectorRows, std::size_t n, std::uint8_t* lines,
                            std::uint16_t* scales);
 void decode_lines(const RotationTables&, const std::uint8_t* lines, const std::uint16_t* scales,

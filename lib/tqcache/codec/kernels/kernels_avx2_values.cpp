@@ -16,7 +16,7 @@ using namespace avx2;
 
 // Two products of such a byte and a centroid's fit 16 bits.
 constexpr float kMostSteps = CodeTables::kPairLimit;
-static_assert(most_loud(kMostSteps) < LoudTokens::kMost);
+static_assert(most_outliers(kMostSteps) < OutlierTokens::kMost);
 constexpr std::size_t kVectors = kBlockTokens / kWidth;
 
 // Weights times scales, zero beyond the tokens.
@@ -147,7 +147,7 @@ void add_values(const LinePass& pass, const CodeTables& tables, const WeightByte
 
 // Adds what is left of loud tokens to one query's sums.
 template <int kBits>
-TQC_AVX2_FUNCTION void add_loud(const LinePass& pass, const float* values, const LoudTokens& loud,
+TQC_AVX2_FUNCTION void add_outliers(const LinePass& pass, const float* values, const OutlierTokens& loud,
                                 std::size_t query) {
   const FloatTable<kBits> table = load_table<kBits>(values);
   for (std::size_t half = 0; half * kWidth < pass.n_columns; ++half) {
@@ -167,22 +167,22 @@ TQC_AVX2_FUNCTION void add_loud(const LinePass& pass, const float* values, const
 
 struct ValueKernels {
   void (*add_values)(const LinePass&, const CodeTables&, const WeightBytes&, std::size_t n);
-  void (*add_loud)(const LinePass&, const float* values, const LoudTokens&, std::size_t query);
+  void (*add_outliers)(const LinePass&, const float* values, const OutlierTokens&, std::size_t query);
 };
 
 // Requires: up to CodeTables::kMaxNarrowBits.
 void accumulate_bytes(const LinePass& pass, const CodeTables& tables, const ScaledWeights& scaled,
                       const WeightBytes& prepared, std::size_t n) {
-  constexpr ValueKernels kOfBits[] = {{add_values<1>, add_loud<1>},
-                                      {add_values<2>, add_loud<2>},
-                                      {add_values<3>, add_loud<3>},
-                                      {add_values<4>, add_loud<4>}};
+  constexpr ValueKernels kOfBits[] = {{add_values<1>, add_outliers<1>},
+                                      {add_values<2>, add_outliers<2>},
+                                      {add_values<3>, add_outliers<3>},
+                                      {add_values<4>, add_outliers<4>}};
   const ValueKernels& kernels = kOfBits[tables.bits - 1];
   kernels.add_values(pass, tables, prepared, n);
-  LoudTokens loud;
+  OutlierTokens loud;
   for (std::size_t q = 0; q < n; ++q) {
-    find_loud(prepared, q, kMostSteps, scaled.values[q], loud);
-    if (loud.n > 0) kernels.add_loud(pass, tables.values, loud, q);
+    find_outliers(prepared, q, kMostSteps, scaled.values[q], loud);
+    if (loud.n > 0) kernels.add_outliers(pass, tables.values, loud, q);
   }
 }
 

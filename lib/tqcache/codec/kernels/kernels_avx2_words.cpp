@@ -8,7 +8,7 @@
 
 #include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/kernels/line_pass_avx2.h"
-#include "tqcache/codec/kernels/word_step.h"
+#include "tqcache/codec/kernels/int16_step.h"
 
 namespace tqcache::codec {
 namespace {
@@ -44,7 +44,7 @@ TQC_AVX2_FUNCTION float round_to_words(const float* values, std::size_t n, std::
     sum = _mm256_add_ps(sum, magnitude);
     most = _mm256_max_ps(most, magnitude);
   }
-  const float step = word_step(largest_of(most), sum_of(sum));
+  const float step = int16_step(largest_of(most), sum_of(sum));
   const __m256 inverse = _mm256_set1_ps(1.0f / step);
   for (std::size_t i = 0; i < n; i += 2 * kWidth) {
     const __m256 low = _mm256_mul_ps(_mm256_loadu_ps(values + i), inverse);

@@ -14,7 +14,7 @@ namespace {
 using namespace avx512;
 
 constexpr float kMostSteps = 255.0f;  // of a byte
-static_assert(most_loud(kMostSteps) < LoudTokens::kMost);
+static_assert(most_outliers(kMostSteps) < OutlierTokens::kMost);
 constexpr std::size_t kVectors = kBlockTokens / kLanes;
 
 // Weights times scales of some queries, zero beyond the tokens.
@@ -148,7 +148,7 @@ void weight_passes(const LinePass& pass, const std::uint8_t* bytes, float step,
 
 // Adds what is left of loud tokens to one query's sums.
 template <int kBits>
-TQC_AVX512_FUNCTION void add_loud(const LinePass& pass, const float* values, const LoudTokens& loud,
+TQC_AVX512_FUNCTION void add_outliers(const LinePass& pass, const float* values, const OutlierTokens& loud,
                                   std::size_t query) {
   const FloatTable<kBits> table = load_table<kBits>(values);
   const std::uint8_t* lines = pass.lines;
@@ -182,21 +182,21 @@ void add_values(const LinePass& pass, const CodeTables& tables, const WeightByte
 
 struct ValueKernels {
   void (*add_values)(const LinePass&, const CodeTables&, const WeightBytes&, std::size_t n);
-  void (*add_loud)(const LinePass&, const float* values, const LoudTokens&, std::size_t query);
+  void (*add_outliers)(const LinePass&, const float* values, const OutlierTokens&, std::size_t query);
 };
 
 void accumulate_bytes(const LinePass& pass, const CodeTables& tables, const ScaledWeights& scaled,
                       const WeightBytes& prepared, std::size_t n) {
-  constexpr ValueKernels kOfBits[] = {{add_values<1>, add_loud<1>}, {add_values<2>, add_loud<2>},
-                                      {add_values<3>, add_loud<3>}, {add_values<4>, add_loud<4>},
-                                      {add_values<5>, add_loud<5>}, {add_values<6>, add_loud<6>},
-                                      {add_values<7>, add_loud<7>}, {add_values<8>, add_loud<8>}};
+  constexpr ValueKernels kOfBits[] = {{add_values<1>, add_outliers<1>}, {add_values<2>, add_outliers<2>},
+                                      {add_values<3>, add_outliers<3>}, {add_values<4>, add_outliers<4>},
+                                      {add_values<5>, add_outliers<5>}, {add_values<6>, add_outliers<6>},
+                                      {add_values<7>, add_outliers<7>}, {add_values<8>, add_outliers<8>}};
   const ValueKernels& kernels = kOfBits[tables.bits - 1];
   kernels.add_values(pass, tables, prepared, n);
-  LoudTokens loud;
+  OutlierTokens loud;
   for (std::size_t q = 0; q < n; ++q) {
-    find_loud(prepared, q, kMostSteps, scaled.values[q], loud);
-    if (loud.n > 0) kernels.add_loud(pass, tables.values, loud, q);
+    find_outliers(prepared, q, kMostSteps, scaled.values[q], loud);
+    if (loud.n > 0) kernels.add_outliers(pass, tables.values, loud, q);
   }
 }
 

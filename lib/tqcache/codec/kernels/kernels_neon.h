@@ -15,7 +15,7 @@ inline constexpr std::size_t kWidth = 4;
 
 void score_dense(const DenseBlock&, const QueryRows&, OutputRows);
 void accumulate_dense(const DenseBlock&, const WeightRows&, OutputRows);
-void add_waves(const WaveTable&, const Waves&, OutputRows);
+void add_sinusoids(const SinusoidTable&, const Sinusoids&, OutputRows);
 
 }  // namespace tqcache::codec::neon
 

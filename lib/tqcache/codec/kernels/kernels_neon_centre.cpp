@@ -1,4 +1,4 @@
-// Centring with NEON: four components of a head vector at once.
+// Centering with NEON: four components of a head vector at once.
 
 #include "tqcache/codec/kernels/by_dtype.h"
 #include "tqcache/codec/kernels/rows_neon.h"
@@ -25,14 +25,14 @@ void put(float* to, float32x4_t v, std::size_t n) {
 
 // One row less the mean, turned by the angles of its token.
 template <Dtype kDtype>
-void centre_row(const std::byte* x, std::size_t head_dim, const Centre& centre, std::size_t token,
+void center_row(const std::byte* x, std::size_t head_dim, const Center& center, std::size_t token,
                 float* out) {
-  const std::size_t half = centre.n_pairs;
+  const std::size_t half = center.n_pairs;
   for (std::size_t i = 0; i < half; i += kWidth) {
     const std::size_t n = half - i;
-    const float32x4_t c = load(centre.cos + token * half + i, n);
-    const float32x4_t s = load(centre.sin + token * half + i, n);
-    const float32x4_t a = load(centre.mean + i, n), b = load(centre.mean + half + i, n);
+    const float32x4_t c = load(center.cos + token * half + i, n);
+    const float32x4_t s = load(center.sin + token * half + i, n);
+    const float32x4_t a = load(center.mean + i, n), b = load(center.mean + half + i, n);
     const float32x4_t low = vsubq_f32(vmulq_f32(a, c), vmulq_f32(b, s));
     const float32x4_t high = vaddq_f32(vmulq_f32(b, c), vmulq_f32(a, s));
     put(out + i, vsubq_f32(widen<kDtype>(x, i, n), low), n);
@@ -40,17 +40,17 @@ void centre_row(const std::byte* x, std::size_t head_dim, const Centre& centre, 
   }
   for (std::size_t i = 2 * half; i < head_dim; i += kWidth) {
     const std::size_t n = head_dim - i;
-    put(out + i, vsubq_f32(widen<kDtype>(x, i, n), load(centre.mean + i, n)), n);
+    put(out + i, vsubq_f32(widen<kDtype>(x, i, n), load(center.mean + i, n)), n);
   }
 }
 
 template <Dtype kDtype>
-void centre_all(const VectorRows& x, std::size_t n, std::size_t head_dim, const Centre& centre,
+void center_all(const VectorRows& x, std::size_t n, std::size_t head_dim, const Center& center,
                 std::size_t first_token, float* out) {
   for (std::size_t t = 0; t < n; ++t, out += head_dim) {
     const std::byte* const row = x.rows + t * x.stride;
-    if (centre.mean != nullptr) {
-      centre_row<kDtype>(row, head_dim, centre, first_token + t, out);
+    if (center.mean != nullptr) {
+      center_row<kDtype>(row, head_dim, center, first_token + t, out);
       continue;
     }
     for (std::size_t i = 0; i < head_dim; i += kWidth) {
@@ -78,17 +78,17 @@ void narrow_some(Lanes v, std::byte* row, std::size_t first, std::size_t n) {
 
 namespace tqcache::codec {
 
-void neon::centre_rows(VectorRows x, std::size_t n, std::size_t head_dim, const Centre& centre,
+void neon::center_rows(VectorRows x, std::size_t n, std::size_t head_dim, const Center& center,
                        std::size_t first_token, float* out) {
   return by_dtype(x.dtype, [&]<Dtype kDtype>() {
-    return centre_all<kDtype>(x, n, head_dim, centre, first_token, out);
+    return center_all<kDtype>(x, n, head_dim, center, first_token, out);
   });
 }
 
-void neon::restore_rows(const MappedRows& x, const Centre& centre, std::size_t first_token,
+void neon::restore_rows(const TransformedRows& x, const Center& center, std::size_t first_token,
                         MutableVectorRows out) {
   return by_dtype(out.dtype,
-                  [&]<Dtype kDtype>() { return restore_all<kDtype>(x, centre, first_token, out); });
+                  [&]<Dtype kDtype>() { return restore_all<kDtype>(x, center, first_token, out); });
 }
 
 }  // namespace tqcache::codec

@@ -1,17 +1,17 @@
-// Waves with NEON: FMLA of f32.
+// Sinusoids with NEON: FMLA of f32.
 
 #include "tqcache/codec/kernels/kernels_neon.h"
 
 #ifdef TQCACHE_NEON
 
-#include "tqcache/codec/kernels/wave_rows.h"
+#include "tqcache/codec/kernels/sinusoid_rows.h"
 
 namespace tqcache::codec {
 namespace {
 
 using neon::kWidth;
 
-constexpr std::size_t kVectors = kWaveHalf / kWidth;  // of half a block
+constexpr std::size_t kVectors = kSinusoidHalf / kWidth;  // of half a block
 
 // The sums of row products of four tokens, and of the four that mirror them.
 struct Parts {
@@ -26,26 +26,26 @@ float32x4_t backwards(float32x4_t v) {
 
 // Adds even and odd parts to four tokens of either half of a block.
 void put_both_halves(float* scores, std::size_t vector, const Parts& parts) {
-  float* const upper = scores + kWaveHalf + kWidth * vector;
-  float* const lower = scores + kWaveHalf - kWidth * (vector + 1);
+  float* const upper = scores + kSinusoidHalf + kWidth * vector;
+  float* const lower = scores + kSinusoidHalf - kWidth * (vector + 1);
   vst1q_f32(upper, vaddq_f32(vld1q_f32(upper), vaddq_f32(parts.even, parts.odd)));
   vst1q_f32(lower, vaddq_f32(vld1q_f32(lower), backwards(vsubq_f32(parts.even, parts.odd))));
 }
 
 template <std::size_t kQueries>
-void add_group(const WaveTable& table, const Waves& waves, std::size_t first, OutputRows scores) {
+void add_group(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_t first, OutputRows scores) {
   constexpr std::size_t kTile = 2;
-  WaveRows rows;
+  SinusoidRows rows;
   for (std::size_t q = 0; q < kQueries; ++q) {
-    make_wave_factors(table, waves, first + q, rows.factors[q]);
+    make_sinusoid_factors(table, sinusoids, first + q, rows.factors[q]);
   }
   for (std::size_t v = 0; v < kVectors; v += kTile) {
     Parts sums[kQueries][kTile];
     const float* row = table.values.data() + kWidth * v;
-    for (std::size_t r = 0; r < table.n_rows; ++r, row += kWaveRow) {
+    for (std::size_t r = 0; r < table.n_rows; ++r, row += kSinusoidRow) {
       TQC_UNROLL for (std::size_t i = 0; i < kTile; ++i) {
         const float32x4_t even = vld1q_f32(row + kWidth * i);
-        const float32x4_t odd = vld1q_f32(row + kWaveHalf + kWidth * i);
+        const float32x4_t odd = vld1q_f32(row + kSinusoidHalf + kWidth * i);
         TQC_UNROLL for (std::size_t q = 0; q < kQueries; ++q) {
           Parts& sum = sums[q][i];
           sum.even = vfmaq_n_f32(sum.even, even, rows.factors[q][2 * r]);
@@ -63,9 +63,9 @@ void add_group(const WaveTable& table, const Waves& waves, std::size_t first, Ou
 
 }  // namespace
 
-void neon::add_waves(const WaveTable& table, const Waves& waves, OutputRows scores) {
-  constexpr AddWaveGroup kGroups[] = {add_group<1>, add_group<2>, add_group<3>, add_group<4>};
-  add_in_groups(kGroups, table, waves, scores);
+void neon::add_sinusoids(const SinusoidTable& table, const Sinusoids& sinusoids, OutputRows scores) {
+  constexpr AddSinusoidGroup kGroups[] = {add_group<1>, add_group<2>, add_group<3>, add_group<4>};
+  add_in_groups(kGroups, table, sinusoids, scores);
 }
 
 }  // namespace tqcache::codec

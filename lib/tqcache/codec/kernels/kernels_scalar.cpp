@@ -9,7 +9,7 @@
 #include "tqcache/codec/packing.h"
 #include "tqcache/codec/quantizer.h"
 #include "tqcache/codec/kernels/rotation_tables.h"
-#include "tqcache/codec/kernels/wave_table.h"
+#include "tqcache/codec/kernels/sinusoid_table.h"
 
 namespace tqcache::codec {
 namespace {
@@ -90,48 +90,48 @@ void accumulate_dense(const DenseBlock& block, const WeightRows& weights, Output
   }
 }
 
-// row -= the centre as it stands in `token`: the products and the sum of a turn each rounded.
-void subtract_centre(const Centre& centre, std::size_t token, std::span<float> row) {
-  const float* const cos = centre.cos + token * centre.n_pairs;
-  const float* const sin = centre.sin + token * centre.n_pairs;
-  const float* const low = centre.mean;
-  const float* const high = centre.mean + centre.n_pairs;
-  for (std::size_t i = 0; i < centre.n_pairs; ++i) {
+// row -= the center as it stands in `token`: the products and the sum of a turn each rounded.
+void subtract_center(const Center& center, std::size_t token, std::span<float> row) {
+  const float* const cos = center.cos + token * center.n_pairs;
+  const float* const sin = center.sin + token * center.n_pairs;
+  const float* const low = center.mean;
+  const float* const high = center.mean + center.n_pairs;
+  for (std::size_t i = 0; i < center.n_pairs; ++i) {
     row[i] -= low[i] * cos[i] - high[i] * sin[i];
-    row[centre.n_pairs + i] -= high[i] * cos[i] + low[i] * sin[i];
+    row[center.n_pairs + i] -= high[i] * cos[i] + low[i] * sin[i];
   }
-  for (std::size_t i = 2 * centre.n_pairs; i < row.size(); ++i) row[i] -= centre.mean[i];
+  for (std::size_t i = 2 * center.n_pairs; i < row.size(); ++i) row[i] -= center.mean[i];
 }
 
-void centre_rows(VectorRows x, std::size_t n, std::size_t head_dim, const Centre& centre,
+void center_rows(VectorRows x, std::size_t n, std::size_t head_dim, const Center& center,
                  std::size_t first_token, float* out) {
   for (std::size_t i = 0; i < n; ++i) {
     const std::span row(out + i * head_dim, head_dim);
     load_f32(x.dtype, x.rows + i * x.stride, row);
-    if (centre.mean != nullptr) subtract_centre(centre, first_token + i, row);
+    if (center.mean != nullptr) subtract_center(center, first_token + i, row);
   }
 }
 
 // Pairs of components turned by the angles of `token`.
-void turn_pairs(const Centre& centre, std::size_t token, float* low, float* high) {
-  const float* const cos = centre.cos + token * centre.n_pairs;
-  const float* const sin = centre.sin + token * centre.n_pairs;
-  for (std::size_t i = 0; i < centre.n_pairs; ++i) {
+void turn_pairs(const Center& center, std::size_t token, float* low, float* high) {
+  const float* const cos = center.cos + token * center.n_pairs;
+  const float* const sin = center.sin + token * center.n_pairs;
+  for (std::size_t i = 0; i < center.n_pairs; ++i) {
     const float a = low[i], b = high[i];
     low[i] = a * cos[i] - b * sin[i];
     high[i] = b * cos[i] + a * sin[i];
   }
 }
 
-void restore_rows(const MappedRows& x, const Centre& centre, std::size_t first_token,
+void restore_rows(const TransformedRows& x, const Center& center, std::size_t first_token,
                   MutableVectorRows out) {
   HeadVector row, mean;
   for (std::size_t t = 0; t < x.n; ++t) {
     std::copy_n(x.rows + t * x.head_dim, x.head_dim, row.data());
-    if (x.turns) turn_pairs(centre, first_token + t, row.data(), row.data() + centre.n_pairs);
-    if (centre.mean != nullptr) {
-      std::copy_n(centre.mean, x.head_dim, mean.data());
-      turn_pairs(centre, first_token + t, mean.data(), mean.data() + centre.n_pairs);
+    if (x.turns) turn_pairs(center, first_token + t, row.data(), row.data() + center.n_pairs);
+    if (center.mean != nullptr) {
+      std::copy_n(center.mean, x.head_dim, mean.data());
+      turn_pairs(center, first_token + t, mean.data(), mean.data() + center.n_pairs);
       for (std::size_t i = 0; i < x.head_dim; ++i) row[i] += mean[i];
     }
     store_f32(out.dtype, std::span<const float>(row).first(x.head_dim), out.rows + t * out.stride);
@@ -139,25 +139,25 @@ void restore_rows(const MappedRows& x, const Centre& centre, std::size_t first_t
 }
 
 // factors [n_rows, 2], even before odd.
-void add_rows(const WaveTable& table, const float* factors, float* scores) {
-  std::array<float, kWaveHalf> even{}, odd{};
+void add_rows(const SinusoidTable& table, const float* factors, float* scores) {
+  std::array<float, kSinusoidHalf> even{}, odd{};
   for (std::size_t r = 0; r < table.n_rows; ++r) {
-    const float* const row = table.values.data() + r * kWaveRow;
-    for (std::size_t i = 0; i < kWaveHalf; ++i) {
+    const float* const row = table.values.data() + r * kSinusoidRow;
+    for (std::size_t i = 0; i < kSinusoidHalf; ++i) {
       even[i] += factors[2 * r] * row[i];
-      odd[i] += factors[2 * r + 1] * row[kWaveHalf + i];
+      odd[i] += factors[2 * r + 1] * row[kSinusoidHalf + i];
     }
   }
-  for (std::size_t i = 0; i < kWaveHalf; ++i) {
-    scores[kWaveHalf + i] += even[i] + odd[i];
-    scores[kWaveHalf - 1 - i] += even[i] - odd[i];
+  for (std::size_t i = 0; i < kSinusoidHalf; ++i) {
+    scores[kSinusoidHalf + i] += even[i] + odd[i];
+    scores[kSinusoidHalf - 1 - i] += even[i] - odd[i];
   }
 }
 
-void add_waves(const WaveTable& table, const Waves& waves, OutputRows scores) {
-  std::array<float, 2 * kMaxWaveRows> factors;
-  for (std::size_t q = 0; q < waves.n_queries; ++q) {
-    make_wave_factors(table, waves, q, factors.data());
+void add_sinusoids(const SinusoidTable& table, const Sinusoids& sinusoids, OutputRows scores) {
+  std::array<float, 2 * kMaxSinusoidRows> factors;
+  for (std::size_t q = 0; q < sinusoids.n_queries; ++q) {
+    make_sinusoid_factors(table, sinusoids, q, factors.data());
     add_rows(table, factors.data(), scores.values + q * scores.stride);
   }
 }
@@ -222,9 +222,9 @@ const Kernels& scalar_kernels() {
       .accumulate_fast = accumulate,
       .score_dense = score_dense,
       .accumulate_dense = accumulate_dense,
-      .add_waves_exact = add_waves,
-      .add_waves_fast = add_waves,
-      .centre_rows = centre_rows,
+      .add_sinusoids_exact = add_sinusoids,
+      .add_sinusoids_fast = add_sinusoids,
+      .center_rows = center_rows,
       .restore_rows = restore_rows,
       .encode_lines = encode_lines,
       .decode_lines = decode_lines,

@@ -198,7 +198,7 @@ TQC_LANES_FUNCTION void sum_rows(const float* matrix, std::size_t head_dim, Lane
 // `distance`: how far the first transform has come.
 void rotate(const RotationTables& tables, LaneVectors& x, std::size_t distance) {
   if (tables.matrix != nullptr) return multiply_rows(tables.matrix, tables.head_dim, x);
-  if (tables.rotation != RotationKind::kHadamard) return;
+  if (tables.rotation != TransformKind::kHadamard) return;
   for (std::size_t round = 0; round < tables.rounds; ++round) {
     if (round > 0) scale_and_flip(tables, round, x);
     hadamard(tables, x, round == 0 ? distance : 1);
@@ -209,7 +209,7 @@ void rotate(const RotationTables& tables, LaneVectors& x, std::size_t distance) 
 // The inverse. What is left to do: the factor, then the signs of round 0.
 [[maybe_unused]] void unrotate(const RotationTables& tables, LaneVectors& x, std::size_t distance) {
   if (tables.matrix != nullptr) return sum_rows(tables.matrix, tables.head_dim, x);
-  if (tables.rotation != RotationKind::kHadamard) return;
+  if (tables.rotation != TransformKind::kHadamard) return;
   for (std::size_t round = tables.rounds; round-- > 0;) {
     hadamard(tables, x, round + 1 == tables.rounds ? distance : 1);
     hartley_across(tables, x);

@@ -12,7 +12,7 @@ constexpr double kMaxRoundingError = 0.009;  // of a query in one level, root me
 constexpr int kMaxByte = 127;
 
 // What limits the step of a row of bytes: the largest component, and the largest sum of the
-// magnitudes of two neighbours. Not finite if the query is not.
+// magnitudes of two neighbors. Not finite if the query is not.
 struct Extent {
   float largest = 0.0f;
   float largest_pair = 0.0f;

@@ -57,8 +57,8 @@ RotationTables::RotationTables(const Quantizer& from)
       scale(from.spec().scale),
       rotation(from.rotation().kind()),
       rounds(static_cast<std::size_t>(from.spec().rounds)),
-      part_size(rotation == RotationKind::kHadamard ? from.rotation().part_size() : 1),
-      factor(rotation == RotationKind::kHadamard ? from.rotation().factor() : 1.0f),
+      part_size(rotation == TransformKind::kHadamard ? from.rotation().part_size() : 1),
+      factor(rotation == TransformKind::kHadamard ? from.rotation().factor() : 1.0f),
       cas(from.rotation().cas().begin(), from.rotation().cas().end()),
       sign_bits(rounds * head_dim + kLanes),
       matrix(from.rotation().matrix().data()) {

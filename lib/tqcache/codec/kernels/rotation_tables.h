@@ -38,7 +38,7 @@ struct RotationTables {
   std::size_t head_dim;
   int bits;
   ScaleRule scale;
-  RotationKind rotation;
+  TransformKind rotation;
 
   // Of kHadamard; of other rotations no sign is set, and the factor is 1.
   std::size_t rounds;

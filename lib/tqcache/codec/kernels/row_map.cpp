@@ -1,14 +1,14 @@
-#include "tqcache/codec/kernels/row_map.h"
+#include "tqcache/codec/kernels/row_transform.h"
 
 #include <cassert>
 #include <string_view>
 
-#include "tqcache/codec/kernels/row_map_tiles.h"
+#include "tqcache/codec/kernels/row_transform_tiles.h"
 
 namespace tqcache::codec {
 namespace {
 
-void multiply(const RowMapTask& task, [[maybe_unused]] const Kernels& kernels) {
+void multiply(const RowTransformTask& task, [[maybe_unused]] const Kernels& kernels) {
   [[maybe_unused]] const std::string_view name = kernels.name;  // tables may be copies
   std::size_t done = 0;
 #ifdef TQCACHE_X86
@@ -23,7 +23,7 @@ void multiply(const RowMapTask& task, [[maybe_unused]] const Kernels& kernels) {
 
 }  // namespace
 
-void multiply_rest(const RowMapTask& task, std::size_t first) {
+void multiply_rest(const RowTransformTask& task, std::size_t first) {
   for (std::size_t row = task.is_lower ? first : 0; row < task.n; ++row) {
     float* const __restrict sums = task.out + row * task.dim;
     for (std::size_t i = first; i < task.dim; ++i) sums[i] = 0.0f;

@@ -16,9 +16,9 @@ constexpr std::size_t kTileVectors = 2;
 }  // namespace
 }  // namespace tqcache::codec
 
-#include "tqcache/codec/kernels/row_map_lanes.h"
+#include "tqcache/codec/kernels/row_transform_lanes.h"
 
-TQC_AVX512_FUNCTION std::size_t tqcache::codec::multiply_rows_avx512(const RowMapTask& task) {
+TQC_AVX512_FUNCTION std::size_t tqcache::codec::multiply_rows_avx512(const RowTransformTask& task) {
   return multiply_whole(task);
 }
 

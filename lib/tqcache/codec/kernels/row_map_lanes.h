@@ -1,10 +1,10 @@
-// codec/kernels/row_map_lanes.h: the loops of row_map.h over vectors of floats. Included by the files of
+// codec/kernels/row_transform_lanes.h: the loops of row_transform.h over vectors of floats. Included by the files of
 // the CPUs, which say before how many floats a vector has (kWidth), how large a tile of sums fits
 // their registers (kTileRows, kTileVectors), and what functions are compiled for (TQC_LANES).
 
 #include <cstring>
 
-#include "tqcache/codec/kernels/row_map_tiles.h"
+#include "tqcache/codec/kernels/row_transform_tiles.h"
 #include "tqcache/codec/kernels/unroll.h"
 
 namespace tqcache::codec {
@@ -21,7 +21,7 @@ TQC_LANES RowLanes load_lanes(const float* from) {
 
 // n_rows rows from `row` on, of which the components from `first` on in n_vectors vectors.
 template <std::size_t n_rows, std::size_t n_vectors>
-TQC_LANES void multiply_tile(const RowMapTask& task, std::size_t row, std::size_t first) {
+TQC_LANES void multiply_tile(const RowTransformTask& task, std::size_t row, std::size_t first) {
   RowLanes sums[n_rows][n_vectors] = {};
   const float* in = task.in + row * task.row_stride;
   const float* matrix = task.matrix + first;
@@ -47,7 +47,7 @@ TQC_LANES void multiply_tile(const RowMapTask& task, std::size_t row, std::size_
 
 // All rows, so that a strip of the matrix stays in the nearest memory.
 template <std::size_t n_vectors>
-TQC_LANES void multiply_strip(const RowMapTask& task, std::size_t first) {
+TQC_LANES void multiply_strip(const RowTransformTask& task, std::size_t first) {
   std::size_t row = task.is_lower ? first : 0;
   for (; row + kTileRows <= task.n; row += kTileRows) {
     multiply_tile<kTileRows, n_vectors>(task, row, first);
@@ -55,7 +55,7 @@ TQC_LANES void multiply_strip(const RowMapTask& task, std::size_t first) {
   for (; row < task.n; ++row) multiply_tile<1, n_vectors>(task, row, first);
 }
 
-TQC_LANES std::size_t multiply_whole(const RowMapTask& task) {
+TQC_LANES std::size_t multiply_whole(const RowTransformTask& task) {
   constexpr std::size_t kStrip = kTileVectors * kWidth;
   std::size_t first = 0;
   for (; first + kStrip <= task.dim; first += kStrip) multiply_strip<kTileVectors>(task, first);

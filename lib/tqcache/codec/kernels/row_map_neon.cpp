@@ -16,9 +16,9 @@ constexpr std::size_t kTileVectors = 4;
 }  // namespace
 }  // namespace tqcache::codec
 
-#include "tqcache/codec/kernels/row_map_lanes.h"
+#include "tqcache/codec/kernels/row_transform_lanes.h"
 
-std::size_t tqcache::codec::multiply_rows_neon(const RowMapTask& task) {
+std::size_t tqcache::codec::multiply_rows_neon(const RowTransformTask& task) {
   return multiply_whole(task);
 }
 

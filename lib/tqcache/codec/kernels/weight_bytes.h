@@ -39,7 +39,7 @@ inline float weight_step(float sum_of_squares) {
   return fits ? __builtin_sqrtf(sum_of_squares) / WeightBytes::kStepsOfRoot : 0.0f;
 }
 
-// Thresholds: each part in 256 once in a block, and neighbours far apart (157 is near 256 times the
+// Thresholds: each part in 256 once in a block, and neighbors far apart (157 is near 256 times the
 // golden ratio). Added before a fraction is cut off.
 inline constexpr std::array<float, kBlockTokens> kWeightThresholds = [] {
   std::array<float, kBlockTokens> thresholds{};
@@ -50,7 +50,7 @@ inline constexpr std::array<float, kBlockTokens> kWeightThresholds = [] {
 }();
 
 // What the largest byte leaves of some weights times scales.
-struct LoudTokens {
+struct OutlierTokens {
   static constexpr std::size_t kMost = 32;
   std::size_t n = 0;
   std::uint8_t tokens[kMost];
@@ -58,8 +58,8 @@ struct LoudTokens {
 };
 
 // Those of one query. `scaled` are its weights times scales; `most` is the largest byte.
-inline void find_loud(const WeightBytes& prepared, std::size_t query, float most,
-                      const float* scaled, LoudTokens& loud) {
+inline void find_outliers(const WeightBytes& prepared, std::size_t query, float most,
+                      const float* scaled, OutlierTokens& loud) {
   loud.n = 0;
   for (std::size_t w = 0; w < kBlockTokens / 32; ++w) {
     for (std::uint32_t left = prepared.loud[query][w]; left != 0; left &= left - 1) {
@@ -71,7 +71,7 @@ inline void find_loud(const WeightBytes& prepared, std::size_t query, float most
 }
 
 // As many weights as can be above `most` steps, and one for rounding.
-constexpr float most_loud(float most) {
+constexpr float most_outliers(float most) {
   const float part = most / WeightBytes::kStepsOfRoot;
   return 1.0f / (part * part) + 1.0f;
 }

@@ -151,13 +151,13 @@ std::vector<std::array<std::size_t, 2>> count_packed(const Manifest& manifest) {
 
 cache::Mean make_mean(const cache::QuantSpec& info, const std::shared_ptr<const cache::RopeTable>& rope) {
   cache::Mean mean;
-  mean.kind = info.centring;
+  mean.kind = info.centering;
   mean.values.assign(info.mean.begin(), info.mean.end());
-  if (info.centring == cache::Centring::kPreRope) mean.rope = rope;
+  if (info.centering == cache::Centering::kPreRope) mean.rope = rope;
   return mean;
 }
 
-// Loud channels that are not fixed yet leave only their number.
+// Outlier channels that are not fixed yet leave only their number.
 Result<cache::Outliers> make_outliers(const cache::QuantSpec& info, cache::HeadShape shape,
                                       const codec::HeadCodec& codec) {
   if (!info.outliers.empty()) {
@@ -171,7 +171,7 @@ std::shared_ptr<const cache::RopeTable> make_rope_table(const Manifest& manifest
   const auto turns = [](const cache::LayerDesc& layer) {
     const cache::AttentionDesc* attention = cache::attention_of(layer);
     return attention != nullptr && attention->k.quant &&
-           attention->k.quant->centring == cache::Centring::kPreRope;
+           attention->k.quant->centering == cache::Centering::kPreRope;
   };
   if (std::ranges::none_of(manifest.layers, turns)) return nullptr;
   return std::make_shared<const cache::RopeTable>(manifest.identity.rope);
@@ -197,9 +197,9 @@ class SideMaker {
         codec::HeadCodec codec,
         codecs_.get(quant.parts, static_cast<int>(layer.shape.head_dim), order_of(name)));
     TQC_TRY_ASSIGN(cache::Outliers outliers, make_outliers(quant, layer.shape, codec));
-    cache::HeadMaps maps;
-    if (!quant.maps.empty()) {
-      TQC_TRY_ASSIGN(maps, cache::make_head_maps(layer.shape, quant.maps));
+    cache::HeadTransforms maps;
+    if (!quant.transforms.empty()) {
+      TQC_TRY_ASSIGN(maps, cache::make_head_transforms(layer.shape, quant.transforms));
     }
     return cache::Side(cache::TurboSide{std::move(codec), std::vector<cache::TurboBlock>(n_packed),
                                         std::move(dense), make_mean(quant, rope_),

@@ -31,7 +31,7 @@ const LlamaRowType* find_row_type(std::string_view name);
 std::uint64_t row_bytes(const LlamaRowType& type, std::uint64_t n_values);
 
 // Widens or rounds a row as ggml does (quantize_row_*_ref), to the bit for finite values. llama.cpp
-// takes q8_0's other ways on some CPUs, which can give a neighbouring code where a value lies in
+// takes q8_0's other ways on some CPUs, which can give a neighboring code where a value lies in
 // the middle of two. Requires: `row` holds row_bytes(type, values.size()).
 void decode_row(const LlamaRowType& type, ByteView row, std::span<float> values);
 void encode_row(const LlamaRowType& type, std::span<const float> values, std::span<std::byte> row);

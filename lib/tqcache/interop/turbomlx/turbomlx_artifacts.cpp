@@ -43,14 +43,14 @@ TurboMlxMatrix rounded(const std::vector<T>& values, std::size_t dim) {
 }
 
 // Without what pads the rows.
-std::optional<codec::MapMatrix> map_of(const TurboMlxMatrix& matrix) {
+std::optional<codec::TransformMatrix> map_of(const TurboMlxMatrix& matrix) {
   AlignedFloats values;
   values.reserve(matrix.dim * matrix.dim);
   for (std::size_t i = 0; i < matrix.dim; ++i) {
     const auto row = matrix.values.begin() + static_cast<std::ptrdiff_t>(i * matrix.stride);
     values.insert(values.end(), row, row + static_cast<std::ptrdiff_t>(matrix.dim));
   }
-  auto map = codec::MapMatrix::make(std::move(values));
+  auto map = codec::TransformMatrix::make(std::move(values));
   if (!map) return std::nullopt;
   return *std::move(map);
 }

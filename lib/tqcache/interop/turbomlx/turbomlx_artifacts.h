@@ -16,7 +16,7 @@
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/result.h"
-#include "tqcache/codec/map_matrix.h"
+#include "tqcache/codec/transform_matrix.h"
 
 namespace tqcache::interop {
 
@@ -33,7 +33,7 @@ struct TurboMlxMatrix {
   std::size_t stride = 0;
   AlignedFloats values;  // [dim, stride]
   // The same for a part of our codec, by TurboMlxArtifacts; nothing: values that it does not take.
-  std::optional<codec::MapMatrix> map = {};
+  std::optional<codec::TransformMatrix> map = {};
 };
 
 // Requires: `dim` from 2 to 1024; of kWht a power of two.

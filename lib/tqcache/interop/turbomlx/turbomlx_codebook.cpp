@@ -102,7 +102,7 @@ class Lloyd {
       const bool is_last = i + 1 == updated.size();
       const double high = is_last ? 1 : (centroids[i] + centroids[i + 1]) * 0.5;
       const std::size_t end = is_last ? kGrid : first_from(high);
-      updated[i] = centre(first, end, low, high);
+      updated[i] = center(first, end, low, high);
       low = high;
       first = end;
     }
@@ -129,7 +129,7 @@ class Lloyd {
   }
 
   // Of the points [first, end); what lies between two cells' points belongs to neither.
-  double centre(std::size_t first, std::size_t end, double low, double high) const {
+  double center(std::size_t first, std::size_t end, double low, double high) const {
     if (first >= end) return (low + high) * 0.5;
     const double mass = mass_.between(first, end - 1);
     if (mass <= 0) return (low + high) * 0.5;

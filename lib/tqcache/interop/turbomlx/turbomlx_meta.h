@@ -16,7 +16,7 @@
 
 namespace tqcache::interop {
 
-// Two quantizers instead of one: the loud channels have their own.
+// Two quantizers instead of one: the outlier channels have their own.
 struct TurboMlxMixed {
   std::int64_t outlier_channels = 0;
   int outlier_high_bits = 0;  // in all, as regular_bits
@@ -27,7 +27,7 @@ struct TurboMlxMeta {
   bool is_prod = false;  // mode "prod"; otherwise "mse"
   int bits_total = 0;
   cache::HeadShape shape;
-  bool is_wht = false;  // rotation_kind "wht"; otherwise "qr"
+  bool is_wht = false;  // transform_kind "wht"; otherwise "qr"
   std::uint64_t rotation_seed = 0;
   std::uint64_t qjl_seed = 0;
   bool has_affine_values = false;  // values_mode "affine"; otherwise "dense"

@@ -129,12 +129,12 @@ Result<TurboMlxPacking> packing_of(const TurboMlxSource& file, CodedSide side,
 
 // --- keys
 
-codec::PartSpec spec_of(int dim, int bits, const codec::MapMatrix& matrix) {
+codec::PartSpec spec_of(int dim, int bits, const codec::TransformMatrix& matrix) {
   codec::PartSpec spec;
   spec.quantizer.head_dim = dim;
   spec.quantizer.bits = bits;
   spec.quantizer.seed = 0;  // nothing is drawn
-  spec.quantizer.rotation = codec::RotationKind::kMatrix;
+  spec.quantizer.rotation = codec::TransformKind::kMatrix;
   spec.quantizer.scale = codec::ScaleRule::kRaw;
   spec.quantizer.matrix = matrix;
   return spec;
@@ -172,7 +172,7 @@ bool has_maps(const TurboMlxPart& part) {
   return part.rotation->map && (!part.signs || part.sketch->map);
 }
 
-// The same loud channels for every kv head.
+// The same outlier channels for every kv head.
 std::vector<std::uint16_t> for_each_head(const std::vector<std::uint16_t>& channels,
                                          std::int64_t n_kv_heads) {
   std::vector<std::uint16_t> all;
@@ -201,7 +201,7 @@ CodedPart group_part(const TurboMlxGroups& groups, std::size_t group, std::size_
   part.spec.quantizer.head_dim = static_cast<int>(groups.group_size);
   part.spec.quantizer.bits = groups.bits;
   part.spec.quantizer.seed = 0;
-  part.spec.quantizer.rotation = codec::RotationKind::kNone;
+  part.spec.quantizer.rotation = codec::TransformKind::kNone;
   part.spec.quantizer.scale = codec::ScaleRule::kPeak;
   part.spec.has_bias = true;
   part.spec.centroids = code_centroids(groups.bits);
@@ -224,7 +224,7 @@ Result<TurboMlxPacking> pack_turbomlx_keys(const TurboMlxSource& file, cache::He
   side.shape = shape;
   if (parts.size() > 1) side.outliers = for_each_head(parts.back().channels, shape.n_kv_heads);
   int first = 0;
-  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {  // loud channels come first
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {  // outlier channels come first
     add(base_part(*part, first), part->codes, side);
     if (part->signs) add(residual_part(*part, first), *part->signs, side);
     first += static_cast<int>(part->channels.size());

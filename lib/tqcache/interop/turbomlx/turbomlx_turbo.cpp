@@ -1,5 +1,5 @@
 // TurboQuantKVCache: keys as codes of one or two quantizers, values dense or in groups; or, before
-// its loud channels are chosen, all of it dense.
+// its outlier channels are chosen, all of it dense.
 
 #include <array>
 #include <string>

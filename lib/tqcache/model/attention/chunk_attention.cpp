@@ -51,7 +51,7 @@ void ChunkAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_t
     const std::int64_t first_token = block * kTokenBlock;
     const VisibleKeys visible = {window > 0 ? end - window - first_token : -n_tokens,
                                  end - first_token};
-    workers.run_in_lanes(to_size(n_heads_), [&](std::size_t i, std::size_t lane) {
+    workers.run_in_slots(to_size(n_heads_), [&](std::size_t i, std::size_t lane) {
       const auto head = static_cast<std::int64_t>(i);
       add_block(visible, n_keys, n, head, q.data() + head * shape_.head_dim,
                 out.data() + head * shape_.head_dim, lanes_[lane]);

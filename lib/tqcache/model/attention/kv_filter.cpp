@@ -52,7 +52,7 @@ Result<void> code_head(const cache::TurboSide& side, const Rows& rows, std::int6
 Result<void> code_side(const cache::Side& side, const Rows& rows) {
   const auto* turbo = std::get_if<cache::TurboSide>(&side);
   if (turbo == nullptr) return {};
-  if (!turbo->mean.is_fixed() || !turbo->outliers.is_fixed() || !turbo->maps.is_fixed()) {
+  if (!turbo->mean.is_fixed() || !turbo->outliers.is_fixed() || !turbo->transforms.is_fixed()) {
     return Error{ErrorCode::kInvalidArgument, "nothing is packed, so its mean is not known"};
   }
   for (std::int64_t kv_head = 0; kv_head < rows.shape.n_kv_heads; ++kv_head) {

@@ -22,12 +22,12 @@ using KvFilter = std::function<Result<void>(std::int64_t layer, std::int64_t fir
                                             std::span<float> k, std::span<float> v)>;
 
 // Gives keys and values the values that the sides of `cache` would keep of them: encoded and
-// decoded with the side's codec, mean and loud channels. Sink tokens, dense sides and layers with a
+// decoded with the side's codec, mean and outlier channels. Sink tokens, dense sides and layers with a
 // window stay as they are.
 //
 // Requires: `cache` outlives the filter; its layers have the shapes of the model's.
 // Errors:   of the filter: kInvalidArgument when a side has packed nothing, so that its mean or its
-//           loud channels are not known; those of HeadCodec::encode. The message names the layer
+//           outlier channels are not known; those of HeadCodec::encode. The message names the layer
 //           and the side.
 KvFilter coding_filter(const cache::Cache& cache);
 

@@ -8,7 +8,7 @@
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
 #include "tqcache/cache/head_coder.h"
-#include "tqcache/codec/kernels/row_map.h"
+#include "tqcache/codec/kernels/row_transform.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/kernels.h"
 
@@ -90,7 +90,7 @@ StepAttention::StepAttention(cache::HeadShape shape, std::int64_t n_heads, const
       kernels_(&kernels),
       queries_(to_size(shape.n_kv_heads)) {
   assert(n_heads % shape.n_kv_heads == 0);
-  if (cache::can_turn(rope, shape.head_dim)) centring_.emplace(rope);
+  if (cache::can_turn(rope, shape.head_dim)) centering_.emplace(rope);
 }
 
 void StepAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_tokens,
@@ -107,7 +107,7 @@ void StepAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_to
     prepare_queries(layer.k, first_block, static_cast<std::int64_t>(kv_head),
                     q.data() + kv_head * group_floats);
   });
-  workers.run_in_lanes(to_size(n_pieces * n_kv_heads), [&](std::size_t i, std::size_t lane) {
+  workers.run_in_slots(to_size(n_pieces * n_kv_heads), [&](std::size_t i, std::size_t lane) {
     const std::int64_t index = static_cast<std::int64_t>(i) / n_kv_heads;
     const std::int64_t first = first_block + index * kPieceBlocks;
     const Piece piece = {static_cast<std::int64_t>(i) % n_kv_heads, first,
@@ -115,7 +115,7 @@ void StepAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_to
                          index == 0 ? begin % kTokenBlock : 0};
     attend_piece(layer, n_tokens, piece, partial(index, piece.kv_head), lanes_[lane].data());
   });
-  workers.run_in_lanes(to_size(n_kv_heads), [&](std::size_t kv_head, std::size_t lane) {
+  workers.run_in_slots(to_size(n_kv_heads), [&](std::size_t kv_head, std::size_t lane) {
     join_pieces(layer.v, n_pieces, static_cast<std::int64_t>(kv_head), lanes_[lane].data(),
                 out.subspan(kv_head * group_floats, group_floats));
   });
@@ -126,7 +126,7 @@ void StepAttention::reserve(const cache::AttentionLayer& layer, std::int64_t fir
   const std::int64_t n_packed_keys = cache::packed_block_count(layer.k);
   const bool packed_values = cache::packed_block_count(layer.v) > first_block;
   coded_dim_ = packed_values ? std::get<cache::TurboSide>(layer.v).codec.coded_dim() : 0;
-  if (centring_ && n_packed_keys > 0) centring_->extend(n_packed_keys);
+  if (centering_ && n_packed_keys > 0) centering_->extend(n_packed_keys);
   grow(partials_, to_size(n_pieces * shape_.n_kv_heads) * partial_floats());
   if (lanes_.size() < n_lanes) lanes_.resize(n_lanes);
   for (AlignedFloats& lane : lanes_) {
@@ -158,19 +158,19 @@ void StepAttention::prepare_queries(const cache::Side& keys, std::int64_t first_
   // Of a window that has left all packed blocks nothing need be fixed.
   if (cache::packed_block_count(keys) <= first_block) return;
   const auto& turbo = std::get<cache::TurboSide>(keys);
-  if (cache::is_mapped_before_rope(turbo)) return;  // these stand decoded
+  if (cache::is_transformed_before_rope(turbo)) return;  // these stand decoded
   std::span<const float> scaled = queries.scaled;
-  if (turbo.maps.is_there()) {
+  if (turbo.transforms.is_there()) {
     queries.mapped.resize(queries.scaled.size());
-    codec::multiply_rows(queries.scaled, turbo.maps.columns_of(shape_, kv_head),
+    codec::multiply_rows(queries.scaled, turbo.transforms.columns_of(shape_, kv_head),
                          to_size(shape_.head_dim), queries.mapped);
     scaled = queries.mapped;
   }
   queries.packed.set(turbo.codec, turbo.outliers.order(kv_head), scaled);
-  if (turbo.mean.kind == cache::Centring::kNone) return;
-  const bool turns = turbo.mean.kind == cache::Centring::kPreRope;
-  assert(!turns || centring_);
-  queries.centring.set(turns ? &*centring_ : nullptr,
+  if (turbo.mean.kind == cache::Centering::kNone) return;
+  const bool turns = turbo.mean.kind == cache::Centering::kPreRope;
+  assert(!turns || centering_);
+  queries.centering.set(turns ? &*centering_ : nullptr,
                        cache::mean_of_head(turbo.mean, shape_, kv_head), queries.scaled);
 }
 
@@ -224,8 +224,8 @@ void StepAttention::score_packed_block(const cache::TurboSide& keys, std::int64_
   }
   queries.packed.score(keys.codec, cache::packed_head(keys, shape_, block, kv_head),
                        to_size(kTokenBlock), scorer_, rows);
-  if (keys.mean.kind != cache::Centring::kNone) {
-    queries.centring.add_to(block, keys.codec.kernels(), scorer_, rows.values, rows.stride);
+  if (keys.mean.kind != cache::Centering::kNone) {
+    queries.centering.add_to(block, keys.codec.kernels(), scorer_, rows.values, rows.stride);
   }
   // The codes of sink tokens mean nothing, so what they scored is written over.
   const std::int64_t n_sinks = cache::sinks_in_block(keys, block);
@@ -309,13 +309,13 @@ void StepAttention::put_back(const cache::TurboSide& values, std::int64_t kv_hea
                              std::span<float> coded, std::span<float> decoded,
                              std::span<float> out) const {
   values.codec.turn_back(coded, values.outliers.order(kv_head), decoded);
-  if (values.maps.is_there()) {
+  if (values.transforms.is_there()) {
     std::ranges::copy(decoded, coded.begin());
-    codec::multiply_rows(coded.first(decoded.size()), values.maps.rows_of(shape_, kv_head),
+    codec::multiply_rows(coded.first(decoded.size()), values.transforms.rows_of(shape_, kv_head),
                          decoded.size(), decoded);
   }
   for (std::size_t i = 0; i < out.size(); ++i) out[i] += decoded[i];
-  if (values.mean.kind == cache::Centring::kNone) return;
+  if (values.mean.kind == cache::Centering::kNone) return;
   const std::span<const float> mean = cache::mean_of_head(values.mean, shape_, kv_head);
   for (std::size_t i = 0; i < out.size(); ++i) out[i] += sum * mean[i];
 }

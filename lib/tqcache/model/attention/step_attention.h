@@ -6,7 +6,7 @@
 // score, sums of weights and weighted sums of values, which are joined in order.
 //
 // Packed codes are scored as they stand: queries are turned once, not every key, and the output is
-// turned back once a head. What was taken out of keys by centring comes back as a term of the
+// turned back once a head. What was taken out of keys by centering comes back as a term of the
 // score, what was taken out of values as a term of the output.
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/cache/centring_score.h"
+#include "tqcache/cache/centering_score.h"
 #include "tqcache/cache/layer.h"
 #include "tqcache/codec/kernels/head_queries.h"
 #include "tqcache/codec/kernels/query_group.h"
@@ -53,7 +53,7 @@ class StepAttention {
     AlignedFloats mapped;  // the same through the map of the keys, if they have one
     codec::QueryGroup dense;
     codec::HeadQueries packed;
-    cache::CentringScore centring;
+    cache::CenteringScore centering;
   };
   // Token blocks [first, end) of one kv head.
   struct Piece {
@@ -98,7 +98,7 @@ class StepAttention {
   Scores scores_;
   Scorer scorer_;
   const codec::Kernels* kernels_;
-  std::optional<cache::CentringTable> centring_;  // of a RoPE that can be turned
+  std::optional<cache::CenteringTable> centering_;  // of a RoPE that can be turned
 
   std::vector<Queries> queries_;  // [n_kv_heads]
   std::size_t coded_dim_ = 0;     // of the values of the layer at hand; 0 if none seen is packed

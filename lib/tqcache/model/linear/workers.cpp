@@ -24,10 +24,10 @@ Workers& Workers::operator=(Workers&&) noexcept = default;
 Workers::~Workers() = default;
 
 void Workers::run(std::size_t n, const std::function<void(std::size_t)>& body) const {
-  run_in_lanes(n, [&](std::size_t i, std::size_t) { body(i); });
+  run_in_slots(n, [&](std::size_t i, std::size_t) { body(i); });
 }
 
-void Workers::run_in_lanes(std::size_t n,
+void Workers::run_in_slots(std::size_t n,
                            const std::function<void(std::size_t, std::size_t)>& body) const {
   const std::size_t lanes = std::min(count_, n);
   if (lanes <= 1) {

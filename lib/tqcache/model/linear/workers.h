@@ -28,7 +28,7 @@ class Workers {
 
   // The same for work that needs memory of its own: body(i, lane), where no two calls with the
   // same lane, of [0, count()), run at once.
-  void run_in_lanes(std::size_t n,
+  void run_in_slots(std::size_t n,
                     const std::function<void(std::size_t i, std::size_t lane)>& body) const;
 
  private:

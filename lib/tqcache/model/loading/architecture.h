@@ -34,7 +34,7 @@ struct Architecture {
   bool qkv_biases = false;          // always; in other families where the file has them
   bool permuted_gguf = false;       // GGUF has the rows of q and k in pairs (0, 1), (2, 3), ...
   bool fused_projections = false;   // q, k and v are one matrix, and so are gate and up
-  bool zero_centred_norms = false;  // in Hugging Face's files a norm's weight w stands for 1 + w
+  bool zero_centered_norms = false;  // in Hugging Face's files a norm's weight w stands for 1 + w
   bool post_norms = false;          // what a layer adds to the stream is normalized, too
   // GGUF's names (WeightForm).
   std::string_view ffn_norm = "ffn_norm.weight";

@@ -33,7 +33,7 @@ enum class LayerKind : std::uint8_t {
   kDeltaNet,  // model/gated_delta_net.h
 };
 
-// What one layer does otherwise than its neighbours.
+// What one layer does otherwise than its neighbors.
 struct LayerConfig {
   LayerKind kind = LayerKind::kAttention;
   std::int64_t window = 0;  // tokens that a query sees, its own included; 0: all

@@ -230,7 +230,7 @@ void set_family(const Architecture& family, ModelConfig& config) {
   config.attention_gate = family.attention_gate;
   config.form.fused_projections = family.fused_projections;
   config.form.log_decay = family.has_delta_net;
-  config.form.norm_offset = family.zero_centred_norms ? 1.0f : 0.0f;
+  config.form.norm_offset = family.zero_centered_norms ? 1.0f : 0.0f;
   config.form.ffn_norm = family.ffn_norm;
   config.form.after_attention = family.after_attention;
 }

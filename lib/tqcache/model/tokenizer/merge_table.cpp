@@ -94,7 +94,7 @@ void MergeTable::merge_symbols(Scratch& scratch) const {
     const Scratch::Candidate best = scratch.heap.back();
     scratch.heap.pop_back();
 
-    // A candidate is out of date when either symbol was merged with its other neighbour since.
+    // A candidate is out of date when either symbol was merged with its other neighbor since.
     Scratch::Symbol& left = scratch.symbols[best.position];
     if (left.id == kMerged || left.next == kNone) continue;
     Scratch::Symbol& right = scratch.symbols[left.next];

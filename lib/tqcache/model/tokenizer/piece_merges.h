@@ -1,7 +1,7 @@
 #pragma once
 // model/tokenizer/piece_merges.h: the merge list that the scores of a SentencePiece vocabulary stand for.
 //
-// SentencePiece merges two neighbours when what they make together is in the vocabulary, the
+// SentencePiece merges two neighbors when what they make together is in the vocabulary, the
 // highest score first. Written as a list, that is every way to cut a token into two others.
 //
 // Source: google/sentencepiece src/bpe_model.cc; huggingface/transformers

@@ -173,7 +173,7 @@ Result<void> check_idle_split(const Json& step, const TokenizerSpec& spec) {
   return unsupported_part(kPretokenizer, "a pattern of another kind");
 }
 
-Result<void> read_word_step(const Json& step, bool is_last, TokenizerSpec& spec) {
+Result<void> read_int16_step(const Json& step, bool is_last, TokenizerSpec& spec) {
   TQC_TRY_ASSIGN(const std::string type, get_string(step, "type"));
   if (type == "Metaspace" && is_last) return read_metaspace(step, spec.words);
   if (type == "Split") return check_idle_split(step, spec);
@@ -184,7 +184,7 @@ Result<void> read_word_step(const Json& step, bool is_last, TokenizerSpec& spec)
 
 // Words of SentencePiece, in which spaces are marks one way or another.
 Result<void> read_words(const std::vector<const Json*>& steps, TokenizerSpec& spec) {
-  for (const Json* step : steps) TQC_TRY(read_word_step(*step, step == steps.back(), spec));
+  for (const Json* step : steps) TQC_TRY(read_int16_step(*step, step == steps.back(), spec));
   bool has_marks = spec.words.mark_spaces;
   bool strips_left = false;
   for (const Normalizer step : spec.normalizer) {

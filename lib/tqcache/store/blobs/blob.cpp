@@ -21,10 +21,10 @@ constexpr std::string_view kParametersDomain = "tqcache store parameters 1";
 // A quantized window has to stay one: it keeps its codecs.
 void drop_data(cache::TensorDesc& tensor) {
   if (!tensor.quant) return;
-  tensor.quant->centring = cache::Centring::kNone;
+  tensor.quant->centering = cache::Centering::kNone;
   tensor.quant->mean.clear();
   tensor.quant->outliers.clear();
-  tensor.quant->maps.clear();
+  tensor.quant->transforms.clear();
 }
 
 Error mismatch(std::size_t layer, std::string message) {

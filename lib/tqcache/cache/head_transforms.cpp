@@ -1,4 +1,4 @@
-#include "tqcache/cache/head_maps.h"
+#include "tqcache/cache/head_transforms.h"
 
 #include <algorithm>
 #include <cassert>
@@ -11,7 +11,7 @@
 #include "tqcache/codec/dense_matrix.h"
 #include "tqcache/codec/dot.h"
 #include "tqcache/codec/kernels/kernels.h"
-#include "tqcache/codec/kernels/row_map.h"
+#include "tqcache/codec/kernels/row_transform.h"
 #include "tqcache/codec/trellis/symmetric_eigen.h"
 
 namespace tqcache::cache {
@@ -34,17 +34,17 @@ void normalize(std::span<float> rows, std::size_t dim) {
 }
 
 // What maps are to be applied to of one kv head in one block, from token `first` on.
-AlignedFloats rows_to_map(const FullBlock& block, std::int64_t kv_head, std::int64_t first,
+AlignedFloats rows_to_transform(const FullBlock& block, std::int64_t kv_head, std::int64_t first,
                           const Mean& mean) {
   const std::size_t dim = to_size(block.shape.head_dim);
   const std::size_t stride = dim * dtype_size(block.dtype);
   const std::size_t n = to_size(kTokenBlock - first);
   AlignedFloats rows(n * dim);
   const BlockMean of_block(mean, block.shape, block.index, kv_head);
-  codec::best_kernels().centre_rows(
+  codec::best_kernels().center_rows(
       {block.dtype, block.head(kv_head).data() + to_size(first) * stride, stride}, n, dim,
-      of_block.centre(kv_head), to_size(first), rows.data());
-  if (mean.kind != Centring::kPreRope) return rows;
+      of_block.center(kv_head), to_size(first), rows.data());
+  if (mean.kind != Centering::kPreRope) return rows;
   turn_rows_back(*mean.rope, first, dim, rows);
   mean.rope->turn_to(-block.index * kTokenBlock, block.shape.head_dim, rows);
   return rows;
@@ -57,7 +57,7 @@ void add_block(const FullBlock& block, std::int64_t kv_head, std::int64_t n_sink
   const std::int64_t first = uncoded_tokens(block, n_sinks);
   if (first == kTokenBlock) return;
   const std::size_t dim = to_size(block.shape.head_dim);
-  AlignedFloats rows = rows_to_map(block, kv_head, first, mean);
+  AlignedFloats rows = rows_to_transform(block, kv_head, first, mean);
   normalize(rows, dim);
   AlignedFloats products(dim * dim);
   codec::multiply_columns(rows, rows, dim, products);
@@ -107,7 +107,7 @@ void turn_pairs_back(const float* __restrict cos, const float* __restrict sin, s
 
 }  // namespace
 
-Result<HeadMaps> make_head_maps(HeadShape shape, std::vector<std::int8_t> entries) {
+Result<HeadTransforms> make_head_transforms(HeadShape shape, std::vector<std::int8_t> entries) {
   const std::size_t dim = to_size(shape.head_dim);
   const std::size_t n_heads = to_size(shape.n_kv_heads);
   if (entries.size() != n_heads * dim * dim) {
@@ -115,7 +115,7 @@ Result<HeadMaps> make_head_maps(HeadShape shape, std::vector<std::int8_t> entrie
                                           " entries where " + std::to_string(n_heads * dim * dim) +
                                           " belong"};
   }
-  HeadMaps maps{false, std::move(entries), AlignedFloats(n_heads * dim * dim),
+  HeadTransforms maps{false, std::move(entries), AlignedFloats(n_heads * dim * dim),
                 AlignedFloats(n_heads * dim * dim)};
   for (std::size_t head = 0; head < n_heads; ++head) {
     const std::size_t at = head * dim * dim;
@@ -130,7 +130,7 @@ Result<HeadMaps> make_head_maps(HeadShape shape, std::vector<std::int8_t> entrie
   return maps;
 }
 
-HeadMaps fit_head_maps(std::span<const FullBlock> blocks, std::int64_t n_sinks, const Mean& mean,
+HeadTransforms fit_head_transforms(std::span<const FullBlock> blocks, std::int64_t n_sinks, const Mean& mean,
                        unsigned n_threads) {
   const HeadShape shape = blocks.front().shape;
   std::vector<std::vector<std::int8_t>> of_heads(to_size(shape.n_kv_heads));
@@ -139,8 +139,8 @@ HeadMaps fit_head_maps(std::span<const FullBlock> blocks, std::int64_t n_sinks, 
   });
   std::vector<std::int8_t> all;
   for (const auto& entries : of_heads) all.insert(all.end(), entries.begin(), entries.end());
-  auto maps = make_head_maps(shape, std::move(all));
-  return maps ? std::move(maps).value() : HeadMaps{};
+  auto maps = make_head_transforms(shape, std::move(all));
+  return maps ? std::move(maps).value() : HeadTransforms{};
 }
 
 void turn_rows_back(const RopeTable& rope, std::int64_t first, std::size_t head_dim,

@@ -1,5 +1,5 @@
 #pragma once
-// cache/head_maps.h: a linear map for each kv head of a side, made for its vectors.
+// cache/head_transforms.h: a linear map for each kv head of a side, made for its vectors.
 //
 // Head vectors fill some directions more than others. Turned so that their directions of most
 // variance become components (the Karhunen-Loeve transform), they take fewer bits at the same
@@ -15,12 +15,12 @@
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/result.h"
-#include "tqcache/cache/centring.h"
+#include "tqcache/cache/centering.h"
 #include "tqcache/cache/token_block.h"
 
 namespace tqcache::cache {
 
-struct HeadMaps {
+struct HeadTransforms {
   bool are_wanted = false;  // to be made when the side is fixed
   // As they travel: [n_kv_heads, head_dim, head_dim], each row to be divided by 64 and made
   // orthogonal to those before. Empty: none.
@@ -43,11 +43,11 @@ struct HeadMaps {
     return std::span(all).subspan(static_cast<std::size_t>(kv_head) * size, size);
   }
 
-  bool operator==(const HeadMaps& other) const { return entries == other.entries; }
+  bool operator==(const HeadTransforms& other) const { return entries == other.entries; }
 };
 
 // Of a file. Errors: kCorrupt when the count is wrong, or rows depend on each other.
-Result<HeadMaps> make_head_maps(HeadShape shape, std::vector<std::int8_t> entries);
+Result<HeadTransforms> make_head_transforms(HeadShape shape, std::vector<std::int8_t> entries);
 
 // Makes them for the tokens in some full blocks of a side, but for its first `n_sinks` tokens. The
 // directions of most variance come first. Nothing, when a value is not finite: then packing tells
@@ -56,7 +56,7 @@ Result<HeadMaps> make_head_maps(HeadShape shape, std::vector<std::int8_t> entrie
 // Shapes:   blocks in ascending order, at least one, all of one shape and dtype.
 // Requires: mean.is_fixed(); what it takes out is turned back with it, if it is before RoPE.
 // Bytes:    identical on every CPU and for any number of threads.
-HeadMaps fit_head_maps(std::span<const FullBlock> blocks, std::int64_t n_sinks, const Mean& mean,
+HeadTransforms fit_head_transforms(std::span<const FullBlock> blocks, std::int64_t n_sinks, const Mean& mean,
                        unsigned n_threads);
 
 // R_j^T of the rows of a block's tokens first, first + 1, ..., j being their places in it.

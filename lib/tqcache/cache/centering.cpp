@@ -1,4 +1,4 @@
-#include "tqcache/cache/centring.h"
+#include "tqcache/cache/centering.h"
 
 #include <algorithm>
 #include <cassert>
@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kMostMeanBlocks = 32;
 
 const RopeTable* table_of(const Mean& mean) {
-  return mean.kind == Centring::kPreRope ? mean.rope.get() : nullptr;
+  return mean.kind == Centering::kPreRope ? mean.rope.get() : nullptr;
 }
 
 // sum += R_t^T x of the rows x of tokens t = first, first + 1, ... Shapes: rows [n, head_dim].
@@ -54,13 +54,13 @@ void sum_block(const Pieces& pieces, const RopeTable* rope, std::span<double> su
 
 }  // namespace
 
-Centring key_centring(Centring wanted, const Rope& rope, std::int64_t head_dim) {
-  const bool is_possible = wanted != Centring::kPreRope || can_turn(rope, head_dim);
-  return is_possible ? wanted : Centring::kPostRope;
+Centering key_centering(Centering wanted, const Rope& rope, std::int64_t head_dim) {
+  const bool is_possible = wanted != Centering::kPreRope || can_turn(rope, head_dim);
+  return is_possible ? wanted : Centering::kPostRope;
 }
 
-Centring value_centring(Centring wanted) {
-  return wanted == Centring::kNone ? wanted : Centring::kPostRope;
+Centering value_centering(Centering wanted) {
+  return wanted == Centering::kNone ? wanted : Centering::kPostRope;
 }
 
 bool operator==(const Mean& a, const Mean& b) {
@@ -153,7 +153,7 @@ void BlockMean::for_each(std::int64_t kv_head, std::int64_t first_token, std::sp
   }
 }
 
-codec::Centre BlockMean::centre(std::int64_t kv_head) const {
+codec::Center BlockMean::center(std::int64_t kv_head) const {
   if (rows_.empty()) return {};
   const float* const mean = rows_.data() + to_size(kv_head - first_head_) * head_dim_;
   if (rope_ == nullptr) return {mean, 0, nullptr, nullptr};

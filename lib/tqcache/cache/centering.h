@@ -1,5 +1,5 @@
 #pragma once
-// cache/centring.h: takes the mean head vector out before a side is packed.
+// cache/centering.h: takes the mean head vector out before a side is packed.
 //
 // Of a key before RoPE most is the same in every token; of a model with key biases, nearly all.
 // What is the same in every token need not be packed again and again: the mean is kept once a kv
@@ -18,28 +18,28 @@
 #include "tqcache/base/dtype.h"
 #include "tqcache/cache/rope.h"
 #include "tqcache/cache/token_block.h"
-#include "tqcache/codec/centre.h"
+#include "tqcache/codec/center.h"
 
 namespace tqcache::cache {
 
-enum class Centring : std::uint8_t { kNone = 0, kPostRope = 1, kPreRope = 2 };
+enum class Centering : std::uint8_t { kNone = 0, kPostRope = 1, kPreRope = 2 };
 
 // What keys of `head_dim` components get when `wanted` is asked for: kPreRope becomes kPostRope
 // where the cache does not say how the model turned them.
-Centring key_centring(Centring wanted, const Rope& rope, std::int64_t head_dim);
+Centering key_centering(Centering wanted, const Rope& rope, std::int64_t head_dim);
 
 // What values get: they have no RoPE, so kPreRope becomes kPostRope.
-Centring value_centring(Centring wanted);
+Centering value_centering(Centering wanted);
 
 // The mean of one side. It is fixed when the first token block is packed, and kept for all that
 // come later.
 struct Mean {
-  Centring kind = Centring::kNone;
+  Centering kind = Centering::kNone;
   // [n_kv_heads, head_dim], of kPreRope before RoPE. Empty: of kNone, or not fixed yet.
   AlignedFloats values = {};
   std::shared_ptr<const RopeTable> rope = {};  // of kPreRope; one for all sides of a cache
 
-  bool is_fixed() const { return kind == Centring::kNone || !values.empty(); }
+  bool is_fixed() const { return kind == Centering::kNone || !values.empty(); }
 };
 
 bool operator==(const Mean& a, const Mean& b);
@@ -84,7 +84,7 @@ class BlockMean {
   void add_to(std::int64_t kv_head, std::int64_t first_token, std::span<float> rows) const;
 
   // What the codec takes out of this block. Valid as long as this.
-  codec::Centre centre(std::int64_t kv_head) const;
+  codec::Center center(std::int64_t kv_head) const;
 
  private:
   BlockMean(const Mean& mean, std::int64_t head_dim, std::int64_t block, std::int64_t first_head,
