@@ -10,8 +10,8 @@
 //   -qr                   a dense rotation
 //   -norm                 another rule for scales
 //   -v                    blocks of values
-// or another mode: turbo2.5 and turbo3.5 (32 outlier channels with a bit more), prod4, affine4. What
-// these decode to is f32.
+// or another mode: turbo2.5 and turbo3.5 (32 outlier channels with a bit more), prod4, affine4.
+// What these decode to is f32.
 //
 // GB/s is of the f16 values, so that it compares with the size of a dense cache; "bits" are bits a
 // value of codes and scales; "distortion" is |x - x~|^2 / |x|^2. Compare medians:

@@ -1,8 +1,8 @@
 // Speed of the kernels of attention: scores and sums of values, one core.
 //
 //   score/<f16|bf16|q8|turbo8|turbo4|...>/<kernels>/<keys>   one query, fast kernels
-//   score/turbo4-centered/...                                 with the term of centering before RoPE
-//   score4/...                                               four queries that share the keys
+//   score/turbo4-centered/...                                 with the term of centering before
+//   RoPE score4/...                                               four queries that share the keys
 //   score_exact/..., accumulate/..., accumulate4/..., accumulate_exact/...
 //
 // q8 is GGUF's Q8_0, read by the decoder's kernels for weights.
@@ -128,7 +128,7 @@ void score_packed(benchmark::State& state, const Kernels* kernels, Kernels::Scor
 
 // The same, and what centering before RoPE adds to every score.
 void score_centered(benchmark::State& state, const Kernels* kernels, Precision precision, int bits,
-                   std::size_t n_queries, std::size_t n_keys) {
+                    std::size_t n_queries, std::size_t n_keys) {
   const PackedKeys keys(bits, BlockOrder::kKeys, n_keys, *kernels);
   const auto score = precision == Precision::kExact ? kernels->score_exact : kernels->score_fast;
   const std::vector<float> q = random_floats(n_queries * kDim, 3);

@@ -1,7 +1,7 @@
 // bench/synthetic_quality.cpp: what configurations cost on keys and values that are harder than
-// those of the bundled model: with outlier channels, with a bias as Qwen2.5's keys have it, with sink
-// tokens. No model: head vectors are drawn, the same ones on every CPU, and attention is measured
-// over them. docs/explain/quality.md has its tables.
+// those of the bundled model: with outlier channels, with a bias as Qwen2.5's keys have it, with
+// sink tokens. No model: head vectors are drawn, the same ones on every CPU, and attention is
+// measured over them. docs/explain/quality.md has its tables.
 //
 // usage: synthetic_quality [CONFIGURATIONS]      as `tqcache eval --configs` has them
 

@@ -136,7 +136,7 @@ Result<TurboMeta> turbo_meta(const Json& json) {
   TQC_TRY(read_bits(json, meta));
   TQC_TRY_ASSIGN(meta.head_dim, ranged(json, "head_dim", codec::kMinPartDim, codec::kMaxHeadDim));
   TQC_TRY_ASSIGN(meta.num_kv_heads, ranged(json, "num_kv_heads", 1, cache::kMaxKvHeads));
-  TQC_TRY_ASSIGN(meta.is_wht, one_of(json, "transform_kind", "qr", "wht"));
+  TQC_TRY_ASSIGN(meta.is_wht, one_of(json, "rotation_kind", "qr", "wht"));
   TQC_TRY_ASSIGN(meta.rotation_seed, seed(json, "rotation_seed"));
   TQC_TRY_ASSIGN(meta.qjl_seed, seed(json, "qjl_seed"));
   TQC_TRY(check_codebook(json, meta));

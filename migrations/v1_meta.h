@@ -26,7 +26,7 @@ struct TurboMeta {
   int bits_mse = 0;      // of the codes; not used with mixed
   std::int64_t head_dim = 0;
   std::int64_t num_kv_heads = 0;
-  bool is_wht = false;  // transform_kind "wht"; otherwise "qr"
+  bool is_wht = false;  // rotation_kind "wht"; otherwise "qr"
   std::uint64_t rotation_seed = 0;
   std::uint64_t qjl_seed = 0;
   bool has_affine_values = false;  // values_mode "affine"; otherwise "dense"

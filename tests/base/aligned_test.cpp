@@ -5,7 +5,7 @@
 #include <cstdint>
 
 namespace tqcache {
-namespace {
+namespace aligned_test {
 
 TEST(Aligned, StartsOnA64ByteLine) {
   for (std::size_t count = 1; count < 200; count += 7) {
@@ -25,5 +25,5 @@ TEST(Aligned, KeepsValuesAndAlignmentWhileItGrows) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(floats.data()) % kAlignment, 0u);
 }
 
-}  // namespace
+}  // namespace aligned_test
 }  // namespace tqcache

@@ -18,7 +18,7 @@
 #include "tqcache/base/file.h"
 
 namespace tqcache {
-namespace {
+namespace atomic_file_test {
 
 namespace fs = std::filesystem;
 using test::read_all;
@@ -709,5 +709,5 @@ TEST(AtomicFile, KilledAtAnyStepLeavesTheOldFileWhole) {
   }
 }
 
-}  // namespace
+}  // namespace atomic_file_test
 }  // namespace tqcache

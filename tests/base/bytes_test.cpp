@@ -5,7 +5,7 @@
 #include <limits>
 
 namespace tqcache {
-namespace {
+namespace bytes_test {
 
 constexpr std::string_view kText = "cache";
 
@@ -118,5 +118,5 @@ TEST(ObjectBytes, ViewsTheMemoryOfNumbers) {
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(view[i], std::byte(i + 1));
 }
 
-}  // namespace
+}  // namespace bytes_test
 }  // namespace tqcache

@@ -8,7 +8,7 @@
 #include "tqcache/base/half.h"
 
 namespace tqcache {
-namespace {
+namespace dtype_test {
 
 constexpr Dtype kAll[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16};
 // Around the size of the pieces in which runs are converted.
@@ -78,5 +78,5 @@ TEST(Dtype, WritesNoByteBesidesTheRun) {
   }
 }
 
-}  // namespace
+}  // namespace dtype_test
 }  // namespace tqcache

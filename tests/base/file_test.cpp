@@ -13,7 +13,7 @@
 #include "support/temp_dir.h"
 
 namespace tqcache {
-namespace {
+namespace file_test {
 
 using test::TempDir;
 using test::write_all;
@@ -217,5 +217,5 @@ TEST(MappedFile, OutlivesTheNameOfItsFile) {
   EXPECT_EQ(copy(mapped.bytes()), copy(as_bytes("text")));
 }
 
-}  // namespace
+}  // namespace file_test
 }  // namespace tqcache

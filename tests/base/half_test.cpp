@@ -7,7 +7,7 @@
 #include <random>
 
 namespace tqcache {
-namespace {
+namespace half_test {
 
 // A format of 1 sign bit, `exponent_bits` and `mantissa_bits`, defined anew in double precision
 // (which holds every value met here exactly), so that the bit tricks have something to equal.
@@ -154,5 +154,5 @@ TEST(BF16, KeepsANaNANaN) {
   EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x7fffffffu)), 0x7fff);
 }
 
-}  // namespace
+}  // namespace half_test
 }  // namespace tqcache

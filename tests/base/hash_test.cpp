@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace tqcache {
-namespace {
+namespace hash_test {
 
 std::string sha256_hex(std::string_view text) { return to_hex(sha256(as_bytes(text))); }
 
@@ -63,5 +63,5 @@ TEST(Hex, IsLowerCaseWithTheMostSignificantDigitFirst) {
   EXPECT_EQ(to_hex(Checksum128{.low = 1, .high = 0x23}), "00000000000000230000000000000001");
 }
 
-}  // namespace
+}  // namespace hash_test
 }  // namespace tqcache

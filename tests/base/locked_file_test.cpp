@@ -16,7 +16,7 @@
 #include "tqcache/base/file.h"
 
 namespace tqcache {
-namespace {
+namespace locked_file_test {
 
 namespace fs = std::filesystem;
 using test::read_all;
@@ -276,5 +276,5 @@ TEST_P(LockedFileFailure, SaysWhatTheSystemSays) {
   EXPECT_EQ(fs::file_size(folder / "file"), 4u);
 }
 
-}  // namespace
+}  // namespace locked_file_test
 }  // namespace tqcache

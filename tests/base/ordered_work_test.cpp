@@ -12,7 +12,7 @@
 #include "tqcache/base/threads.h"
 
 namespace tqcache {
-namespace {
+namespace ordered_work_test {
 
 constexpr unsigned kThreadCounts[] = {0, 1, 2, 3, 8, 100'000};
 
@@ -153,5 +153,5 @@ TEST(Pool, LendsEachThingToOneAtATimeAndUsesItAgain) {
   EXPECT_EQ(n_made, 2);
 }
 
-}  // namespace
+}  // namespace ordered_work_test
 }  // namespace tqcache

@@ -7,7 +7,7 @@
 #include <memory>
 
 namespace tqcache {
-namespace {
+namespace result_test {
 
 Result<int> half_of(int n) {
   if (n % 2 != 0) return Error{ErrorCode::kInvalidArgument, std::to_string(n) + ": is odd"};
@@ -95,5 +95,5 @@ TEST(Error, IsToldFromOneLevelFurtherOut) {
   EXPECT_EQ(error.message, "section 12: layer 3: bad");
 }
 
-}  // namespace
+}  // namespace result_test
 }  // namespace tqcache

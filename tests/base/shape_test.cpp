@@ -6,7 +6,7 @@
 #include <vector>
 
 namespace tqcache {
-namespace {
+namespace shape_test {
 
 constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t k2to32 = std::uint64_t{1} << 32;
@@ -63,5 +63,5 @@ TEST(AlignUp, GivesTheNextMultiple) {
   EXPECT_EQ(align_up(kMax, 2), std::nullopt);
 }
 
-}  // namespace
+}  // namespace shape_test
 }  // namespace tqcache

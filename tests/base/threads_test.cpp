@@ -11,7 +11,7 @@
 #include <vector>
 
 namespace tqcache {
-namespace {
+namespace threads_test {
 
 constexpr unsigned kThreadCounts[] = {0, 1, 2, 3, 8, 100'000};
 
@@ -155,5 +155,5 @@ TEST(ParallelTry, PassesOnAnException) {
       std::bad_alloc);
 }
 
-}  // namespace
+}  // namespace threads_test
 }  // namespace tqcache

@@ -7,7 +7,7 @@
 #include "simulation/draw.h"
 
 namespace tqcache::simulation {
-namespace {
+namespace block_store_test {
 
 using Chain = std::vector<Link>;
 
@@ -123,5 +123,5 @@ TEST(BlockStore, HoldsPrefixesAndEveryByteIsStoredOrEvicted) {
   EXPECT_GT(store.totals().bytes_evicted, 10 * kCapacity);
 }
 
-}  // namespace
+}  // namespace block_store_test
 }  // namespace tqcache::simulation

@@ -7,7 +7,7 @@
 #include <vector>
 
 namespace tqcache::simulation {
-namespace {
+namespace draw_test {
 
 constexpr int kDraws = 100'000;
 
@@ -88,5 +88,5 @@ TEST(Random, PutsHalfOfLogNormalBelowTheMedian) {
   EXPECT_NEAR(std::sqrt(logs / kDraws), 0.8, 0.01);
 }
 
-}  // namespace
+}  // namespace draw_test
 }  // namespace tqcache::simulation

@@ -5,7 +5,7 @@
 #include <vector>
 
 namespace tqcache::simulation {
-namespace {
+namespace replay_test {
 
 // One byte a token, two in the tail; all of it counted.
 Machines one_machine() {
@@ -141,5 +141,5 @@ TEST(Replay, FindsMoreInALargerStore) {
   }
 }
 
-}  // namespace
+}  // namespace replay_test
 }  // namespace tqcache::simulation

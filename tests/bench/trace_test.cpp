@@ -8,7 +8,7 @@
 #include <tuple>
 
 namespace tqcache::simulation {
-namespace {
+namespace trace_test {
 
 Workload small() {
   Workload workload;
@@ -100,5 +100,5 @@ TEST(Trace, HasTheTurnsOfASittingThatWereAskedFor) {
   EXPECT_NEAR(20'000.0 / static_cast<double>(conversations.size()), 4, 0.2);
 }
 
-}  // namespace
+}  // namespace trace_test
 }  // namespace tqcache::simulation

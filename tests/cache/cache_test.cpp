@@ -13,7 +13,7 @@
 #include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::cache {
-namespace {
+namespace cache_test {
 
 using test::attention;
 using test::random_cache;
@@ -302,5 +302,5 @@ TEST(Cache, CountsBytesOfAllLayers) {
   EXPECT_EQ(byte_count(cache).used, 2u * 2 * 10 * 2 * 64 * 2 + 24);
 }
 
-}  // namespace
+}  // namespace cache_test
 }  // namespace tqcache::cache

@@ -6,7 +6,7 @@
 #include "tqcache/codec/head_codec.h"
 
 namespace tqcache::cache {
-namespace {
+namespace coded_block_test {
 
 using test::must;
 
@@ -74,5 +74,5 @@ TEST(CodedBlock, PutsEverythingWhereASideHasIt) {
   }
 }
 
-}  // namespace
+}  // namespace coded_block_test
 }  // namespace tqcache::cache

@@ -11,11 +11,11 @@
 #include "tqcache/cache/presets.h"
 
 namespace tqcache::cache {
-namespace {
+namespace configuration_test {
 
 using codec::Mode;
-using codec::TransformKind;
 using codec::ScaleRule;
+using codec::TransformKind;
 using test::must;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -284,5 +284,5 @@ TEST(ConfigurationText, IsReadToTheSameOptions) {
   }
 }
 
-}  // namespace
+}  // namespace configuration_test
 }  // namespace tqcache::cache

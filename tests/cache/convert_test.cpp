@@ -10,7 +10,7 @@
 #include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::cache {
-namespace {
+namespace convert_test {
 
 using test::attention;
 using test::centered;
@@ -215,5 +215,5 @@ TEST(Convert, StopsWhenAsked) {
   EXPECT_EQ(converted.error().code, ErrorCode::kInterrupted);
 }
 
-}  // namespace
+}  // namespace convert_test
 }  // namespace tqcache::cache

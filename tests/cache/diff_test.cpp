@@ -8,7 +8,7 @@
 #include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::cache {
-namespace {
+namespace diff_test {
 
 using test::attention;
 using test::random_cache;
@@ -193,5 +193,5 @@ TEST(Diff, RefusesOtherTokensThoughTheyAreHidden) {
   }
 }
 
-}  // namespace
+}  // namespace diff_test
 }  // namespace tqcache::cache

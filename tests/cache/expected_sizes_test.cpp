@@ -15,7 +15,7 @@
 #include "tqcache/cache/presets.h"
 
 namespace tqcache::test {
-namespace {
+namespace expected_sizes_test {
 
 constexpr std::int64_t kHeadDim = 128;
 constexpr std::int64_t kTokens = 8 * cache::kTokenBlock;
@@ -120,5 +120,5 @@ TEST(ExpectedSizes, HoldForEveryPreset) {
   }
 }
 
-}  // namespace
+}  // namespace expected_sizes_test
 }  // namespace tqcache::test

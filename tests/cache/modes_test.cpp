@@ -9,7 +9,7 @@
 #include "tqcache/cache/presets.h"
 
 namespace tqcache::cache {
-namespace {
+namespace modes_test {
 
 using test::attention;
 using test::packed_bytes;
@@ -168,8 +168,8 @@ TEST(Modes, GiveTheSameBytesOnAnyNumberOfThreads) {
   }
 }
 
-// A side that starts empty fixes its mean and its outlier channels with its first block, so it becomes
-// what one does that was converted when it had just that block.
+// A side that starts empty fixes its mean and its outlier channels with its first block, so it
+// becomes what one does that was converted when it had just that block.
 TEST(Modes, GrowFromNothingAsFromTheirFirstBlock) {
   for (const Case& each : cases()) {
     SCOPED_TRACE(each.name);
@@ -206,5 +206,5 @@ TEST(Modes, CountTheBytesOfAllTheyKeep) {
   EXPECT_EQ(byte_count(side, kShape, 512).allocated, expected);
 }
 
-}  // namespace
+}  // namespace modes_test
 }  // namespace tqcache::cache

@@ -9,7 +9,7 @@
 #include "tqcache/cache/presets.h"
 
 namespace tqcache::cache {
-namespace {
+namespace outliers_test {
 
 using test::attention;
 using test::full_blocks;
@@ -171,5 +171,5 @@ TEST(Outliers, GetTheBitsThatTheyNeed) {
   EXPECT_LT(error("turbo2.5"), 0.4 * error("turbo2"));
 }
 
-}  // namespace
+}  // namespace outliers_test
 }  // namespace tqcache::cache

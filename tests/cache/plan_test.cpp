@@ -11,7 +11,7 @@
 #include "tqcache/cache/presets.h"
 
 namespace tqcache::cache {
-namespace {
+namespace plan_test {
 
 using test::attention;
 using testing::HasSubstr;
@@ -228,5 +228,5 @@ TEST(SideMaker, SharesTheTableOfRopeBetweenSides) {
   EXPECT_EQ(values.mean.rope, nullptr);
 }
 
-}  // namespace
+}  // namespace plan_test
 }  // namespace tqcache::cache

@@ -11,7 +11,7 @@
 #include "tqcache/cache/convert.h"
 
 namespace tqcache::cache {
-namespace {
+namespace presets_test {
 
 using test::attention;
 
@@ -99,5 +99,5 @@ TEST(Presets, TakeTheBitsThatTheyAreNamedFor) {
   }
 }
 
-}  // namespace
+}  // namespace presets_test
 }  // namespace tqcache::cache

@@ -10,7 +10,7 @@
 #include "tqcache/cache/token_block.h"
 
 namespace tqcache::cache {
-namespace {
+namespace rope_test {
 
 // R_p x by the definition, in long double.
 std::vector<double> defined(const Rope& rope, std::int64_t position, std::span<const float> x) {
@@ -186,5 +186,5 @@ TEST(RopeTable, TurnsBackToANegativePosition) {
   EXPECT_LT(largest_difference(std::vector<double>(x.begin(), x.end()), y), 1e-6);
 }
 
-}  // namespace
+}  // namespace rope_test
 }  // namespace tqcache::cache

@@ -8,7 +8,7 @@
 #include "tqcache/base/half.h"
 
 namespace tqcache::cache {
-namespace {
+namespace side_test {
 
 constexpr HeadShape kShape{2, 64};
 
@@ -222,5 +222,5 @@ TEST(Side, IsNotFixedByABlockThatIsRefused) {
   EXPECT_FALSE(std::get<TurboSide>(side).outliers.is_fixed());
 }
 
-}  // namespace
+}  // namespace side_test
 }  // namespace tqcache::cache

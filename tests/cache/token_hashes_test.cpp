@@ -9,7 +9,7 @@
 #include "cache/random_cache.h"
 
 namespace tqcache::cache {
-namespace {
+namespace token_hashes_test {
 
 using test::random_cache;
 using testing::Each;
@@ -134,5 +134,5 @@ TEST(RevealTokens, OnlyComparesWhenTheIdsAreThere) {
   EXPECT_EQ(cache.tokens, counting(300));
 }
 
-}  // namespace
+}  // namespace token_hashes_test
 }  // namespace tqcache::cache

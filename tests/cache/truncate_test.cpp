@@ -13,7 +13,7 @@
 #include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::cache {
-namespace {
+namespace truncate_test {
 
 using test::attention;
 using test::random_cache;
@@ -142,5 +142,5 @@ TEST(Truncate, CutsUnknownTokensAnywhere) {
   }
 }
 
-}  // namespace
+}  // namespace truncate_test
 }  // namespace tqcache::cache

@@ -12,7 +12,7 @@
 #include "tqcache/cache/window.h"
 
 namespace tqcache::cache {
-namespace {
+namespace turbo_windows_test {
 
 using test::CacheBuilder;
 using test::must;
@@ -248,5 +248,5 @@ TEST(TurboWindows, NeedNoMeanForBlocksThatTheyHaveLeft) {
   EXPECT_TRUE(values.mean.is_fixed());
 }
 
-}  // namespace
+}  // namespace turbo_windows_test
 }  // namespace tqcache::cache

@@ -7,7 +7,7 @@
 #include "cli/demo.h"
 
 namespace tqcache::test {
-namespace {
+namespace advise_test {
 
 using nlohmann::json;
 using testing::AllOf;
@@ -122,5 +122,5 @@ TEST(Advise, RefusesWhatCannotBeAsked) {
   expect_refusal({"advise", "-m", kModel, "--file", "/nowhere/book.txt"}, 10, "/nowhere/book.txt");
 }
 
-}  // namespace
+}  // namespace advise_test
 }  // namespace tqcache::test

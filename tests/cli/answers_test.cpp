@@ -6,7 +6,7 @@
 #include "cli/demo.h"
 
 namespace tqcache::test {
-namespace {
+namespace answers_test {
 
 using testing::EndsWith;
 using testing::HasSubstr;
@@ -197,5 +197,5 @@ TEST(Diff, RefusesCachesOfDifferentPrompts) {
   EXPECT_EQ(output.exit_code, 22);
 }
 
-}  // namespace
+}  // namespace answers_test
 }  // namespace tqcache::test

@@ -11,7 +11,7 @@
 #include "cli/demo.h"
 
 namespace tqcache::test {
-namespace {
+namespace append_test {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
@@ -345,5 +345,5 @@ TEST(Compact, GoesOnAfterABadFile) {
   EXPECT_EQ(tqcache({"compact", text, missing}).exit_code, 20);
 }
 
-}  // namespace
+}  // namespace append_test
 }  // namespace tqcache::test

@@ -10,7 +10,7 @@
 #include "cli/demo.h"
 
 namespace tqcache::test {
-namespace {
+namespace archive_test {
 
 using nlohmann::json;
 using testing::AllOf;
@@ -136,5 +136,5 @@ TEST(Profile, IsRefusedBeforeAnythingIsMeasured) {
       "the text has");
 }
 
-}  // namespace
+}  // namespace archive_test
 }  // namespace tqcache::test

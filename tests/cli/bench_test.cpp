@@ -8,7 +8,7 @@
 #include "cli/demo.h"
 
 namespace tqcache::test {
-namespace {
+namespace bench_test {
 
 using nlohmann::json;
 using testing::AllOf;
@@ -130,5 +130,5 @@ TEST(Bench, WritesAPage) {
   EXPECT_NE(bench({"--backend", "baseline", "--prompt-tokens", "5", "--html", page}).exit_code, 0);
 }
 
-}  // namespace
+}  // namespace bench_test
 }  // namespace tqcache::test

@@ -11,7 +11,7 @@
 #include "cli/demo.h"
 
 namespace tqcache::test {
-namespace {
+namespace chat_forms_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -148,5 +148,5 @@ TEST(ChatForms, SayWhenThereIsNoWayNotToThink) {
   EXPECT_THAT(output.err, HasSubstr("no way to answer without thinking first"));
 }
 
-}  // namespace
+}  // namespace chat_forms_test
 }  // namespace tqcache::test

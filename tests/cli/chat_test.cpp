@@ -6,7 +6,7 @@
 #include "cli/demo.h"
 
 namespace tqcache::test {
-namespace {
+namespace chat_test {
 
 using testing::EndsWith;
 using testing::HasSubstr;
@@ -182,5 +182,5 @@ TEST(Terminal, IsNoPlaceForACache) {
   EXPECT_THAT(prefill.screen(), HasSubstr("a cache is not for a terminal"));
 }
 
-}  // namespace
+}  // namespace chat_test
 }  // namespace tqcache::test

@@ -9,7 +9,7 @@
 #include "tqcache/format/cache_file.h"
 
 namespace tqcache::test {
-namespace {
+namespace codec_flags_test {
 
 using nlohmann::json;
 using testing::AllOf;
@@ -211,5 +211,5 @@ TEST(CodecFlags, SaysWhenKeysCannotBeCenteredBeforeRope) {
               testing::Not(HasSubstr("RoPE")));
 }
 
-}  // namespace
+}  // namespace codec_flags_test
 }  // namespace tqcache::test

@@ -8,7 +8,7 @@
 #include "cli/demo.h"
 
 namespace tqcache::test {
-namespace {
+namespace eval_tasks_test {
 
 using nlohmann::json;
 using testing::HasSubstr;
@@ -220,5 +220,5 @@ TEST(EvalCache, RefusesCachesOfOtherTokens) {
   EXPECT_THAT(output.err, HasSubstr(R"("code":"mismatch")"));
 }
 
-}  // namespace
+}  // namespace eval_tasks_test
 }  // namespace tqcache::test

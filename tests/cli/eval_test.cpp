@@ -9,7 +9,7 @@
 #include "cli/demo.h"
 
 namespace tqcache::test {
-namespace {
+namespace eval_test {
 
 using nlohmann::json;
 using testing::AllOf;
@@ -213,5 +213,5 @@ TEST(ConvertConfig, GoesWithNoOtherFlagOfTheCodec) {
   expect_refusal({"convert", "a", "b", "--config", "turbo4;turbo3"}, 2, "several");
 }
 
-}  // namespace
+}  // namespace eval_test
 }  // namespace tqcache::test

@@ -8,7 +8,7 @@
 #include "tqcache/format/cache_file.h"
 
 namespace tqcache::test {
-namespace {
+namespace first_tokens_test {
 
 using testing::HasSubstr;
 
@@ -114,5 +114,5 @@ TEST(FirstTokensOnce, AreRefusedOfStateThatCannotBeCut) {
   must({"convert", file, (dir / "b.kv").string(), "--tokens", "300"});
 }
 
-}  // namespace
+}  // namespace first_tokens_test
 }  // namespace tqcache::test

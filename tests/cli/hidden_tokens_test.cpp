@@ -9,7 +9,7 @@
 #include "cli/demo.h"
 
 namespace tqcache::test {
-namespace {
+namespace hidden_tokens_test {
 
 using testing::HasSubstr;
 using testing::Not;
@@ -192,5 +192,5 @@ TEST(HiddenTokens, AreCutAtTheEndOfABlockAlone) {
   EXPECT_EQ(info_of(part)["token_hashes"], 2);
 }
 
-}  // namespace
+}  // namespace hidden_tokens_test
 }  // namespace tqcache::test

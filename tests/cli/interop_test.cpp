@@ -17,7 +17,7 @@
 #include "tqcache/model/decoder.h"
 
 namespace tqcache::test {
-namespace {
+namespace interop_test {
 
 using nlohmann::json;
 using testing::HasSubstr;
@@ -425,5 +425,5 @@ TEST_F(TurboMlx, SixteenBitsDecode) {
   expect_same_values(target(), back);
 }
 
-}  // namespace
+}  // namespace interop_test
 }  // namespace tqcache::test

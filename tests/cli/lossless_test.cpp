@@ -6,7 +6,7 @@
 #include "cli/demo.h"
 
 namespace tqcache::test {
-namespace {
+namespace lossless_test {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
@@ -147,5 +147,5 @@ TEST(Tier, LeavesCompressionToWhoSaysIt) {
   EXPECT_EQ(info_of(out)["content_name"], info_of(cache)["content_name"]);
 }
 
-}  // namespace
+}  // namespace lossless_test
 }  // namespace tqcache::test

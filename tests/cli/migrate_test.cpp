@@ -10,7 +10,7 @@
 #include "tqcache/format/cache_file.h"
 
 namespace tqcache::test {
-namespace {
+namespace migrate_test {
 
 namespace fs = std::filesystem;
 using testing::ContainsRegex;
@@ -342,5 +342,5 @@ TEST_F(Migrate, CarriesAConversationOver) {
   must({"verify", old, "-m", kModel});
 }
 
-}  // namespace
+}  // namespace migrate_test
 }  // namespace tqcache::test

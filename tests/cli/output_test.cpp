@@ -7,7 +7,7 @@
 #include "cli/v1_files.h"
 
 namespace tqcache::test {
-namespace {
+namespace output_test {
 
 using testing::ContainsRegex;
 using testing::HasSubstr;
@@ -179,5 +179,5 @@ TEST(Verify, PassesCachesOfAnyNumberOfBits) {
   }
 }
 
-}  // namespace
+}  // namespace output_test
 }  // namespace tqcache::test

@@ -11,7 +11,7 @@
 #include "cli/demo.h"
 
 namespace tqcache::test {
-namespace {
+namespace prompt_store_test {
 
 using testing::HasSubstr;
 using testing::Not;
@@ -330,5 +330,5 @@ TEST_F(PromptStore, HasWhatAnInterruptedRunRead) {
   EXPECT_EQ(from_store(first_ids(600))["store"]["reused_tokens"], 512);
 }
 
-}  // namespace
+}  // namespace prompt_store_test
 }  // namespace tqcache::test

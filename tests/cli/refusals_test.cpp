@@ -10,7 +10,7 @@
 #include "tqcache/format/cache_file.h"
 
 namespace tqcache::test {
-namespace {
+namespace refusals_test {
 
 namespace fs = std::filesystem;
 using testing::ContainsRegex;
@@ -327,5 +327,5 @@ TEST(Refusals, AreJsonObjectsWhenAsked) {
   EXPECT_TRUE(usage["error"]["file"].is_null());
 }
 
-}  // namespace
+}  // namespace refusals_test
 }  // namespace tqcache::test

@@ -7,7 +7,7 @@
 #include "cli/demo.h"
 
 namespace tqcache::test {
-namespace {
+namespace resume_test {
 
 using Ids = std::vector<std::int32_t>;
 
@@ -123,5 +123,5 @@ TEST(Save, HoldsTheEndToken) {
   EXPECT_NE(text.find(kAnswer + "<|im_end|>\n"), std::string::npos) << text;
 }
 
-}  // namespace
+}  // namespace resume_test
 }  // namespace tqcache::test

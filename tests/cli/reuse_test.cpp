@@ -10,7 +10,7 @@
 #include "model/tiny_files.h"
 
 namespace tqcache::test {
-namespace {
+namespace reuse_test {
 
 using testing::HasSubstr;
 using testing::Not;
@@ -192,5 +192,5 @@ TEST_F(Reuse, GoesOnFromWhatAnInterruptedRunKept) {
   EXPECT_EQ(json["token_ids"], generate({"--ids", id_list(ids), "-n", "4"})["token_ids"]);
 }
 
-}  // namespace
+}  // namespace reuse_test
 }  // namespace tqcache::test

@@ -9,7 +9,7 @@
 #include "cli/stop_strings.h"
 
 namespace tqcache::test {
-namespace {
+namespace sampling_test {
 
 using cli::StopFilter;
 using testing::Contains;
@@ -137,5 +137,5 @@ TEST(Sampling, OfAChatEndsAnAnswerBeforeAStopString) {
             whole.substr(0, whole.find(stop)) + "\n");
 }
 
-}  // namespace
+}  // namespace sampling_test
 }  // namespace tqcache::test

@@ -9,7 +9,7 @@
 #include "cli/demo.h"
 
 namespace tqcache::test {
-namespace {
+namespace store_test {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -442,5 +442,5 @@ TEST_F(StoreVerbs, EveryVerbHasHelpWithExamples) {
   }
 }
 
-}  // namespace
+}  // namespace store_test
 }  // namespace tqcache::test

@@ -6,7 +6,7 @@
 #include "cli/v1_files.h"
 
 namespace tqcache::test {
-namespace {
+namespace v1_test {
 
 namespace fs = std::filesystem;
 using testing::ContainsRegex;
@@ -186,5 +186,5 @@ TEST(Version1Refused, ByModelsWhenItNamesNone) {
   EXPECT_EQ(tqcache({"info", file, "--show-text"}).exit_code, 21);
 }
 
-}  // namespace
+}  // namespace v1_test
 }  // namespace tqcache::test

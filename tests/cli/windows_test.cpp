@@ -9,7 +9,7 @@
 #include "tqcache/format/cache_file.h"
 
 namespace tqcache::test {
-namespace {
+namespace windows_test {
 
 using nlohmann::json;
 using testing::HasSubstr;
@@ -85,5 +85,5 @@ TEST(TurboWindow, IsWrittenForOtherProgramsAsItDecodes) {
   EXPECT_LT(difference["v"]["relative_mse"], 1e-6);
 }
 
-}  // namespace
+}  // namespace windows_test
 }  // namespace tqcache::test

@@ -15,11 +15,11 @@
 #include "support/gaussian.h"
 #include "tqcache/base/half.h"
 #include "tqcache/codec/codebook.h"
-#include "tqcache/codec/packing.h"
 #include "tqcache/codec/kernels/rotation_tables.h"
+#include "tqcache/codec/packing.h"
 
 namespace tqcache::codec {
-namespace {
+namespace block_codec_test {
 
 using test::GaussianSource;
 using test::SplitMix64;
@@ -49,7 +49,8 @@ std::vector<float> even_centroids(int bits) {
 // Every kind of rotation and of scale, each at some sizes.
 std::vector<Quantizer> all_kinds_of_quantizers() {
   std::vector<QuantizerSpec> specs;
-  const auto add = [&](int head_dim, int bits, TransformKind rotation, int rounds, ScaleRule scale) {
+  const auto add = [&](int head_dim, int bits, TransformKind rotation, int rounds,
+                       ScaleRule scale) {
     specs.push_back({.head_dim = head_dim,
                      .bits = bits,
                      .seed = static_cast<std::uint64_t>(7 * head_dim + bits),
@@ -673,5 +674,5 @@ TEST(BlockCodec, RefusesWithACenterAsWithout) {
   }
 }
 
-}  // namespace
+}  // namespace block_codec_test
 }  // namespace tqcache::codec

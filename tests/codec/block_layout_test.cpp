@@ -10,7 +10,7 @@
 #include "support/gaussian.h"
 
 namespace tqcache::codec {
-namespace {
+namespace block_layout_test {
 
 using test::SplitMix64;
 
@@ -191,5 +191,5 @@ TEST(BlockLayout, TheFourthFieldOfSixBitsStandsAboveTheOtherThree) {
   EXPECT_EQ(set_bytes(block), (Bytes{{1, 0x40}, {64 + 1, 0x40}, {128 + 1, 0xc0}}));
 }
 
-}  // namespace
+}  // namespace block_layout_test
 }  // namespace tqcache::codec

@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace tqcache::codec {
-namespace {
+namespace channels_test {
 
 using Channels = std::vector<std::uint16_t>;
 
@@ -49,5 +49,5 @@ TEST(Channels, NoOrderLeavesAllAsTheyAre) {
   EXPECT_EQ(back, x);
 }
 
-}  // namespace
+}  // namespace channels_test
 }  // namespace tqcache::codec

@@ -12,7 +12,7 @@
 #include "tqcache/codec/codec_spec.h"
 
 namespace tqcache::codec {
-namespace {
+namespace codebook_test {
 
 // 8 to 1024 in steps that meet every remainder, and both ends.
 std::vector<int> some_head_dims() {
@@ -159,7 +159,7 @@ TEST(Codebook, OfAResidualMakesInnerProductsRight) {
   const std::vector<float> orthogonal = residual_centroids(128, TransformKind::kDenseQr);
   ASSERT_EQ(gaussian.size(), 2u);
   ASSERT_EQ(orthogonal.size(), 2u);
-  EXPECT_FLOAT_EQ(gaussian[1], 0.009791517f);    // sqrt(pi / 2) / 128
+  EXPECT_FLOAT_EQ(gaussian[1], 0.009791517f);  // sqrt(pi / 2) / 128
   // 1 / (128 E|y|), E|y| = .799444 / sqrt(128) being the centroid of 1 bit.
   EXPECT_NEAR(orthogonal[1], 1.0 / (std::sqrt(128.0) * 0.799444), 1e-7);
   EXPECT_EQ(gaussian[0], -gaussian[1]);
@@ -245,5 +245,5 @@ TEST(Codebook, BoundariesAreMidpointsInF32) {
   }
 }
 
-}  // namespace
+}  // namespace codebook_test
 }  // namespace tqcache::codec

@@ -11,7 +11,7 @@
 #include "tqcache/codec/random.h"
 
 namespace tqcache::codec {
-namespace {
+namespace codec_spec_test {
 
 using testing::HasSubstr;
 
@@ -242,5 +242,5 @@ TEST(Mode, OfAPartOutOfRangeIsRefusedAsThatPart) {
   EXPECT_EQ(error.message, "part 1: bits 9: outside 1 to 8");
 }
 
-}  // namespace
+}  // namespace codec_spec_test
 }  // namespace tqcache::codec

@@ -15,7 +15,7 @@
 #include "tqcache/codec/random.h"
 
 namespace tqcache::codec {
-namespace {
+namespace dense_matrix_test {
 
 using test::SplitMix64;
 
@@ -191,5 +191,5 @@ TEST(OrthogonalColumns, AreNoneWhereLittleIsLeft) {
   EXPECT_FALSE(orthogonal_columns(2, std::vector<double>{0, 1, 0, 1}, 1e-3));
 }
 
-}  // namespace
+}  // namespace dense_matrix_test
 }  // namespace tqcache::codec

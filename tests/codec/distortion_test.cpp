@@ -16,7 +16,7 @@
 #include "tqcache/codec/quantizer.h"
 
 namespace tqcache::codec {
-namespace {
+namespace distortion_test {
 
 using test::GaussianSource;
 
@@ -272,5 +272,5 @@ TEST(Distortion, OfASingleOutlierChannelIsTheUsualOneAfterTwoRounds) {
   }
 }
 
-}  // namespace
+}  // namespace distortion_test
 }  // namespace tqcache::codec

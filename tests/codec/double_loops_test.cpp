@@ -10,7 +10,7 @@
 #include "support/gaussian.h"
 
 namespace tqcache::codec {
-namespace {
+namespace double_loops_test {
 
 using Doubles = std::vector<double>;
 
@@ -81,5 +81,5 @@ TEST(DoubleLoops, TurnTwoRows) {
   }
 }
 
-}  // namespace
+}  // namespace double_loops_test
 }  // namespace tqcache::codec

@@ -16,7 +16,7 @@
 #include "tqcache/codec/packing.h"
 
 namespace tqcache::codec {
-namespace {
+namespace head_codec_test {
 
 using test::decode;
 using test::encode;
@@ -358,5 +358,5 @@ TEST(HeadCodec, RefusesPartsThatDoNotFitTogether) {
   EXPECT_THAT(codec.error().message, testing::HasSubstr("centroid"));
 }
 
-}  // namespace
+}  // namespace head_codec_test
 }  // namespace tqcache::codec

@@ -15,7 +15,7 @@
 #include "tqcache/base/half.h"
 
 namespace tqcache::codec {
-namespace {
+namespace head_queries_test {
 
 using test::decode;
 using test::encode;
@@ -386,5 +386,5 @@ TEST(HeadQueries, TakeTheChannelOrderOfTheirBlock) {
   }
 }
 
-}  // namespace
+}  // namespace head_queries_test
 }  // namespace tqcache::codec

@@ -19,7 +19,7 @@
 #include "tqcache/codec/kernels/query_group.h"
 
 namespace tqcache::codec {
-namespace {
+namespace kernels_test {
 
 using test::GaussianSource;
 using test::SplitMix64;
@@ -580,5 +580,5 @@ TEST(Kernels, ANameOfAnotherCpuIsUnsupported) {
   EXPECT_EQ(there, all_kernels().size());
 }
 
-}  // namespace
+}  // namespace kernels_test
 }  // namespace tqcache::codec

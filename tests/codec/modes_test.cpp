@@ -14,7 +14,7 @@
 #include "tqcache/codec/codebook.h"
 
 namespace tqcache::codec {
-namespace {
+namespace modes_test {
 
 using test::decode;
 using test::encode;
@@ -314,5 +314,5 @@ TEST(Modes, AffineKeepsTheEndsOfARange) {
   EXPECT_EQ(decoded[99], 3.0f);
 }
 
-}  // namespace
+}  // namespace modes_test
 }  // namespace tqcache::codec

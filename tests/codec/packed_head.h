@@ -16,6 +16,8 @@
 
 namespace tqcache::codec::test {
 
+using namespace tqcache::test;  // NOLINT: this namespace hides that one
+
 using tqcache::test::GaussianSource;
 
 inline constexpr int kHeadDims[] = {64, 80, 96, 112, 128, 192, 576};

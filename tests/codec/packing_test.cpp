@@ -10,7 +10,7 @@
 #include "support/gaussian.h"
 
 namespace tqcache::codec {
-namespace {
+namespace packing_test {
 
 using Codes = std::vector<std::uint8_t>;
 
@@ -82,5 +82,5 @@ TEST(Packing, DoesNotLookAtUnusedBits) {
   EXPECT_EQ(codes, (Codes{7, 7, 7}));
 }
 
-}  // namespace
+}  // namespace packing_test
 }  // namespace tqcache::codec

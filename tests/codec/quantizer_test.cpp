@@ -15,7 +15,7 @@
 #include "tqcache/codec/packing.h"
 
 namespace tqcache::codec {
-namespace {
+namespace quantizer_test {
 
 using test::GaussianSource;
 using test::SplitMix64;
@@ -436,5 +436,5 @@ TEST(Quantizer, EncodesTheSameEverywhereInEveryKind) {
   EXPECT_EQ(digest, 0xc34512371b15d96au);
 }
 
-}  // namespace
+}  // namespace quantizer_test
 }  // namespace tqcache::codec

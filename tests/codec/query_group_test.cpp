@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "support/gaussian.h"
-#include "tqcache/codec/kernels/code_tables.h"
 #include "tqcache/codec/codebook.h"
+#include "tqcache/codec/kernels/code_tables.h"
 
 namespace tqcache::codec {
-namespace {
+namespace query_group_test {
 
 using test::GaussianSource;
 
@@ -136,7 +136,7 @@ TEST(QueryGroup, RotatesAndRoundsEachQuery) {
 // Parts of a codec may have few channels, and other maps than a rotation.
 TEST(QueryGroup, TakesAnyMapAndAnyNumberOfChannels) {
   for (const TransformKind kind : {TransformKind::kHadamard, TransformKind::kDenseQr,
-                                  TransformKind::kGaussian, TransformKind::kNone}) {
+                                   TransformKind::kGaussian, TransformKind::kNone}) {
     for (const int dim : {8, 12, 33, 60}) {
       const auto n = static_cast<std::size_t>(dim);
       const std::vector<float> centroids = {-0.1f, 0.1f};
@@ -204,5 +204,5 @@ TEST(QueryGroup, TakesQueriesForDenseKeysAsTheyAre) {
   EXPECT_EQ(rows.values[64 + 33], 0.0f);
 }
 
-}  // namespace
+}  // namespace query_group_test
 }  // namespace tqcache::codec

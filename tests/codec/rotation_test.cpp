@@ -14,7 +14,7 @@
 #include "tqcache/codec/codec_spec.h"
 
 namespace tqcache::codec {
-namespace {
+namespace rotation_test {
 
 using test::GaussianSource;
 using test::SplitMix64;
@@ -280,5 +280,5 @@ TEST(Rotation, SpreadsASingleOutlierChannel) {
   }
 }
 
-}  // namespace
+}  // namespace rotation_test
 }  // namespace tqcache::codec

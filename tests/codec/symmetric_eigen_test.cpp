@@ -1,4 +1,4 @@
-// Eigenvalues and eigenvectors (docs/reference/codec.md, "Eigenvectors").
+// Eigenvalues and eigenvectors (docs/reference/codec.md §10).
 
 #include "tqcache/codec/trellis/symmetric_eigen.h"
 
@@ -14,7 +14,7 @@
 #include "support/gaussian.h"
 
 namespace tqcache::codec {
-namespace {
+namespace symmetric_eigen_test {
 
 using test::SplitMix64;
 using Matrix = std::vector<double>;
@@ -211,5 +211,5 @@ TEST(SymmetricEigen, HasTheSameBitsEverywhere) {
   EXPECT_EQ(digest, 0xa424ad26d0d4152u);
 }
 
-}  // namespace
+}  // namespace symmetric_eigen_test
 }  // namespace tqcache::codec

@@ -9,7 +9,7 @@
 #include "tqcache/codec/trellis/trellis.h"
 
 namespace tqcache::codec {
-namespace {
+namespace trellis_codes_test {
 
 using test::SplitMix64;
 
@@ -188,5 +188,5 @@ TEST(TrellisBlocks, CodeZeroIsAPath) {
   }
 }
 
-}  // namespace
+}  // namespace trellis_codes_test
 }  // namespace tqcache::codec

@@ -13,7 +13,7 @@
 #include "tqcache/codec/trellis/trellis.h"
 
 namespace tqcache::codec::test {
-namespace {
+namespace trellis_rows_test {
 
 constexpr CodecSpec kSpec{.head_dim = 128, .mode = Mode::kTrellis, .step = 0.25f};
 
@@ -237,5 +237,5 @@ TEST(TrellisSpec, IsForNoOtherMode) {
   EXPECT_EQ(parts.error().code, ErrorCode::kUnsupported);
 }
 
-}  // namespace
+}  // namespace trellis_rows_test
 }  // namespace tqcache::codec::test

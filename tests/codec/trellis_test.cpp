@@ -16,7 +16,7 @@
 #include "support/gaussian.h"
 
 namespace tqcache::codec {
-namespace {
+namespace trellis_test {
 
 using test::GaussianSource;
 using test::SplitMix64;
@@ -339,5 +339,5 @@ TEST(TrellisRate, LeavesOnlyHalfOfTheLevelsToEachState) {
   }
 }
 
-}  // namespace
+}  // namespace trellis_test
 }  // namespace tqcache::codec

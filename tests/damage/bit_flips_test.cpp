@@ -5,7 +5,7 @@
 #include "damage.h"
 
 namespace tqcache::test {
-namespace {
+namespace bit_flips_test {
 
 // The smallest files of every mode of the codec: a packed token block needs 256 tokens.
 Bytes smallest_of_mode(codec::Mode mode) {
@@ -104,5 +104,5 @@ TEST_P(FlippedBitOfGolden, IsFoundInEveryByteOutsideOfSectionsAndSomeInThem) {
 INSTANTIATE_TEST_SUITE_P(Of, FlippedBitOfGolden, testing::ValuesIn(golden_names()),
                          [](const auto& instance) { return instance.param; });
 
-}  // namespace
+}  // namespace bit_flips_test
 }  // namespace tqcache::test

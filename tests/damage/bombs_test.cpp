@@ -7,7 +7,7 @@
 #include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::test {
-namespace {
+namespace bombs_test {
 
 // A file of every kind of layer and section, a few KiB large.
 Bytes small_file_of_all_kinds(Compression compression = Compression::kNone) {
@@ -331,5 +331,5 @@ TEST(ZstdFrame, OfADictionaryIsRefused) {
   expect_refused(file_of_id(1), ErrorCode::kCorrupt, "needs a dictionary");
 }
 
-}  // namespace
+}  // namespace bombs_test
 }  // namespace tqcache::test

@@ -6,7 +6,7 @@
 #include "tqcache/format/convert_file.h"
 
 namespace tqcache::test {
-namespace {
+namespace changing_test {
 
 // Shows other bytes from a certain read on.
 class ChangingSource : public ByteSource {
@@ -179,5 +179,5 @@ TEST_F(Changed, WhileBeingConvertedGivesTheFileOfOneVersionOrAnError) {
   }
 }
 
-}  // namespace
+}  // namespace changing_test
 }  // namespace tqcache::test

@@ -14,7 +14,7 @@
 #include "tqcache/format/append.h"
 
 namespace tqcache::test {
-namespace {
+namespace concurrent_test {
 
 constexpr int kWriters = 16;
 constexpr int kReaders = 16;
@@ -194,5 +194,5 @@ TEST(ManyWritersAndReaders, OfAFileWhoseTokenBlocksArePackedNeverTearIt) {
   Crowd(conversation, 10'000 / kFewerReads).run();
 }
 
-}  // namespace
+}  // namespace concurrent_test
 }  // namespace tqcache::test

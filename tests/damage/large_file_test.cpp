@@ -12,7 +12,7 @@
 #include "tqcache/format/section_reader.h"
 
 namespace tqcache::test {
-namespace {
+namespace large_file_test {
 
 constexpr cache::HeadShape kShape = {128, 1024};
 constexpr std::uint64_t kSectionBytes = std::uint64_t{128} * 256 * 1024 * 2;  // f16: 64 MiB
@@ -119,5 +119,5 @@ TEST_F(LargeFile, IsVerifiedToItsEnd) {
   EXPECT_EQ(report.bytes_checked, source_->size());
 }
 
-}  // namespace
+}  // namespace large_file_test
 }  // namespace tqcache::test

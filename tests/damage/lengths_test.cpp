@@ -3,7 +3,7 @@
 #include "damage.h"
 
 namespace tqcache::test {
-namespace {
+namespace lengths_test {
 
 class Length : public testing::TestWithParam<std::string> {
  protected:
@@ -46,5 +46,5 @@ TEST_P(Length, IsNotMadeRightByTakingBytesOutElsewhere) {
   }
 }
 
-}  // namespace
+}  // namespace lengths_test
 }  // namespace tqcache::test

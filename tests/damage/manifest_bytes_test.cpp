@@ -6,7 +6,7 @@
 #include "damage.h"
 
 namespace tqcache::test {
-namespace {
+namespace manifest_bytes_test {
 
 void expect_manifest_safe(const Bytes& file, std::initializer_list<unsigned> flips) {
   const cache::Cache original = must(load_view(file));
@@ -53,5 +53,5 @@ INSTANTIATE_TEST_SUITE_P(Of, ManifestByteOfGolden,
                                          std::string("rotating")),
                          [](const auto& instance) { return instance.param; });
 
-}  // namespace
+}  // namespace manifest_bytes_test
 }  // namespace tqcache::test

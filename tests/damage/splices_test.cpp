@@ -6,7 +6,7 @@
 #include "damage.h"
 
 namespace tqcache::test {
-namespace {
+namespace splices_test {
 
 // Two layers of 600 tokens, whose sections have sizes in common: three token blocks, the last one
 // dense.
@@ -169,5 +169,5 @@ TEST(HeaderSlots, OfAnotherFileAreRefusedWhateverTheirGeneration) {
   expect_refused(file, ErrorCode::kCorrupt, "manifest: checksum mismatch");
 }
 
-}  // namespace
+}  // namespace splices_test
 }  // namespace tqcache::test

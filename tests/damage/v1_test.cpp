@@ -6,7 +6,7 @@
 #include "migrations/v1_to_v2.h"
 
 namespace tqcache::test {
-namespace {
+namespace v1_test {
 
 constexpr std::size_t kDigestBytes = 32;
 
@@ -87,5 +87,5 @@ TEST(BombV1, AnywhereInTheFileTakesLittleMemory) {
   }
 }
 
-}  // namespace
+}  // namespace v1_test
 }  // namespace tqcache::test

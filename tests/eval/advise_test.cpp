@@ -15,7 +15,7 @@
 #include "tqcache/model/decoder.h"
 
 namespace tqcache::eval {
-namespace {
+namespace advise_test {
 
 using cache::Configuration;
 using test::must;
@@ -226,5 +226,5 @@ TEST_F(AdviceSizes, StandInTheReportWithTheChoice) {
               ContainsRegex("\nadvice +none of those measured\n"));
 }
 
-}  // namespace
+}  // namespace advise_test
 }  // namespace tqcache::eval

@@ -7,7 +7,7 @@
 #include "model/tiny_model.h"
 
 namespace tqcache::eval {
-namespace {
+namespace answers_ask_test {
 
 using test::must;
 using test::TinyModel;
@@ -98,5 +98,5 @@ TEST(LogProbability, IsThatOfSoftmax) {
   EXPECT_EQ(log_probability(large, 1), -1000);
 }
 
-}  // namespace
+}  // namespace answers_ask_test
 }  // namespace tqcache::eval

@@ -6,7 +6,7 @@
 #include "eval/demo_model.h"
 
 namespace tqcache::eval {
-namespace {
+namespace answers_jsonl_test {
 
 using test::chat_dialogue;
 using test::demo_model;
@@ -137,5 +137,5 @@ TEST(Rows, AreReportedWithWhatStayedDense) {
   EXPECT_EQ(report.notes.size(), 2u);
 }
 
-}  // namespace
+}  // namespace answers_jsonl_test
 }  // namespace tqcache::eval

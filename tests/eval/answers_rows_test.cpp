@@ -9,7 +9,7 @@
 #include "support/failing_source.h"
 
 namespace tqcache::eval {
-namespace {
+namespace answers_rows_test {
 
 using test::must;
 using testing::ElementsAre;
@@ -131,5 +131,5 @@ TEST(AnswerRows, RefuseALineWithoutAnEnd) {
   EXPECT_EQ(row.error().code, ErrorCode::kTooLarge);
 }
 
-}  // namespace
+}  // namespace answers_rows_test
 }  // namespace tqcache::eval

@@ -5,7 +5,7 @@
 #include <vector>
 
 namespace tqcache::eval {
-namespace {
+namespace answers_test {
 
 Match match(std::string_view given, const std::vector<std::string>& expected) {
   return match_answer(given, expected);
@@ -58,5 +58,5 @@ TEST(Answers, OfMarksAloneMatchNothing) {
   EXPECT_FALSE(none.found);
 }
 
-}  // namespace
+}  // namespace answers_test
 }  // namespace tqcache::eval

@@ -14,7 +14,7 @@
 #include "tqcache/model/decoder.h"
 
 namespace tqcache::eval {
-namespace {
+namespace cache_error_test {
 
 using test::demo_model;
 using test::must;
@@ -238,5 +238,5 @@ TEST_F(CacheError, IsReportedByLayerAndHead) {
   EXPECT_EQ(outputs.values[7][3], attention[7].heads[3].output_error);
 }
 
-}  // namespace
+}  // namespace cache_error_test
 }  // namespace tqcache::eval

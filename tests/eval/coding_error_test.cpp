@@ -10,7 +10,7 @@
 #include "tqcache/cache/convert.h"
 
 namespace tqcache::eval {
-namespace {
+namespace coding_error_test {
 
 using test::must;
 
@@ -115,5 +115,5 @@ TEST_F(CodingErrorOf, NothingPackedIsAnError) {
   EXPECT_EQ(measuring_filter(cache, errors_)(0, 0, k, v).error().code, ErrorCode::kInvalidArgument);
 }
 
-}  // namespace
+}  // namespace coding_error_test
 }  // namespace tqcache::eval

@@ -9,7 +9,7 @@
 #include "support/cache_builder.h"
 
 namespace tqcache::eval {
-namespace {
+namespace distribution_test {
 
 Distribution of(const std::vector<double>& values, std::size_t max_exact = 1000) {
   Distribution distribution(max_exact);
@@ -89,5 +89,5 @@ TEST(Distribution, HoldsWhatIsBeyondEveryBin) {
   EXPECT_GT(large.quantile(0.5), 3e38);
 }
 
-}  // namespace
+}  // namespace distribution_test
 }  // namespace tqcache::eval

@@ -9,7 +9,7 @@
 #include "support/gaussian.h"
 
 namespace tqcache::eval {
-namespace {
+namespace divergence_test {
 
 std::vector<float> logs(const std::vector<double>& probabilities, double shift = 0) {
   std::vector<float> logits;
@@ -82,5 +82,5 @@ TEST(MostProbable, IsTheFirstOfTheLargest) {
   EXPECT_EQ(most_probable(logits, softmax_of(logits, scratch)), 1u);
 }
 
-}  // namespace
+}  // namespace divergence_test
 }  // namespace tqcache::eval

@@ -16,7 +16,7 @@
 #include "tqcache/eval/html_table.h"
 
 namespace tqcache::eval {
-namespace {
+namespace html_test {
 
 using testing::HasSubstr;
 using testing::Not;
@@ -193,5 +193,5 @@ TEST(DataOf, BarsHaveAColumnForEachPartAndTheSum) {
   EXPECT_EQ(std::get<Number>(table.rows[1][2]).value, 6);
 }
 
-}  // namespace
+}  // namespace html_test
 }  // namespace tqcache::eval

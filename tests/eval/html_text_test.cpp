@@ -7,7 +7,7 @@
 #include <vector>
 
 namespace tqcache::eval {
-namespace {
+namespace html_text_test {
 
 const std::string kReplacement = "\xef\xbf\xbd";
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -98,5 +98,5 @@ TEST(DecimalsNeeded, AreAsFewAsShowTheNumber) {
   EXPECT_EQ(decimals_needed(kInfinity), 0);
 }
 
-}  // namespace
+}  // namespace html_text_test
 }  // namespace tqcache::eval

@@ -10,7 +10,7 @@
 #include "tqcache/eval/memory_run.h"
 
 namespace tqcache::eval {
-namespace {
+namespace memory_test {
 
 using test::chat_dialogue;
 using test::demo_model;
@@ -203,5 +203,5 @@ TEST(Memory, IsReportedByConfigurationFactAndTurn) {
   EXPECT_EQ(map.values[7][1], 0.5);
 }
 
-}  // namespace
+}  // namespace memory_test
 }  // namespace tqcache::eval

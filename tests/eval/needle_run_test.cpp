@@ -6,7 +6,7 @@
 #include "eval/demo_model.h"
 
 namespace tqcache::eval {
-namespace {
+namespace needle_run_test {
 
 using test::chat_dialogue;
 using test::demo_model;
@@ -130,5 +130,5 @@ TEST(Needles, AreReportedByConfigurationLengthAndDepth) {
   EXPECT_TRUE(std::isnan(maps[1].values[0][0]));
 }
 
-}  // namespace
+}  // namespace needle_run_test
 }  // namespace tqcache::eval

@@ -10,7 +10,7 @@
 #include "tqcache/eval/answers.h"
 
 namespace tqcache::eval {
-namespace {
+namespace needle_test {
 
 using test::chat_dialogue;
 using test::demo_model;
@@ -205,5 +205,5 @@ TEST(PlaceNeedle, WorksWithoutTurns) {
   EXPECT_EQ(text_of(prompt.asked), needle.question + "\nAnswer:");
 }
 
-}  // namespace
+}  // namespace needle_test
 }  // namespace tqcache::eval

@@ -11,7 +11,7 @@
 #include "tqcache/eval/text_table.h"
 
 namespace tqcache::eval {
-namespace {
+namespace predictions_report_test {
 
 using test::must;
 using testing::ContainsRegex;
@@ -138,5 +138,5 @@ TEST(PredictionsReport, ShowsBytesOfKeysAndValues) {
   EXPECT_EQ(bars[0].bars[1].parts[1].value, 160);
 }
 
-}  // namespace
+}  // namespace predictions_report_test
 }  // namespace tqcache::eval

@@ -13,7 +13,7 @@
 #include "tqcache/model/decoder.h"
 
 namespace tqcache::eval {
-namespace {
+namespace predictions_test {
 
 using cache::Configuration;
 using test::must;
@@ -322,5 +322,5 @@ TEST_F(Predictions, RefuseAModelThatPredictsNothing) {
   expect_refusal("f32", {.window = 300}, 700, ErrorCode::kCorrupt, "not finite");
 }
 
-}  // namespace
+}  // namespace predictions_test
 }  // namespace tqcache::eval

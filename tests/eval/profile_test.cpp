@@ -12,7 +12,7 @@
 #include "tqcache/eval/measure_profile.h"
 
 namespace tqcache::eval {
-namespace {
+namespace profile_test {
 
 using test::must;
 using testing::ElementsAre;
@@ -280,5 +280,5 @@ TEST(MeasureProfile, RefusesATextThatIsTooShort) {
   EXPECT_FALSE(measure_profile(test::demo_model(), numbers(100), {.window = 0}).ok());
 }
 
-}  // namespace
+}  // namespace profile_test
 }  // namespace tqcache::eval

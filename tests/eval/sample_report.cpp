@@ -8,7 +8,7 @@
 namespace tqcache::eval::test {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 
 struct Configuration {
   const char* name;
@@ -113,7 +113,7 @@ HeatMap needle() {
   map.columns = {"1,024", "2,048", "4,096", "8,192"};
   map.rows = {"0%", "25%", "50%", "75%", "100%"};
   map.values = {
-      {1, 1, 1, .975}, {1, .975, .9, .6}, {1, .95, .7, kNan}, {1, 1, .85, .25}, {1, 1, 1, 1}};
+      {1, 1, 1, .975}, {1, .975, .9, .6}, {1, .95, .7, kNoNumber}, {1, 1, .85, .25}, {1, 1, 1, 1}};
   return map;
 }
 

@@ -12,7 +12,7 @@
 #include "tqcache/cache/presets.h"
 
 namespace tqcache::test {
-namespace {
+namespace speed_test {
 
 using eval::Speed;
 using eval::SpeedCase;
@@ -139,5 +139,5 @@ TEST(MeasureSpeed, RefusesWhatTheModelRefuses) {
                ErrorCode::kInvalidArgument, "-1");
 }
 
-}  // namespace
+}  // namespace speed_test
 }  // namespace tqcache::test

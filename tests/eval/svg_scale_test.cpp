@@ -11,7 +11,7 @@
 #include "tqcache/eval/svg_color_scale.h"
 
 namespace tqcache::eval {
-namespace {
+namespace svg_scale_test {
 
 using testing::ElementsAre;
 
@@ -142,5 +142,5 @@ TEST(ColorScale, NeedsANumber) {
   EXPECT_FALSE(color_scale(HeatMap{}));
 }
 
-}  // namespace
+}  // namespace svg_scale_test
 }  // namespace tqcache::eval

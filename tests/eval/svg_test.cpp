@@ -15,7 +15,7 @@
 #include "tqcache/eval/svg_plot.h"
 
 namespace tqcache::eval {
-namespace {
+namespace svg_test {
 
 using testing::HasSubstr;
 using testing::Not;
@@ -220,5 +220,5 @@ TEST(Legend, NamesSeriesPartsAndTheScale) {
   EXPECT_THAT(legend(Bars{"", "", {{"bar", {{"codes", 1}}}}}), HasSubstr("<span>codes</span>"));
 }
 
-}  // namespace
+}  // namespace svg_test
 }  // namespace tqcache::eval

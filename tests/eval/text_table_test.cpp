@@ -7,7 +7,7 @@
 #include <limits>
 
 namespace tqcache::eval {
-namespace {
+namespace text_table_test {
 
 TEST(NumberText, HasTheDigitsItAsksFor) {
   EXPECT_EQ(number_text({1.0 / 3, 4}), "0.3333");
@@ -62,5 +62,5 @@ TEST(ReportText, LeavesOutWhatIsNotThere) {
   EXPECT_EQ(report_text(report), "Note.\n");
 }
 
-}  // namespace
+}  // namespace text_table_test
 }  // namespace tqcache::eval

@@ -15,7 +15,7 @@
 #include "tqcache/format/cache_file.h"
 
 namespace tqcache::faults {
-namespace {
+namespace alloc_test {
 
 namespace fs = std::filesystem;
 using test::TempDir;
@@ -151,5 +151,5 @@ TEST_P(InMemory, WritingSurvivesEveryAllocationThatFails) {
   fail_each(write, GetParam(), [](Ended) {});
 }
 
-}  // namespace
+}  // namespace alloc_test
 }  // namespace tqcache::faults

@@ -20,7 +20,7 @@
 #include "tqcache/format/convert_file.h"
 
 namespace tqcache::faults {
-namespace {
+namespace calls_test {
 
 using test::TempDir;
 
@@ -146,5 +146,5 @@ TEST(MigrationBeside, LeavesNothingOrTheWholeFileWhenACallFails) {
 INSTANTIATE_TEST_SUITE_P(Operations, Calls, testing::ValuesIn(cases()),
                          [](const auto& each) { return each.param.name; });
 
-}  // namespace
+}  // namespace calls_test
 }  // namespace tqcache::faults

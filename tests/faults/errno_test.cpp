@@ -11,7 +11,7 @@
 #include "victim.h"
 
 namespace tqcache::faults {
-namespace {
+namespace errno_test {
 
 using test::TempDir;
 
@@ -130,5 +130,5 @@ TEST_P(Interrupted, IsDoneAllTheSame) {
   }
 }
 
-}  // namespace
+}  // namespace errno_test
 }  // namespace tqcache::faults

@@ -9,7 +9,7 @@
 #include "victim.h"
 
 namespace tqcache::faults {
-namespace {
+namespace kill_test {
 
 using test::TempDir;
 
@@ -51,5 +51,5 @@ TEST_P(Killed, LeavesTheOldFileOrTheNewOneAtAnySystemCall) {
   RecordProperty("system_calls", static_cast<int>(calls.size()));
 }
 
-}  // namespace
+}  // namespace kill_test
 }  // namespace tqcache::faults

@@ -16,7 +16,7 @@
 #include "victim.h"
 
 namespace tqcache::faults {
-namespace {
+namespace limits_test {
 
 namespace fs = std::filesystem;
 using test::TempDir;
@@ -170,5 +170,5 @@ TEST_P(Limited, LeavesTheOldFileOnAReadOnlyDisk) {
   EXPECT_EQ(result, kFailedThere) << text_of(complaint);
 }
 
-}  // namespace
+}  // namespace limits_test
 }  // namespace tqcache::faults

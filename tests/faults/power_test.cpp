@@ -13,7 +13,7 @@
 #include "tqcache/format/cache_file.h"
 
 namespace tqcache::faults {
-namespace {
+namespace power_test {
 
 namespace fs = std::filesystem;
 using test::must;
@@ -147,5 +147,5 @@ TEST(LossOfPower, LeavesTheOldFileOrTheNewOneAtAnyMomentOfAnAppend) {
   EXPECT_GT(seen["new"], 40);
 }
 
-}  // namespace
+}  // namespace power_test
 }  // namespace tqcache::faults

@@ -14,7 +14,7 @@
 #include "tqcache/store/backend.h"
 
 namespace tqcache::faults {
-namespace {
+namespace store_calls_test {
 
 using store::Backend;
 using test::TempDir;
@@ -144,5 +144,5 @@ TEST(StoreFolder, IsMadeAfterAnyCallHasFailed) {
   EXPECT_GT(number, 2);
 }
 
-}  // namespace
+}  // namespace store_calls_test
 }  // namespace tqcache::faults

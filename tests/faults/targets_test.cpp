@@ -10,7 +10,7 @@
 #include "victim.h"
 
 namespace tqcache::faults {
-namespace {
+namespace targets_test {
 
 namespace fs = std::filesystem;
 using test::read_all;
@@ -91,5 +91,5 @@ TEST_P(Target, IsNotInAFolderThatIsMissing) {
   EXPECT_EQ(folder_.entry_count(), 0u);
 }
 
-}  // namespace
+}  // namespace targets_test
 }  // namespace tqcache::faults

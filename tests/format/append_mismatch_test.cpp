@@ -7,7 +7,7 @@
 #include "tqcache/cache/truncate.h"
 
 namespace tqcache::test {
-namespace {
+namespace append_mismatch_test {
 
 using cache::Cache;
 using format::CacheAppender;
@@ -208,5 +208,5 @@ TEST(AppendHidden, RefusesAFileThatHasNoHashesEither) {
                "does not tell which tokens it holds");
 }
 
-}  // namespace
+}  // namespace append_mismatch_test
 }  // namespace tqcache::test

@@ -9,7 +9,7 @@
 #include "append_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace append_states_test {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
@@ -270,5 +270,5 @@ TEST(ReadingMeanwhileForReal, SeesOneStateAfterTheOther) {
   EXPECT_EQ(difference(must(load(file.bytes())), cache), "");
 }
 
-}  // namespace
+}  // namespace append_states_test
 }  // namespace tqcache::test

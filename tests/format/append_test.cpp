@@ -13,7 +13,7 @@
 #include "tqcache/cache/truncate.h"
 
 namespace tqcache::test {
-namespace {
+namespace append_test {
 
 using format::AppendReport;
 using format::CacheAppender;
@@ -395,5 +395,5 @@ TEST(Append, HasTheFileToItself) {
   EXPECT_TRUE(file.append(grown(cache, 1)).ok());
 }
 
-}  // namespace
+}  // namespace append_test
 }  // namespace tqcache::test

@@ -11,7 +11,7 @@
 #include "tqcache/format/section_reader.h"
 
 namespace tqcache::test {
-namespace {
+namespace archive_rate_test {
 
 using format::ArchiveTarget;
 
@@ -188,5 +188,5 @@ TEST(ArchiveRate, GivesTheSameFileSectionBySection) {
   EXPECT_EQ(read_all(dir / "a.tqkv"), expected);
 }
 
-}  // namespace
+}  // namespace archive_rate_test
 }  // namespace tqcache::test

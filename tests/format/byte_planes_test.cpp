@@ -11,7 +11,7 @@
 #include "file_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace byte_planes_test {
 
 Bytes split(ByteView raw, std::size_t width) {
   Bytes planes(raw.size());
@@ -80,5 +80,5 @@ TEST(BytePlanes, MayHaveAnyNumberOfWords) {
   }
 }
 
-}  // namespace
+}  // namespace byte_planes_test
 }  // namespace tqcache::test

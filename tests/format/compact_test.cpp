@@ -6,7 +6,7 @@
 #include "append_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace compact_test {
 
 using format::compact_file;
 using format::CompactReport;
@@ -150,5 +150,5 @@ TEST(CompactedFile, HasToBeOne) {
   expect_error(dropped(compact_file(dir / "none", {})), ErrorCode::kNotFound, "no such file");
 }
 
-}  // namespace
+}  // namespace compact_test
 }  // namespace tqcache::test

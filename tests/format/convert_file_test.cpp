@@ -24,7 +24,7 @@
 #endif
 
 namespace tqcache::test {
-namespace {
+namespace convert_file_test {
 
 using cache::ConvertOptions;
 
@@ -382,5 +382,5 @@ TEST(ConvertFileMemory, DoesNotGrowWithTheFile) {
             64 * kMiB);
 }
 
-}  // namespace
+}  // namespace convert_file_test
 }  // namespace tqcache::test

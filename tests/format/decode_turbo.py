@@ -231,7 +231,7 @@ def decode_block(parts, codes, rows):
     return vectors
 
 
-# --- centring: codec.md 8
+# --- centering: codec.md 8
 
 
 def rope_terms(n_dims, base, factors, position):

@@ -12,7 +12,7 @@
 #include "tqcache/format/section_reader.h"
 
 namespace tqcache::test {
-namespace {
+namespace dense_sections_test {
 
 using format::DenseSections;
 using format::SectionReader;
@@ -128,5 +128,5 @@ TEST(DenseSections, HandErrorsOfTheirSourceOn) {
   expect_error(dense.read(0, raw), ErrorCode::kCorrupt, "section 0 (layer 0 k, block 0)");
 }
 
-}  // namespace
+}  // namespace dense_sections_test
 }  // namespace tqcache::test

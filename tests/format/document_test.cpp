@@ -9,7 +9,7 @@
 #include "file_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace document_test {
 
 // One head of 4 components and 3 tokens: counts up from 1 in K (f16), down from -1 in V (bf16).
 cache::DenseSide counting_side(Dtype dtype, float step) {
@@ -78,5 +78,5 @@ TEST(FormatDocument, ShowsAFileThatIsReadAndWhole) {
   EXPECT_EQ(damage_of(file), std::vector<std::string>());
 }
 
-}  // namespace
+}  // namespace document_test
 }  // namespace tqcache::test

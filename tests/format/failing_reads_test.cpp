@@ -7,7 +7,7 @@
 #include "tqcache/format/section_reader.h"
 
 namespace tqcache::test {
-namespace {
+namespace failing_reads_test {
 
 constexpr std::size_t kHeaderReads =
     2;  // the header is read twice, to be sure that it stands still
@@ -80,5 +80,5 @@ TEST(FailingRead, OfAFileShorterThanAHeaderIsTold) {
   });
 }
 
-}  // namespace
+}  // namespace failing_reads_test
 }  // namespace tqcache::test

@@ -15,7 +15,7 @@
 #include "tqcache/format/convert_file.h"
 
 namespace tqcache::test {
-namespace {
+namespace first_tokens_test {
 
 Bytes written(const cache::Cache& cache) { return file_of(cache, Compression::kNone); }
 
@@ -90,10 +90,9 @@ TEST(FirstTokensOf, SidesWithSinkTokensAreThoseOfTheWholeCacheCut) {
   for (const std::int64_t n_sinks : {1, 4, 256}) {
     cache::ConvertOptions options = must(cache::preset("turbo3"));
     options.keys.n_sinks = options.values.n_sinks = n_sinks;
-    expect_cut_alike(
-        CacheBuilder(600)
-            .sides({2, 64}, Dtype::kF16, options.keys, Dtype::kBF16, options.values)
-            .build());
+    expect_cut_alike(CacheBuilder(600)
+                         .sides({2, 64}, Dtype::kF16, options.keys, Dtype::kBF16, options.values)
+                         .build());
   }
 }
 
@@ -233,9 +232,9 @@ void expect_refused_alike(const Bytes& file, std::int64_t n, ErrorCode code) {
 
 TEST(FirstTokensRefused, AreMoreThanThereAreAndFewerThanNone) {
   const Bytes file = written(CacheBuilder(300).dense({1, 32}).build());
-  for (const std::int64_t n : {std::int64_t{-1}, std::int64_t{301}, cache::kMaxTokens + 1,
-                               std::numeric_limits<std::int64_t>::min(),
-                               std::numeric_limits<std::int64_t>::max()}) {
+  for (const std::int64_t n :
+       {std::int64_t{-1}, std::int64_t{301}, cache::kMaxTokens + 1,
+        std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()}) {
     expect_refused_alike(file, n, ErrorCode::kInvalidArgument);
   }
 }
@@ -271,8 +270,8 @@ TEST(FirstTokensHidden, KeepTheHashesOfTheirTokenBlocks) {
     cache::Cache first = must(load(file, {.first_tokens = n}));
     EXPECT_TRUE(written(first) == written(must(cache::truncate(cache, n))));
     must(cache::reveal_tokens(first, tokens));
-    EXPECT_TRUE(std::ranges::equal(first.tokens,
-                                   std::span(tokens).first(static_cast<std::size_t>(n))));
+    EXPECT_TRUE(
+        std::ranges::equal(first.tokens, std::span(tokens).first(static_cast<std::size_t>(n))));
   }
   for (const std::int64_t n : {1, 255, 257, 599}) {
     expect_refused_alike(file, n, ErrorCode::kUnsupported);
@@ -286,5 +285,5 @@ TEST(FirstTokensHidden, CanBeAnyNumberWhenNobodyKnowsThem) {
   expect_cut_alike(cache);
 }
 
-}  // namespace
+}  // namespace first_tokens_test
 }  // namespace tqcache::test

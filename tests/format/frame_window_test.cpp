@@ -6,7 +6,7 @@
 #include "file_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace frame_window_test {
 
 // 192 zeros, in a frame that says of itself that it needs a window of 2^log bytes and an eighth of
 // that `eighths` times. RFC 8878, 3.1.1.
@@ -46,5 +46,5 @@ TEST(FrameWindow, MayNotBeLarger) {
   expect_refused(file_with(zeros_frame(41, 7)), ErrorCode::kCorrupt, "too much memory");
 }
 
-}  // namespace
+}  // namespace frame_window_test
 }  // namespace tqcache::test

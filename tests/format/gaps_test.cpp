@@ -6,7 +6,7 @@
 #include "append_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace gaps_test {
 
 using format::GapInfo;
 using testing::ElementsAre;
@@ -195,5 +195,5 @@ TEST_F(Gaps, CountForHowMuchVerifyMayHold) {
   expect_error(verify(largest - 1), ErrorCode::kTooLarge, "gap 4: ");
 }
 
-}  // namespace
+}  // namespace gaps_test
 }  // namespace tqcache::test

@@ -6,7 +6,7 @@
 #include "file_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace header_test {
 
 Bytes with_header(std::size_t at, auto value) {
   Bytes file = small_file();
@@ -218,5 +218,5 @@ TEST(Header, RefusesAWrongManifestChecksum) {
   expect_refused(file, ErrorCode::kCorrupt, "manifest: checksum mismatch");
 }
 
-}  // namespace
+}  // namespace header_test
 }  // namespace tqcache::test

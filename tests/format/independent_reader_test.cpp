@@ -12,7 +12,7 @@
 #include "tqcache/format/sections/section_bytes.h"
 
 namespace tqcache::test {
-namespace {
+namespace independent_reader_test {
 
 using Json = nlohmann::json;
 
@@ -249,5 +249,5 @@ TEST_F(IndependentReader, RefusesWhatItsDigestsTell) {
   EXPECT_THAT(read(Bytes(200)).output, testing::HasSubstr("not a .tqkv file"));
 }
 
-}  // namespace
+}  // namespace independent_reader_test
 }  // namespace tqcache::test

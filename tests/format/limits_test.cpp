@@ -9,7 +9,7 @@
 #include "tqcache/format/manifest_rules.h"
 
 namespace tqcache::test {
-namespace {
+namespace limits_test {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
@@ -275,5 +275,5 @@ TEST(Limits, RefuseAManifestTooLargeToWriteBeforeTheWork) {
   EXPECT_EQ(calls, 0u);
 }
 
-}  // namespace
+}  // namespace limits_test
 }  // namespace tqcache::test

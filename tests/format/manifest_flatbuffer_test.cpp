@@ -6,7 +6,7 @@
 #include "file_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace manifest_flatbuffer_test {
 
 // A table in a file's manifest, by the file offset of its first byte.
 class Table {
@@ -592,5 +592,5 @@ TEST(ManifestFlatBuffer, RefusesOutlierChannelsBeyondTheLimitThoughAllAreOne) {
   expect_refused(file_with(9), ErrorCode::kTooLarge, "layer 8: k: 1048576 channels");
 }
 
-}  // namespace
+}  // namespace manifest_flatbuffer_test
 }  // namespace tqcache::test

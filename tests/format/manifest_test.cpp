@@ -9,7 +9,7 @@
 #include "file_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace manifest_test {
 
 // Layers of mixed_file() and some of its sections.
 constexpr std::size_t kDenseLayer = 0;
@@ -536,5 +536,5 @@ TEST(Manifest, RefusesAContentNameThatIsNotTheContents) {
   expect_refused(file, ErrorCode::kCorrupt, "manifest: content name mismatch");
 }
 
-}  // namespace
+}  // namespace manifest_test
 }  // namespace tqcache::test

@@ -11,7 +11,7 @@
 #include "support/temp_dir.h"
 
 namespace tqcache::test {
-namespace {
+namespace mapped_test {
 
 // Whether an address lies in a mapping of the file.
 bool is_in_mapping_of(const std::byte* address, const std::filesystem::path& path) {
@@ -223,5 +223,5 @@ TEST_F(MappedCache, TellsItsProgressAndStopsWhenAsked) {
                ErrorCode::kInterrupted, "interrupted");
 }
 
-}  // namespace
+}  // namespace mapped_test
 }  // namespace tqcache::test

@@ -10,7 +10,7 @@
 #include "archive_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace maps_test {
 
 cache::Cache fitted_cache(std::int64_t n_tokens = 600) {
   cache::SidePlan plan = archive_plan(0.3f, 2);
@@ -73,7 +73,8 @@ TEST(Maps, HaveRowsThatAreNotOfEachOther) {
 }
 
 TEST(Maps, AreOfAsManyEntriesAsHeadsHave) {
-  expect_changed_refused([](Manifest& manifest) { manifest.layers[0].k.transforms.pop_back(); }, "maps");
+  expect_changed_refused([](Manifest& manifest) { manifest.layers[0].k.transforms.pop_back(); },
+                         "maps");
 }
 
 constexpr std::int64_t kBefore = 600;
@@ -170,5 +171,5 @@ TEST(Maps, InADamagedFrameAreRefusedOrOthers) {
   EXPECT_GT(refused, 100);
 }
 
-}  // namespace
+}  // namespace maps_test
 }  // namespace tqcache::test

@@ -11,7 +11,7 @@
 #include "tqcache/format/sections/byte_planes.h"
 
 namespace tqcache::test {
-namespace {
+namespace plane_section_test {
 
 constexpr std::size_t kRawBytes = 192;  // of the first section of zeros_file()
 constexpr std::size_t kPlaneBytes = kRawBytes / 2;
@@ -255,5 +255,5 @@ TEST(PlaneSection, WithAnyByteChangedIsRefusedOrRead) {
   EXPECT_GE(n_refused, 3 * 16u);  // the table of sizes, at least
 }
 
-}  // namespace
+}  // namespace plane_section_test
 }  // namespace tqcache::test

@@ -7,7 +7,7 @@
 #include "support/temp_dir.h"
 
 namespace tqcache::test {
-namespace {
+namespace round_trip_test {
 
 struct Case {
   std::string name;
@@ -115,15 +115,16 @@ TEST_P(RoundTrip, GivesTheSameCacheBack) {
   EXPECT_THAT(damage_of(file), testing::IsEmpty());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    CacheFile, RoundTrip,
-    testing::Combine(testing::Range<std::size_t>(0, cases().size()),
-                     testing::Values<std::int64_t>(0, 1, 255, 256, 257, 511, 512, 513),
-                     testing::ValuesIn(kCompressions)),
-    [](const auto& test) {
-      return cases()[std::get<0>(test.param)].name + std::to_string(std::get<1>(test.param)) +
-             name_of(std::get<2>(test.param));
-    });
+INSTANTIATE_TEST_SUITE_P(CacheFile, RoundTrip,
+                         testing::Combine(testing::Range<std::size_t>(0, cases().size()),
+                                          testing::Values<std::int64_t>(0, 1, 255, 256, 257, 511,
+                                                                        512, 513),
+                                          testing::ValuesIn(kCompressions)),
+                         [](const auto& test) {
+                           return cases()[std::get<0>(test.param)].name +
+                                  std::to_string(std::get<1>(test.param)) +
+                                  name_of(std::get<2>(test.param));
+                         });
 
 TEST(CacheFile, KeepsTheWholeIdentity) {
   CacheBuilder builder(1);
@@ -420,5 +421,5 @@ TEST(CacheFile, IsToldByItsFirstBytes) {
   EXPECT_FALSE(looks(Bytes(text.begin(), text.end())));
 }
 
-}  // namespace
+}  // namespace round_trip_test
 }  // namespace tqcache::test

@@ -7,7 +7,7 @@
 #include "file_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace section_test {
 
 // The file's first section is 192 bytes of zeros.
 Bytes zeros_file() {
@@ -142,5 +142,5 @@ TEST(Section, OfAnotherFileIsRefused) {
   EXPECT_FALSE(load(spliced).ok());
 }
 
-}  // namespace
+}  // namespace section_test
 }  // namespace tqcache::test

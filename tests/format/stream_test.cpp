@@ -10,7 +10,7 @@
 #include "support/temp_dir.h"
 
 namespace tqcache::test {
-namespace {
+namespace stream_test {
 
 constexpr std::uint64_t kArrayBytes = 1 << 20;
 
@@ -149,5 +149,5 @@ TEST(CacheFileWork, WritesNoCacheThatCouldNotBeRead) {
   expect_error(dropped(format::write_cache_bytes(cache, {})), ErrorCode::kTooLarge, "65 arrays");
 }
 
-}  // namespace
+}  // namespace stream_test
 }  // namespace tqcache::test

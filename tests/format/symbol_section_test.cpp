@@ -10,7 +10,7 @@
 #include "tqcache/format/sections/symbol_density.h"
 
 namespace tqcache::test {
-namespace {
+namespace symbol_section_test {
 
 Bytes with_first_section(const Bytes& file, const Bytes& stored) {
   return replace_first_section(file, stored, Compression::kSymbols);
@@ -175,5 +175,5 @@ TEST(SymbolDensity, IsNoHigherThanSymbolsFit) {
   EXPECT_EQ(format::best_density(symbols), 1u);
 }
 
-}  // namespace
+}  // namespace symbol_section_test
 }  // namespace tqcache::test

@@ -12,7 +12,7 @@
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::test {
-namespace {
+namespace turbo_windows_test {
 
 using cache::WindowForm;
 using format::SideName;
@@ -314,5 +314,5 @@ TEST(TurboWindowFile, IsAnArrayForOtherPrograms) {
   }
 }
 
-}  // namespace
+}  // namespace turbo_windows_test
 }  // namespace tqcache::test

@@ -7,7 +7,7 @@
 #include "tqcache/format/section_plan.h"
 
 namespace tqcache::test {
-namespace {
+namespace verify_test {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
@@ -212,5 +212,5 @@ TEST(Verify, HoldsNoMoreThanASectionAThread) {
   expect_error(verify(largest - 1), ErrorCode::kTooLarge, "are allowed");
 }
 
-}  // namespace
+}  // namespace verify_test
 }  // namespace tqcache::test

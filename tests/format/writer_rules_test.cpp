@@ -8,7 +8,7 @@
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::test {
-namespace {
+namespace writer_rules_test {
 
 // A dense layer, an arrays layer and a rotating one.
 Manifest good_manifest() {
@@ -82,5 +82,5 @@ TEST(WriterRules, RefuseCodecsThatTogetherTakeTooMuch) {
   expect_error(format::check_contents(manifest), ErrorCode::kTooLarge, "codecs: matrices of ");
 }
 
-}  // namespace
+}  // namespace writer_rules_test
 }  // namespace tqcache::test

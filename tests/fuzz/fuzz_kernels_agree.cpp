@@ -1,6 +1,6 @@
 // The kernels of this CPU against the scalar ones, for any codec, values, queries and weights that
-// the input makes up: encoding, decoding and centering to the bit; scores and sums within what their
-// arithmetic allows.
+// the input makes up: encoding, decoding and centering to the bit; scores and sums within what
+// their arithmetic allows.
 //
 // tests/codec/kernels_test.cpp holds scores and sums against bounds that go for ordinary values, as
 // a root mean square. No such bound holds for every input, so here each result has its own: the

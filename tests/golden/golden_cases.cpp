@@ -9,8 +9,8 @@ namespace {
 using cache::Centering;
 using codec::CodecSpec;
 using codec::Mode;
-using codec::TransformKind;
 using codec::ScaleRule;
+using codec::TransformKind;
 
 CodecSpec mse(int bits) { return {.mode = Mode::kMse, .bits = bits}; }
 
@@ -62,8 +62,10 @@ cache::Cache mse_maps_and_scales() {
 
 cache::Cache prod() {
   const CodecSpec gaussian{.mode = Mode::kProd, .bits = 3};
-  const CodecSpec orthogonal{
-      .mode = Mode::kProd, .bits = 2, .scale = ScaleRule::kRaw, .residual = TransformKind::kDenseQr};
+  const CodecSpec orthogonal{.mode = Mode::kProd,
+                             .bits = 2,
+                             .scale = ScaleRule::kRaw,
+                             .residual = TransformKind::kDenseQr};
   return GoldenBuilder(6, 260)
       .attention({2, 32}, coded(gaussian, Centering::kPreRope), coded(orthogonal))
       .attention({1, 48}, coded(orthogonal), coded(gaussian, Centering::kPostRope))

@@ -17,7 +17,7 @@
 #include "tqcache/format/container_format.h"
 
 namespace tqcache::test {
-namespace {
+namespace golden_test {
 
 const std::filesystem::path kFolder = TQCACHE_GOLDEN_FILES;
 
@@ -159,5 +159,5 @@ TEST_P(Golden, DecodesTheSameOnEveryKindOfCpu) {
 INSTANTIATE_TEST_SUITE_P(File, Golden, testing::ValuesIn(names_ending(".tqkv")),
                          [](const auto& test) { return test.param; });
 
-}  // namespace
+}  // namespace golden_test
 }  // namespace tqcache::test

@@ -17,7 +17,7 @@
 #include "tqcache/format/cache_file.h"
 
 namespace tqcache::test {
-namespace {
+namespace golden_v1_test {
 
 using migrations::check_migrated;
 using migrations::read_v1;
@@ -104,5 +104,5 @@ TEST_P(GoldenV1, IsSmall) { EXPECT_LT(file_.size(), 40000u); }
 INSTANTIATE_TEST_SUITE_P(File, GoldenV1, testing::ValuesIn(names_ending(".tqcache")),
                          [](const auto& test) { return test.param; });
 
-}  // namespace
+}  // namespace golden_v1_test
 }  // namespace tqcache::test

@@ -12,7 +12,7 @@
 #include "tqcache/interop/foreign_cache.h"
 
 namespace tqcache::test {
-namespace {
+namespace foreign_test {
 
 using interop::ForeignState;
 using interop::ForeignAttention;
@@ -180,5 +180,5 @@ TEST(LoadSections, KeepsToTheMemoryThatIsAllowedAndStopsWhenAsked) {
   EXPECT_EQ(n_calls, 2);
 }
 
-}  // namespace
+}  // namespace foreign_test
 }  // namespace tqcache::test

@@ -16,7 +16,7 @@
 #include "tqcache/interop/hf/hf_schema.h"
 
 namespace tqcache::interop {
-namespace {
+namespace hf_test {
 
 using test::CacheBuilder;
 using test::TempDir;
@@ -436,5 +436,5 @@ TEST(Hf, EveryFlippedBitIsRefusedOrGivesAValidCache) {
   }
 }
 
-}  // namespace
+}  // namespace hf_test
 }  // namespace tqcache::interop

@@ -5,7 +5,7 @@
 #include "llama_export_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace llama_export_errors_test {
 
 using interop::LlamaLayerKind;
 
@@ -180,5 +180,5 @@ TEST(LlamaExport, TellsOfADiskThatIsFull) {
   EXPECT_EQ(done.error().code, ErrorCode::kIo);
 }
 
-}  // namespace
+}  // namespace llama_export_errors_test
 }  // namespace tqcache::test

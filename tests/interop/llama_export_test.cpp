@@ -9,7 +9,7 @@
 #include "llama_export_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace llama_export_test {
 
 using interop::find_row_type;
 
@@ -354,5 +354,5 @@ TEST(LlamaExport, TellsHowFarItIs) {
   EXPECT_EQ(whole, 600u * 64 * 2 * (2 * 2 + 3 * 4));
 }
 
-}  // namespace
+}  // namespace llama_export_test
 }  // namespace tqcache::test

@@ -10,7 +10,7 @@
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::test {
-namespace {
+namespace llama_fixture_import_test {
 
 const std::filesystem::path kFixtures = std::filesystem::path(TQCACHE_TEST_DATA) / "llama.cpp";
 
@@ -118,5 +118,5 @@ TEST(LlamaFixtures, AreRefusedWhenCutShort) {
   }
 }
 
-}  // namespace
+}  // namespace llama_fixture_import_test
 }  // namespace tqcache::test

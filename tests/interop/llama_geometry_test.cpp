@@ -13,7 +13,7 @@
 #include "tqcache/base/file.h"
 
 namespace tqcache::test {
-namespace {
+namespace llama_geometry_test {
 
 using interop::LlamaGeometry;
 using interop::LlamaLayerKind;
@@ -273,5 +273,5 @@ TEST(LlamaGeometry, RefusesRopeOverMoreThanThereIs) {
   expect_error(Model("qwen3").set_int("rope.dimension_count", 31), ErrorCode::kCorrupt, "31 of 32");
 }
 
-}  // namespace
+}  // namespace llama_geometry_test
 }  // namespace tqcache::test

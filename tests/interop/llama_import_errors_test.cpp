@@ -10,7 +10,7 @@
 #include "tqcache/interop/llama/llama_profile.h"
 
 namespace tqcache::test {
-namespace {
+namespace llama_import_errors_test {
 
 using enum LlamaLayerKind;
 using interop::read_llama_envelope;
@@ -612,5 +612,5 @@ TEST(LlamaImport, PassesOnFailingReads) {
   }
 }
 
-}  // namespace
+}  // namespace llama_import_errors_test
 }  // namespace tqcache::test

@@ -7,7 +7,7 @@
 #include "tqcache/interop/llama/llama_profile.h"
 
 namespace tqcache::test {
-namespace {
+namespace llama_import_test {
 
 using enum LlamaLayerKind;
 using interop::llama_profiles;
@@ -358,5 +358,5 @@ TEST(LlamaImport, TakesMoreLayersThanTheModelUses) {
   EXPECT_TRUE(imported) << imported.error().message;
 }
 
-}  // namespace
+}  // namespace llama_import_test
 }  // namespace tqcache::test

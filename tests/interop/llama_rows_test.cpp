@@ -15,7 +15,7 @@
 #include "support/cache_builder.h"
 
 namespace tqcache::test {
-namespace {
+namespace llama_rows_test {
 
 using interop::decode_row;
 using interop::encode_row;
@@ -316,5 +316,5 @@ TEST(LlamaRows, AgreeWithNothingElseWhenTheRotationIsAnother) {
   EXPECT_LT(agreement_in_layer_0(false, 128).equal, 13000u);
 }
 
-}  // namespace
+}  // namespace llama_rows_test
 }  // namespace tqcache::test

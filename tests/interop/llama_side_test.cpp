@@ -7,7 +7,7 @@
 #include "llama_import_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace llama_side_test {
 
 using interop::LlamaSide;
 
@@ -94,5 +94,5 @@ TEST(LlamaSide, ReadsAgainWhatFailed) {
   expect_block(file, read, 1);
 }
 
-}  // namespace
+}  // namespace llama_side_test
 }  // namespace tqcache::test

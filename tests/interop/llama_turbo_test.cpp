@@ -10,7 +10,7 @@
 #include "llama_import_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace llama_turbo_test {
 
 using interop::find_llama_turbo;
 using interop::LlamaTurbo;
@@ -198,5 +198,5 @@ TEST(LlamaImport, ReadsRowsOfTheTurboQuantFork) {
   }
 }
 
-}  // namespace
+}  // namespace llama_turbo_test
 }  // namespace tqcache::test

@@ -10,7 +10,7 @@
 #include "tqcache/base/bytes.h"
 
 namespace tqcache::interop {
-namespace {
+namespace mlx_lm_affine_test {
 
 struct Packed {
   std::vector<std::uint32_t> words;
@@ -219,5 +219,5 @@ TEST(MlxAffine, RefusesFormsThatMlxDoesNotHave) {
   EXPECT_EQ(check_affine(4, 64, 96).error().message, "head_dim 96 in groups of 64");
 }
 
-}  // namespace
+}  // namespace mlx_lm_affine_test
 }  // namespace tqcache::interop

@@ -6,7 +6,7 @@
 #include "interop/mlx_lm_small_files.h"
 
 namespace tqcache::interop {
-namespace {
+namespace mlx_lm_damage_test {
 
 constexpr std::int64_t kManyTokens = 100'000;  // more than the files here can hold
 
@@ -80,5 +80,5 @@ TEST(MlxDamage, AFileCutShortMeanwhileIsToldSo) {
   }
 }
 
-}  // namespace
+}  // namespace mlx_lm_damage_test
 }  // namespace tqcache::interop

@@ -11,7 +11,7 @@
 #include "tqcache/interop/mlx/mlx_lm_affine.h"
 
 namespace tqcache::interop {
-namespace {
+namespace mlx_lm_export_test {
 
 using format::SideName;
 using test::CacheBuilder;
@@ -294,5 +294,5 @@ TEST(MlxExport, PassesOnWhatGoesWrongWithTheSource) {
   EXPECT_GT(n_reads, 10u);
 }
 
-}  // namespace
+}  // namespace mlx_lm_export_test
 }  // namespace tqcache::interop

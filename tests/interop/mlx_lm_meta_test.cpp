@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace tqcache::interop {
-namespace {
+namespace mlx_lm_meta_test {
 
 using tensors::SafetensorsIndex;
 
@@ -123,5 +123,5 @@ TEST(MlxMeta, MakesTextFitForPeople) {
   EXPECT_EQ(mlx_text("abcdef", 3), "abc");
 }
 
-}  // namespace
+}  // namespace mlx_lm_meta_test
 }  // namespace tqcache::interop

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace tqcache::interop {
-namespace {
+namespace mlx_lm_ring_test {
 
 RowRuns rows(const MlxRing& ring, std::int64_t n_rows) {
   auto runs = ring_rows(ring, n_rows);
@@ -92,5 +92,5 @@ TEST(MlxBatchRing, RefusesStatesThatNoRingIsIn) {
                  "ring: 4 tokens where 8 belong");
 }
 
-}  // namespace
+}  // namespace mlx_lm_ring_test
 }  // namespace tqcache::interop

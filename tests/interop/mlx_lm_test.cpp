@@ -4,7 +4,7 @@
 #include "tqcache/codec/packing.h"
 
 namespace tqcache::interop {
-namespace {
+namespace mlx_lm_test {
 
 using cache::HeadShape;
 using format::SideName;
@@ -634,5 +634,5 @@ TEST(MlxImport, ReadsIntegersOfEveryWidth) {
   }
 }
 
-}  // namespace
+}  // namespace mlx_lm_test
 }  // namespace tqcache::interop

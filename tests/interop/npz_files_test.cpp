@@ -15,7 +15,7 @@
 #include "tqcache/tensors/zip_archive.h"
 
 namespace tqcache::tensors {
-namespace {
+namespace npz_files_test {
 
 using test::bytes_of;
 using test::find_record;
@@ -363,5 +363,5 @@ TEST(NpzFile, ReadsWhatNumpyCompressed) {
   }
 }
 
-}  // namespace
+}  // namespace npz_files_test
 }  // namespace tqcache::tensors

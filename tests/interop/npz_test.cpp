@@ -18,7 +18,7 @@
 #include "tqcache/interop/wide_bf16.h"
 
 namespace tqcache::interop {
-namespace {
+namespace npz_test {
 
 using test::CacheBuilder;
 using test::TempDir;
@@ -392,5 +392,5 @@ TEST(Npz, EveryFlippedBitIsRefusedOrGivesAValidCache) {
   }
 }
 
-}  // namespace
+}  // namespace npz_test
 }  // namespace tqcache::interop

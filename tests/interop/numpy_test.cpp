@@ -14,7 +14,7 @@
 #include "tqcache/interop/turbomlx/turbomlx_codebook.h"
 
 namespace tqcache::interop {
-namespace {
+namespace numpy_test {
 
 using nlohmann::json;
 
@@ -183,5 +183,5 @@ TEST(TurboMlxArtifacts, RefusesWhtOfNoPowerOfTwo) {
   EXPECT_EQ(result.error().message, "rotation wht of 12 channels, no power of two");
 }
 
-}  // namespace
+}  // namespace numpy_test
 }  // namespace tqcache::interop

@@ -8,7 +8,7 @@
 #include "interop/turbomlx_files.h"
 
 namespace tqcache::interop {
-namespace {
+namespace pickle_test {
 
 using ::testing::HasSubstr;
 using Kind = Value::Kind;
@@ -262,5 +262,5 @@ TEST(Pickle, RefusesWhatIsNoPickle) {
   expect_error(kStart + "\x94.", ErrorCode::kCorrupt, "a stack without values");
 }
 
-}  // namespace
+}  // namespace pickle_test
 }  // namespace tqcache::interop

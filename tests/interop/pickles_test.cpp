@@ -8,7 +8,7 @@
 #include "support/temp_dir.h"
 
 namespace tqcache::interop {
-namespace {
+namespace pickles_test {
 
 std::string name_of(Bytes bytes) {
   return name_of_pickle(*memory_source(std::move(bytes))).value_or("none");
@@ -33,5 +33,5 @@ TEST(Pickles, AdviceNamesTheScript) {
   EXPECT_NE(name_of_file("torch.pt").find("tools/tqcache_hf.py"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace pickles_test
 }  // namespace tqcache::interop

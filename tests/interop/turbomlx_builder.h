@@ -243,7 +243,7 @@ class TurboMlxBuilder {
                  {"value_bits", layer.values ? layer.values->bits : 4},
                  {"head_dim", layer.shape.head_dim},
                  {"num_kv_heads", layer.shape.n_kv_heads},
-                 {"transform_kind", layer.is_wht ? "wht" : "qr"},
+                 {"rotation_kind", layer.is_wht ? "wht" : "qr"},
                  {"rotation_seed", layer.seed},
                  {"qjl_seed", layer.seed + 1},
                  {"codebook_version", "v1-lloyd-max-beta"},

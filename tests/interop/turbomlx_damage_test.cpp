@@ -10,7 +10,7 @@
 #include "support/failing_source.h"
 
 namespace tqcache::interop {
-namespace {
+namespace turbomlx_damage_test {
 
 // Reads all of it. What is given is of the size that was announced.
 void use(Result<ForeignCache> cache) {
@@ -101,5 +101,5 @@ TEST(TurboMlxLengths, AreFiniteNumbersFromZeroOn) {
   EXPECT_GE(n_refused, 12u);  // two tokens, two lengths each, three values
 }
 
-}  // namespace
+}  // namespace turbomlx_damage_test
 }  // namespace tqcache::interop

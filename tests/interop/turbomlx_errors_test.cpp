@@ -12,7 +12,7 @@
 #include "tqcache/interop/turbomlx/turbomlx_v3.h"
 
 namespace tqcache::interop {
-namespace {
+namespace turbomlx_errors_test {
 
 using ::testing::HasSubstr;
 
@@ -94,8 +94,8 @@ TEST(TurboMlxErrors, MetaStateIsHeldAgainstItsRules) {
        "a cache that has seen no token"},
       {"v3_prod", field("num_kv_heads", "1"), field("num_kv_heads", "0"), kUnsupported,
        "num_kv_heads 0: outside 1 to 1024"},
-      {"v3_prod", field("transform_kind", text("qr")), field("transform_kind", text("svd")),
-       kUnsupported, "transform_kind \"svd\""},
+      {"v3_prod", field("rotation_kind", text("qr")), field("rotation_kind", text("svd")),
+       kUnsupported, "rotation_kind \"svd\""},
       {"v3_prod", field("rotation_seed", "0"), field("rotation_seed", "-1"), kCorrupt,
        "rotation_seed -1: below 0"},
       {"v3_prod", field("qjl_seed", "1"), field("qjl", "1"), kCorrupt, "qjl_seed: missing"},
@@ -337,5 +337,5 @@ TEST(TurboMlxErrors, OtherFilesAreNone) {
   EXPECT_EQ(test::import_bytes({}).error().code, kCorrupt);
 }
 
-}  // namespace
+}  // namespace turbomlx_errors_test
 }  // namespace tqcache::interop

@@ -18,7 +18,7 @@
 #include "tqcache/format/convert_file.h"
 
 namespace tqcache::interop {
-namespace {
+namespace turbomlx_packed_test {
 
 using test::BuiltGroups;
 using test::BuiltMixed;
@@ -545,5 +545,5 @@ TEST(TurboMlxPacked, AFileThatChangesMeanwhileIsRefused) {
   EXPECT_THAT(read.error().message, HasSubstr("layer 0 k: head 0: a scale or bias beyond f16"));
 }
 
-}  // namespace
+}  // namespace turbomlx_packed_test
 }  // namespace tqcache::interop

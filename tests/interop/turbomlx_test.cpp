@@ -11,7 +11,7 @@
 #include "interop/turbomlx_files.h"
 
 namespace tqcache::interop {
-namespace {
+namespace turbomlx_test {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
@@ -197,5 +197,5 @@ TEST(TurboMlx, RefusesArtifactsThatAreNone) {
   EXPECT_THAT(cache.error().message, HasSubstr("v1-lloyd-max-beta-d16-b4.npz, array centroids: "));
 }
 
-}  // namespace
+}  // namespace turbomlx_test
 }  // namespace tqcache::interop

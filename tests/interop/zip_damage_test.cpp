@@ -16,7 +16,7 @@
 #include "tqcache/tensors/zip_archive.h"
 
 namespace tqcache::tensors {
-namespace {
+namespace zip_damage_test {
 
 using test::bytes_of;
 using test::find_record;
@@ -229,5 +229,5 @@ TEST(Zip, EveryFailingReadIsReported) {
   }
 }
 
-}  // namespace
+}  // namespace zip_damage_test
 }  // namespace tqcache::tensors

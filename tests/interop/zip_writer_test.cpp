@@ -17,7 +17,7 @@
 #include "tqcache/tensors/zip_archive.h"
 
 namespace tqcache::tensors {
-namespace {
+namespace zip_writer_test {
 
 using test::must;
 using test::TempDir;
@@ -56,5 +56,5 @@ TEST(ZipWriter, LeavesNothingWhereThereIsNoRoom) {
   EXPECT_TRUE(write_zip(folder / "zip").ok());
 }
 
-}  // namespace
+}  // namespace zip_writer_test
 }  // namespace tqcache::tensors

@@ -14,7 +14,7 @@
 #include "tqcache/cache/convert.h"
 
 namespace tqcache::test {
-namespace {
+namespace migrate_file_test {
 
 namespace fs = std::filesystem;
 using migrations::FileMigration;
@@ -157,5 +157,5 @@ TEST_F(MigrateFile, SaysWhereItCannotWrite) {
   EXPECT_EQ(dir_.entry_count(), 1u);
 }
 
-}  // namespace
+}  // namespace migrate_file_test
 }  // namespace tqcache::test

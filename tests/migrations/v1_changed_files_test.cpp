@@ -15,7 +15,7 @@
 #include "support/v1_builder.h"
 
 namespace tqcache::test {
-namespace {
+namespace v1_changed_files_test {
 
 using migrations::check_migrated;
 using migrations::v1_to_v2;
@@ -298,5 +298,5 @@ TEST_F(ChangedV1File, WithOtherFactsOfItsModel) {
   EXPECT_GT(n_refused_, 20);
 }
 
-}  // namespace
+}  // namespace v1_changed_files_test
 }  // namespace tqcache::test

@@ -13,7 +13,7 @@
 #include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::test {
-namespace {
+namespace v1_check_test {
 
 using cache::AttentionLayer;
 using cache::Cache;
@@ -275,5 +275,5 @@ TEST(CheckMigrated, KnowsHiddenTokensByTheirHashes) {
   EXPECT_FALSE(check_migrated(file, migration.cache, 1).ok());
 }
 
-}  // namespace
+}  // namespace v1_check_test
 }  // namespace tqcache::test

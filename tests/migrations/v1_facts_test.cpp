@@ -9,7 +9,7 @@
 #include "support/v1_builder.h"
 
 namespace tqcache::test {
-namespace {
+namespace v1_facts_test {
 
 using migrations::Migration;
 using migrations::v1_to_v2;
@@ -153,5 +153,5 @@ TEST(V1Tokens, HaveToBeCountedSomehow) {
   EXPECT_THAT(counted.cache.tokens, ElementsAre(7, 8));
 }
 
-}  // namespace
+}  // namespace v1_facts_test
 }  // namespace tqcache::test

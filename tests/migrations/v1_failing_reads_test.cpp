@@ -8,7 +8,7 @@
 #include "support/v1_writer.h"
 
 namespace tqcache::test {
-namespace {
+namespace v1_failing_reads_test {
 
 TEST(V1FailingRead, IsToldWhicheverReadItWas) {
   const Bytes file = write_v1(V1Builder(3).dense({1, 4}, V1Dtype::kF16).build());
@@ -27,5 +27,5 @@ TEST(V1FailingRead, LeavesAFileUntold) {
   EXPECT_FALSE(migrations::looks_like_v1(FailingSource(file, 0)));
 }
 
-}  // namespace
+}  // namespace v1_failing_reads_test
 }  // namespace tqcache::test

@@ -14,7 +14,7 @@
 #include "support/v1_writer.h"
 
 namespace tqcache::test {
-namespace {
+namespace v1_file_test {
 
 using migrations::read_v1;
 using migrations::V1Entry;
@@ -370,5 +370,5 @@ TEST(V1File, LimitsAllTextsOfLayersTogether) {
                  "layer 256: 65536 bytes, beyond those of all");
 }
 
-}  // namespace
+}  // namespace v1_file_test
 }  // namespace tqcache::test

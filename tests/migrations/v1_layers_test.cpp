@@ -13,7 +13,7 @@
 #include "tqcache/codec/packing.h"
 
 namespace tqcache::test {
-namespace {
+namespace v1_layers_test {
 
 using cache::AttentionLayer;
 using cache::HeadShape;
@@ -321,5 +321,5 @@ TEST(ArraysLayers, HoldNumbersUnderTheirNumbers) {
   refused(ErrorCode::kCorrupt, "meta_state: not empty", [](V1Entry& e) { e.meta_state = "[1]"; });
 }
 
-}  // namespace
+}  // namespace v1_layers_test
 }  // namespace tqcache::test

@@ -11,7 +11,7 @@
 #include "support/v1_builder.h"
 
 namespace tqcache::test {
-namespace {
+namespace v1_memory_test {
 
 using migrations::v1_to_v2;
 using migrations::V1File;
@@ -58,5 +58,5 @@ TEST(V1Memory, OfArraysAndRingsIsTheirs) {
       2 * 2 * 10 * 8 * 2);
 }
 
-}  // namespace
+}  // namespace v1_memory_test
 }  // namespace tqcache::test

@@ -11,7 +11,7 @@
 #include "support/v1_builder.h"
 
 namespace tqcache::test {
-namespace {
+namespace v1_meta_test {
 
 using migrations::read_calibration_meta;
 using migrations::read_numbers;
@@ -61,7 +61,7 @@ TEST(V1Meta, NeedsEveryField) {
   for (const char* key :
        {"bits_mse", "bits_total", "codebook_id", "codebook_version", "head_dim", "mode",
         "mixed_precision_profile", "num_kv_heads", "offset", "packing_layout", "qjl_seed",
-        "quantizer_version", "transform_kind", "rotation_seed", "schema_version", "values_mode"}) {
+        "quantizer_version", "rotation_kind", "rotation_seed", "schema_version", "values_mode"}) {
     json meta = good();
     meta.erase(key);
     expect_refused(meta, ErrorCode::kCorrupt,
@@ -82,7 +82,7 @@ TEST(V1Meta, KnowsNothingNewer) {
   refused("codebook_version", "v2");
   refused("packing_layout", "lanes");
   refused("mode", "mixed");
-  refused("transform_kind", "dct");
+  refused("rotation_kind", "dct");
   refused("values_mode", "turbo");
   refused("bits_total", 10);
   refused("bits_mse", 0);
@@ -198,5 +198,5 @@ TEST(V1Calibration, NeedsBothFields) {
       read_calibration_meta(R"({"calibration_tokens_seen": 1, "outlier_mask_frozen": 1})").ok());
 }
 
-}  // namespace
+}  // namespace v1_meta_test
 }  // namespace tqcache::test

@@ -11,7 +11,7 @@
 #include "support/v1_builder.h"
 
 namespace tqcache::test {
-namespace {
+namespace v1_ring_test {
 
 using migrations::check_migrated;
 using migrations::Migration;
@@ -135,5 +135,5 @@ TEST(V1Ring, MayHoldAnything) {
   EXPECT_TRUE(check_migrated(file, migration.cache, 1).ok());
 }
 
-}  // namespace
+}  // namespace v1_ring_test
 }  // namespace tqcache::test

@@ -16,7 +16,7 @@
 #include "tqcache/codec/rotation.h"
 
 namespace tqcache::test {
-namespace {
+namespace v1_turbo_test {
 
 using cache::AttentionLayer;
 using cache::DenseSide;
@@ -380,5 +380,5 @@ TEST(TurboLayer, HasNoMoreDifferentMapsThanVersion2) {
   EXPECT_THAT(migration.error().message, HasSubstr("values of matrices"));
 }
 
-}  // namespace
+}  // namespace v1_turbo_test
 }  // namespace tqcache::test

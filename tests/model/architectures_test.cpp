@@ -16,7 +16,7 @@
 #include "tqcache/model/attention/delta_state.h"
 
 namespace tqcache::model {
-namespace {
+namespace architectures_test {
 
 using test::FixtureModel;
 using test::kFixtures;
@@ -467,5 +467,5 @@ TEST(WeightForms, RefusesASurplusTensorOfTheWrongLayer) {
             static_cast<std::int64_t>(model.tensors.by_name.size()));
 }
 
-}  // namespace
+}  // namespace architectures_test
 }  // namespace tqcache::model

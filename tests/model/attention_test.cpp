@@ -12,7 +12,7 @@
 #include "tqcache/model/attention/step_attention.h"
 
 namespace tqcache::model {
-namespace {
+namespace attention_test {
 
 constexpr cache::HeadShape kShape = {2, 64};
 constexpr std::int64_t kHeads = 6;  // three to a kv head
@@ -402,5 +402,5 @@ TEST(RopeTable, TurnsHalfSplitPairsByPosition) {
   EXPECT_EQ(y[9], x[9]);
 }
 
-}  // namespace
+}  // namespace attention_test
 }  // namespace tqcache::model

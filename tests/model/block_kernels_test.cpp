@@ -17,7 +17,7 @@
 #include "tqcache/tensors/block_types.h"
 
 namespace tqcache::model {
-namespace {
+namespace block_kernels_test {
 
 using tensors::BlockType;
 
@@ -230,5 +230,5 @@ TEST(BlockKernels, TheBestSetIsTheOneThatTheCodecTook) {
   EXPECT_EQ(&best_blocks(), expected);
 }
 
-}  // namespace
+}  // namespace block_kernels_test
 }  // namespace tqcache::model

@@ -11,7 +11,7 @@
 #include "tqcache/model/tokenizer/chat_formats.h"
 
 namespace tqcache::model {
-namespace {
+namespace chat_template_test {
 
 using testing::HasSubstr;
 
@@ -190,5 +190,5 @@ TEST(ChatTemplate, SaysTheDatesOfLlama31) {
                   "December 2023\nToday Date: 26 Jul 2024\n\n<|eot_id|><|start_header_id|>user"));
 }
 
-}  // namespace
+}  // namespace chat_template_test
 }  // namespace tqcache::model

@@ -13,7 +13,7 @@
 #include "tqcache/base/file.h"
 
 namespace tqcache::model {
-namespace {
+namespace config_test {
 
 using tensors::Gguf;
 using testing::HasSubstr;
@@ -233,5 +233,5 @@ TEST(HfConfig, FillsInWhatTransformersFillsIn) {
   EXPECT_FALSE(config.tied_embeddings);
 }
 
-}  // namespace
+}  // namespace config_test
 }  // namespace tqcache::model

@@ -16,7 +16,7 @@
 #include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::model {
-namespace {
+namespace decoder_test {
 
 using test::must;
 using testing::HasSubstr;
@@ -358,5 +358,5 @@ TEST_F(DecoderErrors, KeepsAValidCacheWhenABlockCannotBePacked) {
   must(cache::validate(cache_));
 }
 
-}  // namespace
+}  // namespace decoder_test
 }  // namespace tqcache::model

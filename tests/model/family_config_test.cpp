@@ -15,7 +15,7 @@
 #include "tqcache/model/attention/rope_scaling.h"
 
 namespace tqcache::model {
-namespace {
+namespace family_config_test {
 
 using tensors::Gguf;
 using testing::ElementsAre;
@@ -427,5 +427,5 @@ TEST(FamilyConfig, SaysWhichModelsHaveBiases) {
   EXPECT_TRUE(read_with("llama", {bias})->qkv_biases);
 }
 
-}  // namespace
+}  // namespace family_config_test
 }  // namespace tqcache::model

@@ -16,7 +16,7 @@
 #include "tqcache/model/loading/weights.h"
 
 namespace tqcache::model {
-namespace {
+namespace gguf_parts_test {
 
 using test::GgufBuilder;
 using test::TempDir;
@@ -171,5 +171,5 @@ TEST_F(GgufParts, RefusePartsThatDoNotSayWhichTheyAre) {
   expect_refused(ErrorCode::kCorrupt, name(1) + "\": key \"split.count\": missing");
 }
 
-}  // namespace
+}  // namespace gguf_parts_test
 }  // namespace tqcache::model

@@ -15,7 +15,7 @@
 #include "tqcache/codec/kernels/kernels.h"
 
 namespace tqcache::model {
-namespace {
+namespace kernels_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -196,5 +196,5 @@ TEST(Kernels, SiluIsXTimesItsLogisticFunction) {
   }
 }
 
-}  // namespace
+}  // namespace kernels_test
 }  // namespace tqcache::model

@@ -11,7 +11,7 @@
 #include "tqcache/cache/convert.h"
 
 namespace tqcache::model {
-namespace {
+namespace kv_filter_test {
 
 using test::must;
 using testing::HasSubstr;
@@ -135,5 +135,5 @@ TEST(CodingFilter, RefusesASideWhoseMeanIsNotKnown) {
   EXPECT_THAT(refused.error().message, HasSubstr("layer 0 k: nothing is packed"));
 }
 
-}  // namespace
+}  // namespace kv_filter_test
 }  // namespace tqcache::model

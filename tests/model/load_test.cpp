@@ -12,7 +12,7 @@
 #include "tqcache/model/loading/model.h"
 
 namespace tqcache::model {
-namespace {
+namespace load_test {
 
 using test::TempDir;
 using test::write_all;
@@ -300,5 +300,5 @@ TEST_F(WeightsFingerprint, SeesNameTypeAndShape) {
   EXPECT_EQ(print(), before);
 }
 
-}  // namespace
+}  // namespace load_test
 }  // namespace tqcache::model

@@ -12,7 +12,7 @@
 #include "tqcache/tensors/block_types.h"
 
 namespace tqcache::model {
-namespace {
+namespace matrix_test {
 
 using tensors::TensorType;
 
@@ -238,5 +238,5 @@ TEST(Workers, NeverRunTwoPiecesOfALaneAtOnce) {
   EXPECT_EQ(total, 999u * 1000 / 2);
 }
 
-}  // namespace
+}  // namespace matrix_test
 }  // namespace tqcache::model

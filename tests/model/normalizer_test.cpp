@@ -9,7 +9,7 @@
 #include "tqcache/model/tokenizer/utf8.h"
 
 namespace tqcache::model {
-namespace {
+namespace normalizer_test {
 
 TEST(Normalizer, DoesItsStepsInOrder) {
   using enum Normalizer;
@@ -50,5 +50,5 @@ TEST(WhiteSpace, IsCountedInBytesAtEitherEnd) {
   EXPECT_EQ(trailing_white_space("\u180e"), 0u);
 }
 
-}  // namespace
+}  // namespace normalizer_test
 }  // namespace tqcache::model

@@ -10,7 +10,7 @@
 #include "tqcache/model/tokenizer/tokenizer_spec.h"
 
 namespace tqcache::model {
-namespace {
+namespace pattern_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -100,5 +100,5 @@ TEST(TranslatePattern, LeavesEverythingElseAsItIs) {
   EXPECT_EQ(translate_pattern(pattern).value(), pattern);
 }
 
-}  // namespace
+}  // namespace pattern_test
 }  // namespace tqcache::model

@@ -12,7 +12,7 @@
 #include "tqcache/model/tokenizer/tokenizer.h"
 
 namespace tqcache::model {
-namespace {
+namespace pieces_file_test {
 
 using testing::HasSubstr;
 using tiny::Json;
@@ -219,5 +219,5 @@ TEST(PiecesGguf, TakesAnEmptyCharsmapForNone) {
   EXPECT_TRUE(Tokenizer::from_gguf(file).ok());
 }
 
-}  // namespace
+}  // namespace pieces_file_test
 }  // namespace tqcache::model

@@ -10,7 +10,7 @@
 #include "tqcache/model/tokenizer/tokenizer.h"
 
 namespace tqcache::model {
-namespace {
+namespace pieces_test {
 
 using testing::ElementsAre;
 using testing::ElementsAreArray;
@@ -253,5 +253,5 @@ TEST(PiecesFingerprint, DiffersWhenAnythingThatDecidesIdsDoes) {
   EXPECT_EQ(std::adjacent_find(prints.begin(), prints.end()), prints.end());
 }
 
-}  // namespace
+}  // namespace pieces_test
 }  // namespace tqcache::model

@@ -19,7 +19,7 @@
 #include "tqcache/model/loading/model.h"
 
 namespace tqcache::model {
-namespace {
+namespace reference_test {
 
 using test::must;
 using Ids = std::vector<std::int32_t>;
@@ -233,5 +233,5 @@ TEST_P(ResumeAt, GoesOnFromATurboFileAsFromTurboInMemory) {
 
 INSTANTIATE_TEST_SUITE_P(BlockBorders, ResumeAt, testing::Values(255, 256, 257, 511, 512, 513));
 
-}  // namespace
+}  // namespace reference_test
 }  // namespace tqcache::model

@@ -8,7 +8,7 @@
 #include <set>
 
 namespace tqcache::model {
-namespace {
+namespace sampler_test {
 
 using testing::HasSubstr;
 
@@ -150,7 +150,7 @@ TEST(SamplerOptions, RefusesNumbersOutOfRange) {
 }
 
 TEST(SamplerOptions, AcceptsTheDefaultsAndTheEndsOfEveryRange) {
-  EXPECT_TRUE(validate({}).ok());
+  EXPECT_TRUE(validate(SamplerOptions{}).ok());
   EXPECT_TRUE(validate({.temperature = 2, .top_k = 1, .top_p = 1, .min_p = 1}).ok());
 }
 
@@ -227,5 +227,5 @@ TEST(Sampler, RefusesPenaltiesAndBiasesThatAreNoNumbers) {
   EXPECT_EQ(message(with_bias({{1, -kInfinity}})), "");
 }
 
-}  // namespace
+}  // namespace sampler_test
 }  // namespace tqcache::model

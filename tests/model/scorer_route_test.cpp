@@ -12,7 +12,7 @@
 #include "tqcache/codec/kernels/head_queries.h"
 
 namespace tqcache::model {
-namespace {
+namespace scorer_route_test {
 
 using test::must;
 
@@ -118,5 +118,5 @@ TEST(ScorerRoute, SaysWhatTheKernelsDo) {
   }
 }
 
-}  // namespace
+}  // namespace scorer_route_test
 }  // namespace tqcache::model

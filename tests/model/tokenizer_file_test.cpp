@@ -11,7 +11,7 @@
 #include "tqcache/model/tokenizer/tokenizer.h"
 
 namespace tqcache::model {
-namespace {
+namespace tokenizer_file_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -418,5 +418,5 @@ TEST(TokenizerGguf, KnowsThePretokenizersByName) {
   }
 }
 
-}  // namespace
+}  // namespace tokenizer_file_test
 }  // namespace tqcache::model

@@ -17,7 +17,7 @@
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::model {
-namespace {
+namespace tokenizer_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -329,5 +329,5 @@ TEST(TokenizerFingerprint, LeavesOutTheUnusedTokensAtTheEnd) {
   EXPECT_EQ(tokenizer.encode("[PAD]", kParse)->size(), 5u);
 }
 
-}  // namespace
+}  // namespace tokenizer_test
 }  // namespace tqcache::model

@@ -11,7 +11,7 @@
 #include "tqcache/format/cache_file.h"
 
 namespace tqcache::model {
-namespace {
+namespace turbo_windows_test {
 
 using cache::WindowForm;
 using test::FixtureModel;
@@ -225,5 +225,5 @@ TEST(TurboWindow, MayBeATokenShorter) {
   EXPECT_EQ(test::difference(through_a_file(shorter), shorter), "");
 }
 
-}  // namespace
+}  // namespace turbo_windows_test
 }  // namespace tqcache::model

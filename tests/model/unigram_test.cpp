@@ -15,7 +15,7 @@
 #include "tqcache/model/tokenizer/tokenizer.h"
 
 namespace tqcache::model {
-namespace {
+namespace unigram_test {
 
 using testing::ElementsAre;
 using tiny::Json;
@@ -114,5 +114,5 @@ TEST(Unigram, RefusesBadScores) {
   EXPECT_EQ(Unigram::make(*vocabulary, {1, 2}, {}).error().message, "scores: no unknown token");
 }
 
-}  // namespace
+}  // namespace unigram_test
 }  // namespace tqcache::model

@@ -8,7 +8,7 @@
 #include "model/tiny_model.h"
 
 namespace tqcache::model {
-namespace {
+namespace weights_test {
 
 using testing::HasSubstr;
 
@@ -160,5 +160,5 @@ TEST(GgufName, IsEmptyForAnythingElse) {
   EXPECT_EQ(gguf_name("token_embd.weight"), "");
 }
 
-}  // namespace
+}  // namespace weights_test
 }  // namespace tqcache::model

@@ -9,7 +9,7 @@
 #include <vector>
 
 namespace tqcache::model {
-namespace {
+namespace word_rules_test {
 
 using testing::ElementsAre;
 
@@ -62,5 +62,5 @@ TEST(WordRules, DropWhiteSpaceBetweenWords) {
   EXPECT_THAT(words(rules, " a b"), ElementsAre("a", "b"));
 }
 
-}  // namespace
+}  // namespace word_rules_test
 }  // namespace tqcache::model

@@ -24,7 +24,7 @@
 #include "tqcache/eval/text_table.h"
 
 namespace tqcache {
-namespace {
+namespace kld_test {
 
 using eval::PredictionCost;
 using test::must;
@@ -116,5 +116,5 @@ TEST_F(Kld, CenteringTakesAThirdOfTheCostAwayAtNoMoreBits) {
   EXPECT_LT(centered.kld_mean, 0.65 * reference_["k4v4"]["kld_mean"].get<double>());
 }
 
-}  // namespace
+}  // namespace kld_test
 }  // namespace tqcache

@@ -9,7 +9,7 @@
 #include "support/temp_dir.h"
 
 namespace tqcache::test {
-namespace {
+namespace blob_damage_test {
 
 using testing::HasSubstr;
 
@@ -199,5 +199,5 @@ TEST(GoldenBlobs, AreReadAndWrittenAsTheyWere) {
   }
 }
 
-}  // namespace
+}  // namespace blob_damage_test
 }  // namespace tqcache::test

@@ -8,7 +8,7 @@
 #include "tqcache/store/blobs/blob_format.h"
 
 namespace tqcache::test {
-namespace {
+namespace blob_rules_test {
 
 using format::SideName;
 using store::Block;
@@ -242,5 +242,5 @@ TEST(BlobRules, KeysOfDataAreDigests) {
   EXPECT_FALSE(store::is_data_key("s/" + std::string(64, '0')));
 }
 
-}  // namespace
+}  // namespace blob_rules_test
 }  // namespace tqcache::test

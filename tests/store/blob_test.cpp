@@ -10,7 +10,7 @@
 #include "tqcache/format/section_plan.h"
 
 namespace tqcache::test {
-namespace {
+namespace blob_test {
 
 using cache::LayerDesc;
 using store::Block;
@@ -304,5 +304,5 @@ TEST(CheckBlock, KnowsWhichSectionsAPartHas) {
   EXPECT_FALSE(store::check_block(parameters, block));
 }
 
-}  // namespace
+}  // namespace blob_test
 }  // namespace tqcache::test

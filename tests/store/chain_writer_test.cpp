@@ -12,7 +12,7 @@
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
-namespace {
+namespace chain_writer_test {
 
 using Sections = std::vector<store::StoredSection>;
 
@@ -234,5 +234,5 @@ TEST_F(Writer, PutsManyBlobsAtOnceAndNotAll) {
   EXPECT_EQ(all_keys(backend_, "b/").size(), 20u);
 }
 
-}  // namespace
+}  // namespace chain_writer_test
 }  // namespace tqcache::test

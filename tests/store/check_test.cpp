@@ -10,7 +10,7 @@
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
-namespace {
+namespace check_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -210,5 +210,5 @@ TEST_F(Check, CanBeInterrupted) {
   EXPECT_EQ(report.error().code, ErrorCode::kInterrupted);
 }
 
-}  // namespace
+}  // namespace check_test
 }  // namespace tqcache::test

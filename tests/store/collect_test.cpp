@@ -14,7 +14,7 @@
 #include "tqcache/store/upkeep/check.h"
 
 namespace tqcache::test {
-namespace {
+namespace collect_test {
 
 using namespace std::chrono_literals;
 using testing::ElementsAre;
@@ -397,5 +397,5 @@ TEST_F(Collect, KeptPromptsNeverLoseABlob) {
   }
 }
 
-}  // namespace
+}  // namespace collect_test
 }  // namespace tqcache::test

@@ -14,7 +14,7 @@
 #include "tqcache/store/backend.h"
 
 namespace tqcache::test {
-namespace {
+namespace conformance_test {
 
 using store::Backend;
 using store::Blob;
@@ -336,5 +336,5 @@ TEST_P(AnyStore, IsTheSameForEveryoneWhoOpensIt) {
   EXPECT_FALSE(*store_->exists("a"));
 }
 
-}  // namespace
+}  // namespace conformance_test
 }  // namespace tqcache::test

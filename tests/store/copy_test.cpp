@@ -7,11 +7,11 @@
 
 #include "store/aged_backend.h"
 #include "store/library_fixture.h"
-#include "tqcache/store/upkeep/check.h"
 #include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/upkeep/check.h"
 
 namespace tqcache::test {
-namespace {
+namespace copy_test {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -192,5 +192,5 @@ TEST_F(Copy, RecordsComeWhenAllElseIsThere) {
   EXPECT_EQ(to_.count("n/"), 1u);
 }
 
-}  // namespace
+}  // namespace copy_test
 }  // namespace tqcache::test

@@ -11,7 +11,7 @@
 #include "tqcache/store/backends/dir_index.h"
 
 namespace tqcache::test {
-namespace {
+namespace dir_backend_test {
 
 using store::Backend;
 using store::Entry;
@@ -234,5 +234,5 @@ TEST_F(DirStore, RefusesAFileAboveTheLimitBeforeReadingIt) {
   EXPECT_EQ(store->get("a").error().code, ErrorCode::kTooLarge);
 }
 
-}  // namespace
+}  // namespace dir_backend_test
 }  // namespace tqcache::test

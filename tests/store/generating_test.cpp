@@ -14,7 +14,7 @@
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::store {
-namespace {
+namespace generating_test {
 
 using test::FaultyBackend;
 using test::Ids;
@@ -369,5 +369,5 @@ TEST(BackgroundPut, PutsNothingOfAShortPrompt) {
   EXPECT_THAT(backend.keys(""), IsEmpty());
 }
 
-}  // namespace
+}  // namespace generating_test
 }  // namespace tqcache::store

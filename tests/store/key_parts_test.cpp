@@ -5,7 +5,7 @@
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::store {
-namespace {
+namespace key_parts_test {
 
 constexpr Sha256 kHash{std::byte{0xab}};
 
@@ -68,5 +68,5 @@ TEST(KeyParts, KindsHaveNames) {
   EXPECT_EQ(name_of(BlobKind::kBlock), "block");
 }
 
-}  // namespace
+}  // namespace key_parts_test
 }  // namespace tqcache::store

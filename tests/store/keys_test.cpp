@@ -9,7 +9,7 @@
 #include "tqcache/store/backend.h"
 
 namespace tqcache::test {
-namespace {
+namespace keys_test {
 
 using store::Scope;
 using testing::StartsWith;
@@ -164,5 +164,5 @@ TEST(Keys, DataOfScopesStandsApart) {
             store::data_key(filled_hash(2), as_bytes("abc")));
 }
 
-}  // namespace
+}  // namespace keys_test
 }  // namespace tqcache::test

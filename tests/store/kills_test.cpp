@@ -11,7 +11,7 @@
 #include "support/temp_dir.h"
 
 namespace tqcache::test {
-namespace {
+namespace kills_test {
 
 class Kills : public testing::TestWithParam<Engine> {
  protected:
@@ -53,5 +53,5 @@ TEST_P(Kills, OfOneOfTwoWritersOfTheSameKeysDoNotHinderTheOther) {
   }
 }
 
-}  // namespace
+}  // namespace kills_test
 }  // namespace tqcache::test

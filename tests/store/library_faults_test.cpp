@@ -12,7 +12,7 @@
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
-namespace {
+namespace library_faults_test {
 
 cache::Cache dense(std::int64_t n) { return CacheBuilder(n).dense(kHeads).build(); }
 cache::Cache with_window(std::int64_t n) {
@@ -394,5 +394,5 @@ TEST_F(Faults, LookingTakesThreeBatches) {
   EXPECT_EQ(backend_.n_exists, 1u);
 }
 
-}  // namespace
+}  // namespace library_faults_test
 }  // namespace tqcache::test

@@ -8,7 +8,7 @@
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
-namespace {
+namespace library_find_test {
 
 cache::Cache dense(std::int64_t n) { return CacheBuilder(n).dense(kHeads).build(); }
 cache::Cache turbo(std::int64_t n) { return CacheBuilder(n).turbo(kHeads, 4, 4).build(); }
@@ -188,5 +188,5 @@ TEST_F(Find, RefusesMoreFormsThanThereAreSlots) {
   }
 }
 
-}  // namespace
+}  // namespace library_find_test
 }  // namespace tqcache::test

@@ -13,7 +13,7 @@
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
-namespace {
+namespace library_put_test {
 
 cache::Cache dense(std::int64_t n, std::uint64_t seed = 1) {
   return CacheBuilder(n, seed).dense(kHeads).build();
@@ -265,5 +265,5 @@ TEST(PutTogether, WritersOfOneChainDoEachOtherNoHarm) {
   }
 }
 
-}  // namespace
+}  // namespace library_put_test
 }  // namespace tqcache::test

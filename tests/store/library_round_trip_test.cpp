@@ -5,7 +5,7 @@
 #include "store/library_fixture.h"
 
 namespace tqcache::test {
-namespace {
+namespace library_round_trip_test {
 
 struct Kind {
   std::string name;
@@ -184,5 +184,5 @@ TEST(RoundTrips, BlocksOfSeveralBlobsAreWhole) {
   EXPECT_EQ(difference(load(*prompt), cache), "");
 }
 
-}  // namespace
+}  // namespace library_round_trip_test
 }  // namespace tqcache::test

@@ -9,7 +9,7 @@
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
-namespace {
+namespace library_sharing_test {
 
 constexpr std::int64_t kSystemTokens = 8192;
 constexpr cache::HeadShape kShape{4, 64};
@@ -103,5 +103,5 @@ TEST(Sharing, AHundredConversationsKeepAPackedSystemPromptOnce) {
                  "turbo");
 }
 
-}  // namespace
+}  // namespace library_sharing_test
 }  // namespace tqcache::test

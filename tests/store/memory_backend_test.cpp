@@ -4,7 +4,7 @@
 #include "tqcache/store/backend.h"
 
 namespace tqcache::test {
-namespace {
+namespace memory_backend_test {
 
 TEST(MemoryStore, CountsASecondForEverythingThatIsPutOrTouched) {
   const auto store = std::move(store::open_backend("memory:", {})).value();
@@ -19,5 +19,5 @@ TEST(MemoryStore, CountsASecondForEverythingThatIsPutOrTouched) {
   EXPECT_THAT(idle, testing::ElementsAre(0, 2, 1));
 }
 
-}  // namespace
+}  // namespace memory_backend_test
 }  // namespace tqcache::test

@@ -10,7 +10,7 @@
 #include "support/temp_dir.h"
 
 namespace tqcache::test {
-namespace {
+namespace prompt_kills_test {
 
 class PromptKills : public testing::TestWithParam<Engine> {};
 
@@ -36,5 +36,5 @@ TEST_P(PromptKills, OfAWriterLeaveWholePromptsAlone) {
   EXPECT_GE(n_told, n_kills() / 2);
 }
 
-}  // namespace
+}  // namespace prompt_kills_test
 }  // namespace tqcache::test

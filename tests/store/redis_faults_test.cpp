@@ -7,7 +7,7 @@
 #include "tqcache/store/backend.h"
 
 namespace tqcache::test {
-namespace {
+namespace redis_faults_test {
 
 using store::Backend;
 using testing::ElementsAre;
@@ -194,5 +194,5 @@ TEST(RedisFaults, RefusesAListingThatIsNone) {
   }
 }
 
-}  // namespace
+}  // namespace redis_faults_test
 }  // namespace tqcache::test

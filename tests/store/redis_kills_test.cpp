@@ -12,7 +12,7 @@
 #include "store/redis_server.h"
 
 namespace tqcache::test {
-namespace {
+namespace redis_kills_test {
 
 class RedisServerKills : public RedisServer {
  protected:
@@ -99,5 +99,5 @@ TEST_F(RedisServerKills, ShowNoReaderAPartOfAValue) {
   EXPECT_TRUE(store->get("w/0")->has_value());
 }
 
-}  // namespace
+}  // namespace redis_kills_test
 }  // namespace tqcache::test

@@ -11,7 +11,7 @@
 #include "store/values.h"
 
 namespace tqcache::test {
-namespace {
+namespace redis_server_test {
 
 TEST_F(RedisServer, IsReachedAgainAfterARestart) {
   start();
@@ -115,5 +115,5 @@ TEST_F(RedisServer, IsNeverSentMoreThanItTakes) {
   EXPECT_TRUE(store->put("b", {}).ok());
 }
 
-}  // namespace
+}  // namespace redis_server_test
 }  // namespace tqcache::test

@@ -4,7 +4,7 @@
 #include "tqcache/store/backends/redis_client.h"
 
 namespace tqcache::store {
-namespace {
+namespace redis_slots_test {
 
 const RedisAddress kAsked{"asked", 7000};
 
@@ -96,5 +96,5 @@ TEST(SlotTable, RefusesWhatIsNoTable) {
   }
 }
 
-}  // namespace
+}  // namespace redis_slots_test
 }  // namespace tqcache::store

@@ -8,7 +8,7 @@
 #include "tqcache/store/backend.h"
 
 namespace tqcache::test {
-namespace {
+namespace s3_faults_test {
 
 using store::Backend;
 using store::Entry;
@@ -195,5 +195,5 @@ TEST_F(S3Faults, EndsAListingThatGoesRoundInCircles) {
   EXPECT_EQ(done.error().code, ErrorCode::kCorrupt);
 }
 
-}  // namespace
+}  // namespace s3_faults_test
 }  // namespace tqcache::test

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace tqcache::store {
-namespace {
+namespace s3_listing_test {
 
 std::string in_list(const std::string& inner) {
   return "<?xml version=\"1.0\" encoding=\"UTF-8\"?>"
@@ -84,5 +84,5 @@ TEST(S3Time, IsOfTheUniversalClock) {
   }
 }
 
-}  // namespace
+}  // namespace s3_listing_test
 }  // namespace tqcache::store

@@ -8,7 +8,7 @@
 #include "tqcache/store/upkeep/inventory.h"
 
 namespace tqcache::test {
-namespace {
+namespace stats_test {
 
 std::uint64_t blobs_of(const store::StoreStats& stats, store::BlobKind kind) {
   return stats.kinds[static_cast<std::size_t>(kind)].blobs;
@@ -94,5 +94,5 @@ TEST(StoreStats, NeedRecordsThatAreWhole) {
   EXPECT_EQ(stats.error().code, ErrorCode::kCorrupt);
 }
 
-}  // namespace
+}  // namespace stats_test
 }  // namespace tqcache::test

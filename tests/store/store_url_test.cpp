@@ -6,7 +6,7 @@
 #include "tqcache/store/backend.h"
 
 namespace tqcache::store {
-namespace {
+namespace store_url_test {
 
 using testing::HasSubstr;
 using testing::Not;
@@ -83,5 +83,5 @@ TEST(OpenBackend, NamesTheEnginesThatAreBuiltIn) {
   }
 }
 
-}  // namespace
+}  // namespace store_url_test
 }  // namespace tqcache::store

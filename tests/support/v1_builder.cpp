@@ -74,7 +74,7 @@ std::string v1_turbo_meta(cache::HeadShape shape, std::int64_t n_tokens, const V
   json["qjl_seed"] = options.qjl_seed;
   json["quantized_kv_start"] = 0;
   json["quantizer_version"] = "turbomlx-v0.1";
-  json["transform_kind"] = options.wht ? "wht" : "qr";
+  json["rotation_kind"] = options.wht ? "wht" : "qr";
   json["rotation_seed"] = options.rotation_seed;
   json["schema_version"] = 1;
   json["scorer_mode"] = "oracle_preview";

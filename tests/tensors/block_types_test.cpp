@@ -15,7 +15,7 @@
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::tensors {
-namespace {
+namespace block_types_test {
 
 const char* or_else(const char* value, const char* fallback) {
   return value != nullptr ? value : fallback;
@@ -80,5 +80,5 @@ TEST(BlockTypes, AreNotWhatStandsOneByOne) {
   }
 }
 
-}  // namespace
+}  // namespace block_types_test
 }  // namespace tqcache::tensors

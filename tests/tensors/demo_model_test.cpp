@@ -7,7 +7,7 @@
 #include "tqcache/tensors/safetensors.h"
 
 namespace tqcache::tensors {
-namespace {
+namespace demo_model_test {
 
 using Shape = std::vector<std::uint64_t>;
 
@@ -47,5 +47,5 @@ TEST(DemoModel, OpensAsSafetensors) {
   EXPECT_EQ(model->tensors.at("model.layers.0.mlp.down_proj.weight").shape, (Shape{384, 1024}));
 }
 
-}  // namespace
+}  // namespace demo_model_test
 }  // namespace tqcache::tensors

@@ -7,7 +7,7 @@
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::tensors {
-namespace {
+namespace gguf_metadata_test {
 
 using test::GgufBuilder;
 
@@ -196,5 +196,5 @@ TEST(GgufMetadata, LimitsTheElementsOfAllArraysTogether) {
       "key \"b\": array of 1 elements, where a file may have 16777216 in all");
 }
 
-}  // namespace
+}  // namespace gguf_metadata_test
 }  // namespace tqcache::tensors

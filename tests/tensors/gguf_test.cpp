@@ -9,7 +9,7 @@
 #include "tensors/refusal.h"
 
 namespace tqcache::tensors {
-namespace {
+namespace gguf_test {
 
 using test::GgufBuilder;
 using test::kTensorF32;
@@ -366,5 +366,5 @@ TEST(GgufReader, RefusesFileThatEndsBeforeItsData) {
   EXPECT_EQ(gguf.error().message, "byte 57: the file ends before its tensor data");
 }
 
-}  // namespace
+}  // namespace gguf_test
 }  // namespace tqcache::tensors

@@ -14,7 +14,7 @@
 #include "tqcache/tensors/safetensors.h"
 
 namespace tqcache::tensors {
-namespace {
+namespace hostile_bytes_test {
 
 using test::ExactCopy;
 
@@ -139,5 +139,5 @@ TEST(SafetensorsHostileBytes, NoRandomMutationIsReadOutOfBounds) {
   mutate_at_random(read_safetensors, test::small_safetensors());
 }
 
-}  // namespace
+}  // namespace hostile_bytes_test
 }  // namespace tqcache::tensors

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace tqcache::tensors {
-namespace {
+namespace printable_name_test {
 
 TEST(PrintableName, KeepsAnOrdinaryName) {
   EXPECT_EQ(printable_name("blk.0.attn_q.weight"), "\"blk.0.attn_q.weight\"");
@@ -19,5 +19,5 @@ TEST(PrintableName, CutsAfter64Bytes) {
   EXPECT_EQ(printable_name(std::string(65, 'n')), '"' + std::string(64, 'n') + "...\"");
 }
 
-}  // namespace
+}  // namespace printable_name_test
 }  // namespace tqcache::tensors

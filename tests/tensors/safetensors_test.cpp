@@ -7,7 +7,7 @@
 #include "tensors/safetensors_builder.h"
 
 namespace tqcache::tensors {
-namespace {
+namespace safetensors_test {
 
 using test::safetensors_file;
 using test::tensor_entry;
@@ -452,5 +452,5 @@ TEST(SafetensorsHeader, ReplacesWhatIsNoUtf8) {
   EXPECT_EQ(read->metadata.at("k"), "a\xef\xbf\xbd");
 }
 
-}  // namespace
+}  // namespace safetensors_test
 }  // namespace tqcache::tensors

@@ -17,8 +17,8 @@ namespace tqcache::cli {
 namespace {
 
 using codec::Mode;
-using codec::TransformKind;
 using codec::ScaleRule;
+using codec::TransformKind;
 
 constexpr int kDenseBits = 16;
 

@@ -91,7 +91,8 @@ codec::SinusoidTable make_sinusoids(std::span<const double> frequencies) {
   for (const double frequency : frequencies.first(n_fast)) add_sinusoid_row(frequency, values);
   for (std::size_t n = 0; n < kSinusoidPolynomials; ++n) add_polynomial_row(2 * n, values);
   for (const double frequency : frequencies.subspan(n_fast)) add_join(frequency, joins);
-  return codec::make_sinusoid_table(frequencies.size(), n_fast, std::move(values), std::move(joins));
+  return codec::make_sinusoid_table(frequencies.size(), n_fast, std::move(values),
+                                    std::move(joins));
 }
 
 }  // namespace
@@ -127,7 +128,7 @@ std::uint64_t CenteringTable::bytes() const {
 }
 
 void CenteringScore::set(const CenteringTable* table, std::span<const float> mean,
-                        std::span<const float> queries) {
+                         std::span<const float> queries) {
   table_ = table;
   const std::size_t head_dim = mean.size();
   const std::size_t n = queries.size() / head_dim;
@@ -147,13 +148,13 @@ void CenteringScore::set(const CenteringTable* table, std::span<const float> mea
 }
 
 void CenteringScore::add_to(std::int64_t block, const codec::Kernels& kernels,
-                           codec::Precision precision, float* scores, std::size_t stride) const {
+                            codec::Precision precision, float* scores, std::size_t stride) const {
   const std::size_t n = constants_.size();
   if (table_ != nullptr) {
     const bool exact = precision == codec::Precision::kExact;
     const auto add_sinusoids = exact ? kernels.add_sinusoids_exact : kernels.add_sinusoids_fast;
     const codec::Sinusoids sinusoids = {n, amplitudes_.data(), constants_.data(),
-                                table_->block_phasors(block)};
+                                        table_->block_phasors(block)};
     return add_sinusoids(table_->sinusoids(), sinusoids, {scores, stride});
   }
   for (std::size_t q = 0; q < n; ++q) {

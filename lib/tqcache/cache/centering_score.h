@@ -1,12 +1,12 @@
 #pragma once
 // cache/centering_score.h: what the mean of a side's keys adds to the scores of its packed tokens.
 //
-// Codes of centered keys score q . (k - m); the score of the key is that plus q . m. Of a mean taken
-// out before RoPE, m = R_p mean, and q . R_p mean is a sum of one cosine and one sine a frequency
-// pair: A cos(p w) + B sin(p w), with A and B the same for all tokens. It needs no memory traffic:
-// inside a token block the sinusoids are a constant table, and from block to block only A and B turn.
-// Pairs that move little within a block are joined: their sum is one smooth function of the place,
-// so seven even and seven odd Chebyshev polynomials do for all of them.
+// Codes of centered keys score q . (k - m); the score of the key is that plus q . m. Of a mean
+// taken out before RoPE, m = R_p mean, and q . R_p mean is a sum of one cosine and one sine a
+// frequency pair: A cos(p w) + B sin(p w), with A and B the same for all tokens. It needs no memory
+// traffic: inside a token block the sinusoids are a constant table, and from block to block only A
+// and B turn. Pairs that move little within a block are joined: their sum is one smooth function of
+// the place, so seven even and seven odd Chebyshev polynomials do for all of them.
 //
 // Exact, the result differs from q . R_p mean by less than 1e-6 |q| |mean|, at any position.
 //
@@ -56,7 +56,8 @@ class CenteringScore {
   // Shapes:   queries [n, head_dim], after RoPE; mean [head_dim], the kv head's part of
   // Mean::values. Requires: `table` outlives this; null for a mean that does not turn
   // (Centering::kPostRope).
-  void set(const CenteringTable* table, std::span<const float> mean, std::span<const float> queries);
+  void set(const CenteringTable* table, std::span<const float> mean,
+           std::span<const float> queries);
 
   // scores[q][t] += query q . (the mean as it stands in token t of the block).
   //

@@ -14,8 +14,8 @@ namespace tqcache::cache {
 // channels are the ones asked for, and is refused otherwise: packing again would add the error of
 // both.
 //
-// The mean of a side is taken over mean_blocks(), its outlier channels over the blocks that the policy
-// names; of a side without a full block, both over its first block once it is full.
+// The mean of a side is taken over mean_blocks(), its outlier channels over the blocks that the
+// policy names; of a side without a full block, both over its first block once it is full.
 //
 // Takes the cache and gives the memory of dense blocks back as they are packed.
 // Progress: head vectors packed, of all to pack.

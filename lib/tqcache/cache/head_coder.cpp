@@ -62,7 +62,8 @@ Result<void> HeadCoder::encode(codec::VectorRows x, std::int64_t first, std::siz
   codec::RowBuffer centered(n_tokens, dim), mapped(n_tokens, dim);
   AlignedFloats turned;
   codec.kernels().center_rows(x, n_tokens, dim, center, /*first_token=*/0, centered.data());
-  if (is_transformed_before_rope(side_)) turn_rows_back(*side_.mean.rope, first, dim, centered.all());
+  if (is_transformed_before_rope(side_))
+    turn_rows_back(*side_.mean.rope, first, dim, centered.all());
   codec::multiply_rows(centered.all(), columns(turned), dim, mapped.all(), codec.kernels());
   const auto bytes = std::as_bytes(mapped.all());
   return codec.encode({Dtype::kF32, bytes.data(), dim * sizeof(float)}, {}, order, n_tokens,
@@ -83,8 +84,8 @@ void HeadCoder::decode(const codec::PackedHead& head, std::int64_t first, std::s
   codec::RowBuffer mapped(n_tokens, dim);
   AlignedFloats turned;
   codec::multiply_rows(decoded.all(), rows(turned), dim, mapped.all(), codec.kernels());
-  codec.kernels().restore_rows({mapped.data(), n_tokens, dim, is_transformed_before_rope(side_)}, center,
-                               to_size(first), out);
+  codec.kernels().restore_rows({mapped.data(), n_tokens, dim, is_transformed_before_rope(side_)},
+                               center, to_size(first), out);
 }
 
 void HeadCoder::decode(const codec::PackedHead& head, std::int64_t first,

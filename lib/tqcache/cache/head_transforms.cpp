@@ -35,7 +35,7 @@ void normalize(std::span<float> rows, std::size_t dim) {
 
 // What maps are to be applied to of one kv head in one block, from token `first` on.
 AlignedFloats rows_to_transform(const FullBlock& block, std::int64_t kv_head, std::int64_t first,
-                          const Mean& mean) {
+                                const Mean& mean) {
   const std::size_t dim = to_size(block.shape.head_dim);
   const std::size_t stride = dim * dtype_size(block.dtype);
   const std::size_t n = to_size(kTokenBlock - first);
@@ -116,7 +116,7 @@ Result<HeadTransforms> make_head_transforms(HeadShape shape, std::vector<std::in
                                           " belong"};
   }
   HeadTransforms maps{false, std::move(entries), AlignedFloats(n_heads * dim * dim),
-                AlignedFloats(n_heads * dim * dim)};
+                      AlignedFloats(n_heads * dim * dim)};
   for (std::size_t head = 0; head < n_heads; ++head) {
     const std::size_t at = head * dim * dim;
     const auto columns = orthogonal(dim, std::span(maps.entries).subspan(at, dim * dim));
@@ -130,8 +130,8 @@ Result<HeadTransforms> make_head_transforms(HeadShape shape, std::vector<std::in
   return maps;
 }
 
-HeadTransforms fit_head_transforms(std::span<const FullBlock> blocks, std::int64_t n_sinks, const Mean& mean,
-                       unsigned n_threads) {
+HeadTransforms fit_head_transforms(std::span<const FullBlock> blocks, std::int64_t n_sinks,
+                                   const Mean& mean, unsigned n_threads) {
   const HeadShape shape = blocks.front().shape;
   std::vector<std::vector<std::int8_t>> of_heads(to_size(shape.n_kv_heads));
   parallel_for(of_heads.size(), n_threads, [&](std::size_t head) {

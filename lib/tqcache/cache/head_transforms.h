@@ -7,7 +7,7 @@
 // does, and travels in the file. Of keys it is made, and applied, before RoPE, where they have such
 // directions: afterwards every position turns them elsewhere.
 //
-// Spec: docs/reference/codec.md §10, "Maps".
+// Spec: docs/reference/codec.md §10.
 
 #include <cstdint>
 #include <span>
@@ -56,8 +56,8 @@ Result<HeadTransforms> make_head_transforms(HeadShape shape, std::vector<std::in
 // Shapes:   blocks in ascending order, at least one, all of one shape and dtype.
 // Requires: mean.is_fixed(); what it takes out is turned back with it, if it is before RoPE.
 // Bytes:    identical on every CPU and for any number of threads.
-HeadTransforms fit_head_transforms(std::span<const FullBlock> blocks, std::int64_t n_sinks, const Mean& mean,
-                       unsigned n_threads);
+HeadTransforms fit_head_transforms(std::span<const FullBlock> blocks, std::int64_t n_sinks,
+                                   const Mean& mean, unsigned n_threads);
 
 // R_j^T of the rows of a block's tokens first, first + 1, ..., j being their places in it.
 void turn_rows_back(const RopeTable& rope, std::int64_t first, std::size_t head_dim,

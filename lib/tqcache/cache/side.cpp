@@ -258,7 +258,8 @@ ByteCount byte_count(const Side& side, HeadShape shape, std::int64_t n_tokens) {
     }
     bytes.used += turbo->mean.values.size() * sizeof(float);
     bytes.used += turbo->outliers.orders.size() * sizeof(std::uint16_t);
-    bytes.used += turbo->transforms.entries.size() + 2 * turbo->transforms.rows.size() * sizeof(float);
+    bytes.used +=
+        turbo->transforms.entries.size() + 2 * turbo->transforms.rows.size() * sizeof(float);
   }
   bytes.allocated = bytes.used;
   const DenseSide& part = open_part(side);

@@ -1,9 +1,9 @@
 #pragma once
 // codec/channels.h: the order in which a codec takes the channels of a head vector.
 //
-// Mode mixed codes outlier channels apart. They are chosen by what a kv head's vectors look like, so
-// they belong to the data and not to the codec: each kv head has its own list. The codec sees the
-// head vector with those channels first and the others behind them, both in ascending order.
+// Mode mixed codes outlier channels apart. They are chosen by what a kv head's vectors look like,
+// so they belong to the data and not to the codec: each kv head has its own list. The codec sees
+// the head vector with those channels first and the others behind them, both in ascending order.
 
 #include <cstddef>
 #include <cstdint>

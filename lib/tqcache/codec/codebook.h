@@ -32,8 +32,8 @@ std::vector<float> lloyd_max_centroids(int head_dim, int bits);
 // sqrt(n), and +-1 / (n e) for an orthogonal map, e being the mean magnitude of a component of a
 // random unit vector, which is the centroid of 1 bit.
 //
-// Source: arXiv 2504.19874, algorithm 2. Implementations with an orthogonal map use sqrt(pi / (2 n)),
-// which takes e from a normal distribution, and gives r^ a length that is 1 / (4 n) too much.
+// Source: arXiv 2504.19874, algorithm 2. Implementations with an orthogonal map use sqrt(pi / (2
+// n)), which takes e from a normal distribution, and gives r^ a length that is 1 / (4 n) too much.
 std::vector<float> residual_centroids(int head_dim, TransformKind rotation);
 
 // 2^bits values from -1 to 1 in even steps.

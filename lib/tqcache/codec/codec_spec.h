@@ -67,7 +67,7 @@ struct QuantizerSpec {
   int rounds = 1;  // of kHadamard, 1 to 3; otherwise 1
   ScaleRule scale = ScaleRule::kUnbiased;
   TransformMatrix matrix = {};  // of kMatrix: [head_dim, head_dim]; otherwise none
-  float step = 0;         // of kStep: from level to level, in parts of |x| / sqrt(head_dim)
+  float step = 0;               // of kStep: from level to level, in parts of |x| / sqrt(head_dim)
 
   bool operator==(const QuantizerSpec&) const = default;
 };
@@ -100,10 +100,10 @@ struct CodecSpec {
   int rounds = 1;
   ScaleRule scale = ScaleRule::kUnbiased;  // kUnbiased, kNorm, kRaw; kProd: of its first part
   TransformKind residual = TransformKind::kGaussian;  // kProd: kGaussian; kDenseQr for orthogonal S
-  int outlier_channels = 0;                         // kMixed
-  int outlier_bits = 0;                             // kMixed; above `bits`
-  int group_size = 64;                              // kAffine; divides head_dim
-  float step = 0;                                   // kTrellis
+  int outlier_channels = 0;                           // kMixed
+  int outlier_bits = 0;                               // kMixed; above `bits`
+  int group_size = 64;                                // kAffine; divides head_dim
+  float step = 0;                                     // kTrellis
 
   bool operator==(const CodecSpec&) const = default;
 };

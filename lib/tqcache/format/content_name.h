@@ -2,7 +2,7 @@
 // format/content_name.h: the name of a cache's content: equal for equal content, however a file
 // compresses it and whatever program wrote it.
 //
-// Spec: docs/reference/format.md §Content name.
+// Spec: docs/reference/format.md §7.
 
 #include "tqcache/base/hash.h"
 #include "tqcache/format/manifest.h"

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "tqcache/format/checksum_bytes.h"
-#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::format {

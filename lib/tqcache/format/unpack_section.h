@@ -11,8 +11,8 @@
 
 namespace tqcache::format {
 
-// A cache with all that decoding takes of every layer and side (codecs, means, outlier channels), and
-// without a token block.
+// A cache with all that decoding takes of every layer and side (codecs, means, outlier channels),
+// and without a token block.
 //
 // Requires: as make_empty_cache(). Errors: as there.
 Result<cache::Cache> make_decoders(const Manifest& manifest);

@@ -1,5 +1,6 @@
 #pragma once
-// codec/kernels/kernels.h: the inner loops of attention and of conversion, once for each kind of CPU.
+// codec/kernels/kernels.h: the inner loops of attention and of conversion, once for each kind of
+// CPU.
 //
 // A table of functions that all do the same thing. The scalar table is the definition. Encoding
 // and decoding give the same bytes on every table; scores and sums agree within the bounds told
@@ -25,8 +26,8 @@
 namespace tqcache::codec {
 
 struct RotationTables;  // codec/rotation_tables.h
-struct SinusoidTable;       // codec/sinusoid_table.h
-struct Sinusoids;           // codec/sinusoid_table.h
+struct SinusoidTable;   // codec/sinusoid_table.h
+struct Sinusoids;       // codec/sinusoid_table.h
 
 // One packed block of one kv head.
 struct PackedBlock {

@@ -147,8 +147,8 @@ void add_values(const LinePass& pass, const CodeTables& tables, const WeightByte
 
 // Adds what is left of loud tokens to one query's sums.
 template <int kBits>
-TQC_AVX2_FUNCTION void add_outliers(const LinePass& pass, const float* values, const OutlierTokens& loud,
-                                std::size_t query) {
+TQC_AVX2_FUNCTION void add_outliers(const LinePass& pass, const float* values,
+                                    const OutlierTokens& loud, std::size_t query) {
   const FloatTable<kBits> table = load_table<kBits>(values);
   for (std::size_t half = 0; half * kWidth < pass.n_columns; ++half) {
     const std::uint8_t* const lines = lines_of_half(pass, half);
@@ -167,7 +167,8 @@ TQC_AVX2_FUNCTION void add_outliers(const LinePass& pass, const float* values, c
 
 struct ValueKernels {
   void (*add_values)(const LinePass&, const CodeTables&, const WeightBytes&, std::size_t n);
-  void (*add_outliers)(const LinePass&, const float* values, const OutlierTokens&, std::size_t query);
+  void (*add_outliers)(const LinePass&, const float* values, const OutlierTokens&,
+                       std::size_t query);
 };
 
 // Requires: up to CodeTables::kMaxNarrowBits.

@@ -7,8 +7,8 @@
 #ifdef TQCACHE_X86
 
 #include "tqcache/codec/codec_spec.h"
-#include "tqcache/codec/kernels/line_pass_avx2.h"
 #include "tqcache/codec/kernels/int16_step.h"
+#include "tqcache/codec/kernels/line_pass_avx2.h"
 
 namespace tqcache::codec {
 namespace {

@@ -148,8 +148,8 @@ void weight_passes(const LinePass& pass, const std::uint8_t* bytes, float step,
 
 // Adds what is left of loud tokens to one query's sums.
 template <int kBits>
-TQC_AVX512_FUNCTION void add_outliers(const LinePass& pass, const float* values, const OutlierTokens& loud,
-                                  std::size_t query) {
+TQC_AVX512_FUNCTION void add_outliers(const LinePass& pass, const float* values,
+                                      const OutlierTokens& loud, std::size_t query) {
   const FloatTable<kBits> table = load_table<kBits>(values);
   const std::uint8_t* lines = pass.lines;
   for (std::size_t g = 0; g < pass.n_groups; ++g, lines += pass.group_bytes) {
@@ -182,15 +182,17 @@ void add_values(const LinePass& pass, const CodeTables& tables, const WeightByte
 
 struct ValueKernels {
   void (*add_values)(const LinePass&, const CodeTables&, const WeightBytes&, std::size_t n);
-  void (*add_outliers)(const LinePass&, const float* values, const OutlierTokens&, std::size_t query);
+  void (*add_outliers)(const LinePass&, const float* values, const OutlierTokens&,
+                       std::size_t query);
 };
 
 void accumulate_bytes(const LinePass& pass, const CodeTables& tables, const ScaledWeights& scaled,
                       const WeightBytes& prepared, std::size_t n) {
-  constexpr ValueKernels kOfBits[] = {{add_values<1>, add_outliers<1>}, {add_values<2>, add_outliers<2>},
-                                      {add_values<3>, add_outliers<3>}, {add_values<4>, add_outliers<4>},
-                                      {add_values<5>, add_outliers<5>}, {add_values<6>, add_outliers<6>},
-                                      {add_values<7>, add_outliers<7>}, {add_values<8>, add_outliers<8>}};
+  constexpr ValueKernels kOfBits[] = {
+      {add_values<1>, add_outliers<1>}, {add_values<2>, add_outliers<2>},
+      {add_values<3>, add_outliers<3>}, {add_values<4>, add_outliers<4>},
+      {add_values<5>, add_outliers<5>}, {add_values<6>, add_outliers<6>},
+      {add_values<7>, add_outliers<7>}, {add_values<8>, add_outliers<8>}};
   const ValueKernels& kernels = kOfBits[tables.bits - 1];
   kernels.add_values(pass, tables, prepared, n);
   OutlierTokens loud;

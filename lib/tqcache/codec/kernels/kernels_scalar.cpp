@@ -6,10 +6,10 @@
 
 #include "tqcache/base/half.h"
 #include "tqcache/codec/kernels/kernel_tables.h"
-#include "tqcache/codec/packing.h"
-#include "tqcache/codec/quantizer.h"
 #include "tqcache/codec/kernels/rotation_tables.h"
 #include "tqcache/codec/kernels/sinusoid_table.h"
+#include "tqcache/codec/packing.h"
+#include "tqcache/codec/quantizer.h"
 
 namespace tqcache::codec {
 namespace {

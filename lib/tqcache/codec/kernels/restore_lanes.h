@@ -1,6 +1,6 @@
-// codec/kernels/restore_lanes.h: Kernels::restore_rows over vectors of floats. Included by the files of the
-// CPUs, which say before what a vector of floats is (Lanes), have load_some() and narrow_some() for
-// the first n values of one, and say what functions are compiled for (TQC_LANES,
+// codec/kernels/restore_lanes.h: Kernels::restore_rows over vectors of floats. Included by the
+// files of the CPUs, which say before what a vector of floats is (Lanes), have load_some() and
+// narrow_some() for the first n values of one, and say what functions are compiled for (TQC_LANES,
 // TQC_LANES_FUNCTION).
 
 #include "tqcache/codec/kernels/by_dtype.h"

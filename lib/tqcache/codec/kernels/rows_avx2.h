@@ -89,7 +89,8 @@ TQC_AVX2 void transpose(__m256 (&r)[8]) {
 
 void center_rows(VectorRows x, std::size_t n, std::size_t head_dim, const Center&,
                  std::size_t first_token, float* out);
-void restore_rows(const TransformedRows&, const Center&, std::size_t first_token, MutableVectorRows out);
+void restore_rows(const TransformedRows&, const Center&, std::size_t first_token,
+                  MutableVectorRows out);
 
 }  // namespace tqcache::codec::avx2
 

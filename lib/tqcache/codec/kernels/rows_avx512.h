@@ -79,7 +79,8 @@ TQC_AVX512 void transpose(__m512 (&r)[16]) {
 
 void center_rows(VectorRows x, std::size_t n, std::size_t head_dim, const Center&,
                  std::size_t first_token, float* out);
-void restore_rows(const TransformedRows&, const Center&, std::size_t first_token, MutableVectorRows out);
+void restore_rows(const TransformedRows&, const Center&, std::size_t first_token,
+                  MutableVectorRows out);
 
 }  // namespace tqcache::codec::avx512
 

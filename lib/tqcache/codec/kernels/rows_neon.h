@@ -66,7 +66,8 @@ inline void transpose(float32x4_t (&r)[4]) {
 
 void center_rows(VectorRows x, std::size_t n, std::size_t head_dim, const Center&,
                  std::size_t first_token, float* out);
-void restore_rows(const TransformedRows&, const Center&, std::size_t first_token, MutableVectorRows out);
+void restore_rows(const TransformedRows&, const Center&, std::size_t first_token,
+                  MutableVectorRows out);
 std::uint32_t encode_lines(const RotationTables&, VectorRows, std::size_t n, std::uint8_t* lines,
                            std::uint16_t* scales);
 void decode_lines(const RotationTables&, const std::uint8_t* lines, const std::uint16_t* scales,

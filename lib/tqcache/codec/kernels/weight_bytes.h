@@ -59,7 +59,7 @@ struct OutlierTokens {
 
 // Those of one query. `scaled` are its weights times scales; `most` is the largest byte.
 inline void find_outliers(const WeightBytes& prepared, std::size_t query, float most,
-                      const float* scaled, OutlierTokens& loud) {
+                          const float* scaled, OutlierTokens& loud) {
   loud.n = 0;
   for (std::size_t w = 0; w < kBlockTokens / 32; ++w) {
     for (std::uint32_t left = prepared.loud[query][w]; left != 0; left &= left - 1) {

@@ -7,7 +7,7 @@
 // Only + - * / and sqrt in f64 are used, in an order that is fixed, so the bits depend neither on
 // the CPU nor on libm.
 //
-// Spec:   docs/reference/codec.md, "Eigenvectors".
+// Spec:   docs/reference/codec.md §10.
 // Source: Householder's tridiagonal form and QR steps with Wilkinson's shift: Golub and Van Loan,
 //         "Matrix Computations", 8.3.
 

@@ -1,6 +1,7 @@
 #pragma once
-// format/sections/symbol_classes.h: symbols of trellis codes as bytes for an entropy coder that gives every
-// byte a bit or more: rare ones stand alone, frequent ones share a byte with their neighbors.
+// format/sections/symbol_classes.h: symbols of trellis codes as bytes for an entropy coder that
+// gives every byte a bit or more: rare ones stand alone, frequent ones share a byte with their
+// neighbors.
 //
 // Sixteen components are a class. Its symbols stand one, two or four to a byte.
 //

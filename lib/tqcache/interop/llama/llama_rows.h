@@ -1,6 +1,6 @@
 #pragma once
-// interop/llama/llama_rows.h: rows of a llama.cpp KV cache: number formats, order of components, and the
-// Hadamard transform that quantized caches are stored under.
+// interop/llama/llama_rows.h: rows of a llama.cpp KV cache: number formats, order of components,
+// and the Hadamard transform that quantized caches are stored under.
 //
 // Source: ggml src/ggml-quants.c, ggml-common.h; llama.cpp src/llama-kv-cache.cpp.
 

@@ -1,6 +1,6 @@
 #pragma once
-// interop/turbomlx/turbomlx_artifacts.h: what TurboMLX's quantizers share and its files do not hold:
-// codebooks, rotations, and the maps of a residual's signs. Each is made once.
+// interop/turbomlx/turbomlx_artifacts.h: what TurboMLX's quantizers share and its files do not
+// hold: codebooks, rotations, and the maps of a residual's signs. Each is made once.
 //
 // Spec:   docs/reference/interop.md, "TurboMLX".
 // Source: src/turbomlx/core_ref/{codebooks,rotation,qjl}.py.

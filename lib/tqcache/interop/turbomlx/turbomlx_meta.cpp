@@ -99,7 +99,7 @@ Result<void> read_shape(const Fields& fields, TurboMlxMeta& meta) {
 }
 
 Result<void> read_maps(const Fields& fields, TurboMlxMeta& meta) {
-  TQC_TRY_ASSIGN(meta.is_wht, fields.one_of("transform_kind", "qr", "wht"));
+  TQC_TRY_ASSIGN(meta.is_wht, fields.one_of("rotation_kind", "qr", "wht"));
   TQC_TRY_ASSIGN(meta.rotation_seed, fields.seed("rotation_seed"));
   TQC_TRY_ASSIGN(meta.qjl_seed, fields.seed("qjl_seed"));
   return {};

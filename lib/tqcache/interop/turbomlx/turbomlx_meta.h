@@ -1,6 +1,6 @@
 #pragma once
-// interop/turbomlx/turbomlx_meta.h: what a TurboQuantKVCache of TurboMLX says of itself, as JSON in its
-// meta_state. Safe for untrusted input.
+// interop/turbomlx/turbomlx_meta.h: what a TurboQuantKVCache of TurboMLX says of itself, as JSON in
+// its meta_state. Safe for untrusted input.
 //
 // Spec:   docs/reference/interop.md, "TurboMLX".
 // Source: src/turbomlx/mlx_runtime/cache.py, _serialize_meta_state() and from_state().
@@ -27,7 +27,7 @@ struct TurboMlxMeta {
   bool is_prod = false;  // mode "prod"; otherwise "mse"
   int bits_total = 0;
   cache::HeadShape shape;
-  bool is_wht = false;  // transform_kind "wht"; otherwise "qr"
+  bool is_wht = false;  // rotation_kind "wht"; otherwise "qr"
   std::uint64_t rotation_seed = 0;
   std::uint64_t qjl_seed = 0;
   bool has_affine_values = false;  // values_mode "affine"; otherwise "dense"

@@ -1,5 +1,6 @@
 #pragma once
-// model/attention/kv_filter.h: keys and values changed on their way into a cache, to see what it costs.
+// model/attention/kv_filter.h: keys and values changed on their way into a cache, to see what it
+// costs.
 //
 // What a codec does to a model shows when every key and value is coded before attention sees it,
 // the current token's own included. A cache in use is kinder: its tail is dense.
@@ -22,8 +23,8 @@ using KvFilter = std::function<Result<void>(std::int64_t layer, std::int64_t fir
                                             std::span<float> k, std::span<float> v)>;
 
 // Gives keys and values the values that the sides of `cache` would keep of them: encoded and
-// decoded with the side's codec, mean and outlier channels. Sink tokens, dense sides and layers with a
-// window stay as they are.
+// decoded with the side's codec, mean and outlier channels. Sink tokens, dense sides and layers
+// with a window stay as they are.
 //
 // Requires: `cache` outlives the filter; its layers have the shapes of the model's.
 // Errors:   of the filter: kInvalidArgument when a side has packed nothing, so that its mean or its

@@ -171,7 +171,7 @@ void StepAttention::prepare_queries(const cache::Side& keys, std::int64_t first_
   const bool turns = turbo.mean.kind == cache::Centering::kPreRope;
   assert(!turns || centering_);
   queries.centering.set(turns ? &*centering_ : nullptr,
-                       cache::mean_of_head(turbo.mean, shape_, kv_head), queries.scaled);
+                        cache::mean_of_head(turbo.mean, shape_, kv_head), queries.scaled);
 }
 
 // Shapes: scores [group, kPieceTokens].

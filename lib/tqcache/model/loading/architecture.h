@@ -1,5 +1,6 @@
 #pragma once
-// model/loading/architecture.h: how the families of models that the decoder runs differ, one row a family.
+// model/loading/architecture.h: how the families of models that the decoder runs differ, one row a
+// family.
 //
 // Readers of configurations look a family up here and fill in a ModelConfig, which holds values
 // alone: nothing behind them asks for a name.
@@ -31,11 +32,11 @@ struct Architecture {
 
   // Weights.
   bool qk_norms = false;
-  bool qkv_biases = false;          // always; in other families where the file has them
-  bool permuted_gguf = false;       // GGUF has the rows of q and k in pairs (0, 1), (2, 3), ...
-  bool fused_projections = false;   // q, k and v are one matrix, and so are gate and up
+  bool qkv_biases = false;           // always; in other families where the file has them
+  bool permuted_gguf = false;        // GGUF has the rows of q and k in pairs (0, 1), (2, 3), ...
+  bool fused_projections = false;    // q, k and v are one matrix, and so are gate and up
   bool zero_centered_norms = false;  // in Hugging Face's files a norm's weight w stands for 1 + w
-  bool post_norms = false;          // what a layer adds to the stream is normalized, too
+  bool post_norms = false;           // what a layer adds to the stream is normalized, too
   // GGUF's names (WeightForm).
   std::string_view ffn_norm = "ffn_norm.weight";
   std::string_view after_attention = "ffn_norm.weight";

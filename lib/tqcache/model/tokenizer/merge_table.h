@@ -1,6 +1,6 @@
 #pragma once
-// model/tokenizer/merge_table.h: byte pair encoding: which two neighbors become one token, and in what
-// order. Safe for untrusted input.
+// model/tokenizer/merge_table.h: byte pair encoding: which two neighbors become one token, and in
+// what order. Safe for untrusted input.
 //
 // A piece starts as its smallest tokens (symbols.h). Of all neighbors that the list holds, the
 // pair earliest in the list is merged, the leftmost among equals, until none is left. A heap finds

@@ -1,5 +1,6 @@
 #pragma once
-// model/tokenizer/piece_merges.h: the merge list that the scores of a SentencePiece vocabulary stand for.
+// model/tokenizer/piece_merges.h: the merge list that the scores of a SentencePiece vocabulary
+// stand for.
 //
 // SentencePiece merges two neighbors when what they make together is in the vocabulary, the
 // highest score first. Written as a list, that is every way to cut a token into two others.

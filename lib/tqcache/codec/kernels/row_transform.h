@@ -1,9 +1,10 @@
 #pragma once
-// codec/kernels/row_transform.h: products of small matrices, in the one order of additions that the format knows.
+// codec/kernels/row_transform.h: products of small matrices, in the one order of additions that the
+// format knows.
 //
 // Each number of a result is a sum of its own, so vector units of any width add alike.
 //
-// Spec: docs/reference/codec.md §10, "Maps".
+// Spec: docs/reference/codec.md §10.
 
 #include <cstddef>
 #include <span>

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tqcache/codec/kernels/int16_step.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/codec/kernels/sinusoid_table.h"
-#include "tqcache/codec/kernels/int16_step.h"
 
 namespace tqcache::codec {
 
@@ -27,10 +27,12 @@ struct SinusoidRows {
 };
 
 // Queries `first` and on, as many as the function is made for.
-using AddSinusoidGroup = void (*)(const SinusoidTable&, const Sinusoids&, std::size_t first, OutputRows);
+using AddSinusoidGroup = void (*)(const SinusoidTable&, const Sinusoids&, std::size_t first,
+                                  OutputRows);
 
-inline void add_in_groups(const AddSinusoidGroup (&groups)[kSinusoidGroup], const SinusoidTable& table,
-                          const Sinusoids& sinusoids, OutputRows scores) {
+inline void add_in_groups(const AddSinusoidGroup (&groups)[kSinusoidGroup],
+                          const SinusoidTable& table, const Sinusoids& sinusoids,
+                          OutputRows scores) {
   for (std::size_t first = 0; first < sinusoids.n_queries; first += kSinusoidGroup) {
     const std::size_t left = sinusoids.n_queries - first;
     const std::size_t n = left < kSinusoidGroup ? left : kSinusoidGroup;

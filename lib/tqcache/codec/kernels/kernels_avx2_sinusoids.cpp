@@ -29,8 +29,8 @@ TQC_AVX2 __m256 spread_pair(const float* pair) {
 
 // make_sinusoid_factors() for kQueries queries, which share the loads of the phasors and joins.
 template <std::size_t kQueries>
-TQC_AVX2_FUNCTION void make_factors(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_t first,
-                                    SinusoidRows& rows) {
+TQC_AVX2_FUNCTION void make_factors(const SinusoidTable& table, const Sinusoids& sinusoids,
+                                    std::size_t first, SinusoidRows& rows) {
   const std::size_t n_values = 2 * table.n_padded();
   for (std::size_t i = 0; i < n_values; i += kWidth) {
     TQC_UNROLL for (std::size_t q = 0; q < kQueries; ++q) {
@@ -69,7 +69,8 @@ TQC_AVX2 void put_both_halves(float* scores, std::size_t vector, __m256 sum, __m
 }
 
 template <std::size_t kQueries, std::size_t kTile>
-TQC_AVX2_FUNCTION void add_floats(const SinusoidTable& table, const SinusoidRows& rows, OutputRows scores) {
+TQC_AVX2_FUNCTION void add_floats(const SinusoidTable& table, const SinusoidRows& rows,
+                                  OutputRows scores) {
   for (std::size_t v = 0; v < kVectors; v += kTile) {
     __m256 even[kQueries][kTile], odd[kQueries][kTile];
     TQC_UNROLL for (std::size_t q = 0; q < kQueries; ++q) {
@@ -143,8 +144,8 @@ TQC_AVX2 __m256i load(const std::int16_t* p) {
 
 // Rows first to first + n - 1 of the table, of which rows.words holds the factors.
 template <std::size_t kQueries, std::size_t kTile>
-TQC_AVX2_FUNCTION void add_words(const SinusoidTable& table, const SinusoidRows& rows, std::size_t first,
-                                 std::size_t n, OutputRows scores) {
+TQC_AVX2_FUNCTION void add_words(const SinusoidTable& table, const SinusoidRows& rows,
+                                 std::size_t first, std::size_t n, OutputRows scores) {
   for (std::size_t v = 0; v < kVectors; v += kTile) {
     __m256i even[kQueries][kTile], odd[kQueries][kTile];
     TQC_UNROLL for (std::size_t q = 0; q < kQueries; ++q) {
@@ -185,14 +186,16 @@ constexpr std::size_t tile(std::size_t n_queries) {
 }
 
 template <std::size_t kQueries>
-void add_exact(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_t first, OutputRows scores) {
+void add_exact(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_t first,
+               OutputRows scores) {
   SinusoidRows rows;
   make_factors<kQueries>(table, sinusoids, first, rows);
   add_floats<kQueries, tile(kQueries)>(table, rows, scores);
 }
 
 template <std::size_t kQueries>
-void add_fast(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_t first, OutputRows scores) {
+void add_fast(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_t first,
+              OutputRows scores) {
   SinusoidRows rows;
   make_factors<kQueries>(table, sinusoids, first, rows);
   for (std::size_t r = 0; r < table.n_rows; r += kWordRows) {
@@ -207,12 +210,14 @@ void add_fast(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_
 
 }  // namespace
 
-void avx2::add_sinusoids_exact(const SinusoidTable& table, const Sinusoids& sinusoids, OutputRows scores) {
+void avx2::add_sinusoids_exact(const SinusoidTable& table, const Sinusoids& sinusoids,
+                               OutputRows scores) {
   constexpr AddSinusoidGroup kGroups[] = {add_exact<1>, add_exact<2>, add_exact<3>, add_exact<4>};
   add_in_groups(kGroups, table, sinusoids, scores);
 }
 
-void avx2::add_sinusoids_fast(const SinusoidTable& table, const Sinusoids& sinusoids, OutputRows scores) {
+void avx2::add_sinusoids_fast(const SinusoidTable& table, const Sinusoids& sinusoids,
+                              OutputRows scores) {
   constexpr AddSinusoidGroup kGroups[] = {add_fast<1>, add_fast<2>, add_fast<3>, add_fast<4>};
   add_in_groups(kGroups, table, sinusoids, scores);
 }

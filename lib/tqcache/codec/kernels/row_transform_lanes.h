@@ -1,6 +1,7 @@
-// codec/kernels/row_transform_lanes.h: the loops of row_transform.h over vectors of floats. Included by the files of
-// the CPUs, which say before how many floats a vector has (kWidth), how large a tile of sums fits
-// their registers (kTileRows, kTileVectors), and what functions are compiled for (TQC_LANES).
+// codec/kernels/row_transform_lanes.h: the loops of row_transform.h over vectors of floats.
+// Included by the files of the CPUs, which say before how many floats a vector has (kWidth), how
+// large a tile of sums fits their registers (kTileRows, kTileVectors), and what functions are
+// compiled for (TQC_LANES).
 
 #include <cstring>
 

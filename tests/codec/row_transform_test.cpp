@@ -9,7 +9,7 @@
 #include "support/gaussian.h"
 
 namespace tqcache::codec {
-namespace {
+namespace row_map_test {
 
 TEST(RowTransform, AddsAsItIsWrittenOnEveryTable) {
   constexpr std::size_t kRows = 21;  // tiles, and rows that are left
@@ -52,5 +52,5 @@ TEST(RowTransform, MultipliesColumnsUpToTheDiagonal) {
   }
 }
 
-}  // namespace
+}  // namespace row_map_test
 }  // namespace tqcache::codec

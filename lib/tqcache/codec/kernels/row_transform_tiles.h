@@ -1,6 +1,7 @@
 #pragma once
-// codec/kernels/row_transform_tiles.h: products of small matrices, once for each kind of CPU: who includes this
-// says how wide a vector is (row_transform_lanes.h) and what its functions are compiled for.
+// codec/kernels/row_transform_tiles.h: products of small matrices, once for each kind of CPU: who
+// includes this says how wide a vector is (row_transform_lanes.h) and what its functions are
+// compiled for.
 
 #include <cstddef>
 

@@ -13,7 +13,7 @@
 #include "tqcache/cache/head_coder.h"
 
 namespace tqcache::test {
-namespace {
+namespace head_maps_test {
 
 using cache::Centering;
 using cache::HeadTransforms;
@@ -185,5 +185,5 @@ TEST(HeadTransforms, RefuseAnotherNumberOfEntries) {
   EXPECT_EQ(refused.error().message, "maps of 7 entries where 2048 belong");
 }
 
-}  // namespace
+}  // namespace head_maps_test
 }  // namespace tqcache::test

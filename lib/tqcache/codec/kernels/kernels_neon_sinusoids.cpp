@@ -33,7 +33,8 @@ void put_both_halves(float* scores, std::size_t vector, const Parts& parts) {
 }
 
 template <std::size_t kQueries>
-void add_group(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_t first, OutputRows scores) {
+void add_group(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_t first,
+               OutputRows scores) {
   constexpr std::size_t kTile = 2;
   SinusoidRows rows;
   for (std::size_t q = 0; q < kQueries; ++q) {
@@ -63,7 +64,8 @@ void add_group(const SinusoidTable& table, const Sinusoids& sinusoids, std::size
 
 }  // namespace
 
-void neon::add_sinusoids(const SinusoidTable& table, const Sinusoids& sinusoids, OutputRows scores) {
+void neon::add_sinusoids(const SinusoidTable& table, const Sinusoids& sinusoids,
+                         OutputRows scores) {
   constexpr AddSinusoidGroup kGroups[] = {add_group<1>, add_group<2>, add_group<3>, add_group<4>};
   add_in_groups(kGroups, table, sinusoids, scores);
 }

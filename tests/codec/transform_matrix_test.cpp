@@ -10,7 +10,7 @@
 #include "tqcache/codec/rotation.h"
 
 namespace tqcache::codec {
-namespace {
+namespace map_matrix_test {
 
 using test::GaussianSource;
 using testing::HasSubstr;
@@ -70,7 +70,7 @@ TEST(TransformMatrix, StandsExactlyWithItsKindOfMapAndIsSquare) {
   EXPECT_THAT(validate(spec).error().message, HasSubstr("rounds 2"));
   spec.rounds = 1;
   for (const TransformKind kind : {TransformKind::kHadamard, TransformKind::kDenseQr,
-                                  TransformKind::kGaussian, TransformKind::kNone}) {
+                                   TransformKind::kGaussian, TransformKind::kNone}) {
     spec.rotation = kind;
     EXPECT_EQ(validate(spec).error().message, "matrix: 64 values where 0 belong");
   }
@@ -131,5 +131,5 @@ TEST(TransformMatrix, CodesAsTheSameMatrixFromASeedDoes) {
   }
 }
 
-}  // namespace
+}  // namespace map_matrix_test
 }  // namespace tqcache::codec

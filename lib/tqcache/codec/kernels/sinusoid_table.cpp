@@ -17,14 +17,15 @@ std::int16_t to_word(float value) {
 }  // namespace
 
 SinusoidTable make_sinusoid_table(std::size_t n_sinusoids, std::size_t n_fast, AlignedFloats values,
-                          AlignedFloats joins) {
+                                  AlignedFloats joins) {
   assert(n_fast <= n_sinusoids && n_sinusoids <= kMaxSinusoids);
   assert(values.size() == (n_fast + kSinusoidPolynomials) * kSinusoidRow);
   assert(joins.size() == (n_sinusoids - n_fast) * kJoin);
   SinusoidTable table;
   table.n_sinusoids = n_sinusoids;
   table.n_fast = n_fast;
-  table.n_rows = (n_fast + kSinusoidPolynomials + kSinusoidStep - 1) / kSinusoidStep * kSinusoidStep;
+  table.n_rows =
+      (n_fast + kSinusoidPolynomials + kSinusoidStep - 1) / kSinusoidStep * kSinusoidStep;
   table.values = std::move(values);
   table.values.resize(table.n_rows * kSinusoidRow);
   table.words.resize(table.values.size());
@@ -37,8 +38,8 @@ SinusoidTable make_sinusoid_table(std::size_t n_sinusoids, std::size_t n_fast, A
   return table;
 }
 
-void make_sinusoid_factors(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_t query,
-                       float* factors) {
+void make_sinusoid_factors(const SinusoidTable& table, const Sinusoids& sinusoids,
+                           std::size_t query, float* factors) {
   const float* const amplitudes = sinusoids.amplitudes + query * table.n_padded() * 2;
   float sums[kJoin] = {};
   for (std::size_t i = 0; i < table.n_sinusoids; ++i) {

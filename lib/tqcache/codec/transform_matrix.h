@@ -1,6 +1,6 @@
 #pragma once
-// codec/transform_matrix.h: the values of a linear map that travels with its part, for maps that no seed
-// of ours gives: those of other programs (TransformKind::kMatrix).
+// codec/transform_matrix.h: the values of a linear map that travels with its part, for maps that no
+// seed of ours gives: those of other programs (TransformKind::kMatrix).
 //
 // Spec: docs/reference/codec.md §2.
 

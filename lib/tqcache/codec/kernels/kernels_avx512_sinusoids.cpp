@@ -27,8 +27,8 @@ TQC_AVX512 __m512 spread_pair(const float* pair) {
 
 // make_sinusoid_factors() for kQueries queries, which share the loads of the phasors and joins.
 template <std::size_t kQueries>
-TQC_AVX512_FUNCTION void make_factors(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_t first,
-                                      SinusoidRows& rows) {
+TQC_AVX512_FUNCTION void make_factors(const SinusoidTable& table, const Sinusoids& sinusoids,
+                                      std::size_t first, SinusoidRows& rows) {
   const std::size_t n_values = 2 * table.n_padded();
   for (std::size_t i = 0; i < n_values; i += 16) {
     TQC_UNROLL for (std::size_t q = 0; q < kQueries; ++q) {
@@ -72,8 +72,8 @@ TQC_AVX512 void put_both_halves(float* scores, std::size_t vector, __m512 sum, _
 
 // Sums of floats from `row` on, which is in the even or the odd half of a row of the table.
 template <std::size_t kQueries, std::size_t kTile>
-TQC_AVX512 void sum_floats(const float* row, const SinusoidRows& rows, std::size_t part, std::size_t n,
-                           __m512 (&sums)[kQueries][kTile]) {
+TQC_AVX512 void sum_floats(const float* row, const SinusoidRows& rows, std::size_t part,
+                           std::size_t n, __m512 (&sums)[kQueries][kTile]) {
   TQC_UNROLL for (std::size_t q = 0; q < kQueries; ++q) {
     TQC_UNROLL for (std::size_t i = 0; i < kTile; ++i) sums[q][i] = _mm512_setzero_ps();
   }
@@ -147,8 +147,8 @@ TQC_AVX512 void sum_words(const std::int16_t* row, const SinusoidRows& rows, std
 
 // Rows first to first + n - 1 of the table, of which rows.words holds the factors.
 template <std::size_t kQueries, std::size_t kTile>
-TQC_AVX512_FUNCTION void add_words(const SinusoidTable& table, const SinusoidRows& rows, std::size_t first,
-                                   std::size_t n, OutputRows scores) {
+TQC_AVX512_FUNCTION void add_words(const SinusoidTable& table, const SinusoidRows& rows,
+                                   std::size_t first, std::size_t n, OutputRows scores) {
   for (std::size_t v = 0; v < kVectors; v += kTile) {
     const std::int16_t* const row = table.words.data() + first * kSinusoidRow + 32 * v;
     __m512i even[kQueries][kTile], odd[kQueries][kTile];
@@ -171,14 +171,16 @@ TQC_AVX512_FUNCTION void add_words(const SinusoidTable& table, const SinusoidRow
 constexpr std::size_t tile(std::size_t n_queries) { return n_queries < 3 ? 4 : 2; }
 
 template <std::size_t kQueries>
-void add_exact(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_t first, OutputRows scores) {
+void add_exact(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_t first,
+               OutputRows scores) {
   SinusoidRows rows;
   make_factors<kQueries>(table, sinusoids, first, rows);
   add_floats<kQueries, tile(kQueries)>(table, rows, scores);
 }
 
 template <std::size_t kQueries>
-void add_fast(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_t first, OutputRows scores) {
+void add_fast(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_t first,
+              OutputRows scores) {
   SinusoidRows rows;
   make_factors<kQueries>(table, sinusoids, first, rows);
   for (std::size_t r = 0; r < table.n_rows; r += kWordRows) {
@@ -193,12 +195,14 @@ void add_fast(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_
 
 }  // namespace
 
-void avx512::add_sinusoids_exact(const SinusoidTable& table, const Sinusoids& sinusoids, OutputRows scores) {
+void avx512::add_sinusoids_exact(const SinusoidTable& table, const Sinusoids& sinusoids,
+                                 OutputRows scores) {
   constexpr AddSinusoidGroup kGroups[] = {add_exact<1>, add_exact<2>, add_exact<3>, add_exact<4>};
   add_in_groups(kGroups, table, sinusoids, scores);
 }
 
-void avx512::add_sinusoids_fast(const SinusoidTable& table, const Sinusoids& sinusoids, OutputRows scores) {
+void avx512::add_sinusoids_fast(const SinusoidTable& table, const Sinusoids& sinusoids,
+                                OutputRows scores) {
   constexpr AddSinusoidGroup kGroups[] = {add_fast<1>, add_fast<2>, add_fast<3>, add_fast<4>};
   add_in_groups(kGroups, table, sinusoids, scores);
 }

@@ -12,7 +12,7 @@
 #include "tqcache/cache/convert.h"
 
 namespace tqcache::cache {
-namespace {
+namespace centring_test {
 
 using test::attention;
 using test::centered;
@@ -423,5 +423,5 @@ TEST(Validate, RefusesAMeanThatDoesNotFit) {
   expect_refused("another model", [](Mean& k, Mean&, Cache&) { k.rope = nullptr; });
 }
 
-}  // namespace
+}  // namespace centring_test
 }  // namespace tqcache::cache

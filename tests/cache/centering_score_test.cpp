@@ -10,7 +10,7 @@
 #include "support/gaussian.h"
 
 namespace tqcache::cache {
-namespace {
+namespace centring_score_test {
 
 double length(std::span<const float> x) {
   double sum = 0;
@@ -325,5 +325,5 @@ TEST(CenteringTable, KeepsWhatItHasWhenItGrows) {
   }
 }
 
-}  // namespace
+}  // namespace centring_score_test
 }  // namespace tqcache::cache
