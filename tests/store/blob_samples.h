@@ -105,9 +105,7 @@ struct SampleBlob {
 
 inline store::Parameters sample_parameters() {
   store::Parameters parameters{sample_identity(), sample_tokens(256), sample_layers()};
-  for (format::LayerInfo& layer : parameters.layers) {
-    for (format::ArrayInfo& array : layer.arrays) array.shape.clear();
-  }
+  for (cache::ArrayDesc& array : sample_arrays(parameters.layers)) array.shape.clear();
   return parameters;
 }
 

@@ -69,7 +69,7 @@ struct QuantSpec {
   std::vector<float> mean = {};              // [n_kv_heads, head_dim]
   std::vector<std::uint16_t> outliers = {};  // [n_kv_heads, n]: channels with more bits
   std::int64_t n_sinks = 0;                  // first tokens that stay dense
-  std::vector<std::int8_t> maps = {};        // [n_kv_heads, head_dim, head_dim], in 64ths
+  std::vector<std::int8_t> transforms = {};  // [n_kv_heads, head_dim, head_dim], in 64ths
 };
 
 // K or V of a layer.

@@ -49,7 +49,7 @@ struct TurboSide {
   Mean mean = {};                  // taken out of what is packed; the tail has it in
   Outliers outliers = {};          // of mode mixed: the channels that are coded apart
   std::int64_t n_sinks = 0;        // first tokens that stay dense, 0 to kTokenBlock; not centered
-  HeadTransforms maps = {};              // that vectors go through before they are coded, or none
+  HeadTransforms transforms = {};  // that vectors go through before they are coded, or none
 };
 
 using Side = std::variant<DenseSide, TurboSide>;
@@ -114,8 +114,8 @@ std::size_t packed_block_bytes(const TurboSide& side, HeadShape shape, std::int6
 // loaded, before attention looks at it. Threads: several blocks of a side at once.
 void complete_block(TurboSide& side, HeadShape shape, std::int64_t block);
 
-// Takes the mean, the outlier channels and the maps of a side from some of its blocks, as far as they
-// are not fixed yet: the mean from all of them, outlier channels as the policy says.
+// Takes the mean, the outlier channels and the maps of a side from some of its blocks, as far as
+// they are not fixed yet: the mean from all of them, outlier channels as the policy says.
 //
 // Requires: full blocks in ascending order, at least one. If the side has sink tokens, the first
 //           token block is among them.
@@ -124,8 +124,9 @@ void fix_side(TurboSide& side, std::span<const FullBlock> blocks, OutlierPolicy 
 
 // Packs a block as one of `side`, less the side's mean. `side.packed` is not looked at.
 //
-// Requires: side.mean, side.outliers and side.transforms are fixed; the block's dtype is the tail's.
-// Errors:   as HeadCodec::encode, and kCorrupt for a sink token that is not finite; the message
+// Requires: side.mean, side.outliers and side.transforms are fixed; the block's dtype is the
+// tail's. Errors:   as HeadCodec::encode, and kCorrupt for a sink token that is not finite; the
+// message
 //           names the head and the token in the block.
 // Bytes:    identical on every CPU and for any number of threads.
 Result<TurboBlock> pack_block(const TurboSide& side, const FullBlock& block, unsigned n_threads);
