@@ -1,15 +1,14 @@
-// The archive tier (docs/reference/codec.md, 10), one thread, on a drawn cache of 16,384 tokens: 4
-// kv heads of 128, f16, of which keys and values fill few directions, as those of models do.
+// bench/bench_archive.cpp: speed of the archive tier (docs/reference/codec.md, 10) on one thread,
+// with a random cache of 16,384 tokens: 4 kv heads of 128, f16. As in models, the variance of keys
+// and values concentrates in a few directions.
 //
-//   save/<maps>/<step>   a dense file, uncompressed, to an archive with that step
-//   load/<maps>/<step>   the archive, in memory, to a turbo cache
-//   choose               the step for 3 bits a value, and whether maps pay
-//   memcpy               as many bytes from place to place, to compare the machine with
+//   save/<maps>/<step>   a dense, uncompressed file to an archive with that quantization step
+//   load/<maps>/<step>   the archive, in memory, to a quantized cache
+//   choose               the step for 3 bits per value, and the decision for or against transforms
+//   memcpy               a copy of as many bytes, as a reference for the machine
 //
-// maps: of neither side, of values, of keys (before RoPE), of both. GB/s is of dense values, in
-// processor time. Compare medians:
-//
-//   bench_archive --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true
+// <maps>: which tensors have learned transforms: neither, values, keys (before RoPE) or both. GB/s
+// counts dense values per second of processor time.
 
 #include <benchmark/benchmark.h>
 #include <unistd.h>
@@ -41,7 +40,7 @@ constexpr cache::HeadShape kShape = {4, 128};
 constexpr cache::Rope kRope = {cache::RopeStyle::kHalfSplit, 128, 1e6};
 constexpr std::size_t kDenseBytes = 2 * 2 * 4 * 128 * kTokens;
 
-// Rows of 256 tokens of a kv head: independent values of falling loudness, turned into each other.
+// Rows of 256 tokens of a kv head: independent values with falling variance, then rotated.
 class Drawn {
  public:
   explicit Drawn(unsigned seed) : random_(seed), matrix_(kDim * kDim) {
@@ -115,7 +114,7 @@ cache::ConvertOptions options_of(const Way& way, float step) {
   return options;
 }
 
-// The dense cache as a file in memory, and a folder that goes with this.
+// The dense cache as a file in memory, and a temporary folder.
 class Stage {
  public:
   Stage() {

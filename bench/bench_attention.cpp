@@ -1,12 +1,10 @@
-// Attention of one decode step over one layer, on one thread: scores, centering, softmax, sums.
+// bench/bench_attention.cpp: speed of attention in one decode step over one layer, on one thread:
+// scores, mean removal, softmax, weighted sums.
 //
 //   attention/<preset>/<kernels>/<tokens>     16 query heads on 4 kv heads, head_dim 128
 //
-// Presets are those of convert() in bench_model.h; codes are scored fast. Dense f16 with kernels of
-// the same care is the baseline, in the same run. Compare medians, of benchmarks run in turns:
-//
-//   bench_attention --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true
-//                   --benchmark_report_aggregates_only=true
+// The presets are those of convert() in bench_model.h; codes are scored with the fast kernels. The
+// baseline is dense f16 in the same run, with kernels that are equally optimized.
 
 #include <benchmark/benchmark.h>
 
@@ -22,7 +20,7 @@ namespace {
 using namespace tqcache;
 using namespace tqcache::bench;
 
-// The same packed blocks, read by other kernels.
+// The same quantized blocks, read with other kernels.
 cache::Side with_kernels(cache::Side side, const codec::Kernels& kernels) {
   if (auto* turbo = std::get_if<cache::TurboSide>(&side)) {
     const codec::HeadCodec& codec = turbo->codec;
@@ -32,7 +30,7 @@ cache::Side with_kernels(cache::Side side, const codec::Kernels& kernels) {
   return side;
 }
 
-// One layer of every preset, made when it is first asked for.
+// One layer of every preset, made on first use.
 class Layers {
  public:
   const cache::AttentionLayer& get(const std::string& preset, std::int64_t n_tokens) {

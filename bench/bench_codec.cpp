@@ -1,21 +1,20 @@
-// Speed of packing and unpacking head vectors, one core.
+// bench/bench_codec.cpp: speed of encoding and decoding head vectors on one core.
 //
-//   encode/<preset>/<kernels>   rows of f16, center taken out, to packed blocks of keys
-//   decode/<preset>/<kernels>   packed blocks of keys to rows of f16
+//   encode/<preset>/<kernels>   f16 rows, mean removed, to quantized blocks of keys
+//   decode/<preset>/<kernels>   quantized blocks of keys to f16 rows
 //
-// A preset is turbo<bits>, head_dim 128, with the center turning as before RoPE; or that with
-//   -none, -post          no center, or one that does not turn
+// A preset is turbo<bits>: head_dim 128, mean removed before RoPE. Suffixes:
+//   -none, -post          no mean removal, or mean removal after RoPE
 //   -d<n>                 another head_dim
 //   -r2, -r3              two or three rounds of the rotation
 //   -qr                   a dense rotation
-//   -norm                 another rule for scales
+//   -norm                 another scale rule
 //   -v                    blocks of values
-// or another mode: turbo2.5 and turbo3.5 (32 outlier channels with a bit more), prod4, affine4.
-// What these decode to is f32.
+// Other modes: turbo2.5 and turbo3.5 (32 outlier channels with one bit more), prod4, affine4. These
+// decode to f32.
 //
-// GB/s is of the f16 values, so that it compares with the size of a dense cache; "bits" are bits a
-// value of codes and scales; "distortion" is |x - x~|^2 / |x|^2. Compare medians:
-// --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true
+// GB/s counts the f16 values, so that it can be compared with the size of a dense cache; "bits" are
+// bits per value, codes and scales; "distortion" is |x - x~|^2 / |x|^2.
 
 #include <benchmark/benchmark.h>
 
@@ -81,7 +80,7 @@ std::vector<Preset> presets() {
   return all;
 }
 
-// f16 rows of kTokens tokens that have much in common, and what they have in common.
+// f16 rows of kTokens tokens with a large common mean, and that mean.
 struct Rows {
   std::size_t head_dim;
   std::vector<float> mean, cos, sin;
@@ -110,7 +109,7 @@ Rows::Rows(std::size_t dim, CenterKind kind) : head_dim(dim), bytes(kTokens * di
       sin.push_back(static_cast<float>(std::sin(angle)));
     }
   }
-  // What is left when the center is taken out of nothing is the center itself, but for its sign.
+  // Removing the mean from zeros leaves the negative mean.
   std::vector<float> zeros(dim), row(dim);
   const VectorRows nothing = {Dtype::kF32, std::as_bytes(std::span(zeros)).data(), 0};
   for (std::size_t t = 0; t < kTokens; ++t) {
@@ -159,7 +158,7 @@ struct Workload {
   }
 };
 
-// What comes of decoding: f16 from a codec of one part, f32 from one of several.
+// The type of decoded values: f16 from a codec of one part, f32 from one of several.
 struct Decoded {
   std::vector<std::byte> f16;
   std::vector<float> f32;
@@ -195,7 +194,7 @@ struct Decoded {
   }
 };
 
-// |x - x~|^2 / |x|^2 of the vectors less their center, in the first block.
+// |x - x~|^2 / |x|^2 of the vectors without their mean, in the first block.
 double distortion(const Workload& work, const Decoded& decoded) {
   const std::size_t dim = work.rows.head_dim;
   std::vector<float> x(kBlockTokens * dim);

@@ -1,12 +1,9 @@
-// Decode steps of a whole model, behind caches of many tokens.
+// bench/bench_generate.cpp: speed of decode steps of a whole model after long prompts.
 //
-//   generate/<preset>/<depth>/threads:<n>     tokens/s of the steps that follow `depth` tokens
+//   generate/<preset>/<depth>/threads:<n>     tokens/s of the decode steps after `depth` tokens
 //
-// The model is bench_model.h's: 8 layers, d_model 1024, d_ff 3072, 16 query heads on 4 kv heads,
-// head_dim 128, 512 words, f16; codes are scored fast. Compare medians, of benchmarks run in turns:
-//
-//   bench_generate --benchmark_repetitions=5 --benchmark_enable_random_interleaving=true
-//                  --benchmark_report_aggregates_only=true
+// The model is that of bench_model.h: 8 layers, d_model 1024, d_ff 3072, 16 query heads on 4 kv
+// heads, head_dim 128, a vocabulary of 512, f16; codes are scored with the fast kernels.
 
 #include <benchmark/benchmark.h>
 
@@ -23,11 +20,11 @@ namespace {
 using namespace tqcache;
 using namespace tqcache::bench;
 
-// Tokens that are written before a cache is cut to its depth again: those of half a token block, so
-// that no block is packed on the way.
+// Tokens generated before a cache is truncated to its depth again: half a token block, so that no
+// block gets quantized meanwhile.
 constexpr std::int64_t kMostSteps = cache::kTokenBlock / 2;
 
-// The model, and caches of every preset and depth, made when they are first asked for.
+// The model, and caches of every preset and depth, made on first use.
 struct Stage {
   BenchModel model;
   std::map<std::pair<std::string, std::int64_t>, std::unique_ptr<cache::Cache>> caches;
@@ -47,7 +44,7 @@ void generate(benchmark::State& state, Stage* stage, const std::string& preset, 
   cache::Cache& cache = stage->cache(preset, depth);
   cache = must(cache::truncate(std::move(cache), depth));
   model::Decoder decoder(stage->model.config, stage->model.weights, n_threads);
-  must(decoder.decode_step(cache, 1));  // scratch memory, and the pages of the new token block
+  must(decoder.decode_step(cache, 1));  // allocates scratch memory and the new token block
   for (auto _ : state) {
     must(decoder.decode_step(cache, static_cast<std::int32_t>(cache.n_tokens() % 512)));
     if (cache.n_tokens() < depth + kMostSteps) continue;

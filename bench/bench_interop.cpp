@@ -1,13 +1,11 @@
-// Caches of other programs, read section by section as `tqcache convert` reads them, without what
-// is done to them afterwards. f16, one thread, files in the page cache; bytes are those of keys and
-// values.
+// bench/bench_interop.cpp: speed of reading and writing caches of other programs, section by
+// section as `tqcache convert` does, without the conversion itself. f16, one thread, files in the
+// page cache; bytes are those of keys and values.
 //
 //   import/<format>/<tokens>       mlx-lm, hf, npz; llama: rows of all heads, as with flash
 //                                  attention; llama-transposed: values as without it
-//   import/read/<tokens>           the mlx-lm file, read in pieces of a megabyte: what a disk gives
+//   import/read/<tokens>           the mlx-lm file, read in pieces of 1 MiB, as a reference
 //   export/<format>/<tokens>       from a cache in memory to a new file
-//
-//   bench_interop --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true
 
 #include <benchmark/benchmark.h>
 #include <unistd.h>
@@ -84,7 +82,7 @@ std::unique_ptr<format::SectionSource> read(Format format, const fs::path& path,
       interop::sections_of(must(interop::import_llama_state(file, geometry_of(like))).cache));
 }
 
-// A cache of some tokens, and a file of it for each program, in a folder that goes with this.
+// A cache, and a file of it for each program, in a temporary folder.
 class Stage {
  public:
   Stage() { fs::create_directories(folder_); }

@@ -1,14 +1,13 @@
-// Speed of the kernels of attention: scores and sums of values, one core.
+// bench/bench_kernels.cpp: speed of the attention kernels, scores and weighted sums of values, on
+// one core.
 //
 //   score/<f16|bf16|q8|turbo8|turbo4|...>/<kernels>/<keys>   one query, fast kernels
-//   score/turbo4-centered/...                                 with the term of centering before
-//   RoPE score4/...                                               four queries that share the keys
+//   score/turbo4-centred/...                                 with mean removal before RoPE
+//   score4/...                                               four queries that share the keys
 //   score_exact/..., accumulate/..., accumulate4/..., accumulate_exact/...
 //
-// q8 is GGUF's Q8_0, read by the decoder's kernels for weights.
-//
-// head_dim 128. Dense f16 with kernels of the same care is the baseline, in the same run. Compare
-// medians: --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true
+// q8 is GGUF's Q8_0, read by the decoder's kernels for weights. head_dim is 128. The baseline is
+// dense f16 in the same run, with kernels that are equally optimized.
 
 #include <benchmark/benchmark.h>
 
@@ -32,7 +31,7 @@ using namespace tqcache::codec;
 constexpr int kHeadDim = 128;
 constexpr std::size_t kDim = kHeadDim;
 
-// Fast, uniform enough, and the same everywhere.
+// A fast random generator, the same on every machine.
 std::uint64_t next_random(std::uint64_t& state) {
   state ^= state << 13;
   state ^= state >> 7;
@@ -43,7 +42,7 @@ std::uint64_t next_random(std::uint64_t& state) {
 std::vector<float> random_floats(std::size_t n, std::uint64_t seed) {
   std::vector<float> values(n);
   for (float& value : values) {
-    // Four uniform numbers make a bell that is near enough.
+    // A sum of four uniform numbers is close enough to a normal one.
     const std::uint64_t bits = next_random(seed);
     int sum = 0;
     for (int i = 0; i < 4; ++i) sum += static_cast<int>((bits >> (16 * i)) & 0xffff);
@@ -56,7 +55,7 @@ BlockCodec make_codec(int bits, BlockOrder order, const Kernels& kernels) {
   return BlockCodec(Quantizer::make({.head_dim = kHeadDim, .bits = bits}).value(), order, kernels);
 }
 
-// Packed blocks of random codes, one after another as in a file's section.
+// Quantized blocks of random codes, contiguous as in a file's section.
 struct PackedKeys {
   BlockCodec codec;
   std::size_t n_blocks;
@@ -126,7 +125,7 @@ void score_packed(benchmark::State& state, const Kernels* kernels, Kernels::Scor
   set_counters(state, n_keys, keys.codes.size());
 }
 
-// The same, and what centering before RoPE adds to every score.
+// The same, with the term that mean removal before RoPE adds to every score.
 void score_centered(benchmark::State& state, const Kernels* kernels, Precision precision, int bits,
                     std::size_t n_queries, std::size_t n_keys) {
   const PackedKeys keys(bits, BlockOrder::kKeys, n_keys, *kernels);

@@ -1,6 +1,6 @@
 #pragma once
-// bench/bench_model.h: a model and caches whose size is that of real ones, and whose content is
-// noise: how long a decode step takes does not depend on what it computes.
+// bench/bench_model.h: a model and caches of realistic size with random content. The time of a
+// decode step does not depend on the values.
 
 #include <algorithm>
 #include <array>
@@ -34,7 +34,7 @@ inline void must(Result<void> result) {
   if (!result) throw std::runtime_error(result.error().message);
 }
 
-// Normal values of f16 without end: runs of a table, each from a random place on.
+// An endless sequence of normal f16 values: runs of a table, each from a random position.
 class NoiseSource {
  public:
   explicit NoiseSource(float sigma, std::uint64_t seed = 1) : state_(seed) {
@@ -56,7 +56,7 @@ class NoiseSource {
     state_ = state_ * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX
     return state_ >> 33;
   }
-  // Of variance 1: twelve uniform numbers, less their mean.
+  // Variance 1: the sum of twelve uniform numbers, minus its mean.
   float bell() {
     float sum = -6.0f;
     for (int i = 0; i < 12; ++i) sum += static_cast<float>(next()) * 0x1p-31f;
@@ -67,7 +67,7 @@ class NoiseSource {
   std::array<std::uint16_t, 1 << 16> table_;
 };
 
-// 8 layers, 16 query heads on 4 kv heads, f16: 16 KiB of keys and values a token.
+// 8 layers, 16 query heads on 4 kv heads, f16: 16 KiB of keys and values per token.
 inline model::ModelConfig bench_config() {
   model::ModelConfig config;
   config.architecture = "qwen3";
@@ -85,7 +85,7 @@ inline model::ModelConfig bench_config() {
   return config;
 }
 
-// Tensors of f16 by GGUF name, and the memory they stand in.
+// f16 tensors by GGUF name, and their memory.
 class NoiseTensors {
  public:
   void add(const std::string& name, std::vector<std::int64_t> shape) {
@@ -158,7 +158,7 @@ inline cache::Cache noise_cache(const model::ModelConfig& config, std::int64_t n
   return cache;
 }
 
-// "f16" stays dense, "turbo4-none" is "turbo4" without centering; otherwise cache/presets.h.
+// "f16" stays dense, "turbo4-none" is "turbo4" without mean removal; others: cache/presets.h.
 inline cache::Cache convert(cache::Cache cache, std::string_view preset) {
   constexpr std::string_view kNotCentered = "-none";
   if (preset == "f16") return cache;

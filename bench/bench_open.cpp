@@ -1,15 +1,13 @@
-// From a file to the first token: opening a turbo4 cache, and the decode step that gives the logits
-// of its last token. One thread; the file is in the page cache.
+// bench/bench_open.cpp: time from a file to the first token: opening a turbo4 cache and the decode
+// step that computes the logits of its last token. One thread; the file is in the page cache.
 //
-//   open/stored/<tokens>      sections as they are, mapped: checksums, no copy
-//   open/trusted/<tokens>     the same without checksums of what stays in the file
-//   open/zstd/<tokens>        sections compressed
-//   open/read/<tokens>        sections as they are, read into memory
-//   open/step/<tokens>        the decode step alone, of a cache in memory: what the others come to
+//   open/stored/<tokens>      uncompressed sections, mapped: checksums, no copy
+//   open/trusted/<tokens>     the same without checksums of the mapped sections
+//   open/zstd/<tokens>        compressed sections
+//   open/read/<tokens>        uncompressed sections, read into memory
+//   open/step/<tokens>        only the decode step, with a cache in memory; part of all the others
 //
-// The model is bench_model.h's. Compare medians:
-//
-//   bench_open --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true
+// The model is that of bench_model.h.
 
 #include <benchmark/benchmark.h>
 #include <unistd.h>
@@ -28,14 +26,14 @@ namespace {
 using namespace tqcache;
 using namespace tqcache::bench;
 
-// A cache of some tokens, in memory and in two files.
+// A cache, in memory and in two files.
 struct Files {
   cache::Cache cache;
   std::filesystem::path stored;
   std::filesystem::path zstd;
 };
 
-// The model and the files, made when they are first asked for, in a folder that goes with this.
+// The model and the files in a temporary folder, made on first use.
 class Stage {
  public:
   Stage() { std::filesystem::create_directories(folder_); }
@@ -84,7 +82,7 @@ cache::Cache open(const Files& files, Way way) {
 void open_to_first_token(benchmark::State& state, Stage* stage, std::int64_t n_tokens, Way way) {
   const Files& files = stage->files(n_tokens);
   model::Decoder decoder(stage->model().config, stage->model().weights, 1);
-  must(decoder.last_logits(files.cache));  // takes its scratch memory
+  must(decoder.last_logits(files.cache));  // allocates scratch memory
   for (auto _ : state) {
     const cache::Cache cache = open(files, way);
     benchmark::DoNotOptimize(must(decoder.last_logits(cache)).data());

@@ -1,11 +1,9 @@
-// Dense sections as planes of bytes (docs/reference/format.md, 6.5), one thread; bytes are those of
-// the values. Values are bell-shaped, each channel with a loudness of its own, as those of keys
-// are.
+// bench/bench_planes.cpp: speed of the byte-plane split of dense sections
+// (docs/reference/format.md, 6.5) on one thread; bytes are those of the values. Values are normally
+// distributed, each channel with its own standard deviation, as in real keys.
 //
-//   compress/<dtype>, decompress/<dtype>   with the ratio beside it
+//   compress/<dtype>, decompress/<dtype>   with the compression ratio
 //   zstd/<dtype>                           the same bytes as one zstd frame of level 1
-//
-//   bench_planes --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true
 
 #include <benchmark/benchmark.h>
 

@@ -1,15 +1,15 @@
-// Speed of trellis codes, one core.
+// bench/bench_trellis.cpp: speed of trellis-coded quantization (TCQ) on one core.
 //
 //   encode/d<n>/<kernels>         f32 rows to symbols, with the sums
-//   encode_far/d<n>/<kernels>     the same where one component in 128 is near the last level
+//   encode_far/d<n>/<kernels>     the same, with one of 128 components near the last level
 //   decode_keys/d<n>/<kernels>    symbols to packed 8-bit blocks of keys
-//   decode_values/d<n>/<kernels>  the same of values
+//   decode_values/d<n>/<kernels>  symbols to packed 8-bit blocks of values
 //   save_keys/d<n>/<kernels>      packed blocks of keys back to symbols
-//   decode_levels/d<n>            symbols to levels, component by component
+//   decode_levels/d<n>            symbols to reproduction levels, component by component
 //   eigen/<n>                     eigenvectors of a covariance matrix of that size
 //
-// GB/s is of as many values in f16, so that it compares with the size of a dense cache. Compare
-// medians: --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true
+// GB/s counts the same number of values in f16, so that it can be compared with the size of a dense
+// cache.
 
 #include <benchmark/benchmark.h>
 
@@ -27,7 +27,7 @@ using namespace tqcache;
 using namespace tqcache::codec;
 
 constexpr std::size_t kBlocks = 16;  // a megabyte of f16 at dim 128
-constexpr float kStep = 0.1846f;     // of the standard deviation: 3.5 bits a value
+constexpr float kStep = 0.1846f;     // of the standard deviation: 3.5 bits per value
 constexpr float kNearTheEnd = 126.0f;
 
 struct Workload {
@@ -68,7 +68,7 @@ struct Workload {
   }
 };
 
-// Runs `step` for each block again and again.
+// Runs `step` for one block after the other, repeatedly.
 template <class Step>
 void run(benchmark::State& state, const TrellisShape& shape, const Step& step) {
   for (auto _ : state) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the benchmarks that README tells of, and writes their medians to a file, with the machine and
-# the commands. Takes about six minutes; whatever else the machine does shows in the numbers.
+# Runs the benchmarks behind the numbers of the documents and writes their medians to a file, with
+# the machine and the commands. Takes about six minutes on an otherwise idle machine.
 #
 # usage: bench/record.sh FILE        for example bench/results/2026-11-21.txt
 set -euo pipefail

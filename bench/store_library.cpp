@@ -1,12 +1,12 @@
-// What a library of prompts costs beside what its engine and a plain copy cost.
+// bench/store_library.cpp: overhead of a library of prompts over its backend and over a plain copy.
 //
 // usage: store_library URL FOLDER [MIB [ROUNDS]]
 //
-// lookup: the longest prefix of a prompt of 32,768 tokens that is all there, but for the last
-// token. put, get: a file with a turbo cache of about MIB (100) into the store, and back into
-// memory and into a file. In the same round, in turn: the engine's own put() and get() of values of
-// the sizes that the cache's blobs have, and a plain copy of the file, flushed. Medians of ROUNDS
-// (7), in MiB/s. FOLDER is where files are; for `dir:` it should be on the same disk.
+// lookup: the longest prefix of a prompt of 32,768 tokens, of which the store holds all but the
+// last token. put, get: a file with a quantized cache of about MIB (100) into the store, and back
+// into memory and into a file. Each round also measures the backend's own put() and get() of values
+// of the same sizes, and a plain copy of the file, flushed. Medians of ROUNDS (7), in MiB/s. FOLDER
+// holds the files; for `dir:` it should be on the disk of the store.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -42,7 +42,7 @@ double median(std::vector<double> all) {
   return all[all.size() / 2];
 }
 
-// Removes whatever the store holds.
+// Empties the store.
 void empty(store::Backend& backend) {
   std::vector<std::string> keys;
   must(backend.list("", [&](const store::Entry& entry) -> Result<void> {
@@ -52,7 +52,7 @@ void empty(store::Backend& backend) {
   for (const std::string& key : keys) must(backend.remove(key));
 }
 
-// Shapes of a model of 28 layers. Making values takes longer than all else, so that layers repeat.
+// Shapes of a model of 28 layers. Layers repeat, because making values takes most of the time.
 cache::Cache turbo_cache(std::size_t mib) {
   constexpr std::int64_t kBytesOfBlock = 28 * 2 * 8 * (128 / 2 + 2) * 256;
   const auto n_blocks = static_cast<std::int64_t>(mib << 20) / kBytesOfBlock;
@@ -75,7 +75,7 @@ void copy_file(const std::string& from, const std::string& to) {
   ::close(out);
 }
 
-// The values of a store, under other keys.
+// The values of a store under other keys.
 struct Raw {
   std::vector<std::string> keys;
   std::vector<Bytes> values;

@@ -1,14 +1,15 @@
-// How fast a store's engine puts and gets, beside what the engine itself does with the same bytes.
+// bench/store_rates.cpp: speed of a store's backend, compared with direct use of the same medium or
+// server.
 //
 // usage: store_rates URL [MIB [BLOB_KIB [ROUNDS]]]
 //
-// Rounds take turns: the raw rate, then the store's. Raw is, with the same values, one after
+// Each round measures the raw rate and then the backend's. Raw means, for the same values one after
 // another:
 //   dir:PATH           written to one file beside the store, which is then flushed; and read
 //   redis://HOST:PORT  SET and GET by hiredis
-//   s3://BUCKET?...    PUT and GET by libcurl, signed but for the body
-// Both hand every value that they got on to the same place. A folder is read a second time after
-// the system was told to drop what it keeps of its files ("cold"). Medians, in MiB/s.
+//   s3://BUCKET?...    PUT and GET by libcurl, signed except for the body
+// Both copy every value that they get to the same buffer. A folder is read a second time after its
+// files have been dropped from the page cache ("cold"). Medians, in MiB/s.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -122,7 +123,7 @@ void read_file(const std::string& path, const Blobs& blobs) {
   ::close(fd);
 }
 
-// What the system keeps of a file, or of all in a folder.
+// Drops a file, or all files of a folder, from the page cache.
 void drop_pages(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path)) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {

@@ -1,12 +1,11 @@
-// bench/store_simulation.cpp: what a store of prompts saves, holds and has to carry, by simulation.
-// No bytes are moved: prompts are drawn, stores are keys and sizes. docs/explain/scaling.md has its
-// tables.
+// bench/store_simulation.cpp: simulation of a prompt store: prefill time saved, bytes stored, load
+// of the backends. No bytes are moved: prompts are random, and stores hold keys and sizes only.
+// docs/explain/scaling.md has the results.
 //
-// usage: store_simulation [FLAGS]      --help has them all, with what they are unless told
-// otherwise
+// usage: store_simulation [FLAGS]      --help lists them with their defaults
 //
 // One row for each combination of --forms, --machines, --local and --store. Sizes are bytes, with
-// K, M, G and T for powers of 1,000; "inf" has no end, and 0 means that there is none.
+// K, M, G and T for powers of 1,000; "inf" means unlimited, and 0 means none.
 
 #include <CLI/CLI.hpp>
 #include <charconv>
@@ -39,8 +38,8 @@ struct Flags {
   std::int64_t n_layers = 32, n_kv_heads = 8, head_dim = 128;
   double turbo_bits = 4.125, archive_bits = 3.0;
   double blob_mib = 2;
-  double prefill_rate = 0;            // tokens a second
-  double get_rate = 0, put_rate = 0;  // bytes a second of one engine
+  double prefill_rate = 0;            // tokens per second
+  double get_rate = 0, put_rate = 0;  // bytes per second of one backend
   double round_trip_ms = 0;
   bool as_json = false, as_csv = false;
 };
@@ -51,8 +50,8 @@ struct Row {
   Outcome outcome;
 };
 
-// Seconds that prompts take, until their last token is read: without a store, and with one. What is
-// said behind them takes as long either way, and is stored meanwhile.
+// Seconds until the last token of a prompt is read, without a store and with one. Generation takes
+// as long either way, and storing runs beside it.
 double seconds_without(const Flags& flags, const Counts& c) {
   if (flags.prefill_rate <= 0) return std::nan("");
   return static_cast<double>(c.prompt_tokens) / flags.prefill_rate;
@@ -65,8 +64,8 @@ double seconds_with(const Flags& flags, const Counts& c) {
          static_cast<double>(c.round_trips) * flags.round_trip_ms / 1000;
 }
 
-// How many engines that do nothing else would be busy all the time. "per-engine" are the requests a
-// second that one carries, "carried/s" those that the machines do.
+// The number of backends that would be fully busy. "per-engine" are the requests per second that
+// one backend can serve, "carried/s" those that the machines make.
 double engines(const Flags& flags, const Counts& c) {
   if (flags.get_rate <= 0 || flags.put_rate <= 0) return std::nan("");
   return (static_cast<double>(c.get_bytes) / flags.get_rate +
@@ -271,7 +270,7 @@ void add_setup(CLI::App& app, Flags& f) {
       ->check(CLI::IsMember({"sticky", "spread"}));
   add("--kept", f.n_kept, "system prompts that are never evicted, the most common ones")
       ->check(CLI::Range(0, 10'000'000));
-  add("--states", f.states, "all: what stands behind the last block is stored, too; none")
+  add("--states", f.states, "all: the state at the end of each prompt is stored, too; none")
       ->check(CLI::IsMember({"all", "none"}));
   add("--warm-up", f.warm_up, "share of the requests that are not counted")
       ->check(CLI::Range(0.0, 0.99));
@@ -285,14 +284,15 @@ void add_costs(CLI::App& app, Flags& f) {
   add("--layers", f.n_layers, "of the model")->check(shape);
   add("--kv-heads", f.n_kv_heads, "of a layer")->check(shape);
   add("--head-dim", f.head_dim, "of a kv head")->check(shape);
-  add("--turbo-bits", f.turbo_bits, "a value in turbo4")->check(CLI::Range(0.5, 32.0));
-  add("--archive-bits", f.archive_bits, "a value in an archive")->check(CLI::Range(0.5, 32.0));
+  add("--turbo-bits", f.turbo_bits, "bits per value in turbo4")->check(CLI::Range(0.5, 32.0));
+  add("--archive-bits", f.archive_bits, "bits per value in an archive")
+      ->check(CLI::Range(0.5, 32.0));
   add("--blob-mib", f.blob_mib, "largest blob, MiB")->check(CLI::Range(0.001, 512.0));
-  add("--prefill-rate", f.prefill_rate, "tokens a second; 0: not told")
+  add("--prefill-rate", f.prefill_rate, "tokens per second; 0: unknown")
       ->check(CLI::NonNegativeNumber);
-  add("--get-rate", f.get_rate, "bytes a second of an engine; 0: not told")
+  add("--get-rate", f.get_rate, "bytes per second of a backend; 0: unknown")
       ->check(CLI::NonNegativeNumber);
-  add("--put-rate", f.put_rate, "bytes a second of an engine; 0: not told")
+  add("--put-rate", f.put_rate, "bytes per second of a backend; 0: unknown")
       ->check(CLI::NonNegativeNumber);
   add("--round-trip", f.round_trip_ms, "milliseconds of a batch of requests to the store")
       ->check(CLI::NonNegativeNumber);

@@ -1,9 +1,9 @@
-// bench/synthetic_quality.cpp: what configurations cost on keys and values that are harder than
-// those of the bundled model: with outlier channels, with a bias as Qwen2.5's keys have it, with
-// sink tokens. No model: head vectors are drawn, the same ones on every CPU, and attention is
-// measured over them. docs/explain/quality.md has its tables.
+// bench/synthetic_quality.cpp: quality of configurations on keys and values that are harder to
+// quantize than those of the bundled model: with outlier channels, with a bias as in the keys of
+// Qwen2.5, with sink tokens. There is no model: head vectors are random, the same on every CPU, and
+// attention over them is measured. docs/explain/quality.md has the results.
 //
-// usage: synthetic_quality [CONFIGURATIONS]      as `tqcache eval --configs` has them
+// usage: synthetic_quality [CONFIGURATIONS]      as in `tqcache eval --configs`
 
 #include <array>
 #include <cmath>
@@ -19,7 +19,7 @@
 #include "tqcache/cache/diff.h"
 #include "tqcache/codec/random.h"
 #include "tqcache/eval/cache_error.h"
-#include "tqcache/eval/window_size.h"
+#include "tqcache/eval/predictions.h"
 
 namespace tqcache::bench {
 namespace {

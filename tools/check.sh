@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds tqcache and runs its tests, installing first what is missing. The last lines are ctest's
-# own summary.
+# own summary and why tests were skipped.
 #
 # usage: tools/check.sh [--clang] [--neon] [--asan | --replay] [--interop] [--chromium] [--servers] [--jobs N]
 #        tools/check.sh --fuzz [--fuzz-seconds N] [--fuzz-runs N] [--fuzz-target NAME]... [--jobs N]
@@ -97,10 +97,12 @@ configure_and_build() {
 
 # run_tests PRESET [CTEST OPTION]...
 run_tests() {
-  local preset=$1
+  local preset=$1 status=0
   shift
   step "$preset: tests"
-  ctest --preset "$preset" --parallel "$jobs" "$@"
+  ctest --preset "$preset" --parallel "$jobs" "$@" || status=$?
+  tests/skipped.py "build/$preset"
+  return "$status"
 }
 
 # What reads untrusted bytes, under sanitizers: all of it, or the part that every change has to pass.

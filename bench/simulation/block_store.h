@@ -1,9 +1,9 @@
 #pragma once
-// bench/simulation/block_store.h: a store of prompts as keys and sizes, without the bytes.
+// bench/simulation/block_store.h: a prompt store of keys and sizes without the bytes.
 //
-// What was not used for longest goes first, and of what was used at the same moment the deepest: so
-// a block is never evicted before one that stands behind it, and what is left of a prompt is always
-// a prefix. What is kept never goes.
+// The least recently used block is evicted first, and the deepest of equally old ones: so no block
+// is evicted before the blocks that follow it, and the rest of a prompt is always a prefix. Kept
+// blocks are never evicted.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,13 +16,13 @@ namespace tqcache::simulation {
 
 using Key = std::uint64_t;
 
-// Of a prompt's chain, the first block first, the state behind it last.
+// One link of a prompt's chain: the first block first, the state at its end last.
 struct Link {
   Key key = 0;
   std::uint64_t bytes = 0;
-  std::int64_t blobs = 1;  // in which it is stored
+  std::int64_t blobs = 1;  // number of blobs that store it
   bool is_state = false;
-  bool kept = false;  // if it is new
+  bool kept = false;  // applies if it is new
 };
 
 struct StoreTotals {
@@ -42,11 +42,11 @@ class BlockStore {
   explicit BlockStore(std::uint64_t capacity) : capacity_(capacity) {}
 
   bool has(Key key) const { return where_.contains(key); }
-  // The first of the chain's links that it does not have.
+  // Index of the first link of the chain that is missing.
   std::size_t leading(std::span<const Link> chain) const;
 
-  // Stores what is missing and counts all as used now; then evicts until it fits. Returns what
-  // was new. Nothing that could not be stored beside what is kept is stored, nor what is behind it.
+  // Stores missing links and marks all as used now; then evicts until everything fits. Returns the
+  // new links. A link that does not fit beside the kept ones is not stored, nor are those after it.
   Added use(std::span<const Link> chain);
 
   std::uint64_t bytes() const { return bytes_; }
@@ -60,7 +60,7 @@ class BlockStore {
     Link link;
     std::uint32_t parent = kNone;
     std::uint32_t newer = kNone, older = kNone;
-    int states = 0;  // behind it
+    int states = 0;  // at this block
   };
 
   std::uint32_t find_or_add(const Link& link, std::uint32_t parent, Added& added);

@@ -1,8 +1,8 @@
 #pragma once
-// bench/simulation/draw.h: random numbers of the distributions that traces are drawn from.
+// bench/simulation/draw.h: random numbers from the distributions of the traces.
 //
-// Source: Zipf, "Human Behavior and the Principle of Least Effort" (1949), for ranks; the rest are
-// inverses of distribution functions.
+// Source: Zipf, "Human Behavior and the Principle of Least Effort" (1949), for ranks; the others
+// invert their distribution functions.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,7 @@ class Random {
   double exponential(double mean);
   // exp(log(median) + sigma * normal), so its mean is median * exp(sigma^2 / 2).
   double log_normal(double median, double sigma);
-  // Whole numbers from 1 on: how often one tries until it works. Requires: mean >= 1.
+  // Number of trials up to the first success, at least 1. Requires: mean >= 1.
   std::int64_t geometric(double mean);
 
  private:

@@ -10,8 +10,9 @@ namespace tqcache::simulation {
 namespace {
 
 constexpr std::int64_t kBlock = 256;
-constexpr std::int64_t kSlots = 16;  // of parameters and states, read at once (store.md)
-constexpr std::int64_t kBatch = 8;   // values at a time (docs/reference/store.md)
+constexpr std::int64_t kSlots =
+    16;  // of parameters and states, read at once (docs/reference/store.md)
+constexpr std::int64_t kBatch = 8;  // values at a time (docs/reference/store.md)
 
 std::int64_t final_blocks(std::int64_t n_tokens) {
   return n_tokens == 0 ? 0 : (n_tokens - 1) / kBlock;
@@ -71,7 +72,7 @@ class Replay {
     store(request, goes_on, near);
   }
 
-  // Blocks of the whole conversation as it is after the answer.
+  // Blocks of the whole conversation, the answer included.
   void make_chain(const Request& request) {
     chain_.clear();
     const std::int64_t shared = request.shared_tokens / kBlock;
@@ -111,7 +112,7 @@ class Replay {
     return true;
   }
 
-  // The state behind what was said before, if all blocks before it were found.
+  // The state at the end of the known tokens, if all blocks before it were found.
   bool fetch_state(const Request& request, std::size_t found, const BlockStore* near) {
     const std::int64_t blocks = final_blocks(request.known_tokens);
     if (!m_.stores_states) return false;
@@ -130,8 +131,8 @@ class Replay {
   }
 
   // Slots of parameters, then all blocks, then slots of states, one batch each
-  // (docs/reference/store.md); the machine's own store may have it all, but what is new has to be
-  // put.
+  // (docs/reference/store.md); the machine's own store may hold everything, but new blobs have to
+  // be put.
   void count_trips(std::size_t n_blocks, std::int64_t n_gets) {
     if (m_.shared_bytes == 0) return;
     counts_.lookups += 2 * kSlots + static_cast<std::int64_t>(n_blocks);

@@ -1,9 +1,9 @@
 #pragma once
-// bench/simulation/trace.h: what users ask, drawn: conversations of several turns behind system
-// prompts of which a few are very common.
+// bench/simulation/trace.h: a random trace of requests: conversations of several turns after system
+// prompts, of which a few are very common.
 //
-// A user starts a conversation, or takes up an earlier one; asks, reads the answer, thinks, and
-// asks again with all that was said before as the prompt; and some time later starts another.
+// A user starts a conversation or resumes an earlier one; asks, reads the answer, thinks, and asks
+// again with everything said so far as the prompt; and starts another one later.
 
 #include <cstdint>
 #include <vector>
@@ -19,22 +19,22 @@ struct Workload {
   double zipf_exponent = 1;     // of how common they are
   double system_tokens = 1500;  // median of their lengths
   double system_sigma = 1;      // of the logarithm
-  double user_tokens = 60;      // median of what a user says in a turn
+  double user_tokens = 60;      // median length of a user's turn
   double user_sigma = 1.2;
-  double answer_tokens = 250;  // median of what the model says
+  double answer_tokens = 250;  // median length of an answer
   double answer_sigma = 0.8;
-  std::int64_t max_tokens = 32'768;  // of a conversation; who gets there begins another one
+  std::int64_t max_tokens = 32'768;  // of a conversation, after which a new one begins
 
   double turns = 5;           // mean, of one sitting
   double think_seconds = 60;  // median, between turns
   double think_sigma = 1;
   double pause_seconds = 3600;     // mean, between sittings
-  double resume = 0.2;             // how often a sitting takes up an earlier conversation
-  std::int64_t n_remembered = 16;  // of which a user chooses by Zipf's law, the last one first
+  double resume = 0.2;             // probability that a sitting resumes an earlier conversation
+  std::int64_t n_remembered = 16;  // chosen by Zipf's law, the latest first
 };
 
-// One turn. Its prompt is: shared_tokens of the system prompt, what was said before up to
-// known_tokens in all, and what the user says now.
+// One turn. Its prompt is the system prompt (shared_tokens), the conversation so far (up to
+// known_tokens in all), and the new turn of the user.
 struct Request {
   double seconds = 0;  // since the beginning
   std::int64_t user = 0, conversation = 0, system_prompt = 0;
@@ -46,9 +46,9 @@ struct Request {
   std::int64_t all_tokens() const { return prompt_tokens + answer_tokens; }
 };
 
-// In the order of time. The same for the same workload.
+// In order of time. The same workload gives the same trace.
 //
-// Requires: numbers positive; turns >= 1.
+// Requires: positive numbers; turns >= 1.
 std::vector<Request> make_trace(const Workload& workload);
 
 }  // namespace tqcache::simulation

@@ -89,7 +89,7 @@ TEST(Result, MacrosTakeExpressionsWithCommas) {
   EXPECT_EQ(*use(), 1u);
 }
 
-TEST(Error, IsToldFromOneLevelFurtherOut) {
+TEST(Error, GetsContextFromItsCaller) {
   const Error error = in_context("section 12", in_context("layer 3", {ErrorCode::kCorrupt, "bad"}));
   EXPECT_EQ(error.code, ErrorCode::kCorrupt);
   EXPECT_EQ(error.message, "section 12: layer 3: bad");

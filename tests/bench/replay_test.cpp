@@ -7,7 +7,7 @@
 namespace tqcache::simulation {
 namespace replay_test {
 
-// One byte a token, two in the tail; all of it counted.
+// One byte per token, two in the tail; all requests count.
 Machines one_machine() {
   Machines machines;
   machines.form = {1, 2, 1 << 20};

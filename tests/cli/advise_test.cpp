@@ -53,7 +53,7 @@ TEST(Advise, FindsTheSmallestThatIsGoodEnough) {
   }
 }
 
-TEST(Advise, ItsCommandConvertsToTheSizeThatItTold) {
+TEST(Advise, ItsCommandConvertsToTheReportedSize) {
   const TempDir dir;
   const json result =
       json::parse(must(quick({"--max-bytes", "3500000", "--tokens", "1024", "--json"})).out);
@@ -118,7 +118,7 @@ TEST(Advise, RefusesWhatCannotBeAsked) {
   expect_refusal(quick({"--max-bytes", "0"}), 2, "--max-bytes");
   expect_refusal(quick({"--max-kld", "0.1", "--max-bytes", "9"}), 2, "--max-");
   expect_refusal(quick({"--tokens", "0"}), 2, "--tokens");
-  expect_refusal({"advise", "-m", kModel, "--file", kBook, "--window", "255"}, 2, "256 at least");
+  expect_refusal({"advise", "-m", kModel, "--file", kBook, "--window", "255"}, 2, "at least 256");
   expect_refusal({"advise", "-m", kModel, "--file", "/nowhere/book.txt"}, 10, "/nowhere/book.txt");
 }
 

@@ -81,7 +81,7 @@ TEST_F(Archive, OfAnotherModelThanTheProfileIsRefused) {
   const std::string other = (dir_ / "other.kv").string();
   must({"prefill", "-m", kOtherModel, "--file", kBook, "--max-tokens", "300", "-o", other});
   expect_refusal({"convert", other, output_, "--tier", "archive", "--profile", kProfile}, 22,
-                 "the profile is of another model");
+                 "the profile belongs to another model");
   EXPECT_FALSE(is_written());
 }
 

@@ -84,11 +84,11 @@ TEST(Bench, OfOneBackendComparesNothing) {
 }
 
 TEST(Bench, RefusesToCompareWhenNothingWasPacked) {
-  expect_usage_error({"--prompt-tokens", "100"}, "turbo: nothing was packed: 102 tokens");
-  expect_usage_error({"--prompt-tokens", "100", "--json"}, "nothing was packed");
+  expect_usage_error({"--prompt-tokens", "100"}, "turbo: nothing was quantized: 102 tokens");
+  expect_usage_error({"--prompt-tokens", "100", "--json"}, "nothing was quantized");
   expect_usage_error({"--backend", "affine", "--prompt-tokens", "100"},
-                     "affine: nothing was packed");
-  expect_usage_error({"--config", "f32", "--prompt-tokens", "300"}, "turbo: nothing was packed");
+                     "affine: nothing was quantized");
+  expect_usage_error({"--config", "f32", "--prompt-tokens", "300"}, "turbo: nothing was quantized");
 }
 
 TEST(Bench, TakesAConfigurationForTheBackendBesideTheBaseline) {

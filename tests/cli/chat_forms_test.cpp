@@ -94,14 +94,14 @@ TEST(BeginToken, BeginsEachWindowOfAnEvaluation) {
                              "--configs", "f32", "--json"})
                            .out);
   };
-  const auto surprise = [](const Json& result) {
+  const auto mean_nll = [](const Json& result) {
     return std::log(result["dense_perplexity"].get<double>());
   };
   const Json both = ppl("0,470,1800,223,19,26,470,19,1800");
   EXPECT_EQ(both["begin_token"], 0);
   EXPECT_EQ(both["predictions"], 8);
-  const double apart = surprise(ppl("0,470,1800,223,19")) + surprise(ppl("0,26,470,19,1800"));
-  EXPECT_NEAR(surprise(both), apart / 2, 1e-6);
+  const double apart = mean_nll(ppl("0,470,1800,223,19")) + total_nll(ppl("0,26,470,19,1800"));
+  EXPECT_NEAR(mean_nll(both), apart / 2, 1e-6);
   EXPECT_EQ(ppl("470,1800,223,19,26")["begin_token"], nullptr);
 }
 

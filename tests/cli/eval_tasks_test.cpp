@@ -95,7 +95,7 @@ TEST(EvalNeedle, RefusesWhatCannotBeMeant) {
   refuse({"--needle", "A bell."}, "--needle and --question go together");
   refuse({"--answer", "A bell."}, "--answer: only with");
   refuse({"--needle", "A bell.", "--question", "Is it a bell?", "--answer", "bell"},
-         "the question holds the answer");
+         "the question contains the answer");
   refuse({"--lengths", "8192"}, "the haystack has 6183 tokens");
   refuse({"--lengths", "16384"}, "");
   refuse({"--lengths", "40"}, "no room for a text");
@@ -150,9 +150,10 @@ TEST(EvalJsonl, RefusesBadRowsByTheirLine) {
   const std::string file = (dir / "rows.jsonl").string();
   write_all(file, "{\"prompt\": \"p\", \"answer\": \"x\"}\n{\"prompt\": \"p\"}\n");
   expect_refusal({"eval", "jsonl", "-m", kModel, "--file", file}, 20,
-                 file + ": line 2: neither answers nor answer");
+                 file + ": line 2: no expected answer");
   write_all(file, "\n");
-  expect_refusal({"eval", "jsonl", "-m", kModel, "--file", file}, 2, file + ": no row");
+  expect_refusal({"eval", "jsonl", "-m", kModel, "--file", file}, 2,
+                 file + ": the file has no rows");
   write_all(file, "{\"prompt\": \"p\", \"answer\": \"x\"}\n");
   expect_refusal({"eval", "jsonl", "-m", kModel, "--file", file, "--max-tokens", "16384"}, 2,
                  file + ": line 1: ");
@@ -176,7 +177,7 @@ TEST(EvalMemory, RefusesWhatCannotBeMeant) {
   expect_refusal({"eval", "memory", "-m", kModel, "--turns", "1,x"}, 2, "--turns: \"x\"");
   expect_refusal({"eval", "memory", "-m", kModel, "--turns", "-1"}, 2, "--turns");
   expect_refusal({"eval", "memory", "-m", kModel, "--tokens", "16384"}, 2,
-                 "the model's context is 16384");
+                 "the model's context has only 16384");
 }
 
 TEST(EvalCache, ComparesHeadsAndAttention) {

@@ -62,7 +62,7 @@ TEST(EvalKld, ShowsATable) {
   const Output output = must(quick("kld", {"--configs", "f32,turbo4,center=none,kfv4"}));
   EXPECT_THAT(output.out, ContainsRegex("\nwindows +1 of 256 tokens, 256 predictions\n"));
   EXPECT_THAT(output.out,
-              ContainsRegex("\nconfiguration +bits a value +packed +mean +median +p99"));
+              ContainsRegex("\nconfiguration +bits per value +quantized +mean +median +p99"));
   EXPECT_THAT(output.out, ContainsRegex("\nf32 +32.000 +0.00000 "));
   EXPECT_THAT(output.out, ContainsRegex("\nturbo4,center=none +4.125 +4.125 +0\\.[0-9]{5} "));
   EXPECT_THAT(output.out, ContainsRegex("\nkfv4 +10.062 +4.125 "));
@@ -111,7 +111,8 @@ TEST(EvalPpl, MeasuresTheSame) {
   const json kld = json::parse(must(quick("kld", flags)).out);
   EXPECT_EQ(ppl["configurations"], kld["configurations"]);
   const std::string table = must(quick("ppl", {"--configs", "turbo3"})).out;
-  EXPECT_THAT(table, ContainsRegex("\nconfiguration +bits a value +packed +perplexity +more"));
+  EXPECT_THAT(table,
+              ContainsRegex("\nconfiguration +bits per value +quantized +perplexity +above"));
   EXPECT_THAT(table, ContainsRegex("\nturbo3 +3.125 +3.125 +[0-9.]+ "));
 }
 
@@ -172,7 +173,7 @@ TEST(EvalPpl, RefusesWhatCannotBeMeasured) {
   expect_refusal(with({"--ids", "1,2,x"}), 2, "--ids: x is not a token id");
   expect_refusal(with({"--ids", "1,2,3"}), 2, "the text has 3 tokens");
   expect_refusal(with({"--file", kBook, "--window", "16385"}), 2, "context has 16384");
-  expect_refusal(with({"--file", kBook, "--window", "255"}), 2, "256 at least");
+  expect_refusal(with({"--file", kBook, "--window", "255"}), 2, "at least 256");
   expect_refusal(with({"--file", kBook, "--window", "0"}), 2, "--window");
   expect_refusal(with({"--file", kBook, "--configs", "turbo5"}), 2, "--configs: preset \"turbo5\"");
   expect_refusal(with({"--file", kBook, "--configs", ""}), 2, "--configs");

@@ -39,7 +39,7 @@ TEST_P(FirstTokens, OfATurboFileStayTurbo) {
   must({"verify", part});
 }
 
-TEST_P(FirstTokens, AreGoneOnFromAsFromAFileOfThemAlone) {
+TEST_P(FirstTokens, ResumeLikeAFileThatHoldsOnlyThem) {
   const std::string turbo = pack(prefill_book(dir_, 600), {"--compress", "none"});
   const std::string part = (dir_ / "part.tqkv").string();
   const std::string n = std::to_string(GetParam());

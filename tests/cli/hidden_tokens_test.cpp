@@ -46,7 +46,7 @@ Output go_on(const std::string& cache, const Ids& prompt,
   return tqcache(args);
 }
 
-TEST(HiddenTokens, StandNowhereInTheFile) {
+TEST(HiddenTokens, AppearNowhereInTheFile) {
   const TempDir dir;
   const Books book = books(dir, 300);
   const Ids few(book.ids.begin(), book.ids.begin() + 3);
@@ -60,7 +60,7 @@ TEST(HiddenTokens, StandNowhereInTheFile) {
   must({"verify", book.hidden});
 }
 
-TEST(HiddenTokens, AreGoneOnFromByWhoHasThePrompt) {
+TEST(HiddenTokens, CanBeResumedWithThePrompt) {
   const TempDir dir;
   const Books book = books(dir, 300);
   const Ids expected = generate_ids({"--cache", book.plain, "-n", "4"});
@@ -77,7 +77,7 @@ TEST(HiddenTokens, AreGoneOnFromByWhoHasThePrompt) {
             generate_ids({"--cache", book.plain, "-n", "4", "--ids", "5,6,7"}));
 }
 
-TEST(HiddenTokens, AreGoneOnFromByTextToo) {
+TEST(HiddenTokens, CanBeResumedWithThePromptAsText) {
   const TempDir dir;
   const std::string cache = (dir / "a.kv").string();
   must({"prefill", "-m", kModel, "-p", parrot_prompt(), "-o", cache, "--no-tokens"});
@@ -137,7 +137,7 @@ TEST(HiddenTokens, StayHiddenWhenTheFileGrows) {
   EXPECT_EQ(ids, expected);
 }
 
-TEST(HiddenTokens, AreAskedForByEveryVerbThatWrites) {
+TEST(HiddenTokens, AreWrittenByEveryVerbWithNoTokens) {
   const TempDir dir;
   const std::string plain = prefill_book(dir, 20);
   const std::string a = (dir / "a.kv").string();
@@ -154,7 +154,7 @@ TEST(HiddenTokens, AreAskedForByEveryVerbThatWrites) {
   EXPECT_EQ(grows.exit_code, 2);
 }
 
-TEST(HiddenTokens, CannotBeTalkedOnFrom) {
+TEST(HiddenTokens, CannotBeResumedByChat) {
   const TempDir dir;
   const Books book = books(dir, 20);
   const Output output = tqcache({"chat", "-m", kModel, "--cache", book.hidden}, {.input = "Hi\n"});

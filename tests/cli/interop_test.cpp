@@ -300,7 +300,7 @@ TEST(Pickles, AreRefusedWithAWayOut) {
   EXPECT_THAT(refused.err, HasSubstr("tools/tqcache_hf.py"));
 }
 
-TEST(NoCache, IsRefusedAsSuchWhateverTheFlags) {
+TEST(FileThatIsNoCache, IsReportedAsSuchWhateverTheFlags) {
   const TempDir dir;
   for (const std::string_view text : {"", "{\"a\": 1}"}) {
     write_all(dir / "in", text);

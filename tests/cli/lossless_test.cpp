@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(Of, Lossless,
                                          std::pair("f32", 1.15)),
                          [](const auto& test) { return test.param.first; });
 
-TEST(LosslessFile, IsGoneOnFromAndGrowsAsItIs) {
+TEST(LosslessFile, CanBeResumedAndAppendedTo) {
   const TempDir dir;
   const std::string cache = prefill(dir, "bf16", 254);
   const std::string small = lossless(cache);

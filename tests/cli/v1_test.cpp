@@ -30,7 +30,7 @@ class Version1 : public testing::Test {
   std::string out_ = (dir_ / "out.tqkv").string();
 };
 
-TEST_F(Version1, IsGoneOnFrom) {
+TEST_F(Version1, CanBeResumedByGenerate) {
   const Output output =
       must({"generate", "-m", kModel, "--cache", old_, "-n", "6", "--json", "-q"});
   EXPECT_EQ(output.err, warning_of(old_));  // once, however quiet
@@ -40,7 +40,7 @@ TEST_F(Version1, IsGoneOnFrom) {
             generate_ids({"--cache", book_, "-n", "6"}));
 }
 
-TEST_F(Version1, IsTalkedOnFrom) {
+TEST_F(Version1, CanBeResumedByChat) {
   const std::string a = (dir_ / "a.kv").string();
   const std::string b = (dir_ / "b.kv").string();
   const std::string line = "Who is Alice?\n";
@@ -119,7 +119,7 @@ TEST_F(Version1, IsVerified) {
   EXPECT_EQ(json["bytes_checked"], fs::file_size(old_));
 }
 
-TEST_F(Version1, IsNeverWrittenIn) {
+TEST_F(Version1, IsNeverWritten) {
   const Bytes before = read_all(old_);
   for (const std::vector<std::string>& args :
        {std::vector<std::string>{"generate", "-m", kModel, "--cache", old_, "-n", "1", "--append"},

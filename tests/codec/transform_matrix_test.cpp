@@ -76,7 +76,7 @@ TEST(TransformMatrix, StandsExactlyWithItsKindOfMapAndIsSquare) {
   }
 }
 
-TEST(TransformMatrix, IsNothingThatAUserAsksFor) {
+TEST(TransformMatrix, CannotBeRequestedByACodecSpec) {
   const CodecSpec spec{.head_dim = 64, .rotation = TransformKind::kMatrix};
   EXPECT_FALSE(make_parts(spec).ok());
 }

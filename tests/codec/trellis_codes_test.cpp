@@ -101,7 +101,7 @@ TEST(TrellisCodes, SymbolsAbove127AreRefused) {
   }
 }
 
-TEST(TrellisCodes, LevelsThatAreNoPathAreTold) {
+TEST(TrellisCodes, LevelsThatFormNoPathAreReported) {
   const TrellisShape shape{40, 27};
   const std::vector<std::int8_t> good = levels_of(shape, any_symbols(shape, 4));
   std::vector<std::uint8_t> symbols(shape.size());
@@ -154,7 +154,7 @@ TEST(TrellisBlocks, ComeBackToTheirSymbols) {
   }
 }
 
-TEST(TrellisBlocks, ThatAreNoPathsAreTold) {
+TEST(TrellisBlocks, ThatFormNoPathAreReported) {
   const TrellisShape shape{40, 200};
   std::vector<std::int8_t> levels = levels_of(shape, any_symbols(shape, 6));
   levels[39 * shape.n_vectors + 150] ^= 1;

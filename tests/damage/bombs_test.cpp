@@ -37,7 +37,7 @@ void claim_in_header(const Bytes& file, std::size_t slot, const Visit& visit) {
   }
 }
 
-TEST(Bomb, InTheHeaderIsRefused) {
+TEST(HugeNumber, InTheHeaderIsRefused) {
   const Bytes file = small_file_of_all_kinds();
   expect_harmless(read_unless_same(file), [&](const Visit& visit) {
     claim_in_header(file, 0, visit);
@@ -64,25 +64,22 @@ void claim_anywhere(const Bytes& file, const Visit& visit) {
   }
 }
 
-TEST(Bomb, AnywhereInTheManifestIsRefusedOrOfNoWeight) {
+TEST(HugeNumber, AnywhereInTheManifestIsRefusedOrChangesNothing) {
   const Bytes file = small_file_of_all_kinds();
-  expect_harmless(read_unless_same(file),
-                  [&](const Visit& visit) { claim_anywhere(file, visit); });
+  expect_harmless(read_unless_same(file), [&](const Visit& visit) { claim_anywhere(file, visit); });
 }
 
-TEST(Bomb, AnywhereInTheManifestOfHiddenTokensIsRefusedOrOfNoWeight) {
+TEST(HugeNumber, InAManifestWithHiddenTokensIsRefusedOrChangesNothing) {
   cache::Cache cache = CacheBuilder(3).dense({1, 4}).build();
   cache::hide_tokens(cache);
   const Bytes file = file_of(cache);
-  expect_harmless(read_unless_same(file),
-                  [&](const Visit& visit) { claim_anywhere(file, visit); });
+  expect_harmless(read_unless_same(file), [&](const Visit& visit) { claim_anywhere(file, visit); });
 }
 
-TEST(Bomb, AnywhereInTheManifestOfAnAppendedFileIsRefusedOrOfNoWeight) {
+TEST(HugeNumber, InTheManifestOfAnAppendedFileIsRefusedOrChangesNothing) {
   const Bytes file = golden("appended");
   ASSERT_FALSE(info_of(file).gaps.empty());
-  expect_harmless(read_unless_same(file),
-                  [&](const Visit& visit) { claim_anywhere(file, visit); });
+  expect_harmless(read_unless_same(file), [&](const Visit& visit) { claim_anywhere(file, visit); });
 }
 
 // The numbers of a manifest, each as a place to write a lie to. Fields that are smaller in the file
@@ -170,7 +167,7 @@ void claim_in_each(const std::function<Numbers(Manifest&)>& numbers_of, const By
   }
 }
 
-TEST(Bomb, InAnySizeUnderARightContentNameIsRefused) {
+TEST(HugeNumber, InASizeFieldIsRefusedDespiteAValidContentDigest) {
   for (const Compression compression : kCompressions) {
     const Bytes file = small_file_of_all_kinds(compression);
     expect_harmless(read_unless_same(file),
@@ -178,13 +175,13 @@ TEST(Bomb, InAnySizeUnderARightContentNameIsRefused) {
   }
 }
 
-TEST(Bomb, InAnySizeOfAnAppendedFileUnderARightContentNameIsRefused) {
+TEST(HugeNumber, InASizeFieldOfAnAppendedFileIsRefusedDespiteAValidContentDigest) {
   const Bytes file = golden("appended");
   expect_harmless(read_unless_same(file),
                   [&](const Visit& visit) { claim_in_each(sizes_of, file, visit); });
 }
 
-TEST(Bomb, InAnyOtherNumberTakesLittleMemory) {
+TEST(HugeNumber, InAnyOtherFieldTakesLittleMemory) {
   const Bytes file = small_file_of_all_kinds();
   const auto read = [](const Bytes& bomb) { return load_view(bomb) && is_reported(bomb); };
   expect_harmless(read, [&](const Visit& visit) { claim_in_each(free_numbers_of, file, visit); });
@@ -253,7 +250,7 @@ TEST(ZstdBomb, ThatClaimsMoreThanItsBytesCanHoldIsRefused) {
   }
 }
 
-TEST(ZstdBomb, IsNoneWhenTheFrameHoldsAsMuchAsItsBytesCan) {
+TEST(ZstdBomb, FrameAtTheHighestCompressionRatioIsRead) {
   constexpr std::size_t kBlocks = 250;
   const std::uint64_t bytes = kBlocks * kBlockContent;
   const Bytes file = file_with_frame(bytes, frame_of({.content = bytes}, kBlocks));
@@ -272,7 +269,7 @@ Bytes planes_of(const Bytes& high, const Bytes& low) {
   return std::move(out).take();
 }
 
-TEST(PlanesBomb, ThatClaimMoreThanTheirBytesCanHoldAreRefused) {
+TEST(PlaneFrames, ThatClaimMoreThanTheirBytesCanHoldAreRefused) {
   const Bytes file = small_file();
   for (const std::uint64_t claim : {std::uint64_t{1} << 30, std::uint64_t{1} << 40}) {
     const Bytes frame = frame_of({.content = claim / 2}, 100);
@@ -284,7 +281,7 @@ TEST(PlanesBomb, ThatClaimMoreThanTheirBytesCanHoldAreRefused) {
   }
 }
 
-TEST(PlanesBomb, AreNoneWhenTheFramesHoldAsMuchAsTheirBytesCan) {
+TEST(PlaneFrames, AtTheHighestCompressionRatioAreRead) {
   constexpr std::size_t kBlocks = 20;
   const std::uint64_t bytes = kBlocks * kBlockContent;
   const Bytes frame = frame_of({.content = bytes}, kBlocks);
@@ -294,8 +291,8 @@ TEST(PlanesBomb, AreNoneWhenTheFramesHoldAsMuchAsTheirBytesCan) {
 }
 
 TEST(ZstdBomb, ThatHoldsLessThanItClaimsIsRefused) {
-  const Bytes bomb = file_with_frame(200 * kBlockContent,
-                                     frame_of({.content = 200 * kBlockContent}, 199));
+  const Bytes bomb =
+      file_with_frame(200 * kBlockContent, frame_of({.content = 200 * kBlockContent}, 199));
   expect_harmless(read_unless_same(small_file()),
                   [&](const Visit& visit) { visit("frame", bomb); });
   expect_refused(bomb, ErrorCode::kCorrupt, "zstd: ");

@@ -87,7 +87,7 @@ TEST_F(Changed, ToAnotherVersionAtAnyReadGivesOneOfThemOrAnError) {
   }
 }
 
-TEST_F(Changed, ToAndFroGivesOneVersionOrAnError) {
+TEST_F(Changed, BackAndForthGivesOneVersionOrAnError) {
   Random random(1);
   for (const auto& [a, b] : versions()) {
     const Bytes old_file = file_of(a);
@@ -138,7 +138,7 @@ TEST_F(Changed, ToAFileThatEndsWhileItIsReadIsAnError) {
 }
 
 // Verify says that a version is whole only if it saw nothing else.
-TEST_F(Changed, WhileBeingVerifiedIsToldUnlessOneVersionWasSeen) {
+TEST_F(Changed, WhileBeingVerifiedIsReportedUnlessOneVersionWasSeen) {
   for (const auto& [a, b] : versions()) {
     const Bytes old_file = file_of(a);
     const Bytes new_file = file_of(b);

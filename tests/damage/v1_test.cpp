@@ -63,7 +63,7 @@ TEST_P(DamagedV1, ByAddingBytesIsRefused) {
   }
 }
 
-TEST(BombV1, AnywhereInTheFileTakesLittleMemory) {
+TEST(HugeNumberV1, AnywhereInTheFileTakesLittleMemory) {
   for (const char* name : {"empty", "arrays"}) {
     const Bytes file = golden_v1(name);
     const auto read = [](const Bytes& bomb) {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "model/tiny_model.h"
+#include "report/text_table.h"
 #include "tqcache/cache/convert.h"
-#include "tqcache/eval/text_table.h"
 #include "tqcache/model/decoder.h"
 
 namespace tqcache::eval {
@@ -32,7 +32,7 @@ std::vector<Rung> ladder_of(const std::vector<std::vector<std::string>>& names) 
   return ladder;
 }
 
-// Gives numbers of its own, and keeps what it was asked for.
+// Returns made-up numbers and records the configurations that it was asked for.
 class Measured {
  public:
   explicit Measured(std::map<std::string, double> divergences)
@@ -173,7 +173,7 @@ TEST(AdviceLadder, ClimbsFromTwoBitsToEight) {
   EXPECT_EQ(expected, 17);
 }
 
-// A tiny model: 2 layers, 2 kv heads of 32, so 256 values a token and 512 dense bytes.
+// A tiny model: 2 layers, 2 kv heads of 32, so 256 values per token and 512 dense bytes.
 class AdviceSizes : public testing::Test {
  protected:
   CacheBytes of(const std::string& configuration, std::int64_t n_tokens) {
@@ -199,7 +199,7 @@ TEST_F(AdviceSizes, RefuseWhatTheModelDoesNotAllow) {
   EXPECT_THAT(size.error().message, HasSubstr("k=mixed:2:32:3"));
 }
 
-TEST_F(AdviceSizes, AreWhatAConvertedCacheTakes) {
+TEST_F(AdviceSizes, EqualTheSizeOfAConvertedCache) {
   cache::Cache cache = model_.make_cache();
   model::Decoder decoder(model_.config, model_.weights, 1);
   must(decoder.prefill(cache, model_.prompt(600)));
@@ -208,7 +208,7 @@ TEST_F(AdviceSizes, AreWhatAConvertedCacheTakes) {
   EXPECT_EQ(cache::byte_count(turbo).used, of("turbo3", 600).bytes + 2 * 2 * 2 * 32 * 4);
 }
 
-TEST_F(AdviceSizes, StandInTheReportWithTheChoice) {
+TEST_F(AdviceSizes, AppearInTheReportWithTheChoice) {
   Advice advice;
   advice.costs.ways = {{.configuration = must(cache::parse_configuration("turbo3"))},
                        {.configuration = must(cache::parse_configuration("turbo4"))}};
@@ -216,13 +216,13 @@ TEST_F(AdviceSizes, StandInTheReportWithTheChoice) {
   advice.choice = 1;
   const std::vector<std::vector<CacheBytes>> sizes = {{of("turbo3", 256), of("turbo3", 512)},
                                                       {of("turbo4", 256), of("turbo4", 512)}};
-  const std::string text = report_text(advice_report(advice, sizes));
+  const std::string text = report::report_text(advice_report(advice, sizes));
   EXPECT_THAT(text, ContainsRegex("\nadvice +turbo4\n"));
-  EXPECT_THAT(text, ContainsRegex("\nconfiguration +bits a value +256 tokens +512 tokens\n"));
+  EXPECT_THAT(text, ContainsRegex("\nconfiguration +bits per value +256 tokens +512 tokens\n"));
   EXPECT_THAT(text, ContainsRegex("\nturbo3 +3.500 +28672 +57344\n"));
   EXPECT_THAT(text, ContainsRegex("\ndense, f16 +16.000 +131072 +262144\n"));
   advice.choice.reset();
-  EXPECT_THAT(report_text(advice_report(advice, sizes)),
+  EXPECT_THAT(report::report_text(advice_report(advice, sizes)),
               ContainsRegex("\nadvice +none of those measured\n"));
 }
 

@@ -1,10 +1,9 @@
-#include "tqcache/eval/answers_ask.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "model/tiny_model.h"
+#include "tqcache/eval/questions.h"
 
 namespace tqcache::eval {
 namespace answers_ask_test {
@@ -43,7 +42,7 @@ TEST_F(Asking, EndsBeforeATokenThatEndsTheAnswer) {
   EXPECT_EQ(cut, Ids(answer.begin(), answer.begin() + at));
 }
 
-TEST_F(Asking, WhatTheModelSaysItselfIsAllLikeliest) {
+TEST_F(Asking, EveryTokenOfTheModelsOwnAnswerIsTheLikeliest) {
   const Ids answer = must(greedy_answer(decoder_, read(40), question_, 5, never_, {}));
   const Forced own = must(forced_answer(decoder_, read(40), question_, answer, {}));
   EXPECT_TRUE(own.all_likeliest);
@@ -72,7 +71,7 @@ TEST_F(Asking, LeavesTheCacheAsItWas) {
   EXPECT_EQ(test::difference(cache, read(40)), "");
 }
 
-TEST_F(Asking, StopsWhenItIsTold) {
+TEST_F(Asking, StopsWhenInterrupted) {
   int left = 4;
   const KeepGoing few = [&left] { return left-- > 0; };
   const auto answer = greedy_answer(decoder_, read(40), question_, 50, never_, few);

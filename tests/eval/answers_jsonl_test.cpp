@@ -118,7 +118,7 @@ TEST(Rows, RefuseOneThatIsLongerThanTheContext) {
   EXPECT_THAT(work.error().message, HasSubstr("context"));
 }
 
-TEST(Rows, StopWhenTheyAreTold) {
+TEST(Rows, StopWhenInterrupted) {
   const auto source = source_of("{\"prompt\": \"p\", \"answer\": \"x\"}");
   const auto result = measure_rows(demo_model(), *source, chat_dialogue(), options(),
                                    [](std::uint64_t, std::uint64_t) { return false; });

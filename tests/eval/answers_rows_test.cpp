@@ -1,5 +1,3 @@
-#include "tqcache/eval/answers_rows.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,7 @@
 
 #include "support/cache_builder.h"
 #include "support/failing_source.h"
+#include "tqcache/eval/answers_jsonl.h"
 
 namespace tqcache::eval {
 namespace answers_rows_test {
@@ -50,11 +49,11 @@ TEST(AnswerRow, RefusesWhatIsNotOne) {
        {std::pair{"", ""},
         {"[1]", ""},
         {"{\"prompt\": \"p\"", ""},
-        {"{\"answer\": \"x\"}", "none of prompt, context"},
-        {"{\"prompt\": \"\", \"answer\": \"x\"}", "none of prompt"},
+        {"{\"answer\": \"x\"}", "no prompt: a row needs"},
+        {"{\"prompt\": \"\", \"answer\": \"x\"}", "no prompt: a row needs"},
         {"{\"prompt\": 7, \"answer\": \"x\"}", "prompt"},
-        {"{\"prompt\": \"p\"}", "neither answers nor answer"},
-        {"{\"prompt\": \"p\", \"answers\": []}", "neither answers"},
+        {"{\"prompt\": \"p\"}", "no expected answer"},
+        {"{\"prompt\": \"p\", \"answers\": []}", "no expected answer"},
         {"{\"prompt\": \"p\", \"answers\": \"x\"}", "answers"},
         {"{\"prompt\": \"p\", \"answers\": [1]}", "not a list of texts"},
         {"{\"prompt\": \"p\", \"answer\": \"!\"}", "without a letter"}}) {
@@ -103,7 +102,7 @@ TEST(AnswerRows, NameTheLineOfABadOne) {
   EXPECT_THAT(bad.error().message, testing::StartsWith("line 3: "));
 }
 
-TEST(AnswerRows, TellOfADiskThatFails) {
+TEST(AnswerRows, ReportADiskThatFails) {
   const ByteView line = as_bytes("{\"prompt\": \"a\", \"answer\": \"x\"}\n");
   const test::FailingSource source(Bytes(line.begin(), line.end()), 0);
   AnswerRows rows(source);
@@ -113,7 +112,7 @@ TEST(AnswerRows, TellOfADiskThatFails) {
   EXPECT_THAT(row.error().message, HasSubstr("the disk went bad"));
 }
 
-// A source without an end, of which nobody may keep more than the limit says.
+// An endless source. The reader must not keep more of it than the limit.
 class EndlessLine : public ByteSource {
  public:
   std::uint64_t size() const override { return std::uint64_t{1} << 50; }

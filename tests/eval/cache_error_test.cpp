@@ -178,7 +178,7 @@ TEST_F(CacheError, GrowsAsBitsGetFewer) {
   }
 }
 
-TEST_F(CacheError, IsNoneOfACacheWithItself) {
+TEST_F(CacheError, IsZeroBetweenACacheAndItself) {
   const auto none = errors(dense_);
   EXPECT_EQ(mean_of(none, &AttentionError::weights_kl), 0);
   EXPECT_EQ(mean_of(none, &AttentionError::output_error), 0);
@@ -214,7 +214,7 @@ TEST_F(CacheError, NeedsTwoCommonTokens) {
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
 }
 
-TEST_F(CacheError, StopsWhenItIsTold) {
+TEST_F(CacheError, StopsWhenInterrupted) {
   const auto stopped = attention_errors(demo_model(), dense_, dense_, 16, 2,
                                         [](std::uint64_t, std::uint64_t) { return false; });
   ASSERT_FALSE(stopped);

@@ -107,7 +107,7 @@ TEST_F(CodingErrorOf, ADenseSideIsNothing) {
   EXPECT_GT(errors_.total(1).relative(), 0);
 }
 
-// As model::coding_filter() says: nothing packed, so the mean is not known.
+// As for model::coding_filter(): without quantized blocks the mean is unknown.
 TEST_F(CodingErrorOf, NothingPackedIsAnError) {
   const cache::Cache cache =
       must(cache::convert(test::CacheBuilder(100).dense(kShape, Dtype::kF32).build(), {}));

@@ -8,7 +8,7 @@
 
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/eval/answers_dialogue.h"
+#include "tqcache/eval/questions.h"
 #include "tqcache/model/loading/model.h"
 
 namespace tqcache::test {

@@ -28,7 +28,7 @@ TEST(Softmax, HasTheSumsLogarithm) {
   const Softmax softmax = softmax_of(logits, scratch);
   EXPECT_EQ(softmax.max, logits[2]);
   EXPECT_NEAR(softmax.log_sum, std::log(8.0), 1e-6);
-  EXPECT_NEAR(surprise(logits, softmax, 1), std::log(4.0), 1e-6);
+  EXPECT_NEAR(negative_log_likelihood(logits, softmax, 1), std::log(4.0), 1e-6);
 }
 
 TEST(Softmax, StandsLargeLogits) {

@@ -1,9 +1,8 @@
-#include "tqcache/eval/needle_run.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "eval/demo_model.h"
+#include "tqcache/eval/needle.h"
 
 namespace tqcache::eval {
 namespace needle_run_test {
@@ -32,7 +31,7 @@ Result<NeedleResult> measure(const NeedleOptions& wanted, const Progress& progre
   return measure_needles(demo_model(), haystack(), chat_dialogue(), wanted, progress);
 }
 
-// A real run, short: within a token block and a half the bundled model loses nothing.
+// A short real run: the bundled model finds every needle within a token block and a half.
 TEST(Needles, AreFoundInAShortText) {
   std::uint64_t last = 0, whole = 0;
   const NeedleResult result = must(measure(options(), [&](std::uint64_t done, std::uint64_t total) {
@@ -68,7 +67,7 @@ TEST(Needles, ScoreTheSameWhateverElseIsMeasured) {
   EXPECT_EQ(one.found, other.found);
 }
 
-TEST(Needles, StopWhenTheyAreTold) {
+TEST(Needles, StopWhenInterrupted) {
   const auto result = measure(options(), [](std::uint64_t, std::uint64_t) { return false; });
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code, ErrorCode::kInterrupted);
@@ -82,7 +81,7 @@ TEST(Needles, RefuseLengthsBeyondTheContext) {
   const auto checked = check_needles(demo_model(), large, chat_dialogue(), wanted);
   ASSERT_FALSE(checked);
   EXPECT_EQ(checked.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(checked.error().message, HasSubstr("16384 tokens and an answer of up to 24"));
+  EXPECT_THAT(checked.error().message, HasSubstr("16384 tokens and the answer up to 24"));
 }
 
 TEST(Needles, RefuseAHaystackThatIsTooShort) {

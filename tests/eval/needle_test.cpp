@@ -51,7 +51,7 @@ TEST(CodeNeedle, HidesFiveDigits) {
   EXPECT_GT(codes.size(), 45u);
 }
 
-TEST(CodeNeedle, IsNotToldByItsQuestion) {
+TEST(CodeNeedle, ValueIsNotInItsQuestion) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const Needle needle = code_needle(seed);
     EXPECT_FALSE(match_answer(needle.question, {&needle.value, 1}).found);
@@ -66,11 +66,11 @@ TEST(CustomNeedle, IsItsOwnAnswerUnlessOneIsGiven) {
   EXPECT_EQ(given.value, "Noon");
 }
 
-TEST(CustomNeedle, RefusesAQuestionThatTellsTheAnswer) {
+TEST(CustomNeedle, RefusesAQuestionThatContainsTheAnswer) {
   const auto needle = custom_needle("The bell rings at noon.", "Does it ring at NOON?", "noon");
   ASSERT_FALSE(needle);
   EXPECT_EQ(needle.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(needle.error().message, HasSubstr("the question holds the answer"));
+  EXPECT_THAT(needle.error().message, HasSubstr("the question contains the answer"));
 }
 
 TEST(CustomNeedle, RefusesTextsWithoutWords) {
@@ -158,7 +158,7 @@ TEST(PlaceNeedle, PutsItNearTheWantedDepthBetweenParagraphsOrSentences) {
   }
 }
 
-TEST(PlaceNeedle, TellsTheValueOnceAndOnlyInTheText) {
+TEST(PlaceNeedle, ValueAppearsOnceAndOnlyInTheText) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const Needle needle = code_needle(seed);
     const NeedlePrompt prompt = place(needle, 1500, 50, seed);
@@ -193,7 +193,7 @@ TEST(PlaceNeedle, RefusesANeedleThatIsThereAlready) {
   const auto prompt =
       place_needle(haystack(), demo_model().tokenizer, chat_dialogue(), needle, {900, 50, 0});
   ASSERT_FALSE(prompt);
-  EXPECT_THAT(prompt.error().message, HasSubstr("holds the needle already"));
+  EXPECT_THAT(prompt.error().message, HasSubstr("already contains the needle"));
 }
 
 TEST(PlaceNeedle, WorksWithoutTurns) {

@@ -1,5 +1,3 @@
-#include "tqcache/eval/predictions_report.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,8 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "report/text_table.h"
 #include "support/cache_builder.h"
-#include "tqcache/eval/text_table.h"
+#include "tqcache/eval/predictions.h"
 
 namespace tqcache::eval {
 namespace predictions_report_test {
@@ -25,7 +24,7 @@ PredictionCost way(std::string_view text) {
   return cost;
 }
 
-// The dense configuration, one that packs values alone, and one that packs both.
+// The dense configuration, one that quantizes values only, and one that quantizes both.
 PredictionCosts sample() {
   PredictionCosts costs;
   costs.n_tokens = 1000;
@@ -58,19 +57,21 @@ std::vector<Kind> figures(const Report& report) {
 }
 
 TEST(PredictionsReport, BeginsWithWhatWasAskedFor) {
-  const std::string kld = report_text(predictions_report(sample(), PredictionFocus::kDivergence));
+  const std::string kld =
+      report::report_text(predictions_report(sample(), PredictionFocus::kDivergence));
   EXPECT_THAT(kld, ContainsRegex("windows +3 of 300 tokens, 900 predictions\n"));
   EXPECT_THAT(kld, ContainsRegex("\ndense perplexity +10.0000\n"));
   EXPECT_THAT(kld, ContainsRegex("\nf32 +32.000 +0.00000 .* 100.00 +10.0000\n"));
   EXPECT_THAT(kld, ContainsRegex("\nkfv4 +10.062 +4.125 +0.03000 "));
-  const std::string ppl = report_text(predictions_report(sample(), PredictionFocus::kPerplexity));
+  const std::string ppl =
+      report::report_text(predictions_report(sample(), PredictionFocus::kPerplexity));
   EXPECT_THAT(ppl, ContainsRegex("\nturbo4 +4.125 +4.125 +11.0000 +10.00 +320\n"));
 }
 
-TEST(PredictionsReport, TellsErrorsOfWhatIsPackedAlone) {
+TEST(PredictionsReport, ShowsErrorsOfQuantizedTensorsOnly) {
   const auto tables = figures<Table>(predictions_report(sample(), PredictionFocus::kDivergence));
   ASSERT_EQ(tables.size(), 2u);
-  const std::string text = text_table(tables[1]);
+  const std::string text = report::text_table(tables[1]);
   EXPECT_THAT(text, Not(ContainsRegex("\nf32 ")));
   EXPECT_THAT(text, ContainsRegex("\nkfv4 +4.125 +0.010000 +0.012500\n"));
   EXPECT_THAT(text,
@@ -106,7 +107,7 @@ TEST(PredictionsReport, DrawsTheBoundBesideTheErrors) {
   EXPECT_EQ(bound.points.back().y, std::pow(4.0, -5));
 }
 
-TEST(PredictionsReport, HasAHeatMapForEverySideThatIsPacked) {
+TEST(PredictionsReport, HasAHeatMapForEveryQuantizedTensor) {
   const auto maps = figures<HeatMap>(predictions_report(sample(), PredictionFocus::kDivergence));
   ASSERT_EQ(maps.size(), 3u);
   EXPECT_EQ(maps[0].title, "kfv4: squared error of values");
@@ -126,7 +127,7 @@ TEST(PredictionsReport, AsServedHasNoErrors) {
   EXPECT_EQ(figures<Table>(report).size(), 1u);
   EXPECT_EQ(figures<Plot>(report).size(), 1u);
   EXPECT_TRUE(figures<HeatMap>(report).empty());
-  EXPECT_THAT(report_text(report), ContainsRegex("keys and values +as served"));
+  EXPECT_THAT(report::report_text(report), ContainsRegex("keys and values +as served"));
 }
 
 TEST(PredictionsReport, ShowsBytesOfKeysAndValues) {

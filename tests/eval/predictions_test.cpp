@@ -85,14 +85,14 @@ TEST_F(Predictions, HaveThePerplexityOfTheTokensThatFollow) {
     const auto logits = logits_of(std::span(ids).subspan(window, 300), empty());
     std::vector<float> scratch;
     for (std::size_t i = 0; i < 300; ++i) {
-      sum += surprise(row(logits, i), softmax_of(row(logits, i), scratch), ids[window + i + 1]);
+      sum += negative_log_likelihood(row(logits, i), softmax_of(row(logits, i), scratch),
+                                     ids[window + i + 1]);
     }
   }
   EXPECT_NEAR(costs.dense_perplexity, std::exp(sum / 600), 1e-6 * costs.dense_perplexity);
 }
 
-// The token stands where each window begins, and nothing else changes: the one it stands for is
-// still predicted.
+// The begin token replaces the first token of each window, which is still predicted.
 TEST_F(Predictions, BeginEachWindowWithTheTokenThatTextsBeginWith) {
   const PredictionCosts costs = measure("f32", {.window = 300, .begin_token = 7});
   EXPECT_EQ(costs.begin_token, 7);
@@ -106,7 +106,8 @@ TEST_F(Predictions, BeginEachWindowWithTheTokenThatTextsBeginWith) {
     const auto logits = logits_of(read, empty());
     std::vector<float> scratch;
     for (std::size_t i = 0; i < 300; ++i) {
-      sum += surprise(row(logits, i), softmax_of(row(logits, i), scratch), ids[window + i + 1]);
+      sum += negative_log_likelihood(row(logits, i), softmax_of(row(logits, i), scratch),
+                                     ids[window + i + 1]);
     }
   }
   EXPECT_NEAR(costs.dense_perplexity, std::exp(sum / 600), 1e-6 * costs.dense_perplexity);
@@ -165,7 +166,7 @@ TEST_F(Predictions, GetWorseWithFewerBits) {
   EXPECT_GT(costs.ways[0].kld_mean, 3 * costs.ways[1].kld_mean);
 }
 
-TEST_F(Predictions, CountTheErrorOfEveryLayerSideAndHead) {
+TEST_F(Predictions, CountTheErrorOfEveryLayerTensorAndHead) {
   constexpr double kDistortion = 0.0084;  // of 4 bits and 32 components, of some 100 vectors
   const PredictionCosts costs = measure("turbo4,turbo4,center=none,kfv4");
   for (const PredictionCost& way : costs.ways) {
@@ -200,8 +201,8 @@ TEST_F(Predictions, LeaveSinkTokensOutOfTheError) {
   EXPECT_GT(costs.ways[1].errors.total(0).energy, 0);
 }
 
-// 32 components: 4 bits each and an f16 scale are 4.5 bits a value; sinks stay f16.
-TEST_F(Predictions, TellWhatAWindowTakes) {
+// 32 components: 4 bits each and an f16 scale are 4.5 bits per value; sinks stay f16.
+TEST_F(Predictions, ReportTheMemoryOfAWindow) {
   const PredictionCosts costs = measure("turbo4,kfv4,turbo4,sink=16", {.window = 512}, 513);
   constexpr double kValues = 512 * 2 * 2 * 32;  // of one side: tokens, layers, kv heads, head_dim
   const WindowSize& both = costs.ways[0].size;
@@ -259,7 +260,7 @@ TEST_F(Predictions, AreTheSameForAnyNumberOfThreads) {
   EXPECT_EQ(one.errors.total(0).error, three.errors.total(0).error);
 }
 
-TEST_F(Predictions, TellHowFarTheyAre) {
+TEST_F(Predictions, ReportTheirProgress) {
   std::uint64_t last = 0;
   const auto progress = [&](std::uint64_t done, std::uint64_t total) {
     EXPECT_EQ(total, 2u * 300 * 3);
@@ -282,7 +283,7 @@ TEST_F(Predictions, StopWhenAsked) {
 TEST_F(Predictions, RefuseWindowsThatDoNotFit) {
   using enum ErrorCode;
   expect_refusal("f32", {.window = 0}, 700, kInvalidArgument, "a window of 0 tokens");
-  expect_refusal("turbo4", {.window = 255}, 700, kInvalidArgument, "256 at least");
+  expect_refusal("turbo4", {.window = 255}, 700, kInvalidArgument, "at least 256");
   expect_refusal("f32", {.window = 601}, 700, kInvalidArgument, "context has 600");
   expect_refusal("f32", {.window = 300}, 300, kInvalidArgument, "the text has 300 tokens");
   expect_refusal("f32", {.window = 300}, 0, kInvalidArgument, "need 301");

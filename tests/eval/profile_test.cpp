@@ -42,12 +42,12 @@ std::string file_of(const Profile& profile) {
 
 ByteView view(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// With the SHA-256 that its first line should have.
+// Adds the first line with the right SHA-256.
 std::string sealed(const std::string& body) {
   return "tqcache-profile 1 " + to_hex(sha256(view(body))) + "\n" + body;
 }
 
-// The file of small_profile() with another text in the place of one, sealed again.
+// The file of small_profile() with one text replaced by another, resealed.
 std::string changed(const std::string& from, const std::string& to) {
   std::string body = file_of(small_profile());
   body.erase(0, body.find('\n') + 1);
@@ -102,8 +102,8 @@ TEST(ProfileFile, RefusesWhatIsNone) {
   expect_refused("tqcache-profile", ErrorCode::kCorrupt, "not a profile");
   expect_refused("tqcache-profile 1", ErrorCode::kCorrupt, "no version");
   expect_refused("tqcache-profile 1234567890 ", ErrorCode::kCorrupt, "no version");
-  expect_refused("tqcache-profile 2 ", ErrorCode::kUnsupported, "another version");
-  expect_refused("tqcache-profile 1 abc\n{}", ErrorCode::kCorrupt, "cut in line 1");
+  expect_refused("tqcache-profile 2 ", ErrorCode::kUnsupported, "unknown profile version");
+  expect_refused("tqcache-profile 1 abc\n{}", ErrorCode::kCorrupt, "truncated in line 1");
   expect_refused(sealed(""), ErrorCode::kCorrupt, "not JSON");
   expect_refused(sealed("[]"), ErrorCode::kCorrupt, "not an object");
   expect_refused(sealed("{}"), ErrorCode::kCorrupt, "missing");
@@ -113,38 +113,42 @@ TEST(ProfileFile, RefusesWhatIsNone) {
 
 TEST(ProfileFile, RefusesFieldsOutOfRange) {
   const std::string number(64, 'z');
-  const std::pair<std::string, std::string> changes[] = {
-      {"\"qwen3\"", "7"},
-      {"\"qwen3\"", "\"" + std::string(257, 'q') + "\""},
-      {"a5a5", "A5a5"},
-      {"a5a5", "a5"},
-      {"\"window\":2048", "\"window\":0"},
-      {"\"window\":2048", "\"window\":99999999"},
-      {"\"windows\":4", "\"windows\":0"},
-      {"\"sink_tokens\":4", "\"sink_tokens\":257"},
-      {"\"layers\":2", "\"layers\":3"},
-      {"\"layers\":2", "\"layers\":1025"},
-      {"\"layers\":2", "\"layers\":-1"},
-      {"\"step\":0.25", "\"step\":9"},
-      {"\"step\":0.25", "\"steps\":0.25"},
-      {"[0.002,0.008]", "[0.002,-0.008]"},
-      {"[0.002,0.008]", "[0.002,1e9]"},
-      {"[0.002,0.008]", "[0.002]"},
-      {"[0.002,0.008]", "[0.002,\"a\"]"},
-      {"[0.002,0.008]", "0.002"},
-      {"[1.0,0.5]", "[1.0,0.1]"},
-      {"[1.0,0.5]", "[1.0,8.5]"},
-      {"[[0.125,0.01],[0.25,0.04],[0.5,0.32]]", "[[0.125,0.01]]"},
-      {"[0.125,0.01]", "[0.125]"},
-      {"[0.125,0.01]", "[0.125,0]"},
-      {"[0.125,0.01]", "[0.01,0.01]"},
-      {"[0.125,0.01]", "[0.25,0.01]"},
-      {"[0.125,0.01]", "[0.125,0.04]"},
-      {"[0.125,0.01]", "[null,0.01]"},
+  struct Change {
+    std::string from, to;
+    std::string named;  // in the message
   };
-  for (const auto& [from, to] : changes) {
+  const Change changes[] = {
+      {"\"qwen3\"", "7", "architecture"},
+      {"\"qwen3\"", "\"" + std::string(257, 'q') + "\"", "architecture"},
+      {"a5a5", "A5a5", "fingerprint"},
+      {"a5a5", "a5", "fingerprint"},
+      {"\"window\":2048", "\"window\":0", "window"},
+      {"\"window\":2048", "\"window\":99999999", "window"},
+      {"\"windows\":4", "\"windows\":0", "windows"},
+      {"\"sink_tokens\":4", "\"sink_tokens\":257", "sink_tokens"},
+      {"\"layers\":2", "\"layers\":3", "per layer"},
+      {"\"layers\":2", "\"layers\":1025", "layers"},
+      {"\"layers\":2", "\"layers\":-1", "layers"},
+      {"\"step\":0.25", "\"step\":9", "step"},
+      {"\"step\":0.25", "\"steps\":0.25", "step"},
+      {"[0.002,0.008]", "[0.002,-0.008]", "sensitivity"},
+      {"[0.002,0.008]", "[0.002,1e9]", "sensitivity"},
+      {"[0.002,0.008]", "[0.002]", "sensitivity"},
+      {"[0.002,0.008]", "[0.002,\"a\"]", "sensitivity"},
+      {"[0.002,0.008]", "0.002", "sensitivity"},
+      {"[1.0,0.5]", "[1.0,0.1]", "weights"},
+      {"[1.0,0.5]", "[1.0,8.5]", "weights"},
+      {"[[0.125,0.01],[0.25,0.04],[0.5,0.32]]", "[[0.125,0.01]]", "curve"},
+      {"[0.125,0.01]", "[0.125]", "curve"},
+      {"[0.125,0.01]", "[0.125,0]", "curve"},
+      {"[0.125,0.01]", "[0.01,0.01]", "curve"},
+      {"[0.125,0.01]", "[0.25,0.01]", "curve"},
+      {"[0.125,0.01]", "[0.125,0.04]", "curve"},
+      {"[0.125,0.01]", "[null,0.01]", "curve"},
+  };
+  for (const auto& [from, to, named] : changes) {
     SCOPED_TRACE(from + " to " + to);
-    expect_refused(changed(from, to), ErrorCode::kCorrupt, "");
+    expect_refused(changed(from, to), ErrorCode::kCorrupt, named);
   }
   std::string many;
   for (int i = 0; i < 62; ++i) {
@@ -171,8 +175,8 @@ void expect_mismatch(const cache::Identity& identity, std::int64_t n_layers,
 TEST(CheckProfile, TakesCachesOfItsModelAlone) {
   const cache::Identity own = identity_of(small_profile());
   EXPECT_TRUE(check_profile(small_profile(), own, 2).ok());
-  expect_mismatch(own, 3, "the number of layers is 2, that of the cache 3");
-  expect_mismatch({}, 2, "does not say whose it is");
+  expect_mismatch(own, 3, "the number of layers is 2, that of the cache is 3");
+  expect_mismatch({}, 2, "does not name its model");
   cache::Identity other = own;
   other.weights_fingerprint[0] = {};
   expect_mismatch(other, 2, "the weights fingerprint is a5");

@@ -59,7 +59,7 @@ SpeedCase dense() {
 
 SpeedCase turbo() { return {"turbo", must(cache::preset("turbo4")), true}; }
 
-// The n-th look at it comes n seconds after the one before.
+// The n-th reading is n seconds after the previous one.
 eval::SecondsClock slowing_clock() {
   return [looks = 0.0, now = 0.0]() mutable { return now += looks++; };
 }
@@ -89,7 +89,7 @@ TEST(MeasureSpeed, LetsCasesTakeTurnsAndLeavesWarmUpsOut) {
   EXPECT_THAT(seconds(1), ElementsAre(std::pair(10., 11.), std::pair(16., 17.)));
 }
 
-TEST(MeasureSpeed, TellsOfTheCacheAtTheEndOfARun) {
+TEST(MeasureSpeed, ReportsTheCacheAtTheEndOfARun) {
   const auto speeds = must(measure({dense(), turbo()}, 300));
   EXPECT_EQ(speeds[0].packed_blocks, 0);
   EXPECT_EQ(speeds[0].route.step, "dense");
@@ -102,11 +102,11 @@ TEST(MeasureSpeed, TellsOfTheCacheAtTheEndOfARun) {
 
 TEST(MeasureSpeed, RefusesACaseThatPacksNothing) {
   expect_error(dropped(measure({dense(), turbo()}, 100)), ErrorCode::kInvalidArgument,
-               "turbo: nothing was packed: 102 tokens fill no block");
+               "turbo: nothing was quantized: 102 tokens fill no token block");
   EXPECT_TRUE(measure({turbo()}, 256).ok());
   SpeedCase none = dense();
   none.must_pack = true;
-  expect_error(dropped(measure({none}, 300)), ErrorCode::kInvalidArgument, "nothing was packed");
+  expect_error(dropped(measure({none}, 300)), ErrorCode::kInvalidArgument, "nothing was quantized");
 }
 
 TEST(MeasureSpeed, NamesTheCaseWhoseCacheCannotBeMade) {
@@ -115,7 +115,7 @@ TEST(MeasureSpeed, NamesTheCaseWhoseCacheCannotBeMade) {
   expect_error(dropped(measure({odd}, 3)), ErrorCode::kInvalidArgument, "turbo: ");
 }
 
-TEST(MeasureSpeed, TellsItsProgressAndStopsWhenAsked) {
+TEST(MeasureSpeed, ReportsProgressAndStopsWhenInterrupted) {
   std::uint64_t last = 0;
   must(measure({dense()}, 3, {.n_warmups = 1, .n_repeats = 1},
                [&](std::uint64_t done, std::uint64_t total) {

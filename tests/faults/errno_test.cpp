@@ -117,7 +117,7 @@ class Interrupted : public testing::TestWithParam<Operation> {};
 INSTANTIATE_TEST_SUITE_P(Operations, Interrupted, testing::ValuesIn(operations()),
                          [](const auto& each) { return std::string(each.param.name); });
 
-TEST_P(Interrupted, IsDoneAllTheSame) {
+TEST_P(Interrupted, SystemCallsAreRepeated) {
   const Operation& operation = GetParam();
   for (const SystemCall& call : list_system_calls(operation)) {
     if (!is_one_of(kInterruptible, call.name)) continue;

@@ -133,7 +133,7 @@ TEST(CompactedFile, CanBeAppendedTo) {
   EXPECT_EQ(file.bytes(), file_of(cache));
 }
 
-TEST(CompactedFile, StaysReadableForWhoHasItOpen) {
+TEST(CompactedFile, StaysReadableForProcessesThatHaveItOpen) {
   const cache::Cache cache = CacheBuilder(3).dense({2, 4}).build();
   const CacheOnDisk file(cache);
   const cache::Cache longer = grown(cache, 2);
@@ -143,7 +143,7 @@ TEST(CompactedFile, StaysReadableForWhoHasItOpen) {
   EXPECT_EQ(difference(must(format::read_cache(*source)), longer), "");
 }
 
-TEST(CompactedFile, HasToBeOne) {
+TEST(CompactedFile, MustBeAnExistingCacheFile) {
   const CacheOnDisk file(Bytes(300));
   expect_error(dropped(compact_file(file.path(), {})), ErrorCode::kCorrupt, "not a .tqkv file");
   const TempDir dir;

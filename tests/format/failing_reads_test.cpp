@@ -30,7 +30,7 @@ void expect_io_error(const Result<T>& result) {
       << result.error().message;
 }
 
-TEST(FailingRead, IsToldByAListing) {
+TEST(FailingRead, IsReportedByAListing) {
   const std::size_t n = fail_every_read(appended_file_of_all_kinds(), [](const auto& source) {
     const auto info = format::read_cache_info(source);
     if (source.has_failed()) expect_io_error(info);
@@ -38,7 +38,7 @@ TEST(FailingRead, IsToldByAListing) {
   EXPECT_EQ(n, kHeaderReads + 1);  // and the manifest
 }
 
-TEST(FailingRead, IsToldByALoadWhichGivesNothing) {
+TEST(FailingRead, IsReportedByALoadWhichReturnsNothing) {
   const std::size_t n = fail_every_read(appended_file_of_all_kinds(), [](const auto& source) {
     const auto cache = format::read_cache(source, {.n_threads = 1});
     if (source.has_failed()) expect_io_error(cache);
@@ -46,7 +46,7 @@ TEST(FailingRead, IsToldByALoadWhichGivesNothing) {
   EXPECT_GT(n, 12u);
 }
 
-TEST(FailingRead, IsToldByALoadOfTheFirstTokens) {
+TEST(FailingRead, IsReportedByALoadOfTheFirstTokens) {
   const std::size_t n = fail_every_read(appended_file_of_all_kinds(), [](const auto& source) {
     const auto cache = format::read_cache(source, {.n_threads = 1, .first_tokens = 300});
     if (source.has_failed()) expect_io_error(cache);
@@ -64,13 +64,13 @@ TEST(FailingRead, OfASectionOrAGapIsInTheReportOfVerify) {
   });
 }
 
-TEST(FailingRead, LeavesAFileUntold) {
+TEST(FailingRead, MakesDetectionOfTheFileFail) {
   const Bytes file = small_file();
   EXPECT_TRUE(format::looks_like_cache_file(FailingSource(file, 1)));  // one read is enough
   EXPECT_FALSE(format::looks_like_cache_file(FailingSource(file, 0)));
 }
 
-TEST(FailingRead, OfAFileShorterThanAHeaderIsTold) {
+TEST(FailingRead, OfAFileShorterThanAHeaderIsReported) {
   const Bytes file = small_file();
   const Bytes start(file.begin(), file.begin() + 20);
   fail_every_read(start, [](const auto& source) {

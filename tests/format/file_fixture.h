@@ -213,6 +213,15 @@ inline cache::QuantSpec& k_of(Manifest& manifest, std::size_t layer) {
 inline cache::QuantSpec& v_of(Manifest& manifest, std::size_t layer) {
   return attention_of(manifest, layer).v.quant.value();
 }
+inline const cache::AttentionDesc& attention_of(const Manifest& manifest, std::size_t layer) {
+  return *cache::attention_of(manifest.layers[layer]);
+}
+inline const cache::QuantSpec& k_of(const Manifest& manifest, std::size_t layer) {
+  return attention_of(manifest, layer).k.quant.value();
+}
+inline const cache::QuantSpec& v_of(const Manifest& manifest, std::size_t layer) {
+  return attention_of(manifest, layer).v.quant.value();
+}
 inline std::vector<cache::ArrayDesc>& arrays_of(Manifest& manifest, std::size_t layer) {
   return std::get<cache::StateDesc>(manifest.layers[layer]).arrays;
 }

@@ -37,7 +37,7 @@ TEST_F(Gaps, AreWhatTheAppendLeftBehind) {
   EXPECT_EQ(info_.required_features, format::kFeatureGaps);
 }
 
-TEST_F(Gaps, AndSectionsAndPaddingAreAllOfTheFile) {
+TEST_F(Gaps, SectionsAndPaddingCoverTheWholeFile) {
   std::uint64_t stored = 0;
   for (const SectionInfo& section : info_.sections) stored += section.stored_bytes;
   EXPECT_EQ(
@@ -45,11 +45,11 @@ TEST_F(Gaps, AndSectionsAndPaddingAreAllOfTheFile) {
       file_.size());
 }
 
-TEST_F(Gaps, SurviveBeingForgedWithoutAChange) {
+TEST_F(Gaps, AreReadAfterResealingUnchanged) {
   EXPECT_EQ(forge(file_, [](Manifest&) {}), file_);
 }
 
-TEST_F(Gaps, AskForTheirFeatureBit) {
+TEST_F(Gaps, RequireTheirFeatureBit) {
   const auto with_bits = [&](std::uint32_t bits) {
     return forge(
         file_, [](Manifest&) {}, [=](auto& slot) { slot.required_features = bits; });
@@ -58,7 +58,7 @@ TEST_F(Gaps, AskForTheirFeatureBit) {
   expect_refused(with_bits(6), ErrorCode::kCorrupt, "required features 6 where the manifest has 2");
 }
 
-TEST(NoGaps, HaveNoFeatureBit) {
+TEST(FileWithoutGaps, HasNoFeatureBit) {
   const auto set = [](std::uint32_t bits) {
     return [=](format::HeaderSlot& slot) { slot.required_features = bits; };
   };
@@ -72,7 +72,7 @@ TEST(NoGaps, HaveNoFeatureBit) {
                  "required features 0 where the manifest has 4");
 }
 
-TEST_F(Gaps, HaveBytes) {
+TEST_F(Gaps, AreNotEmpty) {
   expect_corrupt([](Manifest& manifest) { manifest.gaps[1].bytes = 0; }, "gap 1: of no bytes");
 }
 

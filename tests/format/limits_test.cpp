@@ -91,7 +91,7 @@ TEST(Limits, ReachFarIntoALargeFile) {
 Manifest claiming(cache::HeadShape shape, std::size_t n_tokens, std::size_t n_layers) {
   Manifest manifest = info_of(small_file());
   manifest.tokens.assign(n_tokens, 0);
-  manifest.layers[0].shape = shape;
+  attention_of(manifest, 0).shape = shape;
   manifest.layers.resize(n_layers, manifest.layers[0]);
   manifest.sections.clear();
   for (std::size_t layer = 0; layer < n_layers; ++layer) {
@@ -129,7 +129,7 @@ Bytes frame_of_zeros(std::size_t size) {
   return frame;
 }
 
-TEST(Limits, RefuseAFrameThatHoldsLessThanTheShapeSaysBeforeItsMemoryIsTaken) {
+TEST(Limits, RefuseAFrameSmallerThanItsShapeBeforeAllocating) {
   // 1024 heads of 1024 components and 256 tokens: 512 MiB a side.
   const Bytes file = file_claiming(claiming({1024, 1024}, 256, 1), frame_of_zeros(100));
   ASSERT_LT(file.size(), 3000u);
@@ -158,7 +158,7 @@ TEST(Limits, AllowExactlyTheMemoryThatIsAllowed) {
                "bytes of memory");
 }
 
-TEST(Limits, RefuseMoreTokensOrLayersThanACacheMayHave) {
+TEST(Limits, RefuseMoreLayersThanACacheMayHave) {
   Manifest manifest = info_of(small_file());
   manifest.layers.resize(1025, manifest.layers[0]);
   expect_refused(with_manifest(small_file(), manifest), ErrorCode::kTooLarge, "1025 layers");
@@ -253,10 +253,10 @@ TEST(Limits, CountTheMatricesThatAFileBringsAlong) {
     for (std::size_t i = 0; i < n; ++i) {
       AlignedFloats values(1024 * 1024, 0.0f);
       values[i] = 1;
-      codec::QuantizerSpec& spec = manifest.layers[i].k.parts[0].quantizer;
+      codec::QuantizerSpec& spec = k_of(manifest, i).parts[0].quantizer;
       spec.rotation = codec::TransformKind::kMatrix;
       spec.matrix = must(codec::TransformMatrix::make(std::move(values)));
-      manifest.layers[i].v.parts = manifest.layers[i].k.parts;
+      v_of(manifest, i).parts = k_of(manifest, i).parts;
     }
     return with_manifest(empty, manifest);
   };

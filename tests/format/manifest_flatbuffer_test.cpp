@@ -568,8 +568,8 @@ TEST(ManifestFlatBuffer, RefusesMeansBeyondTheLimitThoughAllAreOne) {
   const std::size_t count = format::kMaxMeanValues / 2 + 1;
   Bytes file = centered_layer();
   Manifest manifest = info_of(file);
-  manifest.layers[0].k.mean.assign(count, 0);
-  manifest.layers[0].v.mean.assign(1, 0);
+  k_of(manifest, 0).mean.assign(count, 0);
+  v_of(manifest, 0).mean.assign(1, 0);
   file = with_manifest(file, manifest);
   const Table layer = layer_of(file);
   layer.table(layer_id::kV).point(side_id::kMean, layer.table(layer_id::kK).target(side_id::kMean));
@@ -580,9 +580,9 @@ TEST(ManifestFlatBuffer, RefusesMeansBeyondTheLimitThoughAllAreOne) {
 // Likewise lists of outlier channels, each of which becomes an order of all channels.
 TEST(ManifestFlatBuffer, RefusesOutlierChannelsBeyondTheLimitThoughAllAreOne) {
   Manifest manifest = info_of(file_of(CacheBuilder(0).preset({1, 64}, "turbo2.5").build()));
-  manifest.layers[0].shape = {1024, 1024};
-  manifest.layers[0].k.outliers = {1};
-  manifest.layers[0].v.outliers = {1};
+  attention_of(manifest, 0).shape = {1024, 1024};
+  k_of(manifest, 0).outliers = {1};
+  v_of(manifest, 0).outliers = {1};
   const auto file_with = [&](std::size_t n_layers) {
     manifest.layers.resize(n_layers, manifest.layers[0]);
     return with_manifest(file_of(CacheBuilder(0).build()), manifest);

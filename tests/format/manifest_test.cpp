@@ -513,7 +513,7 @@ Manifest with_zstd_size(Manifest manifest, std::size_t index, std::uint64_t stor
 TEST(SectionTable, RefusesASectionThatReachesIntoTheManifest) {
   const Bytes file = file_of(CacheBuilder(200).dense({1, 4}).build());
   Manifest manifest = info_of(file);
-  manifest.layers[0].v.dense_dtype = Dtype::kF32;
+  attention_of(manifest, 0).v.dtype = Dtype::kF32;
   manifest.sections[1].raw_bytes *= 2;
   const std::uint64_t too_many = manifest.sections[1].stored_bytes + 100;
   expect_refused(with_manifest(file, with_zstd_size(manifest, 1, too_many)), ErrorCode::kCorrupt,

@@ -192,7 +192,7 @@ TEST_F(MappedCache, RefusesAFileThatIsCutAnywhere) {
 }
 
 TEST_F(MappedCache, RefusesWhatReadingRefuses) {
-  expect_error(dropped(map()), ErrorCode::kNotFound, "");
+  expect_error(dropped(map()), ErrorCode::kNotFound, "no such file");
   Bytes file = file_of(preset_cache());
   patch(file, kVersionAt, std::uint32_t{3});
   reseal_slot(file);

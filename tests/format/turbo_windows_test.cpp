@@ -131,16 +131,16 @@ TEST(TurboWindowRules, HoldForTheSectionTable) {
     expect_refused(change_manifest(file, change), ErrorCode::kCorrupt, part);
   };
   // A window that is narrower, or wider, has other blocks.
-  refused([](Manifest& manifest) { manifest.layers[0].window = 80; },
+  refused([](Manifest& manifest) { std::get<cache::WindowDesc>(manifest.layers[0]).window.size = 80; },
           "10 sections where the layers have 8");
-  refused([](Manifest& manifest) { manifest.layers[0].window = 400; },
+  refused([](Manifest& manifest) { std::get<cache::WindowDesc>(manifest.layers[0]).window.size = 400; },
           "10 sections where the layers have 12");
   refused([](Manifest& manifest) { manifest.sections[2].block = 0; },
           "section 2 (layer 0 k, block 0): not the section that follows here");
   refused([](Manifest& manifest) { manifest.sections[2].packed = false; },
           "a token block before the last is not packed");
   refused([](Manifest& manifest) { manifest.sections[6].packed = true; }, "packed, but not full");
-  refused([](Manifest& manifest) { manifest.layers[0].v.mean.clear(); },
+  refused([](Manifest& manifest) { v_of(manifest, 0).mean.clear(); },
           "section 3 (layer 0 v, block 1): packed, but without its mean");
 }
 

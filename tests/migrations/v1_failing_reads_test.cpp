@@ -10,7 +10,7 @@
 namespace tqcache::test {
 namespace v1_failing_reads_test {
 
-TEST(V1FailingRead, IsToldWhicheverReadItWas) {
+TEST(V1FailingRead, IsReportedWhicheverReadItWas) {
   const Bytes file = write_v1(V1Builder(3).dense({1, 4}, V1Dtype::kF16).build());
   const std::size_t n = fail_every_read(file, [](const auto& source) {
     const auto read = migrations::read_v1(source);
@@ -21,7 +21,7 @@ TEST(V1FailingRead, IsToldWhicheverReadItWas) {
   EXPECT_GE(n, 2u);  // the file, and its digest
 }
 
-TEST(V1FailingRead, LeavesAFileUntold) {
+TEST(V1FailingRead, MakesDetectionOfTheFileFail) {
   const Bytes file = write_v1(V1Builder(3).dense({1, 4}, V1Dtype::kF16).build());
   EXPECT_TRUE(migrations::looks_like_v1(FailingSource(file, 1)));
   EXPECT_FALSE(migrations::looks_like_v1(FailingSource(file, 0)));

@@ -82,7 +82,7 @@ TEST(V1File, MayHaveNoLayersAndNoFacts) {
   EXPECT_TRUE(file.metadata.empty());
 }
 
-TEST(V1File, IsToldByItsIdentifier) {
+TEST(V1File, IsDetectedByItsIdentifier) {
   EXPECT_TRUE(migrations::looks_like_v1(*memory_source(write_v1(small_file()))));
   Bytes other = write_v1(small_file());
   other[7] = std::byte{'2'};

@@ -304,7 +304,7 @@ TEST(ArraysLayers, AreCarriedOverBitForBit) {
   }
 }
 
-TEST(ArraysLayers, HoldNumbersUnderTheirNumbers) {
+TEST(ArraysLayers, KeepNumberedKeysInOrder) {
   const auto refused = [](ErrorCode code, const std::string& message,
                           const std::function<void(V1Entry&)>& change) {
     V1File file = V1Builder(2).arrays().build();

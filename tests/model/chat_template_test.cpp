@@ -91,7 +91,7 @@ TEST(ChatTemplate, GoesOnWhereTheTurnsBeforeEnded) {
   }
 }
 
-TEST(ChatTemplate, TellsWhatSomebodySaid) {
+TEST(ChatTemplate, MarksTheRangesOfUserText) {
   for (const ChatFormat& format : chat_formats()) {
     const ChatTemplate form = ChatTemplate::by_name(format.name).value();
     const ChatText text = form.render(with_system("Be kind."), {}).value();

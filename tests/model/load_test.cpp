@@ -73,13 +73,13 @@ TEST(LoadModel, SaysSoWhenThePathIsNoModel) {
   write_all(dir / "text", "Alice was beginning to get very tired\n");
   write_all(dir / "short", "GGU");
   write_all(dir / "bare", "GGUF");
-  expect_refused(dir / "missing", ErrorCode::kNotFound, "");
+  expect_refused(dir / "missing", ErrorCode::kNotFound, "no such file");
   expect_refused(dir / "empty", ErrorCode::kCorrupt, kNoModel);
   expect_refused(dir / "text", ErrorCode::kCorrupt, kNoModel);
   expect_refused(dir / "short", ErrorCode::kCorrupt, kNoModel);
   expect_refused(dir / "bare", ErrorCode::kTruncated, "byte 4");
   expect_refused(dir.path(), ErrorCode::kNotFound, "config.json: ");
-  expect_refused("/dev/null", ErrorCode::kIo, "");
+  expect_refused("/dev/null", ErrorCode::kIo, "not a regular file");
 }
 
 TEST(LoadModel, RefusesAGgufThatIsCutShort) {
@@ -240,7 +240,7 @@ TEST_F(ShardedModel, RefusesAnIndexThatDisagreesWithItsFiles) {
 TEST_F(ShardedModel, RefusesATensorThatComesTwice) {
   shards_["a.safetensors"]["model.norm.weight"] = {8};
   write();
-  expect_refused(dir_.path(), ErrorCode::kCorrupt, "");
+  expect_refused(dir_.path(), ErrorCode::kCorrupt, "model.norm.weight");
 }
 
 // Fingerprints of one tensor of a megabyte.

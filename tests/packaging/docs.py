@@ -1,4 +1,4 @@
-"""Documents keep their shape: lengths, links, and commands that exist.
+"""Documents keep their shape: lengths, links, and commands and packages that exist.
 
 usage: docs.py SOURCE_DIR TQCACHE      checks every .md file of the tree
        docs.py --self-test             sees that each rule finds what breaks it
@@ -144,10 +144,22 @@ def bad_command(program, words):
     return None
 
 
+def bad_packages(root, text):
+    """The packages that README installs are those of tools/install-deps.sh."""
+    script = (root / "tools/install-deps.sh").read_text(encoding="utf-8")
+    needed = set(re.search(r"packages=\((.*?)\)", script, re.DOTALL)[1].split())
+    line = re.search(r"apt-get install((?:[^\n\\]|\\\n)*)", text)
+    named = set(line[1].replace("\\\n", " ").split()) if line else set()
+    for package in sorted(needed ^ named):
+        yield 1, f"{package}: in {'install-deps.sh' if package in needed else 'README'} alone"
+
+
 def complaints(root, path, program):
     text = path.read_text(encoding="utf-8")
     if path == root / "README.md" and len(text.splitlines()) > MAX_README_LINES:
         yield 1, f"{len(text.splitlines())} lines"
+    if path == root / "README.md":
+        yield from bad_packages(root, text)
     yield from long_lines(text)
     yield from bad_links(path, text)
     for number, words in commands(text):

@@ -1,5 +1,5 @@
-// What a turbo cache costs in quality, on the bundled model and a whole book, against what an
-// independent simulation of TurboQuant measured there (tests/data/README.md).
+// The loss of quality by quantization, for the bundled model and a whole book, compared with an
+// independent simulation of TurboQuant (tests/data/README.md).
 //
 // Bounds count over the whole book. TQCACHE_QUALITY_WINDOWS=N measures fewer windows, for slow
 // builds; TQCACHE_QUALITY_ALL=1 measures more ways, for comparison.
@@ -16,12 +16,11 @@
 #include <utility>
 #include <vector>
 
+#include "report/text_table.h"
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
 #include "tqcache/cache/presets.h"
 #include "tqcache/eval/predictions.h"
-#include "tqcache/eval/predictions_report.h"
-#include "tqcache/eval/text_table.h"
 
 namespace tqcache {
 namespace kld_test {
@@ -50,7 +49,7 @@ class Kld : public testing::Test {
     options.max_windows = wanted == nullptr ? 0 : std::max(1, std::atoi(wanted));
     costs_ = must(eval::measure_predictions(*model, ids, configurations(), options));
     whole_book_ = costs_.n_windows == (costs_.n_tokens - 1) / costs_.window;
-    std::printf("%s", eval::report_text(
+    std::printf("%s", report::report_text(
                           eval::predictions_report(costs_, eval::PredictionFocus::kDivergence))
                           .c_str());
   }

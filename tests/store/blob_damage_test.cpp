@@ -26,7 +26,7 @@ class AnyBlob : public testing::TestWithParam<const char*> {
   Bytes blob_ = sample_bytes(GetParam());
 };
 
-TEST_P(AnyBlob, NoBitOfItCanBeWrong) {
+TEST_P(AnyBlob, EveryFlippedBitIsRefused) {
   for (std::size_t i = 0; i < blob_.size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {
       blob_[i] ^= std::byte(1 << bit);
@@ -37,7 +37,7 @@ TEST_P(AnyBlob, NoBitOfItCanBeWrong) {
   EXPECT_TRUE(decode(key_, blob_).ok());
 }
 
-TEST_P(AnyBlob, NoBeginningOfItIsTaken) {
+TEST_P(AnyBlob, EveryTruncationIsRefused) {
   for (std::size_t n = 0; n < blob_.size(); ++n) {
     const auto decoded = decode(key_, ByteView(blob_).first(n));
     ASSERT_FALSE(decoded.ok()) << n;
@@ -45,12 +45,12 @@ TEST_P(AnyBlob, NoBeginningOfItIsTaken) {
   }
 }
 
-TEST_P(AnyBlob, NothingStandsBehindIt) {
+TEST_P(AnyBlob, TrailingBytesAreRefused) {
   blob_.push_back(std::byte{0});
   expect_error(key_, blob_, ErrorCode::kCorrupt, "1 bytes behind the end");
 }
 
-TEST_P(AnyBlob, ThatOfAnotherKeyIsAMismatch) {
+TEST_P(AnyBlob, UnderAnotherKeyIsAMismatch) {
   for (const SampleBlob& other : sample_blobs()) {
     if (other.name == GetParam()) continue;
     expect_error(other.key, blob_, ErrorCode::kMismatch, "the blob is that of another key");
@@ -69,7 +69,7 @@ TEST_P(AnyBlob, OfALaterVersionIsUnsupported) {
 }
 
 // Digests that fit are no reason to trust: kinds, sizes and offsets are looked at for themselves.
-TEST_P(AnyBlob, OfAnotherKindIsCorrupt) {
+TEST_P(AnyBlob, OfAnotherKindThanItsKeyIsCorrupt) {
   const auto kind = number_at<std::uint32_t>(blob_, 12);
   for (std::uint32_t other = 1; other <= store::kBlobKinds; ++other) {
     if (other == kind) continue;

@@ -41,7 +41,7 @@ void expect_rule(std::string_view name, Change change, std::string_view message,
   expect_refused(sample(name).key, content, code, message);
 }
 
-TEST(BlobRules, SamplesKeepToThem) {
+TEST(BlobRules, SampleBlobsSatisfyAllRules) {
   for (const SampleBlob& each : sample_blobs()) {
     const auto checked = store::check_content(each.key, each.content);
     EXPECT_TRUE(checked.ok()) << each.name << ": " << checked.error().message;
@@ -226,7 +226,7 @@ TEST(BlobRules, AStateStandsBehindABlockOrInTheRecordAlone) {
   expect_refused(key, record, ErrorCode::kCorrupt, "a key of the state where there is none");
 }
 
-TEST(BlobRules, NobodyFindsMoreThanWasWanted) {
+TEST(BlobRules, UsageFindsNoMoreTokensThanWanted) {
   const auto rule = [](auto change, std::string_view message,
                        ErrorCode code = ErrorCode::kCorrupt) {
     expect_rule<Usage>("usage", change, message, code);

@@ -168,7 +168,7 @@ TEST_F(Copy, LeavesOutWhatIsBad) {
   }
 }
 
-TEST_F(Copy, APromptThatIsNotThereIsTold) {
+TEST_F(Copy, AMissingPromptIsReported) {
   const store::CopyReport report = copy_prompt("nobody");
   EXPECT_FALSE(report.is_whole());
   EXPECT_THAT(troubles_, SizeIs(1));

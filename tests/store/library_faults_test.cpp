@@ -86,7 +86,7 @@ TEST_F(Faults, NothingIsLeftWithoutTheFirstBlock) {
   EXPECT_EQ(must(library_.fetch(prefix)), nullptr);
 }
 
-TEST_F(Faults, ADamagedBlockIsToldAndRemoved) {
+TEST_F(Faults, ADamagedBlockIsReportedAndRemoved) {
   const cache::Cache cache = dense(1100);
   put_prompt(cache);
   const std::string key = key_of_block(1);
@@ -101,7 +101,7 @@ TEST_F(Faults, ADamagedBlockIsToldAndRemoved) {
   EXPECT_EQ(told_.told.size(), 1u);
 }
 
-TEST_F(Faults, ABlockOfAnotherKeyIsToldAndRemoved) {
+TEST_F(Faults, ABlockOfAnotherKeyIsReportedAndRemoved) {
   const cache::Cache cache = dense(1100);
   put_prompt(cache);
   const std::string key = key_of_block(1);
@@ -112,7 +112,7 @@ TEST_F(Faults, ABlockOfAnotherKeyIsToldAndRemoved) {
 }
 
 // As the block of a prompt would look that was made of another form with the same key.
-TEST_F(Faults, ABlockOfOtherLayersIsToldAndRemoved) {
+TEST_F(Faults, ABlockOfOtherLayersIsReportedAndRemoved) {
   const cache::Cache cache = dense(600);
   put_prompt(cache);
   const std::string key = key_of_block(1);

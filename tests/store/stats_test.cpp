@@ -14,7 +14,7 @@ std::uint64_t blobs_of(const store::StoreStats& stats, store::BlobKind kind) {
   return stats.kinds[static_cast<std::size_t>(kind)].blobs;
 }
 
-TEST(StoreStats, OfNothingIsNothing) {
+TEST(StoreStats, OfAnEmptyStoreAreZero) {
   AgedBackend backend;
   const store::StoreStats stats = must(store::read_stats(backend));
   EXPECT_EQ(stats.prompts, 0u);

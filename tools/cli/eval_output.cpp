@@ -4,16 +4,16 @@
 
 #include "cli/cache_io.h"
 #include "cli/cli.h"
+#include "report/html_page.h"
+#include "report/text_table.h"
 #include "tqcache/base/file.h"
-#include "tqcache/eval/html.h"
-#include "tqcache/eval/text_table.h"
 
 namespace tqcache::cli {
 namespace {
 
 Outcome<Done> write_page(const Console& console, const EvalOutput& output,
                          const eval::Report& report) {
-  const std::string page = eval::html_page(report);
+  const std::string page = report::html_page(report);
   const Overwrite overwrite = output.force ? Overwrite::kAllow : Overwrite::kRefuse;
   TQC_TRY(in_file(output.html,
                   write_file_atomically(output.html, std::as_bytes(std::span(page)), overwrite)));
@@ -39,7 +39,7 @@ Outcome<Done> check_eval_output(const EvalOutput& output) {
 Outcome<Done> give_report(const Console& console, const EvalOutput& output,
                           const eval::Report& report, const Json& json) {
   if (!output.html.empty()) TQC_TRY(write_page(console, output, report));
-  return console.json ? print_json(json) : print(eval::report_text(report));
+  return console.json ? print_json(json) : print(report::report_text(report));
 }
 
 }  // namespace tqcache::cli

@@ -8,9 +8,9 @@
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "cli/prompt.h"
+#include "report/text_table.h"
 #include "tqcache/base/file.h"
 #include "tqcache/eval/measure_profile.h"
-#include "tqcache/eval/text_table.h"
 #include "tqcache/model/loading/model.h"
 
 namespace tqcache::cli {
@@ -104,8 +104,8 @@ Outcome<ExitCode> run(const Console& console, const ProfileFlags& flags) {
   if (console.json) {
     TQC_TRY(print_json(profile_json(flags, profile)));
   } else {
-    TQC_TRY(print(eval::text_table(layer_table(profile)) + "\n" +
-                  eval::text_table(curve_table(profile))));
+    TQC_TRY(print(report::text_table(layer_table(profile)) + "\n" +
+                  report::text_table(curve_table(profile))));
   }
   return ExitCode::kDone;
 }

@@ -13,8 +13,8 @@
 #include "cli/eval_output.h"
 #include "cli/outcome.h"
 #include "tqcache/cache/configuration.h"
-#include "tqcache/eval/answers_dialogue.h"
-#include "tqcache/eval/answers_score.h"
+#include "tqcache/eval/answers.h"
+#include "tqcache/eval/questions.h"
 #include "tqcache/model/loading/model.h"
 
 namespace tqcache::cli {

@@ -13,7 +13,7 @@
 
 #include "cli/cli.h"
 #include "cli/progress.h"
-#include "tqcache/eval/memory_run.h"
+#include "tqcache/eval/memory.h"
 #include "verbs/eval_answers.h"
 #include "verbs/eval_verbs.h"
 

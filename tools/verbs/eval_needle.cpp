@@ -8,7 +8,7 @@
 #include "cli/cache_io.h"
 #include "cli/cli.h"
 #include "cli/progress.h"
-#include "tqcache/eval/needle_run.h"
+#include "tqcache/eval/needle.h"
 #include "verbs/eval_answers.h"
 #include "verbs/eval_verbs.h"
 

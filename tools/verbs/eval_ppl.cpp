@@ -1,4 +1,5 @@
-// tools/verbs/eval_ppl.cpp: perplexity and divergence of predictions: one measurement, shown in two ways.
+// tools/verbs/eval_ppl.cpp: perplexity and divergence of predictions: one measurement, shown in two
+// ways.
 
 #include <fmt/format.h>
 
@@ -7,13 +8,12 @@
 #include <optional>
 
 #include "cli/eval_output.h"
-#include "verbs/eval_verbs.h"
 #include "cli/progress.h"
 #include "cli/prompt.h"
 #include "cli/text.h"
 #include "tqcache/eval/predictions.h"
-#include "tqcache/eval/predictions_report.h"
 #include "tqcache/model/loading/model.h"
+#include "verbs/eval_verbs.h"
 
 namespace tqcache::cli {
 namespace {

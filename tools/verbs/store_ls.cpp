@@ -14,7 +14,7 @@
 #include "cli/text.h"
 #include "report/info_json.h"
 #include "report/info_text.h"
-#include "tqcache/eval/text_table.h"
+#include "report/text_table.h"
 #include "tqcache/store/upkeep/inventory.h"
 #include "verbs/store_verbs.h"
 
@@ -104,7 +104,7 @@ Outcome<ExitCode> run_ls(const Console& console, const StoreFlags& flags) {
   if (console.json) {
     TQC_TRY(print_json(list_json(store, rows)));
   } else if (!rows.empty()) {
-    TQC_TRY(print(eval::text_table(table_of(rows))));
+    TQC_TRY(print(report::text_table(table_of(rows))));
   }
   return ExitCode::kDone;
 }

@@ -7,7 +7,7 @@
 #include "cli/progress.h"
 #include "cli/store_flags.h"
 #include "cli/text.h"
-#include "tqcache/eval/text_table.h"
+#include "report/text_table.h"
 #include "tqcache/store/upkeep/inventory.h"
 #include "verbs/store_verbs.h"
 
@@ -48,7 +48,7 @@ std::string line(std::string_view label, const std::string& value) {
 }
 
 std::string stats_text(const store::StoreStats& stats) {
-  std::string text = eval::text_table(kinds_table(stats)) + "\n";
+  std::string text = report::text_table(kinds_table(stats)) + "\n";
   text += line("kept prompts", fmt::format("{}, of {} tokens", grouped(stats.prompts),
                                            grouped(stats.prompt_tokens)));
   text += line("they take", fmt::format("{} bytes; alone they would take {}",

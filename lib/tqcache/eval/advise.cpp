@@ -4,6 +4,10 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
+
+#include "tqcache/eval/predictions.h"
+#include "tqcache/model/loading/model.h"
 
 namespace tqcache::eval {
 namespace {
@@ -12,13 +16,13 @@ using cache::Configuration;
 
 constexpr std::size_t kRungsAtOnce = 3;
 
-// What has been measured of a ladder.
+// The measurements on a ladder so far.
 class Search {
  public:
   Search(std::span<const Rung> ladder, const MeasureConfigurations& measure)
       : ladder_(ladder), measure_(measure) {}
 
-  // All of these rungs over one dense run.
+  // Measures these rungs; they share one dense run.
   Result<void> measure(std::span<const std::size_t> rungs) {
     std::vector<Configuration> asked;
     for (const std::size_t rung : rungs) {
@@ -48,7 +52,7 @@ class Search {
     return best;
   }
 
-  // By size, the best of one first.
+  // By size, the best of each size first.
   PredictionCosts costs() && {
     std::ranges::sort(found_, [](const Found& a, const Found& b) {
       return std::pair(a.rung, a.cost.kld_mean) < std::pair(b.rung, b.cost.kld_mean);
@@ -65,11 +69,11 @@ class Search {
 
   std::span<const Rung> ladder_;
   const MeasureConfigurations& measure_;
-  PredictionCosts costs_;  // of the text; its ways are in found_
+  PredictionCosts costs_;  // without its ways, which are in found_
   std::vector<Found> found_;
 };
 
-// Up to kRungsAtOnce of [first, last), which cut it into parts of about one length.
+// Up to kRungsAtOnce rungs that divide [first, last) into parts of about equal length.
 std::vector<std::size_t> spread(std::size_t first, std::size_t last) {
   const std::size_t n = last - first;
   std::set<std::size_t> rungs;
@@ -105,8 +109,8 @@ std::vector<Rung> advice_ladder() {
 Result<Advice> advise_by_divergence(std::span<const Rung> ladder, double max_kld,
                                     const MeasureConfigurations& measure) {
   Search search(ladder, measure);
-  std::size_t first = 0;             // the rungs before it are not good enough
-  std::size_t last = ladder.size();  // it is good enough, and so are those behind it
+  std::size_t first = 0;             // all rungs before it are not good enough
+  std::size_t last = ladder.size();  // it and all later rungs are good enough
   while (first < last) {
     const std::vector<std::size_t> rungs = spread(first, last);
     TQC_TRY(search.measure(rungs));
@@ -127,7 +131,7 @@ Result<Advice> advise_by_size(std::span<const Rung> ladder, std::size_t n_fittin
                               const MeasureConfigurations& measure) {
   Search search(ladder, measure);
   std::vector<std::size_t> rungs;
-  std::size_t n_ways = 0;  // that fit
+  std::size_t n_ways = 0;  // in the rungs that fit
   for (std::size_t rung = n_fitting < 2 ? 0 : n_fitting - 2; rung <= n_fitting; ++rung) {
     if (rung < ladder.size()) rungs.push_back(rung);
     if (rung < n_fitting) n_ways += ladder[rung].size();
@@ -138,6 +142,59 @@ Result<Advice> advise_by_size(std::span<const Rung> ladder, std::size_t n_fittin
   const auto best = std::ranges::min_element(fitting, {}, &PredictionCost::kld_mean);
   advice.choice = static_cast<std::size_t>(best - fitting.begin());
   return advice;
+}
+
+namespace {
+
+Table size_table(const Advice& advice, std::span<const std::vector<CacheBytes>> sizes) {
+  Table table{"Expected bytes of keys and values", {"configuration", "bits per value"}, {}};
+  table.caption = "A file adds a few KB; its compression saves a few percent.";
+  for (const CacheBytes& each : sizes.front()) {
+    table.columns.push_back(std::to_string(each.n_tokens) + " tokens");
+  }
+  const auto add_row = [&](std::string name, double bits, const std::vector<CacheBytes>& row,
+                           std::uint64_t CacheBytes::*bytes) {
+    std::vector<Cell>& cells = table.rows.emplace_back();
+    cells = {std::move(name), Number{bits, 3}};
+    for (const CacheBytes& each : row) {
+      cells.emplace_back(Number{static_cast<double>(each.*bytes), 0});
+    }
+  };
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const PredictionCost& way = advice.costs.ways[i];
+    add_row(way.configuration.name, way.size.bits_per_packed_value, sizes[i], &CacheBytes::bytes);
+  }
+  add_row("dense, f16", 16, sizes.front(), &CacheBytes::dense_bytes);
+  return table;
+}
+
+}  // namespace
+
+Result<CacheBytes> cache_bytes(const model::ModelConfig& config, const cache::Identity& identity,
+                               const cache::Configuration& configuration, std::int64_t n_tokens) {
+  TQC_TRY_ASSIGN(const cache::Cache empty, model::make_cache(config, identity, Dtype::kF16));
+  TQC_TRY_ASSIGN(const WindowSize size, window_size(empty, configuration, n_tokens));
+  // Layers whose keys and values grow with the text; the others have the same size in every
+  // configuration.
+  const std::int64_t n_growing = std::ranges::count_if(empty.layers, [](const cache::Layer& layer) {
+    return std::holds_alternative<cache::AttentionLayer>(layer);
+  });
+  const auto dense_values =
+      static_cast<std::uint64_t>(2 * n_tokens * n_growing * config.n_kv_heads * config.head_dim);
+  return CacheBytes{n_tokens, size.k_bytes + size.v_bytes, 2 * dense_values};
+}
+
+Report advice_report(const Advice& advice, std::span<const std::vector<CacheBytes>> sizes) {
+  PredictionCosts costs = advice.costs;
+  for (PredictionCost& way : costs.ways)
+    way.errors = {};  // `eval kld` shows them by layer and head
+  Report report = predictions_report(costs, PredictionFocus::kDivergence);
+  report.title = "Advice";
+  const std::string choice =
+      advice.choice ? costs.ways[*advice.choice].configuration.name : "none of those measured";
+  report.facts.emplace_back("advice", choice);
+  report.figures.insert(report.figures.begin() + 1, size_table(advice, sizes));
+  return report;
 }
 
 }  // namespace tqcache::eval

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <utility>
 
 #include "tqcache/model/tokenizer/normalizer.h"
 #include "tqcache/model/tokenizer/utf8.h"
@@ -47,7 +48,7 @@ void append_lower(char32_t c, std::string& text) {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Whether text[at] and the character before it are of one number.
+// Whether text[at] and the character before it are digits of one number.
 bool cuts_number(std::string_view text, std::size_t at) {
   return at > 0 && at < text.size() && is_digit(text[at - 1]) && is_digit(text[at]);
 }
@@ -90,6 +91,39 @@ Match match_answer(std::string_view given, std::span<const std::string> expected
     match.found |= contains(answer, wanted);
   }
   return match;
+}
+
+std::vector<std::string> score_columns(std::vector<std::string> first) {
+  first.insert(first.end(), {"trials", "found", "exact", "forced", "log-probability"});
+  return first;
+}
+
+std::vector<Cell> score_row(std::vector<Cell> first, const AnswerScore& score) {
+  first.emplace_back(Number{static_cast<double>(score.trials), 0});
+  for (const std::int64_t count : {score.found, score.exact, score.forced}) {
+    first.emplace_back(Number{score.mean(count), 3});
+  }
+  first.emplace_back(Number{score.mean(score.log_probability), 4});
+  return first;
+}
+
+HeatMap found_map(std::string title, std::string row_label, std::string column_label) {
+  HeatMap map;
+  map.title = std::move(title);
+  map.row_label = std::move(row_label);
+  map.column_label = std::move(column_label);
+  map.unit = "share of trials";
+  map.more_is_better = true;
+  map.decimals = 2;
+  map.low = 0;
+  map.high = 1;
+  return map;
+}
+
+void add_found_row(HeatMap& map, std::string name, std::span<const AnswerScore> scores) {
+  map.rows.push_back(std::move(name));
+  map.values.emplace_back();
+  for (const AnswerScore& score : scores) map.values.back().push_back(score.mean(score.found));
 }
 
 }  // namespace tqcache::eval

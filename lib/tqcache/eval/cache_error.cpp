@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
 #include <utility>
@@ -17,14 +18,14 @@ namespace {
 
 using cache::kTokenBlock;
 
-// Attention of one query over one cache, as far as it has got: sums of weights and of weighted
-// values, each divided by exp(max).
+// Attention of one query over the keys of one cache so far: sums of weights and of weighted values,
+// each divided by exp(max).
 struct Running {
   double max = -std::numeric_limits<double>::infinity();
   double sum = 0;
   std::vector<double> out;  // [head_dim]
 
-  // Gives what the sums so far, and any others like them, are to be multiplied with.
+  // Raises max to `score` and returns the factor by which existing sums have to be multiplied.
   double raise(double score) {
     if (score <= max) return 1;
     const double factor = std::exp(max - score);
@@ -40,8 +41,8 @@ struct Running {
   }
 };
 
-// One query over both caches. KL(p || q) = sum p (s_a - s_b) - log Z_a + log Z_b, so that no weight
-// need be kept.
+// One query over both caches. KL(p || q) = sum p (s_a - s_b) - log Z_a + log Z_b, so that the
+// weights need not be kept.
 struct QueryPair {
   Running a, b;
   double score_gap = 0;  // sum of exp(s_a - a.max) (s_a - s_b)
@@ -57,7 +58,7 @@ struct QueryPair {
   double weights_kl() const {
     const double log_sum_a = a.max + std::log(a.sum);
     const double log_sum_b = b.max + std::log(b.sum);
-    // Rounding may leave it a hair below zero.
+    // Rounding can make it slightly negative.
     return std::max(0.0, score_gap / a.sum - log_sum_a + log_sum_b);
   }
 };
@@ -99,7 +100,7 @@ class HeadPair {
     }
   }
 
-  // Of query head `kv_head * group + g`.
+  // The error of query head `kv_head * group + g`.
   AttentionError error(std::int64_t g) const {
     AttentionError error = {.n_queries = queries_.n};
     double squares = 0, difference = 0;
@@ -158,11 +159,11 @@ struct Range {
   std::int64_t n;
 };
 
-// The last tokens of `n_tokens` that stand in one block: at least two, so that they go through the
-// decoder as a chunk, which may end inside a packed block.
+// The last tokens of `n_tokens` within one token block: at least two, so that the decoder takes
+// them as a chunk, which may end inside a quantized block.
 Result<Range> last_tokens(std::int64_t n_tokens, std::int64_t wanted) {
   if (n_tokens < 2) {
-    return Error{ErrorCode::kInvalidArgument, "fewer than two tokens in common"};
+    return Error{ErrorCode::kInvalidArgument, "the caches have fewer than two tokens in common"};
   }
   const std::int64_t end = n_tokens % kTokenBlock == 1 ? n_tokens - 1 : n_tokens;
   const std::int64_t in_block = (end - 1) % kTokenBlock + 1;
@@ -198,7 +199,7 @@ Result<std::vector<LayerAttentionError>> attention_errors(
   }
   const auto sink = [&](std::int64_t layer, std::span<const float> queries) -> Result<void> {
     if (progress && !progress(static_cast<std::uint64_t>(layer), a.layers.size())) {
-      return Error{ErrorCode::kInterrupted, "stopped"};
+      return interrupted_error();
     }
     const auto at = to_size(layer);
     const LayerPair pair = {std::get<cache::AttentionLayer>(a.layers[at]), a.n_tokens(),
@@ -210,6 +211,150 @@ Result<std::vector<LayerAttentionError>> attention_errors(
   model::Decoder decoder(model, n_threads);
   TQC_TRY(decoder.queries(a, range.first, range.n, sink));
   return errors;
+}
+
+namespace {
+
+using cache::Difference;
+using cache::LayerDifference;
+
+Cell number(double value, int decimals) { return Number{value, decimals}; }
+
+void add_difference(const std::string& layer, const std::string& head, const Difference& k,
+                    const Difference& v, Table& table) {
+  std::vector<Cell> row = {layer, head};
+  for (const Difference& tensor : {k, v}) {
+    row.push_back(number(tensor.relative_mse, 6));
+    row.push_back(number(tensor.mean_cosine, 6));
+    row.push_back(number(tensor.min_cosine, 6));
+    row.push_back(number(tensor.max_abs, 4));
+  }
+  table.rows.push_back(std::move(row));
+}
+
+Table empty_table(std::string title) {
+  return {std::move(title),
+          {"layer", "kv head", "k rel. mse", "k cosine", "k least", "k max", "v rel. mse",
+           "v cosine", "v least", "v max"},
+          {}};
+}
+
+Table by_layer(const cache::CacheDifference& diff) {
+  Table table = empty_table("Keys and values");
+  for (const LayerDifference& layer : diff.layers) {
+    add_difference(std::to_string(layer.layer), "all", layer.k, layer.v, table);
+  }
+  add_difference("all", "all", diff.k, diff.v, table);
+  return table;
+}
+
+Table by_head(const cache::CacheDifference& diff) {
+  Table table = empty_table("Keys and values by head");
+  for (const LayerDifference& layer : diff.layers) {
+    for (std::size_t head = 0; head < layer.k_heads.size(); ++head) {
+      add_difference(std::to_string(layer.layer), std::to_string(head), layer.k_heads[head],
+                     layer.v_heads[head], table);
+    }
+  }
+  return table;
+}
+
+// Layers may have different numbers of heads; missing cells are NaN.
+template <class LayerOf, class ValuesOf>
+HeatMap heat_map(std::string title, std::string column_label, std::string unit,
+                 const std::vector<LayerOf>& layers, ValuesOf values_of) {
+  HeatMap map;
+  map.title = std::move(title);
+  map.row_label = "layer";
+  map.column_label = std::move(column_label);
+  map.unit = std::move(unit);
+  map.decimals = 5;
+  std::size_t n_columns = 0;
+  for (const LayerOf& layer : layers) {
+    map.rows.push_back(std::to_string(layer.layer));
+    map.values.push_back(values_of(layer));
+    n_columns = std::max(n_columns, map.values.back().size());
+  }
+  for (std::size_t i = 0; i < n_columns; ++i) map.columns.push_back(std::to_string(i));
+  for (std::vector<double>& row : map.values) row.resize(n_columns, std::nan(""));
+  return map;
+}
+
+void add_tensor_maps(const cache::CacheDifference& diff, Report& report) {
+  for (const bool keys : {true, false}) {
+    report.figures.emplace_back(
+        heat_map(keys ? "Error of keys" : "Error of values", "kv head", "relative squared error",
+                 diff.layers, [keys](const LayerDifference& layer) {
+                   std::vector<double> values;
+                   for (const Difference& head : keys ? layer.k_heads : layer.v_heads) {
+                     values.push_back(head.relative_mse);
+                   }
+                   return values;
+                 }));
+  }
+}
+
+AttentionError mean(const std::vector<AttentionError>& heads) {
+  AttentionError sum;
+  for (const AttentionError& head : heads) {
+    sum.weights_kl += head.weights_kl / static_cast<double>(heads.size());
+    sum.output_error += head.output_error / static_cast<double>(heads.size());
+    sum.n_queries = head.n_queries;
+  }
+  return sum;
+}
+
+Table attention_table(const std::vector<LayerAttentionError>& layers) {
+  Table table = {"Attention", {"layer", "queries", "kl of weights", "error of output"}, {}};
+  std::vector<AttentionError> means;
+  for (const LayerAttentionError& layer : layers) means.push_back(mean(layer.heads));
+  const auto add = [&](const std::string& name, const AttentionError& error) {
+    table.rows.push_back({name, number(static_cast<double>(error.n_queries), 0),
+                          number(error.weights_kl, 6), number(error.output_error, 6)});
+  };
+  for (std::size_t i = 0; i < layers.size(); ++i) add(std::to_string(layers[i].layer), means[i]);
+  if (!means.empty()) add("mean", mean(means));
+  return table;
+}
+
+void add_attention(const std::vector<LayerAttentionError>& layers, Report& report) {
+  report.figures.emplace_back(attention_table(layers));
+  const auto add = [&](std::string title, std::string unit, double AttentionError::*field) {
+    report.figures.emplace_back(heat_map(std::move(title), "query head", std::move(unit), layers,
+                                         [field](const LayerAttentionError& layer) {
+                                           std::vector<double> values;
+                                           for (const AttentionError& head : layer.heads) {
+                                             values.push_back(head.*field);
+                                           }
+                                           return values;
+                                         }));
+  };
+  add("Divergence of attention weights", "nats", &AttentionError::weights_kl);
+  add("Error of attention output", "relative squared error", &AttentionError::output_error);
+  report.notes.emplace_back(
+      "Attention errors are for the model's own queries of the last tokens that both caches hold; "
+      "each query attends to the tokens up to its own. They are means over query heads.");
+}
+
+}  // namespace
+
+Report cache_report(const cache::CacheDifference& diff,
+                    const std::optional<std::vector<LayerAttentionError>>& attention) {
+  Report report;
+  report.title = "Error of a cache";
+  report.facts = {{"tokens compared", std::to_string(diff.n_tokens)},
+                  {"of these known to be the same", std::to_string(diff.n_tokens_checked)}};
+  report.figures.emplace_back(by_layer(diff));
+  report.figures.emplace_back(by_head(diff));
+  add_tensor_maps(diff, report);
+  report.notes = {
+      "Rel. mse: squared error over squared length, of all values together. Cosine: mean over head "
+      "vectors; least: the head vector that is worst off; max: the largest error of one value."};
+  if (!diff.arrays_equal) {
+    report.notes.emplace_back("The state of layers without full attention differs.");
+  }
+  if (attention) add_attention(*attention, report);
+  return report;
 }
 
 }  // namespace tqcache::eval

@@ -1,5 +1,5 @@
 #pragma once
-// eval/coding_error.h: what coding takes from keys and values, by layer, side and kv head.
+// eval/coding_error.h: quantization errors of keys and values by layer and kv head.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 namespace tqcache::eval {
 
-// Sums over the values of head vectors: they add up over heads, layers and windows. Sink tokens,
-// which are not coded, are left out.
+// Sums over the values of head vectors; they add up over heads, layers and windows. Sink tokens,
+// which are not quantized, are left out.
 struct CodingError {
-  double error = 0;     // |x - coded x|^2
+  double error = 0;     // |x - dequantized x|^2
   double energy = 0;    // |x|^2
-  double variance = 0;  // |x - mean|^2, the mean being what the cache takes out; energy if nothing
+  double variance = 0;  // |x - mean|^2 with the mean that the cache removes; energy without one
 
   void add(const CodingError& other);
-  // As a share of what was there: 0 where nothing was lost.
+  // Relative to the energy; 0 without any error.
   double relative() const { return error == 0 ? 0 : error / energy; }
-  // As a share of what had to be coded, which the bound of theory is about.
+  // Relative to the values that are quantized, to which the theoretical bound applies.
   double relative_to_variance() const { return error == 0 ? 0 : error / variance; }
 };
 
-// [n_layers, 2 (keys, values), n_kv_heads]; sides that stay dense have sums of zero.
+// [n_layers, 2 (keys, values), n_kv_heads]; tensors that stay dense have sums of zero.
 class CodingErrors {
  public:
   CodingErrors() = default;
@@ -49,9 +49,9 @@ class CodingErrors {
   std::vector<CodingError> cells_;
 };
 
-// model::coding_filter() of `cache`, with what it takes added to `errors`.
-// Requires: both outlive the filter; `errors` has the cache's shape, all layers being attention of
-//           one shape.
+// model::coding_filter() of `cache`, which also adds its errors to `errors`.
+// Requires: both arguments outlive the filter; `errors` has the cache's shape; all layers are
+//           attention layers of one shape.
 model::KvFilter measuring_filter(const cache::Cache& cache, CodingErrors& errors);
 
 }  // namespace tqcache::eval

@@ -1,9 +1,9 @@
 #pragma once
-// eval/distribution.h: mean, maximum and quantiles of many numbers, in bounded memory.
+// eval/distribution.h: mean, maximum and quantiles of many numbers in bounded memory.
 //
-// The first numbers are kept as they are, and quantiles of them are exact. Beyond a limit numbers
-// are counted in bins instead, each 1/128 of its value wide, so that a quantile is off by .4% of
-// itself at most; mean and maximum stay exact.
+// Up to a limit the numbers themselves are kept, and quantiles are exact. Beyond it they are
+// counted in bins, each 1/128 of its value wide, so that a quantile is off by at most .4% of
+// itself; mean and maximum stay exact.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,11 +21,11 @@ class Distribution {
   void add(double value);
 
   std::uint64_t count() const { return count_; }
-  double mean() const;  // 0 of no numbers
+  double mean() const;  // 0 without numbers
   double max() const { return max_; }
 
-  // The number at place q (count - 1) of the sorted ones, counted from 0; between two places, as
-  // much of either as it is near to the other. 0 of no numbers.
+  // The number at index q (count - 1) of the sorted numbers, linearly interpolated between two
+  // indices. 0 without numbers.
   // Requires: 0 <= q <= 1.
   double quantile(double q) const;
 

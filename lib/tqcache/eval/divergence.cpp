@@ -17,7 +17,8 @@ Softmax softmax_of(std::span<const float> logits, std::vector<float>& scratch) {
   return softmax;
 }
 
-double surprise(std::span<const float> logits, const Softmax& softmax, std::int32_t token) {
+double negative_log_likelihood(std::span<const float> logits, const Softmax& softmax,
+                               std::int32_t token) {
   return softmax.log_sum - static_cast<double>(logits[static_cast<std::size_t>(token)]);
 }
 
@@ -30,7 +31,7 @@ double divergence(std::span<const float> reference, const Softmax& of_reference,
   float* const p = scratch.data();  // not divided by their sum yet
   std::copy_n(reference.data(), n, p);
   const auto sum = static_cast<double>(kernels.exp_sum(of_reference.max, n, p));
-  // The difference first: sums of p times either row would cancel.
+  // Subtract first: separate sums of p times either row would cancel.
   float* const difference = p + n;
   for (std::size_t i = 0; i < n; ++i) difference[i] = reference[i] - other[i];
   const float* const bytes = difference;

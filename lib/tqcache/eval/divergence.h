@@ -1,5 +1,5 @@
 #pragma once
-// eval/divergence.h: how far apart two predictions of the next token are.
+// eval/divergence.h: the distance between two predictions of the next token.
 //
 // A prediction is a row of logits; its probabilities are their softmax.
 
@@ -10,20 +10,21 @@
 
 namespace tqcache::eval {
 
-// What of a row's softmax is needed again and again.
+// The parts of a row's softmax that several functions need.
 struct Softmax {
   float max = 0;       // of the logits
   double log_sum = 0;  // the logarithm of the sum of their exponentials
 };
 
-// Shapes: logits [vocab_size]. `scratch` is overwritten, and made as large as it has to be.
+// Shapes: logits [vocab_size]. `scratch` is resized and overwritten.
 Softmax softmax_of(std::span<const float> logits, std::vector<float>& scratch);
 
 // Minus the logarithm of a token's probability. Units: nats.
-double surprise(std::span<const float> logits, const Softmax& softmax, std::int32_t token);
+double negative_log_likelihood(std::span<const float> logits, const Softmax& softmax,
+                               std::int32_t token);
 
 // The Kullback-Leibler divergence of `other` from `reference`: sum of p (log p - log q), p being
-// the reference's probabilities. Rounding does not take it below 0, and equal rows have 0.
+// the reference's probabilities. Never below 0 despite rounding; 0 for equal rows.
 //
 // Shapes: logits [vocab_size] both.
 // Units:  nats.

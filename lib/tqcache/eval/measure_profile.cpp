@@ -7,22 +7,23 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
+#include "tqcache/eval/total_progress.h"
 
 namespace tqcache::eval {
 namespace {
 
 using cache::Configuration;
 
-// About 3 bits a value, of all that archives are made of.
+// About 3 bits per value, the middle of the range of archives.
 constexpr float kReferenceStep = 0.25f;
 
-// About 4.4 to 1.4 bits a value.
+// About 4.4 to 1.4 bits per value.
 constexpr std::array<float, 7> kCurveSteps = {0.09f, 0.125f, 0.18f, 0.25f, 0.36f, 0.5f, 0.72f};
 
-// As the archive tier has them unless told otherwise.
+// The default of the archive tier.
 constexpr std::int64_t kSinks = 4;
 
-cache::ConvertOptions coded(float step) {
+cache::ConvertOptions quantized(float step) {
   cache::SidePlan plan;
   plan.codec = {.mode = codec::Mode::kTrellis, .step = step};
   plan.fit_transforms = true;
@@ -35,21 +36,13 @@ Configuration named(cache::ConvertOptions options) {
   return {std::move(name), std::move(options)};
 }
 
-// To five digits: the others depend on the CPU.
+// Rounded to five digits; further digits depend on the CPU.
 double rounded(double x) {
   std::array<char, 32> digits;
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), x,
                                  std::chars_format::scientific, 4);
   std::from_chars(digits.data(), end.ptr, x);
   return x;
-}
-
-// Of several measurements, the tokens read in all of them.
-Progress part_of(const Progress& progress, std::uint64_t before, std::uint64_t total) {
-  if (!progress) return {};
-  return [&progress, before, total](std::uint64_t done, std::uint64_t) {
-    return progress(before + done, total);
-  };
 }
 
 void take_sensitivity(const PredictionCosts& costs, Profile& profile) {
@@ -93,7 +86,7 @@ std::vector<std::int32_t> spread_windows(std::span<const std::int32_t> ids, std:
   if (max_windows <= 0 || n_all <= max_windows) return {ids.begin(), ids.end()};
   std::vector<std::int32_t> taken;
   for (std::int64_t i = 0; i < max_windows; ++i) {
-    // The middle ones of equal parts.
+    // The window in the middle of each of `max_windows` equal parts.
     const std::int64_t number = (2 * i + 1) * n_all / (2 * max_windows);
     const auto part = ids.subspan(to_size(number * window), to_size(window));
     taken.insert(taken.end(), part.begin(), part.end());
@@ -106,7 +99,7 @@ std::vector<Configuration> sensitivity_configurations(std::int64_t n_layers) {
   std::vector<Configuration> all;
   for (std::size_t layer = 0; layer < to_size(n_layers); ++layer) {
     for (const bool of_keys : {true, false}) {
-      cache::ConvertOptions options = coded(kReferenceStep);
+      cache::ConvertOptions options = quantized(kReferenceStep);
       (of_keys ? options.values : options.keys).dense = true;
       std::vector<float>& weights = of_keys ? options.weights.keys : options.weights.values;
       weights.assign(to_size(n_layers), 0);
@@ -120,7 +113,7 @@ std::vector<Configuration> sensitivity_configurations(std::int64_t n_layers) {
 std::vector<Configuration> curve_configurations(const cache::StepWeights& weights) {
   std::vector<Configuration> all;
   for (const float step : kCurveSteps) {
-    cache::ConvertOptions options = coded(step);
+    cache::ConvertOptions options = quantized(step);
     options.weights = weights;
     all.push_back(named(std::move(options)));
   }
@@ -137,16 +130,17 @@ Result<Profile> measure_profile(const model::Model& model, std::span<const std::
   const auto sides = sensitivity_configurations(model.config.n_layers);
   const auto n_read = taken.empty() ? 0 : taken.size() - 1;
   const std::uint64_t total = n_read * (sides.size() + kCurveSteps.size() + 2);
+  TotalProgress runs(progress, total);
   Profile profile = profile_of(model);
   TQC_TRY_ASSIGN(const PredictionCosts alone,
-                 measure_predictions(model, taken, sides, measure, part_of(progress, 0, total)));
+                 measure_predictions(model, taken, sides, measure, runs.next_run()));
+  runs.finish_run(n_read * (sides.size() + 1));
   take_sensitivity(alone, profile);
   profile.window = options.window;
   profile.n_windows = alone.n_windows;
   const auto curve = curve_configurations(profile.weights);
   TQC_TRY_ASSIGN(const PredictionCosts together,
-                 measure_predictions(model, taken, curve, measure,
-                                     part_of(progress, n_read * (sides.size() + 1), total)));
+                 measure_predictions(model, taken, curve, measure, runs.next_run()));
   TQC_TRY(take_curve(together, profile));
   return profile;
 }

@@ -1,9 +1,10 @@
 #pragma once
-// eval/measure_profile.h: a model and a sample of text to a profile.
+// eval/measure_profile.h: measurement of a model's profile on a sample of text.
 //
-// The model reads some windows of the sample, spread over it, once with a dense cache and once for
-// each side of each layer with that side alone coded; and then once for each point of the curve
-// with all sides coded, their steps being weighted by what was found.
+// The model reads some windows, spread over the sample: once with a dense cache; once for K and
+// once for V of each layer, with only that tensor quantized; and then once for each point of the
+// curve, with all tensors quantized and their quantization steps weighted by the measured
+// sensitivities.
 //
 // Spec: docs/reference/profile.md.
 
@@ -23,26 +24,26 @@ namespace tqcache::eval {
 
 struct ProfileOptions {
   std::int64_t window = 2048;    // tokens
-  std::int64_t max_windows = 4;  // spread over the text; 0: all of it
+  std::int64_t max_windows = 4;  // spread over the text; 0: the whole text
   unsigned n_threads = 0;        // 0: all processors
 };
 
-// The tokens of so many windows of `ids` at equal distances, one behind the other, and one token
-// more, which no window is measured without. All windows there are if there are no more.
-// Requires: a window of 1 or more.
+// The tokens of `max_windows` windows of `ids` at equal distances, joined, and the last token,
+// which the last window predicts. All of `ids` if there are no more windows. Requires: a window of
+// 1 or more.
 std::vector<std::int32_t> spread_windows(std::span<const std::int32_t> ids, std::int64_t window,
                                          std::int64_t max_windows);
 
-// What is measured first: [2 n_layers], keys before values, each with the side of one layer coded
-// and all else dense.
+// The first measurements: [2 n_layers], keys before values. Each quantizes K or V of one layer and
+// leaves everything else dense.
 std::vector<cache::Configuration> sensitivity_configurations(std::int64_t n_layers);
 
-// What is measured then: all sides coded with weighted steps, from the finest to the widest.
+// The second measurements: everything quantized with weighted steps, from the finest to the widest.
 std::vector<cache::Configuration> curve_configurations(const cache::StepWeights& weights);
 
-// Progress: tokens read, in all runs together.
-// Errors:   those of measure_predictions(); kCorrupt when the divergence does not grow with the
-//           step, as it does in models.
+// Progress: tokens read, over all runs.
+// Errors:   those of measure_predictions(); kCorrupt if the divergence does not grow with the
+//           quantization step.
 Result<Profile> measure_profile(const model::Model& model, std::span<const std::int32_t> ids,
                                 const ProfileOptions& options, const Progress& progress = {});
 

@@ -1,6 +1,6 @@
 #pragma once
-// eval/memory.h: a conversation in which somebody tells about themselves, and then talks of other
-// things.
+// eval/memory.h: recall of facts from a saved and reloaded conversation, for each configuration of
+// the cache.
 //
 //   user: Hello! My name is Clara. I live in Lyon.     assistant: Nice to meet you, Clara!
 //   user: Can you find me a bus to Oslo?               assistant: There is a bus to Oslo at 4:15
@@ -8,16 +8,29 @@
 //   ...
 //   user: What is my name?                             assistant: Your name is Clara.
 //
-// All of it is drawn from a seed. What is told stands in one place of the conversation only: small
-// talk never says a value that is asked for.
+// A user states facts about themselves; small talk follows up to the wanted length. The dense cache
+// is converted, written to a file and read back. Each fact is asked for at once, and again after
+// some further turns of small talk, always as if nothing had been asked before. The further turns,
+// the assistant's part included, are the same for all configurations: only the cache differs.
+//
+// Everything is drawn from a seed. Each fact is stated in one place of the conversation only: small
+// talk never contains a value that is asked for.
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tqcache/eval/answers_draw.h"
+#include "tqcache/base/progress.h"
+#include "tqcache/base/result.h"
+#include "tqcache/cache/configuration.h"
+#include "tqcache/eval/answers.h"
+#include "tqcache/eval/questions.h"
+#include "tqcache/eval/random_choice.h"
+#include "tqcache/eval/report.h"
+#include "tqcache/model/loading/model.h"
 
 namespace tqcache::eval {
 
@@ -26,10 +39,10 @@ inline constexpr std::array<std::string_view, 8> kFactKinds = {"name", "city",  
                                                                "pet",  "color", "hobby", "age"};
 
 struct Fact {
-  std::string told;      // "I live in Lyon."
-  std::string question;  // "Where do I live?"
-  std::string answer;    // "You live in Lyon."
-  std::string value;     // "Lyon"
+  std::string statement;  // "I live in Lyon."
+  std::string question;   // "Where do I live?"
+  std::string answer;     // "You live in Lyon."
+  std::string value;      // "Lyon"
 };
 
 struct Turn {
@@ -37,19 +50,19 @@ struct Turn {
   std::string assistant;
 };
 
-// One person: a fact of every kind, and the turns that tell them, a few at a time in any order.
+// One person: a fact of every kind, and the turns that state them, a few at a time in any order.
 struct Story {
   std::vector<Fact> facts;  // [kFactKinds]
-  std::vector<Turn> telling;
+  std::vector<Turn> turns;
 };
 
 // The same seed gives the same story.
 Story draw_story(std::uint64_t seed);
 
-// Turns about other things, as many as one likes.
+// An endless supply of turns about other things.
 class SmallTalk {
  public:
-  // `city` is where the person of the story lives: it is not spoken of.
+  // `city` is where the person of the story lives; it is never mentioned.
   SmallTalk(std::uint64_t seed, std::string_view city) : draw_(seed), city_(city) {}
 
   Turn next();
@@ -60,5 +73,47 @@ class SmallTalk {
   Draw draw_;
   std::string city_;
 };
+
+struct MemoryOptions {
+  std::vector<cache::Configuration> configurations;
+  std::int64_t trials = 1;                         // conversations
+  std::int64_t n_tokens = 1024;                    // minimum length of a conversation when saved
+  std::vector<std::int64_t> turns = {0, 1, 2, 5};  // numbers of further turns, ascending
+  std::uint64_t seed = 0;
+  std::int64_t max_tokens = 32;  // of an answer
+  std::filesystem::path folder;  // for the temporary file of a cache
+  unsigned n_threads = 0;
+};
+
+// One conversation as tokens.
+struct Conversation {
+  Story story;
+  Ids saved;                 // up to the point where it is saved
+  std::vector<Ids> further;  // [largest of turns]
+};
+
+// Errors: those of Tokenizer::encode.
+Result<Conversation> make_conversation(const model::Tokenizer& tokenizer, const Dialogue& dialogue,
+                                       const MemoryOptions& options, std::int64_t trial);
+
+struct MemoryResult {
+  // [configurations][kFactKinds][turns]
+  std::vector<std::vector<std::vector<AnswerScore>>> scores;
+};
+
+// Errors: kInvalidArgument if a conversation does not fit into the model's context; those of
+//         check_configurations().
+Result<void> check_memory(const model::Model& model, const Dialogue& dialogue,
+                          const MemoryOptions& options);
+
+// Progress: tokens of the conversations up to the point where they are saved.
+// Requires: trials of at least 1, turns not empty.
+// Errors:   as check_memory(); those of the decoder, of cache::convert, of writing and reading the
+//           file; kInterrupted.
+// Bytes:    the same options give the same result for any number of threads, on one kind of CPU.
+Result<MemoryResult> measure_memory(const model::Model& model, const Dialogue& dialogue,
+                                    const MemoryOptions& options, const Progress& progress = {});
+
+Report memory_report(const MemoryOptions& options, const MemoryResult& result);
 
 }  // namespace tqcache::eval

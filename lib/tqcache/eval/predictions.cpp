@@ -2,40 +2,187 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
+#include "tqcache/base/threads.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/eval/distribution.h"
-#include "tqcache/eval/prediction_rows.h"
-#include "tqcache/eval/window_size.h"
+#include "tqcache/eval/divergence.h"
+#include "tqcache/eval/total_progress.h"
 #include "tqcache/model/decoder.h"
 #include "tqcache/model/loading/model.h"
 
 namespace tqcache::eval {
 namespace {
 
+using cache::kTokenBlock;
+
+// The memory of K or of V, over all layers.
+struct SideSize {
+  std::uint64_t bytes = 0;
+  std::uint64_t values = 0;
+  std::uint64_t packed_bytes = 0;
+  std::uint64_t packed_values = 0;
+};
+
+void add_side(const cache::Side& side, cache::HeadShape shape, std::int64_t n_tokens,
+              std::uint64_t dense_value_bytes, SideSize& size) {
+  const std::uint64_t values_per_token = to_u64(shape.n_kv_heads * shape.head_dim);
+  const auto* turbo = std::get_if<cache::TurboSide>(&side);
+  const std::int64_t n_blocks = turbo == nullptr ? 0 : n_tokens / kTokenBlock;
+  for (std::int64_t block = 0; block < n_blocks; ++block) {
+    size.packed_bytes += cache::packed_block_bytes(*turbo, shape, block);
+    size.bytes += cache::packed_block_bytes(*turbo, shape, block);
+  }
+  size.packed_values += to_u64(n_blocks * kTokenBlock) * values_per_token;
+  size.values += to_u64(n_tokens) * values_per_token;
+  size.bytes += to_u64(n_tokens - n_blocks * kTokenBlock) * values_per_token * dense_value_bytes;
+}
+
+double bits_per_value(std::uint64_t bytes, std::uint64_t values) {
+  return values == 0 ? 0 : 8.0 * static_cast<double>(bytes) / static_cast<double>(values);
+}
+
+}  // namespace
+
+Result<WindowSize> window_size(const cache::Cache& empty, const cache::Configuration& configuration,
+                               std::int64_t n_tokens) {
+  auto converted = cache::convert(empty, configuration.options);
+  if (!converted) return in_context(configuration.name, std::move(converted).error());
+  const std::uint64_t dense_value_bytes = configuration.is_dense() ? 4 : 2;
+  SideSize k, v;
+  for (const cache::Layer& each : converted->layers) {
+    const cache::AttentionLayer* layer = cache::attention_of(each);
+    if (layer == nullptr) continue;
+    const std::int64_t n_held = cache::tokens_held(cache::describe(each), n_tokens);
+    add_side(layer->k, layer->shape, n_held, dense_value_bytes, k);
+    add_side(layer->v, layer->shape, n_held, dense_value_bytes, v);
+  }
+  WindowSize size;
+  size.k_bytes = k.bytes;
+  size.v_bytes = v.bytes;
+  size.bits_per_value = bits_per_value(k.bytes + v.bytes, k.values + v.values);
+  size.bits_per_packed_value =
+      bits_per_value(k.packed_bytes + v.packed_bytes, k.packed_values + v.packed_values);
+  size.k_bits = bits_per_value(k.packed_bytes, k.packed_values);
+  size.v_bits = bits_per_value(v.packed_bytes, v.packed_values);
+  return size;
+}
+
+namespace {
+
+// ---- Comparison of predictions ----
+
+// One prediction of a quantized run, compared with the dense one. Not finite where the logits of
+// either run are not.
+struct RowCost {
+  double nll = 0;  // negative log-likelihood of the token that follows in the text; nats
+  double kld = 0;  // nats
+  bool same_top = false;
+};
+
+// The dense predictions of a window, kept for comparison with those of other runs.
+//
+// Shapes:  rows [n, vocab_size] of logits, next [n]: the tokens that follow.
+// Bytes:   the same for any number of threads.
+class PredictionRows {
+ public:
+  PredictionRows(std::size_t vocab_size, unsigned n_threads)
+      : vocab_size_(vocab_size), n_threads_(n_threads) {}
+
+  // Drops the previous window and reserves memory for `n_kept` predictions.
+  void begin_window(std::size_t n_kept);
+
+  // Takes the dense predictions of the next tokens and returns the negative log-likelihood of each.
+  // Keeps the logits only if `keep`.
+  std::vector<double> add(std::span<const float> rows, std::span<const std::int32_t> next,
+                          bool keep);
+
+  // Compares predictions from token `first` of the window on. Requires: their logits were kept.
+  std::vector<RowCost> compare(std::size_t first, std::span<const float> rows,
+                               std::span<const std::int32_t> next) const;
+
+ private:
+  std::size_t vocab_size_;
+  unsigned n_threads_;
+  std::vector<Softmax> softmaxes_;  // of each token
+  std::vector<std::size_t> tops_;   // most probable tokens
+  AlignedFloats logits_;            // [tokens, vocab_size], if kept
+};
+
+constexpr std::size_t kRowsPerJob = 8;  // that share scratch memory
+
+// Calls body(row, scratch) for every row.
+void for_rows(std::size_t n, unsigned n_threads,
+              const std::function<void(std::size_t, std::vector<float>&)>& body) {
+  const std::size_t n_jobs = (n + kRowsPerJob - 1) / kRowsPerJob;
+  parallel_for(n_jobs, n_threads, [&](std::size_t job) {
+    std::vector<float> scratch;
+    const std::size_t first = job * kRowsPerJob;
+    for (std::size_t row = first; row < std::min(first + kRowsPerJob, n); ++row) {
+      body(row, scratch);
+    }
+  });
+}
+
+void PredictionRows::begin_window(std::size_t n_kept) {
+  softmaxes_.clear();
+  tops_.clear();
+  logits_.clear();
+  logits_.reserve(n_kept * vocab_size_);
+}
+
+std::vector<double> PredictionRows::add(std::span<const float> rows,
+                                        std::span<const std::int32_t> next, bool keep) {
+  const std::size_t first = softmaxes_.size();
+  softmaxes_.resize(first + next.size());
+  tops_.resize(first + next.size());
+  std::vector<double> nlls(next.size());
+  for_rows(next.size(), n_threads_, [&](std::size_t i, std::vector<float>& scratch) {
+    const auto row = rows.subspan(i * vocab_size_, vocab_size_);
+    softmaxes_[first + i] = softmax_of(row, scratch);
+    tops_[first + i] = most_probable(row, softmaxes_[first + i]);
+    nlls[i] = negative_log_likelihood(row, softmaxes_[first + i], next[i]);
+  });
+  if (keep) logits_.insert(logits_.end(), rows.begin(), rows.end());
+  return nlls;
+}
+
+std::vector<RowCost> PredictionRows::compare(std::size_t first, std::span<const float> rows,
+                                             std::span<const std::int32_t> next) const {
+  std::vector<RowCost> costs(next.size());
+  for_rows(next.size(), n_threads_, [&](std::size_t i, std::vector<float>& scratch) {
+    const std::size_t token = first + i;
+    const auto dense = std::span(logits_).subspan(token * vocab_size_, vocab_size_);
+    const auto row = rows.subspan(i * vocab_size_, vocab_size_);
+    const Softmax softmax = softmax_of(row, scratch);
+    costs[i].nll = negative_log_likelihood(row, softmax, next[i]);
+    costs[i].kld = divergence(dense, softmaxes_[token], row, softmax, scratch);
+    costs[i].same_top = most_probable(row, softmax) == tops_[token];
+  });
+  return costs;
+}
+
+// ---- Measurement ----
+
 using cache::Configuration;
 
 constexpr std::uint64_t kMaxLogitBytes = std::uint64_t{16} << 30;
 
-std::uint64_t to_unsigned(std::int64_t n) { return static_cast<std::uint64_t>(n); }
-
-Result<cache::Cache> make_empty(const model::ModelConfig& config, const cache::Identity& identity,
-                                Dtype dtype) {
-  return model::make_cache(config, identity, dtype);
-}
-
 Result<void> check_window(const model::ModelConfig& config, std::int64_t window,
                           std::int64_t n_tokens, bool packs) {
-  if (window < 1) return invalid("a window of " + std::to_string(window) + " tokens");
+  if (window < 1)
+    return invalid("a window of " + std::to_string(window) + " tokens; it needs at least 1");
   if (packs && window < cache::kTokenBlock) {
-    return invalid("a window of " + std::to_string(window) +
-                   " tokens: " + std::to_string(cache::kTokenBlock) +
-                   " at least fill a token block to be packed");
+    return invalid("a window of " + std::to_string(window) + " tokens: at least " +
+                   std::to_string(cache::kTokenBlock) +
+                   " are needed to fill a token block, which is what gets quantized");
   }
   if (window > config.context_length) {
     return invalid("a window of " + std::to_string(window) + " tokens: the model's context has " +
@@ -43,50 +190,30 @@ Result<void> check_window(const model::ModelConfig& config, std::int64_t window,
   }
   if (n_tokens <= window) {
     return invalid("the text has " + std::to_string(n_tokens) + " tokens; a window of " +
-                   std::to_string(window) + " and the one that follows it need " +
+                   std::to_string(window) + " and the token after it need " +
                    std::to_string(window + 1));
   }
-  const std::uint64_t bytes = to_unsigned(window) * to_unsigned(config.vocab_size) * sizeof(float);
+  const std::uint64_t bytes = to_u64(window) * to_u64(config.vocab_size) * sizeof(float);
   if (!packs || bytes <= kMaxLogitBytes) return {};
   return Error{ErrorCode::kTooLarge, "a window of " + std::to_string(window) +
                                          " tokens: its logits take " + std::to_string(bytes) +
-                                         " bytes, " + std::to_string(kMaxLogitBytes) +
-                                         " are the limit"};
+                                         " bytes, more than the limit of " +
+                                         std::to_string(kMaxLogitBytes)};
 }
 
 Result<void> check_ids(std::span<const std::int32_t> ids, std::int64_t vocab_size) {
   const auto outside =
       std::ranges::find_if(ids, [&](std::int32_t id) { return id < 0 || id >= vocab_size; });
   if (outside == ids.end()) return {};
-  return invalid("token id " + std::to_string(*outside) + " is not one of the model's " +
-                 std::to_string(vocab_size));
+  return invalid("token id " + std::to_string(*outside) + " is out of range; the model has " +
+                 std::to_string(vocab_size) + " tokens");
 }
 
-// What has been seen of one run's predictions.
+// The predictions of one run so far.
 struct Tally {
-  double surprise = 0;
+  double nll = 0;  // sum of negative log-likelihoods
   std::uint64_t n_same_top = 0;
   Distribution kld;
-};
-
-// Of the runs that are one evaluation, which of the tokens they read has been read.
-class RunProgress {
- public:
-  RunProgress(const Progress& progress, std::uint64_t total) : progress_(progress), total_(total) {}
-
-  Progress of_next_run(std::int64_t n_tokens) {
-    const std::uint64_t before = begun_;
-    begun_ += to_unsigned(n_tokens);
-    if (!progress_) return {};
-    return [this, before](std::uint64_t done, std::uint64_t) {
-      return progress_(before + done, total_);
-    };
-  }
-
- private:
-  const Progress& progress_;
-  std::uint64_t total_;
-  std::uint64_t begun_ = 0;
 };
 
 class PredictionMeasurement {
@@ -108,7 +235,7 @@ class PredictionMeasurement {
 
   // Shapes: ids [window + 1].
   Result<void> measure_window(std::span<const std::int32_t> ids, bool packs,
-                              RunProgress& progress) {
+                              TotalProgress& progress) {
     rows_.begin_window(packs ? ids.size() - 1 : 0);
     TQC_TRY_ASSIGN(const cache::Cache dense, run_dense(ids, packs, progress));
     for (std::size_t i = 0; i < costs_.ways.size(); ++i) {
@@ -124,12 +251,12 @@ class PredictionMeasurement {
 
   void finish() {
     const auto n = static_cast<double>(costs_.n_predictions());
-    costs_.dense_perplexity = std::exp(dense_surprise_ / n);
+    costs_.dense_perplexity = std::exp(dense_nll_ / n);
     for (std::size_t i = 0; i < costs_.ways.size(); ++i) {
       PredictionCost& way = costs_.ways[i];
       const Tally& tally = tallies_[i];
       const bool is_dense = way.configuration.is_dense();
-      way.perplexity = is_dense ? costs_.dense_perplexity : std::exp(tally.surprise / n);
+      way.perplexity = is_dense ? costs_.dense_perplexity : std::exp(tally.nll / n);
       way.top1 = is_dense ? 1 : static_cast<double>(tally.n_same_top) / n;
       way.kld_mean = tally.kld.mean();
       way.kld_median = tally.kld.quantile(0.5);
@@ -140,22 +267,23 @@ class PredictionMeasurement {
 
  private:
   Result<cache::Cache> run_dense(std::span<const std::int32_t> ids, bool keep,
-                                 RunProgress& progress) {
+                                 TotalProgress& progress) {
     cache::Cache cache = empty_;
     const model::LogitsSink sink = [&](std::int64_t first, std::int64_t n,
                                        std::span<const float> rows) {
       for (const double each : rows_.add(rows, next_of(ids, first, n), keep)) {
-        dense_surprise_ += each;
+        dense_nll_ += each;
       }
     };
-    TQC_TRY(decoder_.prefill_all_logits(cache, ids.first(ids.size() - 1), sink,
-                                        progress.of_next_run(options_.window)));
-    if (!std::isfinite(dense_surprise_)) return not_finite();
+    TQC_TRY(
+        decoder_.prefill_all_logits(cache, ids.first(ids.size() - 1), sink, progress.next_run()));
+    progress.finish_run(to_u64(options_.window));
+    if (!std::isfinite(dense_nll_)) return not_finite();
     return cache;
   }
 
   Result<void> run_way(std::span<const std::int32_t> ids, const cache::Cache& dense, std::size_t i,
-                       RunProgress& progress) {
+                       TotalProgress& progress) {
     cache::ConvertOptions convert = costs_.ways[i].configuration.options;
     convert.n_threads = options_.n_threads;
     TQC_TRY_ASSIGN(const cache::Cache packed,
@@ -168,18 +296,19 @@ class PredictionMeasurement {
     const model::LogitsSink sink = [&](std::int64_t first, std::int64_t n,
                                        std::span<const float> rows) {
       for (const RowCost& row : rows_.compare(to_size(first), rows, next_of(ids, first, n))) {
-        is_finite = is_finite && std::isfinite(row.kld) && std::isfinite(row.surprise);
+        is_finite = is_finite && std::isfinite(row.kld) && std::isfinite(row.nll);
         if (is_finite) add(row, tally);
       }
     };
-    TQC_TRY(decoder_.prefill_all_logits(cache, ids.first(ids.size() - 1), sink,
-                                        progress.of_next_run(options_.window), filter));
+    TQC_TRY(decoder_.prefill_all_logits(cache, ids.first(ids.size() - 1), sink, progress.next_run(),
+                                        filter));
+    progress.finish_run(to_u64(options_.window));
     if (!is_finite) return not_finite();
     return {};
   }
 
   static void add(const RowCost& row, Tally& tally) {
-    tally.surprise += row.surprise;
+    tally.nll += row.nll;
     tally.n_same_top += row.same_top ? 1 : 0;
     tally.kld.add(row.kld);
   }
@@ -199,7 +328,7 @@ class PredictionMeasurement {
   PredictionCosts& costs_;
   PredictionRows rows_;
   std::vector<Tally> tallies_;
-  double dense_surprise_ = 0;
+  double dense_nll_ = 0;
 };
 
 }  // namespace
@@ -232,14 +361,14 @@ Result<PredictionCosts> measure_predictions(const model::ModelConfig& config,
   costs.n_windows = (costs.n_tokens - 1) / options.window;
   if (options.max_windows > 0) costs.n_windows = std::min(costs.n_windows, options.max_windows);
 
-  TQC_TRY_ASSIGN(const cache::Cache in_files, make_empty(config, identity, Dtype::kF16));
+  TQC_TRY_ASSIGN(const cache::Cache in_files, model::make_cache(config, identity, Dtype::kF16));
   for (const Configuration& each : configurations) {
     TQC_TRY_ASSIGN(const WindowSize size, window_size(in_files, each, options.window));
     costs.ways.push_back({.configuration = each, .size = size});
   }
-  TQC_TRY_ASSIGN(const cache::Cache empty, make_empty(config, identity, Dtype::kF32));
+  TQC_TRY_ASSIGN(const cache::Cache empty, model::make_cache(config, identity, Dtype::kF32));
   PredictionMeasurement measurement(config, weights, empty, options, costs);
-  RunProgress runs(progress, to_unsigned(costs.n_predictions() * (1 + n_packed)));
+  TotalProgress runs(progress, to_u64(costs.n_predictions() * (1 + n_packed)));
   for (std::int64_t i = 0; i < costs.n_windows; ++i) {
     const auto part = ids.subspan(to_size(i * options.window), to_size(options.window + 1));
     std::vector<std::int32_t> window(part.begin(), part.end());

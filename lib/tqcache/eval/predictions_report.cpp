@@ -1,4 +1,4 @@
-#include "tqcache/eval/predictions_report.h"
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -7,33 +7,33 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/eval/text_table.h"
+#include "tqcache/eval/predictions.h"
 
 namespace tqcache::eval {
 namespace {
 
-constexpr std::array<const char*, 2> kSides = {"keys", "values"};
-constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+constexpr std::array<const char*, 2> kTensors = {"keys", "values"};
+constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
 
-// A text without a letter where there is nothing to say.
+// An empty text for a missing value.
 Cell known_number(double value, int decimals) {
   if (std::isnan(value)) return std::string();
   return Number{value, decimals};
 }
 
-// What a configuration that packs nothing does not have.
-Cell if_packed(const PredictionCost& way, double value, int decimals) {
-  return known_number(way.configuration.is_dense() ? kNothing : value, decimals);
+// Empty for a configuration that quantizes nothing.
+Cell if_quantized(const PredictionCost& way, double value, int decimals) {
+  return known_number(way.configuration.is_dense() ? kMissing : value, decimals);
 }
 
 Table divergence_table(const PredictionCosts& costs) {
   Table table{"Divergence from the dense run, in nats",
-              {"configuration", "bits a value", "packed", "mean", "median", "p99", "max", "top-1 %",
-               "perplexity"},
+              {"configuration", "bits per value", "quantized", "mean", "median", "p99", "max",
+               "top-1 %", "perplexity"},
               {}};
   for (const PredictionCost& way : costs.ways) {
     table.rows.push_back({way.configuration.name, known_number(way.size.bits_per_value, 3),
-                          if_packed(way, way.size.bits_per_packed_value, 3),
+                          if_quantized(way, way.size.bits_per_packed_value, 3),
                           known_number(way.kld_mean, 5), known_number(way.kld_median, 5),
                           known_number(way.kld_p99, 4), known_number(way.kld_max, 3),
                           known_number(100 * way.top1, 2), known_number(way.perplexity, 4)});
@@ -43,23 +43,23 @@ Table divergence_table(const PredictionCosts& costs) {
 
 Table perplexity_table(const PredictionCosts& costs) {
   Table table{"Perplexity",
-              {"configuration", "bits a value", "packed", "perplexity", "more than dense, %",
-               "bytes of a window"},
+              {"configuration", "bits per value", "quantized", "perplexity", "above dense, %",
+               "bytes per window"},
               {}};
   for (const PredictionCost& way : costs.ways) {
     const double change = 100 * (way.perplexity / costs.dense_perplexity - 1);
     table.rows.push_back(
         {way.configuration.name, known_number(way.size.bits_per_value, 3),
-         if_packed(way, way.size.bits_per_packed_value, 3), known_number(way.perplexity, 4),
+         if_quantized(way, way.size.bits_per_packed_value, 3), known_number(way.perplexity, 4),
          known_number(change, 2),
          known_number(static_cast<double>(way.size.k_bytes + way.size.v_bytes), 0)});
   }
   return table;
 }
 
-// Mean squared error, over what there was and over what was coded. Only of sides that are packed.
+// Mean squared error relative to the energy, or to the variance. Empty for tensors that stay dense.
 Cell error_cell(const CodingError& error, bool of_variance) {
-  if (error.energy == 0) return known_number(kNothing, 6);
+  if (error.energy == 0) return known_number(kMissing, 6);
   return known_number(of_variance ? error.relative_to_variance() : error.relative(), 6);
 }
 
@@ -67,7 +67,7 @@ bool has_errors(const PredictionCost& way) { return way.errors.n_layers() > 0; }
 
 Table error_table(const PredictionCosts& costs) {
   Table table{
-      "Squared error of keys and values, relative to their energy, and to it without the mean",
+      "Squared error of keys and values, relative to their energy with and without the mean",
       {"configuration", "k bits", "k", "k, no mean", "v bits", "v", "v, no mean"},
       {}};
   for (const PredictionCost& way : costs.ways) {
@@ -75,9 +75,9 @@ Table error_table(const PredictionCosts& costs) {
     const CodingError k = way.errors.total(0);
     const CodingError v = way.errors.total(1);
     table.rows.push_back({way.configuration.name,
-                          known_number(way.size.k_bits > 0 ? way.size.k_bits : kNothing, 3),
+                          known_number(way.size.k_bits > 0 ? way.size.k_bits : kMissing, 3),
                           error_cell(k, false), error_cell(k, true),
-                          known_number(way.size.v_bits > 0 ? way.size.v_bits : kNothing, 3),
+                          known_number(way.size.v_bits > 0 ? way.size.v_bits : kMissing, 3),
                           error_cell(v, false), error_cell(v, true)});
   }
   return table;
@@ -86,7 +86,7 @@ Table error_table(const PredictionCosts& costs) {
 Plot quality_plot(const PredictionCosts& costs, PredictionFocus focus) {
   const bool by_divergence = focus == PredictionFocus::kDivergence;
   Plot plot{by_divergence ? "Divergence against size" : "Perplexity against size",
-            {"bits a value, all keys and values", false},
+            {"bits per value, all keys and values", false},
             {by_divergence ? "mean KL divergence, nats" : "perplexity", by_divergence},
             {{"configurations", {}, false, false}}};
   for (const PredictionCost& way : costs.ways) {
@@ -98,7 +98,8 @@ Plot quality_plot(const PredictionCosts& costs, PredictionFocus focus) {
   return plot;
 }
 
-// What no code of so many bits a value can do better, of independent Gaussian values.
+// The least error that any code with so many bits per value can have on independent Gaussian
+// values.
 Series gaussian_bound(double max_bits) {
   Series bound{"bound of a Gaussian source, 4^-bits", {}, true, true};
   const int last = std::max(2, static_cast<int>(std::ceil(max_bits)));
@@ -110,15 +111,15 @@ Series gaussian_bound(double max_bits) {
 
 Plot error_plot(const PredictionCosts& costs) {
   Plot plot{"Squared error against bits",
-            {"bits a packed value", false},
+            {"bits per quantized value", false},
             {"squared error, relative to the energy without the mean", true},
             {}};
   double max_bits = 0;
-  for (std::size_t side = 0; side < kSides.size(); ++side) {
-    Series series{kSides[side], {}, false, false};
+  for (std::size_t k_or_v = 0; k_or_v < kTensors.size(); ++k_or_v) {
+    Series series{kTensors[k_or_v], {}, false, false};
     for (const PredictionCost& way : costs.ways) {
-      const CodingError error = way.errors.total(side);
-      const double bits = side == 0 ? way.size.k_bits : way.size.v_bits;
+      const CodingError error = way.errors.total(k_or_v);
+      const double bits = k_or_v == 0 ? way.size.k_bits : way.size.v_bits;
       if (error.error <= 0 || error.variance <= 0) continue;
       series.points.push_back({bits, error.relative_to_variance(), way.configuration.name});
       max_bits = std::max(max_bits, bits);
@@ -129,8 +130,8 @@ Plot error_plot(const PredictionCosts& costs) {
   return plot;
 }
 
-HeatMap error_map(const PredictionCost& way, std::size_t side) {
-  HeatMap map{way.configuration.name + ": squared error of " + kSides[side],
+HeatMap error_map(const PredictionCost& way, std::size_t k_or_v) {
+  HeatMap map{way.configuration.name + ": squared error of " + kTensors[k_or_v],
               "layer",
               "kv head",
               {},
@@ -143,8 +144,8 @@ HeatMap error_map(const PredictionCost& way, std::size_t side) {
     map.rows.push_back(std::to_string(layer));
     map.values.emplace_back();
     for (std::size_t kv_head = 0; kv_head < way.errors.n_kv_heads(); ++kv_head) {
-      const CodingError& error = way.errors.at(layer, side, kv_head);
-      map.values.back().push_back(error.energy == 0 ? kNothing : error.relative());
+      const CodingError& error = way.errors.at(layer, k_or_v, kv_head);
+      map.values.back().push_back(error.energy == 0 ? kMissing : error.relative());
     }
   }
   for (std::size_t kv_head = 0; kv_head < way.errors.n_kv_heads(); ++kv_head) {
@@ -171,20 +172,19 @@ void add_error_figures(const PredictionCosts& costs, Report& report) {
     report.figures.emplace_back(std::move(plot));
   }
   for (const PredictionCost& way : costs.ways) {
-    for (std::size_t side = 0; side < kSides.size(); ++side) {
-      if (way.errors.total(side).energy > 0) report.figures.emplace_back(error_map(way, side));
+    for (std::size_t k_or_v = 0; k_or_v < kTensors.size(); ++k_or_v) {
+      if (way.errors.total(k_or_v).energy > 0) report.figures.emplace_back(error_map(way, k_or_v));
     }
   }
 }
 
 std::vector<std::pair<std::string, std::string>> facts(const PredictionCosts& costs) {
-  return {
-      {"text length", std::to_string(costs.n_tokens) + " tokens"},
-      {"windows", std::to_string(costs.n_windows) + " of " + std::to_string(costs.window) +
-                      " tokens, " + std::to_string(costs.n_predictions()) + " predictions"},
-      {"keys and values", costs.as_served ? "as served: packed a token block at a time"
-                                          : "as coded: all replaced by what their codes stand for"},
-      {"dense perplexity", number_text({costs.dense_perplexity, 4})}};
+  return {{"text length", std::to_string(costs.n_tokens) + " tokens"},
+          {"windows", std::to_string(costs.n_windows) + " of " + std::to_string(costs.window) +
+                          " tokens, " + std::to_string(costs.n_predictions()) + " predictions"},
+          {"keys and values", costs.as_served ? "as served: quantized one token block at a time"
+                                              : "as coded: all quantized and dequantized"},
+          {"dense perplexity", fmt::format("{:.4f}", costs.dense_perplexity)}};
 }
 
 }  // namespace
@@ -199,8 +199,9 @@ Report predictions_report(const PredictionCosts& costs, PredictionFocus focus) {
   report.figures.emplace_back(size_bars(costs));
   add_error_figures(costs, report);
   report.notes = {
-      "Bits a value count all keys and values of a window, dense sides as f16 (f32 as "
-      "itself); packed: those of packed token blocks alone, scales counted."};
+      "Bits per value: all keys and values of a window, dense ones as f16 (those of the "
+      "configuration f32 as f32). Quantized: only those of quantized token blocks, scales "
+      "included."};
   return report;
 }
 

@@ -1,19 +1,25 @@
 #include "tqcache/eval/profile.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <string>
+#include <string_view>
 #include <utility>
+
+#include "tqcache/base/result.h"
+#include "tqcache/model/loading/json_fields.h"
 
 namespace tqcache::eval {
 namespace {
 
 Error mismatch(const std::string& what, const std::string& own, const std::string& of_cache) {
-  return {ErrorCode::kMismatch, "the profile is of another model: " + what + " is " + own +
-                                    ", that of the cache " + of_cache};
+  return {ErrorCode::kMismatch, "the profile belongs to another model: " + what + " is " + own +
+                                    ", that of the cache is " + of_cache};
 }
 
-// The least that counts as a sensitivity: what is measured below may be rounding.
+// The least sensitivity above 0. Measurements below it are rounding errors.
 double least_above_0(const std::vector<double>& a, const std::vector<double>& b) {
   double least = std::numeric_limits<double>::infinity();
   for (const auto* list : {&a, &b}) {
@@ -24,7 +30,7 @@ double least_above_0(const std::vector<double>& a, const std::vector<double>& b)
   return std::isfinite(least) ? least : 1;
 }
 
-// The place of y between two points of a line of logarithms.
+// Linear interpolation between two points in log-log space.
 double between(double x0, double x1, double y0, double y1, double y) {
   const double part = std::log(y / y0) / std::log(y1 / y0);
   return x0 * std::exp(part * std::log(x1 / x0));
@@ -36,10 +42,11 @@ Result<void> check_profile(const Profile& profile, const cache::Identity& identi
                            std::int64_t n_layers) {
   if (identity.weights_fingerprint == Sha256{}) {
     return Error{ErrorCode::kMismatch,
-                 "a profile is of one model, and the cache does not say whose it is"};
+                 "the cache does not name its model, so no profile can be matched to it"};
   }
   if (identity.adapter_fingerprint) {
-    return Error{ErrorCode::kMismatch, "the cache is of a model with an adapter, the profile not"};
+    return Error{ErrorCode::kMismatch,
+                 "the cache belongs to a model with an adapter, the profile to one without"};
   }
   if (profile.weights_fingerprint != identity.weights_fingerprint) {
     return mismatch("the weights fingerprint", to_hex(profile.weights_fingerprint),
@@ -97,6 +104,207 @@ cache::StepWeights weights_of(const std::vector<double>& key_sensitivity,
     return weights;
   };
   return {of_side(key_sensitivity), of_side(value_sensitivity)};
+}
+
+namespace {
+
+using model::Json;
+
+constexpr std::string_view kFirstWord = "tqcache-profile ";
+constexpr std::string_view kVersion = "1";
+constexpr std::size_t kHashDigits = 64;
+constexpr std::size_t kMaxNameBytes = 256;
+constexpr double kMostDivergence = 1000;  // nats: no vocabulary allows more
+
+std::string_view text_of(ByteView bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+ByteView bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+// --- writing
+
+// Three decimals of a weight that was rounded to them, without the further digits of its f64.
+double rounded(float weight) { return std::round(double{weight} * 1000) / 1000; }
+
+Json weights_json(const std::vector<float>& weights) {
+  Json list = Json::array();
+  for (const float each : weights) list.push_back(rounded(each));
+  return list;
+}
+
+Json body_of(const Profile& profile) {
+  Json body;
+  body["architecture"] = profile.architecture;
+  body["model_name"] = profile.model_name;
+  body["weights_fingerprint"] = to_hex(profile.weights_fingerprint);
+  body["tokenizer_fingerprint"] = to_hex(profile.tokenizer_fingerprint);
+  body["window"] = profile.window;
+  body["windows"] = profile.n_windows;
+  body["sink_tokens"] = profile.n_sinks;
+  body["layers"] = profile.n_layers();
+  body["step"] = profile.step;
+  body["key_sensitivity"] = profile.key_sensitivity;
+  body["value_sensitivity"] = profile.value_sensitivity;
+  body["key_weights"] = weights_json(profile.weights.keys);
+  body["value_weights"] = weights_json(profile.weights.values);
+  body["curve"] = Json::array();
+  for (const CurvePoint& point : profile.curve) body["curve"].push_back({point.step, point.kld});
+  return body;
+}
+
+// --- reading
+
+// The text after the first line, which holds its SHA-256.
+Result<std::string_view> checked_body(std::string_view text) {
+  if (!text.starts_with(kFirstWord))
+    return corrupt("not a profile: the file does not begin with \"tqcache-profile\"");
+  text.remove_prefix(kFirstWord.size());
+  const std::size_t space = text.find(' ');
+  if (space == std::string_view::npos || space > 8) return corrupt("no version in line 1");
+  if (text.substr(0, space) != kVersion) {
+    return Error{ErrorCode::kUnsupported, "unknown profile version; this program reads version 1"};
+  }
+  text.remove_prefix(space + 1);
+  if (text.size() <= kHashDigits || text[kHashDigits] != '\n')
+    return corrupt("truncated in line 1");
+  const std::string_view body = text.substr(kHashDigits + 1);
+  if (to_hex(sha256(bytes_of(body))) != text.substr(0, kHashDigits)) {
+    return corrupt("its SHA-256 does not match line 1");
+  }
+  return body;
+}
+
+Result<std::string> get_name(const Json& body, const char* key) {
+  TQC_TRY_ASSIGN(std::string text, model::get_string(body, key));
+  if (text.size() > kMaxNameBytes) return corrupt(std::string(key) + ": too long");
+  return text;
+}
+
+std::optional<std::uint8_t> digit_of(char c) {
+  if (c >= '0' && c <= '9') return static_cast<std::uint8_t>(c - '0');
+  if (c >= 'a' && c <= 'f') return static_cast<std::uint8_t>(c - 'a' + 10);
+  return std::nullopt;
+}
+
+Result<Sha256> get_fingerprint(const Json& body, const char* key) {
+  TQC_TRY_ASSIGN(const std::string text, model::get_string(body, key));
+  Sha256 fingerprint{};
+  bool is_good = text.size() == kHashDigits;
+  for (std::size_t i = 0; is_good && i < kHashDigits; i += 2) {
+    const auto high = digit_of(text[i]), low = digit_of(text[i + 1]);
+    is_good = high && low;
+    if (is_good) fingerprint[i / 2] = static_cast<std::byte>(*high << 4 | *low);
+  }
+  if (!is_good) return corrupt(std::string(key) + ": not 64 hexadecimal digits");
+  return fingerprint;
+}
+
+Result<std::int64_t> get_count(const Json& body, const char* key, std::int64_t low,
+                               std::int64_t high) {
+  TQC_TRY_ASSIGN(const std::int64_t count, model::get_int(body, key));
+  if (count < low || count > high) return corrupt(std::string(key) + ": out of range");
+  return count;
+}
+
+// A number of [low, high].
+Result<double> as_number(const Json& value, const char* key, double low, double high) {
+  if (!value.is_number()) return corrupt(std::string(key) + ": not a number");
+  const double number = value.get<double>();
+  if (!(number >= low && number <= high)) return corrupt(std::string(key) + ": out of range");
+  return number;
+}
+
+Result<std::vector<double>> get_numbers(const Json& body, const char* key, std::int64_t n,
+                                        double low, double high) {
+  TQC_TRY_ASSIGN(const Json* list, model::get_array(body, key));
+  if (std::cmp_not_equal(list->size(), n)) {
+    return corrupt(std::string(key) + ": not one number per layer");
+  }
+  std::vector<double> numbers;
+  for (const Json& each : *list) {
+    TQC_TRY_ASSIGN(numbers.emplace_back(), as_number(each, key, low, high));
+  }
+  return numbers;
+}
+
+Result<std::vector<float>> get_weights(const Json& body, const char* key, std::int64_t n) {
+  TQC_TRY_ASSIGN(const auto numbers, get_numbers(body, key, n, double{cache::kMinStepWeight},
+                                                 double{cache::kMaxStepWeight}));
+  std::vector<float> weights;
+  for (const double each : numbers) weights.push_back(static_cast<float>(each));
+  return weights;
+}
+
+Result<CurvePoint> read_point(const Json& pair) {
+  if (!pair.is_array() || pair.size() != 2) return corrupt("curve: not a list of pairs");
+  CurvePoint point;
+  TQC_TRY_ASSIGN(point.step,
+                 as_number(pair[0], "curve", double{codec::kMinStep}, double{codec::kMaxStep}));
+  TQC_TRY_ASSIGN(point.kld, as_number(pair[1], "curve", 0, kMostDivergence));
+  return point;
+}
+
+Result<std::vector<CurvePoint>> get_curve(const Json& body) {
+  TQC_TRY_ASSIGN(const Json* list, model::get_array(body, "curve"));
+  if (list->size() < 2 || list->size() > kMaxCurvePoints)
+    return corrupt("curve: not 2 to 64 points");
+  std::vector<CurvePoint> curve;
+  for (const Json& each : *list) {
+    TQC_TRY_ASSIGN(const CurvePoint point, read_point(each));
+    const bool ascends =
+        curve.empty() || (point.step > curve.back().step && point.kld > curve.back().kld);
+    if (!ascends || point.kld == 0) return corrupt("curve: does not ascend from above 0");
+    curve.push_back(point);
+  }
+  return curve;
+}
+
+Result<void> read_measured(const Json& body, Profile& profile) {
+  TQC_TRY_ASSIGN(const std::int64_t n, get_count(body, "layers", 1, cache::kMaxLayers));
+  TQC_TRY_ASSIGN(profile.window, get_count(body, "window", 1, cache::kMaxTokens));
+  TQC_TRY_ASSIGN(profile.n_windows, get_count(body, "windows", 1, cache::kMaxTokens));
+  TQC_TRY_ASSIGN(profile.n_sinks, get_count(body, "sink_tokens", 0, cache::kTokenBlock));
+  TQC_TRY_ASSIGN(profile.step, model::get_number_or(body, "step", 0));
+  if (profile.step < codec::kMinStep || profile.step > codec::kMaxStep) {
+    return corrupt("step: missing or out of range");
+  }
+  TQC_TRY_ASSIGN(profile.key_sensitivity,
+                 get_numbers(body, "key_sensitivity", n, 0, kMostDivergence));
+  TQC_TRY_ASSIGN(profile.value_sensitivity,
+                 get_numbers(body, "value_sensitivity", n, 0, kMostDivergence));
+  TQC_TRY_ASSIGN(profile.weights.keys, get_weights(body, "key_weights", n));
+  TQC_TRY_ASSIGN(profile.weights.values, get_weights(body, "value_weights", n));
+  TQC_TRY_ASSIGN(profile.curve, get_curve(body));
+  return {};
+}
+
+}  // namespace
+
+Bytes profile_bytes(const Profile& profile) {
+  // Names come from model files and may not be UTF-8.
+  const std::string body =
+      body_of(profile).dump(1, ' ', true, Json::error_handler_t::replace) + "\n";
+  const std::string text = std::string(kFirstWord) + std::string(kVersion) + " " +
+                           to_hex(sha256(bytes_of(body))) + "\n" + body;
+  const ByteView bytes = bytes_of(text);
+  return {bytes.begin(), bytes.end()};
+}
+
+Result<Profile> parse_profile(ByteView file) {
+  if (file.size() > kMaxProfileBytes) {
+    return Error{ErrorCode::kTooLarge,
+                 std::to_string(file.size()) + " bytes: larger than any profile"};
+  }
+  TQC_TRY_ASSIGN(const std::string_view text, checked_body(text_of(file)));
+  TQC_TRY_ASSIGN(const Json body, model::parse_json_object(bytes_of(text)));
+  Profile profile;
+  TQC_TRY_ASSIGN(profile.architecture, get_name(body, "architecture"));
+  TQC_TRY_ASSIGN(profile.model_name, get_name(body, "model_name"));
+  TQC_TRY_ASSIGN(profile.weights_fingerprint, get_fingerprint(body, "weights_fingerprint"));
+  TQC_TRY_ASSIGN(profile.tokenizer_fingerprint, get_fingerprint(body, "tokenizer_fingerprint"));
+  TQC_TRY(read_measured(body, profile));
+  return profile;
 }
 
 }  // namespace tqcache::eval

@@ -1,12 +1,13 @@
 #pragma once
-// eval/profile.h: what a model needs of an archive: measured once, kept in a file.
+// eval/profile.h: a model's profile: the sensitivity of its layers to quantization, measured once
+// and kept in a file.
 //
-// Not every layer suffers as much from the same error, nor keys as much as values. A profile says
-// how much each does: the divergence of the model's predictions when that side alone is coded, all
-// others being dense. Divergences add up, and go with the square of the step; bits go with its
-// logarithm. So most is had of all bits when every side's step goes with one over the root of its
-// sensitivity: these are the weights. And a curve says what divergence to expect of a step with
-// these weights, so that a step can be chosen for a divergence.
+// The same error hurts some layers more than others, and keys more or less than values. The
+// sensitivity of a tensor (K or V of a layer) is the divergence of the model's predictions when
+// only that tensor is quantized. Divergences add up and grow with the square of the quantization
+// step; bits shrink with its logarithm. The best use of a number of bits therefore makes each
+// tensor's step proportional to 1 / sqrt(sensitivity): these are the weights. A curve maps steps to
+// expected divergences with these weights, so that a step can be chosen for a divergence.
 //
 // Spec: docs/reference/profile.md.
 
@@ -21,11 +22,12 @@
 
 namespace tqcache::eval {
 
-// What a profile may hold at most; a file that is larger is refused unread.
+// Limits. A larger file is rejected unread.
 inline constexpr std::uint64_t kMaxProfileBytes = 1 << 20;
 inline constexpr std::size_t kMaxCurvePoints = 64;
 
-// A step, and the mean divergence in nats of all sides coded with it, times their weights.
+// A quantization step, and the mean divergence in nats with all tensors quantized with it times
+// their weights.
 struct CurvePoint {
   double step = 0;
   double kld = 0;
@@ -34,16 +36,16 @@ struct CurvePoint {
 };
 
 struct Profile {
-  // Whose it is.
+  // The model.
   std::string architecture;
   std::string model_name;  // for people
   Sha256 weights_fingerprint{};
   Sha256 tokenizer_fingerprint{};
-  // What was read.
+  // The sample.
   std::int64_t window = 0;  // tokens
   std::int64_t n_windows = 0;
   std::int64_t n_sinks = 0;  // dense tokens at the start of each window
-  // Mean divergence with one side coded alone, with `step`. [n_layers]
+  // Mean divergence with only that tensor quantized, with `step`. [n_layers]
   double step = 0;
   std::vector<double> key_sensitivity;
   std::vector<double> value_sensitivity;
@@ -58,14 +60,13 @@ struct Profile {
 Bytes profile_bytes(const Profile& profile);
 
 // Safe for untrusted input.
-// Errors: kCorrupt (no profile, cut or changed, a field missing or out of range), kUnsupported (a
-//         version that is not known), kTooLarge.
+// Errors: kCorrupt (not a profile, truncated or changed, a field missing or out of range),
+//         kUnsupported (an unknown version), kTooLarge.
 Result<Profile> parse_profile(ByteView file);
 
-// Whether `profile` was measured on the model that made a cache of this identity and so many
-// layers.
-// Errors: kMismatch, naming both fingerprints or numbers, or saying that the cache is of unknown
-//         origin.
+// Checks that `profile` was measured on the model of a cache with this identity and number of
+// layers. Errors: kMismatch, naming both fingerprints or numbers, or if the cache does not name its
+// model.
 Result<void> check_profile(const Profile& profile, const cache::Identity& identity,
                            std::int64_t n_layers);
 
@@ -74,13 +75,13 @@ Result<void> check_profile(const Profile& profile, const cache::Identity& identi
 // Errors: kInvalidArgument when the curve does not reach there, saying from where to where it goes.
 Result<double> step_for_divergence(const Profile& profile, double kld);
 
-// The other way round: absent beyond the curve.
+// The inverse: the divergence of a step; nullopt outside the curve.
 std::optional<double> divergence_of_step(const Profile& profile, double step);
 
-// One over the root of each sensitivity, their geometric mean being 1, from kLeastWeight to
-// kMostWeight, to three decimals.
+// 1 / sqrt(sensitivity), scaled to a geometric mean of 1, clamped to kLeastWeight..kMostWeight and
+// rounded to three decimals.
 //
-// Shapes: [n_layers] each; what is 0 or less counts as the least one above 0.
+// Shapes: [n_layers] each; a sensitivity of 0 or less counts as the least one above 0.
 cache::StepWeights weights_of(const std::vector<double>& key_sensitivity,
                               const std::vector<double>& value_sensitivity);
 

@@ -1,9 +1,6 @@
 #pragma once
-// eval/report.h: what an evaluation found, as figures and tables, whoever measured it and however
-// it is shown: a table on standard output, or a page of HTML (eval/html.h).
-//
-// Plain values. Numbers are numbers here; how many digits people see is decided where they are
-// shown.
+// eval/report.h: the result of an evaluation as plain figures and tables, independent of how it is
+// shown: as text on standard output or as an HTML page (tools/report).
 
 #include <cstdint>
 #include <limits>
@@ -14,8 +11,7 @@
 
 namespace tqcache::eval {
 
-// Rows of cells. Numbers align to the right, texts to the left; a column has one kind of cell, or
-// an empty text where there is nothing to say.
+// Rows of cells. A column has cells of one kind, or an empty text for a missing value.
 struct Number {
   double value = 0;
   int decimals = 4;  // shown
@@ -26,10 +22,10 @@ struct Table {
   std::string title;
   std::vector<std::string> columns;
   std::vector<std::vector<Cell>> rows;  // each [columns]
-  std::string caption = {};             // of every figure: a sentence below the title; may be empty
+  std::string caption = {};             // a sentence below the title; may be empty
 };
 
-// Points of some series over a common plane, such as quality against bits a value.
+// Points of several series over common axes, such as quality against bits per value.
 struct Point {
   double x = 0;
   double y = 0;
@@ -39,7 +35,7 @@ struct Series {
   std::string name;
   std::vector<Point> points;
   bool is_line = false;   // joined in order; otherwise single points
-  bool is_bound = false;  // what theory allows: drawn as a thin line
+  bool is_bound = false;  // a theoretical bound: drawn as a thin line
 };
 struct Axis {
   std::string label;  // with its unit
@@ -63,7 +59,7 @@ struct HeatMap {
   bool more_is_better = false;
   int decimals = 4;
   std::string caption = {};
-  // Ends of the scale of colors, such as 0 and 1 of a score; NaN: the least and greatest value.
+  // Ends of the color scale, such as 0 and 1 of a score; NaN: the least and greatest value.
   double low = std::numeric_limits<double>::quiet_NaN();
   double high = std::numeric_limits<double>::quiet_NaN();
 };
@@ -89,10 +85,10 @@ using Figure = std::variant<Table, Plot, HeatMap, Bars>;
 
 struct Report {
   std::string title;
-  // What was compared: model, text, windows, program and version; in the order to be shown.
+  // What was measured: model, text, windows, program and version; in the order of display.
   std::vector<std::pair<std::string, std::string>> facts;
-  std::vector<Figure> figures;     // the first table is the result in short
-  std::vector<std::string> notes;  // sentences: what to know when reading the figures
+  std::vector<Figure> figures;     // the first table is the summary
+  std::vector<std::string> notes;  // sentences that explain the figures
 };
 
 }  // namespace tqcache::eval

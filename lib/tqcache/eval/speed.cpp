@@ -10,7 +10,8 @@
 #include "tqcache/cache/convert.h"
 #include "tqcache/cache/side.h"
 #include "tqcache/cache/token_block.h"
-#include "tqcache/eval/answers_draw.h"
+#include "tqcache/eval/random_choice.h"
+#include "tqcache/eval/total_progress.h"
 
 namespace tqcache::eval {
 namespace {
@@ -25,33 +26,16 @@ std::int64_t packed_blocks(const cache::Cache& cache) {
   return n;
 }
 
-Error nothing_packed(const std::string& name, std::int64_t n_tokens) {
-  return {ErrorCode::kInvalidArgument, name + ": nothing was packed: " + std::to_string(n_tokens) +
-                                           " tokens fill no block, which takes " +
-                                           std::to_string(cache::kTokenBlock) +
-                                           " and one more, or all sides stay dense"};
+Error nothing_quantized(const std::string& name, std::int64_t n_tokens) {
+  return {ErrorCode::kInvalidArgument,
+          name + ": nothing was quantized: " + std::to_string(n_tokens) +
+              " tokens fill no token block, which takes " + std::to_string(cache::kTokenBlock) +
+              " and one more, or K and V both stay dense"};
 }
-
-// Progress of all runs as one.
-class Work {
- public:
-  Work(const Progress& progress, std::size_t n_tokens_of_all)
-      : progress_(progress), total_(n_tokens_of_all) {}
-
-  bool tell(std::uint64_t of_this_run) const {
-    return !progress_ || progress_(done_ + of_this_run, total_);
-  }
-  void finish(std::size_t n_tokens) { done_ += n_tokens; }
-
- private:
-  const Progress& progress_;
-  std::uint64_t total_;
-  std::uint64_t done_ = 0;
-};
 
 class SpeedMeasurement {
  public:
-  // Everything must outlive this.
+  // Requires: all arguments outlive this.
   SpeedMeasurement(const model::Model& model, std::span<const std::int32_t> prompt,
                    std::span<const std::int32_t> continuation, const SpeedOptions& options,
                    const SecondsClock& now)
@@ -64,19 +48,19 @@ class SpeedMeasurement {
 
   std::size_t n_tokens() const { return prompt_.size() + continuation_.size(); }
 
-  // Fills in what is the same in every run, and gives what is not.
-  Result<SpeedRun> run(const SpeedCase& one, const Work& work, Speed& speed) {
+  // Fills in the fields of `speed` that are the same in every run, and returns the times.
+  Result<SpeedRun> run(const SpeedCase& one, const TotalProgress& work, Speed& speed) {
     TQC_TRY_ASSIGN(cache::Cache cache, make_empty(one));
     SpeedRun times;
     const double start = now_();
     TQC_TRY(decoder_.prefill(cache, prompt_,
-                             [&](std::uint64_t done, std::uint64_t) { return work.tell(done); }));
+                             [&](std::uint64_t done, std::uint64_t) { return work.report(done); }));
     const double between = now_();
     TQC_TRY(step_through(cache, work));
     times = {between - start, now_() - between};
     speed.packed_blocks = packed_blocks(cache);
     if (one.must_pack && speed.packed_blocks == 0)
-      return nothing_packed(one.name, cache.n_tokens());
+      return nothing_quantized(one.name, cache.n_tokens());
     speed.cache_bytes = cache::byte_count(cache);
     speed.route = model::scorer_route(cache, options_.scorer);
     speed.scratch_bytes = decoder_.scratch_bytes();
@@ -91,11 +75,11 @@ class SpeedMeasurement {
     return made;
   }
 
-  Result<void> step_through(cache::Cache& cache, const Work& work) {
+  Result<void> step_through(cache::Cache& cache, const TotalProgress& work) {
     std::uint64_t done = prompt_.size();
     for (const std::int32_t id : continuation_) {
       TQC_TRY(decoder_.decode_step(cache, id));
-      if (!work.tell(++done)) return interrupted_error();
+      if (!work.report(++done)) return interrupted_error();
     }
     return {};
   }
@@ -125,12 +109,12 @@ Result<std::vector<Speed>> measure_speed(const model::Model& model,
   assert(!prompt.empty() && !continuation.empty() && options.n_repeats >= 1);
   SpeedMeasurement measurement(model, prompt, continuation, options, now);
   const auto n_turns = static_cast<std::size_t>(options.n_warmups + options.n_repeats);
-  Work work(progress, n_turns * cases.size() * measurement.n_tokens());
+  TotalProgress work(progress, n_turns * cases.size() * measurement.n_tokens());
   std::vector<Speed> speeds(cases.size());
   for (std::size_t turn = 0; turn < n_turns; ++turn) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       TQC_TRY_ASSIGN(const SpeedRun run, measurement.run(cases[i], work, speeds[i]));
-      work.finish(measurement.n_tokens());
+      work.finish_run(measurement.n_tokens());
       if (turn >= static_cast<std::size_t>(options.n_warmups)) speeds[i].runs.push_back(run);
     }
   }

@@ -1,10 +1,10 @@
 #pragma once
-// eval/speed.h: how fast a model reads a prompt and writes behind it, and what its cache takes, for
-// several ways to keep the cache.
+// eval/speed.h: speed of prefill and generation, and the size of the cache, for several
+// configurations of the cache.
 //
-// Every run begins with an empty cache of its kind, reads the whole prompt into it, and then takes
-// one decode step after the other behind it. All runs take the same tokens, so that they do the
-// same work whatever a model would say.
+// Every run starts with an empty cache of its configuration, reads the whole prompt and then makes
+// one decode step after the other. All runs use the same tokens, so that they do the same work
+// whatever the model would generate.
 
 #include <cstdint>
 #include <functional>
@@ -20,11 +20,11 @@
 
 namespace tqcache::eval {
 
-// One way to keep the cache.
+// One configuration of the cache.
 struct SpeedCase {
   std::string name;  // in messages
   cache::ConvertOptions options;
-  bool must_pack = true;  // a run in which nothing was packed is no measurement
+  bool must_pack = true;  // a run in which nothing was quantized is an error
 };
 
 // Units: seconds.
@@ -33,11 +33,11 @@ struct SpeedRun {
   double generation_seconds = 0;  // of all decode steps
 };
 
-// What came of one case.
+// The result of one case.
 struct Speed {
-  std::vector<SpeedRun> runs;      // in the order in which they ran, warm-ups left out
+  std::vector<SpeedRun> runs;      // in their order, without warm-ups
   cache::ByteCount cache_bytes;    // at the end of a run
-  std::int64_t packed_blocks = 0;  // token blocks of all sides
+  std::int64_t packed_blocks = 0;  // quantized token blocks of K and V
   model::ScorerRoute route;
   std::uint64_t scratch_bytes = 0;  // of the decoder
 };
@@ -49,17 +49,16 @@ struct SpeedOptions {
   model::Scorer scorer = model::Scorer::kFast;
 };
 
-// Now, in seconds from any fixed moment.
+// Seconds since an arbitrary fixed moment.
 using SecondsClock = std::function<double()>;
 SecondsClock steady_clock();
 
-// Cases take turns, run by run, so that what else the machine does falls on all of them.
+// Cases take turns, run by run, so that other load on the machine affects all of them.
 //
-// Progress: tokens, of all runs together.
-// Requires: both lists of tokens are not empty; n_repeats at least 1.
-// Errors:   kInvalidArgument (nothing was packed, and how many tokens it takes; more tokens than
-// the
-//           context holds; an id out of range), those of cache::convert with the case's name,
+// Progress: tokens, over all runs.
+// Requires: neither list of tokens is empty; n_repeats at least 1.
+// Errors:   kInvalidArgument (nothing was quantized; more tokens than the context holds; an id out
+//           of range), those of cache::convert with the case's name,
 //           kInterrupted.
 Result<std::vector<Speed>> measure_speed(const model::Model& model,
                                          std::span<const SpeedCase> cases,
@@ -68,13 +67,13 @@ Result<std::vector<Speed>> measure_speed(const model::Model& model,
                                          const SpeedOptions& options, const Progress& progress = {},
                                          const SecondsClock& now = steady_clock());
 
-// The middle one, or the mean of the two in the middle. Requires: not empty.
+// The middle value, or the mean of the two in the middle. Requires: not empty.
 double median(std::vector<double> values);
 
-// The median of each time by itself. Requires: there is a run.
+// The median of each time separately. Requires: there is a run.
 SpeedRun median_run(const Speed& speed);
 
-// Ids that nobody would write: each drawn from the whole vocabulary, the same for the same seed.
+// Random ids from the whole vocabulary, the same for the same seed.
 std::vector<std::int32_t> random_ids(std::int64_t n, std::int64_t vocab_size, std::uint64_t seed);
 
 }  // namespace tqcache::eval

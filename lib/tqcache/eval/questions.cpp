@@ -1,0 +1,133 @@
+#include "tqcache/eval/questions.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "tqcache/cache/convert.h"
+#include "tqcache/model/sampler.h"
+
+namespace tqcache::eval {
+Ids Dialogue::user(const Ids& text) const { return join({open_user, text, close_user}); }
+
+Ids Dialogue::assistant(const Ids& text) const {
+  return join({open_assistant, text, close_assistant});
+}
+
+Result<Ids> encode_text(const model::Tokenizer& tokenizer, std::string_view text) {
+  return tokenizer.encode(text, model::Tokenizer::Special::kAsText);
+}
+
+Result<Dialogue> plain_dialogue(const model::Tokenizer& tokenizer) {
+  Dialogue dialogue;
+  TQC_TRY_ASSIGN(dialogue.close_user, encode_text(tokenizer, "\n"));
+  TQC_TRY_ASSIGN(dialogue.open_assistant, encode_text(tokenizer, "Answer:"));
+  TQC_TRY_ASSIGN(dialogue.close_assistant, encode_text(tokenizer, "\n\n"));
+  dialogue.one_line = true;
+  dialogue.answer_start = " ";
+  return dialogue;
+}
+
+Ids join(std::initializer_list<Ids> parts) {
+  Ids all;
+  for (const Ids& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+EndsAnswer answer_end(const Dialogue& dialogue, const model::Tokenizer& tokenizer) {
+  return [&dialogue, &tokenizer, end_tokens = tokenizer.end_tokens()](std::int32_t id) {
+    if (std::ranges::binary_search(end_tokens, id)) return true;
+    return dialogue.one_line && tokenizer.token_bytes(id).find('\n') != std::string::npos;
+  };
+}
+
+namespace {
+
+Result<void> check(const KeepGoing& keep_going) {
+  if (!keep_going || keep_going()) return {};
+  return interrupted_error();
+}
+
+// As a Progress, so that a long prompt can be interrupted, too.
+Progress asking(const KeepGoing& keep_going) {
+  return [&keep_going](std::uint64_t, std::uint64_t) { return !keep_going || keep_going(); };
+}
+
+}  // namespace
+
+Result<Ids> greedy_answer(model::Decoder& decoder, cache::Cache cache,
+                          std::span<const std::int32_t> prompt, std::int64_t max_tokens,
+                          const EndsAnswer& ends, const KeepGoing& keep_going) {
+  assert(!prompt.empty());
+  model::Sampler sampler{model::SamplerOptions{}};
+  TQC_TRY_ASSIGN(std::span<const float> logits, decoder.prefill(cache, prompt, asking(keep_going)));
+  Ids answer;
+  while (std::ssize(answer) < max_tokens) {
+    const std::int32_t id = sampler.next(logits);
+    if (ends(id)) break;
+    answer.push_back(id);
+    if (std::ssize(answer) == max_tokens) break;
+    TQC_TRY(check(keep_going));
+    TQC_TRY_ASSIGN(logits, decoder.decode_step(cache, id));
+  }
+  return answer;
+}
+
+Result<Forced> forced_answer(model::Decoder& decoder, cache::Cache cache,
+                             std::span<const std::int32_t> prompt,
+                             std::span<const std::int32_t> expected, const KeepGoing& keep_going) {
+  assert(!prompt.empty() && !expected.empty());
+  model::Sampler sampler{model::SamplerOptions{}};
+  TQC_TRY_ASSIGN(std::span<const float> logits, decoder.prefill(cache, prompt, asking(keep_going)));
+  Forced forced = {.all_likeliest = true};
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    forced.all_likeliest &= sampler.next(logits) == expected[i];
+    forced.log_probability += log_probability(logits, expected[i]);
+    if (i + 1 == expected.size()) break;
+    TQC_TRY(check(keep_going));
+    TQC_TRY_ASSIGN(logits, decoder.decode_step(cache, expected[i]));
+  }
+  forced.log_probability /= static_cast<double>(expected.size());
+  return forced;
+}
+
+double log_probability(std::span<const float> logits, std::int32_t id) {
+  const double max = static_cast<double>(*std::ranges::max_element(logits));
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - max);
+  return static_cast<double>(logits[static_cast<std::size_t>(id)]) - max - std::log(sum);
+}
+
+Result<void> check_configurations(const model::Model& model,
+                                  std::span<const cache::Configuration> configurations) {
+  if (configurations.empty()) return Error{ErrorCode::kInvalidArgument, "no configuration given"};
+  TQC_TRY_ASSIGN(const cache::Cache empty, model::make_cache(model, Dtype::kF32));
+  for (const cache::Configuration& each : configurations) {
+    if (auto planned = cache::plan_layers(cache::describe(empty), each.options); !planned) {
+      return in_context(each.name, std::move(planned).error());
+    }
+  }
+  return {};
+}
+
+Result<void> check_context(const model::ModelConfig& config, std::int64_t n_tokens,
+                           std::int64_t n_answer) {
+  if (n_tokens + n_answer <= config.context_length) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               "the prompt has " + std::to_string(n_tokens) + " tokens and the answer up to " +
+                   std::to_string(n_answer) + "; the model's context has only " +
+                   std::to_string(config.context_length)};
+}
+
+Result<cache::Cache> convert_copy(const cache::Cache& dense,
+                                  const cache::Configuration& configuration, unsigned n_threads) {
+  cache::ConvertOptions options = configuration.options;
+  options.n_threads = n_threads;
+  auto converted = cache::convert(dense, options);
+  if (!converted) return in_context(configuration.name, std::move(converted).error());
+  return converted;
+}
+
+}  // namespace tqcache::eval

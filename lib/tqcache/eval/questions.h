@@ -1,0 +1,92 @@
+#pragma once
+// eval/questions.h: questions put to a model that has a cache: the dialogue around them, the
+// model's own answer, and the likelihood of the expected one.
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "tqcache/base/result.h"
+#include "tqcache/cache/cache.h"
+#include "tqcache/cache/configuration.h"
+#include "tqcache/model/decoder.h"
+#include "tqcache/model/loading/model.h"
+#include "tqcache/model/tokenizer/tokenizer.h"
+
+namespace tqcache::eval {
+
+using Ids = std::vector<std::int32_t>;
+
+// The ids before and after the text of a turn. They are ids and not text, because the frame of a
+// chat consists of special tokens that no text can spell.
+struct Dialogue {
+  Ids open_user, close_user;
+  Ids open_assistant, close_assistant;
+  bool one_line = false;  // an answer also ends with its line, not only at an end token
+  std::string_view answer_start = {};  // expected answers begin with it: " ", or empty
+
+  Ids user(const Ids& text) const;
+  Ids assistant(const Ids& text) const;
+};
+
+// For a model without chat turns: the text itself, then "Answer:".
+// Errors: those of Tokenizer::encode.
+Result<Dialogue> plain_dialogue(const model::Tokenizer& tokenizer);
+
+// The ids of a text; special tokens in it count as plain text.
+Result<Ids> encode_text(const model::Tokenizer& tokenizer, std::string_view text);
+
+Ids join(std::initializer_list<Ids> parts);
+
+// Whether a token ends an answer. Requires: both arguments outlive the function.
+using EndsAnswer = std::function<bool(std::int32_t id)>;
+EndsAnswer answer_end(const Dialogue& dialogue, const model::Tokenizer& tokenizer);
+
+// Called before every decode step; false stops the work with kInterrupted.
+using KeepGoing = std::function<bool()>;
+
+// The most likely tokens after `prompt`: up to `max_tokens`, or up to the token that ends the
+// answer, which is not returned. The cache is taken by value and grows as in real use: full token
+// blocks are quantized, the tail stays dense.
+//
+// Requires: the prompt is not empty.
+// Errors:   those of Decoder::prefill; kInterrupted.
+Result<Ids> greedy_answer(model::Decoder& decoder, cache::Cache cache,
+                          std::span<const std::int32_t> prompt, std::int64_t max_tokens,
+                          const EndsAnswer& ends, const KeepGoing& keep_going);
+
+struct Forced {
+  bool all_likeliest = false;  // every expected token is the most likely one after its predecessors
+  double log_probability = 0;  // mean over the expected tokens, natural logarithm
+};
+
+// Feeds the expected tokens after `prompt`, whatever the model itself would say (teacher forcing).
+// Requires: both are not empty. Errors: as greedy_answer().
+Result<Forced> forced_answer(model::Decoder& decoder, cache::Cache cache,
+                             std::span<const std::int32_t> prompt,
+                             std::span<const std::int32_t> expected, const KeepGoing& keep_going);
+
+// The logarithm of the probability that `logits` give to a token.
+// Requires: 0 <= id < logits.size().
+double log_probability(std::span<const float> logits, std::int32_t id);
+
+// ---- Checks that all evaluations of answers share ----
+
+// Errors: kInvalidArgument without any configuration; those of cache::plan_layers for this model,
+//         with the configuration's name.
+Result<void> check_configurations(const model::Model& model,
+                                  std::span<const cache::Configuration> configurations);
+
+// Errors: kInvalidArgument if `n_tokens` and an answer of `n_answer` tokens exceed the model's
+//         context.
+Result<void> check_context(const model::ModelConfig& config, std::int64_t n_tokens,
+                           std::int64_t n_answer);
+
+// A copy of the cache with this configuration. Errors: those of cache::convert, with its name.
+Result<cache::Cache> convert_copy(const cache::Cache& dense,
+                                  const cache::Configuration& configuration, unsigned n_threads);
+
+}  // namespace tqcache::eval

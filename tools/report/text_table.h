@@ -1,0 +1,24 @@
+#pragma once
+// tools/report/text_table.h: tables and reports as plain text for a terminal.
+
+#include <string>
+
+#include "tqcache/eval/report.h"
+
+namespace tqcache::report {
+
+// A number with as many decimals as it asks for. Empty for NaN; "inf", "-inf".
+std::string number_text(const eval::Number& number);
+
+// Title, names of the columns, and rows, one line each. Columns are two spaces apart; numbers are
+// aligned to the right, texts to the left. A table without a title begins with the names. Missing
+// cells of a row are empty; control characters are shown as '?'.
+//
+// Units: columns of a terminal; each code point of UTF-8 counts as one.
+std::string text_table(const eval::Table& table);
+
+// Facts, all tables, and notes, with empty lines between them. Plots, heat maps and bars are left
+// out.
+std::string report_text(const eval::Report& report);
+
+}  // namespace tqcache::report
