@@ -368,6 +368,10 @@ TEST_F(ConvertFlagsOfOthers, LeaveUnknownTokensUnknown) {
 
 class TurboMlx : public testing::Test {
  protected:
+#ifndef TQCACHE_TURBOMLX
+  void SetUp() override { GTEST_SKIP() << "built without TurboMLX"; }
+#endif
+
   // Packed keys and dense values, 300 tokens.
   std::string file() const {
     TurboMlxBuilder builder(300);

@@ -16,7 +16,7 @@
 #include "tqcache/base/file.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/npz/npz_schema.h"
-#include "tqcache/interop/turbomlx/pickles.h"
+#include "tqcache/interop/open_any.h"
 #include "tqcache/tensors/npy.h"
 
 namespace tqcache {

@@ -97,7 +97,7 @@ TEST(LlamaExport, RefusesLayersOtherThanFullAttention) {
   expect_refused(CacheBuilder(3).dense({2, 64}).turbo_rotating({{2, 64}, 8, 0}, 4, 4).build(),
                  plain, {}, ErrorCode::kUnsupported, "layer 1: a sliding window");
   expect_refused(CacheBuilder(3).dense({2, 64}).arrays().build(), plain, {}, ErrorCode::kMismatch,
-                 "layer 1: no attention layer");
+                 "layer 1: not an attention layer");
 }
 
 TEST(LlamaExport, DoesNotReplaceAFileUnlessToldTo) {

@@ -45,8 +45,8 @@ TEST(LlamaFixtures, AreRead) {
     EXPECT_EQ(imported.cache.tokens->at(1), 307);
     EXPECT_EQ(imported.next_token, std::nullopt);
     EXPECT_EQ(imported.may_be_rotated, std::string_view(name).find("q8_0") != std::string::npos);
-    EXPECT_TRUE(imported.cache.losses.empty());
-    EXPECT_EQ(imported.cache.facts.at(1).second, "cells in streams");
+    EXPECT_TRUE(imported.cache.dropped_fields.empty());
+    EXPECT_EQ(imported.cache.metadata.at(1).second, "cells in streams");
   }
 }
 

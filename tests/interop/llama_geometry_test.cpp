@@ -105,14 +105,15 @@ TEST(LlamaGeometry, HasPairsSideBySideForLlamaAlone) {
 TEST(LlamaGeometry, RefusesPairsThatNobodyHasLookedAt) {
   for (const char* name : {"mistral3", "granite", "command-r", "cohere2", "internlm2", "minicpm",
                            "smollm3", "arcee", "baichuan", "chatglm", "deci", "llama4"}) {
-    expect_error(Model(name), ErrorCode::kUnsupported, std::string("\"") + name + "\": its keys");
+    expect_error(Model(name), ErrorCode::kUnsupported,
+                 std::string("\"") + name + "\": the component order of its keys");
   }
 }
 
 TEST(LlamaGeometry, RefusesArchitecturesThatItDoesNotKnow) {
   for (const char* name : {"mamba", "rwkv7", "gemma3n", "jamba", "new one", "", "LLAMA"}) {
     expect_error(Model(name), ErrorCode::kUnsupported,
-                 std::string("architecture \"") + name + "\": what its layers keep");
+                 std::string("architecture \"") + name + "\": its cache layout is not supported");
   }
   expect_error(Model("\x1b[2Jqwen3"), ErrorCode::kUnsupported, "\"?[2Jqwen3\"");
 }

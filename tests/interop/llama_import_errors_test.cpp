@@ -4,24 +4,32 @@
 #include <limits>
 #include <string>
 
+#include "damage.h"
 #include "llama_import_fixture.h"
 #include "support/failing_source.h"
-#include "tqcache/interop/llama/llama_envelope.h"
-#include "tqcache/interop/llama/llama_profile.h"
+#include "tqcache/interop/llama/llama_parse.h"
 
 namespace tqcache::test {
 namespace llama_import_errors_test {
 
 using enum LlamaLayerKind;
+using interop::ForeignCache;
 using interop::read_llama_envelope;
 
-std::string message_of(const Result<LlamaImported>& imported, ErrorCode code) {
-  if (imported) {
-    ADD_FAILURE() << "was read";
-    return {};
+// Refused with `code`, and with a message that contains `part`.
+testing::AssertionResult is_refused(const Result<LlamaImported>& imported, ErrorCode code,
+                                    std::string_view part = "") {
+  if (imported) return testing::AssertionFailure() << "was read";
+  const Error& error = imported.error();
+  if (error.code != code || error.message.find(part) == std::string::npos) {
+    return testing::AssertionFailure() << static_cast<int>(error.code) << ": " << error.message;
   }
-  EXPECT_EQ(imported.error().code, code) << imported.error().message;
-  return imported.error().message;
+  return testing::AssertionSuccess();
+}
+
+std::string message_of(const Result<LlamaImported>& imported, ErrorCode code) {
+  EXPECT_TRUE(is_refused(imported, code));
+  return imported ? "" : imported.error().message;
 }
 
 bool contains(const std::string& text, const std::string& part) {
@@ -41,7 +49,7 @@ TEST(LlamaEnvelope, IsReadFromTheFirstBytes) {
   ASSERT_TRUE(envelope && *envelope);
   EXPECT_EQ((*envelope)->kind, LlamaFile::kSession);
   EXPECT_EQ((*envelope)->version, 9U);
-  EXPECT_EQ((*envelope)->n_words, 3U);
+  EXPECT_EQ((*envelope)->n_u32, 3U);
   spec.kind = LlamaFile::kSequence;
   spec.version = 3;
   spec.wrapped = true;
@@ -49,7 +57,7 @@ TEST(LlamaEnvelope, IsReadFromTheFirstBytes) {
   ASSERT_TRUE(envelope && *envelope);
   EXPECT_EQ((*envelope)->kind, LlamaFile::kSequence);
   EXPECT_EQ((*envelope)->version, 3U);
-  EXPECT_EQ((*envelope)->n_words, 7U);
+  EXPECT_EQ((*envelope)->n_u32, 7U);
 }
 
 TEST(LlamaEnvelope, IsNothingInOtherFiles) {
@@ -73,7 +81,8 @@ TEST(LlamaEnvelope, IsWholeOrTruncated) {
 
 TEST(LlamaImport, RefusesOtherFiles) {
   const ByteView text = as_bytes("GGUF............");
-  message_of(import_bytes(Bytes(text.begin(), text.end()), plain_model()), ErrorCode::kCorrupt);
+  EXPECT_TRUE(is_refused(import_bytes(Bytes(text.begin(), text.end()), plain_model()),
+                         ErrorCode::kCorrupt));
 }
 
 TEST(LlamaImport, RefusesVersionsItDoesNotKnow) {
@@ -83,9 +92,8 @@ TEST(LlamaImport, RefusesVersionsItDoesNotKnow) {
       StateSpec spec = plain_spec(plain_model(), 3);
       spec.kind = kind;
       spec.version = version;
-      const std::string message =
-          message_of(import_spec(plain_model(), spec), ErrorCode::kUnsupported);
-      EXPECT_TRUE(contains(message, "version " + std::to_string(version))) << message;
+      EXPECT_TRUE(is_refused(import_spec(plain_model(), spec), ErrorCode::kUnsupported,
+                             "version " + std::to_string(version)));
     }
   }
 }
@@ -95,16 +103,14 @@ TEST(LlamaImport, RefusesVersionsItDoesNotKnow) {
 TEST(LlamaImport, RefusesTokensThatAreNoIds) {
   StateSpec spec = plain_spec(plain_model(), 3);
   spec.tokens[1] = -5;
-  EXPECT_TRUE(
-      contains(message_of(import_spec(plain_model(), spec), ErrorCode::kCorrupt), "token 1: -5"));
+  EXPECT_TRUE(is_refused(import_spec(plain_model(), spec), ErrorCode::kCorrupt, "token 1: -5"));
 }
 
 TEST(LlamaImport, RefusesMedia) {
   StateSpec spec = plain_spec(plain_model(), 3);
   spec.wrapped = true;
   spec.n_media = 1;
-  EXPECT_TRUE(
-      contains(message_of(import_spec(plain_model(), spec), ErrorCode::kUnsupported), "images"));
+  EXPECT_TRUE(is_refused(import_spec(plain_model(), spec), ErrorCode::kUnsupported, "images"));
 }
 
 TEST(LlamaImport, RefusesBrokenWrappers) {
@@ -113,34 +119,34 @@ TEST(LlamaImport, RefusesBrokenWrappers) {
   const Bytes good = write_state(plain_model(), spec);
   Bytes file = good;
   patch<std::int32_t>(file, 16, 2);
-  message_of(import_bytes(file, plain_model()), ErrorCode::kUnsupported);
+  EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kUnsupported));
   file = good;
   patch<std::int32_t>(file, 20, 4);
-  message_of(import_bytes(file, plain_model()), ErrorCode::kCorrupt);
+  EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kCorrupt));
   patch<std::int32_t>(file, 20, -1);
-  message_of(import_bytes(file, plain_model()), ErrorCode::kCorrupt);
+  EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kCorrupt));
   file = good;  // a count too small: the words behind it are not zeros for a whole word
   patch<std::int32_t>(file, 20, 2);
   patch<std::int32_t>(file, 32, 0);
-  message_of(import_bytes(file, plain_model()), ErrorCode::kCorrupt);
+  EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kCorrupt));
   file = good;
   patch<std::uint32_t>(file, 8, 3);
-  message_of(import_bytes(file, plain_model()), ErrorCode::kCorrupt);
+  EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kCorrupt));
 }
 
 TEST(LlamaImport, RefusesMoreTokensThanACacheMayHave) {
   Bytes file = write_state(plain_model(), plain_spec(plain_model(), 3));
   patch<std::uint32_t>(file, 8, std::numeric_limits<std::uint32_t>::max());
-  message_of(import_bytes(file, plain_model()), ErrorCode::kTooLarge);
+  EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kTooLarge));
   patch<std::uint32_t>(file, 8, 16 << 20);
-  message_of(import_bytes(file, plain_model()), ErrorCode::kTruncated);
+  EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kTruncated));
 }
 
 TEST(LlamaImport, RefusesAnotherNumberOfTokensThanOfCells) {
   for (const std::size_t n : {0U, 2U, 5U}) {
     StateSpec spec = plain_spec(plain_model(), 3);
     spec.tokens.resize(n, 1);
-    message_of(import_spec(plain_model(), spec), ErrorCode::kCorrupt);
+    EXPECT_TRUE(is_refused(import_spec(plain_model(), spec), ErrorCode::kCorrupt));
   }
 }
 
@@ -180,15 +186,15 @@ TEST(LlamaImport, RefusesFewerLayersOfStateThanTheModelHas) {
   const std::size_t state_bytes = 2 * (2 * 12 + 6 * 4 + 10 * 4);
   for (const std::uint32_t n : {2U, 1025U}) {
     patch<std::uint32_t>(file, file.size() - state_bytes - 4, n);
-    message_of(import_bytes(file, model), ErrorCode::kMismatch);
+    EXPECT_TRUE(is_refused(import_bytes(file, model), ErrorCode::kMismatch));
   }
 }
 
 TEST(LlamaImport, RefusesModelsWhoseKeysAndValuesDiffer) {
   LlamaGeometry model = plain_model();
   model.layers[1].v_head_dim = 16;
-  EXPECT_TRUE(contains(
-      message_of(import_spec(model, plain_spec(model, 3)), ErrorCode::kUnsupported), "layer 1"));
+  EXPECT_TRUE(
+      is_refused(import_spec(model, plain_spec(model, 3)), ErrorCode::kUnsupported, "layer 1"));
 }
 
 TEST(LlamaImport, RefusesModelsBeyondTheLimits) {
@@ -197,7 +203,7 @@ TEST(LlamaImport, RefusesModelsBeyondTheLimits) {
   model.layers[0].n_kv_heads = std::int64_t{1} << 40;
   EXPECT_FALSE(import_bytes(file, model));
   model.layers.assign(1025, plain_model().layers[0]);
-  message_of(import_bytes(file, model), ErrorCode::kTooLarge);
+  EXPECT_TRUE(is_refused(import_bytes(file, model), ErrorCode::kTooLarge));
 }
 
 TEST(LlamaImport, RefusesPairsThatAHeadHasNoRoomFor) {
@@ -206,7 +212,7 @@ TEST(LlamaImport, RefusesPairsThatAHeadHasNoRoomFor) {
   model.interleaved_keys = true;
   for (const std::int64_t n_rot : {-2, 3, 34}) {
     model.n_rot = n_rot;
-    message_of(import_bytes(file, model), ErrorCode::kUnsupported);
+    EXPECT_TRUE(is_refused(import_bytes(file, model), ErrorCode::kUnsupported));
   }
 }
 
@@ -215,39 +221,38 @@ TEST(LlamaImport, RefusesPairsThatAHeadHasNoRoomFor) {
 TEST(LlamaImport, RefusesStatesWithoutCells) {
   StateSpec spec = plain_spec(plain_model(), 1);
   spec.positions.clear();
-  message_of(import_spec(plain_model(), spec), ErrorCode::kUnsupported);
+  EXPECT_TRUE(is_refused(import_spec(plain_model(), spec), ErrorCode::kUnsupported));
 }
 
 TEST(LlamaImport, RefusesGapsAndDuplicates) {
   StateSpec spec = plain_spec(plain_model(), 4);
   spec.positions = {0, 1, 2, 5};
-  EXPECT_TRUE(contains(message_of(import_spec(plain_model(), spec), ErrorCode::kUnsupported),
-                       "position 5"));
+  EXPECT_TRUE(is_refused(import_spec(plain_model(), spec), ErrorCode::kUnsupported, "position 5"));
   spec.positions = {0, 1, 1, 3};
-  EXPECT_TRUE(contains(message_of(import_spec(plain_model(), spec), ErrorCode::kUnsupported),
-                       "two cells at position 1"));
+  EXPECT_TRUE(is_refused(import_spec(plain_model(), spec), ErrorCode::kUnsupported,
+                         "two cells at position 1"));
 }
 
 TEST(LlamaImport, RefusesPositionsBeforeTheFirst) {
   StateSpec spec = plain_spec(plain_model(), 4);
   spec.positions[2] = -1;
-  message_of(import_spec(plain_model(), spec), ErrorCode::kCorrupt);
+  EXPECT_TRUE(is_refused(import_spec(plain_model(), spec), ErrorCode::kCorrupt));
 }
 
 TEST(LlamaImport, RefusesSeveralSequences) {
   StateSpec spec = plain_spec(plain_model(), 4);
   spec.ids = {0, 1};
-  EXPECT_TRUE(contains(message_of(import_spec(plain_model(), spec), ErrorCode::kUnsupported),
-                       "more than one sequence"));
+  EXPECT_TRUE(is_refused(import_spec(plain_model(), spec), ErrorCode::kUnsupported,
+                         "more than one sequence"));
   spec.ids = {0};
   Bytes file = write_state(plain_model(), spec);  // the last cell belongs to another one
   const std::size_t cells = 12 + 16 + 4 + 4 + 4 + 4;
   patch<std::int32_t>(file, cells + 3 * 12 + 8, 1);
-  message_of(import_bytes(file, plain_model()), ErrorCode::kUnsupported);
+  EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kUnsupported));
   patch<std::int32_t>(file, cells + 3 * 12 + 8, 4096);
-  message_of(import_bytes(file, plain_model()), ErrorCode::kCorrupt);
+  EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kCorrupt));
   spec.ids = {};  // a session says whose its cells are
-  message_of(import_spec(plain_model(), spec), ErrorCode::kCorrupt);
+  EXPECT_TRUE(is_refused(import_spec(plain_model(), spec), ErrorCode::kCorrupt));
 }
 
 TEST(LlamaImport, RefusesCellsOfWhichSomeHaveASequence) {
@@ -261,7 +266,7 @@ TEST(LlamaImport, RefusesCellsOfWhichSomeHaveASequence) {
   more.write<std::uint32_t>(2);
   more.write<std::uint64_t>(0);
   more.append(ByteView(file).subspan(20));
-  message_of(import_bytes(more.bytes(), plain_model()), ErrorCode::kCorrupt);
+  EXPECT_TRUE(is_refused(import_bytes(more.bytes(), plain_model()), ErrorCode::kCorrupt));
 }
 
 TEST(LlamaImport, RefusesSeveralFilledStreams) {
@@ -273,9 +278,9 @@ TEST(LlamaImport, RefusesSeveralFilledStreams) {
   const Bytes stream(file.begin() + streams + 4, file.end());
   file.insert(file.end(), stream.begin(), stream.end());
   patch<std::uint32_t>(file, streams, 2);
-  message_of(import_bytes(file, plain_model()), ErrorCode::kUnsupported);
+  EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kUnsupported));
   patch<std::uint32_t>(file, streams, 257);
-  message_of(import_bytes(file, plain_model()), ErrorCode::kCorrupt);
+  EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kCorrupt));
 }
 
 TEST(LlamaImport, RefusesMoreCellsThanTheFileHas) {
@@ -285,9 +290,9 @@ TEST(LlamaImport, RefusesMoreCellsThanTheFileHas) {
   Bytes file = write_state(plain_model(), spec);
   const std::size_t count = 12 + 8 + 4;
   patch<std::uint32_t>(file, count, 1 << 20);
-  message_of(import_bytes(file, plain_model()), ErrorCode::kTruncated);
+  EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kTruncated));
   patch<std::uint32_t>(file, count, 1 << 30);
-  message_of(import_bytes(file, plain_model()), ErrorCode::kTooLarge);
+  EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kTooLarge));
 }
 
 TEST(LlamaImport, RefusesWindowsThatAreNotWhole) {
@@ -297,9 +302,9 @@ TEST(LlamaImport, RefusesWindowsThatAreNotWhole) {
   const std::string message = message_of(import_spec(model, spec), ErrorCode::kUnsupported);
   EXPECT_TRUE(contains(message, "a window of 5 tokens: no cell at position 6")) << message;
   spec.window_positions = {};
-  message_of(import_spec(model, spec), ErrorCode::kUnsupported);
+  EXPECT_TRUE(is_refused(import_spec(model, spec), ErrorCode::kUnsupported));
   spec.window_positions = {5, 6, 7, 8, 9};
-  message_of(import_spec(model, spec), ErrorCode::kUnsupported);
+  EXPECT_TRUE(is_refused(import_spec(model, spec), ErrorCode::kUnsupported));
 }
 
 TEST(LlamaImport, RefusesStateThatIsNotOfTheLastToken) {
@@ -308,7 +313,7 @@ TEST(LlamaImport, RefusesStateThatIsNotOfTheLastToken) {
        std::vector<std::vector<std::int32_t>>{{}, {1}, {3}, {2, 2}}) {
     StateSpec spec = plain_spec(model, 3);
     spec.recurrent_positions = positions;
-    message_of(import_spec(model, spec), ErrorCode::kUnsupported);
+    EXPECT_TRUE(is_refused(import_spec(model, spec), ErrorCode::kUnsupported));
   }
 }
 
@@ -316,7 +321,7 @@ TEST(LlamaImport, RefusesAPositionBeyondWhatACacheMayHave) {
   const LlamaGeometry model = model_of({kRecurrent});
   StateSpec spec = plain_spec(model, 1);
   spec.recurrent_positions = {16 << 20};
-  message_of(import_spec(model, spec), ErrorCode::kTooLarge);
+  EXPECT_TRUE(is_refused(import_spec(model, spec), ErrorCode::kTooLarge));
 }
 
 // --- rows
@@ -327,25 +332,25 @@ TEST(LlamaImport, RefusesRowTypesItDoesNotKnow) {
   for (const std::uint32_t id : {4U, 9U, 40U, 45U, 0xffffffffU}) {
     Bytes file = good;
     patch<std::uint32_t>(file, type, id);
-    const std::string message =
-        message_of(import_bytes(file, plain_model()), ErrorCode::kUnsupported);
-    EXPECT_TRUE(contains(message, "layer 0 k: rows of type " + std::to_string(id))) << message;
+    EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kUnsupported,
+                           "layer 0 k: rows of type " + std::to_string(id)));
   }
   for (const std::uint32_t id : {41U, 42U, 43U, 44U}) {
     Bytes file = good;
     patch<std::uint32_t>(file, type, id);
+    EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kUnsupported, "forks"));
     EXPECT_TRUE(
-        contains(message_of(import_bytes(file, plain_model()), ErrorCode::kUnsupported), "forks"));
-    message_of(import_bytes(file, plain_model(), {.rotation = {}, .turbo_layout = "turbo3"}),
-               ErrorCode::kMismatch);
+        is_refused(import_bytes(file, plain_model(), {.rotation = {}, .turbo_layout = "turbo3"}),
+                   ErrorCode::kMismatch));
   }
 }
 
 TEST(LlamaImport, RefusesLayoutsThatThereAreNot) {
   const Bytes file = write_state(plain_model(), plain_spec(plain_model(), 2));
   for (const char* name : {"turbo5", "turbo3,x", ",", "turbo3,,turbo4"}) {
-    message_of(import_bytes(file, plain_model(), {.rotation = {}, .turbo_layout = name}),
-               ErrorCode::kInvalidArgument);
+    EXPECT_TRUE(
+        is_refused(import_bytes(file, plain_model(), {.rotation = {}, .turbo_layout = name}),
+                   ErrorCode::kInvalidArgument));
   }
 }
 
@@ -353,7 +358,7 @@ TEST(LlamaImport, RefusesRowsThatBlocksDoNotDivide) {
   LlamaGeometry model = plain_model(8);  // rows of 16 values
   Bytes file = write_state(model, plain_spec(model, 2));
   patch<std::uint32_t>(file, 12 + 8 + 4 + 4 + 4 + 4 + 2 * 12 + 8, 8);  // q8_0
-  message_of(import_bytes(file, model), ErrorCode::kMismatch);
+  EXPECT_TRUE(is_refused(import_bytes(file, model), ErrorCode::kMismatch));
 }
 
 TEST(LlamaImport, RefusesTransposedRowsOfOtherTypes) {
@@ -363,13 +368,13 @@ TEST(LlamaImport, RefusesTransposedRowsOfOtherTypes) {
   const std::size_t type = good.size() - 2 * (12 + 2 * 64 * 2);
   Bytes file = good;
   patch<std::uint32_t>(file, type, 8);
-  message_of(import_bytes(file, plain_model()), ErrorCode::kUnsupported);
+  EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kUnsupported));
   file = good;
   patch<std::uint32_t>(file, type + 4, 4);
-  message_of(import_bytes(file, plain_model()), ErrorCode::kCorrupt);
+  EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kCorrupt));
   file = good;
   patch<std::uint32_t>(file, 12 + 8 + 4 + 4 + 4 + 4 + 2 * 12, 2);  // neither so nor so
-  message_of(import_bytes(file, plain_model()), ErrorCode::kCorrupt);
+  EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kCorrupt));
 }
 
 // The widths stand before the first layer's rows.
@@ -386,11 +391,12 @@ TEST(LlamaImport, RefusesRotationsThatLlamaCppDoesNotHave) {
     patch(file, widths + 4, v);
     return message_of(import_bytes(file, model), ErrorCode::kUnsupported);
   };
-  EXPECT_EQ(message("q8_0", 64, 64), "layer 0 k: rotated in runs of 64 components, and not of 128");
+  EXPECT_EQ(message("q8_0", 64, 64),
+            "layer 0 k: rotated in runs of 64 components, expected runs of 128");
   EXPECT_EQ(message("q8_0", 128, 128),
-            "layer 0 v: rotated in runs of 128 components, and not of 64");
+            "layer 0 v: rotated in runs of 128 components, expected runs of 64");
   EXPECT_EQ(message("q8_0", 0xffffffff, 0),
-            "layer 0 k: rotated in runs of 4294967295 components, and not of 128");
+            "layer 0 k: rotated in runs of 4294967295 components, expected runs of 128");
   EXPECT_EQ(message("f16", 128, 0), "layer 0 k: rotated rows of f16");
   EXPECT_EQ(message("f32", 0, 64), "layer 0 v: rotated rows of f32");
 }
@@ -404,7 +410,7 @@ TEST(LlamaImport, RefusesRotationsOfHeadsThatAreNeverRotated) {
   Bytes file = write_state(plain_model(), spec);
   patch<std::uint32_t>(file, 12 + 8 + 4 + 4 + 2 * 12 + 8, 32);
   EXPECT_EQ(message_of(import_bytes(file, plain_model()), ErrorCode::kUnsupported),
-            "layer 0 k: rotated in runs of 32 components, and not of 0");
+            "layer 0 k: rotated in runs of 32 components, expected runs of 0");
 }
 
 TEST(LlamaImport, RefusesRotationsOfAnotherLayersHeads) {
@@ -417,7 +423,7 @@ TEST(LlamaImport, RefusesRotationsOfAnotherLayersHeads) {
   EXPECT_TRUE(import_spec(model, spec));
   spec.rotated = true;
   EXPECT_EQ(message_of(import_spec(model, spec), ErrorCode::kUnsupported),
-            "layer 1 k: rotated in runs of 128 components, and not of 64");
+            "layer 1 k: rotated in runs of 128 components, expected runs of 64");
 }
 
 // The words that a version has tell it from the one before.
@@ -439,11 +445,10 @@ TEST(LlamaImport, RefusesStateOfOtherTypes) {
   Bytes file = write_state(model, plain_spec(model, 2));
   const std::size_t states = file.size() - 2 * (2 * 12 + 6 * 4 + 10 * 4);
   patch<std::uint32_t>(file, states, 1);
-  EXPECT_TRUE(
-      contains(message_of(import_bytes(file, model), ErrorCode::kUnsupported), "layer 0 r"));
+  EXPECT_TRUE(is_refused(import_bytes(file, model), ErrorCode::kUnsupported, "layer 0 r"));
   patch<std::uint32_t>(file, states, 0);
   patch<std::uint32_t>(file, states - 8, 1);  // s_trans
-  message_of(import_bytes(file, model), ErrorCode::kUnsupported);
+  EXPECT_TRUE(is_refused(import_bytes(file, model), ErrorCode::kUnsupported));
 }
 
 // --- the end
@@ -456,7 +461,7 @@ TEST(LlamaImport, RefusesBytesBehindTheState) {
     for (const std::size_t n : {1U, 4U, 100U}) {
       Bytes file = write_state(plain_model(), spec);
       file.resize(file.size() + n);
-      message_of(import_bytes(file, plain_model()), ErrorCode::kCorrupt);
+      EXPECT_TRUE(is_refused(import_bytes(file, plain_model()), ErrorCode::kCorrupt));
     }
   }
 }
@@ -472,11 +477,12 @@ TEST(LlamaImport, RefusesCheckpointsOfOtherKinds) {
     return import_bytes(file.bytes(), plain_model());
   };
   EXPECT_TRUE(with({0x504b4353, 1, 0}));
-  message_of(with({0x504b4353, 2, 0}), ErrorCode::kUnsupported);
-  message_of(with({0x504b4353, 1, 1025}), ErrorCode::kTooLarge);
-  message_of(with({0x504b4353, 1, 1}), ErrorCode::kTruncated);
-  message_of(with({0x504b4353, 1, 0, 0}), ErrorCode::kCorrupt);
-  message_of(with({0x504b4353, 1, 1, 0, 0, 0, 0, 0, 0xffffffff}), ErrorCode::kTruncated);
+  EXPECT_TRUE(is_refused(with({0x504b4353, 2, 0}), ErrorCode::kUnsupported));
+  EXPECT_TRUE(is_refused(with({0x504b4353, 1, 1025}), ErrorCode::kTooLarge));
+  EXPECT_TRUE(is_refused(with({0x504b4353, 1, 1}), ErrorCode::kTruncated));
+  EXPECT_TRUE(is_refused(with({0x504b4353, 1, 0, 0}), ErrorCode::kCorrupt));
+  EXPECT_TRUE(
+      is_refused(with({0x504b4353, 1, 1, 0, 0, 0, 0, 0, 0xffffffff}), ErrorCode::kTruncated));
 }
 
 // --- ik_llama.cpp
@@ -527,9 +533,8 @@ TEST(LlamaImport, RefusesFilesOfIkLlamaByName) {
     for (const std::uint32_t value_state : {0U, 1U, 2U}) {
       for (const bool has_recurrent : {false, true}) {
         const Bytes file = ik_file(kind, value_state, has_recurrent);
-        const std::string message =
-            message_of(import_bytes(file, plain_model()), ErrorCode::kUnsupported);
-        EXPECT_TRUE(contains(message, "ik_llama.cpp")) << message;
+        EXPECT_TRUE(
+            is_refused(import_bytes(file, plain_model()), ErrorCode::kUnsupported, "ik_llama.cpp"));
         for (std::size_t n = 12; n < file.size(); ++n) {
           const Bytes part(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(n));
           const auto cut = import_bytes(part, plain_model());
@@ -560,17 +565,6 @@ std::vector<std::pair<LlamaGeometry, Bytes>> small_files() {
   return files;
 }
 
-// Everything that can be read of it is read.
-void use(const Bytes& file, const LlamaGeometry& model) {
-  auto imported = import_bytes(file, model);
-  if (!imported) {
-    EXPECT_FALSE(imported.error().message.empty());
-    return;
-  }
-  const auto cache = read_foreign(std::move(imported->cache));
-  EXPECT_TRUE(cache || !cache.error().message.empty());
-}
-
 TEST(LlamaImport, RefusesFilesCutShortAnywhere) {
   for (const auto& [model, file] : small_files()) {
     ASSERT_TRUE(import_bytes(file, model));
@@ -584,13 +578,18 @@ TEST(LlamaImport, RefusesFilesCutShortAnywhere) {
   }
 }
 
-TEST(LlamaImport, TakesAnyBitFlipped) {
+TEST(LlamaImport, RefusesAnyBitFlippedOrGivesAValidCache) {
   for (const auto& [model, file] : small_files()) {
+    std::size_t n_valid = 0;
     for (std::size_t bit = 0; bit < 8 * file.size(); ++bit) {
       Bytes flipped = file;
       flipped[bit / 8] ^= std::byte(1 << (bit % 8));
-      use(flipped, model);
+      auto imported = import_bytes(flipped, model);
+      EXPECT_TRUE(refused_or_valid(
+          imported ? Result<ForeignCache>(std::move(imported->cache)) : imported.error(), n_valid))
+          << bit;
     }
+    EXPECT_GT(n_valid, 0U);
   }
 }
 

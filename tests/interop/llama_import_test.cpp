@@ -4,7 +4,7 @@
 #include <random>
 
 #include "llama_import_fixture.h"
-#include "tqcache/interop/llama/llama_profile.h"
+#include "tqcache/interop/llama/llama_parse.h"
 
 namespace tqcache::test {
 namespace llama_import_test {
@@ -51,7 +51,7 @@ TEST(LlamaImport, SaysWhichLayoutItFound) {
     for (const StateSpec& spec : all_layouts(model, 3)) {
       const auto imported = import_spec(model, spec);
       ASSERT_TRUE(imported) << imported.error().message;
-      const auto& facts = imported->cache.facts;
+      const auto& facts = imported->cache.metadata;
       ASSERT_EQ(facts.size(), 5U);
       EXPECT_EQ(facts[0].first, "llama.cpp");
       EXPECT_EQ(facts[0].second,
@@ -69,11 +69,12 @@ TEST(LlamaImport, SaysWhatIsLeftOut) {
   StateSpec spec = plain_spec(plain_model(), 2);
   spec.version = 8;
   spec.profile = llama_profiles(spec.kind, 8, plain_model()).front();
-  EXPECT_EQ(import_spec(plain_model(), spec)->cache.losses.size(), 2U);
+  EXPECT_EQ(import_spec(plain_model(), spec)->cache.dropped_fields.size(), 2U);
   spec.version = 9;
   spec.profile.outputs = LlamaOutputs::kOutputs;
-  EXPECT_EQ(import_spec(plain_model(), spec)->cache.losses.size(), 1U);
-  EXPECT_TRUE(import_spec(plain_model(), plain_spec(plain_model(), 2))->cache.losses.empty());
+  EXPECT_EQ(import_spec(plain_model(), spec)->cache.dropped_fields.size(), 1U);
+  EXPECT_TRUE(
+      import_spec(plain_model(), plain_spec(plain_model(), 2))->cache.dropped_fields.empty());
 }
 
 TEST(LlamaImport, KeepsDenseTypes) {
@@ -282,11 +283,11 @@ TEST(LlamaImport, TakesTheNewestTokensOfAWindow) {
       expect_imported(model, spec);
       std::ranges::reverse(spec.window_positions);
       expect_imported(model, spec);
-      EXPECT_TRUE(import_spec(model, spec)->cache.losses.empty());
+      EXPECT_TRUE(import_spec(model, spec)->cache.dropped_fields.empty());
       // Older cells may be there still.
       spec.window_positions = spec.positions;
       expect_imported(model, spec);
-      EXPECT_EQ(import_spec(model, spec)->cache.losses.empty(), n <= window);
+      EXPECT_EQ(import_spec(model, spec)->cache.dropped_fields.empty(), n <= window);
       spec.transposed = true;
       expect_imported(model, spec);
     }
@@ -301,7 +302,7 @@ TEST(LlamaImport, UnwrapsTheTokensOfLlamaServer) {
     spec.version = version;
     spec.profile = llama_profiles(spec.kind, version, plain_model()).front();
     expect_imported(plain_model(), spec);
-    EXPECT_EQ(import_spec(plain_model(), spec)->cache.facts[0].second,
+    EXPECT_EQ(import_spec(plain_model(), spec)->cache.metadata[0].second,
               "sequence, version " + std::to_string(version) + ", of llama-server");
   }
 }
@@ -338,7 +339,7 @@ TEST(LlamaImport, LeavesOutCheckpointsBehindASequence) {
   }
   const auto imported = import_bytes(file.bytes(), plain_model());
   ASSERT_TRUE(imported) << imported.error().message;
-  EXPECT_EQ(imported->cache.losses.size(), 1U);
+  EXPECT_EQ(imported->cache.dropped_fields.size(), 1U);
   // It has to end where the file does.
   for (std::size_t cut = 1; cut < 40; ++cut) {
     Bytes bytes = file.bytes();

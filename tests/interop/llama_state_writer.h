@@ -9,7 +9,7 @@
 
 #include "tqcache/base/bytes.h"
 #include "tqcache/interop/llama/llama_geometry.h"
-#include "tqcache/interop/llama/llama_profile.h"
+#include "tqcache/interop/llama/llama_parse.h"
 #include "tqcache/interop/llama/llama_rows.h"
 #include "tqcache/interop/llama/llama_state.h"
 

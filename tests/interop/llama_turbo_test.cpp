@@ -1,13 +1,12 @@
 // Rows of the TurboQuant fork of llama.cpp, against its quantizer as its documents describe it.
 
-#include "tqcache/interop/llama/llama_turbo.h"
-
 #include <bit>
 #include <cmath>
 #include <random>
 #include <string_view>
 
 #include "llama_import_fixture.h"
+#include "tqcache/interop/llama/llama_rows.h"
 
 namespace tqcache::test {
 namespace llama_turbo_test {

@@ -1,5 +1,3 @@
-#include "tqcache/interop/mlx/mlx_lm_affine.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -8,6 +6,7 @@
 
 #include "support/gaussian.h"
 #include "tqcache/base/bytes.h"
+#include "tqcache/interop/mlx/mlx_lm_rows.h"
 
 namespace tqcache::interop {
 namespace mlx_lm_affine_test {

@@ -19,7 +19,7 @@
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/file.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
-#include "tqcache/interop/mlx/mlx_lm_meta.h"
+#include "tqcache/interop/mlx/mlx_lm_state.h"
 #include "tqcache/tensors/safetensors.h"
 
 namespace tqcache::test {

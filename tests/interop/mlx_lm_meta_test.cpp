@@ -1,6 +1,6 @@
-#include "tqcache/interop/mlx/mlx_lm_meta.h"
-
 #include <gtest/gtest.h>
+
+#include "tqcache/interop/mlx/mlx_lm_state.h"
 
 namespace tqcache::interop {
 namespace mlx_lm_meta_test {

@@ -1,6 +1,6 @@
-#include "tqcache/interop/mlx/mlx_lm_ring.h"
-
 #include <gtest/gtest.h>
+
+#include "tqcache/interop/mlx/mlx_lm_rows.h"
 
 namespace tqcache::interop {
 namespace mlx_lm_ring_test {
@@ -61,7 +61,7 @@ TEST(MlxRing, RefusesStatesThatNoRingIsIn) {
   expect_corrupt(ring_rows({.keep = 0, .max_size = 16, .offset = 5, .next = 16}, 16),
                  "ring: 16 rows of 5 tokens");
   expect_corrupt(ring_rows({.keep = 0, .max_size = 16, .offset = 25, .next = 12}, 12),
-                 "ring: 12 tokens where 16 belong");
+                 "ring: 12 tokens, expected 16");
 }
 
 TEST(MlxBatchRing, LeavesOutThePadding) {
@@ -89,7 +89,7 @@ TEST(MlxBatchRing, RefusesStatesThatNoRingIsIn) {
   expect_corrupt(batch_ring_rows({.max_size = 8, .next = 4, .left_padding = 5, .offset = 1}, 8),
                  "ring: padding of 5 in 4 rows");
   expect_corrupt(batch_ring_rows({.max_size = 8, .next = 4, .left_padding = 0, .offset = 20}, 8),
-                 "ring: 4 tokens where 8 belong");
+                 "ring: 4 tokens, expected 8");
 }
 
 }  // namespace mlx_lm_ring_test

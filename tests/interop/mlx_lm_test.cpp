@@ -120,7 +120,7 @@ TEST(MlxImport, RefusesFewerRowsThanTokens) {
 TEST(MlxImport, RefusesCachesThatNothingIsIn) {
   MlxBuilder file(MlxLayout::kScalars);
   file.layer("KVCache").none("0").none("1").number("2", 0);
-  expect_refused(file, ErrorCode::kUnsupported, "layer 0: a cache that nothing is in");
+  expect_refused(file, ErrorCode::kUnsupported, "layer 0: an empty cache");
 }
 
 TEST(MlxImport, RefusesTensorsOfAnotherForm) {
@@ -195,7 +195,7 @@ TEST(MlxImport, DecodesAffineGroups) {
         ASSERT_EQ(keys[i], 2 * static_cast<float>(code) - 1) << bits << " bits " << i;
       }
       EXPECT_EQ(section_values(cache, 0, SideName::kValues), keys);
-      EXPECT_EQ(cache.losses.back(),
+      EXPECT_EQ(cache.dropped_fields.back(),
                 "groups of " + std::to_string(bits) + " bits are decoded to f32");
     }
   }
@@ -214,7 +214,7 @@ TEST(MlxImport, RefusesGroupsOfAnotherForm) {
                  "layer 0: scales 2 x 5 x 2 and 2 x 5 x 2 for 6 tokens");
   MlxBuilder extra = quantized(MlxLayout::kMetaState, 4, 64, 5, 5);
   expect_refused(extra.info("3", "1"), ErrorCode::kCorrupt,
-                 "layer 0: metadata: 4 numbers where 3 belong");
+                 "layer 0: metadata: 4 numbers, expected 3");
   MlxBuilder uneven(MlxLayout::kMetaState);
   add_groups(uneven.layer("QuantizedKVCache"), "0", 4, 64, {2, 128}, 5);
   add_groups(uneven, "1", 4, 64, {2, 64}, 5).infos({5, 64, 4});
@@ -253,7 +253,7 @@ TEST(MlxImport, RefusesRingsThatCannotBe) {
                  "layer 0: ring: _idx 2 among the 4 rows that stay");
   MlxBuilder few(MlxLayout::kMetaState);
   few.layer("RotatingKVCache").pair(kShape, positions(4)).infos({0, 16, 4});
-  expect_refused(few, ErrorCode::kCorrupt, "layer 0: metadata: 3 numbers where 4 belong");
+  expect_refused(few, ErrorCode::kCorrupt, "layer 0: metadata: 3 numbers, expected 4");
 }
 
 MlxBuilder chunked(const test::Positions& rows, std::int32_t offset, std::int32_t start) {
@@ -265,8 +265,8 @@ MlxBuilder chunked(const test::Positions& rows, std::int32_t offset, std::int32_
 TEST(MlxImport, ReadsTheFirstChunkAsFullAttention) {
   const ForeignCache cache = must_import(chunked(positions(16), 6, 0));
   expect_attention(cache, 0, kShape, positions(6));
-  EXPECT_EQ(cache.losses,
-            std::vector<std::string>{"that attention is in chunks of 8 tokens is not kept"});
+  EXPECT_EQ(cache.dropped_fields,
+            std::vector<std::string>{"attention in chunks of 8 tokens is not kept"});
   MlxBuilder old(MlxLayout::kMetaState);
   old.layer("ChunkedKVCache").pair(kShape, positions(6)).infos({8, 0});
   expect_attention(must_import(old), 0, kShape, positions(6));
@@ -350,7 +350,7 @@ TEST(MlxImport, RefusesArraysOfAnUnfinishedBatch) {
 TEST(MlxImport, RefusesSlotsThatAreNotThere) {
   MlxBuilder none(MlxLayout::kScalars);
   none.layer("ArraysCache").none("0.0").none("1").none("2");
-  expect_refused(add_kv(none, 7), ErrorCode::kUnsupported, "layer 0: slot 0 has nothing in it");
+  expect_refused(add_kv(none, 7), ErrorCode::kUnsupported, "layer 0: slot 0 is empty");
   MlxBuilder words(MlxLayout::kMetaState);
   words.layer("ArraysCache").tensor("0", "I32", {1, 2}, Bytes(8));
   expect_refused(add_kv(words, 7), ErrorCode::kUnsupported,
@@ -440,8 +440,9 @@ TEST(MlxImport, TakesOneRowOfABatch) {
       const ForeignCache cache = must_import(batch(age), {.row = row});
       EXPECT_EQ(cache.n_tokens, lengths[row]);
       expect_attention(cache, 0, kShape, positions(lengths[row]));
-      EXPECT_EQ(cache.losses, std::vector<std::string>{"all rows but row " + std::to_string(row) +
-                                                       " of a batch of 3 are left out"});
+      EXPECT_EQ(cache.dropped_fields,
+                std::vector<std::string>{"all rows but row " + std::to_string(row) +
+                                         " of a batch of 3 are left out"});
     }
   }
 }
@@ -513,7 +514,7 @@ TEST(MlxImport, ReadsRingsOfBatches) {
     expect_window(must_import(batch_rotating(age, "True")), 0, {kShape, 6, 0}, positions(14, 20));
   }
   expect_refused(batch_rotating(MlxLayout::kMetaState, "False"), ErrorCode::kCorrupt,
-                 "layer 0: ring: 2 tokens where 6 belong");
+                 "layer 0: ring: 2 tokens, expected 6");
   expect_refused(batch_rotating(MlxLayout::kMetaState, "1"), ErrorCode::kCorrupt,
                  "layer 0: metadata: rotated is \"1\"");
 }
@@ -562,13 +563,13 @@ TEST(MlxImport, TellsWhatTheFileSaysOfItself) {
   const ForeignCache cache = must_import(file);
   EXPECT_EQ(cache.identity.source_format, "mlx-lm");
   EXPECT_EQ(cache.identity.model_name, "org/m?[2J");
-  EXPECT_EQ(cache.facts, (std::vector<std::pair<std::string, std::string>>{
-                             {"format", "mlx-lm prompt cache"},
-                             {"mlx-lm", "0.32.0 or later"},
-                             {"model", "org/m?[2J"},
-                             {"classes", "2 KVCache"},
-                             {"metadata", "\"tokenizer_config\""}}));
-  EXPECT_EQ(cache.losses,
+  EXPECT_EQ(cache.metadata, (std::vector<std::pair<std::string, std::string>>{
+                                {"format", "mlx-lm prompt cache"},
+                                {"mlx-lm", "0.32.0 or later"},
+                                {"model", "org/m?[2J"},
+                                {"classes", "2 KVCache"},
+                                {"metadata", "\"tokenizer_config\""}}));
+  EXPECT_EQ(cache.dropped_fields,
             std::vector<std::string>{"the metadata \"tokenizer_config\" is not kept"});
 }
 
@@ -578,8 +579,8 @@ TEST(MlxImport, BoundsWhatItTells) {
   for (int i = 0; i < 100; ++i) file.user(std::string(200, 'k') + std::to_string(i), "v");
   const ForeignCache cache = must_import(file);
   EXPECT_EQ(cache.identity.model_name.size(), 1024u);
-  for (const auto& [name, text] : cache.facts) EXPECT_LT(text.size(), 3000u) << name;
-  for (const std::string& loss : cache.losses) EXPECT_LT(loss.size(), 3000u);
+  for (const auto& [name, text] : cache.metadata) EXPECT_LT(text.size(), 3000u) << name;
+  for (const std::string& loss : cache.dropped_fields) EXPECT_LT(loss.size(), 3000u);
 }
 
 TEST(MlxImport, RefusesOtherFiles) {
@@ -612,8 +613,7 @@ TEST(MlxImport, RefusesNumbersThatAreNone) {
   expect_refused(text, ErrorCode::kCorrupt, "layer 0: tensor \"0.2\": not a number");
   MlxBuilder real(MlxLayout::kScalars);
   real.layer("KVCache").pair(kShape, positions(7)).tensor("2", "F32", {}, Bytes(4));
-  expect_refused(real, ErrorCode::kCorrupt,
-                 "layer 0: tensor \"0.2\": \"F32\" where integers belong");
+  expect_refused(real, ErrorCode::kCorrupt, "layer 0: tensor \"0.2\": \"F32\", expected integers");
   MlxBuilder negative(MlxLayout::kScalars);
   negative.layer("KVCache").pair(kShape, positions(7)).number("2", -7);
   expect_refused(negative, ErrorCode::kCorrupt, "layer 0: tensor \"0.2\": a number below 0");

@@ -11,7 +11,6 @@
 #include "support/temp_dir.h"
 #include "tqcache/base/file.h"
 #include "tqcache/tensors/npy.h"
-#include "tqcache/tensors/npz.h"
 #include "tqcache/tensors/zip_archive.h"
 
 namespace tqcache::tensors {

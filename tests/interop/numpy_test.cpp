@@ -8,10 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "interop/turbomlx_files.h"
-#include "tqcache/interop/turbomlx/numpy_linalg.h"
 #include "tqcache/interop/turbomlx/numpy_random.h"
 #include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
-#include "tqcache/interop/turbomlx/turbomlx_codebook.h"
 
 namespace tqcache::interop {
 namespace numpy_test {

@@ -226,10 +226,10 @@ TEST(Pickle, BuildsNoOtherObjects) {
 TEST(Pickle, HoldsItsLimits) {
   const std::string deep(65, '(');
   expect_error(kStart + deep, ErrorCode::kTooLarge, "nested too deep");
-  expect_error(kStart + std::string((1 << 18) + 1, 'N'), ErrorCode::kTooLarge, "more values");
+  expect_error(kStart + std::string((1 << 18) + 1, 'N'), ErrorCode::kTooLarge, "too many values");
   std::string memo = kStart + "N\x94";
   for (int i = 0; i < (1 << 20); ++i) memo += code("h\x00");
-  expect_error(memo, ErrorCode::kTooLarge, "more opcodes");
+  expect_error(memo, ErrorCode::kTooLarge, "too many opcodes");
   expect_error(kStart + code("\x8d\0\0\0\x05\0\0\0\0x"), ErrorCode::kTruncated, "");
   expect_error(kStart + code("\x8e\xff\xff\xff\xff\xff\xff\xff\xff"), ErrorCode::kTruncated, "");
   expect_error(kStart + code("\x95\xff\xff\xff\xff\xff\xff\xff\x7f"), ErrorCode::kTruncated, "");
@@ -258,7 +258,7 @@ TEST(Pickle, RefusesWhatIsNoPickle) {
   expect_error(kStart + "NNa.", ErrorCode::kCorrupt, "no list");
   expect_error(kStart + "NNNs.", ErrorCode::kCorrupt, "no dict");
   expect_error(kStart + "}(Nu.", ErrorCode::kCorrupt, "a key without a value");
-  expect_error(kStart + code("h\x07."), ErrorCode::kCorrupt, "nothing remembered as 7");
+  expect_error(kStart + code("h\x07."), ErrorCode::kCorrupt, "no memo entry 7");
   expect_error(kStart + "\x94.", ErrorCode::kCorrupt, "a stack without values");
 }
 

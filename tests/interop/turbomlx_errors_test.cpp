@@ -6,10 +6,8 @@
 #include <cstring>
 
 #include "interop/turbomlx_files.h"
-#include "tqcache/interop/json_tree.h"
 #include "tqcache/interop/turbomlx/turbomlx_file.h"
-#include "tqcache/interop/turbomlx/turbomlx_meta.h"
-#include "tqcache/interop/turbomlx/turbomlx_v3.h"
+#include "tqcache/interop/turbomlx/value_tree.h"
 
 namespace tqcache::interop {
 namespace turbomlx_errors_test {
@@ -105,7 +103,7 @@ TEST(TurboMlxErrors, MetaStateIsHeldAgainstItsRules) {
       {"v3_prod", field("offset", "2"), field("offset", "-2"), kUnsupported, "offset -2"},
       {"v3_prod", text("disabled"), text("enabled"), kCorrupt,
        "mixed_precision_profile \"enabled\" where \"disabled\" belongs"},
-      {"v3_prod", "\"{\\\"bits_mse", "\"[\\\"bits_mse", kCorrupt, "meta_state: byte"},
+      {"v3_prod", "\"{\\\"bits_mse", "\"[\\\"bits_mse", kCorrupt, "meta_state: not valid JSON"},
       {"v3_mixed", field("outlier_channels", "2"), field("outlier_channels", "7"), kUnsupported,
        "mixed_precision: outlier_channels 7: outside 2 to 6"},
       {"v3_mixed", field("regular_bits", "2"), field("regular_bits", "9"), kUnsupported,
@@ -145,10 +143,10 @@ TEST(TurboMlxErrors, ArraysAreHeldAgainstTheirShapes) {
       {"v3_prod", "[1, 1, 2]}", "[1, 2, 1]}", kCorrupt, "reg_residuals"},
       {"v3_prod", "entry_0000.000008\", \"dtype\": \"bool\", \"shape\": [0]",
        "entry_0000.000002\", \"dtype\": \"bool\", \"shape\": [1, 1, 2, 1]", kCorrupt,
-       "outlier_mask: not to be there with these settings"},
+       "outlier_mask: not allowed with these settings"},
       {"v3_prod", field("offset", "2"), field("offset", "3"), kCorrupt, "values_main"},
       {"v3_prod", field("offset", "2"), field("offset", "0"), kCorrupt,
-       "reg_idx: not to be there with these settings"},
+       "reg_idx: not allowed with these settings"},
       {"v3_mixed", "\"shape\": [8]", "\"shape\": [2, 4]", kCorrupt,
        "not a yes or no for each channel"},
       {"v3_mixed", "entry_0000.000008\", \"dtype\": \"bool\", \"shape\": [8]",
@@ -180,11 +178,11 @@ TEST(TurboMlxErrors, TheMaskHasTheRightCount) {
 TEST(TurboMlxErrors, CalibrationsAgreeWithTheRest) {
   const std::vector<Change> changes = {
       {"v3_calibrating", "\"outlier_mask_frozen\": false", "\"outlier_mask_frozen\": true",
-       kCorrupt, "calibration_keys: not to be there with these settings"},
+       kCorrupt, "calibration_keys: not allowed with these settings"},
       {"v3_calibrating", "\"calibration_tokens_seen\": 3", "\"calibration_tokens_seen\": 2",
        kCorrupt, "calibration_tokens_seen 2 where offset is 3"},
       {"v3_calibrating", "\"calibration_values\"", "\"calibration\"", kCorrupt,
-       "calibration_keys: not to be there"},
+       "calibration_keys: not allowed"},
       {"v3_calibrating", "\"calibration_keys\"", "\"calibration\"", kCorrupt,
        "outlier_mask: missing"},
       {"v3_calibrating", "\"outlier_mask_frozen\": false", "\"outlier_mask_frozen\": 0", kCorrupt,
@@ -222,7 +220,7 @@ TEST(TurboMlxErrors, LayersOfMlxLmAreHeldAgainstTheirShapes) {
   const std::vector<Change> changes = {
       {"v3_hybrid", "\"entry_0002.000001\", \"dtype\": \"float16\", \"shape\": [1, 2, 9, 16]",
        "\"entry_0002.000001\", \"dtype\": \"float16\", \"shape\": [1, 2, 18, 8]", kCorrupt,
-       "layer 2: values: unlike the keys"},
+       "layer 2: values: other shapes than the keys"},
       {"v3_hybrid", "\"entry_0002.000001\", \"dtype\": \"float16\", \"shape\": [1, 2, 9, 16]",
        "\"entry_0000.000000\", \"dtype\": \"float16\", \"shape\": [1, 2, 9, 1]", kUnsupported,
        "layer 2: keys of 16 and values of 1 components"},
@@ -245,8 +243,7 @@ TEST(TurboMlxErrors, LayersOfMlxLmAreHeldAgainstTheirShapes) {
        "\"items\": [\"2\", \"6\", \"9\", \"7\"]", kCorrupt,
        "layer 5: meta_state: _idx 7 in a ring of 6"},
       {"v3_hybrid", "\"items\": [\"2\", \"6\", \"9\", \"5\"]",
-       "\"items\": [\"2\", \"9\", \"9\", \"5\"]", kCorrupt,
-       "layer 5: ring: 6 tokens where 9 belong"},
+       "\"items\": [\"2\", \"9\", \"9\", \"5\"]", kCorrupt, "layer 5: ring: 6 tokens, expected 9"},
       {"v3_hybrid", "\"items\": [\"2\", \"6\", \"9\", \"5\"]",
        "\"items\": [\"2\", \"6\", \"10\", \"5\"]", kCorrupt,
        "layer 5: 10 tokens where other layers have 9"},
@@ -275,15 +272,15 @@ TEST(TurboMlxErrors, TheHeaderIsWhole) {
   expect_error(V3("v3_prod").replace("\"schema_version\": 3", "\"schema\": 3"), kCorrupt,
                "schema_version: missing");
   expect_error(V3("v3_prod").replace("\"entries\"", "\"layers\""), kCorrupt, "entries: missing");
-  expect_error(V3("v3_prod").replace("{\"schema", "[{\"schema"), kCorrupt, "not JSON");
+  expect_error(V3("v3_prod").replace("{\"schema", "[{\"schema"), kCorrupt, "not valid JSON");
   file.header = "[]";
-  expect_error(file, kCorrupt, "no prompt cache of TurboMLX: not a dict");
+  expect_error(file, kCorrupt, "not a TurboMLX prompt cache: not a dict");
   file.header = "{\"schema_version\": 3, \"entries\": []}";
   expect_error(file, kCorrupt, "no layers");
   file.header = "{\"schema_version\": 3, \"entries\": [7]}";
   expect_error(file, kCorrupt, "layer 0: not a dict");
   file.header = "{\"schema_version\": 3, \"schema_version\": 3, \"entries\": []}";
-  expect_error(file, kCorrupt, "schema_version: twice");
+  expect_error(file, kCorrupt, "header: JSON with a key given twice");
   file.header = "{\"__tq_tuple__\": true}";
   expect_error(file, kCorrupt, "header: items: missing");
   std::string many = "{\"schema_version\": 3, \"entries\": [0";
@@ -333,7 +330,7 @@ TEST(TurboMlxErrors, PicklesOfOtherVersionsAreRefused) {
 TEST(TurboMlxErrors, OtherFilesAreNone) {
   const ByteView text = as_bytes("{\"schema_version\": 3}");
   EXPECT_EQ(test::import_bytes({text.begin(), text.end()}).error().message,
-            "no prompt cache of TurboMLX");
+            "not a TurboMLX prompt cache");
   EXPECT_EQ(test::import_bytes({}).error().code, kCorrupt);
 }
 

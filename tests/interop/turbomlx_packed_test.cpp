@@ -183,7 +183,7 @@ TEST_P(Keys, DecodeToTheSameWhereF16HoldsTheLengths) {
     }
   }
   const ForeignCache foreign = import_built(builder);
-  EXPECT_THAT(foreign.losses, Not(Contains(HasSubstr("rounded"))));
+  EXPECT_THAT(foreign.dropped_fields, Not(Contains(HasSubstr("rounded"))));
   const std::vector<float> theirs =
       must(test::read_side(attention(foreign).k, built.shape, kTokens));
   const cache::Cache cache = must(test::read_foreign(foreign));
@@ -203,7 +203,7 @@ TEST(TurboMlxPacked, SaysWhatIsRounded) {
   const ForeignCache cache = import_built(builder);
   EXPECT_TRUE(cache.is_quantized);
   EXPECT_THAT(
-      cache.losses,
+      cache.dropped_fields,
       ElementsAre("The lengths of TurboQuant keys are rounded to f16; their codes are kept.",
                   "The codes of the last 88 tokens, which fill no block, are decoded to f32.",
                   "The settings of TurboQuant caches are not kept."));
@@ -253,7 +253,7 @@ TEST_P(ExactGroups, DecodeToTheSameBits) {
             must(test::read_side(attention(foreign).k, shape, kTokens)));
   EXPECT_EQ(decoded(layer.v, shape, kTokens),
             must(test::read_side(attention(foreign).v, shape, kTokens)));
-  EXPECT_THAT(foreign.losses, ElementsAre(HasSubstr("The codes of the last 88 tokens")));
+  EXPECT_THAT(foreign.dropped_fields, ElementsAre(HasSubstr("The codes of the last 88 tokens")));
 }
 
 INSTANTIATE_TEST_SUITE_P(TurboMlx, ExactGroups,
@@ -270,7 +270,7 @@ TEST(TurboMlxGroups, OfF32MoveByASixteenthOfAStepAtMost) {
   TurboMlxBuilder builder(kTokens);
   builder.quantized(shape, {4, 32, Dtype::kF32});
   const ForeignCache foreign = import_built(builder);
-  EXPECT_THAT(foreign.losses,
+  EXPECT_THAT(foreign.dropped_fields,
               Contains("The scales and biases of groups are rounded to f16; codes are kept."));
   const std::vector<float> theirs = must(test::read_side(attention(foreign).v, shape, kTokens));
   const cache::Cache cache = must(test::read_foreign(foreign));
@@ -296,8 +296,9 @@ TEST(TurboMlxGroups, WhoseBiasIsFarBeyondTheirStepsAreDecoded) {
   const ForeignCache foreign = import_built(builder);
   EXPECT_TRUE(attention(foreign).k.packed);
   EXPECT_FALSE(attention(foreign).v.packed);
-  EXPECT_THAT(foreign.losses, Contains("Keys and values in groups are decoded to f32 (1 x f16 does "
-                                       "not hold their scales)."));
+  EXPECT_THAT(foreign.dropped_fields,
+              Contains("Keys and values in groups are decoded to f32 (1 x f16 does "
+                       "not hold their scales)."));
   // Only full blocks are packed, and so only these are looked at.
   TurboMlxBuilder behind(kTokens);
   behind.quantized(shape, {4, 32, Dtype::kF32});
@@ -329,7 +330,7 @@ TEST(TurboMlxMisfits, AreDecodedAndSaid) {
     const ForeignCache foreign = import_built(builder);
     EXPECT_FALSE(attention(foreign).k.packed);
     EXPECT_TRUE(foreign.is_quantized);
-    EXPECT_THAT(foreign.losses,
+    EXPECT_THAT(foreign.dropped_fields,
                 Contains("The codes, lengths and signs of TurboQuant keys are decoded to f32 (" +
                          misfit.reason + ")."));
     EXPECT_TRUE(test::read_foreign(foreign).ok());
@@ -362,7 +363,7 @@ TEST(TurboMlxMisfits, WhoeverWantsNoCodesGetsNone) {
       must(import_turbomlx(source, {.artifacts = {}, .keep_value_codes = false}));
   EXPECT_TRUE(attention(keys).k.packed);
   EXPECT_FALSE(attention(keys).v.packed);
-  EXPECT_THAT(keys.losses,
+  EXPECT_THAT(keys.dropped_fields,
               Contains("Keys and values in groups are decoded to f32 (1 x as asked for)."));
   const ForeignCache values =
       must(import_turbomlx(source, {.artifacts = {}, .keep_key_codes = false}));

@@ -97,30 +97,30 @@ TEST(TurboMlx, ReadsAnyTokens) {
 
 TEST(TurboMlx, SaysWhatTheFileSaysOfItself) {
   const ForeignCache cache = import_named("v2_mixed_p5");
-  EXPECT_THAT(cache.facts, Contains(Pair("TurboMLX", "version 2, a pickle of protocol 5")));
-  EXPECT_THAT(cache.facts, Contains(Pair("classes", "2 x TurboQuantKVCache")));
-  EXPECT_THAT(cache.facts,
+  EXPECT_THAT(cache.metadata, Contains(Pair("TurboMLX", "version 2, a pickle of protocol 5")));
+  EXPECT_THAT(cache.metadata, Contains(Pair("classes", "2 x TurboQuantKVCache")));
+  EXPECT_THAT(cache.metadata,
               Contains(Pair("keys",
                             "1 x mse, calibration_variance:outliers=4,hi=3,lo=2, rotation qr of "
                             "seed 0; 1 x prod, rolling_variance:outliers=8,hi=3,lo=2, rotation "
                             "wht of seed 0, signs of seed 1")));
   const ForeignCache hybrid = import_named("v3_hybrid");
-  EXPECT_THAT(hybrid.facts, Contains(Pair("TurboMLX", "version 3")));
-  EXPECT_THAT(hybrid.facts,
+  EXPECT_THAT(hybrid.metadata, Contains(Pair("TurboMLX", "version 3")));
+  EXPECT_THAT(hybrid.metadata,
               Contains(Pair("keys",
                             "1 x mse, 4 bits, codebook v1-lloyd-max-beta-d16-b4, rotation qr of "
                             "seed 0")));
-  EXPECT_THAT(hybrid.facts, Contains(Pair("values", "1 x affine, 4 bits in groups of 8")));
+  EXPECT_THAT(hybrid.metadata, Contains(Pair("values", "1 x affine, 4 bits in groups of 8")));
 }
 
 TEST(TurboMlx, SaysWhatIsLost) {
-  EXPECT_THAT(import_named("v3_hybrid").losses,
+  EXPECT_THAT(import_named("v3_hybrid").dropped_fields,
               ElementsAre("The codes, lengths and signs of TurboQuant keys are decoded to f32 (1 x "
                           "head_dim 16: outside 32 to 1024).",
                           "Keys and values in groups are decoded to f32 (3 x head_dim 16: outside "
                           "32 to 1024; 2 x part 0: a group of 16).",
                           "The settings of TurboQuant caches are not kept."));
-  EXPECT_THAT(import_named("v3_calibrating").losses,
+  EXPECT_THAT(import_named("v3_calibrating").dropped_fields,
               ElementsAre("The settings of TurboQuant caches are not kept.",
                           "The calibration that 1 layers are in is not kept; their tokens are."));
 }

@@ -11,7 +11,6 @@
 
 #include "tqcache/base/file.h"
 #include "tqcache/tensors/block_forms.h"
-#include "tqcache/tensors/ggml_type.h"
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::tensors {

@@ -322,12 +322,12 @@ TEST(GgufReader, RefusesMisalignedOffset) {
 
 TEST(GgufReader, RefusesOverlappingTensors) {
   expect_refused(GgufBuilder().tensor("a", {1}, kTensorF32, 4).tensor("b", {1}, kTensorF32, 4, 0),
-                 ErrorCode::kCorrupt, "tensor \"b\": offset 0, where 32 must follow");
+                 ErrorCode::kCorrupt, "tensor \"b\": offset 0, expected 32");
 }
 
 TEST(GgufReader, RefusesGapsBetweenTensors) {
   expect_refused(GgufBuilder().tensor("a", {1}, kTensorF32, 4).tensor("b", {1}, kTensorF32, 36, 64),
-                 ErrorCode::kCorrupt, "tensor \"b\": offset 64, where 32 must follow");
+                 ErrorCode::kCorrupt, "tensor \"b\": offset 64, expected 32");
 }
 
 TEST(GgufReader, RefusesTensorBeyondEndOfFile) {

@@ -15,7 +15,7 @@
 #include "tqcache/interop/llama/llama_state.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/npz/npz_cache.h"
-#include "tqcache/interop/turbomlx/pickles.h"
+#include "tqcache/interop/open_any.h"
 #include "tqcache/interop/turbomlx/turbomlx.h"
 #include "tqcache/tensors/safetensors.h"
 

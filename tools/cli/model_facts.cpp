@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "tqcache/base/file.h"
-#include "tqcache/interop/llama/llama_architectures.h"
+#include "tqcache/interop/llama/llama_geometry.h"
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::cli {

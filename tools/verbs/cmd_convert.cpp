@@ -371,7 +371,7 @@ Outcome<ExitCode> convert_foreign(const Console& console, const std::string& nam
                  open_foreign(console, name, watched, kind, foreign_flags(job), job.model,
                               job.flags.first_tokens, job.flags.n_threads));
   Remarks remarks{std::string(name_of(kind)), std::move(input.notes),
-                  std::move(input.cache.losses)};
+                  std::move(input.cache.dropped_fields)};
   if (job.model.not_run) {
     remarks.notes.push_back(
         fmt::format("{}: {}; the cache is of unknown origin, and no token of "

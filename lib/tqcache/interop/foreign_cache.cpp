@@ -1,11 +1,13 @@
 #include "tqcache/interop/foreign_cache.h"
 
+#include <fmt/format.h>
+
 #include <string>
 
 #include "tqcache/format/describe.h"
 #include "tqcache/format/manifest_rules.h"
-#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/format/section_plan.h"
+#include "tqcache/format/sections/section_bytes.h"
 
 namespace tqcache::interop {
 namespace {
@@ -66,7 +68,7 @@ Result<LayerDesc> describe(const ForeignLayer& layer, std::int64_t n_tokens) {
 
 Result<void> set_tokens(const ForeignCache& cache, Manifest& manifest) {
   if (cache.n_tokens < 0 || cache.n_tokens > cache::kMaxTokens) {
-    return Error{ErrorCode::kTooLarge, std::to_string(cache.n_tokens) + " tokens"};
+    return too_large(fmt::format("{} tokens", cache.n_tokens));
   }
   if (!cache.tokens) {
     manifest.tokens.assign(static_cast<std::size_t>(cache.n_tokens), cache::kUnknownToken);
@@ -74,8 +76,7 @@ Result<void> set_tokens(const ForeignCache& cache, Manifest& manifest) {
     return {};
   }
   if (std::ssize(*cache.tokens) != cache.n_tokens) {
-    return Error{ErrorCode::kCorrupt, std::to_string(cache.tokens->size()) + " token ids for " +
-                                          std::to_string(cache.n_tokens) + " tokens"};
+    return corrupt(fmt::format("{} token ids for {} tokens", cache.tokens->size(), cache.n_tokens));
   }
   manifest.tokens = *cache.tokens;
   return {};
@@ -114,7 +115,7 @@ Result<Manifest> describe_foreign(const ForeignCache& cache) {
   for (const ForeignLayer& layer : cache.layers) {
     auto info = describe(layer, manifest.n_tokens());
     if (!info) {
-      return in_context("layer " + std::to_string(manifest.layers.size()), std::move(info).error());
+      return in_context(fmt::format("layer {}", manifest.layers.size()), std::move(info).error());
     }
     manifest.layers.push_back(std::move(info).value());
   }
@@ -135,8 +136,8 @@ Result<Manifest> describe_within_limits(ForeignCache& cache) {
 
 // "layer 3 k": in other programs' files there are no sections to name.
 std::string place_of(const SectionInfo& section) {
-  std::string place = "layer " + std::to_string(section.layer);
-  if (section.side == SideName::kArray) return place + " array " + std::to_string(section.block);
+  std::string place = fmt::format("layer {}", section.layer);
+  if (section.side == SideName::kArray) return fmt::format("{} array {}", place, section.block);
   return place + (section.side == SideName::kKeys ? " k" : " v");
 }
 

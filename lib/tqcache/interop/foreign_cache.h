@@ -91,8 +91,8 @@ struct ForeignCache {
 
   // For people. What the file says of itself ("mlx-lm", "0.32.0 or later"), in the order to be
   // shown; and what it has that a cache of ours does not keep, one sentence each.
-  std::vector<std::pair<std::string, std::string>> facts;
-  std::vector<std::string> losses;
+  std::vector<std::pair<std::string, std::string>> metadata;
+  std::vector<std::string> dropped_fields;
 };
 
 // The same, section by section. Tokens that are not known become hidden ones without hashes. Of a

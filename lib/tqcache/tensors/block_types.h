@@ -1,8 +1,8 @@
 #pragma once
-// tensors/block_types.h: the quantized types of GGUF whose values can be had as f32.
+// tensors/block_types.h: the sizes of ggml's tensor types, and the conversion of its quantized
+// blocks to f32.
 //
-// Values stand in blocks, each with scales of its own. What the bytes of a block mean is in
-// tensors/block_forms.h.
+// The layout of each block is in tensors/block_forms.h.
 //
 // Source: ggml ggml-common.h (layouts), ggml-quants.c (dequantize_row_*).
 
@@ -13,6 +13,20 @@
 #include "tqcache/tensors/tensor.h"
 
 namespace tqcache::tensors {
+
+// A row of values is cut into blocks of `block_values`, each stored in `block_bytes`.
+struct GgmlType {
+  std::uint32_t id;
+  const char* name;
+  std::uint64_t block_values;
+  std::uint64_t block_bytes;
+  TensorType type;
+};
+
+// nullptr for an id whose size is not known, or that ggml has given up (4, 5, 31 to 33, 36 to 38).
+//
+// Source: ggml ggml.h (enum ggml_type) and gguf-py constants.py (GGML_QUANT_SIZES).
+const GgmlType* find_ggml_type(std::uint32_t id);
 
 struct BlockType {
   TensorType type;

@@ -1,16 +1,195 @@
 #include "tqcache/tensors/gguf.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
 #include <bit>
+#include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "tqcache/base/bytes.h"
+#include "tqcache/base/result.h"
 #include "tqcache/base/shape.h"
-#include "tqcache/tensors/ggml_type.h"
-#include "tqcache/tensors/gguf_metadata.h"
+#include "tqcache/tensors/block_types.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::tensors {
 namespace {
+
+// Keys are at most 65,535 bytes long (ggml docs/gguf.md, "File Structure").
+constexpr std::uint64_t kMaxKeyBytes = 65'535;
+// Room for a whole tokenizer.json, which ggml's specification allows as one string.
+constexpr std::uint64_t kMaxStringBytes = 64ull << 20;
+// In all arrays of a file together: some ten times the tokens, types, scores and merges of a
+// vocabulary of 262,144. One-byte elements, eight times larger in memory, then take 128 MiB at
+// most, and empty strings (8 bytes in the file, 32 in memory) 512 MiB.
+constexpr std::uint64_t kMaxArrayElements = 1ull << 24;
+
+constexpr std::uint32_t kTypeU32 = 4;
+constexpr std::uint32_t kTypeArray = 9;
+
+template <class T>
+using ReadOne = Result<T> (*)(ByteReader&);
+
+struct ValueType {
+  std::uint32_t id;
+  std::uint64_t min_bytes;  // that one value takes in the file
+  std::variant<ReadOne<std::int64_t>, ReadOne<double>, ReadOne<bool>, ReadOne<std::string>> read;
+};
+
+template <class T>
+Result<std::int64_t> read_integer(ByteReader& in) {
+  TQC_TRY_ASSIGN(const T value, in.read<T>());
+  if (!std::in_range<std::int64_t>(value)) {
+    return unsupported(fmt::format("{} is beyond 63 bits", value));
+  }
+  return static_cast<std::int64_t>(value);
+}
+
+template <class T>
+Result<double> read_float(ByteReader& in) {
+  TQC_TRY_ASSIGN(const T value, in.read<T>());
+  return static_cast<double>(value);
+}
+
+Result<bool> read_bool(ByteReader& in) {
+  TQC_TRY_ASSIGN(const auto value, in.read<std::uint8_t>());
+  if (value > 1) {
+    return corrupt(fmt::format("bool of value {}", value));
+  }
+  return value == 1;
+}
+
+// A u64 length, then that many bytes. Errors: kTruncated, kTooLarge (above `max_bytes`).
+Result<std::string> read_gguf_string(ByteReader& in, std::uint64_t max_bytes) {
+  TQC_TRY_ASSIGN(const auto size, in.read<std::uint64_t>());
+  if (size > max_bytes) {
+    return too_large(fmt::format("text of {} bytes, at most {} are read", size, max_bytes));
+  }
+  return in.take_string(size);
+}
+
+Result<std::string> read_text(ByteReader& in) { return read_gguf_string(in, kMaxStringBytes); }
+
+// Numbered as enum gguf_type in ggml's gguf.h; 9 is the array.
+constexpr std::array kValueTypes = {
+    ValueType{0, 1, read_integer<std::uint8_t>},
+    ValueType{1, 1, read_integer<std::int8_t>},
+    ValueType{2, 2, read_integer<std::uint16_t>},
+    ValueType{3, 2, read_integer<std::int16_t>},
+    ValueType{kTypeU32, 4, read_integer<std::uint32_t>},
+    ValueType{5, 4, read_integer<std::int32_t>},
+    ValueType{6, 4, read_float<float>},
+    ValueType{7, 1, read_bool},
+    ValueType{8, 8, read_text},  // an empty string is its length alone
+    ValueType{10, 8, read_integer<std::uint64_t>},
+    ValueType{11, 8, read_integer<std::int64_t>},
+    ValueType{12, 8, read_float<double>},
+};
+
+Result<const ValueType*> find_value_type(std::uint32_t id) {
+  const auto found = std::ranges::find(kValueTypes, id, &ValueType::id);
+  if (found != kValueTypes.end()) return &*found;
+  return unsupported(fmt::format("value type {} is unknown", id));
+}
+
+template <class T>
+Result<GgufValue> read_elements(ByteReader& in, std::uint64_t count, ReadOne<T> read_one) {
+  std::vector<T> values;
+  values.reserve(static_cast<std::size_t>(count));
+  for (std::uint64_t i = 0; i < count; ++i) {
+    auto value = read_one(in);
+    if (!value) return in_context(fmt::format("element {}", i), std::move(value).error());
+    values.push_back(std::move(value).value());
+  }
+  return GgufValue(std::move(values));
+}
+
+Result<GgufValue> read_array(ByteReader& in, std::uint64_t& elements_left) {
+  TQC_TRY_ASSIGN(const auto id, in.read<std::uint32_t>());
+  TQC_TRY_ASSIGN(const auto count, in.read<std::uint64_t>());
+  if (id == kTypeArray) return unsupported("an array of arrays");
+  TQC_TRY_ASSIGN(const ValueType* type, find_value_type(id));
+  if (count > elements_left) {
+    return too_large(fmt::format("array of {} elements, where a file may have {} in all", count,
+                                 kMaxArrayElements));
+  }
+  if (count > in.remaining() / type->min_bytes) {
+    return Error{ErrorCode::kTruncated,
+                 fmt::format("array of {} elements in {} bytes", count, in.remaining())};
+  }
+  elements_left -= count;
+  return std::visit([&](auto read_one) { return read_elements(in, count, read_one); }, type->read);
+}
+
+Result<GgufValue> read_value(ByteReader& in, std::uint32_t id, std::uint64_t& elements_left) {
+  if (id == kTypeArray) return read_array(in, elements_left);
+  TQC_TRY_ASSIGN(const ValueType* type, find_value_type(id));
+  return std::visit(
+      [&](auto read_one) -> Result<GgufValue> {
+        TQC_TRY_ASSIGN(auto value, read_one(in));
+        return GgufValue(std::move(value));
+      },
+      type->read);
+}
+
+Result<std::string> read_key(ByteReader& in) {
+  TQC_TRY_ASSIGN(std::string key, read_gguf_string(in, kMaxKeyBytes));
+  if (key.empty()) return corrupt("empty key");
+  if (key.find('\0') != std::string::npos) {
+    return corrupt("key " + printable_name(key) + " holds a NUL");
+  }
+  return key;
+}
+
+Result<GgufValue> read_value_of(const std::string& key, ByteReader& in,
+                                std::uint64_t& elements_left) {
+  TQC_TRY_ASSIGN(const auto id, in.read<std::uint32_t>());
+  // Checked here because the width is forgotten afterwards; ggml takes nothing else either.
+  if (key == "general.alignment" && id != kTypeU32) {
+    return corrupt("not a u32");
+  }
+  return read_value(in, id, elements_left);
+}
+
+Result<const GgufValue*> find_value(const Gguf& file, const std::string& key) {
+  const auto found = file.metadata.find(key);
+  if (found == file.metadata.end()) {
+    return corrupt("key " + printable_name(key) + ": missing");
+  }
+  return &found->second;
+}
+
+template <class T>
+Result<const T*> find_as(const Gguf& file, const std::string& key, const char* kind) {
+  TQC_TRY_ASSIGN(const GgufValue* value, find_value(file, key));
+  const T* typed = std::get_if<T>(value);
+  if (!typed) return corrupt("key " + printable_name(key) + ": not " + kind);
+  return typed;
+}
+
+// The next `count` pairs. Requires: the caller has limited `count`.
+// Errors: kTruncated, kCorrupt (a key twice, empty, or with a NUL; a bool that is neither 0 nor
+//         1; general.alignment not a u32), kTooLarge, kUnsupported (value types, nested arrays,
+//         u64 values beyond i64).
+Result<std::map<std::string, GgufValue>> read_gguf_metadata(ByteReader& in, std::uint64_t count) {
+  std::map<std::string, GgufValue> metadata;
+  std::uint64_t elements_left = kMaxArrayElements;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    auto key = read_key(in);
+    if (!key) return in_context(fmt::format("key {}", i), std::move(key).error());
+    const std::string place = "key " + printable_name(*key);
+    if (metadata.contains(*key)) return corrupt(place + ": given twice");
+    auto value = read_value_of(*key, in, elements_left);
+    if (!value) return in_context(place, std::move(value).error());
+    metadata.emplace(std::move(key).value(), std::move(value).value());
+  }
+  return metadata;
+}
 
 // Far above any model in use. The bound keeps a list whose entries are larger in memory than in
 // the file (24 bytes at least) from growing without end.
@@ -35,36 +214,31 @@ struct TensorInfo {
   std::uint64_t offset;  // from the start of the data
 };
 
-Error error(ErrorCode code, std::string message) { return Error{code, std::move(message)}; }
-
 Result<void> check_version(std::uint32_t version) {
   if (version == 2 || version == 3) return {};
-  if (version == 0) return error(ErrorCode::kCorrupt, "header: GGUF version 0");
+  if (version == 0) return corrupt("header: GGUF version 0");
   // A small number read in the wrong order has its low bytes empty.
   if ((version & 0xffff) == 0) {
-    return error(ErrorCode::kUnsupported, "header: big-endian GGUF file");
+    return unsupported("header: big-endian GGUF file");
   }
-  return error(ErrorCode::kUnsupported,
-               "header: GGUF version " + std::to_string(version) + ", only 2 and 3 are read");
+  return unsupported(fmt::format("header: GGUF version {}, only 2 and 3 are read", version));
 }
 
 Result<Header> read_header(ByteReader& in) {
   TQC_TRY_ASSIGN(const std::string magic, in.take_string(4));
-  if (magic != "GGUF") return error(ErrorCode::kCorrupt, "header: not a GGUF file (bad magic)");
+  if (magic != "GGUF") return corrupt("header: not a GGUF file (bad magic)");
   Header header;
   TQC_TRY_ASSIGN(header.version, in.read<std::uint32_t>());
   TQC_TRY(check_version(header.version));
   TQC_TRY_ASSIGN(header.n_tensors, in.read<std::uint64_t>());
   TQC_TRY_ASSIGN(header.n_keys, in.read<std::uint64_t>());
   if (header.n_tensors > kMaxTensors) {
-    return error(ErrorCode::kTooLarge, "header: " + std::to_string(header.n_tensors) +
-                                           " tensors, at most " + std::to_string(kMaxTensors) +
-                                           " are read");
+    return too_large(
+        fmt::format("header: {} tensors, at most {} are read", header.n_tensors, kMaxTensors));
   }
   if (header.n_keys > kMaxKeys) {
-    return error(ErrorCode::kTooLarge, "header: " + std::to_string(header.n_keys) +
-                                           " metadata keys, at most " + std::to_string(kMaxKeys) +
-                                           " are read");
+    return too_large(
+        fmt::format("header: {} metadata keys, at most {} are read", header.n_keys, kMaxKeys));
   }
   return header;
 }
@@ -74,12 +248,11 @@ Result<std::uint64_t> find_alignment(const Gguf& file) {
   TQC_TRY_ASSIGN(const std::int64_t alignment, file.get_int("general.alignment"));
   const auto value = static_cast<std::uint64_t>(alignment);  // it was a u32
   if (!std::has_single_bit(value)) {
-    return error(ErrorCode::kCorrupt,
-                 "key \"general.alignment\": " + std::to_string(value) + " is not a power of two");
+    return corrupt(fmt::format("key \"general.alignment\": {} is not a power of two", value));
   }
   if (alignment > kMaxAlignment) {
-    return error(ErrorCode::kTooLarge, "key \"general.alignment\": " + std::to_string(value) +
-                                           " is above " + std::to_string(kMaxAlignment));
+    return too_large(
+        fmt::format("key \"general.alignment\": {} is above {}", value, kMaxAlignment));
   }
   return value;
 }
@@ -87,7 +260,7 @@ Result<std::uint64_t> find_alignment(const Gguf& file) {
 Result<std::string> read_name(ByteReader& in) {
   TQC_TRY_ASSIGN(std::string name, read_gguf_string(in, kMaxNameBytes));
   if (name.find('\0') != std::string::npos) {
-    return error(ErrorCode::kCorrupt, "name " + printable_name(name) + " holds a NUL");
+    return corrupt("name " + printable_name(name) + " holds a NUL");
   }
   return name;
 }
@@ -96,13 +269,12 @@ Result<std::string> read_name(ByteReader& in) {
 Result<std::vector<std::uint64_t>> read_shape(ByteReader& in) {
   TQC_TRY_ASSIGN(const auto n_dims, in.read<std::uint32_t>());
   if (n_dims > kMaxDims) {
-    return error(ErrorCode::kTooLarge, std::to_string(n_dims) + " dimensions, at most " +
-                                           std::to_string(kMaxDims) + " are read");
+    return too_large(fmt::format("{} dimensions, at most {} are read", n_dims, kMaxDims));
   }
   std::vector<std::uint64_t> shape(n_dims);
   for (std::uint32_t i = n_dims; i-- > 0;) {
     TQC_TRY_ASSIGN(const auto size, in.read<std::int64_t>());
-    if (size <= 0) return error(ErrorCode::kCorrupt, "dimension of size " + std::to_string(size));
+    if (size <= 0) return corrupt(fmt::format("dimension of size {}", size));
     shape[i] = static_cast<std::uint64_t>(size);
   }
   return shape;
@@ -111,14 +283,13 @@ Result<std::vector<std::uint64_t>> read_shape(ByteReader& in) {
 Result<std::uint64_t> tensor_bytes(const GgmlType& type, const std::vector<std::uint64_t>& shape) {
   const std::uint64_t row = shape.empty() ? 1 : shape.back();
   if (row % type.block_values != 0) {
-    return error(ErrorCode::kCorrupt, "rows of " + std::to_string(row) + " values, which " +
-                                          type.name + " stores in blocks of " +
-                                          std::to_string(type.block_values));
+    return corrupt(fmt::format("rows of {} values, which {} stores in blocks of {}", row, type.name,
+                               type.block_values));
   }
   const std::optional<std::uint64_t> count = element_count(shape);
   const auto bytes =
       count ? checked_mul(*count / type.block_values, type.block_bytes) : std::nullopt;
-  if (!bytes) return error(ErrorCode::kCorrupt, "its size does not fit 64 bits");
+  if (!bytes) return corrupt("its size does not fit 64 bits");
   return *bytes;
 }
 
@@ -127,7 +298,7 @@ Result<TensorInfo> read_tensor_info(ByteReader& in, std::string name) {
   TQC_TRY_ASSIGN(const auto type_id, in.read<std::uint32_t>());
   const GgmlType* type = find_ggml_type(type_id);
   if (!type) {
-    return error(ErrorCode::kUnsupported, "tensor type " + std::to_string(type_id) + " is unknown");
+    return unsupported(fmt::format("tensor type {} is unknown", type_id));
   }
   TQC_TRY_ASSIGN(const std::uint64_t n_bytes, tensor_bytes(*type, shape));
   TQC_TRY_ASSIGN(const auto offset, in.read<std::uint64_t>());
@@ -138,7 +309,7 @@ Result<std::vector<TensorInfo>> read_tensor_infos(ByteReader& in, std::uint64_t 
   std::vector<TensorInfo> infos;
   for (std::uint64_t i = 0; i < count; ++i) {
     auto name = read_name(in);
-    if (!name) return in_context("tensor " + std::to_string(i), std::move(name).error());
+    if (!name) return in_context(fmt::format("tensor {}", i), std::move(name).error());
     const std::string place = "tensor " + printable_name(*name);
     auto info = read_tensor_info(in, std::move(name).value());
     if (!info) return in_context(place, std::move(info).error());
@@ -152,19 +323,16 @@ Result<std::vector<TensorInfo>> read_tensor_infos(ByteReader& in, std::uint64_t 
 Result<ByteView> tensor_data(const TensorInfo& info, std::uint64_t expected,
                              std::uint64_t alignment, ByteView data) {
   if (info.offset % alignment != 0) {
-    return error(ErrorCode::kCorrupt, "offset " + std::to_string(info.offset) +
-                                          " is not a multiple of " + std::to_string(alignment));
+    return corrupt(fmt::format("offset {} is not a multiple of {}", info.offset, alignment));
   }
   if (info.offset != expected) {
-    return error(ErrorCode::kCorrupt, "offset " + std::to_string(info.offset) + ", where " +
-                                          std::to_string(expected) + " must follow");
+    return corrupt(fmt::format("offset {}, expected {}", info.offset, expected));
   }
   const std::optional<std::uint64_t> end = checked_add(info.offset, info.n_bytes);
-  if (!end) return error(ErrorCode::kCorrupt, "its end does not fit 64 bits");
+  if (!end) return corrupt("its end does not fit 64 bits");
   if (*end > data.size()) {
-    return error(ErrorCode::kTruncated, "bytes " + std::to_string(info.offset) + " to " +
-                                            std::to_string(*end) +
-                                            " lie beyond the end of the data");
+    return Error{ErrorCode::kTruncated,
+                 fmt::format("bytes {} to {} lie beyond the end of the data", info.offset, *end)};
   }
   return data.subspan(static_cast<std::size_t>(info.offset),
                       static_cast<std::size_t>(info.n_bytes));
@@ -176,7 +344,7 @@ Result<std::map<std::string, TensorView>> place_tensors(std::vector<TensorInfo> 
   std::uint64_t expected = 0;
   for (TensorInfo& info : infos) {
     const std::string place = "tensor " + printable_name(info.name);
-    if (tensors.contains(info.name)) return error(ErrorCode::kCorrupt, place + ": given twice");
+    if (tensors.contains(info.name)) return corrupt(place + ": given twice");
     const auto bytes = tensor_data(info, expected, alignment, data);
     if (!bytes) return in_context(place, bytes.error());
     // Cannot wrap: the end lies in the file, and no file comes within kMaxAlignment of 2^64.
@@ -191,13 +359,43 @@ Result<std::map<std::string, TensorView>> place_tensors(std::vector<TensorInfo> 
 Result<ByteView> find_data(ByteView file, std::size_t position, std::uint64_t alignment) {
   const std::optional<std::uint64_t> start = align_up(position, alignment);
   if (!start || *start > file.size()) {
-    return error(ErrorCode::kTruncated,
-                 "byte " + std::to_string(position) + ": the file ends before its tensor data");
+    return Error{ErrorCode::kTruncated,
+                 fmt::format("byte {}: the file ends before its tensor data", position)};
   }
   return file.subspan(static_cast<std::size_t>(*start));
 }
 
 }  // namespace
+
+Result<std::int64_t> Gguf::get_int(const std::string& key) const {
+  TQC_TRY_ASSIGN(const auto* value, find_as<std::int64_t>(*this, key, "an integer"));
+  return *value;
+}
+
+Result<double> Gguf::get_float(const std::string& key) const {
+  TQC_TRY_ASSIGN(const GgufValue* value, find_value(*this, key));
+  if (const auto* integer = std::get_if<std::int64_t>(value)) return static_cast<double>(*integer);
+  TQC_TRY_ASSIGN(const auto* number, find_as<double>(*this, key, "a number"));
+  return *number;
+}
+
+Result<bool> Gguf::get_bool(const std::string& key) const {
+  TQC_TRY_ASSIGN(const auto* value, find_as<bool>(*this, key, "a bool"));
+  return *value;
+}
+
+Result<std::string> Gguf::get_string(const std::string& key) const {
+  TQC_TRY_ASSIGN(const auto* value, find_as<std::string>(*this, key, "a string"));
+  return *value;
+}
+
+Result<const std::vector<std::int64_t>*> Gguf::get_ints(const std::string& key) const {
+  return find_as<std::vector<std::int64_t>>(*this, key, "an array of integers");
+}
+
+Result<const std::vector<std::string>*> Gguf::get_strings(const std::string& key) const {
+  return find_as<std::vector<std::string>>(*this, key, "an array of strings");
+}
 
 Result<Gguf> read_gguf(ByteView file) {
   ByteReader in(file);

@@ -44,7 +44,7 @@ struct Gguf {
 // Bytes after the last tensor are not looked at (ggml pads them, some writers don't). A part of a
 // split model is a file as any other, and has some of the tensors (model/gguf_parts.h).
 //
-// Errors:  kTruncated, kCorrupt, kTooLarge (the limits stand in the .cpp files), kUnsupported
+// Errors:  kTruncated, kCorrupt, kTooLarge (limits: see the .cpp file), kUnsupported
 //          (version 1 or above 3, big-endian, nested arrays, unknown types).
 // Threads: any number at once; the views are as safe as the bytes.
 Result<Gguf> read_gguf(ByteView file);

@@ -1,9 +1,12 @@
 #include "tqcache/tensors/npy.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "tqcache/base/result.h"
@@ -50,7 +53,7 @@ Result<ItemType> item_type_of(std::string_view descr) {
     const auto bytes = length ? checked_mul(*length, is_words ? 4 : 1) : std::nullopt;
     if (bytes) return ItemType{{}, *bytes, TensorType::kOther};
   }
-  return Error{ErrorCode::kUnsupported, "values of type " + printable_name(descr)};
+  return unsupported("values of type " + printable_name(descr));
 }
 
 // Reads the header's text: a dict of Python with exactly the keys descr, fortran_order and shape.
@@ -69,7 +72,7 @@ class DictParser {
       break;
     }
     skip_spaces();
-    if (!rest_.empty()) return corrupt("header: bytes behind the dict");
+    if (!rest_.empty()) return corrupt("header: bytes after the dict");
     if (!descr_ || !has_order_ || !shape_) return corrupt("header: a key is missing");
     NpyHeader header;
     header.descr = std::move(*descr_);
@@ -104,7 +107,7 @@ class DictParser {
   Result<std::string_view> read_text() {
     skip_spaces();
     if (!rest_.starts_with('\'') && !rest_.starts_with('"')) {
-      return corrupt("header: no text where one belongs");
+      return corrupt("header: not a text");
     }
     const std::size_t end = rest_.find(rest_.front(), 1);
     if (end == std::string_view::npos) return corrupt("header: a text without an end");
@@ -122,14 +125,14 @@ class DictParser {
   }
 
   Result<void> read_descr() {
-    if (skip('[')) return Error{ErrorCode::kUnsupported, "header: an array of records"};
+    if (skip('[')) return unsupported("header: an array of records");
     TQC_TRY_ASSIGN(const std::string_view text, read_text());
     descr_ = std::string(text);
     return {};
   }
 
   Result<void> read_order() {
-    if (skip_word("True")) return Error{ErrorCode::kUnsupported, "header: in Fortran order"};
+    if (skip_word("True")) return unsupported("header: in Fortran order");
     if (!skip_word("False")) return corrupt("header: fortran_order is no bool");
     has_order_ = true;
     return {};
@@ -156,8 +159,7 @@ class DictParser {
     const auto number = number_of(rest_.substr(0, size));
     if (!number) return corrupt("header: a dimension that is no number");
     if (shape_->size() >= kMaxNpyDims) {
-      return Error{ErrorCode::kTooLarge,
-                   "header: more than " + std::to_string(kMaxNpyDims) + " dimensions"};
+      return too_large(fmt::format("header: more than {} dimensions", kMaxNpyDims));
     }
     rest_.remove_prefix(size);
     shape_->push_back(*number);
@@ -177,8 +179,7 @@ Result<std::string> read_dict(ByteReader& in) {
   TQC_TRY_ASSIGN(const auto major, in.read<std::uint8_t>());
   TQC_TRY_ASSIGN(const auto minor, in.read<std::uint8_t>());
   if (major < 1 || major > 3 || minor != 0) {
-    return Error{ErrorCode::kUnsupported,
-                 ".npy version " + std::to_string(major) + "." + std::to_string(minor)};
+    return unsupported(fmt::format(".npy version {}.{}", major, minor));
   }
   std::uint64_t size = 0;
   if (major == 1) {
@@ -187,9 +188,20 @@ Result<std::string> read_dict(ByteReader& in) {
     TQC_TRY_ASSIGN(size, in.read<std::uint32_t>());
   }
   if (in.position() + size > kMaxNpyHeaderBytes) {
-    return Error{ErrorCode::kTooLarge, "a header of " + std::to_string(size) + " bytes"};
+    return too_large(fmt::format("a header of {} bytes", size));
   }
   return in.take_string(size);
+}
+
+constexpr std::string_view kSuffix = ".npy";
+
+Result<NpyHeader> read_header(const ZipArchive& zip, std::size_t member) {
+  TQC_TRY_ASSIGN(const Bytes start, zip.read_start(member, kMaxNpyHeaderBytes));
+  TQC_TRY_ASSIGN(NpyHeader header, parse_npy_header(start));
+  const std::uint64_t there = zip.members()[member].bytes - header.data_offset;
+  if (header.bytes == there) return header;
+  return Error{header.bytes > there ? ErrorCode::kTruncated : ErrorCode::kCorrupt,
+               fmt::format("{} bytes where its shape needs {}", there, header.bytes)};
 }
 
 }  // namespace
@@ -211,7 +223,7 @@ Result<NpyHeader> parse_npy_header(ByteView start) {
 Bytes make_npy_header(std::string_view descr, const std::vector<std::uint64_t>& shape) {
   std::string dict = "{'descr': '" + std::string(descr) + "', 'fortran_order': False, 'shape': (";
   for (std::size_t i = 0; i < shape.size(); ++i) {
-    dict += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+    dict += fmt::format("{}{}", (i > 0 ? ", " : ""), shape[i]);
   }
   dict += shape.size() == 1 ? ",), }" : "), }";
   const std::size_t unpadded = kMagic.size() + 2 + sizeof(std::uint16_t) + dict.size() + 1;
@@ -224,6 +236,37 @@ Bytes make_npy_header(std::string_view descr, const std::vector<std::uint64_t>& 
   out.write(static_cast<std::uint16_t>(dict.size()));
   out.append(as_bytes(dict));
   return std::move(out).take();
+}
+
+Result<Npz> Npz::open(std::shared_ptr<const ByteSource> file, const ZipLimits& limits) {
+  TQC_TRY_ASSIGN(auto zip, ZipArchive::open(std::move(file), limits));
+  return open(std::move(zip));
+}
+
+Result<Npz> Npz::open(std::unique_ptr<ZipArchive> zip) {
+  Npz npz(std::move(zip));
+  for (std::size_t i = 0; i < npz.zip_->members().size(); ++i) TQC_TRY(npz.add(i));
+  return npz;
+}
+
+Result<void> Npz::add(std::size_t member) {
+  const std::string& name = zip_->members()[member].name;
+  const std::string where = "member " + printable_name(name);
+  if (!name.ends_with(kSuffix)) return unsupported(where + ": no array");
+  auto header = read_header(*zip_, member);
+  if (!header) return in_context(where, std::move(header).error());
+  arrays_.emplace(name.substr(0, name.size() - kSuffix.size()),
+                  NpzArray{std::move(header).value(), member});
+  return {};
+}
+
+Result<void> Npz::read_at(const NpzArray& array, std::uint64_t offset,
+                          std::span<std::byte> out) const {
+  return zip_->read_at(array.member, array.header.data_offset + offset, out);
+}
+
+Result<void> Npz::read_all(const NpzArray& array, std::span<std::byte> out) const {
+  return zip_->read_end(array.member, out);
 }
 
 }  // namespace tqcache::tensors

@@ -1,22 +1,249 @@
 #include "tqcache/tensors/safetensors.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cassert>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/result.h"
 #include "tqcache/base/shape.h"
 #include "tqcache/tensors/printable_name.h"
-#include "tqcache/tensors/safetensors_header.h"
 
 namespace tqcache::tensors {
 namespace {
+
+struct SafetensorsEntry {
+  std::string dtype;
+  std::vector<std::uint64_t> shape;
+  std::uint64_t begin = 0;  // of its bytes, from the start of the data
+  std::uint64_t end = 0;    // begin <= end
+};
+
+struct SafetensorsHeader {
+  std::map<std::string, SafetensorsEntry> tensors;
+  std::map<std::string, std::string> metadata;
+};
+
+// Above any model in use; together they keep the header's memory near its size in the file.
+constexpr std::size_t kMaxSafetensors = 65'536;
+constexpr std::size_t kMaxMetadataKeys = 65'536;
+constexpr std::size_t kMaxSafetensorsNameBytes = 256;
+constexpr std::size_t kMaxMetadataValueBytes = 1 << 20;  // holds tokenizer configs and templates
+constexpr std::size_t kMaxSafetensorsDims = 16;
+// Larger integers are not exact in every JSON reader (RFC 8259, section 6).
+constexpr std::uint64_t kMaxInteger = (1ull << 53) - 1;
+
+constexpr std::string_view kMetadataKey = "__metadata__";
+
+// One tensor's fields as far as they were read.
+struct Fields {
+  std::optional<std::string> dtype;
+  std::optional<std::vector<std::uint64_t>> shape;
+  std::optional<std::vector<std::uint64_t>> data_offsets;
+};
+
+// A state machine over the events of the parser. Only the four places below can be entered, so
+// the nesting is bounded by construction: the header, a tensor, one of its arrays.
+class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  SafetensorsHeader header;
+  std::optional<Error> error;
+
+  bool start_object(std::size_t) override {
+    if (place_ == Place::kOutside) return enter(Place::kHeader);
+    if (place_ == Place::kHeader) return enter(is_metadata_ ? Place::kMetadata : Place::kTensor);
+    return corrupt("an object is not allowed here");
+  }
+
+  bool key(std::string& name) override {
+    if (place_ == Place::kMetadata) return begin_metadata_value(name);
+    if (place_ == Place::kTensor) return begin_field(name);
+    return begin_entry(name);
+  }
+
+  bool end_object() override {
+    if (place_ == Place::kTensor) return finish_tensor();
+    return enter(place_ == Place::kMetadata ? Place::kHeader : Place::kOutside);
+  }
+
+  bool start_array(std::size_t) override {
+    if (place_ != Place::kTensor || !array_) return corrupt("an array is not allowed here");
+    return enter(Place::kArray);
+  }
+
+  bool end_array() override {
+    array_ = nullptr;
+    return enter(Place::kTensor);
+  }
+
+  bool number_unsigned(std::uint64_t value) override {
+    if (place_ != Place::kArray) return corrupt("a number is not allowed here");
+    if (value > kMaxInteger) return fail(ErrorCode::kTooLarge, "an integer beyond 53 bits");
+    if (array_->size() >= kMaxSafetensorsDims) {
+      return fail(ErrorCode::kTooLarge, fmt::format("more than {} numbers", kMaxSafetensorsDims));
+    }
+    array_->push_back(value);
+    return true;
+  }
+
+  bool string(std::string& value) override {
+    if (place_ == Place::kMetadata) return finish_metadata_value(value);
+    if (place_ != Place::kTensor || array_) return corrupt("a string is not allowed here");
+    fields_.dtype = std::move(value);
+    return true;
+  }
+
+  bool null() override {
+    // MLX writes this for an empty map.
+    if (place_ == Place::kHeader && is_metadata_) return true;
+    return corrupt("null is not allowed here");
+  }
+
+  // An integer gets here when it has a sign, a float also when it is an integer beyond 64 bits.
+  bool number_integer(std::int64_t) override { return not_plain(); }
+  bool number_float(double, const std::string&) override { return not_plain(); }
+  bool boolean(bool) override { return corrupt("a bool is not allowed here"); }
+  bool binary(binary_t&) override { return corrupt("binary data"); }
+
+  // The exception is only shown, never thrown. Its text quotes the file, so it goes no further.
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception&) override {
+    error = tqcache::corrupt(fmt::format("header: not valid JSON at byte {} of it", position));
+    return false;
+  }
+
+ private:
+  enum class Place { kOutside, kHeader, kMetadata, kTensor, kArray };
+
+  bool enter(Place place) {
+    place_ = place;
+    return true;
+  }
+
+  bool fail(ErrorCode code, const std::string& fact) {
+    error = Error{code, context() + ": " + fact};
+    return false;
+  }
+  bool corrupt(const std::string& fact) { return fail(ErrorCode::kCorrupt, fact); }
+  bool not_plain() { return corrupt("a number that is not an integer from 0 on"); }
+
+  std::string context() const {
+    if (place_ == Place::kMetadata && !metadata_key_.empty()) {
+      return "metadata " + printable_name(metadata_key_);
+    }
+    if (is_metadata_) return "metadata";
+    return place_ == Place::kOutside || !has_entry_ ? "header" : "tensor " + printable_name(name_);
+  }
+
+  bool check_name(const std::string& name) {
+    if (name.size() > kMaxSafetensorsNameBytes) {
+      return fail(ErrorCode::kTooLarge, fmt::format("a name of {} bytes", name.size()));
+    }
+    if (name.find('\0') != std::string::npos) return corrupt("a name that holds a NUL");
+    return true;
+  }
+
+  bool begin_entry(std::string& name) {
+    has_entry_ = is_metadata_ = false;
+    if (!check_name(name)) return false;
+    if (name == kMetadataKey) return begin_metadata();
+    if (header.tensors.size() >= kMaxSafetensors) {
+      return fail(ErrorCode::kTooLarge, fmt::format("more than {} tensors", kMaxSafetensors));
+    }
+    has_entry_ = true;
+    name_ = std::move(name);
+    fields_ = {};
+    return header.tensors.contains(name_) ? corrupt("given twice") : true;
+  }
+
+  bool begin_metadata() {
+    is_metadata_ = true;
+    if (std::exchange(saw_metadata_, true)) return corrupt("given twice");
+    return true;
+  }
+
+  bool begin_metadata_value(std::string& name) {
+    metadata_key_.clear();
+    if (!check_name(name)) return false;
+    if (header.metadata.size() >= kMaxMetadataKeys) {
+      return fail(ErrorCode::kTooLarge, fmt::format("more than {} keys", kMaxMetadataKeys));
+    }
+    metadata_key_ = std::move(name);
+    return header.metadata.contains(metadata_key_) ? corrupt("given twice") : true;
+  }
+
+  bool finish_metadata_value(std::string& value) {
+    if (value.size() > kMaxMetadataValueBytes) {
+      return fail(ErrorCode::kTooLarge, fmt::format("a value of {} bytes", value.size()));
+    }
+    header.metadata.emplace(metadata_key_, std::move(value));
+    return true;
+  }
+
+  bool begin_field(const std::string& name) {
+    array_ = nullptr;
+    if (name == "dtype") return fields_.dtype ? corrupt("dtype given twice") : true;
+    if (name == "shape") return begin_array(fields_.shape, name);
+    if (name == "data_offsets") return begin_array(fields_.data_offsets, name);
+    // The reference reader skips these, but a field that it does not know may change how the
+    // bytes are to be read.
+    return fail(ErrorCode::kUnsupported, "unknown field " + printable_name(name));
+  }
+
+  bool begin_array(std::optional<std::vector<std::uint64_t>>& field, const std::string& name) {
+    if (field) return corrupt(name + " given twice");
+    array_ = &field.emplace();
+    return true;
+  }
+
+  bool finish_tensor() {
+    if (!fields_.dtype) return corrupt("no dtype");
+    if (!fields_.shape) return corrupt("no shape");
+    if (!fields_.data_offsets || fields_.data_offsets->size() != 2) {
+      return corrupt("data_offsets are not two numbers");
+    }
+    const std::uint64_t begin = fields_.data_offsets->front();
+    const std::uint64_t end = fields_.data_offsets->back();
+    if (end < begin) return corrupt("data_offsets run backwards");
+    header.tensors.emplace(
+        name_, SafetensorsEntry{std::move(*fields_.dtype), std::move(*fields_.shape), begin, end});
+    return enter(Place::kHeader);
+  }
+
+  Place place_ = Place::kOutside;
+  bool saw_metadata_ = false;
+  bool is_metadata_ = false;  // the entry being read is "__metadata__"
+  bool has_entry_ = false;    // name_ is the tensor being read
+  std::string name_;
+  std::string metadata_key_;
+  Fields fields_;
+  std::vector<std::uint64_t>* array_ = nullptr;  // the field being read, where it is an array
+};
+
+// `json` is the whole header, with its padding. Dtypes and ranges are not interpreted.
+// Errors: kCorrupt, kTooLarge, kUnsupported (a field that is not dtype, shape or data_offsets).
+Result<SafetensorsHeader> parse_safetensors_header(std::string_view json) {
+  // The JSON parser skips a byte order mark and takes a NUL for the end of its input.
+  if (!json.starts_with('{')) return corrupt("header: does not begin with '{'");
+  if (json.find('\0') != std::string_view::npos) {
+    return corrupt("header: holds a NUL byte");
+  }
+  HeaderHandler handler;
+  const bool parsed = nlohmann::json::sax_parse(json.begin(), json.end(), &handler);
+  if (handler.error) return std::move(*handler.error);
+  if (!parsed) return corrupt("header: not valid JSON");
+  return std::move(handler.header);
+}
 
 // MAX_HEADER_SIZE of the reference reader.
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
@@ -58,23 +285,23 @@ constexpr std::array kDtypes = {
 using Entry = std::pair<const std::string, SafetensorsEntry>;
 
 std::string range_text(std::uint64_t begin, std::uint64_t end) {
-  return "bytes " + std::to_string(begin) + " to " + std::to_string(end);
+  return fmt::format("bytes {} to {}", begin, end);
 }
 
 Result<std::uint64_t> tensor_bytes(const Dtype& dtype, const std::vector<std::uint64_t>& shape) {
   const std::optional<std::uint64_t> count = element_count(shape);
   const auto bits = count ? checked_mul(*count, dtype.bits) : std::nullopt;
-  if (!bits) return Error{ErrorCode::kCorrupt, "its size does not fit 64 bits"};
-  if (*bits % 8 != 0) return Error{ErrorCode::kCorrupt, "its size is not a whole number of bytes"};
+  if (!bits) return corrupt("its size does not fit 64 bits");
+  if (*bits % 8 != 0) return corrupt("its size is not a whole number of bytes");
   return *bits / 8;
 }
 
-// `data_offset` and `data_size`: where the data stands in the file.
+// `data_offset` and `data_size`: the place of the data in the file.
 Result<TensorPlace> make_place(const SafetensorsEntry& entry, std::uint64_t data_offset,
                                std::uint64_t data_size) {
   const auto dtype = std::ranges::find(kDtypes, entry.dtype, &Dtype::name);
   if (dtype == kDtypes.end()) {
-    return Error{ErrorCode::kUnsupported, "dtype " + printable_name(entry.dtype) + " is unknown"};
+    return unsupported("dtype " + printable_name(entry.dtype) + " is unknown");
   }
   if (entry.end > data_size) {
     return Error{ErrorCode::kTruncated,
@@ -82,9 +309,8 @@ Result<TensorPlace> make_place(const SafetensorsEntry& entry, std::uint64_t data
   }
   TQC_TRY_ASSIGN(const std::uint64_t n_bytes, tensor_bytes(*dtype, entry.shape));
   if (entry.end - entry.begin != n_bytes) {
-    return Error{ErrorCode::kCorrupt, range_text(entry.begin, entry.end) +
-                                          " where its shape needs " + std::to_string(n_bytes) +
-                                          " bytes"};
+    return corrupt(fmt::format("{} where its shape needs {} bytes",
+                               range_text(entry.begin, entry.end), n_bytes));
   }
   return TensorPlace{dtype->type, entry.dtype, entry.shape, data_offset + entry.begin, n_bytes};
 }
@@ -101,16 +327,16 @@ Result<void> check_coverage(const std::map<std::string, SafetensorsEntry>& entri
   for (const Entry* entry : by_range) {
     const auto [begin, end] = std::pair(entry->second.begin, entry->second.end);
     if (begin < covered) {
-      return Error{ErrorCode::kCorrupt, "tensor " + printable_name(entry->first) + ": " +
-                                            range_text(begin, end) + " overlap another tensor"};
+      return corrupt("tensor " + printable_name(entry->first) + ": " + range_text(begin, end) +
+                     " overlap another tensor");
     }
     if (begin > covered) {
-      return Error{ErrorCode::kCorrupt, "data: " + range_text(covered, begin) + " have no tensor"};
+      return corrupt("data: " + range_text(covered, begin) + " have no tensor");
     }
     covered = end;
   }
   if (covered == data_size) return {};
-  return Error{ErrorCode::kCorrupt, "data: " + range_text(covered, data_size) + " have no tensor"};
+  return corrupt("data: " + range_text(covered, data_size) + " have no tensor");
 }
 
 // The length of the header that a file of `file_size` bytes begins with.
@@ -118,13 +344,11 @@ Result<std::size_t> header_size(ByteView first_bytes, std::uint64_t file_size) {
   ByteReader in(first_bytes);
   TQC_TRY_ASSIGN(const auto size, in.read<std::uint64_t>());
   if (size > kMaxHeaderBytes) {
-    return Error{ErrorCode::kTooLarge, "header: " + std::to_string(size) + " bytes, at most " +
-                                           std::to_string(kMaxHeaderBytes) + " are read"};
+    return too_large(fmt::format("header: {} bytes, at most {} are read", size, kMaxHeaderBytes));
   }
   if (size > file_size - kLengthBytes) {
-    return Error{ErrorCode::kTruncated, "header: " + std::to_string(size) + " bytes, of which " +
-                                            std::to_string(file_size - kLengthBytes) +
-                                            " are there"};
+    return Error{ErrorCode::kTruncated, fmt::format("header: {} bytes, of which {} are there", size,
+                                                    file_size - kLengthBytes)};
   }
   return static_cast<std::size_t>(size);
 }
@@ -189,7 +413,7 @@ Bytes make_safetensors_header(const std::vector<NewTensor>& tensors,
         {"dtype", tensor.type_name}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
-  // What is no UTF-8 is replaced: a text may come from anywhere, and JSON cannot hold it.
+  // Bytes that are not UTF-8 are replaced: JSON cannot hold them.
   std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
   const std::uint64_t length = text.size();

@@ -4,7 +4,7 @@
 //
 // Every rule of the reference reader is checked, and a few more that keep a small file from
 // asking for much memory; the tensors must cover the data exactly, without holes or overlap.
-// Tensors may stand in any order, need not be aligned, and may be empty.
+// Tensors may come in any order, need not be aligned, and may be empty.
 //
 // Source: huggingface/safetensors README.md and safetensors/src/tensor.rs.
 
@@ -26,12 +26,12 @@ struct Safetensors {
   std::map<std::string, std::string> metadata;  // "__metadata__"; empty where absent or null
 };
 
-// Errors:  kTruncated, kCorrupt, kTooLarge (the limits stand in the .cpp files), kUnsupported
+// Errors:  kTruncated, kCorrupt, kTooLarge (limits: see the .cpp file), kUnsupported
 //          (dtypes and fields of later versions).
 // Threads: any number at once; the views are as safe as the bytes.
 Result<Safetensors> read_safetensors(ByteView file);
 
-// Where a tensor stands in a file.
+// The place of a tensor in a file.
 struct TensorPlace {
   TensorType type = TensorType::kOther;
   std::string type_name;

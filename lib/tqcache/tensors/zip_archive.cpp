@@ -1,5 +1,6 @@
 #include "tqcache/tensors/zip_archive.h"
 
+#include <fmt/format.h>
 #include <zip.h>
 
 #include <algorithm>
@@ -41,7 +42,8 @@ ErrorCode code_of(int zip_error) {
   }
 }
 
-// What libzip reads from, and what went wrong there: its own errors cannot say that.
+// The source that libzip reads from, with its last error: libzip's own errors do not tell the
+// cause.
 struct Input {
   std::shared_ptr<const ByteSource> file;
   std::uint64_t size = 0;
@@ -58,7 +60,7 @@ struct Input {
   std::int64_t read(void* data, std::uint64_t wanted) {
     const std::uint64_t n = std::min(wanted, size - std::min(position, size));
     if (budget && n > *budget) {
-      failure = Error{ErrorCode::kTooLarge, "zip: a directory of too many bytes"};
+      failure = too_large("zip: a directory of too many bytes");
       return fail(ZIP_ER_READ);
     }
     if (budget) *budget -= n;
@@ -133,7 +135,7 @@ Result<void> check_claims(const ByteSource& file, std::uint64_t size, std::size_
     TQC_TRY(file.read_at(record, start));
     const auto n_members = number_at<std::uint64_t>(start, 32);
     if (number_at<std::uint32_t>(start, 0) == 0x06064b50 && n_members > max_members) {
-      return Error{ErrorCode::kTooLarge, "zip: " + std::to_string(n_members) + " members"};
+      return too_large(fmt::format("zip: {} members", n_members));
     }
   }
   return {};
@@ -190,21 +192,19 @@ struct ZipArchive::State {
     if (name == nullptr) return error_of(zip_get_error(zip));
     const std::string where = "member " + printable_name(name);
     const std::size_t length = std::string_view(name).size();
-    if (length > kMaxZipNameBytes) return Error{ErrorCode::kTooLarge, where + ": a long name"};
+    if (length > kMaxZipNameBytes) return too_large(where + ": a long name");
     zip_stat_t stat;
     if (zip_stat_index(zip, index, 0, &stat) != 0) return error_of(zip_get_error(zip));
     if (stat.encryption_method != ZIP_EM_NONE) {
-      return Error{ErrorCode::kUnsupported, where + ": encrypted"};
+      return unsupported(where + ": encrypted");
     }
     if (stat.comp_method != ZIP_CM_STORE && stat.comp_method != ZIP_CM_DEFLATE) {
-      return Error{ErrorCode::kUnsupported,
-                   where + ": compression " + std::to_string(stat.comp_method)};
+      return unsupported(fmt::format("{}: compression {}", where, stat.comp_method));
     }
     const bool is_stored = stat.comp_method == ZIP_CM_STORE;
     if (stat.comp_size > input.size) return Error{ErrorCode::kTruncated, where + ": too large"};
     if (is_stored ? stat.size != stat.comp_size : stat.size / kMaxDeflateRatio > stat.comp_size) {
-      return corrupt(where + ": " + std::to_string(stat.size) + " bytes in " +
-                     std::to_string(stat.comp_size));
+      return corrupt(fmt::format("{}: {} bytes in {}", where, stat.size, stat.comp_size));
     }
     return ZipMember{name, stat.size, is_stored};
   }
@@ -212,7 +212,7 @@ struct ZipArchive::State {
   Result<void> list_members() {
     const std::int64_t n = zip_get_num_entries(zip, 0);
     if (n < 0 || static_cast<std::uint64_t>(n) > limits.max_members) {
-      return Error{ErrorCode::kTooLarge, "zip: " + std::to_string(n) + " members"};
+      return too_large(fmt::format("zip: {} members", n));
     }
     std::unordered_set<std::string> names;
     std::uint64_t n_inflated = 0;
@@ -222,9 +222,8 @@ struct ZipArchive::State {
         return corrupt("member " + printable_name(member.name) + ": there twice");
       }
       if (!member.is_stored && member.bytes > limits.max_inflated_bytes - n_inflated) {
-        return Error{ErrorCode::kTooLarge, "zip: more than " +
-                                               std::to_string(limits.max_inflated_bytes) +
-                                               " bytes in compressed members"};
+        return too_large(fmt::format("zip: more than {} bytes in compressed members",
+                                     limits.max_inflated_bytes));
       }
       if (!member.is_stored) n_inflated += member.bytes;
       members.push_back(std::move(member));

@@ -12,7 +12,7 @@ constexpr std::uint16_t kVersionZip64 = 45;
 constexpr std::uint16_t kMadeByUnix = 3 << 8;
 constexpr std::uint32_t kReadableFile = 0100600u << 16;  // st_mode of Unix
 constexpr std::uint16_t kFirstDay = 1 << 5 | 1;          // 1 January 1980
-constexpr std::uint32_t kIn64Bits = 0xffffffff;          // the number stands in the zip64 record
+constexpr std::uint32_t kIn64Bits = 0xffffffff;          // the number is in the zip64 record
 constexpr std::uint16_t kIn64BitsShort = 0xffff;
 constexpr std::uint16_t kZip64Extra = 1;
 
@@ -31,7 +31,7 @@ std::uint32_t crc_of(std::span<const ByteView> parts) {
 
 }  // namespace
 
-// What both headers of a member have, one after another. `extra_bytes`: of zip64.
+// The fields that both headers of a member share. `extra_bytes`: of zip64.
 void ZipWriter::write_shared(const Member& member, bool is_zip64, std::uint16_t extra_bytes,
                              ByteWriter& out) {
   const std::uint32_t bytes = is_zip64 ? kIn64Bits : low32(member.bytes);

@@ -7,7 +7,7 @@
 #include "fuzz/seeds/seeds.h"
 #include "interop/llama_models.h"
 #include "interop/llama_state_writer.h"
-#include "tqcache/interop/llama/llama_profile.h"
+#include "tqcache/interop/llama/llama_parse.h"
 
 namespace tqcache::fuzz {
 namespace {

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -11,8 +13,8 @@
 #include "tqcache/format/dense_sections.h"
 #include "tqcache/interop/hf/hf.h"
 #include "tqcache/interop/hf/hf_schema.h"
-#include "tqcache/interop/plain_json.h"
-#include "tqcache/interop/whole_sides.h"
+#include "tqcache/interop/whole_tensors.h"
+#include "tqcache/tensors/json.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
@@ -38,7 +40,7 @@ std::string type_name(Dtype dtype) {
   return "BF16";
 }
 
-// A tensor of the file, and what of the cache it holds.
+// A tensor of the file, and the part of the cache that it holds.
 struct Part {
   NewTensor tensor;
   std::size_t layer = 0;
@@ -47,7 +49,7 @@ struct Part {
   bool is_wide = false;   // 32-bit values
 };
 
-// Which tensors a file has, and what its metadata say of the layers.
+// The tensors of a file, and the metadata that describe its layers.
 class HfPlan {
  public:
   Result<void> add_layer(std::size_t number, const LayerDesc& layer, std::int64_t n_tokens) {
@@ -62,7 +64,7 @@ class HfPlan {
         layer);
   }
 
-  // Wide values first, so that every tensor stands at a multiple of the size of its values: torch
+  // Wide values first, so that every tensor begins at a multiple of the size of its values: torch
   // wants that of memory that it is to use in place.
   void sort() {
     std::stable_partition(parts_.begin(), parts_.end(),
@@ -90,7 +92,7 @@ class HfPlan {
     set(kHfLayerTypesKey, types_.dump());
     if (has_windows_) set(kHfWindowKey, windows_.dump());
     const std::string& model_type = manifest.identity.architecture;
-    if (!model_type.empty() && is_plain_text(model_type)) set(kHfModelTypeKey, model_type);
+    if (!model_type.empty() && tensors::is_plain_text(model_type)) set(kHfModelTypeKey, model_type);
     return metadata;
   }
 
@@ -123,8 +125,9 @@ class HfPlan {
   Result<void> add_sliding(std::size_t number, const cache::WindowDesc& layer,
                            std::int64_t n_tokens) {
     if (layer.window.keep != 0) {
-      return unsupported("its window keeps " + std::to_string(layer.window.keep) +
-                         " first tokens, and those of transformers keep none");
+      return unsupported(
+          fmt::format("its window keeps {} first tokens, and those of transformers keep none",
+                      layer.window.keep));
     }
     // The token that is being computed is in transformers' window too.
     add_type(kHfSliding, layer.window.size + 1);
@@ -164,7 +167,7 @@ Result<HfPlan> make_plan(const Manifest& manifest) {
   HfPlan plan;
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
     auto added = plan.add_layer(i, manifest.layers[i], manifest.n_tokens());
-    if (!added) return in_context("layer " + std::to_string(i), std::move(added).error());
+    if (!added) return in_context(fmt::format("layer {}", i), std::move(added).error());
   }
   plan.sort();
   return plan;

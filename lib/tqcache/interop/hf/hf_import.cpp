@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -9,15 +11,24 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/interop/float_dtype.h"
-#include "tqcache/interop/head_rows.h"
 #include "tqcache/interop/hf/hf.h"
 #include "tqcache/interop/hf/hf_schema.h"
-#include "tqcache/interop/plain_json.h"
+#include "tqcache/interop/whole_tensors.h"
+#include "tqcache/tensors/json.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
 namespace {
+
+// Digits without a sign or a leading zero.
+std::optional<std::size_t> number_of(std::string_view digits) {
+  if (digits.empty() || digits.size() > 4) return std::nullopt;
+  if (digits.front() == '0' && digits.size() > 1) return std::nullopt;
+  std::size_t number = 0;
+  const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (failure != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return number;
+}
 
 using tensors::printable_name;
 using tensors::SafetensorsIndex;
@@ -41,7 +52,7 @@ Result<std::int64_t> read_n_tokens(const SafetensorsIndex& index) {
   const char* const end = text.data() + text.size();
   const auto [stop, failure] = std::from_chars(text.data(), end, n);
   if (failure == std::errc::result_out_of_range || n > cache::kMaxTokens) {
-    return Error{ErrorCode::kTooLarge, "metadata \"n_tokens\": " + printable_name(text)};
+    return too_large("metadata \"n_tokens\": " + printable_name(text));
   }
   if (failure != std::errc() || stop != end || n < 0) {
     return corrupt("metadata \"n_tokens\": not a number of tokens");
@@ -52,7 +63,7 @@ Result<std::int64_t> read_n_tokens(const SafetensorsIndex& index) {
 Result<nlohmann::json> read_list(const SafetensorsIndex& index, std::string_view key) {
   const std::string where = "metadata " + printable_name(key);
   TQC_TRY_ASSIGN(const std::string text, metadata_of(index, key));
-  auto list = parse_plain_json(text, kMaxListBytes, 1);
+  auto list = tensors::parse_json(text, {.max_bytes = kMaxListBytes, .max_depth = 1});
   if (!list) return in_context(where, std::move(list).error());
   if (!list->is_array()) return corrupt(where + ": not a list");
   return list;
@@ -61,7 +72,7 @@ Result<nlohmann::json> read_list(const SafetensorsIndex& index, std::string_view
 Result<std::vector<std::string>> read_layer_types(const SafetensorsIndex& index) {
   TQC_TRY_ASSIGN(const nlohmann::json list, read_list(index, kHfLayerTypesKey));
   if (list.size() > static_cast<std::size_t>(cache::kMaxLayers)) {
-    return Error{ErrorCode::kTooLarge, std::to_string(list.size()) + " layers"};
+    return too_large(fmt::format("{} layers", list.size()));
   }
   std::vector<std::string> types;
   for (const nlohmann::json& type : list) {
@@ -71,25 +82,25 @@ Result<std::vector<std::string>> read_layer_types(const SafetensorsIndex& index)
   return types;
 }
 
-// What transformers calls the window of each layer; 0: none.
+// The window of each layer in transformers; 0: no window.
 Result<std::vector<std::int64_t>> read_windows(const SafetensorsIndex& index,
                                                const std::vector<std::string>& types) {
   std::vector<std::int64_t> windows(types.size());
   if (!std::ranges::count(types, kHfSliding)) return windows;
   TQC_TRY_ASSIGN(const nlohmann::json list, read_list(index, kHfWindowKey));
   if (list.size() != types.size()) {
-    return corrupt("metadata \"sliding_window\": " + std::to_string(list.size()) + " entries for " +
-                   std::to_string(types.size()) + " layers");
+    return corrupt(fmt::format("metadata \"sliding_window\": {} entries for {} layers", list.size(),
+                               types.size()));
   }
   for (std::size_t i = 0; i < types.size(); ++i) {
     if (types[i] != kHfSliding) continue;
     // A window of 1 leaves nothing to be kept, and transformers keeps everything instead.
     if (!list[i].is_number_unsigned() || list[i].get<std::uint64_t>() < 2) {
-      return corrupt("metadata \"sliding_window\": entry " + std::to_string(i) +
-                     " is no number of at least 2");
+      return corrupt(
+          fmt::format("metadata \"sliding_window\": entry {} is no number of at least 2", i));
     }
     if (list[i].get<std::uint64_t>() > std::uint64_t{cache::kMaxTokens} + 1) {
-      return Error{ErrorCode::kTooLarge, "metadata \"sliding_window\": entry " + std::to_string(i)};
+      return too_large(fmt::format("metadata \"sliding_window\": entry {}", i));
     }
     windows[i] = list[i].get<std::int64_t>();
   }
@@ -101,7 +112,7 @@ Result<Dtype> dtype_of(const TensorPlace& place) {
   return unsupported("values of type " + place.type_name);
 }
 
-// Takes the tensors of a file one after another, and knows which ones nobody wanted.
+// Takes the tensors of a file one by one, and finds those that remain.
 class HfReader {
  public:
   HfReader(std::shared_ptr<const ByteSource> file, SafetensorsIndex index)
@@ -168,7 +179,7 @@ class HfReader {
     TQC_TRY_ASSIGN(const Dtype dtype, dtype_of(place));
     std::span<const std::uint64_t> shape(place.shape);
     if (shape.size() == 4) {
-      if (shape[0] != 1) return unsupported("a batch of " + std::to_string(shape[0]));
+      if (shape[0] != 1) return unsupported(fmt::format("a batch of {}", shape[0]));
       shape = shape.subspan(1);
     }
     TQC_TRY_ASSIGN(const cache::HeadShape heads, head_shape_of(shape, n_rows));
@@ -182,12 +193,12 @@ class HfReader {
     TQC_TRY_ASSIGN(const SidePlace k, read_side(prefix + "key", n_rows));
     TQC_TRY_ASSIGN(const SidePlace v, read_side(prefix + "value", n_rows));
     if (k.shape.n_kv_heads != v.shape.n_kv_heads) {
-      return corrupt(std::to_string(k.shape.n_kv_heads) + " heads of keys and " +
-                     std::to_string(v.shape.n_kv_heads) + " of values");
+      return corrupt(
+          fmt::format("{} heads of keys and {} of values", k.shape.n_kv_heads, v.shape.n_kv_heads));
     }
     if (k.shape.head_dim != v.shape.head_dim) {
-      return unsupported("keys of " + std::to_string(k.shape.head_dim) +
-                         " components and values of " + std::to_string(v.shape.head_dim));
+      return unsupported(fmt::format("keys of {} components and values of {}", k.shape.head_dim,
+                                     v.shape.head_dim));
     }
     return BothSides{k, v};
   }
@@ -243,7 +254,7 @@ class HfReader {
   Result<void> check_token_shape(std::span<const std::uint64_t> shape) const {
     if (shape.size() == 2 && shape[0] == 1) shape = shape.subspan(1);
     if (shape.size() == 1 && shape[0] == static_cast<std::uint64_t>(n_tokens)) return {};
-    return corrupt("tensor \"tokens\": not " + std::to_string(n_tokens) + " ids");
+    return corrupt(fmt::format("tensor \"tokens\": not {} ids", n_tokens));
   }
 
   Result<void> read_some_tokens(std::uint64_t offset, std::vector<std::int32_t>& tokens) const {
@@ -254,7 +265,7 @@ class HfReader {
                            std::as_writable_bytes(std::span(ids).first(n))));
     for (const std::int64_t id : std::span(ids).first(n)) {
       if (id < 0 || id > std::numeric_limits<std::int32_t>::max()) {
-        return corrupt("token " + std::to_string(tokens.size()) + ": id " + std::to_string(id));
+        return corrupt(fmt::format("token {}: id {}", tokens.size(), id));
       }
       tokens.push_back(static_cast<std::int32_t>(id));
     }
@@ -275,14 +286,15 @@ std::string text_or_none(const SafetensorsIndex& index, std::string_view key) {
 void describe(const SafetensorsIndex& index, ForeignCache& cache) {
   cache.identity.source_format = "transformers";
   const std::string model_type = text_or_none(index, kHfModelTypeKey);
-  if (is_plain_text(model_type)) cache.identity.architecture = model_type;
-  cache.facts.emplace_back("schema", kHfFormat);
+  if (tensors::is_plain_text(model_type)) cache.identity.architecture = model_type;
+  cache.metadata.emplace_back("schema", kHfFormat);
   for (const std::string_view key : {kHfVersionKey, kHfModelTypeKey}) {
     const std::string text = text_or_none(index, key);
-    if (!text.empty() && is_plain_text(text)) cache.facts.emplace_back(key, text.substr(0, 256));
+    if (!text.empty() && tensors::is_plain_text(text))
+      cache.metadata.emplace_back(key, text.substr(0, 256));
   }
   if (index.metadata.contains(std::string(kHfConfigKey))) {
-    cache.losses.emplace_back("the config of the model is not kept");
+    cache.dropped_fields.emplace_back("the config of the model is not kept");
   }
 }
 
@@ -291,13 +303,22 @@ Result<void> read_layers(HfReader& reader, ForeignCache& cache) {
   TQC_TRY_ASSIGN(const std::vector<std::int64_t> windows, read_windows(reader.index(), types));
   for (std::size_t i = 0; i < types.size(); ++i) {
     auto layer = reader.read_layer(i, types[i], windows[i]);
-    if (!layer) return in_context("layer " + std::to_string(i), std::move(layer).error());
+    if (!layer) return in_context(fmt::format("layer {}", i), std::move(layer).error());
     cache.layers.push_back(std::move(layer).value());
   }
   return {};
 }
 
 }  // namespace
+
+std::optional<HfState> hf_state_of(std::string_view name) {
+  const bool is_recurrent = name.starts_with(kHfRecurrentStates);
+  if (!is_recurrent && !name.starts_with(kHfConvStates)) return std::nullopt;
+  name.remove_prefix(is_recurrent ? kHfRecurrentStates.size() : kHfConvStates.size());
+  const auto number = number_of(name);
+  if (!number) return std::nullopt;
+  return HfState{is_recurrent, *number};
+}
 
 bool is_hf(const SafetensorsIndex& index) { return text_or_none(index, kHfFormatKey) == kHfFormat; }
 

@@ -2,6 +2,8 @@
 // interop/hf/hf_schema.h: the words of the schema "tqcache-hf-1" (docs/reference/interop.md,
 // "Hugging Face").
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -21,7 +23,7 @@ inline constexpr std::string_view kHfModelTypeKey = "model_type";
 inline constexpr std::string_view kHfVersionKey = "transformers_version";
 inline constexpr std::string_view kHfConfigKey = "config";
 
-// What a layer is; but for "dummy", words of the configs of transformers.
+// Types of layers; all but "dummy" as in the configs of transformers.
 inline constexpr std::string_view kHfFull = "full_attention";
 inline constexpr std::string_view kHfSliding = "sliding_attention";
 inline constexpr std::string_view kHfLinear = "linear_attention";
@@ -33,16 +35,16 @@ inline constexpr std::string_view kHfRecurrentStates = "recurrent_states.";
 
 // "model.layers.3."
 inline std::string hf_layer_prefix(std::size_t layer) {
-  return "model.layers." + std::to_string(layer) + ".";
+  return fmt::format("model.layers.{}.", layer);
 }
 
-// The number behind "conv_states." or "recurrent_states.", and which of the two it is.
+// A state by its name: "conv_states.3" or "recurrent_states.3".
 struct HfState {
   bool is_recurrent = false;
   std::size_t number = 0;
   auto operator<=>(const HfState&) const = default;
 };
-// Nothing: not the name of a state.
+// nullopt: not the name of a state.
 std::optional<HfState> hf_state_of(std::string_view name);
 
 }  // namespace tqcache::interop

@@ -1,13 +1,22 @@
 #include "tqcache/interop/llama/llama_cells.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cassert>
+#include <cmath>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
+#include "tqcache/interop/llama/llama_rows.h"
 
 namespace tqcache::interop {
 namespace {
@@ -26,19 +35,19 @@ Result<void> check_count(std::uint32_t n, LlamaFile kind) {
   // A file of one sequence need not say whose cells they are.
   const bool is_sequence = kind == LlamaFile::kSequence;
   if (n <= (is_sequence ? 1 : kMaxSequences) && (n > 0 || is_sequence)) return {};
-  return corrupt("a cell of " + std::to_string(n) + " sequences");
+  return corrupt(fmt::format("a cell of {} sequences", n));
 }
 
-Result<std::int32_t> read_sequence(LlamaCursor& cursor) {
+Result<std::int32_t> read_sequence(FileCursor& cursor) {
   TQC_TRY_ASSIGN(const auto id, cursor.read<std::int32_t>());
   if (id >= 0 && id < static_cast<std::int32_t>(kMaxSequences)) return id;
-  return corrupt("a cell of sequence " + std::to_string(id));
+  return corrupt(fmt::format("a cell of sequence {}", id));
 }
 
-Result<Cell> read_cell(LlamaCursor& cursor, const LlamaCellLayout& layout) {
+Result<Cell> read_cell(FileCursor& cursor, const LlamaCellLayout& layout) {
   Cell cell;
   TQC_TRY_ASSIGN(cell.position, cursor.read<std::int32_t>());
-  if (cell.position < 0) return corrupt("a cell at position " + std::to_string(cell.position));
+  if (cell.position < 0) return corrupt(fmt::format("a cell at position {}", cell.position));
   TQC_TRY_ASSIGN(const auto n, cursor.read<std::uint32_t>());
   TQC_TRY(check_count(n, layout.kind));
   TQC_TRY(cursor.skip(layout.ext_bytes));
@@ -58,13 +67,47 @@ bool are_in_order(const LlamaCells& cells, std::int64_t first, std::int64_t n) {
   return true;
 }
 
+constexpr std::int64_t kSmallestRotation = 64;
+
+// Sums and differences of all components, H without its factor, in natural order.
+void add_up(std::span<double> x) {
+  for (std::size_t step = 1; step < x.size(); step *= 2) {
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      if ((i & step) != 0) continue;
+      const double first = x[i];
+      const double second = x[i + step];
+      x[i] = first + second;
+      x[i + step] = first - second;
+    }
+  }
+}
+
+using HeadVector = std::array<std::byte, cache::kMaxHeadDim * sizeof(float)>;
+
+HeadVector copy_of(ByteView x) {
+  assert(x.size() <= sizeof(HeadVector));
+  HeadVector copy;
+  std::memcpy(copy.data(), x.data(), x.size());
+  return copy;
+}
+
+// Calls move(i, j) for each component i of pairs side by side and its place j in half-split order.
+template <class Move>
+void for_each_pair_place(std::size_t n_rot, Move move) {
+  const std::size_t half = n_rot / 2;
+  for (std::size_t i = 0; i < half; ++i) {
+    move(2 * i, i);
+    move(2 * i + 1, half + i);
+  }
+}
+
 }  // namespace
 
-Result<LlamaCells> read_llama_cells(LlamaCursor& cursor, const LlamaCellLayout& layout) {
+Result<LlamaCells> read_llama_cells(FileCursor& cursor, const LlamaCellLayout& layout) {
   TQC_TRY_ASSIGN(const auto n, cursor.read<std::uint32_t>());
-  if (n > cache::kMaxTokens) return Error{ErrorCode::kTooLarge, std::to_string(n) + " cells"};
+  if (n > cache::kMaxTokens) return too_large(fmt::format("{} cells", n));
   if (n > cursor.remaining() / kLeastCellBytes) {
-    return Error{ErrorCode::kTruncated, std::to_string(n) + " cells, and the file ends before"};
+    return Error{ErrorCode::kTruncated, fmt::format("{} cells, and the file ends before", n)};
   }
   LlamaCells cells;
   cells.positions.reserve(n);
@@ -90,18 +133,56 @@ Result<std::vector<std::uint32_t>> order_llama_cells(const LlamaCells& cells, st
     const std::int64_t at = cells.positions[i] - first;
     if (at < 0) continue;
     if (at >= n) {
-      return unsupported("positions with gaps: " + std::to_string(first + n) +
-                         " tokens, and one at position " + std::to_string(cells.positions[i]));
+      return unsupported(fmt::format("positions with gaps: {} tokens, and one at position {}",
+                                     first + n, cells.positions[i]));
     }
     std::uint32_t& cell = order[static_cast<std::size_t>(at)];
     if (cell != kNone) {
-      return unsupported("two cells at position " + std::to_string(cells.positions[i]));
+      return unsupported(fmt::format("two cells at position {}", cells.positions[i]));
     }
     cell = static_cast<std::uint32_t>(i);
   }
   const auto gap = std::ranges::find(order, kNone);
   if (gap == order.end()) return order;
-  return unsupported("no cell at position " + std::to_string(first + (gap - order.begin())));
+  return unsupported(fmt::format("no cell at position {}", first + (gap - order.begin())));
+}
+
+void hadamard(std::int64_t size, std::span<float> x) {
+  const auto n = static_cast<std::size_t>(size);
+  assert(std::has_single_bit(n) && x.size() % n == 0);
+  // llama.cpp multiplies with a matrix of this f32 number and its negative.
+  const double factor = 1.0f / std::sqrt(static_cast<float>(size));
+  std::vector<double> sums(n);
+  for (std::size_t at = 0; at < x.size(); at += n) {
+    for (std::size_t i = 0; i < n; ++i) sums[i] = x[at + i];
+    add_up(sums);
+    for (std::size_t i = 0; i < n; ++i) x[at + i] = static_cast<float>(sums[i] * factor);
+  }
+}
+
+std::int64_t key_rotation_size(std::int64_t head_dim) {
+  if (head_dim % kSmallestRotation != 0) return 0;
+  return head_dim & -head_dim;  // the lowest bit that is set
+}
+
+std::int64_t value_rotation_size(std::int64_t head_dim) {
+  return head_dim % kSmallestRotation == 0 ? kSmallestRotation : 0;
+}
+
+void to_half_split(std::int64_t n_rot, std::size_t size, std::span<std::byte> x) {
+  const auto n = static_cast<std::size_t>(n_rot);
+  const HeadVector pairs = copy_of(x.first(n * size));
+  for_each_pair_place(n, [&](std::size_t from, std::size_t to) {
+    std::memcpy(x.data() + to * size, pairs.data() + from * size, size);
+  });
+}
+
+void to_interleaved(std::int64_t n_rot, std::size_t size, std::span<std::byte> x) {
+  const auto n = static_cast<std::size_t>(n_rot);
+  const HeadVector halves = copy_of(x.first(n * size));
+  for_each_pair_place(n, [&](std::size_t to, std::size_t from) {
+    std::memcpy(x.data() + to * size, halves.data() + from * size, size);
+  });
 }
 
 }  // namespace tqcache::interop

@@ -1,12 +1,12 @@
 #pragma once
-// interop/llama/llama_cells.h: the cells of a section of a state file of llama.cpp: which position each
-// one has, and which sequences it belongs to. Safe for untrusted input.
+// interop/llama/llama_cells.h: the cells of a section of a llama.cpp state file: the position and
+// the sequences of each. Safe for untrusted input.
 
 #include <cstdint>
 #include <vector>
 
 #include "tqcache/base/result.h"
-#include "tqcache/interop/llama/llama_cursor.h"
+#include "tqcache/interop/file_cursor.h"
 #include "tqcache/interop/llama/llama_state.h"
 
 namespace tqcache::interop {
@@ -23,10 +23,10 @@ struct LlamaCellLayout {
 
 // Number of cells, and the cells.
 // Errors: kTruncated, kIo, kCorrupt, kTooLarge.
-Result<LlamaCells> read_llama_cells(LlamaCursor& cursor, const LlamaCellLayout& layout);
+Result<LlamaCells> read_llama_cells(FileCursor& cursor, const LlamaCellLayout& layout);
 
-// Which cell has which of the positions [first, first + n): cells[i] that of position first + i.
-// What lies before `first` is left out. Empty: cell i has position first + i, and there are no
+// The cells of the positions [first, first + n): cells[i] has position first + i. Cells of earlier
+// positions are left out. Empty: cell i has position first + i, and there are no
 // other cells.
 //
 // Errors: kUnsupported (several sequences, a position that is missing or is there twice), kCorrupt

@@ -1,31 +1,213 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/bytes.h"
+#include "tqcache/base/dtype.h"
 #include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
+#include "tqcache/cache/token_block.h"
 #include "tqcache/format/dense_sections.h"
-#include "tqcache/interop/llama/llama_export_rules.h"
-#include "tqcache/interop/llama/llama_row_maker.h"
+#include "tqcache/format/manifest.h"
+#include "tqcache/interop/llama/llama_geometry.h"
+#include "tqcache/interop/llama/llama_parse.h"
+#include "tqcache/interop/llama/llama_rows.h"
 #include "tqcache/interop/llama/llama_state.h"
+#include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
 namespace {
 
+struct LlamaRowTypes {
+  const LlamaRowType* k;
+  const LlamaRowType* v;
+};
+
+std::string layer_name(std::size_t layer) { return fmt::format("layer {}", layer); }
+
+Result<void> check_version(const LlamaExport& options) {
+  const bool is_session = options.kind == LlamaFile::kSession;
+  const std::uint32_t first = is_session ? 9 : 2;
+  const std::uint32_t last = first + 2;
+  if (options.version >= first && options.version <= last) return {};
+  return invalid(fmt::format("{} files of version {}, only {} to {} are written",
+                             is_session ? "session" : "sequence", options.version, first, last));
+}
+
+Result<const LlamaRowType*> row_type(std::string_view name) {
+  const LlamaRowType* type = find_row_type(name);
+  if (type == nullptr) return invalid("row type " + tensors::printable_name(name));
+  return type;
+}
+
+// llama.cpp takes quantized types only when they divide a head vector, not just a row.
+Result<void> check_blocks(const LlamaRowType& type, std::int64_t head_dim) {
+  const auto block = static_cast<std::int64_t>(type.block_values);
+  if (head_dim % block == 0) return {};
+  return invalid(fmt::format("{} has blocks of {} values, which do not divide a head_dim of {}",
+                             type.name, block, head_dim));
+}
+
+Result<void> check_kind(LlamaLayerKind of_model, const cache::LayerDesc& layer) {
+  if (of_model == LlamaLayerKind::kRecurrent) {
+    return unsupported("recurrent state, which llama-server cannot resume from");
+  }
+  if (of_model == LlamaLayerKind::kSlidingWindow ||
+      std::holds_alternative<cache::WindowDesc>(layer)) {
+    return unsupported("a sliding window, which llama-server cannot resume from");
+  }
+  if (std::holds_alternative<cache::AttentionDesc>(layer)) return {};
+  return mismatch("not an attention layer, unlike the model's");
+}
+
+Result<void> check_shape(const LlamaLayer& of_model, cache::HeadShape shape) {
+  if (of_model.n_kv_heads == shape.n_kv_heads && of_model.k_head_dim == shape.head_dim &&
+      of_model.v_head_dim == shape.head_dim) {
+    return {};
+  }
+  return mismatch(fmt::format(
+      "{} kv heads of {}, the model has {} with keys of {} and values of {}", shape.n_kv_heads,
+      shape.head_dim, of_model.n_kv_heads, of_model.k_head_dim, of_model.v_head_dim));
+}
+
+Result<void> check_layer(const LlamaLayer& of_model, const cache::LayerDesc& layer,
+                         const LlamaRowTypes& types) {
+  TQC_TRY(check_kind(of_model.kind, layer));
+  const cache::HeadShape shape = std::get<cache::AttentionDesc>(layer).shape;
+  TQC_TRY(check_shape(of_model, shape));
+  TQC_TRY(check_blocks(*types.k, shape.head_dim));
+  return check_blocks(*types.v, shape.head_dim);
+}
+
+Result<void> check_architecture(const std::string& of_cache, const std::string& of_model) {
+  if (of_cache.empty() || of_cache == of_model) return {};
+  return mismatch("a cache of architecture " + tensors::printable_name(of_cache) +
+                  " for a model of architecture " + tensors::printable_name(of_model));
+}
+
+// Errors: kInvalidArgument.
+Result<LlamaRowTypes> check_export_options(const LlamaExport& options) {
+  TQC_TRY(check_version(options));
+  LlamaRowTypes types{};
+  TQC_TRY_ASSIGN(types.k, row_type(options.k_type));
+  TQC_TRY_ASSIGN(types.v, row_type(options.v_type));
+  if (!options.flash_attention && !types.v->dense) {
+    return invalid("values of type " + std::string(types.v->name) + " without flash attention");
+  }
+  if (options.server_tokens && options.kind == LlamaFile::kSession) {
+    return invalid("a session file with the tokens of llama-server, which writes sequences");
+  }
+  if (options.next_token && *options.next_token < 0) {
+    return invalid(fmt::format("next token {}", *options.next_token));
+  }
+  return types;
+}
+
+// Whether the cache is this model's, and all that llama.cpp would keep for it.
+// Errors: kInvalidArgument, kUnsupported, kMismatch, as export_llama_state().
+Result<void> check_export_cache(const format::Manifest& manifest, const LlamaGeometry& model,
+                                const LlamaRowTypes& types) {
+  if (manifest.hidden_tokens) return invalid("the cache hides its tokens, which llama.cpp needs");
+  TQC_TRY(check_architecture(manifest.identity.architecture, model.architecture));
+  if (manifest.layers.size() != model.layers.size()) {
+    return mismatch(
+        fmt::format("{} layers, the model has {}", manifest.layers.size(), model.layers.size()));
+  }
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    auto checked = check_layer(model.layers[i], manifest.layers[i], types);
+    if (!checked) return in_context(layer_name(i), std::move(checked).error());
+  }
+  return {};
+}
+
+struct LlamaRowPlan {
+  cache::HeadShape shape;
+  Dtype dtype = Dtype::kF16;  // of the token blocks
+  const LlamaRowType* type = nullptr;
+  std::int64_t n_rot = 0;     // components to put into pairs side by side; 0: none
+  std::int64_t rotation = 0;  // runs to apply the Hadamard transform to; 0: none
+};
+
+class LlamaRowMaker {
+ public:
+  // Requires: the type's blocks divide the row.
+  explicit LlamaRowMaker(const LlamaRowPlan& side);
+
+  std::uint64_t row_size() const { return row_size_; }  // bytes
+
+  // `block` is [n_kv_heads, n, head_dim]; `rows` gets n rows: the heads of a token, one after
+  // another. Values of the type that they have already keep every bit.
+  void make(ByteView block, std::int64_t n, std::span<std::byte> rows);
+
+ private:
+  void copy_row(ByteView block, std::size_t n, std::size_t token, std::span<std::byte> row) const;
+  void convert_row(ByteView block, std::size_t n, std::size_t token, std::span<std::byte> row);
+
+  LlamaRowPlan side_;
+  std::size_t n_heads_;
+  std::size_t head_bytes_;  // of one head vector in a block
+  std::uint64_t row_size_;
+  std::vector<float> values_;  // [n_kv_heads, head_dim]
+};
+
+LlamaRowMaker::LlamaRowMaker(const LlamaRowPlan& side)
+    : side_(side),
+      n_heads_(static_cast<std::size_t>(side.shape.n_kv_heads)),
+      head_bytes_(static_cast<std::size_t>(side.shape.head_dim) * dtype_size(side.dtype)),
+      row_size_(row_bytes(*side.type, n_heads_ * static_cast<std::size_t>(side.shape.head_dim))),
+      values_(n_heads_ * static_cast<std::size_t>(side.shape.head_dim)) {}
+
+void LlamaRowMaker::make(ByteView block, std::int64_t n, std::span<std::byte> rows) {
+  const auto n_tokens = static_cast<std::size_t>(n);
+  const bool as_it_is = side_.type->dense == side_.dtype && side_.rotation == 0;
+  for (std::size_t token = 0; token < n_tokens; ++token) {
+    const std::span<std::byte> row = rows.subspan(token * row_size_, row_size_);
+    if (as_it_is) {
+      copy_row(block, n_tokens, token, row);
+    } else {
+      convert_row(block, n_tokens, token, row);
+    }
+  }
+}
+
+void LlamaRowMaker::copy_row(ByteView block, std::size_t n, std::size_t token,
+                             std::span<std::byte> row) const {
+  for (std::size_t head = 0; head < n_heads_; ++head) {
+    const std::span<std::byte> out = row.subspan(head * head_bytes_, head_bytes_);
+    std::memcpy(out.data(), block.data() + (head * n + token) * head_bytes_, head_bytes_);
+    if (side_.n_rot > 0) to_interleaved(side_.n_rot, dtype_size(side_.dtype), out);
+  }
+}
+
+void LlamaRowMaker::convert_row(ByteView block, std::size_t n, std::size_t token,
+                                std::span<std::byte> row) {
+  const auto head_dim = static_cast<std::size_t>(side_.shape.head_dim);
+  for (std::size_t head = 0; head < n_heads_; ++head) {
+    const std::span<float> out = std::span(values_).subspan(head * head_dim, head_dim);
+    load_f32(side_.dtype, block.data() + (head * n + token) * head_bytes_, out);
+    if (side_.n_rot > 0) {
+      to_interleaved(side_.n_rot, sizeof(float), std::as_writable_bytes(out));
+    }
+  }
+  if (side_.rotation > 0) hadamard(side_.rotation, values_);
+  encode_row(*side_.type, values_, row);
+}
+
 using format::SideName;
 
-constexpr std::uint32_t kSessionMagic = 0x6767736e;   // "ggsn", read as a number
-constexpr std::uint32_t kSequenceMagic = 0x67677371;  // "ggsq"
-constexpr std::int32_t kWrapperMark = -1;             // no token has this id
+constexpr std::int32_t kWrapperMark = -1;  // no token has this id
 constexpr std::uint32_t kExportWrapperVersion = 1;
 constexpr std::size_t kCellsAtOnce = 4096;
 
-// A file that is being written, and what the cache is written from.
+// Writes a cache into a state file.
 class StateWriter {
  public:
   // Everything must outlive this.
@@ -60,12 +242,12 @@ class StateWriter {
   std::size_t n_tokens() const { return manifest().tokens.size(); }
   std::size_t n_layers() const { return manifest().layers.size(); }
   bool is_session() const { return options_.kind == LlamaFile::kSession; }
-  // 0: the layout of April 2026. 1: cells of M-RoPE have token ids. 2: rotations are told.
+  // 0: the layout of April 2026. 1: cells of M-RoPE have token ids. 2: the file states rotations.
   std::uint32_t age() const { return options_.version - (is_session() ? 9 : 2); }
   bool has_token_ids() const { return age() >= 1; }
   bool has_rotations() const { return age() >= 2; }
 
-  // Where each side's token blocks stand in the section table.
+  // Finds the token blocks of each K and V in the section table.
   void number_sections() {
     numbers_.resize(2 * n_layers());
     for (std::size_t i = 0; i < manifest().sections.size(); ++i) {

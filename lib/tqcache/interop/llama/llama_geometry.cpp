@@ -1,5 +1,9 @@
 #include "tqcache/interop/llama/llama_geometry.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
 #include <iterator>
 #include <optional>
 #include <string_view>
@@ -8,21 +12,87 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/interop/llama/llama_architectures.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
 namespace {
 
+using enum LlamaRope;
+
+// Only architectures with one key and one value a token in every layer that has attention. Others,
+// and whatever comes after these, are refused rather than guessed.
+constexpr std::array kArchitectures = {
+    LlamaArchitecture{"llama", kPairs},
+    LlamaArchitecture{"dots1"},
+    LlamaArchitecture{"exaone"},
+    LlamaArchitecture{"falcon"},
+    LlamaArchitecture{"gemma"},
+    LlamaArchitecture{"gemma2", kHalfSplit, {.period = 2, .default_window = 4096}},
+    LlamaArchitecture{"gemma3", kHalfSplit, {.period = 6}},
+    LlamaArchitecture{"gpt-oss", kHalfSplit, {.period = 2}},
+    LlamaArchitecture{"gptneox"},
+    LlamaArchitecture{"hunyuan-dense"},
+    LlamaArchitecture{"hunyuan-moe"},
+    LlamaArchitecture{"nemotron"},
+    LlamaArchitecture{"olmo2", kHalfSplit, {.period = 4}},
+    LlamaArchitecture{"olmoe"},
+    LlamaArchitecture{"phi2"},
+    // Files of phi3 name a window; llama.cpp does not use it.
+    LlamaArchitecture{"phi3"},
+    LlamaArchitecture{"phimoe"},
+    LlamaArchitecture{"qwen2"},
+    LlamaArchitecture{"qwen2moe"},
+    LlamaArchitecture{"qwen2vl", kHalfSplitWith2d},
+    LlamaArchitecture{"qwen3"},
+    LlamaArchitecture{"qwen35", kHalfSplitWith2d, {}, true},
+    LlamaArchitecture{"qwen35moe", kHalfSplitWith2d, {}, true},
+    LlamaArchitecture{"qwen3moe"},
+    LlamaArchitecture{"qwen3next", kHalfSplit, {}, true},
+    LlamaArchitecture{"qwen3vl", kHalfSplitWith2d},
+    LlamaArchitecture{"qwen3vlmoe", kHalfSplitWith2d},
+    LlamaArchitecture{"seed_oss"},
+    LlamaArchitecture{"stablelm"},
+    LlamaArchitecture{"starcoder2"},
+    LlamaArchitecture{"arcee", kPairsNotKnown},
+    LlamaArchitecture{"arctic", kPairsNotKnown},
+    LlamaArchitecture{"baichuan", kPairsNotKnown},
+    LlamaArchitecture{"bailingmoe", kPairsNotKnown},
+    LlamaArchitecture{"chameleon", kPairsNotKnown},
+    LlamaArchitecture{"chatglm", kPairsNotKnown},
+    LlamaArchitecture{"cohere2", kPairsNotKnown},
+    LlamaArchitecture{"command-r", kPairsNotKnown},
+    LlamaArchitecture{"deci", kPairsNotKnown},
+    LlamaArchitecture{"deepseek", kPairsNotKnown},
+    LlamaArchitecture{"ernie4_5", kPairsNotKnown},
+    LlamaArchitecture{"ernie4_5-moe", kPairsNotKnown},
+    LlamaArchitecture{"glm4", kPairsNotKnown},
+    LlamaArchitecture{"granite", kPairsNotKnown},
+    LlamaArchitecture{"granitehybrid", kPairsNotKnown},
+    LlamaArchitecture{"granitemoe", kPairsNotKnown},
+    LlamaArchitecture{"internlm2", kPairsNotKnown},
+    LlamaArchitecture{"llada", kPairsNotKnown},
+    LlamaArchitecture{"llama4", kPairsNotKnown},
+    LlamaArchitecture{"llama-embed", kPairsNotKnown},
+    LlamaArchitecture{"maincoder", kPairsNotKnown},
+    LlamaArchitecture{"minicpm", kPairsNotKnown},
+    LlamaArchitecture{"mistral3", kPairsNotKnown},
+    LlamaArchitecture{"neo-bert", kPairsNotKnown},
+    LlamaArchitecture{"olmo", kPairsNotKnown},
+    LlamaArchitecture{"plm", kPairsNotKnown},
+    LlamaArchitecture{"smollm3", kPairsNotKnown},
+    LlamaArchitecture{"starcoder", kPairsNotKnown},
+    LlamaArchitecture{"xverse", kPairsNotKnown},
+};
+
 using tensors::Gguf;
 
 constexpr std::int64_t kMaxHeads = 4096;          // query heads, as model/config.cpp has it
-constexpr std::int64_t kMaxEmbedding = 1 << 20;   // eight times what the decoder would run
+constexpr std::int64_t kMaxEmbedding = 1 << 20;   // eight times the limit of the decoder
 constexpr std::int64_t kMaxStateWidth = 1 << 20;  // any of the numbers under "ssm."
 constexpr std::int64_t kMaxConvolution = 64;      // ssm.conv_kernel; 4 in all models there are
 constexpr std::int64_t kDefaultFullInterval = 4;  // llama.cpp's, where the key is absent
 
-std::string missing_layer_name(std::size_t layer) { return "layer " + std::to_string(layer); }
+std::string missing_layer_name(std::size_t layer) { return fmt::format("layer {}", layer); }
 
 struct Range {
   std::int64_t min;
@@ -81,15 +151,13 @@ class Keys {
   std::string place(const char* name) const { return "key \"" + prefix_ + name + "\": "; }
 
   Result<void> check(const char* name, std::int64_t value, Range range) const {
-    if (value < range.min) return corrupt(place(name) + std::to_string(value));
+    if (value < range.min) return corrupt(fmt::format("{}{}", place(name), value));
     if (value <= range.max) return {};
-    return Error{ErrorCode::kTooLarge,
-                 place(name) + std::to_string(value) + " is above " + std::to_string(range.max)};
+    return too_large(fmt::format("{}{} is above {}", place(name), value, range.max));
   }
   Result<void> check_length(const char* name, std::size_t length, std::size_t n_layers) const {
     if (length == n_layers) return {};
-    return corrupt(place(name) + std::to_string(length) + " values for " +
-                   std::to_string(n_layers) + " layers");
+    return corrupt(fmt::format("{}{} values for {} layers", place(name), length, n_layers));
   }
 
   const Gguf& file_;
@@ -100,11 +168,11 @@ Result<const LlamaArchitecture*> find_architecture(const std::string& name) {
   const LlamaArchitecture* found = find_llama_architecture(name);
   if (found == nullptr) {
     return unsupported("architecture " + tensors::printable_name(name) +
-                       ": what its layers keep is not known here");
+                       ": its cache layout is not supported");
   }
   if (found->rope == LlamaRope::kPairsNotKnown) {
     return unsupported("architecture " + tensors::printable_name(name) +
-                       ": its keys' order of components is not known here");
+                       ": the component order of its keys is not known");
   }
   return found;
 }
@@ -123,14 +191,14 @@ Result<void> refuse_other_attention(const Keys& keys) {
   return {};
 }
 
-// Layers of multi-token prediction stand last, and are no part of the cache.
+// Layers of multi-token prediction come last, and are no part of the cache.
 Result<void> drop_extra_layers(const Keys& keys, LlamaGeometry& geometry) {
   TQC_TRY_ASSIGN(const std::int64_t extra,
                  keys.get_or("nextn_predict_layers", {0, cache::kMaxLayers}, 0));
   const std::int64_t n_layers = std::ssize(geometry.layers) - extra;
   if (n_layers < 1) {
-    return corrupt(std::to_string(extra) + " of " + std::to_string(geometry.layers.size()) +
-                   " layers are for multi-token prediction");
+    return corrupt(fmt::format("{} of {} layers are for multi-token prediction", extra,
+                               geometry.layers.size()));
   }
   geometry.layers.resize(static_cast<std::size_t>(n_layers));
   return {};
@@ -148,8 +216,7 @@ Result<HeadDims> read_head_dims(const Keys& keys, std::int64_t n_heads) {
     TQC_TRY_ASSIGN(const std::int64_t width, keys.get("embedding_length", {1, kMaxEmbedding}));
     if (n_heads > 0) fallback = width / n_heads;
     if (fallback < kRange.min || fallback > kRange.max) {
-      return corrupt("head_dim: " + std::to_string(width) + " components for " +
-                     std::to_string(n_heads) + " heads");
+      return corrupt(fmt::format("head_dim: {} components for {} heads", width, n_heads));
     }
   }
   HeadDims dims{};
@@ -181,8 +248,7 @@ Result<void> read_rope(const Keys& keys, LlamaRope rope, LlamaGeometry& geometry
   TQC_TRY_ASSIGN(geometry.n_rot,
                  keys.get_or("rope.dimension_count", {1, cache::kMaxHeadDim}, head_dim));
   if (geometry.n_rot > head_dim || geometry.n_rot % 2 != 0) {
-    return corrupt("RoPE turns " + std::to_string(geometry.n_rot) + " of " +
-                   std::to_string(head_dim) + " components");
+    return corrupt(fmt::format("RoPE turns {} of {} components", geometry.n_rot, head_dim));
   }
   geometry.interleaved_keys = rope == LlamaRope::kPairs;
   geometry.has_positions_2d = rope == LlamaRope::kHalfSplitWith2d;
@@ -191,7 +257,7 @@ Result<void> read_rope(const Keys& keys, LlamaRope rope, LlamaGeometry& geometry
 
 constexpr const char* kWindowPattern = "attention.sliding_window_pattern";
 
-// Which layers have a window: as the file's list says, or all but the last of each period.
+// The layers that have a window: those of the file's list, or all but the last of each period.
 Result<std::vector<bool>> read_window_layers(const Keys& keys, std::int64_t period,
                                              std::size_t n_layers) {
   TQC_TRY_ASSIGN(auto flags, keys.get_flags(kWindowPattern, n_layers));
@@ -255,14 +321,18 @@ Result<void> check_kv_heads(const LlamaGeometry& geometry) {
     if (layer.kind == LlamaLayerKind::kRecurrent) continue;
     if (layer.n_kv_heads == 0) return unsupported(missing_layer_name(i) + ": no kv heads");
     if (layer.n_kv_heads > cache::kMaxKvHeads) {
-      return Error{ErrorCode::kTooLarge,
-                   missing_layer_name(i) + ": " + std::to_string(layer.n_kv_heads) + " kv heads"};
+      return too_large(fmt::format("{}: {} kv heads", missing_layer_name(i), layer.n_kv_heads));
     }
   }
   return {};
 }
 
 }  // namespace
+
+const LlamaArchitecture* find_llama_architecture(std::string_view name) {
+  const auto found = std::ranges::find(kArchitectures, name, &LlamaArchitecture::name);
+  return found == kArchitectures.end() ? nullptr : &*found;
+}
 
 Result<LlamaGeometry> read_llama_geometry(const Gguf& model) {
   LlamaGeometry geometry;

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -8,15 +10,14 @@
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/llama/llama_cells.h"
-#include "tqcache/interop/llama/llama_envelope.h"
-#include "tqcache/interop/llama/llama_search.h"
+#include "tqcache/interop/llama/llama_parse.h"
 #include "tqcache/interop/llama/llama_side.h"
 #include "tqcache/interop/llama/llama_state.h"
 
 namespace tqcache::interop {
 namespace {
 
-// Of values that stand transposed, what may be kept between two token blocks, of all layers.
+// Bytes of transposed values that may stay in memory between two token blocks, of all layers.
 constexpr std::uint64_t kTransposedBytes = std::uint64_t{128} << 20;
 
 using Order = std::shared_ptr<const std::vector<std::uint32_t>>;
@@ -24,24 +25,24 @@ using Order = std::shared_ptr<const std::vector<std::uint32_t>>;
 Result<void> check_layer(const LlamaGeometry& model, const LlamaLayer& layer) {
   if (layer.kind == LlamaLayerKind::kRecurrent) return {};
   if (layer.k_head_dim != layer.v_head_dim) {
-    return unsupported("keys of " + std::to_string(layer.k_head_dim) +
-                       " components and values of " + std::to_string(layer.v_head_dim));
+    return unsupported(
+        fmt::format("keys of {} components and values of {}", layer.k_head_dim, layer.v_head_dim));
   }
   TQC_TRY(cache::validate_shape({layer.n_kv_heads, layer.k_head_dim}));
   const bool has_pairs =
       model.n_rot >= 0 && model.n_rot <= layer.k_head_dim && model.n_rot % 2 == 0;
   if (has_pairs || !model.interleaved_keys) return {};
-  return unsupported("RoPE of " + std::to_string(model.n_rot) + " components in heads of " +
-                     std::to_string(layer.k_head_dim));
+  return unsupported(
+      fmt::format("RoPE of {} components in heads of {}", model.n_rot, layer.k_head_dim));
 }
 
 Result<void> check_model(const LlamaGeometry& model) {
   if (model.layers.size() > static_cast<std::size_t>(cache::kMaxLayers)) {
-    return Error{ErrorCode::kTooLarge, std::to_string(model.layers.size()) + " layers"};
+    return too_large(fmt::format("{} layers", model.layers.size()));
   }
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     auto done = check_layer(model, model.layers[i]);
-    if (!done) return in_context("layer " + std::to_string(i), std::move(done).error());
+    if (!done) return in_context(fmt::format("layer {}", i), std::move(done).error());
   }
   return {};
 }
@@ -51,7 +52,7 @@ Result<void> check_options(const LlamaImport& options) {
   while (!names.empty()) {
     const std::size_t end = std::min(names.find(','), names.size());
     if (find_llama_turbo(names.substr(0, end)) == nullptr) {
-      return Error{ErrorCode::kInvalidArgument, "no such layout: " + options.turbo_layout};
+      return invalid("no such layout: " + options.turbo_layout);
     }
     names.remove_prefix(std::min(end + 1, names.size()));
   }
@@ -76,7 +77,7 @@ class Import {
     count_transposed();
     for (const LlamaAttentionSection& section : body_.attention) TQC_TRY(add_attention(section));
     if (body_.recurrent) TQC_TRY(add_recurrent(*body_.recurrent));
-    note_losses();
+    note_metadata();
     return std::move(imported_);
   }
 
@@ -91,7 +92,7 @@ class Import {
     }
     if (n == 0) return unsupported("a state without cells");
     if (n <= cache::kMaxTokens) return n;
-    return Error{ErrorCode::kTooLarge, std::to_string(n) + " tokens"};
+    return too_large(fmt::format("{} tokens", n));
   }
 
   // The token taken last may still be on its way into the cache.
@@ -99,8 +100,7 @@ class Import {
     std::vector<std::int32_t> ids = tokens.ids;
     const std::int64_t n = imported_.cache.n_tokens;
     if (std::ssize(ids) != n && std::ssize(ids) != n + 1) {
-      return corrupt(std::to_string(ids.size()) + " tokens in the list and " + std::to_string(n) +
-                     " in the cells");
+      return corrupt(fmt::format("{} tokens in the list and {} in the cells", ids.size(), n));
     }
     if (std::ssize(ids) == n + 1) {
       imported_.next_token = ids.back();
@@ -196,8 +196,7 @@ class Import {
     const std::int64_t n = cache::window_tokens(window, n_tokens);
     auto order = order_of(section, n_tokens - n);
     if (!order) {
-      return in_context("layer " + std::to_string(layer) + ", a window of " +
-                            std::to_string(model_.window) + " tokens",
+      return in_context(fmt::format("layer {}, a window of {} tokens", layer, model_.window),
                         std::move(order).error());
     }
     if (n_cells(section.cells) > n) has_older_cells_ = true;
@@ -239,11 +238,11 @@ class Import {
   Result<void> add_recurrent(const LlamaRecurrentSection& section) {
     const LlamaCells& cells = section.cells;
     if (n_cells(cells) != 1 || cells.has_several_sequences) {
-      return unsupported("recurrent state of " + std::to_string(n_cells(cells)) + " cells");
+      return unsupported(fmt::format("recurrent state of {} cells", n_cells(cells)));
     }
     if (std::int64_t{cells.positions.front()} + 1 != imported_.cache.n_tokens) {
-      return unsupported("recurrent state at position " + std::to_string(cells.positions.front()) +
-                         " of " + std::to_string(imported_.cache.n_tokens) + " tokens");
+      return unsupported(fmt::format("recurrent state at position {} of {} tokens",
+                                     cells.positions.front(), imported_.cache.n_tokens));
     }
     for (std::size_t i = 0; i < section.layers.size(); ++i) {
       const LlamaLayer& layer = model_.layers[section.layers[i]];
@@ -270,22 +269,22 @@ class Import {
     return all;
   }
 
-  void note_losses() {
-    auto& facts = imported_.cache.facts;
-    facts.emplace_back("layout", body_.profile.words);
-    if (!key_types_.empty()) facts.emplace_back("keys", joined(key_types_));
-    if (!value_types_.empty()) facts.emplace_back("values", joined(value_types_));
-    facts.emplace_back("cells", std::to_string(imported_.cache.n_tokens));
-    auto& losses = imported_.cache.losses;
+  void note_metadata() {
+    auto& metadata = imported_.cache.metadata;
+    metadata.emplace_back("layout", body_.profile.words);
+    if (!key_types_.empty()) metadata.emplace_back("keys", joined(key_types_));
+    if (!value_types_.empty()) metadata.emplace_back("values", joined(value_types_));
+    metadata.emplace_back("cells", std::to_string(imported_.cache.n_tokens));
+    auto& dropped_fields = imported_.cache.dropped_fields;
     if (body_.profile.outputs == LlamaOutputs::kRngAndOutputs) {
-      losses.emplace_back("The state of the sampler is left out.");
+      dropped_fields.emplace_back("The state of the sampler is left out.");
     }
     if (body_.profile.outputs != LlamaOutputs::kNone) {
-      losses.emplace_back("Logits and embeddings of the last batch are left out.");
+      dropped_fields.emplace_back("Logits and embeddings of the last batch are left out.");
     }
-    if (body_.has_checkpoints) losses.emplace_back("Context checkpoints are left out.");
+    if (body_.has_checkpoints) dropped_fields.emplace_back("Context checkpoints are left out.");
     if (has_older_cells_) {
-      losses.emplace_back(
+      dropped_fields.emplace_back(
           "Tokens of sliding-window layers that are behind the window are left out.");
     }
   }
@@ -303,7 +302,7 @@ class Import {
 
 std::string file_words(const LlamaEnvelope& envelope, const LlamaTokens& tokens) {
   std::string words = envelope.kind == LlamaFile::kSession ? "session" : "sequence";
-  words += ", version " + std::to_string(envelope.version);
+  words += fmt::format(", version {}", envelope.version);
   if (tokens.is_wrapped) words += ", of llama-server";
   return words;
 }
@@ -321,8 +320,8 @@ Result<LlamaImported> import_llama_state(std::shared_ptr<const ByteSource> file,
   const LlamaParse parse{*file, tokens.end, envelope->kind, model, options};
   TQC_TRY_ASSIGN(const LlamaBody body, find_llama_body(parse, envelope->version));
   TQC_TRY_ASSIGN(LlamaImported imported, Import(file, model, options, body).run(tokens));
-  auto& facts = imported.cache.facts;
-  facts.insert(facts.begin(), {"llama.cpp", file_words(*envelope, tokens)});
+  auto& metadata = imported.cache.metadata;
+  metadata.insert(metadata.begin(), {"llama.cpp", file_words(*envelope, tokens)});
   return imported;
 }
 

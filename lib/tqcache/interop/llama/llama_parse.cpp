@@ -1,17 +1,72 @@
 #include "tqcache/interop/llama/llama_parse.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <span>
+#include <string>
 #include <utility>
 
+#include "tqcache/base/bytes.h"
 #include "tqcache/base/result.h"
 #include "tqcache/base/shape.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/interop/llama/llama_cursor.h"
+#include "tqcache/interop/file_cursor.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
 namespace {
+
+// llama-server's list: marker, version, count, ids, count of media, zeros up to a whole word.
+constexpr std::int32_t kWrapperMarker = -1;
+constexpr std::int32_t kWrapperVersion = 1;
+constexpr std::size_t kWrapperWords = 4;  // all but the ids
+
+using Words = std::vector<std::int32_t>;
+
+Result<Words> read_words(const ByteSource& file, const LlamaEnvelope& envelope) {
+  const std::uint64_t n = envelope.n_u32;
+  if (n > static_cast<std::uint64_t>(cache::kMaxTokens) + kWrapperWords) {
+    return too_large(fmt::format("token list: {} words", n));
+  }
+  const std::uint64_t size = file.size();
+  if (size < kEnvelopeBytes || n * sizeof(std::int32_t) > size - kEnvelopeBytes) {
+    return Error{ErrorCode::kTruncated,
+                 fmt::format("token list: {} words, and the file ends before", n)};
+  }
+  Words words(static_cast<std::size_t>(n));
+  TQC_TRY(file.read_at(kEnvelopeBytes, std::as_writable_bytes(std::span(words))));
+  return words;
+}
+
+bool is_wrapped(const Words& words) { return !words.empty() && words[0] == kWrapperMarker; }
+
+Result<Words> unwrap(const Words& words) {
+  if (words.size() < kWrapperWords) return corrupt("token list of llama-server: too short");
+  if (words[1] != kWrapperVersion) {
+    return unsupported(fmt::format("token list of llama-server: version {}", words[1]));
+  }
+  const auto count = static_cast<std::uint32_t>(words[2]);
+  if (count > words.size() - kWrapperWords) {
+    return corrupt(
+        fmt::format("token list of llama-server: {} tokens in {} words", count, words.size()));
+  }
+  const std::int32_t n_media = words[3 + count];
+  if (n_media != 0) {
+    return unsupported("token list of llama-server: images or audio");
+  }
+  if (count != words.size() - kWrapperWords) {
+    return corrupt("token list of llama-server: numbers after its end");
+  }
+  return Words(words.begin() + 3, words.begin() + 3 + count);
+}
+
+Result<void> check_ids(const Words& ids) {
+  const auto bad = std::ranges::find_if(ids, [](std::int32_t id) { return id < 0; });
+  if (bad == ids.end()) return {};
+  return corrupt(fmt::format("token {}: {} is no id", bad - ids.begin(), *bad));
+}
 
 using tensors::printable_name;
 
@@ -26,10 +81,10 @@ constexpr std::uint32_t kMaxCheckpoints = 1024;
 std::string text(std::uint64_t n) { return std::to_string(n); }
 
 std::string place_of(std::size_t layer, std::string_view side) {
-  return "layer " + std::to_string(layer) + " " + std::string(side);
+  return fmt::format("layer {} {}", layer, side);
 }
 
-// Of the layouts that `names`, separated by commas, allows, the one whose rows have this size.
+// The layout whose rows have this size, among those that `names` lists, separated by commas.
 const LlamaTurbo* turbo_of(std::string_view names, const LlamaLayer& layer, std::int64_t head_dim,
                            std::uint64_t row) {
   while (!names.empty()) {
@@ -121,7 +176,7 @@ class Parser {
 
   Result<void> skip_items(std::uint64_t n, std::uint64_t size) {
     const auto bytes = checked_mul(n, size);
-    if (!bytes) return Error{ErrorCode::kTooLarge, text(n) + " items of " + text(size) + " bytes"};
+    if (!bytes) return too_large(text(n) + " items of " + text(size) + " bytes");
     return cursor_.skip(*bytes);
   }
 
@@ -152,7 +207,7 @@ class Parser {
     if (stream.cells.positions.empty()) return stream;
     ++n_parts_;
     TQC_TRY_ASSIGN(const auto transposed, cursor_.read<std::uint32_t>());
-    if (transposed > 1) return corrupt("values neither transposed nor not: " + text(transposed));
+    if (transposed > 1) return corrupt("transposed flag of values: " + text(transposed));
     TQC_TRY_ASSIGN(const auto n_layers, cursor_.read<std::uint32_t>());
     if (n_layers != layers.size()) {
       return mismatch(text(n_layers) + " layers of cells, the model has " + text(layers.size()));
@@ -175,7 +230,7 @@ class Parser {
     return set_rotation(layers, "v", v_run, stream.v);
   }
 
-  // Of all layers' rows of a side, as the file says it.
+  // As the file says, for K or V of all layers.
   Result<void> set_rotation(const Layers& layers, std::string_view side, std::uint32_t run,
                             std::vector<LlamaRows>& sides) const {
     for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -193,12 +248,12 @@ class Parser {
                                      std::int64_t expected) {
     if (run == 0) return {};
     if (run != expected) {
-      return Error{ErrorCode::kUnsupported, "rotated in runs of " + text(run) +
-                                                " components, and not of " +
-                                                std::to_string(expected)};
+      return Error{ErrorCode::kUnsupported,
+                   fmt::format("rotated in runs of {} components, expected runs of {}", text(run),
+                               expected)};
     }
     if (format.plain != nullptr && !format.plain->dense) return {};
-    return Error{ErrorCode::kUnsupported, "rotated rows of " + std::string(format.name())};
+    return unsupported("rotated rows of " + std::string(format.name()));
   }
 
   Result<std::vector<LlamaRows>> read_sides(const Layers& layers, std::string_view side,
@@ -223,9 +278,8 @@ class Parser {
     TQC_TRY_ASSIGN(rows.format, format_of(id, layer, head_dim, row));
     const auto expected = row_bytes_of(rows.format, layer.n_kv_heads, head_dim);
     if (!expected || row != *expected) {
-      return mismatch("rows of " + text(row) + " bytes of " + std::string(rows.format.name()) +
-                      ", the model has " + std::to_string(layer.n_kv_heads) + " heads of " +
-                      std::to_string(head_dim));
+      return mismatch(fmt::format("rows of {} bytes of {}, the model has {} heads of {}", text(row),
+                                  rows.format.name(), layer.n_kv_heads, head_dim));
     }
     rows.offset = cursor_.position();
     TQC_TRY(skip_items(n_cells, row));
@@ -236,10 +290,10 @@ class Parser {
                                    std::uint64_t row) const {
     if (const LlamaRowType* plain = find_row_type(id)) return LlamaRowFormat{plain, nullptr};
     const std::string what = "rows of type " + text(id);
-    if (id < kForkTypesFrom || id > kForkTypesTo) return Error{ErrorCode::kUnsupported, what};
+    if (id < kForkTypesFrom || id > kForkTypesTo) return unsupported(what);
     const std::string& names = parse_.options.turbo_layout;
     if (names.empty()) {
-      return Error{ErrorCode::kUnsupported, what + ", which differs between forks of llama.cpp"};
+      return unsupported(what + ", which differs between forks of llama.cpp");
     }
     if (const LlamaTurbo* turbo = turbo_of(names, layer, head_dim, row)) {
       return LlamaRowFormat{nullptr, turbo};
@@ -255,14 +309,14 @@ class Parser {
     TQC_TRY_ASSIGN(const auto n_values, cursor_.read<std::uint32_t>());
     const LlamaRowType* type = find_row_type(id);
     if (type == nullptr || !type->dense) {
-      return Error{ErrorCode::kUnsupported, "transposed rows of type " + text(id)};
+      return unsupported("transposed rows of type " + text(id));
     }
     if (value_bytes != type->block_bytes) {
       return corrupt(text(value_bytes) + " bytes for a value of " + std::string(type->name));
     }
     if (n_values != static_cast<std::uint64_t>(layer.n_kv_heads * head_dim)) {
-      return mismatch(text(n_values) + " components, the model has " +
-                      std::to_string(layer.n_kv_heads) + " heads of " + std::to_string(head_dim));
+      return mismatch(fmt::format("{} components, the model has {} heads of {}", text(n_values),
+                                  layer.n_kv_heads, head_dim));
     }
     const LlamaRows rows{{type, nullptr}, true, cursor_.position()};
     TQC_TRY(skip_items(n_cells, std::uint64_t{n_values} * value_bytes));
@@ -278,7 +332,7 @@ class Parser {
     n_parts_ += section.cells.positions.empty() ? 0 : 1;
     TQC_TRY_ASSIGN(const auto transposed, cursor_.read<std::uint32_t>());
     if (transposed != 0) {
-      return Error{ErrorCode::kUnsupported, "recurrent state of kind " + text(transposed)};
+      return unsupported("recurrent state of kind " + text(transposed));
     }
     // All layers of the model, also those that have no such state and those for drafts.
     TQC_TRY_ASSIGN(const auto n_layers, cursor_.read<std::uint32_t>());
@@ -309,7 +363,7 @@ class Parser {
     TQC_TRY_ASSIGN(const auto row, cursor_.read<std::uint64_t>());
     const LlamaRowType* type = find_row_type(id);
     if (type == nullptr || type->dense != Dtype::kF32) {
-      return Error{ErrorCode::kUnsupported, "recurrent state of type " + text(id)};
+      return unsupported("recurrent state of type " + text(id));
     }
     if (checked_mul(n_values, sizeof(float)) != row) {
       return mismatch("a state of " + text(row) + " bytes, the model has " + text(n_values) +
@@ -326,7 +380,7 @@ class Parser {
     const std::uint64_t rest = cursor_.remaining();
     if (rest == 0) return {};
     if (parse_.kind == LlamaFile::kSequence && rest >= sizeof(kCheckpointsMagic)) {
-      LlamaCursor ahead = cursor_;
+      FileCursor ahead = cursor_;
       TQC_TRY_ASSIGN(const auto magic, ahead.read<std::uint32_t>());
       body.has_checkpoints = magic == kCheckpointsMagic;
     }
@@ -340,8 +394,8 @@ class Parser {
     TQC_TRY(cursor_.skip(sizeof(kCheckpointsMagic)));
     TQC_TRY_ASSIGN(const auto version, cursor_.read<std::uint32_t>());
     TQC_TRY_ASSIGN(const auto n, cursor_.read<std::uint32_t>());
-    if (version != 1) return Error{ErrorCode::kUnsupported, "version " + text(version)};
-    if (n > kMaxCheckpoints) return Error{ErrorCode::kTooLarge, text(n) + " of them"};
+    if (version != 1) return unsupported("version " + text(version));
+    if (n > kMaxCheckpoints) return too_large(text(n) + " of them");
     for (std::uint32_t i = 0; i < 4 * n; ++i) {
       // Tokens and the first and last position; then three blobs, each behind its size.
       TQC_TRY_ASSIGN(const std::uint64_t bytes,
@@ -354,11 +408,44 @@ class Parser {
 
   const LlamaParse& parse_;
   const LlamaProfile& profile_;
-  LlamaCursor cursor_;
+  FileCursor cursor_;
   std::uint64_t n_parts_ = 0;
 };
 
 }  // namespace
+
+Result<std::optional<LlamaEnvelope>> read_llama_envelope(const ByteSource& file) {
+  std::array<std::byte, kEnvelopeBytes> head{};
+  const std::uint64_t size = file.size();
+  if (size < sizeof(std::uint32_t)) return std::optional<LlamaEnvelope>();
+  const auto there =
+      std::span(head).first(static_cast<std::size_t>(std::min(size, kEnvelopeBytes)));
+  TQC_TRY(file.read_at(0, there));
+  const auto magic = number_at<std::uint32_t>(head, 0);
+  if (magic != kSessionMagic && magic != kSequenceMagic) return std::optional<LlamaEnvelope>();
+  if (there.size() < kEnvelopeBytes) {
+    return Error{ErrorCode::kTruncated, fmt::format("{} bytes, too few for a header", size)};
+  }
+  LlamaEnvelope envelope;
+  envelope.kind = magic == kSessionMagic ? LlamaFile::kSession : LlamaFile::kSequence;
+  envelope.version = number_at<std::uint32_t>(head, 4);
+  envelope.n_u32 = number_at<std::uint32_t>(head, 8);
+  return std::optional(envelope);
+}
+
+Result<LlamaTokens> read_llama_tokens(const ByteSource& file, const LlamaEnvelope& envelope) {
+  TQC_TRY_ASSIGN(Words words, read_words(file, envelope));
+  LlamaTokens tokens;
+  tokens.end = kEnvelopeBytes + words.size() * sizeof(std::int32_t);
+  tokens.is_wrapped = is_wrapped(words);
+  if (tokens.is_wrapped) {
+    TQC_TRY_ASSIGN(tokens.ids, unwrap(words));
+  } else {
+    tokens.ids = std::move(words);
+  }
+  TQC_TRY(check_ids(tokens.ids));
+  return tokens;
+}
 
 std::optional<std::uint64_t> row_bytes_of(const LlamaRowFormat& format, std::int64_t n_heads,
                                           std::int64_t head_dim) {

@@ -1,8 +1,13 @@
 #pragma once
-// interop/llama/llama_rows.h: rows of a llama.cpp KV cache: number formats, order of components,
-// and the Hadamard transform that quantized caches are stored under.
+// interop/llama/llama_rows.h: rows of a llama.cpp KV cache: number formats (ggml's, and "turbo2",
+// "turbo3", "turbo4" of a fork), order of components, and the Hadamard transform of quantized rows.
 //
-// Source: ggml src/ggml-quants.c, ggml-common.h; llama.cpp src/llama-kv-cache.cpp.
+// The fork's types are not the codecs of this project: signs, codebooks and norms differ.
+//
+// Spec:   docs/reference/interop.md, "llama.cpp".
+// Source: ggml src/ggml-quants.c, ggml-common.h; llama.cpp src/llama-kv-cache.cpp;
+//         TheTom/llama-cpp-turboquant ggml/src/ggml-common.h, ggml-turbo-quant.c,
+//         ggml-cuda/turbo-wht.cu, as of May 2026.
 
 #include <cstdint>
 #include <optional>
@@ -11,6 +16,7 @@
 
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/dtype.h"
+#include "tqcache/base/result.h"
 
 namespace tqcache::interop {
 
@@ -38,8 +44,8 @@ void encode_row(const LlamaRowType& type, std::span<const float> values, std::sp
 
 // x = H x for each run of `size` components, H the Walsh matrix in natural order over sqrt(size):
 // its own inverse. llama.cpp multiplies with the matrix, in f32 and in an order of sums that
-// depends on the CPU; here sums are of f64 and rounded once, which is as near to each of these as
-// can be. Requires: size is a power of two that divides x.size().
+// depends on the CPU; here sums are of f64 and rounded once, which is as near as possible to each.
+// Requires: size is a power of two that divides x.size().
 void hadamard(std::int64_t size, std::span<float> x);
 
 // The runs that llama.cpp rotates: of keys the largest power of two, at least 64, that divides
@@ -53,5 +59,24 @@ std::int64_t value_rotation_size(std::int64_t head_dim);
 //           bytes at most.
 void to_half_split(std::int64_t n_rot, std::size_t size, std::span<std::byte> x);
 void to_interleaved(std::int64_t n_rot, std::size_t size, std::span<std::byte> x);
+
+inline constexpr std::uint64_t kTurboBlock = 128;  // components; the last block of a head is padded
+
+struct LlamaTurbo {
+  std::string_view name;
+  int bits;
+  std::uint64_t block_bytes;
+};
+
+// nullptr: no such layout.
+const LlamaTurbo* find_llama_turbo(std::string_view name);
+
+// Bytes of a row of head vectors.
+std::uint64_t turbo_row_bytes(const LlamaTurbo& turbo, std::int64_t n_heads, std::int64_t head_dim);
+
+// One head vector: looked up, scaled, and turned back.
+// Requires: `blocks` holds as many blocks as values.size() components fill or begin.
+// Errors:   kUnsupported (turbo4 with a residual, as forks had it once: blocks of one size).
+Result<void> decode_turbo_head(const LlamaTurbo& turbo, ByteView blocks, std::span<float> values);
 
 }  // namespace tqcache::interop

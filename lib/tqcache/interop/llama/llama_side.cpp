@@ -1,15 +1,155 @@
 #include "tqcache/interop/llama/llama_side.h"
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <utility>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/interop/llama/llama_transposed.h"
 
 namespace tqcache::interop {
 namespace {
 
-// Rows that stand one after another in the file, cell by cell.
+// Beyond this many times the cells wanted, cells are read one by one.
+constexpr std::uint64_t kMaxSpread = 64;
+constexpr std::size_t kTile = 16;  // of the transposition: two cache lines of f16 a row
+
+// Some cells of all components: [component][n] of the values.
+struct Chunk {
+  std::uint64_t first = 0;
+  std::uint64_t n = 0;
+  AlignedBytes values;
+};
+
+// [n_rows][stride] to [n_columns][n_rows].
+template <std::size_t kBytes>
+void transpose(const std::byte* in, std::size_t stride, std::size_t n_rows, std::size_t n_columns,
+               std::byte* out) {
+  for (std::size_t row = 0; row < n_rows; row += kTile) {
+    const std::size_t end_row = std::min(row + kTile, n_rows);
+    for (std::size_t column = 0; column < n_columns; ++column) {
+      for (std::size_t r = row; r < end_row; ++r) {
+        std::memcpy(out + (column * n_rows + r) * kBytes, in + (r * stride + column) * kBytes,
+                    kBytes);
+      }
+    }
+  }
+}
+
+class TransposedReader {
+ public:
+  explicit TransposedReader(LlamaSide side)
+      : side_(std::move(side)),
+        value_bytes_(dtype_size(dense_dtype(side_.rows.format))),
+        n_components_(to_size(side_.shape.n_kv_heads * side_.shape.head_dim)) {}
+
+  Result<void> read(std::int64_t first, std::int64_t n, std::span<std::byte> out) {
+    if (!is_in_order()) return read_scattered(first, n, out);
+    const auto cell = static_cast<std::uint64_t>(first);
+    const auto n_cells = static_cast<std::uint64_t>(n);
+    if (cells_at_a_time() == cache::kTokenBlock) {
+      Chunk chunk;
+      TQC_TRY(read_chunk(cell, n_cells, chunk));
+      give_out(chunk, cell, n_cells, out);
+      return {};
+    }
+    // Other sides are read meanwhile; nobody reads a chunk twice.
+    const std::lock_guard lock(mutex_);
+    TQC_TRY(keep(cell, n_cells));
+    give_out(kept_, cell, n_cells, out);
+    return {};
+  }
+
+ private:
+  bool is_in_order() const { return side_.cells == nullptr || side_.cells->empty(); }
+
+  std::uint64_t place_of(std::size_t component, std::uint64_t cell) const {
+    return side_.rows.offset + (component * side_.n_cells + cell) * value_bytes_;
+  }
+
+  // Token blocks that may be kept at a time, at least one.
+  std::uint64_t cells_at_a_time() const {
+    const std::uint64_t block_bytes = n_components_ * cache::kTokenBlock * value_bytes_;
+    return std::max<std::uint64_t>(1, side_.transposed_bytes / block_bytes) * cache::kTokenBlock;
+  }
+
+  // Makes `kept_` hold these cells.
+  Result<void> keep(std::uint64_t first, std::uint64_t n) {
+    if (kept_.first <= first && first + n <= kept_.first + kept_.n) return {};
+    const std::uint64_t size = cells_at_a_time();
+    const std::uint64_t begin = first / size * size;
+    kept_.n = 0;  // while it is not whole
+    return read_chunk(begin, std::min(size, side_.n_cells - begin), kept_);
+  }
+
+  Result<void> read_chunk(std::uint64_t first, std::uint64_t n, Chunk& chunk) const {
+    chunk.values.resize(n_components_ * n * value_bytes_);
+    const std::size_t row = static_cast<std::size_t>(n) * value_bytes_;
+    for (std::size_t i = 0; i < n_components_; ++i) {
+      TQC_TRY(
+          side_.file->read_at(place_of(i, first), std::span(chunk.values).subspan(i * row, row)));
+    }
+    chunk.first = first;
+    chunk.n = n;
+    return {};
+  }
+
+  // [component][chunk.n] to [n_kv_heads, n, head_dim].
+  void give_out(const Chunk& chunk, std::uint64_t first, std::size_t n,
+                std::span<std::byte> out) const {
+    const std::size_t head_dim = to_size(side_.shape.head_dim);
+    const auto turn = value_bytes_ == 2 ? transpose<2> : transpose<4>;
+    for (std::size_t head = 0; head < to_size(side_.shape.n_kv_heads); ++head) {
+      const std::size_t at = head * head_dim * chunk.n + (first - chunk.first);
+      turn(chunk.values.data() + at * value_bytes_, chunk.n, head_dim, n,
+           out.data() + head * n * head_dim * value_bytes_);
+    }
+  }
+
+  // Cells anywhere: of each component those between the first and the last one wanted.
+  Result<void> read_scattered(std::int64_t first, std::int64_t n, std::span<std::byte> out) const {
+    const auto cells = std::span(*side_.cells).subspan(to_size(first), to_size(n));
+    const auto [low, high] = std::ranges::minmax(cells);
+    const std::uint64_t n_between = std::uint64_t{high} - low + 1;
+    const bool at_once = n_between <= kMaxSpread * static_cast<std::uint64_t>(n);
+    AlignedBytes between(at_once ? n_between * value_bytes_ : 0);
+    for (std::size_t i = 0; i < n_components_; ++i) {
+      if (at_once) TQC_TRY(side_.file->read_at(place_of(i, low), between));
+      for (std::size_t k = 0; k < cells.size(); ++k) {
+        const auto to = out.subspan(place_in_block(i, k, cells.size()), value_bytes_);
+        if (!at_once) TQC_TRY(side_.file->read_at(place_of(i, cells[k]), to));
+        if (at_once) {
+          std::memcpy(to.data(), between.data() + (cells[k] - low) * value_bytes_, to.size());
+        }
+      }
+    }
+    return {};
+  }
+
+  // [n_kv_heads, n, head_dim]
+  std::size_t place_in_block(std::size_t component, std::size_t token, std::size_t n) const {
+    const std::size_t head_dim = to_size(side_.shape.head_dim);
+    const std::size_t head = component / head_dim;
+    return ((head * n + token) * head_dim + component % head_dim) * value_bytes_;
+  }
+
+  LlamaSide side_;
+  std::size_t value_bytes_;
+  std::size_t n_components_;
+  std::mutex mutex_;
+  Chunk kept_;
+};
+
+// As read_llama_side(). Requires: side.rows.is_transposed.
+ReadRows read_transposed_llama_side(LlamaSide side) {
+  auto reader = std::make_shared<TransposedReader>(std::move(side));
+  return [reader](std::int64_t first, std::int64_t n, std::span<std::byte> out) {
+    return reader->read(first, n, out);
+  };
+}
+
+// Rows that follow one another in the file, cell by cell.
 class RowReader {
  public:
   explicit RowReader(LlamaSide side)
@@ -99,7 +239,7 @@ class RowReader {
 
   LlamaSide side_;
   std::size_t row_bytes_;
-  std::size_t value_bytes_;  // of what is given out
+  std::size_t value_bytes_;  // of the values returned
 };
 
 }  // namespace

@@ -33,7 +33,7 @@ struct LlamaSide {
   std::uint64_t transposed_bytes = 0;  // of memory that may be kept between calls
 };
 
-// What the values are once read: f32 where they were quantized.
+// The dtype of the values once read: f32 if they were quantized.
 Dtype dense_dtype(const LlamaRowFormat& format);
 
 // Requires: the rows of all cells lie within the file; `cells` are below n_cells.

@@ -1,6 +1,6 @@
 #pragma once
-// interop/llama/llama_state.h: state files of llama.cpp: sessions (llama_state_save_file) and sequences
-// (llama_state_seq_save_file, the server's slots). Safe for untrusted input.
+// interop/llama/llama_state.h: state files of llama.cpp: sessions (llama_state_save_file) and
+// sequences (llama_state_seq_save_file, the server's slots). Safe for untrusted input.
 //
 // Spec:   docs/reference/interop.md, "llama.cpp".
 // Source: ggml-org/llama.cpp src/llama-context.cpp, llama-kv-cache.cpp, llama-memory-recurrent.cpp.
@@ -23,12 +23,12 @@ namespace tqcache::interop {
 
 enum class LlamaFile : std::uint8_t { kSession, kSequence };
 
-// What the first bytes say. Nothing: not a state file of llama.cpp.
+// The first bytes of a file. nullopt: not a state file of llama.cpp.
 // Errors: kTruncated, kIo.
 struct LlamaEnvelope {
   LlamaFile kind = LlamaFile::kSession;
   std::uint32_t version = 0;
-  std::uint64_t n_words = 0;  // of the token list, as stored
+  std::uint64_t n_u32 = 0;  // of the token list, as stored
 };
 Result<std::optional<LlamaEnvelope>> read_llama_envelope(const ByteSource& file);
 
@@ -46,7 +46,7 @@ struct LlamaImport {
   std::string turbo_layout = {};
 };
 
-// What an import found out about the file, beside the cache.
+// A cache, and what the import found out about its file.
 struct LlamaImported {
   ForeignCache cache;
   // Some rows are of a quantized type of ggml: only then the rotation matters. (Those of the fork's
@@ -84,7 +84,7 @@ struct LlamaExport {
   Overwrite overwrite = Overwrite::kRefuse;
 };
 
-// Writes what llama.cpp would write for the same content and options. Whole or not at all.
+// Writes the same file as llama.cpp for the same content and options. Whole or not at all.
 //
 // Memory:   one side of one layer.
 // Progress: bytes of sections.

@@ -1,5 +1,7 @@
 #include "tqcache/interop/mlx/mlx_lm_classes.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <string>
 #include <utility>
@@ -37,7 +39,7 @@ constexpr std::array kClasses = {
 
 MlxCache sub_cache(const std::string& layer, std::size_t number, std::string class_name,
                    std::string prefix) {
-  return {.place = "layer " + layer + " cache " + std::to_string(number),
+  return {.place = fmt::format("layer {} cache {}", layer, number),
           .class_name = std::move(class_name),
           .prefix = std::move(prefix),
           .info = {}};
@@ -47,7 +49,7 @@ MlxCache sub_cache(const std::string& layer, std::size_t number, std::string cla
 // tensors of four dimensions can only be two pairs of keys and values: convolution states have
 // three dimensions.
 Result<void> add_flat_list(MlxFile& file, const std::string& layer, std::vector<MlxCache>& caches) {
-  const auto name = [&](int slot) { return layer + '.' + std::to_string(slot); };
+  const auto name = [&](int slot) { return fmt::format("{}.{}", layer, slot); };
   bool is_pairs = file.has(name(3)) && !file.has(name(4));
   for (int slot = 0; is_pairs && slot < 4; ++slot) {
     TQC_TRY_ASSIGN(const auto* place, file.tensor(name(slot)));
@@ -81,7 +83,7 @@ Result<void> add_meta_list(MlxFile& file, const std::string& layer, std::vector<
 Result<void> add_scalar_list(MlxFile& file, const std::string& layer,
                              std::vector<MlxCache>& caches) {
   for (std::size_t i = 0; std::ssize(caches) <= cache::kMaxLayers; ++i) {
-    const std::string item = layer + '.' + std::to_string(i);
+    const std::string item = fmt::format("{}.{}", layer, i);
     if (!file.has(item + ".1")) return {};
     TQC_TRY_ASSIGN(std::string class_name, file.text(item + ".1"));
     caches.push_back(sub_cache(layer, i, std::move(class_name), item + ".0."));
@@ -140,12 +142,11 @@ Result<Tokens> chunked_tokens(MlxFile& file, const MlxCache& cache, std::int64_t
 Result<std::int64_t> batch_tokens(MlxFile& file, const MlxCache& cache, std::int64_t row) {
   TQC_TRY_ASSIGN(const auto offsets, file.numbers(cache.slot(2), kMaxBatch));
   if (row < 0 || row >= std::ssize(offsets)) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "row " + std::to_string(row) + " of a batch of " + std::to_string(offsets.size())};
+    return invalid(fmt::format("row {} of a batch of {}", row, offsets.size()));
   }
   const std::int64_t offset = offsets[static_cast<std::size_t>(row)];
   if (offset >= 0 && offset <= cache::kMaxTokens) return offset;
-  return corrupt("an offset of " + std::to_string(offset));
+  return corrupt(fmt::format("an offset of {}", offset));
 }
 
 }  // namespace
@@ -173,8 +174,7 @@ Result<std::vector<MlxCache>> list_caches(MlxFile& file) {
                         .info = file.meta().info_list(layer)});
     }
     if (std::ssize(caches) > cache::kMaxLayers) {
-      return Error{ErrorCode::kTooLarge,
-                   "more than " + std::to_string(cache::kMaxLayers) + " layers"};
+      return too_large(fmt::format("more than {} layers", cache::kMaxLayers));
     }
   }
   return caches;

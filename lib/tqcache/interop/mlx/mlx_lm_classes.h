@@ -1,6 +1,6 @@
 #pragma once
-// interop/mlx/mlx_lm_classes.h: which cache objects a prompt cache of mlx-lm has, and how many tokens
-// they have seen. Safe for untrusted input.
+// interop/mlx/mlx_lm_classes.h: which cache objects a prompt cache of mlx-lm has, and how many
+// tokens they have seen. Safe for untrusted input.
 //
 // Spec: docs/reference/interop.md, "mlx-lm".
 
@@ -34,7 +34,7 @@ Result<MlxClass> mlx_class(std::string_view name);
 //         which the file does not say what is in it).
 Result<std::vector<MlxCache>> list_caches(MlxFile& file);
 
-// Tokens that a cache has seen, of a row of its batch. Nothing: the file does not say.
+// Tokens that a cache has seen, of a row of its batch. nullopt: the file does not say.
 //
 // Errors: kCorrupt, kTooLarge, kUnsupported, kInvalidArgument (no such row).
 Result<std::optional<std::int64_t>> tokens_seen(MlxFile& file, const MlxCache& cache,

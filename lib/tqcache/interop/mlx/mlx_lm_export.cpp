@@ -1,6 +1,12 @@
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstring>
+#include <map>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -8,17 +14,253 @@
 
 #include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
+#include "tqcache/cache/cache.h"
 #include "tqcache/cache/token_block.h"
 #include "tqcache/format/dense_sections.h"
+#include "tqcache/format/manifest.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
-#include "tqcache/interop/mlx/mlx_lm_affine.h"
-#include "tqcache/interop/mlx/mlx_lm_plan.h"
+#include "tqcache/interop/mlx/mlx_lm_rows.h"
+#include "tqcache/tensors/safetensors.h"
 
 namespace tqcache::interop {
 namespace {
 
+// The values of a tensor to be written.
+struct MlxSideData {  // a side of an attention layer
+  std::int64_t layer = 0;
+  format::SideName side = format::SideName::kKeys;
+};
+
+struct MlxGroupData {  // the same in affine groups; its three tensors follow one another
+  MlxSideData side;
+  enum Part : std::uint8_t { kCodes, kScales, kBiases } part = kCodes;
+};
+
+struct MlxArrayData {  // an array
+  std::int64_t layer = 0;
+  std::int64_t array = 0;
+};
+
+struct MlxNumberData {  // a number, as i32
+  std::int64_t value = 0;
+};
+
+struct MlxNoData {};  // None, as an array without values
+using MlxData = std::variant<MlxSideData, MlxGroupData, MlxArrayData, MlxNumberData, MlxNoData>;
+
+struct MlxTensor {
+  tensors::NewTensor tensor;
+  MlxData data;
+};
+
+struct MlxPlan {
+  std::vector<MlxTensor> tensors;  // in the order in which their values are written
+  std::map<std::string, std::string> metadata;
+};
+
+using cache::AttentionDesc;
+using cache::LayerDesc;
 using format::SideName;
+
+std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
+
+std::string type_name(Dtype dtype) {
+  if (dtype == Dtype::kF32) return "F32";
+  return dtype == Dtype::kF16 ? "F16" : "BF16";
+}
+
+Result<void> check_groups(cache::HeadShape shape, const MlxLmExport& options) {
+  if (options.kv_bits == 0 || shape.head_dim % options.group_size == 0) return {};
+  return invalid(fmt::format("groups of {} in head_dim {}", options.group_size, shape.head_dim));
+}
+
+Result<void> check_layer(const LayerDesc& layer, const MlxLmExport& options) {
+  return std::visit(
+      Overload{
+          [&](const AttentionDesc& attention) { return check_groups(attention.shape, options); },
+          [](const cache::WindowDesc&) -> Result<void> { return {}; },
+          [](const cache::StateDesc& state) -> Result<void> {
+            if (!state.arrays.empty()) return {};
+            return invalid("without arrays: mlx-lm has no such cache");
+          }},
+      layer);
+}
+
+Result<void> check_form(const MlxLmExport& options) {
+  if (options.kv_bits == 0) return {};
+  if (options.kv_bits != 2 && options.kv_bits != 4 && options.kv_bits != 8) {
+    return invalid(fmt::format("groups of {} bits", options.kv_bits));
+  }
+  if (options.group_size == 32 || options.group_size == 64 || options.group_size == 128) return {};
+  return invalid(fmt::format("groups of {} components", options.group_size));
+}
+
+Result<void> check_options(const format::Manifest& cache, const MlxLmExport& options) {
+  if (options.version_major < 0 || options.version_minor < 0) return invalid("no such version");
+  TQC_TRY(check_form(options));
+  if (cache.layers.empty() || cache.n_tokens() == 0) return invalid("an empty cache");
+  for (std::size_t i = 0; i < cache.layers.size(); ++i) {
+    auto checked = check_layer(cache.layers[i], options);
+    if (!checked) return in_context(fmt::format("layer {}", i), std::move(checked).error());
+  }
+  return {};
+}
+
+// In mlx-lm the first dimension is the batch, here of one prompt. What came from elsewhere may be
+// without.
+std::vector<std::uint64_t> with_batch(std::vector<std::uint64_t> shape) {
+  if (shape.empty() || shape[0] != 1) shape.insert(shape.begin(), 1);
+  return shape;
+}
+
+class Planner {
+ public:
+  Planner(const format::Manifest& cache, const MlxLmExport& options)
+      : cache_(cache),
+        options_(options),
+        with_scalars_(options.version_major > 0 || options.version_minor >= 32) {}
+
+  MlxPlan plan() {
+    add_user("model", options_.model.empty() ? cache_.identity.model_name : options_.model);
+    add_user("tokenizer_config", options_.tokenizer_config);
+    if (with_scalars_) plan_.metadata["2.0"] = "";
+    for (layer_ = 0; layer_ < std::ssize(cache_.layers); ++layer_) {
+      add_layer(cache_.layers[static_cast<std::size_t>(layer_)]);
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  void add_user(const std::string& key, const std::string& value) {
+    plan_.metadata[(with_scalars_ ? "0." : "1.") + key] = value;
+  }
+
+  void add_layer(const LayerDesc& layer) {
+    std::visit(Overload{[&](const AttentionDesc& attention) {
+                          options_.kv_bits == 0 ? add_kv(attention) : add_quantized(attention);
+                        },
+                        [&](const cache::WindowDesc& window) { add_rotating(window); },
+                        [&](const cache::StateDesc& state) { add_arrays(state); }},
+               layer);
+  }
+
+  void add_class(const char* name) {
+    plan_.metadata[fmt::format("{}{}", (with_scalars_ ? "1." : "2."), layer_)] = name;
+  }
+  // A cache without numbers has an empty text in their place.
+  void add_no_numbers() {
+    if (!with_scalars_) plan_.metadata[fmt::format("0.{}", layer_)] = "";
+  }
+  void add_info(const std::vector<std::int64_t>& numbers) {
+    const std::string prefix = fmt::format("0.{}.", layer_);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      plan_.metadata[fmt::format("{}{}", prefix, i)] = std::to_string(numbers[i]);
+    }
+  }
+
+  std::string name(std::string_view slot) const {
+    return (fmt::format("{}.", layer_)).append(slot);
+  }
+  void add_tensor(std::string_view slot, std::string type, std::vector<std::uint64_t> shape,
+                  MlxData data) {
+    plan_.tensors.push_back({{name(slot), std::move(type), std::move(shape)}, data});
+  }
+  // A tensor that represents something else.
+  void add_scalar(int slot, const char* kind, std::string type, std::vector<std::uint64_t> shape,
+                  MlxData data) {
+    const std::string number = fmt::format("2.{}", ++n_scalars_);
+    plan_.metadata[number + ".0"] = name(std::to_string(slot));
+    plan_.metadata[number + ".1"] = kind;
+    add_tensor(std::to_string(slot), std::move(type), std::move(shape), data);
+  }
+  void add_numbers(int first_slot, const std::vector<std::int64_t>& numbers) {
+    for (const std::int64_t number : numbers) {
+      add_scalar(first_slot++, "scalar", "I32", {}, MlxNumberData{number});
+    }
+  }
+
+  std::vector<std::uint64_t> shape_of(const AttentionDesc& layer, std::int64_t width) const {
+    return {1, to_u64(layer.shape.n_kv_heads), to_u64(cache_.n_tokens()), to_u64(width)};
+  }
+
+  void add_kv(const AttentionDesc& layer) {
+    add_class("KVCache");
+    const auto shape = shape_of(layer, layer.shape.head_dim);
+    add_tensor("0", type_name(layer.k.dtype), shape, MlxSideData{layer_, SideName::kKeys});
+    add_tensor("1", type_name(layer.v.dtype), shape, MlxSideData{layer_, SideName::kValues});
+    add_no_numbers();
+    if (with_scalars_) add_numbers(2, {cache_.n_tokens()});
+  }
+
+  void add_groups(const AttentionDesc& layer, const std::string& slot, Dtype dtype,
+                  MlxSideData side) {
+    const std::int64_t n_u32 = layer.shape.head_dim * options_.kv_bits / 32;
+    const auto groups = shape_of(layer, layer.shape.head_dim / options_.group_size);
+    add_tensor(slot + ".0", "U32", shape_of(layer, n_u32),
+               MlxGroupData{side, MlxGroupData::kCodes});
+    add_tensor(slot + ".1", type_name(dtype), groups, MlxGroupData{side, MlxGroupData::kScales});
+    add_tensor(slot + ".2", type_name(dtype), groups, MlxGroupData{side, MlxGroupData::kBiases});
+  }
+
+  void add_quantized(const AttentionDesc& layer) {
+    add_class("QuantizedKVCache");
+    add_groups(layer, "0", layer.k.dtype, {layer_, SideName::kKeys});
+    add_groups(layer, "1", layer.v.dtype, {layer_, SideName::kValues});
+    const std::vector<std::int64_t> numbers = {cache_.n_tokens(), options_.group_size,
+                                               options_.kv_bits};
+    with_scalars_ ? add_numbers(2, numbers) : add_info(numbers);
+  }
+
+  // The window is in the order of positions, and so the row to be written next is the one behind
+  // it: mlx-lm goes back to the oldest one if there is no room.
+  void add_rotating(const cache::WindowDesc& layer) {
+    add_class("RotatingKVCache");
+    const auto arrays = cache::arrays_of(layer, cache_.n_tokens());
+    for (std::int64_t i = 0; i < std::ssize(arrays); ++i) {
+      const cache::ArrayDesc& array = arrays[static_cast<std::size_t>(i)];
+      std::vector<std::uint64_t> shape = array.shape;
+      shape.insert(shape.begin(), 1);  // [1, n_kv_heads, tokens, head_dim]
+      add_tensor(std::to_string(i), type_name(array.dtype), std::move(shape),
+                 MlxArrayData{layer_, i});
+    }
+    const std::int64_t offset = cache_.n_tokens();
+    const auto [size, keep] = layer.window;
+    const std::int64_t next = std::min(size, offset);
+    if (with_scalars_) {
+      add_numbers(2, {offset, keep, size, next});
+    } else {
+      add_info({keep, size, offset, next});
+    }
+  }
+
+  void add_arrays(const cache::StateDesc& layer) {
+    add_class("ArraysCache");
+    for (std::int64_t i = 0; i < std::ssize(layer.arrays); ++i) {
+      const cache::ArrayDesc& array = layer.arrays[static_cast<std::size_t>(i)];
+      add_tensor(fmt::format("{}{}", (with_scalars_ ? "0." : ""), i), type_name(array.dtype),
+                 with_batch(array.shape), MlxArrayData{layer_, i});
+    }
+    add_no_numbers();
+    if (!with_scalars_) return;
+    add_scalar(1, "none", "F32", {0}, MlxNoData{});  // left_padding
+    add_scalar(2, "none", "F32", {0}, MlxNoData{});  // lengths
+  }
+
+  const format::Manifest& cache_;
+  const MlxLmExport& options_;
+  bool with_scalars_;  // 0.32.0 or later: numbers are tensors
+  std::int64_t layer_ = 0;
+  std::size_t n_scalars_ = 0;
+  MlxPlan plan_;
+};
+
+// Requires: every side of `cache` is dense.
+// Errors:   kInvalidArgument (bits, groups, or a version that there is not; no layers or tokens).
+Result<MlxPlan> plan_mlx(const format::Manifest& cache, const MlxLmExport& options) {
+  TQC_TRY(check_options(cache, options));
+  return Planner(cache, options).plan();
+}
 
 // Tensors one after another. No more than one side of one layer is in memory, or one array.
 class MlxWriter {
@@ -47,7 +289,7 @@ class MlxWriter {
     return format::side_of(manifest().layers[to_size(side.layer)], side.side).dtype;
   }
 
-  // Where the sections of each layer's keys, values and arrays stand in the section table.
+  // Finds the sections of each layer's keys, values and arrays in the section table.
   void number_sections() {
     numbers_.resize(manifest().layers.size());
     for (std::size_t i = 0; i < manifest().sections.size(); ++i) {

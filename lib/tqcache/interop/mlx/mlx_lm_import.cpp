@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <string>
@@ -8,7 +10,6 @@
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/mlx/mlx_lm_classes.h"
 #include "tqcache/interop/mlx/mlx_lm_layers.h"
-#include "tqcache/interop/mlx/mlx_lm_meta.h"
 #include "tqcache/interop/mlx/mlx_lm_state.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -31,16 +32,14 @@ Result<std::int64_t> count_tokens(MlxFile& file, const std::vector<MlxCache>& ca
     if (!seen) return in_context(cache.place, std::move(seen).error());
     if (!*seen) continue;
     if (n_tokens && **seen != *n_tokens) {
-      return corrupt(cache.place + ": " + std::to_string(**seen) + " tokens, but " + first->place +
-                     " has " + std::to_string(*n_tokens));
+      return corrupt(fmt::format("{}: {} tokens, but {} has {}", cache.place, **seen, first->place,
+                                 *n_tokens));
     }
     if (!n_tokens) first = &cache;
     n_tokens = *seen;
   }
   if (options.n_tokens && n_tokens.value_or(*options.n_tokens) != *options.n_tokens) {
-    return Error{
-        ErrorCode::kInvalidArgument,
-        std::to_string(*options.n_tokens) + " tokens of a cache of " + std::to_string(*n_tokens)};
+    return invalid(fmt::format("{} tokens of a cache of {}", *options.n_tokens, *n_tokens));
   }
   if (!n_tokens) n_tokens = options.n_tokens;
   if (n_tokens) return *n_tokens;
@@ -55,8 +54,8 @@ Result<void> check_named_pairs(MlxFile& file, const std::vector<MlxCache>& cache
   const auto limit = file.meta().user.find("max_kv_size");
   const auto max_size = limit == file.meta().user.end() ? std::nullopt : mlx_number(limit->second);
   if (max_size && n_tokens >= *max_size) {
-    return unsupported("a ring of " + std::to_string(*max_size) +
-                       " tokens: in files of 2024 nothing says where it begins");
+    return unsupported(fmt::format(
+        "a ring of {} tokens: in files of 2024 nothing says where it begins", *max_size));
   }
   TQC_TRY_ASSIGN(const MlxGrid keys, state_grid(file, caches[0].slot(0), 0));
   TQC_TRY_ASSIGN(const Dtype dtype, float_dtype(keys.type, keys.type_name));
@@ -68,7 +67,7 @@ Result<void> check_named_pairs(MlxFile& file, const std::vector<MlxCache>& cache
                      ": its last row is zeros, so it holds more rows than tokens");
 }
 
-// --- what is told of the file
+// --- metadata for people
 
 std::string_view layout_words(MlxLayout layout) {
   if (layout == MlxLayout::kNamedPairs) return "2024, without classes";
@@ -102,42 +101,42 @@ void tell_metadata(const MlxMeta& meta, ForeignCache& cache) {
   }
   if (n_keys == 0) return;
   if (n_keys > kMaxShownKeys) keys += ", ...";
-  cache.facts.emplace_back("metadata", keys);
-  cache.losses.push_back("the metadata " + keys + " is not kept");
+  cache.metadata.emplace_back("metadata", keys);
+  cache.dropped_fields.push_back("the metadata " + keys + " is not kept");
 }
 
 void tell(const MlxFile& file, const std::vector<MlxCache>& caches, ForeignCache& cache) {
   const std::string_view model = user_text(file.meta(), "model");
   cache.identity.source_format = "mlx-lm";
   cache.identity.model_name = mlx_text(model, kMaxModelBytes);
-  cache.facts.emplace_back("format", "mlx-lm prompt cache");
-  cache.facts.emplace_back("mlx-lm", layout_words(file.layout()));
-  if (!model.empty()) cache.facts.emplace_back("model", mlx_text(model, kMaxShownBytes));
-  cache.facts.emplace_back("classes", count_classes(caches));
+  cache.metadata.emplace_back("format", "mlx-lm prompt cache");
+  cache.metadata.emplace_back("mlx-lm", layout_words(file.layout()));
+  if (!model.empty()) cache.metadata.emplace_back("model", mlx_text(model, kMaxShownBytes));
+  cache.metadata.emplace_back("classes", count_classes(caches));
   tell_metadata(file.meta(), cache);
 }
 
 // --- layers
 
-// All caches are of one batch. What is not taken of it is told.
+// All caches are of one batch. Notes the rows that are not taken.
 Result<void> check_batch(const MlxFile& file, const std::vector<MlxCache>& caches, std::int64_t row,
-                         std::vector<std::string>& losses) {
+                         std::vector<std::string>& dropped_fields) {
   const std::uint64_t batch = caches.empty() ? 1 : batch_size(file, caches[0]);
   for (const MlxCache& cache : caches) {
     if (batch_size(file, cache) == batch) continue;
-    return corrupt(cache.place + ": a batch of " + std::to_string(batch_size(file, cache)) +
-                   ", but " + caches[0].place + " has one of " + std::to_string(batch));
+    return corrupt(fmt::format("{}: a batch of {}, but {} has one of {}", cache.place,
+                               batch_size(file, cache), caches[0].place, batch));
   }
   if (batch < 2) return {};
-  losses.push_back("all rows but row " + std::to_string(row) + " of a batch of " +
-                   std::to_string(batch) + " are left out");
+  dropped_fields.push_back(
+      fmt::format("all rows but row {} of a batch of {} are left out", row, batch));
   return {};
 }
 
 Result<void> add_layers(MlxFile& file, const std::vector<MlxCache>& caches, std::int64_t row,
                         ForeignCache& result) {
   for (const MlxCache& cache : caches) {
-    auto layer = make_layer(file, cache, result.n_tokens, row, result.losses);
+    auto layer = make_layer(file, cache, result.n_tokens, row, result.dropped_fields);
     if (!layer) return in_context(cache.place, std::move(layer).error());
     result.layers.push_back(std::move(layer).value());
   }
@@ -166,9 +165,9 @@ Result<ForeignCache> import_mlx_lm(std::shared_ptr<const ByteSource> file,
   tell(opened, caches, result);
   result.is_quantized = std::ranges::any_of(
       caches, [](const MlxCache& cache) { return cache.class_name == "QuantizedKVCache"; });
-  TQC_TRY(check_batch(opened, caches, options.row, result.losses));
+  TQC_TRY(check_batch(opened, caches, options.row, result.dropped_fields));
   TQC_TRY(add_layers(opened, caches, options.row, result));
-  remove_repeated(result.losses);
+  remove_repeated(result.dropped_fields);
   return result;
 }
 

@@ -1,19 +1,182 @@
 #include "tqcache/interop/mlx/mlx_lm_layers.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
+#include "tqcache/cache/layer.h"
+#include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/mlx/mlx_lm_classes.h"
-#include "tqcache/interop/mlx/mlx_lm_groups.h"
-#include "tqcache/interop/mlx/mlx_lm_pair.h"
-#include "tqcache/interop/mlx/mlx_lm_ring.h"
 #include "tqcache/interop/mlx/mlx_lm_rows.h"
+#include "tqcache/interop/mlx/mlx_lm_state.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
 namespace {
+
+struct MlxPair {
+  MlxGrid k, v;
+  cache::HeadShape shape;
+};
+
+// "2 x 300 x 64" for messages.
+std::string shape_text(const MlxGrid& grid) {
+  return fmt::format("{} x {} x {}", grid.n_kv_heads, grid.n_rows, grid.width);
+}
+
+// Whether a cache has so many numbers in the metadata, if its file has them there.
+// Errors: kCorrupt.
+Result<void> require_info(const MlxFile& file, const MlxCache& cache, std::size_t count) {
+  if (file.layout() != MlxLayout::kMetaState || cache.info.size() == count) return {};
+  return corrupt(fmt::format("metadata: {} numbers, expected {}", cache.info.size(), count));
+}
+
+// The tensors 0 and 1 of a cache's state.
+// Errors: those of state_grid(); kCorrupt, kTooLarge, kUnsupported (different head_dim).
+Result<MlxPair> read_pair(MlxFile& file, const MlxCache& cache, std::int64_t row) {
+  MlxPair pair;
+  TQC_TRY_ASSIGN(pair.k, state_grid(file, cache.slot(0), row));
+  TQC_TRY_ASSIGN(pair.v, state_grid(file, cache.slot(1), row));
+  if (pair.k.n_kv_heads != pair.v.n_kv_heads || pair.k.n_rows != pair.v.n_rows) {
+    return corrupt("keys " + shape_text(pair.k) + ", but values " + shape_text(pair.v));
+  }
+  if (pair.k.batch != pair.v.batch) {
+    return corrupt(
+        fmt::format("keys of a batch of {}, but values of {}", pair.k.batch, pair.v.batch));
+  }
+  if (pair.k.width != pair.v.width) {
+    return unsupported(
+        fmt::format("keys of head_dim {} and values of {}, as latent attention (MLA) has them",
+                    pair.k.width, pair.v.width));
+  }
+  pair.shape = {pair.k.n_kv_heads, pair.k.width};
+  TQC_TRY(cache::validate_shape(pair.shape));
+  return pair;
+}
+
+// Rows of values of `value_bytes`, token 0 in row `first`.
+MlxRows rows_of(const MlxGrid& grid, std::size_t value_bytes, std::int64_t first = 0) {
+  return {.offset = grid.offset,
+          .n_rows = grid.n_rows,
+          .first = first,
+          .row_bytes = static_cast<std::size_t>(grid.width) * value_bytes};
+}
+
+Result<ForeignSide> dense_side(const MlxFile& file, const MlxGrid& grid, cache::HeadShape shape,
+                               std::int64_t first) {
+  TQC_TRY_ASSIGN(const Dtype dtype, float_dtype(grid.type, grid.type_name));
+  return ForeignSide{dtype,
+                     read_dense_rows(file.bytes(), shape, rows_of(grid, dtype_size(dtype), first))};
+}
+
+Result<ForeignArray> window_array(const MlxFile& file, const MlxGrid& grid, std::string_view name,
+                                  cache::HeadShape shape, const cache::Window& window,
+                                  const RowRuns& runs) {
+  TQC_TRY_ASSIGN(const Dtype dtype, float_dtype(grid.type, grid.type_name));
+  return ForeignArray{
+      std::string(name), dtype, cache::window_array_shape(shape, window, count_rows(runs)),
+      read_row_runs(file.bytes(), shape.n_kv_heads, rows_of(grid, dtype_size(dtype)), runs)};
+}
+
+// Full attention: the tokens from row `first` on. There may be more rows, which are of no token.
+// Errors: kCorrupt (too few rows), kUnsupported (dtypes).
+Result<ForeignLayer> dense_layer(const MlxFile& file, const MlxPair& pair, std::int64_t first,
+                                 std::int64_t n_tokens) {
+  if (first < 0 || n_tokens > pair.k.n_rows - first) {
+    return corrupt(
+        fmt::format("keys {} for {} tokens from row {} on", shape_text(pair.k), n_tokens, first));
+  }
+  ForeignAttention layer;
+  layer.shape = pair.shape;
+  TQC_TRY_ASSIGN(layer.k, dense_side(file, pair.k, pair.shape, first));
+  TQC_TRY_ASSIGN(layer.v, dense_side(file, pair.v, pair.shape, first));
+  return ForeignLayer(std::move(layer));
+}
+
+// A window of the tokens in these rows. Errors: kUnsupported (dtypes).
+// Requires: as many rows as the window holds.
+Result<ForeignLayer> window_layer(const MlxFile& file, const MlxPair& pair,
+                                  const cache::Window& window, const RowRuns& runs) {
+  ForeignWindow layer{pair.shape, window, {}, {}};
+  TQC_TRY_ASSIGN(layer.k,
+                 window_array(file, pair.k, cache::kWindowKeys, pair.shape, window, runs));
+  TQC_TRY_ASSIGN(layer.v,
+                 window_array(file, pair.v, cache::kWindowValues, pair.shape, window, runs));
+  return ForeignLayer(std::move(layer));
+}
+
+// One of the two: "<slot>.0" codes, "<slot>.1" scales, "<slot>.2" biases.
+struct AffineState {
+  MlxGrid codes, scales, biases;
+  std::int64_t head_dim = 0;
+};
+
+Result<AffineState> read_affine(MlxFile& file, const std::string& slot, AffineForm form,
+                                std::int64_t row) {
+  AffineState state;
+  TQC_TRY_ASSIGN(state.codes, state_grid(file, slot + ".0", row));
+  TQC_TRY_ASSIGN(state.scales, state_grid(file, slot + ".1", row));
+  TQC_TRY_ASSIGN(state.biases, state_grid(file, slot + ".2", row));
+  const MlxGrid& scales = state.scales;
+  state.head_dim = scales.width * form.group_size;
+  TQC_TRY(cache::validate_shape({scales.n_kv_heads, state.head_dim}));
+  const auto fits = [&](const MlxGrid& grid, std::int64_t width) {
+    return grid.batch == scales.batch && grid.n_kv_heads == scales.n_kv_heads &&
+           grid.n_rows == scales.n_rows && grid.width == width;
+  };
+  const bool is_word = state.codes.type == tensors::TensorType::kU32;
+  if (!is_word || !fits(state.codes, state.head_dim * form.bits / 32) ||
+      !fits(state.biases, scales.width) || state.biases.type != scales.type) {
+    return corrupt(fmt::format("codes {}, scales {} and biases {} of {} bits in groups of {}",
+                               shape_text(state.codes), shape_text(scales),
+                               shape_text(state.biases), form.bits, form.group_size));
+  }
+  return state;
+}
+
+Result<ForeignSide> affine_side(const MlxFile& file, const AffineState& state, AffineForm form) {
+  TQC_TRY_ASSIGN(const Dtype dtype, float_dtype(state.scales.type, state.scales.type_name));
+  const MlxAffineSide side{.form = form,
+                           .dtype = dtype,
+                           .codes = rows_of(state.codes, sizeof(std::uint32_t)),
+                           .scales = rows_of(state.scales, dtype_size(dtype)),
+                           .biases = rows_of(state.biases, dtype_size(dtype))};
+  const cache::HeadShape shape{state.scales.n_kv_heads, state.head_dim};
+  return ForeignSide{Dtype::kF32, read_affine_rows(file.bytes(), shape, side)};
+}
+
+// Numbers: offset, group_size, bits, here and there.
+Result<ForeignLayer> quantized_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
+                                     std::int64_t row, std::vector<std::string>& dropped_fields) {
+  TQC_TRY(require_info(file, cache, 3));
+  TQC_TRY_ASSIGN(const std::int64_t group_size, state_number(file, cache, 1, 3));
+  TQC_TRY_ASSIGN(const std::int64_t bits, state_number(file, cache, 2, 4));
+  TQC_TRY(check_affine(bits, group_size, group_size));
+  const AffineForm form{.bits = static_cast<int>(bits), .group_size = group_size};
+  TQC_TRY_ASSIGN(const AffineState k, read_affine(file, cache.slot(0), form, row));
+  TQC_TRY_ASSIGN(const AffineState v, read_affine(file, cache.slot(1), form, row));
+  if (k.scales.n_kv_heads != v.scales.n_kv_heads || k.head_dim != v.head_dim) {
+    return unsupported("keys " + shape_text(k.scales) + ", but values " + shape_text(v.scales));
+  }
+  if (k.scales.batch != v.scales.batch || k.scales.n_rows != v.scales.n_rows ||
+      k.scales.n_rows < n_tokens) {
+    return corrupt(fmt::format("scales {} and {} for {} tokens", shape_text(k.scales),
+                               shape_text(v.scales), n_tokens));
+  }
+  dropped_fields.push_back(fmt::format("groups of {} bits are decoded to f32", bits));
+  ForeignAttention layer;
+  layer.shape = {k.scales.n_kv_heads, k.head_dim};
+  TQC_TRY_ASSIGN(layer.k, affine_side(file, k, form));
+  TQC_TRY_ASSIGN(layer.v, affine_side(file, v, form));
+  return ForeignLayer(std::move(layer));
+}
 
 Result<ForeignLayer> kv_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
                               std::int64_t row) {
@@ -37,25 +200,24 @@ Result<ForeignLayer> rotating_layer(MlxFile& file, const MlxCache& cache, std::i
   return window_layer(file, pair, window, runs);
 }
 
-// Chunked attention: what lies before the newest chunk_size tokens is dropped with the next step.
+// Chunked attention: the next decode step drops all but the newest chunk_size tokens.
 // Numbers: chunk_size, start_position in the metadata; offset, chunk_size, start_position in
 // tensors.
 Result<ForeignLayer> chunked_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
-                                   std::int64_t row, std::vector<std::string>& losses) {
+                                   std::int64_t row, std::vector<std::string>& dropped_fields) {
   TQC_TRY(require_info(file, cache, 2));
   TQC_TRY_ASSIGN(const MlxPair pair, read_pair(file, cache, row));
   TQC_TRY_ASSIGN(const std::int64_t chunk_size, state_number(file, cache, 0, 3));
   TQC_TRY_ASSIGN(const std::int64_t start, state_number(file, cache, 1, 4));
-  losses.push_back("that attention is in chunks of " + std::to_string(chunk_size) +
-                   " tokens is not kept");
+  dropped_fields.push_back(fmt::format("attention in chunks of {} tokens is not kept", chunk_size));
   if (start == 0) return dense_layer(file, pair, 0, n_tokens);
   const cache::Window window{.size = chunk_size, .keep = 0};
   TQC_TRY(cache::validate_window(pair.shape, window));
   const std::int64_t n_valid = n_tokens - start;
   const std::int64_t wanted = cache::window_tokens(window, n_tokens);
   if (n_valid < wanted || n_valid > pair.k.n_rows) {
-    return corrupt("keys " + shape_text(pair.k) + " for tokens " + std::to_string(start) + " to " +
-                   std::to_string(n_tokens) + " in chunks of " + std::to_string(chunk_size));
+    return corrupt(fmt::format("keys {} for tokens {} to {} in chunks of {}", shape_text(pair.k),
+                               start, n_tokens, chunk_size));
   }
   return window_layer(file, pair, window, {{n_valid - wanted, wanted}});
 }
@@ -65,7 +227,7 @@ Result<ForeignLayer> chunked_layer(MlxFile& file, const MlxCache& cache, std::in
 Result<std::int64_t> left_padding(MlxFile& file, const MlxCache& cache, std::int64_t row) {
   TQC_TRY_ASSIGN(const auto numbers, file.numbers(cache.slot(3), kMaxBatch));
   if (row < std::ssize(numbers)) return numbers[static_cast<std::size_t>(row)];
-  return corrupt("left_padding of " + std::to_string(numbers.size()) + " rows");
+  return corrupt(fmt::format("left_padding of {} rows", numbers.size()));
 }
 
 Result<ForeignLayer> batch_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
@@ -78,8 +240,7 @@ Result<ForeignLayer> batch_layer(MlxFile& file, const MlxCache& cache, std::int6
     TQC_TRY_ASSIGN(end, state_number(file, cache, 0, 4));
   }
   if (padding < 0 || padding > end || end - padding != n_tokens) {
-    return corrupt("rows " + std::to_string(padding) + " to " + std::to_string(end) + " for " +
-                   std::to_string(n_tokens) + " tokens");
+    return corrupt(fmt::format("rows {} to {} for {} tokens", padding, end, n_tokens));
   }
   return dense_layer(file, pair, padding, n_tokens);
 }
@@ -124,10 +285,10 @@ Result<void> require_nothing(MlxFile& file, const std::string& name, std::string
 
 Result<ForeignArray> array_of(MlxFile& file, const std::string& name, std::size_t slot,
                               std::uint64_t batch, std::int64_t row) {
-  if (file.is_none(name)) return unsupported("slot " + std::to_string(slot) + " has nothing in it");
+  if (file.is_none(name)) return unsupported(fmt::format("slot {} is empty", slot));
   TQC_TRY_ASSIGN(const auto* whole, file.tensor(name));
   if (whole->shape.empty() || whole->shape[0] != batch) {
-    return corrupt("slot " + std::to_string(slot) + ": not of a batch of " + std::to_string(batch));
+    return corrupt(fmt::format("slot {}: not of a batch of {}", slot, batch));
   }
   auto part = batch_row(*whole, row);
   auto dtype = float_dtype(whole->type, whole->type_name);
@@ -145,8 +306,8 @@ Result<ForeignLayer> arrays_layer(MlxFile& file, const MlxCache& cache, std::int
   const bool is_nested = file.has(cache.prefix + "0.0");
   const std::string prefix = is_nested ? cache.prefix + "0." : cache.prefix;
   ForeignState layer;
-  for (std::size_t slot = 0; file.has(prefix + std::to_string(slot)); ++slot) {
-    TQC_TRY_ASSIGN(ForeignArray array, array_of(file, prefix + std::to_string(slot), slot,
+  for (std::size_t slot = 0; file.has(fmt::format("{}{}", prefix, slot)); ++slot) {
+    TQC_TRY_ASSIGN(ForeignArray array, array_of(file, fmt::format("{}{}", prefix, slot), slot,
                                                 batch_size(file, cache), row));
     layer.arrays.push_back(std::move(array));
   }
@@ -161,17 +322,17 @@ Result<ForeignLayer> arrays_layer(MlxFile& file, const MlxCache& cache, std::int
 }  // namespace
 
 Result<ForeignLayer> make_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
-                                std::int64_t row, std::vector<std::string>& losses) {
+                                std::int64_t row, std::vector<std::string>& dropped_fields) {
   TQC_TRY_ASSIGN(const MlxClass kind, mlx_class(cache.class_name));
   switch (kind) {
     case MlxClass::kQuantized:
-      return quantized_layer(file, cache, n_tokens, row, losses);
+      return quantized_layer(file, cache, n_tokens, row, dropped_fields);
     case MlxClass::kRotating:
       return rotating_layer(file, cache, row);
     case MlxClass::kArrays:
       return arrays_layer(file, cache, row);
     case MlxClass::kChunked:
-      return chunked_layer(file, cache, n_tokens, row, losses);
+      return chunked_layer(file, cache, n_tokens, row, dropped_fields);
     case MlxClass::kBatch:
       return batch_layer(file, cache, n_tokens, row);
     case MlxClass::kBatchRotating:

@@ -1,20 +1,100 @@
 #pragma once
-// interop/mlx/mlx_lm_rows.h: how head vectors are read out of the tensors of a prompt cache of mlx-lm.
+// interop/mlx/mlx_lm_rows.h: readers of head vectors from the tensors of an mlx-lm prompt cache:
+// dense rows, rows of a ring buffer (a sliding window, oldest token first), and MLX's affine
+// groups.
+//
+// An affine value is bias + scale * code. The codes of a head vector are one bit stream in 32-bit
+// words, least significant bit first (codec/packing.h).
+//
+// Source: ml-explore/mlx mlx/ops.cpp, mlx/backend/cpu/quantized.cpp; ml-explore/mlx-lm
+//         mlx_lm/models/cache.py, RotatingKVCache and BatchRotatingKVCache.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <vector>
 
+#include "tqcache/base/dtype.h"
 #include "tqcache/base/file.h"
+#include "tqcache/base/result.h"
 #include "tqcache/cache/token_block.h"
 #include "tqcache/interop/foreign_cache.h"
-#include "tqcache/interop/mlx/mlx_lm_affine.h"
-#include "tqcache/interop/mlx/mlx_lm_ring.h"
 
 namespace tqcache::interop {
 
+// Rows one after another.
+struct RowRun {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  bool operator==(const RowRun&) const = default;
+};
+
+using RowRuns = std::vector<RowRun>;  // without empty ones
+
+std::int64_t count_rows(const RowRuns& runs);
+
+// A RotatingKVCache. Once all rows are taken, the first `keep` stay and the others go round.
+struct MlxRing {
+  std::int64_t keep = 0;
+  std::int64_t max_size = 0;  // tokens that a query can look at
+  std::int64_t offset = 0;    // tokens seen
+  std::int64_t next = 0;  // "_idx": the row to be written next; more than there are counts as all
+};
+
+// Rows of the min(max_size, offset) tokens of the window. A buffer of `n_rows` may have more, which
+// no query looks at any more: prefill keeps whole prompts for a while.
+//
+// Requires: 0 <= keep < max_size; the others are not negative.
+// Errors:   kCorrupt (a state that no ring can be in, too few rows).
+Result<RowRuns> ring_rows(const MlxRing& ring, std::int64_t n_rows);
+
+// One row of a BatchRotatingKVCache, which keeps no first tokens.
+struct MlxBatchRing {
+  std::int64_t max_size = 0;
+  std::int64_t next = 0;          // "_idx"
+  bool rotated = false;           // the rows go round, from `next` on
+  std::int64_t left_padding = 0;  // rows before the first token; below 0 once that is overwritten
+  std::int64_t offset = 0;        // tokens seen
+};
+
+// As ring_rows().
+Result<RowRuns> batch_ring_rows(const MlxBatchRing& ring, std::int64_t n_rows);
+
+struct AffineForm {
+  int bits = 8;
+  std::int64_t group_size = 64;  // components that share a scale and a bias
+};
+
+// Bytes of one head vector. Requires: the form fits `head_dim`.
+constexpr std::size_t affine_code_bytes(AffineForm form, std::int64_t head_dim) {
+  return static_cast<std::size_t>(head_dim * form.bits / 8);
+}
+constexpr std::size_t affine_groups(AffineForm form, std::int64_t head_dim) {
+  return static_cast<std::size_t>(head_dim / form.group_size);
+}
+
+// Errors: kUnsupported (bits other than 2, 3, 4, 5, 6, 8; groups other than 32, 64, 128), kCorrupt
+//         (groups that do not divide head_dim).
+Result<void> check_affine(std::int64_t bits, std::int64_t group_size, std::int64_t head_dim);
+
+// x = scale * code + bias, in f32, rounded after each step.
+//
+// Shapes: codes [affine_code_bytes]; scales, biases [affine_groups]; x [head_dim].
+void affine_decode(AffineForm form, std::span<const std::byte> codes, std::span<const float> scales,
+                   std::span<const float> biases, std::span<float> x);
+
+// As mlx.core.quantize() on a CPU, to the bit: all in f32, scales and biases rounded to `dtype` in
+// the end. (NaN gets code 0.)
+//
+// Shapes: x [head_dim], values of `dtype`; scales, biases: affine_groups of `dtype`.
+void affine_encode(AffineForm form, Dtype dtype, std::span<const float> x,
+                   std::span<std::byte> codes, std::span<std::byte> scales,
+                   std::span<std::byte> biases);
+
 using SharedFile = std::shared_ptr<const ByteSource>;
 
-// Where rows of a tensor [n_kv_heads, n_rows, width] stand.
+// The place of rows of a tensor [n_kv_heads, n_rows, width].
 struct MlxRows {
   std::uint64_t offset = 0;  // in the file
   std::int64_t n_rows = 0;   // of each kv head
@@ -22,7 +102,7 @@ struct MlxRows {
   std::size_t row_bytes = 0;
 };
 
-// Head vectors as they stand in the file.
+// Head vectors, unchanged from the file.
 ReadRows read_dense_rows(SharedFile file, cache::HeadShape shape, MlxRows rows);
 
 // A side of a QuantizedKVCache.

@@ -1,5 +1,7 @@
 #include "tqcache/interop/mlx/mlx_lm_state.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -7,13 +9,91 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/interop/float_dtype.h"
+#include "tqcache/interop/whole_tensors.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
 namespace {
 
 using tensors::printable_name;
+using tensors::SafetensorsIndex;
+
+constexpr std::int64_t kMaxNumber = (std::int64_t{1} << 53) - 1;
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// "12_keys"
+bool is_pair_name(std::string_view name) {
+  const std::size_t n_digits = std::min(name.find('_'), name.size());
+  const std::string_view rest = name.substr(n_digits);
+  return n_digits > 0 &&
+         std::all_of(name.begin(), name.begin() + std::ptrdiff_t(n_digits), is_digit) &&
+         (rest == "_keys" || rest == "_values");
+}
+
+// The branch of the metadata's tree that a key begins with, and the rest of the key.
+std::optional<std::pair<char, std::string_view>> split_key(std::string_view key) {
+  if (key.size() < 3 || !is_digit(key[0]) || key[1] != '.') return std::nullopt;
+  return std::pair(key[0], key.substr(2));
+}
+
+// The texts of one branch by the rest of their keys.
+MlxMeta::Texts branch(const SafetensorsIndex& index, char number) {
+  MlxMeta::Texts texts;
+  for (const auto& [key, value] : index.metadata) {
+    const auto split = split_key(key);
+    if (split && split->first == number) texts.emplace(split->second, value);
+  }
+  return texts;
+}
+
+// "0", "1", ... and nothing else.
+Result<std::vector<std::string_view>> read_classes(const MlxMeta::Texts& texts) {
+  if (std::ssize(texts) > cache::kMaxLayers) {
+    return too_large(fmt::format("metadata: {} layers", texts.size()));
+  }
+  std::vector<std::string_view> classes;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const auto found = texts.find(std::to_string(i));
+    if (found == texts.end()) return corrupt(fmt::format("metadata: no class of layer {}", i));
+    classes.push_back(found->second);
+  }
+  return classes;
+}
+
+Result<MlxScalar> scalar_kind(std::string_view word) {
+  if (word == "scalar") return MlxScalar::kNumber;
+  if (word == "string") return MlxScalar::kText;
+  if (word == "none") return MlxScalar::kNone;
+  return unsupported("kind " + printable_name(word) + " is unknown");
+}
+
+// "0" is empty, and the others are pairs "<i>.0" and "<i>.1": a tensor's name and its kind.
+Result<void> read_scalars(const SafetensorsIndex& index, const MlxMeta::Texts& texts,
+                          MlxMeta& meta) {
+  for (std::size_t i = 1; i <= texts.size() / 2; ++i) {
+    const std::string place = fmt::format("metadata: scalar {}", i);
+    const auto name = texts.find(fmt::format("{}.0", i));
+    const auto kind = texts.find(fmt::format("{}.1", i));
+    if (name == texts.end() || kind == texts.end()) return corrupt(place + " is missing");
+    if (!index.tensors.contains(std::string(name->second))) {
+      return corrupt(place + ": no tensor " + printable_name(name->second));
+    }
+    auto known = scalar_kind(kind->second);
+    if (!known) return in_context(place, std::move(known).error());
+    if (!meta.scalars.emplace(name->second, *known).second) return corrupt(place + ": given twice");
+  }
+  return {};
+}
+
+// Refuses keys outside the branches that mlx-lm makes.
+void add_strangers(const SafetensorsIndex& index, MlxMeta& meta) {
+  for (const auto& [key, value] : index.metadata) {
+    const auto split = split_key(key);
+    if (!split || split->first > '2') meta.user.emplace(key, value);
+  }
+}
+
 using tensors::TensorPlace;
 using enum tensors::TensorType;
 
@@ -31,26 +111,77 @@ void append_all(ByteView bytes, std::vector<std::int64_t>& numbers) {
 Result<std::int64_t> bounded(std::int64_t number) {
   if (number >= 0 && number <= cache::kMaxTokens) return number;
   if (number < 0) return corrupt("a number below 0");
-  return Error{ErrorCode::kTooLarge, "a number of " + std::to_string(number)};
+  return too_large(fmt::format("a number of {}", number));
 }
 
 Result<std::int64_t> info_number(const MlxCache& cache, std::size_t info) {
   const auto number = info < cache.info.size() ? mlx_number(cache.info[info]) : std::nullopt;
-  if (!number) return corrupt("metadata: no number " + std::to_string(info));
+  if (!number) return corrupt(fmt::format("metadata: no number {}", info));
   return bounded(*number);
 }
 
 Result<std::int64_t> to_dimension(std::uint64_t size) {
   // Products of three of them fit 64 bits.
   if (size <= static_cast<std::uint64_t>(cache::kMaxTokens)) return static_cast<std::int64_t>(size);
-  return Error{ErrorCode::kTooLarge, "a dimension of " + std::to_string(size)};
+  return too_large(fmt::format("a dimension of {}", size));
 }
 
 }  // namespace
 
+std::vector<std::string_view> MlxMeta::info_list(const std::string& key) const {
+  std::vector<std::string_view> list;
+  for (;;) {
+    const auto found = info.find(fmt::format("{}.{}", key, list.size()));
+    if (found == info.end()) return list;
+    list.push_back(found->second);
+  }
+}
+
+std::optional<MlxLayout> mlx_layout(const SafetensorsIndex& index) {
+  const auto third = index.metadata.find("2.0");
+  if (third != index.metadata.end() && !third->second.empty()) return MlxLayout::kMetaState;
+  if (third != index.metadata.end() && index.metadata.contains("1.0")) return MlxLayout::kScalars;
+  const auto is_pair = [](const auto& entry) { return is_pair_name(entry.first); };
+  if (!index.tensors.empty() && std::ranges::all_of(index.tensors, is_pair)) {
+    return MlxLayout::kNamedPairs;
+  }
+  return std::nullopt;
+}
+
+Result<MlxMeta> read_mlx_meta(const SafetensorsIndex& index) {
+  MlxMeta meta;
+  meta.layout = mlx_layout(index).value_or(MlxLayout::kNamedPairs);
+  if (meta.layout == MlxLayout::kNamedPairs) {
+    meta.user.insert(index.metadata.begin(), index.metadata.end());
+    return meta;
+  }
+  const bool has_info = meta.layout == MlxLayout::kMetaState;
+  if (has_info) meta.info = branch(index, '0');
+  meta.user = branch(index, has_info ? '1' : '0');
+  TQC_TRY_ASSIGN(meta.classes, read_classes(branch(index, has_info ? '2' : '1')));
+  if (!has_info) TQC_TRY(read_scalars(index, branch(index, '2'), meta));
+  add_strangers(index, meta);
+  return meta;
+}
+
+std::optional<std::int64_t> mlx_number(std::string_view text) {
+  if (text.empty() || text.size() > 16 || !std::ranges::all_of(text, is_digit)) return std::nullopt;
+  std::int64_t number = 0;
+  for (const char c : text) number = 10 * number + (c - '0');
+  if (number > kMaxNumber) return std::nullopt;
+  return number;
+}
+
+std::string mlx_text(std::string_view text, std::size_t max_bytes) {
+  std::string out(text.substr(0, max_bytes));
+  const auto is_strange = [](char c) { return c < ' ' || c > '~'; };
+  std::ranges::replace_if(out, is_strange, '?');
+  return out;
+}
+
 std::string MlxCache::slot(int number) const {
   if (is_named) return prefix + (number == 0 ? "keys" : "values");
-  return prefix + std::to_string(first_slot + number);
+  return fmt::format("{}{}", prefix, first_slot + number);
 }
 
 Result<MlxFile> MlxFile::open(std::shared_ptr<const ByteSource> bytes) {
@@ -91,7 +222,7 @@ Result<std::vector<std::int64_t>> MlxFile::read_integers(const TensorPlace& plac
   } else if (place.type == kBool) {
     append_all<std::uint8_t>(bytes, numbers);
   } else {
-    return corrupt(printable_name(place.type_name) + " where integers belong");
+    return corrupt(printable_name(place.type_name) + ", expected integers");
   }
   return numbers;
 }
@@ -128,7 +259,7 @@ Result<std::string> MlxFile::text(const std::string& name) {
 Result<void> MlxFile::check_all_used() const {
   for (const auto& [name, place] : index_->tensors) {
     if (used_.contains(name)) continue;
-    return Error{ErrorCode::kUnsupported, tensor_place(name) + ": part of no state that is known"};
+    return unsupported(tensor_place(name) + ": part of no state that is known");
   }
   return {};
 }
@@ -146,8 +277,7 @@ Result<std::int64_t> state_number(MlxFile& file, const MlxCache& cache, std::siz
 Result<TensorPlace> batch_row(const TensorPlace& place, std::int64_t row) {
   const std::uint64_t batch = place.shape[0];
   if (row < 0 || static_cast<std::uint64_t>(row) >= batch) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "row " + std::to_string(row) + " of a batch of " + std::to_string(batch)};
+    return invalid(fmt::format("row {} of a batch of {}", row, batch));
   }
   TensorPlace part = place;
   part.shape[0] = 1;
@@ -165,10 +295,10 @@ std::uint64_t batch_size(const MlxFile& file, const MlxCache& cache) {
 }
 
 Result<MlxGrid> state_grid(MlxFile& file, const std::string& name, std::int64_t row) {
-  if (file.is_none(name)) return Error{ErrorCode::kUnsupported, "a cache that nothing is in"};
+  if (file.is_none(name)) return unsupported("an empty cache");
   TQC_TRY_ASSIGN(const TensorPlace* place, file.tensor(name));
   if (place->shape.size() != 4) {
-    return corrupt(tensor_place(name) + ": " + std::to_string(place->shape.size()) + " dimensions");
+    return corrupt(fmt::format("{}: {} dimensions", tensor_place(name), place->shape.size()));
   }
   auto part = batch_row(*place, row);
   if (!part) return in_context(tensor_place(name), std::move(part).error());
@@ -184,7 +314,7 @@ Result<MlxGrid> state_grid(MlxFile& file, const std::string& name, std::int64_t 
 
 Result<Dtype> float_dtype(tensors::TensorType type, std::string_view type_name) {
   if (const auto dtype = float_dtype(type)) return *dtype;
-  return Error{ErrorCode::kUnsupported, "values of dtype " + printable_name(type_name)};
+  return unsupported("values of dtype " + printable_name(type_name));
 }
 
 }  // namespace tqcache::interop

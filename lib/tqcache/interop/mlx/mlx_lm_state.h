@@ -1,12 +1,15 @@
 #pragma once
-// interop/mlx/mlx_lm_state.h: the state of one cache object of mlx-lm: its tensors by number, and the
-// numbers beside them, wherever the file's age has them. Safe for untrusted input.
+// interop/mlx/mlx_lm_state.h: the metadata of an mlx-lm prompt cache (trees of Python values,
+// flattened to keys like "0.3.1"), and the state of each of its cache objects: tensors and numbers.
+// Safe for untrusted input.
 //
 // Spec: docs/reference/interop.md, "mlx-lm".
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -16,10 +19,45 @@
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/file.h"
 #include "tqcache/base/result.h"
-#include "tqcache/interop/mlx/mlx_lm_meta.h"
 #include "tqcache/tensors/safetensors.h"
 
 namespace tqcache::interop {
+
+enum class MlxLayout : std::uint8_t {
+  kNamedPairs,  // 2024: tensors "<layer>_keys" and "<layer>_values", no classes
+  kMetaState,   // to 0.31: values that are not arrays are in the metadata
+  kScalars,     // since 0.32.0: all state is tensors, also numbers
+};
+
+// The value that a tensor represents if it is no array.
+enum class MlxScalar : std::uint8_t { kNumber, kText, kNone };
+
+// Views into the index that it was read from.
+struct MlxMeta {
+  using Texts = std::map<std::string_view, std::string_view>;
+
+  MlxLayout layout = MlxLayout::kScalars;
+  std::vector<std::string_view> classes;          // of the layers; of kNamedPairs empty
+  Texts user;                                     // added by the program that saved it
+  Texts info;                                     // kMetaState: by the key behind "0."
+  std::map<std::string_view, MlxScalar> scalars;  // kScalars: by the name of the tensor
+
+  // The texts "<key>.0", "<key>.1", ... of a tuple; none where "<key>" is an empty text or missing.
+  std::vector<std::string_view> info_list(const std::string& key) const;
+};
+
+// nullopt: not a prompt cache of mlx-lm.
+std::optional<MlxLayout> mlx_layout(const tensors::SafetensorsIndex& index);
+
+// Errors: kCorrupt (keys that are missing, or contradict the tensors), kTooLarge (layers),
+//         kUnsupported (a scalar of a kind that is not known). Requires: mlx_layout(index).
+Result<MlxMeta> read_mlx_meta(const tensors::SafetensorsIndex& index);
+
+// "4": a number as Python prints one that is not negative. Errors: nullopt also beyond 53 bits.
+std::optional<std::int64_t> mlx_number(std::string_view text);
+
+// Text of the file, made fit for people: cut after `max_bytes`, and all but printable ASCII is '?'.
+std::string mlx_text(std::string_view text, std::size_t max_bytes);
 
 // A file, with its index and what the index says. Remembers which tensors were asked for, so that
 // none is left out without a word.
@@ -35,14 +73,15 @@ class MlxFile {
   // nullptr: there is none. The tensor does not count as asked for.
   const tensors::TensorPlace* find(const std::string& name) const;
   bool has(const std::string& name) const { return find(name) != nullptr; }
-  // Whether it stands for None.
+  // Whether it represents None.
   bool is_none(const std::string& name) const;
   // Errors: kCorrupt (there is none).
   Result<const tensors::TensorPlace*> tensor(const std::string& name);
 
   // Errors: kCorrupt (not one integer or bool), and those of reading.
   Result<std::int64_t> number(const std::string& name);
-  // Of a tensor of one dimension. Errors: as number(); kCorrupt for more than `max_count`.
+  // The values of a tensor of one dimension. Errors: as number(); kCorrupt for more than
+  // `max_count`.
   Result<std::vector<std::int64_t>> numbers(const std::string& name, std::uint64_t max_count);
   // A text that was saved as the numbers of its characters, which must be of ASCII.
   Result<std::string> text(const std::string& name);
@@ -79,7 +118,7 @@ struct MlxCache {
 // Errors: as MlxFile::number(); kTooLarge beyond cache::kMaxTokens.
 Result<std::int64_t> state_number(MlxFile& file, const MlxCache& cache, std::size_t info, int slot);
 
-// What a tensor [batch, n_kv_heads, n_rows, width] holds, of one row of the batch.
+// One row of the batch of a tensor [batch, n_kv_heads, n_rows, width].
 struct MlxGrid {
   tensors::TensorType type = tensors::TensorType::kOther;
   std::string type_name;
@@ -101,7 +140,7 @@ Result<tensors::TensorPlace> batch_row(const tensors::TensorPlace& place, std::i
 // Rows of a cache's batch, by its first tensor.
 std::uint64_t batch_size(const MlxFile& file, const MlxCache& cache);
 
-// Errors: kUnsupported for what is not f32, f16 or bf16.
+// Errors: kUnsupported (not f32, f16 or bf16).
 Result<Dtype> float_dtype(tensors::TensorType type, std::string_view type_name);
 
 }  // namespace tqcache::interop

@@ -15,7 +15,7 @@
 
 namespace tqcache::interop {
 
-// Whether a file is a .npz of this schema. False for what does not begin as a zip file does.
+// Whether a file is a .npz of this schema. False for files that are not zip files.
 // Errors: those of tensors::Npz::open() of files that do.
 Result<bool> is_npz_cache(const ByteSource& file);
 

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -8,9 +10,8 @@
 #include "tqcache/format/dense_sections.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/npz/npz_schema.h"
-#include "tqcache/interop/plain_json.h"
-#include "tqcache/interop/whole_sides.h"
-#include "tqcache/interop/wide_bf16.h"
+#include "tqcache/interop/whole_tensors.h"
+#include "tqcache/tensors/json.h"
 #include "tqcache/tensors/npy.h"
 #include "tqcache/tensors/printable_name.h"
 #include "tqcache/tensors/zip_writer.h"
@@ -25,7 +26,7 @@ using nlohmann::json;
 
 std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
 
-// An array of the file, and what of the cache it holds.
+// An array of the file, and the part of the cache that it holds.
 struct Part {
   std::string name;
   Dtype dtype = Dtype::kF32;
@@ -70,7 +71,7 @@ class NpzPlan {
     json description = {
         {"format", kNpzFormat}, {"n_tokens", manifest.n_tokens()}, {"layers", layers_}};
     const auto add_text = [&](const char* key, const std::string& text) {
-      if (!text.empty() && is_plain_text(text)) description[key] = text;
+      if (!text.empty() && tensors::is_plain_text(text)) description[key] = text;
     };
     add_text("architecture", manifest.identity.architecture);
     add_text("model_name", manifest.identity.model_name);
@@ -110,8 +111,8 @@ class NpzPlan {
       const cache::ArrayDesc& array = layer.arrays[i];
       const bool is_there = std::ranges::count(names, json(array.name)) > 0;
       if (is_there || !fits_npz_name(array.name)) {
-        return Error{ErrorCode::kUnsupported, "array " + tensors::printable_name(array.name) +
-                                                  ": no name that an array of NumPy can have"};
+        return unsupported("array " + tensors::printable_name(array.name) +
+                           ": no name that an array of NumPy can have");
       }
       names.push_back(array.name);
       add_part({npz_array_name(number, array.name), array.dtype, array.shape, number,
@@ -130,7 +131,7 @@ Result<NpzPlan> make_plan(const Manifest& manifest) {
   NpzPlan plan;
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
     auto added = plan.add_layer(i, manifest.layers[i], manifest.n_tokens());
-    if (!added) return in_context("layer " + std::to_string(i), std::move(added).error());
+    if (!added) return in_context(fmt::format("layer {}", i), std::move(added).error());
   }
   return plan;
 }

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -8,12 +10,11 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/interop/head_rows.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/npz/npz_schema.h"
-#include "tqcache/interop/plain_json.h"
-#include "tqcache/interop/wide_bf16.h"
-#include "tqcache/tensors/npz.h"
+#include "tqcache/interop/whole_tensors.h"
+#include "tqcache/tensors/json.h"
+#include "tqcache/tensors/npy.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
@@ -35,7 +36,7 @@ Result<std::int64_t> number_of(const json& object, const char* key, std::int64_t
     return corrupt(printable_name(key) + ": no number that is not negative");
   }
   if (found->get<std::uint64_t>() > static_cast<std::uint64_t>(max)) {
-    return Error{ErrorCode::kTooLarge, printable_name(key) + ": more than " + std::to_string(max)};
+    return too_large(fmt::format("{}: more than {}", printable_name(key), max));
   }
   return found->get<std::int64_t>();
 }
@@ -47,8 +48,7 @@ Result<std::vector<std::string>> names_of(const json& object, const char* key) {
   if (found == object.end()) return names;
   if (!found->is_array()) return corrupt(printable_name(key) + ": no list");
   if (found->size() > kMaxArraysOfLayer) {
-    return Error{ErrorCode::kTooLarge,
-                 printable_name(key) + ": " + std::to_string(found->size()) + " names"};
+    return too_large(fmt::format("{}: {} names", printable_name(key), found->size()));
   }
   for (const json& name : *found) {
     if (!name.is_string() || !fits_npz_name(name.get_ref<const std::string&>()) ||
@@ -65,10 +65,10 @@ std::string text_of(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_string()) return {};
   const auto& text = found->get_ref<const std::string&>();
-  return is_plain_text(text) ? text : std::string();
+  return tensors::is_plain_text(text) ? text : std::string();
 }
 
-// The values of an array, which stand in the file as f32 if they are bf16.
+// The values of an array; bf16 values are f32 in the file.
 struct Values {
   std::shared_ptr<const Npz> npz;
   const NpzArray* array = nullptr;
@@ -105,24 +105,23 @@ class NpzReader {
   }
 
   Result<ForeignLayer> read_layer(std::size_t layer, const json& description) {
-    if (!description.is_object()) return corrupt("its description is no object");
+    if (!description.is_object()) return corrupt("its description is not an object");
     TQC_TRY_ASSIGN(bf16_, names_of(description, "bf16"));
     const std::string kind = text_of(description, "kind");
     if (kind == kNpzAttention) return read_attention(layer);
     if (kind == kNpzWindow) return read_window(layer, description);
     if (kind == kNpzArrays) return read_arrays(layer, description);
-    return Error{ErrorCode::kUnsupported, "a layer of kind " + printable_name(kind)};
+    return unsupported("a layer of kind " + printable_name(kind));
   }
 
   Result<std::optional<std::vector<std::int32_t>>> read_tokens() {
     const NpzArray* const array = find(std::string(kNpzTokens));
     if (array == nullptr) return std::optional<std::vector<std::int32_t>>();
     if (array->header.type != TensorType::kI64) {
-      return Error{ErrorCode::kUnsupported,
-                   "tokens of type " + printable_name(array->header.descr)};
+      return unsupported("tokens of type " + printable_name(array->header.descr));
     }
     if (array->header.shape != std::vector{static_cast<std::uint64_t>(n_tokens_)}) {
-      return corrupt("array \"tokens\": not " + std::to_string(n_tokens_) + " ids");
+      return corrupt(fmt::format("array \"tokens\": not {} ids", n_tokens_));
     }
     return read_ids(*array);
   }
@@ -130,8 +129,7 @@ class NpzReader {
   Result<void> check_all_taken() const {
     for (const auto& [name, array] : npz_->arrays()) {
       if (!taken_.contains(name)) {
-        return Error{ErrorCode::kUnsupported,
-                     "array " + printable_name(name) + ": of no layer that is named"};
+        return unsupported("array " + printable_name(name) + ": of no layer that is named");
       }
     }
     return {};
@@ -156,8 +154,8 @@ class NpzReader {
     }
     if (is_bf16) return corrupt("array " + printable_name(name) + ": bf16 that is not kept as f32");
     if (type == TensorType::kF16) return Values{npz_, array, Dtype::kF16};
-    return Error{ErrorCode::kUnsupported, "array " + printable_name(name) + ": values of type " +
-                                              printable_name(array->header.descr)};
+    return unsupported("array " + printable_name(name) + ": values of type " +
+                       printable_name(array->header.descr));
   }
 
   struct Sides {
@@ -170,7 +168,7 @@ class NpzReader {
     auto shape = head_shape_of(k.array->header.shape, n_rows);
     if (!shape) return in_context("key", std::move(shape).error());
     if (k.array->header.shape != v.array->header.shape) {
-      return Error{ErrorCode::kUnsupported, "keys and values of different shapes"};
+      return unsupported("keys and values of different shapes");
     }
     return Sides{*shape, k, v};
   }
@@ -219,7 +217,7 @@ class NpzReader {
                             std::as_writable_bytes(std::span(ids).first(n))));
       for (const std::int64_t id : std::span(ids).first(n)) {
         if (id < 0 || id > std::numeric_limits<std::int32_t>::max()) {
-          return corrupt("token " + std::to_string(tokens.size()) + ": id " + std::to_string(id));
+          return corrupt(fmt::format("token {}: id {}", tokens.size(), id));
         }
         tokens.push_back(static_cast<std::int32_t>(id));
       }
@@ -236,21 +234,20 @@ class NpzReader {
 Result<void> check_format(const json& description) {
   const std::string format = text_of(description, "format");
   if (format == kNpzFormat) return {};
-  return Error{ErrorCode::kUnsupported,
-               format.starts_with(kNpzFormatPrefix)
-                   ? "format " + printable_name(format) + " is newer than this reader"
-                   : "not of the schema " + std::string(kNpzFormat)};
+  return unsupported(format.starts_with(kNpzFormatPrefix)
+                         ? "format " + printable_name(format) + " is newer than this reader"
+                         : "not of the schema " + std::string(kNpzFormat));
 }
 
 Result<void> read_layers(NpzReader& reader, const json& description, ForeignCache& cache) {
   const auto layers = description.find("layers");
   if (layers == description.end() || !layers->is_array()) return corrupt("\"layers\": no list");
   if (layers->size() > static_cast<std::size_t>(cache::kMaxLayers)) {
-    return Error{ErrorCode::kTooLarge, std::to_string(layers->size()) + " layers"};
+    return too_large(fmt::format("{} layers", layers->size()));
   }
   for (std::size_t i = 0; i < layers->size(); ++i) {
     auto layer = reader.read_layer(i, (*layers)[i]);
-    if (!layer) return in_context("layer " + std::to_string(i), std::move(layer).error());
+    if (!layer) return in_context(fmt::format("layer {}", i), std::move(layer).error());
     cache.layers.push_back(std::move(layer).value());
   }
   return {};
@@ -286,7 +283,7 @@ Result<ForeignCache> import_npz(std::shared_ptr<const ByteSource> file) {
   cache.identity.source_format = "numpy";
   cache.identity.architecture = text_of(description, "architecture");
   cache.identity.model_name = text_of(description, "model_name");
-  cache.facts.emplace_back("schema", kNpzFormat);
+  cache.metadata.emplace_back("schema", kNpzFormat);
   return cache;
 }
 

@@ -1,11 +1,13 @@
 #include "tqcache/interop/npz/npz_schema.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "tqcache/interop/plain_json.h"
+#include "tqcache/tensors/json.h"
 #include "tqcache/tensors/npy.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -25,7 +27,7 @@ Result<std::string> text_of_words(ByteView words) {
   std::string text;
   for (std::size_t at = 0; at + kWordBytes <= words.size(); at += kWordBytes) {
     const auto word = number_at<std::uint32_t>(words, at);
-    if (word > 0x7f) return Error{ErrorCode::kCorrupt, "a character that is not ASCII"};
+    if (word > 0x7f) return corrupt("a character that is not ASCII");
     text.push_back(static_cast<char>(word));
   }
   return text;
@@ -37,9 +39,9 @@ Result<std::string> read_text(const tensors::Npz& npz, const NpzArray& array) {
   const bool fits = is_text
                         ? array.header.shape.empty()
                         : array.header.type == TensorType::kU8 && array.header.shape.size() == 1;
-  if (!fits) return Error{ErrorCode::kUnsupported, "neither a text nor bytes"};
+  if (!fits) return unsupported("neither a text nor bytes");
   if (array.header.bytes > kMaxDescriptionBytes * (is_words ? kWordBytes : 1)) {
-    return Error{ErrorCode::kTooLarge, std::to_string(array.header.bytes) + " bytes"};
+    return too_large(fmt::format("{} bytes", array.header.bytes));
   }
   Bytes bytes(static_cast<std::size_t>(array.header.bytes));
   TQC_TRY(npz.read_all(array, bytes));
@@ -50,12 +52,14 @@ Result<std::string> read_text(const tensors::Npz& npz, const NpzArray& array) {
 Result<nlohmann::json> read_json(const tensors::Npz& npz, const NpzArray& array) {
   TQC_TRY_ASSIGN(std::string text, read_text(npz, array));
   while (text.ends_with('\0')) text.pop_back();
-  TQC_TRY_ASSIGN(nlohmann::json parsed, parse_plain_json(text, kMaxDescriptionBytes, kMaxDepth));
+  TQC_TRY_ASSIGN(
+      nlohmann::json parsed,
+      tensors::parse_json(text, {.max_bytes = kMaxDescriptionBytes, .max_depth = kMaxDepth}));
   if (!parsed.is_object()) return corrupt("not an object of JSON");
   return parsed;
 }
 
-std::string layer_name(std::size_t layer) { return "layer_" + std::to_string(layer) + "_"; }
+std::string layer_name(std::size_t layer) { return fmt::format("layer_{}_", layer); }
 
 }  // namespace
 
@@ -78,7 +82,7 @@ bool fits_npz_name(std::string_view name) {
 Result<nlohmann::json> read_npz_description(const tensors::Npz& npz) {
   const auto found = npz.arrays().find(std::string(kNpzDescription));
   if (found == npz.arrays().end()) {
-    return Error{ErrorCode::kUnsupported, "no array \"tqcache\" that says what the others are"};
+    return unsupported("no array \"tqcache\" which has to describe the others");
   }
   auto json = read_json(npz, found->second);
   if (!json) {
@@ -89,7 +93,7 @@ Result<nlohmann::json> read_npz_description(const tensors::Npz& npz) {
 
 Bytes make_npz_text(std::string_view text) {
   ByteWriter out;
-  out.append(tensors::make_npy_header("<U" + std::to_string(text.size()), {}));
+  out.append(tensors::make_npy_header(fmt::format("<U{}", text.size()), {}));
   for (const char c : text) out.write(std::uint32_t{static_cast<unsigned char>(c)});
   return std::move(out).take();
 }

@@ -10,14 +10,14 @@
 
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/result.h"
-#include "tqcache/tensors/npz.h"
+#include "tqcache/tensors/npy.h"
 
 namespace tqcache::interop {
 
 inline constexpr std::string_view kNpzFormat = "tqcache-npz-1";
 inline constexpr std::string_view kNpzFormatPrefix = "tqcache-npz-";
 
-// The array that says what the others are, in JSON.
+// The array that describes the others, in JSON.
 inline constexpr std::string_view kNpzDescription = "tqcache";
 inline constexpr std::string_view kNpzTokens = "tokens";
 

@@ -1,15 +1,15 @@
 #pragma once
-// interop/turbomlx/numpy_random.h: the random numbers of numpy.random.default_rng(seed), number by number:
-// PCG64, normal numbers by NumPy's ziggurat, and choices between two values.
-//
-// What TurboMLX draws its maps from, and does not store.
+// interop/turbomlx/numpy_random.h: the random numbers of numpy.random.default_rng(seed), and the Q
+// of numpy.linalg.qr(): what TurboMLX draws its transforms from, and does not store.
 //
 // Source: numpy/random/bit_generator.pyx (SeedSequence), src/pcg64/pcg64.h (XSL-RR 128/64),
 //         src/distributions/distributions.c (random_standard_normal, bounded integers).
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace tqcache::interop {
 
@@ -43,5 +43,11 @@ class NumpyRandom {
   bool has_half_ = false;
   std::uint32_t half_ = 0;
 };
+
+// The Q of A = Q R, with every diagonal value of R positive.
+//
+// Shapes: a [n, n], row by row, as the result.
+// Time:   8/3 n^3 operations.
+std::vector<double> orthogonal_factor(std::span<const double> a, std::size_t n);
 
 }  // namespace tqcache::interop

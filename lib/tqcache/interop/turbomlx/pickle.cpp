@@ -1,21 +1,21 @@
 #include "tqcache/interop/turbomlx/pickle.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 #include <cstdio>
 #include <unordered_map>
 #include <utility>
 
 #include "tqcache/base/result.h"
-#include "tqcache/interop/turbomlx/pickle_numpy.h"
-#include "tqcache/interop/turbomlx/pickle_reader.h"
+#include "tqcache/interop/file_cursor.h"
 
 namespace tqcache::interop {
 namespace {
 
 using Kind = Value::Kind;
 
-// A file of 128 layers has some ten thousand values and twice as many opcodes.
-constexpr std::size_t kMaxValues = std::size_t{1} << 18;
+// A file of 128 layers has some twenty thousand opcodes.
 constexpr std::uint64_t kMaxOpcodes = std::uint64_t{1} << 20;
 constexpr std::size_t kMaxMarks = 64;  // nested collections that are being filled
 constexpr std::uint64_t kMaxText = 64u << 20;
@@ -36,14 +36,14 @@ class Machine {
   Result<Pickle> run() {
     TQC_TRY(read_protocol());
     for (std::uint64_t n = 0; !done_; ++n) {
-      if (n == kMaxOpcodes) return too_large("more opcodes than a prompt cache has");
+      if (n == kMaxOpcodes) return too_large("too many opcodes");
       const std::uint64_t at = in_.position();
       TQC_TRY_ASSIGN(const auto opcode, in_.read<std::uint8_t>());
       auto stepped = step(opcode);
-      if (!stepped) return in_context("byte " + std::to_string(at), std::move(stepped).error());
+      if (!stepped) return in_context(fmt::format("byte {}", at), std::move(stepped).error());
     }
     if (in_.remaining() > 0) {
-      return corrupt(std::to_string(in_.remaining()) + " bytes after the end of the pickle");
+      return corrupt(fmt::format("{} bytes after the end of the pickle", in_.remaining()));
     }
     return std::move(pickle_);
   }
@@ -55,7 +55,7 @@ class Machine {
     TQC_TRY_ASSIGN(const auto protocol, in_.read<std::uint8_t>());
     pickle_.protocol = protocol;
     if (protocol >= kMinProtocol && protocol <= kMaxProtocol) return {};
-    return Error{ErrorCode::kUnsupported, "a pickle of protocol " + std::to_string(protocol)};
+    return unsupported(fmt::format("a pickle of protocol {}", protocol));
   }
 
   // --- the stack
@@ -65,10 +65,10 @@ class Machine {
     return {};
   }
   Result<void> push(Value value) {
-    if (pickle_.tree.size() == kMaxValues) return too_large("more values than a prompt cache has");
+    if (pickle_.tree.size() == kMaxTreeValues) return too_large("too many values");
     return push(pickle_.tree.add(std::move(value)));
   }
-  // Values pushed since the last mark, which limits what may be taken.
+  // Values pushed since the last mark, the ones that may be taken.
   std::size_t available() const { return stack_.size() - (marks_.empty() ? 0 : marks_.back()); }
 
   Result<ValueId> top() const {
@@ -110,7 +110,7 @@ class Machine {
   }
   Result<void> recall(std::uint32_t key) {
     const auto found = memo_.find(key);
-    if (found == memo_.end()) return corrupt("nothing remembered as " + std::to_string(key));
+    if (found == memo_.end()) return corrupt(fmt::format("no memo entry {}", key));
     return push(found->second);
   }
 
@@ -131,7 +131,7 @@ class Machine {
   // A number of so many bytes, two's complement.
   Result<void> push_long() {
     TQC_TRY_ASSIGN(const auto size, in_.read<std::uint8_t>());
-    if (size > 8) return Error{ErrorCode::kUnsupported, "a number of more than 64 bits"};
+    if (size > 8) return unsupported("a number of more than 64 bits");
     std::uint64_t bits = 0;
     std::uint8_t last = 0;
     for (unsigned i = 0; i < size; ++i) {
@@ -164,7 +164,8 @@ class Machine {
   template <class Size>
   Result<void> push_bytes() {
     TQC_TRY_ASSIGN(const Size size, in_.read<Size>());
-    TQC_TRY_ASSIGN(const std::uint64_t at, in_.skip(size));
+    const std::uint64_t at = in_.position();
+    TQC_TRY(in_.skip(size));
     Value bytes{.kind = Kind::kBytes};
     bytes.bytes = {at, size};
     return push(std::move(bytes));
@@ -360,12 +361,11 @@ class Machine {
       case 'u':
         return set_items(pop_to_mark());
       default:
-        return Error{ErrorCode::kUnsupported,
-                     opcode_name(opcode) + ", which no prompt cache of TurboMLX has"};
+        return unsupported(opcode_name(opcode) + ", which not a TurboMLX prompt cache has");
     }
   }
 
-  PickleReader in_;
+  FileCursor in_;
   Pickle pickle_;
   std::vector<ValueId> stack_;
   std::vector<std::size_t> marks_;  // sizes of the stack

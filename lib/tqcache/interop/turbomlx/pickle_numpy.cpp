@@ -1,4 +1,4 @@
-#include "tqcache/interop/turbomlx/pickle_numpy.h"
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -7,6 +7,7 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/base/shape.h"
+#include "tqcache/interop/turbomlx/pickle.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
@@ -18,7 +19,7 @@ using Kind = Value::Kind;
 
 constexpr std::size_t kMaxDimensions = 32;  // NumPy's own limit, before version 2
 
-// Names as they are written, and what they are here.
+// The names that a pickle may use, and their meaning here.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kNames = {{
     {"numpy.core.multiarray._reconstruct", "reconstruct"},
     {"numpy._core.multiarray._reconstruct", "reconstruct"},
@@ -77,9 +78,8 @@ Result<void> set_array(ArrayValue& array, const ArrayValue& dtype, std::vector<s
   const auto count = element_count(shape);
   const auto size = count ? checked_mul(*count, type_size(dtype.type)) : std::nullopt;
   if (size != bytes.size) {
-    return corrupt("an array of " + std::to_string(bytes.size) +
-                   " bytes where its shape asks for " +
-                   (size ? std::to_string(*size) : "more than there can be"));
+    return corrupt(fmt::format("an array of {} bytes where its shape asks for {}", bytes.size,
+                               (size ? std::to_string(*size) : "more than there can be")));
   }
   array.type = dtype.type;
   array.type_name = dtype.type_name;
@@ -106,7 +106,7 @@ Result<Value> make_dtype(const ValueTree& tree, const Value& arguments) {
 Result<Value> make_empty(const ValueTree& tree, const Value& arguments) {
   if (!are_kinds(tree, arguments, {Kind::kGlobal, Kind::kTuple, Kind::kBytes}) ||
       tree.at(arguments.items[0]).text != "ndarray") {
-    return corrupt("_reconstruct of something else than an array");
+    return corrupt("_reconstruct of something other than an array");
   }
   Value value{.kind = Kind::kArray};
   value.array = std::make_shared<ArrayValue>();
@@ -116,7 +116,7 @@ Result<Value> make_empty(const ValueTree& tree, const Value& arguments) {
 // (bytes, dtype, shape, order), to which NumPy 2 may add the order of the axes.
 Result<Value> from_buffer(const ValueTree& tree, const Value& arguments) {
   if (!are_kinds(tree, arguments, {Kind::kBytes, Kind::kDtype, Kind::kTuple, Kind::kText})) {
-    return corrupt("_frombuffer of something else than bytes, dtype, shape and order");
+    return corrupt("_frombuffer of something other than bytes, dtype, shape and order");
   }
   const std::string& order = tree.at(arguments.items[3]).text;
   if (order != "C" && order != "F")
@@ -151,10 +151,10 @@ std::optional<Bytes> to_latin1(std::string_view utf8) {
 Result<Value> encode(const ValueTree& tree, const Value& arguments, std::uint64_t& texts_left) {
   if (!are_kinds(tree, arguments, {Kind::kText, Kind::kText}) ||
       tree.at(arguments.items[1]).text != "latin1") {
-    return corrupt("encode of something else than Latin-1");
+    return corrupt("encode of something other than Latin-1");
   }
   const std::string& text = tree.at(arguments.items[0]).text;
-  if (text.size() > texts_left) return Error{ErrorCode::kTooLarge, "more text than 64 MiB"};
+  if (text.size() > texts_left) return too_large("more text than 64 MiB");
   texts_left -= text.size();
   auto bytes = to_latin1(text);
   if (!bytes) return corrupt("a text that is not Latin-1");
@@ -169,7 +169,7 @@ Result<Value> make_bytes(const ValueTree& tree, const Value& arguments) {
   Value value{.kind = Kind::kBytes};
   if (arguments.items.empty()) return value;
   if (arguments.items.size() != 1 || !are_kinds(tree, arguments, {Kind::kBytes})) {
-    return corrupt("bytes of something else than bytes");
+    return corrupt("bytes of something other than bytes");
   }
   value.bytes = tree.at(arguments.items[0]).bytes;
   return value;

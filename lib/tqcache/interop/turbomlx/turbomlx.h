@@ -1,7 +1,9 @@
 #pragma once
-// interop/turbomlx/turbomlx.h: prompt caches of TurboMLX: version 3 (a safetensors blob behind a JSON
-// header), and the pickles of versions 1 and 2. Safe for untrusted input: pickles are read by an
-// interpreter of the few opcodes that such files need; nothing is imported and nothing is run.
+// interop/turbomlx/turbomlx.h: prompt caches of TurboMLX: version 3 (a safetensors blob behind a
+// JSON header), and the pickles of versions 1 and 2. Safe for untrusted input: pickles are read by
+// an interpreter of the few opcodes that such files need; nothing is imported and nothing is run.
+//
+// A library that was configured with -DTQCACHE_TURBOMLX=OFF refuses these files by name.
 //
 // Spec:   docs/reference/interop.md, "TurboMLX".
 // Source: alicankiraz1/Qwen3.5-TurboQuant-MLX-LM, src/turbomlx/prompt_cache.py; numpy/random
@@ -10,6 +12,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "tqcache/base/file.h"
 #include "tqcache/base/result.h"
@@ -19,7 +22,10 @@ namespace tqcache::interop {
 
 enum class TurboMlxFile : std::uint8_t { kPickle, kV3 };
 
-// By the first bytes: "TQS3", or a pickle of protocol 2 or later, whatever is in it.
+inline constexpr std::string_view kTurboMlxV3Magic = "TQS3";
+
+// By the first bytes: "TQS3", or a pickle of protocol 2 or later, whatever is in it. nullopt: not a
+// file of TurboMLX.
 // Errors: kIo.
 Result<std::optional<TurboMlxFile>> is_turbomlx(const ByteSource& file);
 

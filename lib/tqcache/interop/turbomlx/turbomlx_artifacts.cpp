@@ -1,18 +1,74 @@
 #include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
-#include "tqcache/interop/turbomlx/numpy_linalg.h"
+#include "tqcache/base/file.h"
+#include "tqcache/base/result.h"
 #include "tqcache/interop/turbomlx/numpy_random.h"
-#include "tqcache/interop/turbomlx/turbomlx_codebook.h"
-#include "tqcache/interop/turbomlx/turbomlx_meta.h"
-#include "tqcache/interop/turbomlx/turbomlx_npz.h"
+#include "tqcache/interop/turbomlx/turbomlx_file.h"
+#include "tqcache/tensors/npy.h"
+#include "tqcache/tensors/zip_archive.h"
 
 namespace tqcache::interop {
 namespace {
+
+constexpr std::uint64_t kMaxFileBytes = 16u << 20;  // a map of 1,024 channels takes 4 MiB
+
+Result<std::vector<float>> read_member(const tensors::ZipArchive& zip, std::size_t member,
+                                       const std::vector<std::uint64_t>& shape) {
+  TQC_TRY_ASSIGN(const Bytes start, zip.read_start(member, tensors::kMaxNpyHeaderBytes));
+  TQC_TRY_ASSIGN(const tensors::NpyHeader header, tensors::parse_npy_header(start));
+  if (header.type != tensors::TensorType::kF32 || header.shape != shape) {
+    return corrupt("not f32, or of another shape than its name says");
+  }
+  if (zip.members()[member].bytes != header.data_offset + header.bytes) {
+    return corrupt("its size differs from its shape");
+  }
+  std::vector<float> values(static_cast<std::size_t>(header.bytes) / sizeof(float));
+  TQC_TRY(zip.read_at(member, header.data_offset, std::as_writable_bytes(std::span(values))));
+  if (std::ranges::all_of(values, [](float x) { return std::isfinite(x); })) return values;
+  return corrupt("values that are not finite");
+}
+
+Result<std::vector<float>> read_array(const tensors::ZipArchive& zip, std::string_view name,
+                                      const std::vector<std::uint64_t>& shape) {
+  const std::string file = std::string(name) + ".npy";
+  const auto found = std::ranges::find(zip.members(), file, &tensors::ZipMember::name);
+  if (found == zip.members().end()) return corrupt("missing");
+  return read_member(zip, static_cast<std::size_t>(found - zip.members().begin()), shape);
+}
+
+// The f32 values of an array "NAME.npy" of this shape in an .npz file. nullopt: no such file.
+//
+// Errors: kCorrupt (no such array, one of another shape or type, values that are not finite),
+//         kTruncated, kTooLarge, kUnsupported, kIo.
+Result<std::optional<std::vector<float>>> read_npz_floats(const std::filesystem::path& path,
+                                                          std::string_view name,
+                                                          const std::vector<std::uint64_t>& shape) {
+  auto file = open_file(path);
+  if (!file && file.error().code == ErrorCode::kNotFound)
+    return std::optional<std::vector<float>>();
+  const std::string place = path.filename().string() + ", array " + std::string(name);
+  if (!file) return in_context(place, std::move(file).error());
+  auto zip = tensors::ZipArchive::open(std::move(file).value(),
+                                       {.max_members = 16, .max_inflated_bytes = kMaxFileBytes});
+  if (!zip) return in_context(place, std::move(zip).error());
+  auto values = read_array(**zip, name, shape);
+  if (!values) return in_context(place, std::move(values).error());
+  return std::optional(std::move(values).value());
+}
 
 // A model has two head sizes at most, and each of these two parts and their signs. One of 1,024
 // channels takes a second and 4 MiB.
@@ -42,7 +98,7 @@ TurboMlxMatrix rounded(const std::vector<T>& values, std::size_t dim) {
   return matrix;
 }
 
-// Without what pads the rows.
+// Without the padding of the rows.
 std::optional<codec::TransformMatrix> map_of(const TurboMlxMatrix& matrix) {
   AlignedFloats values;
   values.reserve(matrix.dim * matrix.dim);
@@ -75,7 +131,7 @@ std::filesystem::path file_name(TurboMlxMap kind, std::size_t dim, std::uint64_t
   const char* const name = kind == TurboMlxMap::kQr    ? "rotations/qr-d"
                            : kind == TurboMlxMap::kWht ? "rotations/wht-d"
                                                        : "qjl/qjl-d";
-  return name + std::to_string(dim) + "-s" + std::to_string(seed) + ".npz";
+  return fmt::format("{}{}-s{}.npz", name, dim, seed);
 }
 
 }  // namespace
@@ -112,12 +168,11 @@ Result<std::shared_ptr<const TurboMlxMatrix>> TurboMlxArtifacts::matrix(TurboMlx
                                                                         std::size_t dim,
                                                                         std::uint64_t seed) {
   if (kind == TurboMlxMap::kWht && !std::has_single_bit(dim)) {
-    return Error{ErrorCode::kUnsupported,
-                 "rotation wht of " + std::to_string(dim) + " channels, no power of two"};
+    return unsupported(fmt::format("rotation wht of {} channels, no power of two", dim));
   }
   const MapKey key{kind, dim, seed};
   if (const auto found = matrices_.find(key); found != matrices_.end()) return found->second;
-  if (matrices_.size() == kMaxOfEach) return Error{ErrorCode::kTooLarge, "too many rotations"};
+  if (matrices_.size() == kMaxOfEach) return too_large("too many rotations");
   TQC_TRY_ASSIGN(TurboMlxMatrix matrix, load_or_make(key));
   matrix.map = map_of(matrix);
   auto made = std::make_shared<const TurboMlxMatrix>(std::move(matrix));
@@ -129,7 +184,7 @@ Result<std::shared_ptr<const std::vector<float>>> TurboMlxArtifacts::codebook(st
                                                                               int bits) {
   const BookKey key{dim, bits};
   if (const auto found = codebooks_.find(key); found != codebooks_.end()) return found->second;
-  if (codebooks_.size() == kMaxOfEach) return Error{ErrorCode::kTooLarge, "too many codebooks"};
+  if (codebooks_.size() == kMaxOfEach) return too_large("too many codebooks");
   TQC_TRY_ASSIGN(std::vector<float> codebook, load_or_make(key));
   auto made = std::make_shared<const std::vector<float>>(std::move(codebook));
   codebooks_.emplace(key, made);

@@ -1,6 +1,10 @@
 #pragma once
-// interop/turbomlx/turbomlx_artifacts.h: what TurboMLX's quantizers share and its files do not
-// hold: codebooks, rotations, and the maps of a residual's signs. Each is made once.
+// interop/turbomlx/turbomlx_artifacts.h: codebooks, rotations and residual-sign transforms that
+// TurboMLX's quantizers share and its files do not contain. Each is computed once, or read from a
+// folder of .npz files. Safe for untrusted input.
+//
+// The codebooks ("v1-lloyd-max-beta") differ from those of codec/codebook.h in their digits: they
+// come from a grid of 32,769 points, at most 256 rounds, and drop what falls between grid points.
 //
 // Spec:   docs/reference/interop.md, "TurboMLX".
 // Source: src/turbomlx/core_ref/{codebooks,rotation,qjl}.py.
@@ -20,6 +24,14 @@
 
 namespace tqcache::interop {
 
+// 2^bits centroids, ascending, rounded to f32. Sums are taken in another order than NumPy's: they
+// agree to about 1e-14, of which rounding leaves nothing. But for head_dim 3, whose density is
+// flat: there boundaries fall onto points of the grid, and a last digit moves a centroid by up to
+// 2e-4.
+//
+// Requires: head_dim of at least 2, bits 1 to 8.
+std::vector<float> turbomlx_codebook(int head_dim, int bits);
+
 enum class TurboMlxMap : std::uint8_t {
   kQr,   // an orthogonal matrix: standard_normal((dim, dim)), its Q with a positive diagonal of R
   kWht,  // Sylvester's Hadamard matrix, its columns times random signs, over sqrt(dim)
@@ -32,7 +44,8 @@ struct TurboMlxMatrix {
   std::size_t dim = 0;
   std::size_t stride = 0;
   AlignedFloats values;  // [dim, stride]
-  // The same for a part of our codec, by TurboMlxArtifacts; nothing: values that it does not take.
+  // The same for a part of our codec, by TurboMlxArtifacts; nullopt: values that it cannot
+  // represent.
   std::optional<codec::TransformMatrix> map = {};
 };
 
@@ -41,7 +54,7 @@ TurboMlxMatrix make_turbomlx_matrix(TurboMlxMap kind, std::size_t dim, std::uint
 
 class TurboMlxArtifacts {
  public:
-  // What is in this folder is taken from there (turbomlx_npz.h), and all else computed. Empty:
+  // Artifacts in this folder are read from there, and all others are computed. Empty:
   // none.
   explicit TurboMlxArtifacts(std::filesystem::path folder = {}) : folder_(std::move(folder)) {}
 

@@ -1,10 +1,10 @@
-#include "tqcache/interop/turbomlx/turbomlx_codebook.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <numbers>
 #include <utility>
+
+#include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
 
 namespace tqcache::interop {
 namespace {
@@ -14,7 +14,7 @@ constexpr double kEdge = 1 - 1e-8;  // where the grid ends, on either side
 constexpr int kMaxRounds = 256;
 constexpr double kTolerance = 1e-12;
 
-// A sum that keeps what each addition loses (Neumaier).
+// A compensated sum (Neumaier).
 class ExactSum {
  public:
   void add(double x) {
@@ -128,7 +128,7 @@ class Lloyd {
     return static_cast<std::size_t>(std::ranges::lower_bound(grid_, x) - grid_.begin());
   }
 
-  // Of the points [first, end); what lies between two cells' points belongs to neither.
+  // Of the points [first, end); values between two cells' points belong to neither.
   double center(std::size_t first, std::size_t end, double low, double high) const {
     if (first >= end) return (low + high) * 0.5;
     const double mass = mass_.between(first, end - 1);

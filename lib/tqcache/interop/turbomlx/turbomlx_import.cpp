@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <string>
@@ -22,17 +24,17 @@ Result<TurboMlxLayer> import_layer(const TurboMlxSource& file, const ValueTree& 
   if (name == "RotatingKVCache") return turbomlx_rotating_layer(file, tree, entry);
   if (name == "ArraysCache" || name == "MambaCache")
     return turbomlx_arrays_layer(file, tree, entry);
-  return Error{ErrorCode::kUnsupported, "class " + tensors::printable_name(name)};
+  return unsupported("class " + tensors::printable_name(name));
 }
 
 // --- for people
 
-// "3 KVCache, 1 ArraysCache": what there is, and how often.
+// "3 x KVCache; 1 x ArraysCache": each kind with its count.
 std::string tally(const std::map<std::string, int>& counts) {
   std::string text;
   for (const auto& [what, count] : counts) {
     if (!text.empty()) text += "; ";
-    text += std::to_string(count) + " x " + what;
+    text += fmt::format("{} x {}", count, what);
   }
   return text;
 }
@@ -42,18 +44,17 @@ std::string describe_keys(const TurboMlxMeta& meta) {
   if (meta.mixed) {
     text += meta.mixed_profile;
   } else {
-    text += std::to_string(meta.bits_total) + " bits, codebook " +
-            turbomlx_codebook_id(meta.shape.head_dim, meta.code_bits(meta.bits_total));
+    text += fmt::format("{} bits, codebook {}", meta.bits_total,
+                        turbomlx_codebook_id(meta.shape.head_dim, meta.code_bits(meta.bits_total)));
   }
-  text += std::string(", rotation ") + (meta.is_wht ? "wht" : "qr") + " of seed " +
-          std::to_string(meta.rotation_seed);
-  return meta.is_prod ? text + ", signs of seed " + std::to_string(meta.qjl_seed) : text;
+  text += fmt::format("{}{} of seed {}", ", rotation ", (meta.is_wht ? "wht" : "qr"),
+                      meta.rotation_seed);
+  return meta.is_prod ? fmt::format("{}, signs of seed {}", text, meta.qjl_seed) : text;
 }
 
 std::string describe_values(const TurboMlxMeta& meta) {
   if (!meta.has_affine_values) return "dense";
-  return "affine, " + std::to_string(meta.value_bits) + " bits in groups of " +
-         std::to_string(meta.value_group_size);
+  return fmt::format("affine, {} bits in groups of {}", meta.value_bits, meta.value_group_size);
 }
 
 class Report {
@@ -68,15 +69,15 @@ class Report {
   }
 
   void put(const TurboMlxContents& contents, ForeignCache& cache) const {
-    const std::string version = "version " + std::to_string(contents.schema_version);
-    cache.facts.emplace_back("TurboMLX", contents.kind == TurboMlxFile::kV3
-                                             ? version
-                                             : version + ", a pickle of protocol " +
-                                                   std::to_string(contents.pickle_protocol));
-    cache.facts.emplace_back("classes", tally(classes_));
-    if (!keys_.empty()) cache.facts.emplace_back("keys", tally(keys_));
-    if (!values_.empty()) cache.facts.emplace_back("values", tally(values_));
-    put_losses(cache.n_tokens, cache.losses);
+    const std::string version = fmt::format("version {}", contents.schema_version);
+    cache.metadata.emplace_back("TurboMLX", contents.kind == TurboMlxFile::kV3
+                                                ? version
+                                                : fmt::format("{}, a pickle of protocol {}",
+                                                              version, contents.pickle_protocol));
+    cache.metadata.emplace_back("classes", tally(classes_));
+    if (!keys_.empty()) cache.metadata.emplace_back("keys", tally(keys_));
+    if (!values_.empty()) cache.metadata.emplace_back("values", tally(values_));
+    put_dropped_fields(cache.n_tokens, cache.dropped_fields);
     cache.is_quantized = has_kept_ || !decoded_keys_.empty() || !decoded_groups_.empty();
   }
 
@@ -90,31 +91,34 @@ class Report {
     if (coding.is_rounded) (coding.are_groups ? has_rounded_groups_ : has_rounded_keys_) = true;
   }
 
-  void put_losses(std::int64_t n_tokens, std::vector<std::string>& losses) const {
+  void put_dropped_fields(std::int64_t n_tokens, std::vector<std::string>& dropped_fields) const {
     if (has_rounded_keys_) {
-      losses.push_back("The lengths of TurboQuant keys are rounded to f16; their codes are kept.");
+      dropped_fields.push_back(
+          "The lengths of TurboQuant keys are rounded to f16; their codes are kept.");
     }
     if (has_rounded_groups_) {
-      losses.push_back("The scales and biases of groups are rounded to f16; codes are kept.");
+      dropped_fields.push_back(
+          "The scales and biases of groups are rounded to f16; codes are kept.");
     }
     if (const std::int64_t n = n_tokens % cache::kTokenBlock; has_kept_ && n > 0) {
-      losses.push_back("The codes of the last " + std::to_string(n) +
-                       " tokens, which fill no block, are decoded to f32.");
+      dropped_fields.push_back(fmt::format(
+          "The codes of the last {} tokens, which fill no block, are decoded to f32.", n));
     }
     if (!decoded_keys_.empty()) {
-      losses.push_back("The codes, lengths and signs of TurboQuant keys are decoded to f32 (" +
-                       tally(decoded_keys_) + ").");
+      dropped_fields.push_back(
+          "The codes, lengths and signs of TurboQuant keys are decoded to f32 (" +
+          tally(decoded_keys_) + ").");
     }
     if (!decoded_groups_.empty()) {
-      losses.push_back("Keys and values in groups are decoded to f32 (" + tally(decoded_groups_) +
-                       ").");
+      dropped_fields.push_back("Keys and values in groups are decoded to f32 (" +
+                               tally(decoded_groups_) + ").");
     }
     if (!keys_.empty()) {
-      losses.push_back("The settings of TurboQuant caches are not kept.");
+      dropped_fields.push_back("The settings of TurboQuant caches are not kept.");
     }
     if (n_calibrating_ > 0) {
-      losses.push_back("The calibration that " + std::to_string(n_calibrating_) +
-                       " layers are in is not kept; their tokens are.");
+      dropped_fields.push_back(fmt::format(
+          "The calibration that {} layers are in is not kept; their tokens are.", n_calibrating_));
     }
   }
 
@@ -129,8 +133,7 @@ Result<void> agree(std::optional<std::int64_t> layer, std::optional<std::int64_t
   if (!layer) return {};
   if (!all) all = layer;
   if (*all == *layer) return {};
-  return corrupt(std::to_string(*layer) + " tokens where other layers have " +
-                 std::to_string(*all));
+  return corrupt(fmt::format("{} tokens where other layers have {}", *layer, *all));
 }
 
 // Packed forms that are not wanted.
@@ -164,7 +167,7 @@ Result<ForeignCache> import_turbomlx(std::shared_ptr<const ByteSource> file,
   Report report;
   std::optional<std::int64_t> n_tokens;
   for (const TurboMlxEntry& entry : contents.entries) {
-    const std::string place = "layer " + std::to_string(cache.layers.size());
+    const std::string place = fmt::format("layer {}", cache.layers.size());
     auto layer = import_layer(file, contents.tree, entry, artifacts);
     if (!layer) return in_context(place, std::move(layer).error());
     if (auto agreed = agree(layer->n_tokens, n_tokens); !agreed) {
@@ -175,7 +178,7 @@ Result<ForeignCache> import_turbomlx(std::shared_ptr<const ByteSource> file,
     cache.layers.push_back(std::move(layer->layer));
   }
   if (!n_tokens) {
-    return Error{ErrorCode::kUnsupported, "no layer that says how many tokens there are"};
+    return unsupported("no layer that says how many tokens there are");
   }
   cache.n_tokens = *n_tokens;
   report.put(contents, cache);

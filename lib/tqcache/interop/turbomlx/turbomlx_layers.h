@@ -1,6 +1,6 @@
 #pragma once
-// interop/turbomlx/turbomlx_layers.h: the layers of a prompt cache of TurboMLX, class by class. Safe for
-// untrusted input.
+// interop/turbomlx/turbomlx_layers.h: the layers of a prompt cache of TurboMLX, class by class.
+// Safe for untrusted input.
 //
 // Spec: docs/reference/interop.md, "TurboMLX".
 
@@ -15,12 +15,11 @@
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
 #include "tqcache/interop/turbomlx/turbomlx_file.h"
-#include "tqcache/interop/turbomlx/turbomlx_meta.h"
 #include "tqcache/interop/turbomlx/turbomlx_rows.h"
 
 namespace tqcache::interop {
 
-// What becomes of the codes of a side.
+// How the codes of K or V are imported.
 struct TurboMlxCoding {
   bool are_keys = true;
   bool are_groups = false;  // otherwise those of TurboQuant keys
@@ -30,12 +29,12 @@ struct TurboMlxCoding {
 
 struct TurboMlxSide {
   ForeignSide side;
-  std::optional<TurboMlxCoding> coding;  // nothing: a dense side
+  std::optional<TurboMlxCoding> coding;  // nullopt: dense
 };
 
 struct TurboMlxLayer {
   ForeignLayer layer;
-  std::optional<std::int64_t> n_tokens;  // nothing: the layer does not say
+  std::optional<std::int64_t> n_tokens;  // nullopt: the layer does not say
   std::optional<TurboMlxMeta> meta;      // of a TurboQuantKVCache
   bool is_calibrating = false;           // all of it is dense still
   std::vector<TurboMlxCoding> codings;   // of its sides that are coded

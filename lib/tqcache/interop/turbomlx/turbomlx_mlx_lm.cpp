@@ -1,6 +1,8 @@
 // Layers that TurboMLX leaves as mlx-lm has them: KVCache, QuantizedKVCache, RotatingKVCache, and
 // the arrays of layers without attention.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <string>
@@ -9,10 +11,10 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/interop/mlx/mlx_lm_ring.h"
-#include "tqcache/interop/turbomlx/turbomlx_arrays.h"
+#include "tqcache/interop/mlx/mlx_lm_rows.h"
 #include "tqcache/interop/turbomlx/turbomlx_layers.h"
 #include "tqcache/interop/turbomlx/turbomlx_packed.h"
+#include "tqcache/interop/turbomlx/turbomlx_rows.h"
 
 namespace tqcache::interop {
 namespace {
@@ -41,11 +43,10 @@ Result<DensePair> dense_pair(const ValueTree& tree, const TurboMlxEntry& entry) 
   const TurboMlxGrid& k = pair.k.grid;
   const TurboMlxGrid& v = pair.v.grid;
   if (k.n_kv_heads != v.n_kv_heads || k.n_tokens != v.n_tokens) {
-    return corrupt("values: unlike the keys");
+    return corrupt("values: other shapes than the keys");
   }
   if (k.width != v.width) {
-    return unsupported("keys of " + std::to_string(k.width) + " and values of " +
-                       std::to_string(v.width) + " components");
+    return unsupported(fmt::format("keys of {} and values of {} components", k.width, v.width));
   }
   pair.shape = {k.n_kv_heads, k.width};
   pair.n_tokens = k.n_tokens;
@@ -62,7 +63,7 @@ Result<std::int64_t> number_of(const Value& value) {
   const char* const end = value.text.data() + value.text.size();
   const auto [stop, error] = std::from_chars(value.text.data(), end, number);
   if (error == std::errc() && stop == end && number <= cache::kMaxTokens) return number;
-  return corrupt("meta_state: not numbers from 0 to " + std::to_string(cache::kMaxTokens));
+  return corrupt(fmt::format("meta_state: not numbers from 0 to {}", cache::kMaxTokens));
 }
 
 Result<std::vector<std::int64_t>> numbers_of(const ValueTree& tree, const Value& meta_state,
@@ -84,8 +85,7 @@ Result<std::vector<std::int64_t>> numbers_of(const ValueTree& tree, const Value&
 // TurboMLX writes no such file.
 Result<std::vector<std::int64_t>> window_rows(const MlxRing& ring, std::int64_t n_rows) {
   if (ring.next > n_rows) {
-    return corrupt("meta_state: _idx " + std::to_string(ring.next) + " in a ring of " +
-                   std::to_string(n_rows));
+    return corrupt(fmt::format("meta_state: _idx {} in a ring of {}", ring.next, n_rows));
   }
   TQC_TRY_ASSIGN(const RowRuns runs, ring_rows(ring, n_rows));
   std::vector<std::int64_t> rows;
@@ -131,14 +131,13 @@ Result<ForeignArray> slot_array(const TurboMlxSource& file, const Value& value,
 
 Result<void> check_form(TurboMlxGroupForm form, std::int64_t head_dim) {
   if (form.bits < 1 || form.bits > 8) {
-    return unsupported("groups of " + std::to_string(form.bits) + " bits");
+    return unsupported(fmt::format("groups of {} bits", form.bits));
   }
   if (form.group_size < 1 || head_dim % form.group_size != 0) {
-    return corrupt("head_dim " + std::to_string(head_dim) + " in groups of " +
-                   std::to_string(form.group_size));
+    return corrupt(fmt::format("head_dim {} in groups of {}", head_dim, form.group_size));
   }
   if (head_dim * form.bits % kWordBits == 0) return {};
-  return corrupt("head_dim " + std::to_string(head_dim) + ": no whole words of codes");
+  return corrupt(fmt::format("head_dim {}: no whole words of codes", head_dim));
 }
 
 Result<TensorType> scale_type(const Value& scales, std::string_view name) {

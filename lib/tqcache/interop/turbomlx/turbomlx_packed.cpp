@@ -1,22 +1,157 @@
 #include "tqcache/interop/turbomlx/turbomlx_packed.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <numbers>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "tqcache/base/file.h"
 #include "tqcache/base/half.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/base/result.h"
+#include "tqcache/cache/coded_block.h"
+#include "tqcache/cache/token_block.h"
+#include "tqcache/codec/block_layout.h"
+#include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/head_codec.h"
-#include "tqcache/interop/turbomlx/turbomlx_blocks.h"
+#include "tqcache/codec/packing.h"
+#include "tqcache/interop/foreign_cache.h"
+#include "tqcache/interop/turbomlx/turbomlx_rows.h"
 
 namespace tqcache::interop {
 namespace {
 
+// Numbers of a token block's tokens in one kv head, as ours are before they are f16: [256].
+// Errors: those of the file.
+using ReadNumbers = std::function<Result<std::vector<float>>(const ByteSource& file,
+                                                             std::size_t head, std::int64_t block)>;
+
+// Codes in rows of bits, one row per head vector.
+struct TurboMlxCodeRows {
+  TurboMlxRows rows;
+  int bits = 0;
+  std::size_t n_codes = 0;
+};
+
+// A part of our codec, and where the file has its codes and scales.
+struct TurboMlxCodedPart {
+  codec::PartSpec spec;
+  std::size_t rows = 0;        // which of TurboMlxCodedSide::rows
+  std::size_t first_code = 0;  // in a row of these
+  ReadNumbers scales, biases;  // biases: with spec.has_bias
+};
+
+struct TurboMlxCodedSide {
+  cache::HeadShape shape;
+  codec::BlockOrder order = codec::BlockOrder::kKeys;
+  std::vector<TurboMlxCodeRows> rows;
+  std::vector<TurboMlxCodedPart> parts;
+  std::vector<std::uint16_t> outliers;  // as ForeignPacked's
+
+  std::vector<codec::PartSpec> specs() const;
+};
+
 using cache::kTokenBlock;
 
-constexpr std::uint16_t kLeastNormal = 0x0400;
 constexpr std::uint16_t kInfinity = 0x7c00;
+constexpr std::uint16_t kMagnitude = 0x7fff;
+
+Result<std::vector<std::uint16_t>> halves(const ReadNumbers& read, const ByteSource& file,
+                                          std::size_t head, std::int64_t block) {
+  TQC_TRY_ASSIGN(const std::vector<float> numbers, read(file, head, block));
+  std::vector<std::uint16_t> result;
+  for (const float number : numbers) {
+    result.push_back(f32_to_f16(number));
+    if ((result.back() & kMagnitude) < kInfinity) continue;
+    return corrupt(fmt::format("head {}: a scale or bias beyond f16", head));
+  }
+  return result;
+}
+
+// [256, n_codes], one code a byte.
+Result<std::vector<std::uint8_t>> unpacked(const TurboMlxCodeRows& rows, const ByteSource& file,
+                                           std::size_t head, std::int64_t block) {
+  TQC_TRY_ASSIGN(const Bytes packed,
+                 turbomlx_row_bytes(file, rows.rows, head, block * kTokenBlock, kTokenBlock));
+  std::vector<std::uint8_t> codes(to_size(kTokenBlock) * rows.n_codes);
+  for (std::size_t t = 0; t < to_size(kTokenBlock); ++t) {
+    codec::unpack_codes(ByteView(packed).subspan(t * rows.rows.row_bytes, rows.rows.row_bytes),
+                        rows.bits, std::span(codes).subspan(t * rows.n_codes, rows.n_codes));
+  }
+  return codes;
+}
+
+// Reads token blocks of a side as ours have them.
+class BlockReader {
+ public:
+  BlockReader(TurboMlxSource file, TurboMlxCodedSide side)
+      : file_(std::move(file)),
+        side_(std::move(side)),
+        layout_(side_.shape, side_.specs(), side_.order) {}
+
+  Result<void> read(std::int64_t block, std::span<std::byte> out) const {
+    for (std::size_t head = 0; head < to_size(side_.shape.n_kv_heads); ++head) {
+      TQC_TRY(read_codes(head, block, out));
+      TQC_TRY(read_scales(head, block, out));
+    }
+    return {};
+  }
+
+ private:
+  Result<void> read_codes(std::size_t head, std::int64_t block, std::span<std::byte> out) const {
+    std::vector<std::vector<std::uint8_t>> codes;
+    for (const TurboMlxCodeRows& rows : side_.rows) {
+      TQC_TRY_ASSIGN(auto own, unpacked(rows, *file_, head, block));
+      codes.push_back(std::move(own));
+    }
+    for (std::size_t i = 0; i < side_.parts.size(); ++i) {
+      const TurboMlxCodedPart& part = side_.parts[i];
+      layout_.put_codes(head, i, {codes[part.rows], side_.rows[part.rows].n_codes, part.first_code},
+                        out);
+    }
+    return {};
+  }
+
+  Result<void> read_scales(std::size_t head, std::int64_t block, std::span<std::byte> out) const {
+    for (std::size_t i = 0; i < side_.parts.size(); ++i) {
+      const TurboMlxCodedPart& part = side_.parts[i];
+      TQC_TRY_ASSIGN(const auto scales, halves(part.scales, *file_, head, block));
+      layout_.put_scales(head, i, scales, out);
+      if (!part.spec.has_bias) continue;
+      TQC_TRY_ASSIGN(const auto biases, halves(part.biases, *file_, head, block));
+      layout_.put_biases(head, i, biases, out);
+    }
+    return {};
+  }
+
+  TurboMlxSource file_;
+  TurboMlxCodedSide side_;
+  cache::CodedBlock layout_;
+};
+
+std::vector<codec::PartSpec> TurboMlxCodedSide::specs() const {
+  std::vector<codec::PartSpec> specs;
+  for (const TurboMlxCodedPart& part : parts) specs.push_back(part.spec);
+  return specs;
+}
+
+// Requires: parts that codec::mode_of() takes.
+// Errors when read: those of the file; kCorrupt (a number beyond f16).
+ReadBlock turbomlx_blocks(TurboMlxSource file, TurboMlxCodedSide side) {
+  const auto reader = std::make_shared<const BlockReader>(std::move(file), std::move(side));
+  return
+      [reader](std::int64_t block, std::span<std::byte> out) { return reader->read(block, out); };
+}
+
+constexpr std::uint16_t kLeastNormal = 0x0400;
 
 // --- numbers of the file
 
@@ -59,7 +194,7 @@ enum class Fit { kExact, kRounded, kNone };
 
 Fit worse(Fit a, Fit b) { return std::max(a, b); }
 
-// 0, or what keeps all digits of an f16. Written so that NaN, and less than 0, fails.
+// 0, or a normal f16. Written so that NaN and negative values fail.
 Fit fit_of_length(float length) {
   if (length == 0) return Fit::kExact;
   const std::uint16_t half = f32_to_f16(length);
@@ -241,7 +376,7 @@ Result<TurboMlxPacking> pack_turbomlx_groups(const TurboMlxSource& file, cache::
   side.order = order;
   side.rows.push_back({groups.codes, groups.bits, head_dim});
   const std::size_t n_groups = head_dim / groups.group_size;
-  if (n_groups > codec::kMaxParts) return misfit(std::to_string(n_groups) + " groups");
+  if (n_groups > codec::kMaxParts) return misfit(fmt::format("{} groups", n_groups));
   for (std::size_t group = 0; group < n_groups; ++group) {
     side.parts.push_back(group_part(groups, group, n_groups));
   }

@@ -1,5 +1,6 @@
 #pragma once
-// interop/turbomlx/turbomlx_packed.h: codes of TurboMLX as packed token blocks of ours, not quantized again.
+// interop/turbomlx/turbomlx_packed.h: the codes of TurboMLX in the packed token blocks of this
+// project, not quantized again.
 //
 // Codes are kept as they are. Lengths of keys are f32 there and f16 here: they are rounded, by
 // 2^-11 of themselves at most. So are scales and biases of groups, where the values move by no more
@@ -29,7 +30,7 @@ struct TurboMlxPacking {
 // Reads the lengths, or the scales and biases, of all full token blocks, a block at a time.
 //
 // Requires: all rows have `n_tokens` tokens. `parts`: of all channels; or of those that are not
-//           loud, then of those that are.
+//           outliers, then of those that are.
 // Errors:   those of the file.
 Result<TurboMlxPacking> pack_turbomlx_keys(const TurboMlxSource& file, cache::HeadShape shape,
                                            std::int64_t n_tokens,

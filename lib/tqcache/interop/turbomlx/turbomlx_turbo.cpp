@@ -1,15 +1,17 @@
 // TurboQuantKVCache: keys as codes of one or two quantizers, values dense or in groups; or, before
 // its outlier channels are chosen, all of it dense.
 
+#include <fmt/format.h>
+
 #include <array>
 #include <string>
 #include <utility>
 
 #include "tqcache/base/result.h"
 #include "tqcache/codec/packing.h"
-#include "tqcache/interop/turbomlx/turbomlx_arrays.h"
 #include "tqcache/interop/turbomlx/turbomlx_layers.h"
 #include "tqcache/interop/turbomlx/turbomlx_packed.h"
+#include "tqcache/interop/turbomlx/turbomlx_rows.h"
 
 namespace tqcache::interop {
 namespace {
@@ -35,7 +37,7 @@ constexpr std::array<std::string_view, kSlots> kSlotNames = {
     "reg_idx",   "reg_norms", "reg_signs",     "reg_residuals", "out_idx",
     "out_norms", "out_signs", "out_residuals", "outlier_mask",  "values_main"};
 
-// What a quantizer takes from the state: from its first slot on codes, lengths, signs, residuals.
+// The slots of a quantizer in the state: codes, lengths, signs and residuals from its first on.
 struct Quantizer {
   std::size_t first_slot;
   std::vector<std::uint16_t> channels;
@@ -58,7 +60,7 @@ class TurboState {
     for (std::size_t slot = first; slot < end; ++slot) {
       TQC_TRY_ASSIGN(const ArrayValue* array, find_array(at(slot), kSlotNames[slot]));
       if (array != nullptr) {
-        return corrupt(std::string(kSlotNames[slot]) + ": not to be there with these settings");
+        return corrupt(std::string(kSlotNames[slot]) + ": not allowed with these settings");
       }
     }
     return {};
@@ -109,9 +111,9 @@ Result<void> add_maps(const TurboMlxMeta& meta, TurboMlxArtifacts& artifacts, Tu
   return {};
 }
 
-// The channels of outlier_mask, loud ones first, each ascending.
+// The channels of outlier_mask: outliers first, each group ascending.
 struct Channels {
-  std::vector<std::uint16_t> loud, others;
+  std::vector<std::uint16_t> outliers, others;
 };
 
 Result<Channels> read_mask(const TurboMlxSource& file, const TurboState& state,
@@ -125,12 +127,12 @@ Result<Channels> read_mask(const TurboMlxSource& file, const TurboState& state,
   TQC_TRY(read_run(*file, mask->bytes, 0, flags));
   Channels channels;
   for (std::size_t i = 0; i < flags.size(); ++i) {
-    auto& list = flags[i] != std::byte{0} ? channels.loud : channels.others;
+    auto& list = flags[i] != std::byte{0} ? channels.outliers : channels.others;
     list.push_back(static_cast<std::uint16_t>(i));
   }
-  if (std::ssize(channels.loud) == meta.mixed->outlier_channels) return channels;
-  return corrupt("outlier_mask: " + std::to_string(channels.loud.size()) + " channels where " +
-                 std::to_string(meta.mixed->outlier_channels) + " belong");
+  if (std::ssize(channels.outliers) == meta.mixed->outlier_channels) return channels;
+  return corrupt(fmt::format("outlier_mask: {} channels, expected {}", channels.outliers.size(),
+                             meta.mixed->outlier_channels));
 }
 
 Result<std::vector<Quantizer>> quantizers_of(const TurboMlxSource& file, const TurboState& state,
@@ -139,7 +141,7 @@ Result<std::vector<Quantizer>> quantizers_of(const TurboMlxSource& file, const T
   if (meta.mixed) {
     TQC_TRY_ASSIGN(Channels channels, read_mask(file, state, meta));
     quantizers.push_back({kRegularCodes, std::move(channels.others), meta.mixed->regular_bits});
-    quantizers.push_back({kLoudCodes, std::move(channels.loud), meta.mixed->outlier_high_bits});
+    quantizers.push_back({kLoudCodes, std::move(channels.outliers), meta.mixed->outlier_high_bits});
     return quantizers;
   }
   TQC_TRY(state.require_absent(kLoudCodes, kMask + 1));
@@ -171,9 +173,8 @@ Result<ForeignSide> dense_side(const TurboMlxSource& file, const Value& value,
                                std::string_view name, const TurboMlxMeta& meta) {
   TQC_TRY_ASSIGN(const TurboMlxDense dense, turbomlx_dense_array(value, name));
   if (dense.grid.width != meta.shape.head_dim) {
-    return Error{ErrorCode::kUnsupported, std::string(name) + ": head vectors of " +
-                                              std::to_string(dense.grid.width) + " beside " +
-                                              std::to_string(meta.shape.head_dim)};
+    return unsupported(fmt::format("{}: head vectors of {} beside {}", name, dense.grid.width,
+                                   meta.shape.head_dim));
   }
   if (dense.grid.n_kv_heads != meta.shape.n_kv_heads || dense.grid.n_tokens != meta.offset) {
     return corrupt(std::string(name) + ": of another shape than meta_state says");
@@ -226,12 +227,12 @@ Result<Calibration> read_calibration(const ValueTree& tree, const TurboMlxEntry&
 Result<void> check_calibration(const TurboState& state, const TurboMlxMeta& meta,
                                const Calibration& calibration) {
   if (!meta.mixed || calibration.is_frozen || calibration.values == nullptr) {
-    return corrupt("calibration_keys: not to be there with these settings");
+    return corrupt("calibration_keys: not allowed with these settings");
   }
   TQC_TRY(state.require_absent(kRegularCodes, kMask + 1));
   if (calibration.tokens_seen == meta.offset) return {};
-  return corrupt("calibration_tokens_seen " + std::to_string(calibration.tokens_seen) +
-                 " where offset is " + std::to_string(meta.offset));
+  return corrupt(fmt::format("calibration_tokens_seen {} where offset is {}",
+                             calibration.tokens_seen, meta.offset));
 }
 
 // values_main says the same as calibration_values, which TurboMLX takes.

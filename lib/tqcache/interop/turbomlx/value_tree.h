@@ -1,6 +1,7 @@
 #pragma once
-// interop/value_tree.h: what a pickle or a JSON text says, as plain values. Safe for untrusted
-// input: values name each other by number, so that one which contains itself does no harm.
+// interop/turbomlx/value_tree.h: a pickle or a JSON text as a tree of plain values. Safe for
+// untrusted input: values refer to each other by number, so a value that contains itself does no
+// harm.
 
 #include <cstdint>
 #include <deque>
@@ -64,6 +65,9 @@ struct Value {
   std::shared_ptr<ArrayValue> array = nullptr;  // kArray, kDtype (its type)
 };
 
+// Enough for 20 times the values of a file of 128 layers.
+inline constexpr std::size_t kMaxTreeValues = std::size_t{1} << 18;
+
 class ValueTree {
  public:
   ValueId add(Value value) {
@@ -81,7 +85,7 @@ class ValueTree {
   std::deque<Value> values_;
 };
 
-// The value of a text key; nullptr when it is absent or None. What is no dict has no keys.
+// The value of a text key; nullptr when it is absent or None, or the value is no dict.
 // Errors: kCorrupt when the key is there twice.
 Result<const Value*> find_value(const ValueTree& tree, const Value& dict, std::string_view key);
 
@@ -101,5 +105,9 @@ std::uint64_t type_size(tensors::TensorType type);
 
 // "f4 [1, 2, 10, 1]", as messages describe an array.
 std::string describe(const ArrayValue& array);
+
+// Errors: those of tensors::parse_json(), with at most kMaxTreeValues values, nested at most 32
+// deep.
+Result<ValueTree> parse_json_tree(std::string_view text);
 
 }  // namespace tqcache::interop

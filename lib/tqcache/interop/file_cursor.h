@@ -1,10 +1,13 @@
 #pragma once
-// interop/llama/llama_cursor.h: walks through a large file number by number, and jumps over what is not
-// to be read now. Safe for untrusted input.
+// interop/file_cursor.h: a reader of consecutive numbers in a large file, with jumps over what is
+// not needed. Safe for untrusted input.
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "tqcache/base/bytes.h"
@@ -13,16 +16,16 @@
 
 namespace tqcache::interop {
 
-class LlamaCursor {
+class FileCursor {
  public:
-  // Begins at byte `position`. `file` must outlive this.
-  LlamaCursor(const ByteSource& file, std::uint64_t position)
+  // `file` must outlive this.
+  explicit FileCursor(const ByteSource& file, std::uint64_t position = 0)
       : file_(file), end_(file.size()), position_(position) {}
 
   std::uint64_t position() const { return position_; }
   std::uint64_t remaining() const { return position_ < end_ ? end_ - position_ : 0; }
 
-  // The next number. Errors: kTruncated, kIo; the position stays.
+  // The next number. Errors of this and the others: kTruncated, kIo; the position stays.
   template <class T>
   Result<T> read() {
     TQC_TRY(buffer(sizeof(T)));
@@ -31,35 +34,34 @@ class LlamaCursor {
     return value;
   }
 
-  // Errors: kTruncated; the position stays.
   Result<void> skip(std::uint64_t count) {
-    TQC_TRY(check(count));
+    TQC_TRY(need(count));
     position_ += count;
     return {};
   }
 
-  // The next bytes as text. Requires: `count` is small. Errors: as read().
-  Result<std::string> read_text(std::size_t count) {
-    TQC_TRY(check(count));
-    std::string text(count, '\0');
+  // The next bytes as text. Requires: the caller has limited `count`.
+  Result<std::string> read_text(std::uint64_t count) {
+    TQC_TRY(need(count));
+    std::string text(static_cast<std::size_t>(count), '\0');
     TQC_TRY(file_.read_at(position_, std::as_writable_bytes(std::span(text))));
     position_ += count;
     return text;
   }
 
+  // Whether as many bytes are left. Errors: kTruncated.
+  Result<void> need(std::uint64_t count) const {
+    if (count <= remaining()) return {};
+    return Error{ErrorCode::kTruncated,
+                 fmt::format("byte {}: {} bytes wanted, {} left", position_, count, remaining())};
+  }
+
  private:
   static constexpr std::uint64_t kBufferBytes = 16 * 1024;
 
-  Result<void> check(std::uint64_t count) const {
-    if (count <= remaining()) return {};
-    return Error{ErrorCode::kTruncated, "byte " + std::to_string(position_) + ": " +
-                                            std::to_string(count) + " bytes wanted, " +
-                                            std::to_string(remaining()) + " left"};
-  }
-
-  // Makes the next `count` bytes, few, be in the buffer.
+  // Loads the next `count` bytes, which are few, into the buffer.
   Result<void> buffer(std::uint64_t count) {
-    TQC_TRY(check(count));
+    TQC_TRY(need(count));
     const bool is_there = position_ >= buffered_at_ && position_ - buffered_at_ <= buffer_.size() &&
                           count <= buffer_.size() - (position_ - buffered_at_);
     if (is_there) return {};

@@ -1,12 +1,53 @@
-#include "tqcache/interop/value_tree.h"
+#include "tqcache/interop/turbomlx/value_tree.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "tqcache/base/result.h"
+#include "tqcache/tensors/json.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
+namespace {
+
+using Kind = Value::Kind;
+
+constexpr std::size_t kMaxJsonBytes = std::size_t{64} << 20;
+constexpr int kMaxDepth = 32;
+
+ValueId add_json(const nlohmann::json& json, ValueTree& tree) {
+  const ValueId id = tree.add({});
+  Value value;
+  if (json.is_boolean()) {
+    value = {.kind = Kind::kBool, .integer = json.get<bool>()};
+  } else if (json.is_number_integer() &&
+             !(json.is_number_unsigned() &&
+               json.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max())) {
+    value = {.kind = Kind::kInteger, .integer = json.get<std::int64_t>()};
+  } else if (json.is_number()) {
+    value = {.kind = Kind::kNumber, .number = json.get<double>()};
+  } else if (json.is_string()) {
+    value = {.kind = Kind::kText, .text = json.get<std::string>()};
+  } else if (json.is_array()) {
+    value.kind = Kind::kList;
+    for (const nlohmann::json& item : json) value.items.push_back(add_json(item, tree));
+  } else if (json.is_object()) {
+    value.kind = Kind::kDict;
+    for (const auto& [key, item] : json.items()) {
+      value.items.push_back(tree.add({.kind = Kind::kText, .text = key}));
+      value.items.push_back(add_json(item, tree));
+    }
+  }
+  tree.at(id) = std::move(value);
+  return id;
+}
+
+}  // namespace
+
 Result<void> read_run(const ByteSource& file, const ByteRun& run, std::uint64_t at,
                       std::span<std::byte> out) {
   if (!run.memory) return file.read_at(run.offset + at, out);
@@ -80,6 +121,16 @@ std::string describe(const ArrayValue& array) {
     text += std::to_string(array.shape[i]);
   }
   return text + "]";
+}
+
+Result<ValueTree> parse_json_tree(std::string_view text) {
+  TQC_TRY_ASSIGN(const nlohmann::json json,
+                 tensors::parse_json(text, {.max_bytes = kMaxJsonBytes,
+                                            .max_depth = kMaxDepth,
+                                            .max_values = kMaxTreeValues}));
+  ValueTree tree;
+  tree.root = add_json(json, tree);
+  return tree;
 }
 
 }  // namespace tqcache::interop

@@ -1,0 +1,132 @@
+#include "tqcache/interop/whole_tensors.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "tqcache/base/dtype.h"
+#include "tqcache/base/half.h"
+#include "tqcache/base/integers.h"
+#include "tqcache/base/result.h"
+#include "tqcache/cache/cache.h"
+#include "tqcache/cache/token_block.h"
+
+namespace tqcache::interop {
+namespace {
+
+using format::Manifest;
+using format::SideName;
+
+}  // namespace
+
+Result<cache::HeadShape> head_shape_of(std::span<const std::uint64_t> shape, std::int64_t n_rows) {
+  if (shape.size() != 3) {
+    return corrupt(fmt::format("{} dimensions", shape.size()));
+  }
+  if (shape[0] > std::uint64_t{cache::kMaxKvHeads} ||
+      shape[2] > std::uint64_t{cache::kMaxHeadDim}) {
+    return too_large(fmt::format("{} kv heads of {} components", shape[0], shape[2]));
+  }
+  if (shape[1] != static_cast<std::uint64_t>(n_rows)) {
+    return corrupt(fmt::format("{} rows, expected {}", shape[1], n_rows));
+  }
+  return cache::HeadShape{static_cast<std::int64_t>(shape[0]), static_cast<std::int64_t>(shape[2])};
+}
+
+ReadTensor tensor_at(std::shared_ptr<const ByteSource> file, std::uint64_t begin) {
+  return [file = std::move(file), begin](std::uint64_t offset, std::span<std::byte> out) {
+    return file->read_at(begin + offset, out);
+  };
+}
+
+ReadRows rows_of(ReadTensor tensor, cache::HeadShape shape, std::int64_t n_tokens,
+                 std::size_t value_bytes) {
+  const std::size_t row_bytes = static_cast<std::size_t>(shape.head_dim) * value_bytes;
+  return [tensor = std::move(tensor), shape, n_tokens, row_bytes](
+             std::int64_t first, std::int64_t n, std::span<std::byte> out) -> Result<void> {
+    const std::size_t head_bytes = static_cast<std::size_t>(n) * row_bytes;
+    for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
+      const auto row = static_cast<std::uint64_t>(head * n_tokens + first);
+      TQC_TRY(tensor(row * row_bytes,
+                     out.subspan(static_cast<std::size_t>(head) * head_bytes, head_bytes)));
+    }
+    return {};
+  };
+}
+
+WholeSides::WholeSides(const format::SectionSource& source, const Progress& progress)
+    : source_(source), progress_(progress) {
+  const auto& sections = source.manifest().sections;
+  for (std::size_t i = 0; i < sections.size(); ++i) {
+    numbers_[{to_size(sections[i].layer), sections[i].side}].push_back(i);
+    total_ += sections[i].raw_bytes;
+  }
+}
+
+const std::vector<std::size_t>& WholeSides::sections_of(std::size_t layer, SideName side) const {
+  static const std::vector<std::size_t> kNone;  // a side of a cache without tokens
+  const auto found = numbers_.find({layer, side});
+  return found == numbers_.end() ? kNone : found->second;
+}
+
+Result<void> WholeSides::read_section(std::size_t section, AlignedBytes& raw) {
+  TQC_TRY(source_.read(section, raw));
+  done_ += raw.size();
+  if (!progress_ || progress_(done_, total_)) return {};
+  return interrupted_error();
+}
+
+Result<void> WholeSides::read_side(std::size_t layer, SideName side, AlignedBytes& out) {
+  const Manifest& manifest = source_.manifest();
+  const cache::LayerDesc& desc = manifest.layers[layer];
+  const cache::HeadShape shape = cache::attention_of(desc)->shape;
+  const std::size_t row_bytes =
+      to_size(shape.head_dim) * dtype_size(format::side_of(desc, side).dtype);
+  const std::size_t head_bytes = to_size(manifest.n_tokens()) * row_bytes;
+  out.resize(to_size(shape.n_kv_heads) * head_bytes);
+  for (const std::size_t section : sections_of(layer, side)) {
+    TQC_TRY(read_section(section, block_));
+    const std::int64_t block = manifest.sections[section].block;
+    const std::size_t n_bytes =
+        to_size(cache::tokens_in_block(manifest.n_tokens(), block)) * row_bytes;
+    const std::size_t begin = to_size(block * cache::kTokenBlock) * row_bytes;
+    for (std::size_t head = 0; head < to_size(shape.n_kv_heads); ++head) {
+      std::memcpy(out.data() + head * head_bytes + begin, block_.data() + head * n_bytes, n_bytes);
+    }
+  }
+  return {};
+}
+
+Result<void> WholeSides::read_array(std::size_t layer, std::size_t array, AlignedBytes& out) {
+  return read_section(sections_of(layer, SideName::kArray)[array], out);
+}
+
+void widen_bf16(AlignedBytes& values) {
+  const std::size_t n = values.size() / 2;
+  values.resize(4 * n);
+  // From the end, so that no value is written over before it is read.
+  for (std::size_t i = n; i-- > 0;) {
+    std::uint16_t half;
+    std::memcpy(&half, values.data() + 2 * i, sizeof(half));
+    const std::uint32_t word = static_cast<std::uint32_t>(half) << 16;
+    std::memcpy(values.data() + 4 * i, &word, sizeof(word));
+  }
+}
+
+void narrow_to_bf16(std::span<const std::byte> wide, std::span<std::byte> narrow) {
+  for (std::size_t i = 0; 2 * i < narrow.size(); ++i) {
+    std::uint32_t word;
+    std::memcpy(&word, wide.data() + 4 * i, sizeof(word));
+    // Rounding would make a signalling NaN a quiet one.
+    const bool is_exact = (word & 0xffff) == 0;
+    const std::uint16_t half =
+        is_exact ? static_cast<std::uint16_t>(word >> 16) : f32_to_bf16(std::bit_cast<float>(word));
+    std::memcpy(narrow.data() + 2 * i, &half, sizeof(half));
+  }
+}
+
+}  // namespace tqcache::interop

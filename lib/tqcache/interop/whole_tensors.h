@@ -1,0 +1,90 @@
+#pragma once
+// interop/whole_tensors.h: contiguous tensors of keys, values and arrays in foreign files: token
+// blocks read from them, and whole ones assembled from token blocks. Safe for untrusted input.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tqcache/base/aligned.h"
+#include "tqcache/base/dtype.h"
+#include "tqcache/base/file.h"
+#include "tqcache/base/progress.h"
+#include "tqcache/base/result.h"
+#include "tqcache/cache/token_block.h"
+#include "tqcache/format/section_source.h"
+#include "tqcache/interop/foreign_cache.h"
+#include "tqcache/tensors/tensor.h"
+
+namespace tqcache::interop {
+
+// nullopt: not f32, f16 or bf16.
+constexpr std::optional<Dtype> float_dtype(tensors::TensorType type) {
+  switch (type) {
+    case tensors::TensorType::kF32:
+      return Dtype::kF32;
+    case tensors::TensorType::kF16:
+      return Dtype::kF16;
+    case tensors::TensorType::kBF16:
+      return Dtype::kBF16;
+    default:
+      return std::nullopt;
+  }
+}
+
+// The heads of a tensor [n_kv_heads, n_rows, head_dim] in a file with `n_rows` rows.
+//
+// Errors: kCorrupt (another number of dimensions or of rows), kTooLarge.
+Result<cache::HeadShape> head_shape_of(std::span<const std::uint64_t> shape, std::int64_t n_rows);
+
+// Fills `out` from byte `offset` of a tensor on.
+using ReadTensor = std::function<Result<void>(std::uint64_t offset, std::span<std::byte> out)>;
+
+// The tensor that begins at byte `begin` of a file.
+ReadTensor tensor_at(std::shared_ptr<const ByteSource> file, std::uint64_t begin);
+
+// Rows of a tensor [n_kv_heads, n_tokens, head_dim].
+// Requires: it has as many bytes as that takes.
+ReadRows rows_of(ReadTensor tensor, cache::HeadShape shape, std::int64_t n_tokens,
+                 std::size_t value_bytes);
+
+class WholeSides {
+ public:
+  // Nothing in `source` is packed (format/dense_sections.h). Both must outlive this. Progress
+  // counts bytes of sections.
+  WholeSides(const format::SectionSource& source, const Progress& progress);
+
+  // [n_kv_heads, n_tokens, head_dim]. The memory of `out` is used again if it has enough.
+  // Requires: an attention layer; kKeys or kValues.
+  // Errors:   those of the source; kInterrupted.
+  Result<void> read_side(std::size_t layer, format::SideName side, AlignedBytes& out);
+
+  // An array of a layer that has arrays. Errors: as above.
+  Result<void> read_array(std::size_t layer, std::size_t array, AlignedBytes& out);
+
+ private:
+  const std::vector<std::size_t>& sections_of(std::size_t layer, format::SideName side) const;
+  Result<void> read_section(std::size_t section, AlignedBytes& raw);
+
+  const format::SectionSource& source_;
+  const Progress& progress_;
+  std::map<std::pair<std::size_t, format::SideName>, std::vector<std::size_t>> numbers_;
+  AlignedBytes block_;
+  std::uint64_t done_ = 0;
+  std::uint64_t total_ = 0;
+};
+
+// Makes `values` twice as long: every bf16 an f32 of the same value, bit for bit also of a NaN.
+void widen_bf16(AlignedBytes& values);
+
+// `wide` holds f32 values, and `narrow` has half as many bytes. Values of widen_bf16() come back
+// bit for bit; other values are rounded (base/half.h).
+void narrow_to_bf16(std::span<const std::byte> wide, std::span<std::byte> narrow);
+
+}  // namespace tqcache::interop
