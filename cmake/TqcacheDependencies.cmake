@@ -53,6 +53,37 @@ macro(tqcache_store_engine_pkg engine)
   endwhile()
 endmacro()
 
+# tqcache_blas(): how the model gets its BLAS, OpenBLAS.
+#
+# TQCACHE_BLAS=load: at run time, when a model first reads a prompt. Debian's variant without threads
+# is tried first; TQCACHE_BLAS_LIBRARY is any other libopenblas.so.0. Only that file is needed, no
+# header. TQCACHE_BLAS=link: it is linked with the library, as a self-contained package wants it.
+macro(tqcache_blas)
+  set(TQCACHE_BLAS load CACHE STRING "How OpenBLAS is reached: load (at run time) or link")
+  set_property(CACHE TQCACHE_BLAS PROPERTY STRINGS load link)
+  if(TQCACHE_BLAS STREQUAL "link")
+    tqcache_library_pkg(OPENBLAS openblas libopenblas-dev)
+    set(TQCACHE_BLAS_LIBRARIES PkgConfig::OPENBLAS)
+    set(TQCACHE_BLAS_DEFINITIONS TQCACHE_BLAS_LINKED)
+  elseif(TQCACHE_BLAS STREQUAL "load")
+    set(blas_dir /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE})
+    find_file(TQCACHE_BLAS_LIBRARY NAMES libopenblas.so.0 libopenblas.dylib
+      PATHS ${blas_dir}/openblas-serial ${blas_dir} /usr/lib64 /usr/lib /usr/local/lib
+            /opt/homebrew/opt/openblas/lib
+      DOC "The OpenBLAS that is loaded at run time" NO_DEFAULT_PATH)
+    mark_as_advanced(TQCACHE_BLAS_LIBRARY)
+    if(NOT TQCACHE_BLAS_LIBRARY)
+      list(APPEND TQCACHE_MISSING_PACKAGES libopenblas0-serial)
+    endif()
+    set(TQCACHE_BLAS_LIBRARIES ${CMAKE_DL_LIBS})
+    set(TQCACHE_BLAS_DEFINITIONS
+      TQCACHE_BLAS_SERIAL="${blas_dir}/openblas-serial/libopenblas.so.0"
+      TQCACHE_BLAS_LIBRARY="${TQCACHE_BLAS_LIBRARY}")
+  else()
+    message(FATAL_ERROR "TQCACHE_BLAS is ${TQCACHE_BLAS}; it has to be load or link")
+  endif()
+endmacro()
+
 find_package(PkgConfig QUIET)
 if(NOT PkgConfig_FOUND)
   list(APPEND TQCACHE_MISSING_PACKAGES pkg-config)
@@ -62,7 +93,7 @@ tqcache_library_pkg(XXHASH libxxhash libxxhash-dev)
 tqcache_library_pkg(CRYPTO libcrypto libssl-dev)
 tqcache_library_pkg(PCRE2 libpcre2-8 libpcre2-dev)
 tqcache_library_pkg(UTF8PROC libutf8proc libutf8proc-dev)
-tqcache_library_pkg(OPENBLAS openblas libopenblas-dev)
+tqcache_blas()
 tqcache_library_pkg(LIBZIP libzip libzip-dev)
 tqcache_library_pkg(ZLIB zlib zlib1g-dev)
 tqcache_library_pkg(FMT fmt libfmt-dev)

@@ -7,11 +7,11 @@ set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tqcache)
 
 install(TARGETS tqcache EXPORT tqcacheTargets)
 install(EXPORT tqcacheTargets NAMESPACE tqcache:: DESTINATION ${config_dir})
-# For the modules' own sources: json_fields.h, hf_rope.h and tokenizer_json_parts.h show another
+# For the modules' own sources: base/json.h, hf_rope.h and tokenizer_json_parts.h show another
 # library's types; lane_rotation.h, block_codes_*.h, lanes_*.h and what ends in _lanes.h are compiled
 # into each table of kernels; engines of the store are had by backend.h.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/lib/tqcache DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h" PATTERN "json_fields.h" EXCLUDE PATTERN "hf_rope.h" EXCLUDE
+  FILES_MATCHING PATTERN "*.h" PATTERN "json.h" EXCLUDE PATTERN "hf_rope.h" EXCLUDE
   PATTERN "tokenizer_json_parts.h" EXCLUDE PATTERN "block_codes_*.h" EXCLUDE
   PATTERN "lanes_*.h" EXCLUDE
   PATTERN "lane_rotation.h" EXCLUDE PATTERN "*_lanes.h" EXCLUDE
@@ -38,7 +38,7 @@ install(FILES
 
 # A program links a static libtqcache.a together with the (shared) libraries that it uses, so they
 # are "Requires". Not "Requires.private" and `pkg-config --static`: that would ask for the private
-# libraries of those libraries as well, such as OpenBLAS's libgfortran, which nobody needs to have.
+# libraries of those libraries as well, such as those of libcurl, which nobody needs to have.
 list(JOIN TQCACHE_LIBRARY_MODULES " " TQCACHE_PC_REQUIRES)
 string(APPEND TQCACHE_PC_REQUIRES " tbb")
 set(TQCACHE_PC_REQUIRES_FIELD Requires)

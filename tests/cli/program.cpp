@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,6 +29,15 @@ constexpr int kWaitMilliseconds = 60'000;
   argv.push_back(nullptr);
   ::execv(argv.front(), argv.data());
   ::_exit(127);
+}
+
+// A program that then hangs is ended by the limit of CPU time.
+void limit_memory(std::uint64_t bytes) {
+  if (bytes == 0) return;
+  const rlimit space = {bytes, bytes};
+  ::setrlimit(RLIMIT_AS, &space);
+  const rlimit seconds = {60, 60};
+  ::setrlimit(RLIMIT_CPU, &seconds);
 }
 
 int open_or_throw(const std::string& path, int flags) {
@@ -75,6 +85,10 @@ Output tqcache(const std::vector<std::string>& args, const RunOptions& options) 
     ::dup2(in_fd, STDIN_FILENO);
     ::dup2(out_fd, STDOUT_FILENO);
     ::dup2(err_fd, STDERR_FILENO);
+    for (const std::string& variable : options.environment) {
+      ::putenv(const_cast<char*>(variable.c_str()));
+    }
+    limit_memory(options.address_space);
     execute(args);
   }
   for (const int fd : {in_fd, out_fd, err_fd}) ::close(fd);

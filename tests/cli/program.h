@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,11 @@ struct Output {
 };
 
 struct RunOptions {
-  std::string input = {};     // what standard input gives
-  std::string out_path = {};  // write standard output to this file instead of catching it
-  bool out_closed = false;    // nobody reads standard output
+  std::string input = {};           // what standard input gives
+  std::string out_path = {};        // write standard output to this file instead of catching it
+  bool out_closed = false;          // nobody reads standard output
+  std::uint64_t address_space = 0;  // bytes the program may map; 0: no limit
+  std::vector<std::string> environment = {};  // NAME=VALUE, beside that of the test
 };
 
 // Runs `tqcache ARGS...` to its end. Throws when it cannot be started.

@@ -24,7 +24,7 @@ inline eval::Ids encode(std::string_view text) {
 }
 
 inline eval::Dialogue chat_dialogue() {
-  const model::Tokenizer& tokenizer = demo_model().tokenizer;
+  const tokenizer::Tokenizer& tokenizer = demo_model().tokenizer;
   const eval::Ids start = {*tokenizer.find_token("<|im_start|>")};
   const eval::Ids end = {*tokenizer.find_token("<|im_end|>")};
   eval::Dialogue dialogue;

@@ -6,8 +6,8 @@
 
 #include "fuzz/fuzz.h"
 #include "tqcache/model/loading/config.h"
-#include "tqcache/model/tokenizer/tokenizer.h"
 #include "tqcache/tensors/gguf.h"
+#include "tqcache/tokenizer/tokenizer.h"
 
 namespace tqcache {
 namespace {
@@ -57,8 +57,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto config = model::read_gguf_config(*read)) {
     fuzz::require(model::validate(*config), "a config that was read is valid");
   }
-  if (const auto tokenizer = model::Tokenizer::from_gguf(*read)) {
-    const auto ids = tokenizer->encode("in  the", model::Tokenizer::Special::kParse);
+  if (const auto tokenizer = tokenizer::Tokenizer::from_gguf(*read)) {
+    const auto ids = tokenizer->encode("in  the", tokenizer::Tokenizer::Special::kParse);
     for (const std::int32_t id : ids ? *ids : std::vector<std::int32_t>{}) {
       fuzz::require(id >= 0 && id < tokenizer->vocab_size(), "an id is one of the vocabulary");
     }

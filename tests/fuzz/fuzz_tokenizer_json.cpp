@@ -8,14 +8,14 @@
 
 #include "fuzz/fuzz.h"
 #include "model/tiny_files.h"
-#include "tqcache/model/tokenizer/tokenizer.h"
-#include "tqcache/model/tokenizer/tokenizer_spec.h"
+#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer/tokenizer_spec.h"
 
 namespace tqcache {
 namespace {
 
 using fuzz::require;
-using model::Tokenizer;
+using tokenizer::Tokenizer;
 
 // Two bytes that no JSON holds: one parts the files; the other stands for the 256 letters of the
 // byte alphabet with their ids, which every good file lists and which would make it long.
@@ -88,11 +88,11 @@ void check_ranges(const Tokenizer& tokenizer, std::string_view text) {
 }
 
 // Whether a text can be had back: no step takes anything away, and nothing is unknown.
-bool keeps_text(const model::TokenizerSpec& spec) {
+bool keeps_text(const tokenizer::TokenizerSpec& spec) {
   const bool strips = std::any_of(spec.tokens.begin(), spec.tokens.end(), [](const auto& token) {
     return token.strips_left || token.strips_right;
   });
-  return spec.algorithm == model::Algorithm::kByteLevel && spec.normalizer.empty() && !strips &&
+  return spec.algorithm == tokenizer::Algorithm::kByteLevel && spec.normalizer.empty() && !strips &&
          !spec.drops_first_space;
 }
 
@@ -122,7 +122,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::require(!tokenizer.error().message.empty(), "an error has a message");
     return 0;
   }
-  const auto spec = model::read_json_tokenizer(as_bytes(tokenizer_json), {}, {});
+  const auto spec = tokenizer::read_json_tokenizer(as_bytes(tokenizer_json), {}, {});
   check(*tokenizer, keeps_text(*spec));
   return 0;
 }

@@ -13,7 +13,7 @@
 #include "tqcache/cache/truncate.h"
 #include "tqcache/cache/window.h"
 #include "tqcache/format/cache_file.h"
-#include "tqcache/model/attention/delta_state.h"
+#include "tqcache/model/attention/gated_delta_net.h"
 
 namespace tqcache::model {
 namespace architectures_test {

@@ -8,7 +8,7 @@
 #include "support/gaussian.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/model/attention/chunk_attention.h"
-#include "tqcache/model/attention/rope.h"
+#include "tqcache/model/attention/rope_table.h"
 #include "tqcache/model/attention/step_attention.h"
 
 namespace tqcache::model {
@@ -22,7 +22,7 @@ std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 const cache::Rope kRope = {cache::RopeStyle::kHalfSplit, 64, 1e6};  // CacheBuilder's
 
-constexpr Scores kScores = {0.125f};  // 1 / sqrt(64)
+constexpr ScoreParams kScores = {0.125f};  // 1 / sqrt(64)
 
 using test::must;
 
@@ -181,7 +181,7 @@ std::vector<float> chunk(const cache::AttentionLayer& layer, std::int64_t n_toke
 std::vector<float> attend_within(Limits limits, const cache::AttentionLayer& layer,
                                  std::int64_t n_tokens, std::int64_t n, std::span<const float> q) {
   std::vector<float> out(q.size());
-  const Scores scores = {kScores.scale, limits.cap};
+  const ScoreParams scores = {kScores.scale, limits.cap};
   if (n == 1) {
     StepAttention(kShape, kHeads, kRope, scores, Scorer::kExact)
         .attend(layer, n_tokens, limits.window, q, out, Workers(2));

@@ -10,9 +10,9 @@
 
 #include "model/tiny_files.h"
 #include "support/temp_dir.h"
+#include "tqcache/model/attention/rope_table.h"
 #include "tqcache/model/loading/architecture.h"
 #include "tqcache/model/loading/config.h"
-#include "tqcache/model/attention/rope_scaling.h"
 
 namespace tqcache::model {
 namespace family_config_test {

@@ -1,7 +1,5 @@
 // Split GGUF models: read as one, and refused where the parts do not fit together.
 
-#include "tqcache/model/loading/gguf_parts.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +11,7 @@
 #include "support/temp_dir.h"
 #include "tensors/gguf_builder.h"
 #include "tqcache/model/loading/model.h"
+#include "tqcache/model/loading/model_files.h"
 #include "tqcache/model/loading/weights.h"
 
 namespace tqcache::model {

@@ -8,8 +8,8 @@
 
 #include "model/tiny_files.h"
 #include "support/temp_dir.h"
-#include "tqcache/model/loading/fingerprint.h"
 #include "tqcache/model/loading/model.h"
+#include "tqcache/model/loading/weights.h"
 
 namespace tqcache::model {
 namespace load_test {
@@ -238,9 +238,10 @@ TEST_F(ShardedModel, RefusesAnIndexThatDisagreesWithItsFiles) {
 }
 
 TEST_F(ShardedModel, RefusesATensorThatComesTwice) {
-  shards_["a.safetensors"]["model.norm.weight"] = {8};
+  shards_["b.safetensors"]["model.layers.0.input_layernorm.weight"] = {8};
   write();
-  expect_refused(dir_.path(), ErrorCode::kCorrupt, "model.norm.weight");
+  expect_refused(dir_.path(), ErrorCode::kCorrupt,
+                 "\"model.layers.0.input_layernorm.weight\": comes twice");
 }
 
 // Fingerprints of one tensor of a megabyte.

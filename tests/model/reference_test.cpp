@@ -183,7 +183,7 @@ TEST_F(Reference, AnswersTheChatFromQ8WithAFourBitCache) {
   ids.resize(ids.size() - 1);
   must(decoder.prefill(cache, ids));
   cache = must(cache::convert(std::move(cache), {}));
-  EXPECT_NE(scorer_route(cache, Scorer::kFast).step, "dense");
+  EXPECT_NE(kernel_path(cache, Scorer::kFast).step, "dense");
   const auto logits = must(decoder.decode_step(cache, chat.back()));
   const Ids answer = continue_greedily(decoder, cache, logits, 9);
   EXPECT_EQ(gguf_->tokenizer.decode(answer), "Your parrot is called Max.<|im_end|>");

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "model/tiny_model.h"
+#include "tqcache/model/loading/model_files.h"
 
 namespace tqcache::model {
 namespace weights_test {

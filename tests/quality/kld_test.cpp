@@ -43,7 +43,7 @@ class Kld : public testing::Test {
     const Bytes text = test::read_all(TQCACHE_TEST_DATA "/alice.txt");
     const auto ids =
         must(model->tokenizer.encode({reinterpret_cast<const char*>(text.data()), text.size()},
-                                     model::Tokenizer::Special::kAsText));
+                                     tokenizer::Tokenizer::Special::kAsText));
     const char* const wanted = std::getenv("TQCACHE_QUALITY_WINDOWS");
     eval::PredictionOptions options;
     options.max_windows = wanted == nullptr ? 0 : std::max(1, std::atoi(wanted));

@@ -6,11 +6,11 @@
 namespace tqcache::cli {
 namespace {
 
-using model::ChatMessage;
-using model::ChatRole;
-using model::ChatTemplate;
+using tokenizer::ChatMessage;
+using tokenizer::ChatRole;
+using tokenizer::ChatTemplate;
 
-Result<ChatTemplate> choose(const model::Tokenizer& tokenizer, std::string_view name) {
+Result<ChatTemplate> choose(const tokenizer::Tokenizer& tokenizer, std::string_view name) {
   if (!name.empty()) return ChatTemplate::by_name(name);
   if (!tokenizer.chat_template().empty()) {
     return ChatTemplate::recognize(tokenizer.chat_template());
@@ -24,7 +24,7 @@ Result<ChatTemplate> choose(const model::Tokenizer& tokenizer, std::string_view 
 }
 
 // The end token, and what follows it: a line end, mostly.
-std::string closing_text(const model::ChatFormat& format) {
+std::string closing_text(const tokenizer::ChatFormat& format) {
   return format.assistant_close.substr(format.assistant_close.find(format.end_token));
 }
 
@@ -32,9 +32,9 @@ std::string closing_text(const model::ChatFormat& format) {
 
 void append_ids(Ids& ids, const Ids& more) { ids.insert(ids.end(), more.begin(), more.end()); }
 
-Result<ChatTurns> ChatTurns::make(const model::Tokenizer& tokenizer, std::string_view name) {
+Result<ChatTurns> ChatTurns::make(const tokenizer::Tokenizer& tokenizer, std::string_view name) {
   TQC_TRY_ASSIGN(ChatTemplate chosen, choose(tokenizer, name));
-  const model::ChatFormat& format = chosen.format();
+  const tokenizer::ChatFormat& format = chosen.format();
   for (const std::string& mark : {format.turn_mark, format.end_token}) {
     const bool may_be_text = mark.starts_with('[');
     if (may_be_text || tokenizer.find_token(mark)) continue;
@@ -45,18 +45,18 @@ Result<ChatTurns> ChatTurns::make(const model::Tokenizer& tokenizer, std::string
   return ChatTurns(tokenizer, std::move(chosen), end);
 }
 
-Result<Ids> ChatTurns::encode(const model::ChatText& text, bool at_beginning) const {
-  model::Tokenizer::EncodeOptions options;
+Result<Ids> ChatTurns::encode(const tokenizer::ChatText& text, bool at_beginning) const {
+  tokenizer::Tokenizer::EncodeOptions options;
   options.plain = text.plain;
   options.at_beginning = at_beginning;
   return tokenizer_->encode(text.text, options);
 }
 
 Result<Ids> ChatTurns::encode_behind(std::span<const std::int32_t> tokens,
-                                     const model::ChatText& text) const {
+                                     const tokenizer::ChatText& text) const {
   const Closing closing = find_closing(tokens);
-  model::ChatText whole{closing.text + text.text, text.plain};
-  for (model::Tokenizer::TextRange& range : whole.plain) {
+  tokenizer::ChatText whole{closing.text + text.text, text.plain};
+  for (tokenizer::Tokenizer::TextRange& range : whole.plain) {
     range.begin += closing.text.size();
     range.end += closing.text.size();
   }
@@ -75,12 +75,12 @@ Result<Ids> ChatTurns::ask(std::span<const std::int32_t> tokens, const std::stri
   std::vector<ChatMessage> messages;
   if (options.begins && !system.empty()) messages.push_back({ChatRole::kSystem, system});
   messages.push_back({ChatRole::kUser, text});
-  TQC_TRY_ASSIGN(const model::ChatText rendered, template_.render(messages, options));
+  TQC_TRY_ASSIGN(const tokenizer::ChatText rendered, template_.render(messages, options));
   return encode_behind(tokens, rendered);
 }
 
 Result<Ids> ChatTurns::open_turn(ChatRole role) const {
-  const model::ChatFormat& format = template_.format();
+  const tokenizer::ChatFormat& format = template_.format();
   return encode({role == ChatRole::kUser ? format.user_open : format.asks, {}}, false);
 }
 
@@ -89,7 +89,7 @@ Result<Ids> ChatTurns::closing(std::span<const std::int32_t> tokens) const {
 }
 
 ChatTurns::Closing ChatTurns::find_closing(std::span<const std::int32_t> tokens) const {
-  const model::ChatFormat& format = template_.format();
+  const tokenizer::ChatFormat& format = template_.format();
   if (!tokens.empty() && tokens.back() == end_) return {closing_text(format), true};
   const auto end = std::find(tokens.rbegin(), tokens.rend(), end_);
   const auto tail = tokens.last(static_cast<std::size_t>(end - tokens.rbegin()));

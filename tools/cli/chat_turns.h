@@ -1,5 +1,6 @@
 #pragma once
-// tools/cli/chat_turns.h: turns of a conversation as token ids, each to be appended to those before.
+// tools/cli/chat_turns.h: turns of a conversation as token ids, each to be appended to those
+// before.
 //
 // Only the frame becomes special tokens. What a person types is text, even if it spells
 // <|im_end|>: nobody can close their own turn and speak for the model.
@@ -11,8 +12,8 @@
 #include <vector>
 
 #include "tqcache/base/result.h"
-#include "tqcache/model/tokenizer/chat_template.h"
-#include "tqcache/model/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer/chat_template.h"
+#include "tqcache/tokenizer/tokenizer.h"
 
 namespace tqcache::cli {
 
@@ -24,7 +25,7 @@ class ChatTurns {
   // files, or ChatML where there is none and the tokenizer has ChatML's tokens.
   // Requires: `tokenizer` outlives this.
   // Errors:   kUnsupported when there is no such form, or the tokenizer lacks its marks.
-  static Result<ChatTurns> make(const model::Tokenizer& tokenizer, std::string_view name);
+  static Result<ChatTurns> make(const tokenizer::Tokenizer& tokenizer, std::string_view name);
 
   std::string_view name() const { return template_.format().name; }
 
@@ -35,14 +36,15 @@ class ChatTurns {
                   const std::string& text, bool thinks) const;
 
   // The beginning of a user's turn or of the model's, without what a conversation begins with.
-  Result<Ids> open_turn(model::ChatRole role) const;
+  Result<Ids> open_turn(tokenizer::ChatRole role) const;
 
   // What is missing at the end of `tokens` for the last turn to be closed: nothing after a closed
   // turn or a text without turns.
   Result<Ids> closing(std::span<const std::int32_t> tokens) const;
 
  private:
-  ChatTurns(const model::Tokenizer& tokenizer, model::ChatTemplate chat_template, std::int32_t end)
+  ChatTurns(const tokenizer::Tokenizer& tokenizer, tokenizer::ChatTemplate chat_template,
+            std::int32_t end)
       : tokenizer_(&tokenizer), template_(std::move(chat_template)), end_(end) {}
 
   // The text that closes the last turn, from the end token on, which may be there already.
@@ -52,14 +54,14 @@ class ChatTurns {
   };
   Closing find_closing(std::span<const std::int32_t> tokens) const;
 
-  Result<Ids> encode(const model::ChatText& text, bool at_beginning) const;
+  Result<Ids> encode(const tokenizer::ChatText& text, bool at_beginning) const;
   // Closes the last turn of `tokens` and goes on with `text`: one text, as it would have been cut
   // into tokens if all of it had been there at once.
   Result<Ids> encode_behind(std::span<const std::int32_t> tokens,
-                            const model::ChatText& text) const;
+                            const tokenizer::ChatText& text) const;
 
-  const model::Tokenizer* tokenizer_;
-  model::ChatTemplate template_;
+  const tokenizer::Tokenizer* tokenizer_;
+  tokenizer::ChatTemplate template_;
   std::int32_t end_;  // the token that ends an answer
 };
 

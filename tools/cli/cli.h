@@ -13,8 +13,8 @@
 #include "cli/console.h"
 #include "cli/outcome.h"
 #include "tqcache/format/cache_file.h"
+#include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/sampler.h"
-#include "tqcache/model/attention/scorer_route.h"
 
 namespace tqcache::cli {
 

@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kMaxPromptBytes = std::uint64_t{1} << 30;
 
 Result<std::vector<std::int32_t>> parse_ids(std::string_view list,
-                                            const model::Tokenizer& tokenizer) {
+                                            const tokenizer::Tokenizer& tokenizer) {
   std::vector<std::int32_t> ids;
   while (!list.empty()) {
     const std::string_view word = list.substr(0, list.find(','));
@@ -37,15 +37,16 @@ Result<Bytes> read_text(const std::string& path) {
 
 // Without the second of two tokens for the beginning: of a text that spells it out.
 std::vector<std::int32_t> begun_once(std::vector<std::int32_t> ids,
-                                     const model::Tokenizer& tokenizer) {
+                                     const tokenizer::Tokenizer& tokenizer) {
   const std::optional<std::int32_t> begin = tokenizer.begin_token();
   if (ids.size() > 1 && ids[0] == begin && ids[1] == begin) ids.erase(ids.begin());
   return ids;
 }
 
 Outcome<std::vector<std::int32_t>> encode(const PromptFlags& flags,
-                                          const model::Tokenizer& tokenizer, PromptPlace place) {
-  using model::Tokenizer;
+                                          const tokenizer::Tokenizer& tokenizer,
+                                          PromptPlace place) {
+  using tokenizer::Tokenizer;
   const bool begins = place == PromptPlace::kBegins;
   Tokenizer::EncodeOptions options;
   options.special = flags.no_special ? Tokenizer::Special::kAsText : Tokenizer::Special::kParse;
@@ -87,7 +88,7 @@ Result<void> check_prompt_flags(const PromptFlags& flags) {
 }
 
 Outcome<std::vector<std::int32_t>> read_prompt(const PromptFlags& flags,
-                                               const model::Tokenizer& tokenizer,
+                                               const tokenizer::Tokenizer& tokenizer,
                                                PromptPlace place) {
   if (!flags.given()) return std::vector<std::int32_t>{};
   std::vector<std::int32_t> ids;

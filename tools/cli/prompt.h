@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cli/outcome.h"
-#include "tqcache/model/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer/tokenizer.h"
 
 namespace tqcache::cli {
 
@@ -33,7 +33,7 @@ enum class PromptPlace { kBegins, kGoesOn };
 // beginning, where the model's texts have one and it does not spell it out itself.
 // Errors: kInvalidArgument (ids; a prompt without a token), those of files and of the tokenizer.
 Outcome<std::vector<std::int32_t>> read_prompt(const PromptFlags& flags,
-                                               const model::Tokenizer& tokenizer,
+                                               const tokenizer::Tokenizer& tokenizer,
                                                PromptPlace place = PromptPlace::kBegins);
 
 }  // namespace tqcache::cli

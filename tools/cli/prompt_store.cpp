@@ -6,13 +6,13 @@
 #include <utility>
 #include <variant>
 
-#include "report/codec_text.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/text.h"
+#include "report/codec_text.h"
 #include "tqcache/format/describe.h"
-#include "tqcache/model/attention/delta_state.h"
-#include "tqcache/model/layer_check.h"
+#include "tqcache/model/attention/gated_delta_net.h"
+#include "tqcache/model/decoder.h"
 
 namespace tqcache::cli {
 namespace {

@@ -95,7 +95,7 @@ Outcome<std::unique_ptr<Session>> Session::open(const Console& console,
 }
 
 void Session::tell_route() const {
-  if (const std::string reason = scorer_route().fallback; !reason.empty()) {
+  if (const std::string reason = kernel_path().fallback; !reason.empty()) {
     note(console_, "scoring packed codes in f32: " + reason);
   }
 }

@@ -59,7 +59,7 @@ class Session {
   const model::Model& model() const { return *model_; }
   const cache::Cache& cache() const { return cache_; }
   cache::Cache& cache() { return cache_; }
-  model::ScorerRoute scorer_route() const { return model::scorer_route(cache_, scorer_); }
+  model::KernelPath kernel_path() const { return model::kernel_path(cache_, scorer_); }
 
   // Begins with what a store has of the prompt, and shows it the cache as it grows.
   // Requires: the cache is empty; `store` outlives this.

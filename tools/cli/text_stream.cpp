@@ -8,8 +8,8 @@
 
 namespace tqcache::cli {
 
-TextStream::TextStream(const model::Tokenizer& tokenizer, std::vector<std::string> stops, bool show,
-                       bool begins)
+TextStream::TextStream(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops,
+                       bool show, bool begins)
     : tokenizer_(tokenizer),
       filter_(std::move(stops)),
       show_(show),
@@ -21,7 +21,7 @@ Outcome<bool> TextStream::add(std::int32_t id) {
   if (drops_space_ && bytes.starts_with(' ')) bytes.remove_prefix(1);
   drops_space_ = false;
   take(filter_.add(bytes));
-  TQC_TRY(show(model::take_whole_characters(pending_)));
+  TQC_TRY(show(tokenizer::take_whole_characters(pending_)));
   return !filter_.stopped();
 }
 

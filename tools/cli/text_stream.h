@@ -1,6 +1,6 @@
 #pragma once
-// tools/cli/text_stream.h: shows generated text token by token, never half a character, up to a stop
-// string.
+// tools/cli/text_stream.h: shows generated text token by token, never half a character, up to a
+// stop string.
 
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 
 #include "cli/console.h"
 #include "cli/stop_strings.h"
-#include "tqcache/model/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer/tokenizer.h"
 
 namespace tqcache::cli {
 
@@ -17,7 +17,7 @@ class TextStream {
   // With `show`, prints to standard output; on a terminal without control characters. A text that
   // `begins` here is shown as decode() gives it: some tokenizers put a space before it.
   // Requires: no stop string is empty.
-  TextStream(const model::Tokenizer& tokenizer, std::vector<std::string> stops, bool show,
+  TextStream(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops, bool show,
              bool begins = false);
 
   // Whether the text goes on: not behind a stop string, which is not shown.
@@ -32,7 +32,7 @@ class TextStream {
   void take(const std::string& bytes);
   Outcome<Done> show(const std::string& text) const;
 
-  const model::Tokenizer& tokenizer_;
+  const tokenizer::Tokenizer& tokenizer_;
   StopFilter filter_;
   bool show_;
   bool terminal_;

@@ -5,15 +5,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tqcache/model/tokenizer/utf8.h"
+#include "tqcache/tokenizer/utf8.h"
 
 namespace tqcache::report {
 
 namespace {
 
-using model::first_character;
-using model::Utf8Character;
-using model::Utf8Status;
+using tokenizer::first_character;
+using tokenizer::Utf8Character;
+using tokenizer::Utf8Status;
 
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
 constexpr std::string_view kEllipsis = "\xe2\x80\xa6";

@@ -1,12 +1,13 @@
 #pragma once
-// tools/report/speed_fields.h: what generate and bench say alike of how fast a model ran and on what.
+// tools/report/speed_fields.h: what generate and bench say alike of how fast a model ran and on
+// what.
 
 #include <cstdint>
 
 #include "cli/console.h"
 #include "tqcache/cache/side.h"
+#include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/loading/model.h"
-#include "tqcache/model/attention/scorer_route.h"
 
 namespace tqcache::cli {
 
@@ -19,7 +20,7 @@ struct SpeedFields {
   double generation_seconds = 0;
   cache::ByteCount cache_bytes;
   std::uint64_t working_set_bytes = 0;
-  model::ScorerRoute route;
+  model::KernelPath route;
 };
 
 // Adds them under the names that docs and scripts know, with this process's peak of memory.

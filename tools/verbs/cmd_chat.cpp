@@ -195,7 +195,7 @@ void Chat::command(const std::string& line) {
     note(console_, fmt::format("{} of {} tokens, cache {} ({} with free room), {}",
                                session_.cache().n_tokens(), session_.model().config.context_length,
                                human_bytes(bytes.used), human_bytes(bytes.allocated),
-                               session_.scorer_route().step));
+                               session_.kernel_path().step));
   } else if (word == "/help") {
     note(console_, kCommands);
   } else {
@@ -241,7 +241,7 @@ Outcome<Done> check_flags(const ChatFlags& flags) {
   if (flags.save == "-") return usage_error("--save: standard output is taken by the answers");
   TQC_TRY(write_options(flags.compression, flags.session.n_threads, flags.force));
   TQC_TRY(check_sampling(flags.session.sampling));
-  if (!flags.chat_template.empty()) TQC_TRY(model::ChatTemplate::by_name(flags.chat_template));
+  if (!flags.chat_template.empty()) TQC_TRY(tokenizer::ChatTemplate::by_name(flags.chat_template));
   if (flags.form.given() && !flags.session.cache.empty()) {
     return usage_error("--bits and --config say how a new cache is kept, and --cache names one");
   }
@@ -277,7 +277,7 @@ Outcome<Done> check_cache(const ChatFlags& flags, const cache::Cache& cache) {
   return Done{};
 }
 
-Outcome<ChatTurns> choose_turns(const ChatFlags& flags, const model::Tokenizer& tokenizer) {
+Outcome<ChatTurns> choose_turns(const ChatFlags& flags, const tokenizer::Tokenizer& tokenizer) {
   auto turns = ChatTurns::make(tokenizer, flags.chat_template);
   if (turns) return std::move(turns).value();
   Error error = std::move(turns).error();
@@ -322,7 +322,7 @@ Action define_chat(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--template", flags->chat_template,
                  "How turns are written, instead of as the model's own template says: " +
-                     model::ChatTemplate::names())
+                     tokenizer::ChatTemplate::names())
       ->type_name("NAME");
   app.add_flag("--no-think", flags->no_think,
                "Have a model that thinks before it answers not do so (Qwen3)");

@@ -100,7 +100,7 @@ Json generate_json(const Session& session, const GenerateFlags& flags, const Pro
                     .generation_seconds = run.generation.seconds,
                     .cache_bytes = cache::byte_count(session.cache()),
                     .working_set_bytes = session.working_set_bytes(),
-                    .route = session.scorer_route()},
+                    .route = session.kernel_path()},
                    json);
   json["stop_reason"] = stop_word(run.generation.stop);
   if (store != nullptr) json["store"] = store->json();

@@ -19,8 +19,8 @@ constexpr int kDefaultSteps = 4;  // of a range that does not say them
 
 Result<eval::Dialogue> chat_dialogue(const ChatTurns& chatml) {
   eval::Dialogue dialogue;
-  TQC_TRY_ASSIGN(dialogue.open_user, chatml.open_turn(model::ChatRole::kUser));
-  TQC_TRY_ASSIGN(dialogue.open_assistant, chatml.open_turn(model::ChatRole::kAssistant));
+  TQC_TRY_ASSIGN(dialogue.open_user, chatml.open_turn(tokenizer::ChatRole::kUser));
+  TQC_TRY_ASSIGN(dialogue.open_assistant, chatml.open_turn(tokenizer::ChatRole::kAssistant));
   TQC_TRY_ASSIGN(dialogue.close_user, chatml.closing(dialogue.open_user));
   dialogue.close_assistant = dialogue.close_user;
   return dialogue;
@@ -31,7 +31,7 @@ Result<void> choose_dialogue(bool raw, Examinee& examinee) {
     examinee.turns = "raw";
     return {};
   }
-  const model::Tokenizer& tokenizer = examinee.model->tokenizer;
+  const tokenizer::Tokenizer& tokenizer = examinee.model->tokenizer;
   const Result<ChatTurns> chatml = ChatTurns::make(tokenizer, "chatml");
   examinee.turns = chatml ? "ChatML" : "plain";
   auto dialogue = chatml ? chat_dialogue(*chatml) : eval::plain_dialogue(tokenizer);

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "tqcache/model/tokenizer/normalizer.h"
-#include "tqcache/model/tokenizer/utf8.h"
+#include "tqcache/tokenizer/normalizer.h"
+#include "tqcache/tokenizer/utf8.h"
 
 namespace tqcache::eval {
 namespace {
@@ -67,9 +67,9 @@ std::string plain_answer(std::string_view text) {
   std::string plain;
   bool space = false;
   while (!text.empty()) {
-    const model::Utf8Character c = model::first_character(text);
+    const tokenizer::Utf8Character c = tokenizer::first_character(text);
     text.remove_prefix(c.n_bytes);
-    if (c.status != model::Utf8Status::kWhole) continue;
+    if (c.status != tokenizer::Utf8Status::kWhole) continue;
     const Kind kind = kind_of(c.code_point);
     if (kind == Kind::kSpace) space = !plain.empty();
     if (kind != Kind::kOther) continue;
@@ -77,7 +77,7 @@ std::string plain_answer(std::string_view text) {
     space = false;
     append_lower(c.code_point, plain);
   }
-  auto composed = model::normalize({model::Normalizer::kNfc}, plain);
+  auto composed = tokenizer::normalize({tokenizer::Normalizer::kNfc}, plain);
   return composed ? std::move(composed).value() : plain;
 }
 

@@ -5,12 +5,12 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/json.h"
 #include "tqcache/base/result.h"
 #include "tqcache/eval/answers.h"
 #include "tqcache/eval/questions.h"
 #include "tqcache/eval/total_progress.h"
 #include "tqcache/model/decoder.h"
-#include "tqcache/model/loading/json_fields.h"
 
 namespace tqcache::eval {
 namespace {
@@ -18,10 +18,10 @@ namespace {
 constexpr std::array kTextKeys = {"prompt", "context", "input", "question"};
 constexpr std::uint64_t kReadBytes = 64 * 1024;
 
-Result<std::vector<std::string>> read_texts(const model::Json& row) {
+Result<std::vector<std::string>> read_texts(const Json& row) {
   std::vector<std::string> texts;
   for (const char* const key : kTextKeys) {
-    TQC_TRY_ASSIGN(std::string text, model::get_string_or(row, key, ""));
+    TQC_TRY_ASSIGN(std::string text, get_string_or(row, key, ""));
     if (!text.empty()) texts.push_back(std::move(text));
   }
   if (texts.empty())
@@ -30,16 +30,16 @@ Result<std::vector<std::string>> read_texts(const model::Json& row) {
   return texts;
 }
 
-Result<std::vector<std::string>> read_answers(const model::Json& row) {
+Result<std::vector<std::string>> read_answers(const Json& row) {
   std::vector<std::string> answers;
-  if (model::find_value(row, "answers") != nullptr) {
-    TQC_TRY_ASSIGN(const model::Json* const list, model::get_array(row, "answers"));
-    for (const model::Json& each : *list) {
+  if (find_value(row, "answers") != nullptr) {
+    TQC_TRY_ASSIGN(const Json* const list, get_array(row, "answers"));
+    for (const Json& each : *list) {
       if (!each.is_string()) return corrupt("answers: not a list of strings");
       answers.push_back(each.get<std::string>());
     }
   }
-  TQC_TRY_ASSIGN(std::string answer, model::get_string_or(row, "answer", ""));
+  TQC_TRY_ASSIGN(std::string answer, get_string_or(row, "answer", ""));
   if (!answer.empty()) answers.push_back(std::move(answer));
   if (answers.empty()) return corrupt("no expected answer: a row needs \"answers\" or \"answer\"");
   for (const std::string& each : answers) {
@@ -51,7 +51,7 @@ Result<std::vector<std::string>> read_answers(const model::Json& row) {
 }  // namespace
 
 Result<AnswerRow> parse_answer_row(std::string_view json) {
-  TQC_TRY_ASSIGN(const model::Json row, model::parse_json_object(as_bytes(json)));
+  TQC_TRY_ASSIGN(const Json row, parse_json_object(as_bytes(json)));
   AnswerRow parsed;
   TQC_TRY_ASSIGN(parsed.texts, read_texts(row));
   TQC_TRY_ASSIGN(parsed.answers, read_answers(row));
@@ -161,7 +161,7 @@ class RowMeasurement {
 
 }  // namespace
 
-Result<RowPrompt> row_prompt(const AnswerRow& row, const model::Tokenizer& tokenizer,
+Result<RowPrompt> row_prompt(const AnswerRow& row, const tokenizer::Tokenizer& tokenizer,
                              const Dialogue& dialogue) {
   const bool one_text = row.texts.size() == 1;
   std::string read;

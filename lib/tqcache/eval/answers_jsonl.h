@@ -77,7 +77,7 @@ struct RowPrompt {
 };
 
 // Texts are joined by blank lines. Errors: those of Tokenizer::encode.
-Result<RowPrompt> row_prompt(const AnswerRow& row, const model::Tokenizer& tokenizer,
+Result<RowPrompt> row_prompt(const AnswerRow& row, const tokenizer::Tokenizer& tokenizer,
                              const Dialogue& dialogue);
 
 // The amount of work, known after a look at every row.

@@ -193,7 +193,7 @@ Result<std::vector<LayerAttentionError>> attention_errors(
   TQC_TRY(cache::check_identity(a, model.identity));
   TQC_TRY_ASSIGN(const Range range, last_tokens(std::min(a.n_tokens(), b.n_tokens()), n_queries));
   std::vector<LayerAttentionError> errors;
-  std::optional<model::Scores> scores;
+  std::optional<model::ScoreParams> scores;
   if (model.config.attention_scale > 0 || model.config.attention_cap > 0) {
     scores = {model.config.score_scale(), model.config.attention_cap};
   }

@@ -19,7 +19,7 @@
 #include "tqcache/cache/cache.h"
 #include "tqcache/cache/diff.h"
 #include "tqcache/eval/report.h"
-#include "tqcache/model/attention/scores.h"
+#include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/loading/model.h"
 
 namespace tqcache::eval {
@@ -57,7 +57,7 @@ struct LayerQueries {
   std::int64_t n = 0;
   std::span<const float> values;
   // For models with another scale or a cap of attention scores; absent: 1 / sqrt(head_dim).
-  std::optional<model::Scores> scores = {};
+  std::optional<model::ScoreParams> scores = {};
 };
 struct LayerPair {
   const cache::AttentionLayer& a;

@@ -143,7 +143,7 @@ namespace {
 constexpr std::string_view kFileName = "memory.tqkv";
 constexpr std::int64_t kQuestionTokens = 64;  // room for a question and the frames of its turns
 
-Result<Ids> turn_ids(const model::Tokenizer& tokenizer, const Dialogue& dialogue,
+Result<Ids> turn_ids(const tokenizer::Tokenizer& tokenizer, const Dialogue& dialogue,
                      const Turn& turn) {
   TQC_TRY_ASSIGN(const Ids user, encode_text(tokenizer, turn.user));
   TQC_TRY_ASSIGN(const Ids assistant, encode_text(tokenizer, turn.assistant));
@@ -263,8 +263,9 @@ std::int64_t size_of(const Conversation& conversation) {
 
 }  // namespace
 
-Result<Conversation> make_conversation(const model::Tokenizer& tokenizer, const Dialogue& dialogue,
-                                       const MemoryOptions& options, std::int64_t trial) {
+Result<Conversation> make_conversation(const tokenizer::Tokenizer& tokenizer,
+                                       const Dialogue& dialogue, const MemoryOptions& options,
+                                       std::int64_t trial) {
   const std::uint64_t seed = seed_of({options.seed, static_cast<std::uint64_t>(trial)});
   Conversation conversation = {draw_story(seed), {}, {}};
   SmallTalk talk(seed_of({seed, 1}), conversation.story.facts[1].value);

@@ -93,8 +93,9 @@ struct Conversation {
 };
 
 // Errors: those of Tokenizer::encode.
-Result<Conversation> make_conversation(const model::Tokenizer& tokenizer, const Dialogue& dialogue,
-                                       const MemoryOptions& options, std::int64_t trial);
+Result<Conversation> make_conversation(const tokenizer::Tokenizer& tokenizer,
+                                       const Dialogue& dialogue, const MemoryOptions& options,
+                                       std::int64_t trial);
 
 struct MemoryResult {
   // [configurations][kFactKinds][turns]

@@ -56,7 +56,7 @@ bool begins_with_space(std::string_view bytes) {
   return !bytes.empty() && (bytes[0] == ' ' || bytes[0] == '\n');
 }
 
-std::vector<Haystack::Break> find_breaks(const Ids& ids, const model::Tokenizer& tokenizer) {
+std::vector<Haystack::Break> find_breaks(const Ids& ids, const tokenizer::Tokenizer& tokenizer) {
   std::vector<Haystack::Break> breaks = {Haystack::Break::kParagraph};
   BreakFinder finder;
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -81,7 +81,7 @@ struct Frame {
   }
 };
 
-Result<Frame> make_frame(const model::Tokenizer& tokenizer, const Dialogue& dialogue,
+Result<Frame> make_frame(const tokenizer::Tokenizer& tokenizer, const Dialogue& dialogue,
                          const Needle& needle) {
   const auto encode = [&](std::string_view text) { return encode_text(tokenizer, text); };
   TQC_TRY_ASSIGN(const Ids introduction, encode(kIntroduction));
@@ -140,7 +140,7 @@ Result<Needle> custom_needle(std::string statement, std::string question, std::s
   return Needle{std::move(statement), std::move(question), answer, answer};
 }
 
-Result<Haystack> Haystack::make(std::string_view text, const model::Tokenizer& tokenizer) {
+Result<Haystack> Haystack::make(std::string_view text, const tokenizer::Tokenizer& tokenizer) {
   Haystack haystack;
   TQC_TRY_ASSIGN(haystack.ids_, encode_text(tokenizer, text));
   haystack.breaks_ = find_breaks(haystack.ids_, tokenizer);
@@ -172,7 +172,7 @@ std::int64_t Haystack::nearest_break(std::int64_t wanted, std::int64_t first, st
   return wanted;
 }
 
-Result<NeedlePrompt> place_needle(const Haystack& haystack, const model::Tokenizer& tokenizer,
+Result<NeedlePrompt> place_needle(const Haystack& haystack, const tokenizer::Tokenizer& tokenizer,
                                   const Dialogue& dialogue, const Needle& needle,
                                   const NeedlePlace& place) {
   if (haystack.plain_text().find(plain_answer(needle.statement)) != std::string::npos) {

@@ -49,7 +49,7 @@ Result<Needle> custom_needle(std::string statement, std::string question, std::s
 class Haystack {
  public:
   // Errors: those of Tokenizer::encode.
-  static Result<Haystack> make(std::string_view text, const model::Tokenizer& tokenizer);
+  static Result<Haystack> make(std::string_view text, const tokenizer::Tokenizer& tokenizer);
 
   const Ids& ids() const { return ids_; }
   std::int64_t n_tokens() const { return static_cast<std::int64_t>(ids_.size()); }
@@ -92,7 +92,7 @@ struct NeedlePlace {
 // Requires: 0 <= depth <= 100.
 // Errors:   kInvalidArgument if the length leaves no room for any text, the haystack is too short
 //           for it, or already contains the needle; those of Tokenizer::encode.
-Result<NeedlePrompt> place_needle(const Haystack& haystack, const model::Tokenizer& tokenizer,
+Result<NeedlePrompt> place_needle(const Haystack& haystack, const tokenizer::Tokenizer& tokenizer,
                                   const Dialogue& dialogue, const Needle& needle,
                                   const NeedlePlace& place);
 

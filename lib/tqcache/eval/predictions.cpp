@@ -333,7 +333,7 @@ class PredictionMeasurement {
 
 }  // namespace
 
-std::optional<std::int32_t> begin_token_of(const model::Tokenizer& tokenizer,
+std::optional<std::int32_t> begin_token_of(const tokenizer::Tokenizer& tokenizer,
                                            std::span<const std::int32_t> ids) {
   const std::optional<std::int32_t> begin = tokenizer.begin_token();
   if (!tokenizer.adds_begin_token() || !begin || ids.empty()) return std::nullopt;

@@ -97,7 +97,7 @@ Result<PredictionCosts> measure_predictions(const model::ModelConfig& config,
                                             const Progress& progress = {});
 
 // The model's begin token, if the text begins with it: then each of its windows should, too.
-std::optional<std::int32_t> begin_token_of(const model::Tokenizer& tokenizer,
+std::optional<std::int32_t> begin_token_of(const tokenizer::Tokenizer& tokenizer,
                                            std::span<const std::int32_t> ids);
 
 // Uses begin_token_of() the text if the options have no begin token.

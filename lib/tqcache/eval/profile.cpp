@@ -8,8 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "tqcache/base/json.h"
 #include "tqcache/base/result.h"
-#include "tqcache/model/loading/json_fields.h"
 
 namespace tqcache::eval {
 namespace {
@@ -108,8 +108,6 @@ cache::StepWeights weights_of(const std::vector<double>& key_sensitivity,
 
 namespace {
 
-using model::Json;
-
 constexpr std::string_view kFirstWord = "tqcache-profile ";
 constexpr std::string_view kVersion = "1";
 constexpr std::size_t kHashDigits = 64;
@@ -176,7 +174,7 @@ Result<std::string_view> checked_body(std::string_view text) {
 }
 
 Result<std::string> get_name(const Json& body, const char* key) {
-  TQC_TRY_ASSIGN(std::string text, model::get_string(body, key));
+  TQC_TRY_ASSIGN(std::string text, get_string(body, key));
   if (text.size() > kMaxNameBytes) return corrupt(std::string(key) + ": too long");
   return text;
 }
@@ -188,7 +186,7 @@ std::optional<std::uint8_t> digit_of(char c) {
 }
 
 Result<Sha256> get_fingerprint(const Json& body, const char* key) {
-  TQC_TRY_ASSIGN(const std::string text, model::get_string(body, key));
+  TQC_TRY_ASSIGN(const std::string text, get_string(body, key));
   Sha256 fingerprint{};
   bool is_good = text.size() == kHashDigits;
   for (std::size_t i = 0; is_good && i < kHashDigits; i += 2) {
@@ -202,7 +200,7 @@ Result<Sha256> get_fingerprint(const Json& body, const char* key) {
 
 Result<std::int64_t> get_count(const Json& body, const char* key, std::int64_t low,
                                std::int64_t high) {
-  TQC_TRY_ASSIGN(const std::int64_t count, model::get_int(body, key));
+  TQC_TRY_ASSIGN(const std::int64_t count, get_int(body, key));
   if (count < low || count > high) return corrupt(std::string(key) + ": out of range");
   return count;
 }
@@ -217,7 +215,7 @@ Result<double> as_number(const Json& value, const char* key, double low, double 
 
 Result<std::vector<double>> get_numbers(const Json& body, const char* key, std::int64_t n,
                                         double low, double high) {
-  TQC_TRY_ASSIGN(const Json* list, model::get_array(body, key));
+  TQC_TRY_ASSIGN(const Json* list, get_array(body, key));
   if (std::cmp_not_equal(list->size(), n)) {
     return corrupt(std::string(key) + ": not one number per layer");
   }
@@ -246,7 +244,7 @@ Result<CurvePoint> read_point(const Json& pair) {
 }
 
 Result<std::vector<CurvePoint>> get_curve(const Json& body) {
-  TQC_TRY_ASSIGN(const Json* list, model::get_array(body, "curve"));
+  TQC_TRY_ASSIGN(const Json* list, get_array(body, "curve"));
   if (list->size() < 2 || list->size() > kMaxCurvePoints)
     return corrupt("curve: not 2 to 64 points");
   std::vector<CurvePoint> curve;
@@ -265,7 +263,7 @@ Result<void> read_measured(const Json& body, Profile& profile) {
   TQC_TRY_ASSIGN(profile.window, get_count(body, "window", 1, cache::kMaxTokens));
   TQC_TRY_ASSIGN(profile.n_windows, get_count(body, "windows", 1, cache::kMaxTokens));
   TQC_TRY_ASSIGN(profile.n_sinks, get_count(body, "sink_tokens", 0, cache::kTokenBlock));
-  TQC_TRY_ASSIGN(profile.step, model::get_number_or(body, "step", 0));
+  TQC_TRY_ASSIGN(profile.step, get_number_or(body, "step", 0));
   if (profile.step < codec::kMinStep || profile.step > codec::kMaxStep) {
     return corrupt("step: missing or out of range");
   }
@@ -297,7 +295,7 @@ Result<Profile> parse_profile(ByteView file) {
                  std::to_string(file.size()) + " bytes: larger than any profile"};
   }
   TQC_TRY_ASSIGN(const std::string_view text, checked_body(text_of(file)));
-  TQC_TRY_ASSIGN(const Json body, model::parse_json_object(bytes_of(text)));
+  TQC_TRY_ASSIGN(const Json body, parse_json_object(bytes_of(text)));
   Profile profile;
   TQC_TRY_ASSIGN(profile.architecture, get_name(body, "architecture"));
   TQC_TRY_ASSIGN(profile.model_name, get_name(body, "model_name"));

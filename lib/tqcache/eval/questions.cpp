@@ -16,11 +16,11 @@ Ids Dialogue::assistant(const Ids& text) const {
   return join({open_assistant, text, close_assistant});
 }
 
-Result<Ids> encode_text(const model::Tokenizer& tokenizer, std::string_view text) {
-  return tokenizer.encode(text, model::Tokenizer::Special::kAsText);
+Result<Ids> encode_text(const tokenizer::Tokenizer& tokenizer, std::string_view text) {
+  return tokenizer.encode(text, tokenizer::Tokenizer::Special::kAsText);
 }
 
-Result<Dialogue> plain_dialogue(const model::Tokenizer& tokenizer) {
+Result<Dialogue> plain_dialogue(const tokenizer::Tokenizer& tokenizer) {
   Dialogue dialogue;
   TQC_TRY_ASSIGN(dialogue.close_user, encode_text(tokenizer, "\n"));
   TQC_TRY_ASSIGN(dialogue.open_assistant, encode_text(tokenizer, "Answer:"));
@@ -36,7 +36,7 @@ Ids join(std::initializer_list<Ids> parts) {
   return all;
 }
 
-EndsAnswer answer_end(const Dialogue& dialogue, const model::Tokenizer& tokenizer) {
+EndsAnswer answer_end(const Dialogue& dialogue, const tokenizer::Tokenizer& tokenizer) {
   return [&dialogue, &tokenizer, end_tokens = tokenizer.end_tokens()](std::int32_t id) {
     if (std::ranges::binary_search(end_tokens, id)) return true;
     return dialogue.one_line && tokenizer.token_bytes(id).find('\n') != std::string::npos;

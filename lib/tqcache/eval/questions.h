@@ -14,7 +14,7 @@
 #include "tqcache/cache/configuration.h"
 #include "tqcache/model/decoder.h"
 #include "tqcache/model/loading/model.h"
-#include "tqcache/model/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer/tokenizer.h"
 
 namespace tqcache::eval {
 
@@ -34,16 +34,16 @@ struct Dialogue {
 
 // For a model without chat turns: the text itself, then "Answer:".
 // Errors: those of Tokenizer::encode.
-Result<Dialogue> plain_dialogue(const model::Tokenizer& tokenizer);
+Result<Dialogue> plain_dialogue(const tokenizer::Tokenizer& tokenizer);
 
 // The ids of a text; special tokens in it count as plain text.
-Result<Ids> encode_text(const model::Tokenizer& tokenizer, std::string_view text);
+Result<Ids> encode_text(const tokenizer::Tokenizer& tokenizer, std::string_view text);
 
 Ids join(std::initializer_list<Ids> parts);
 
 // Whether a token ends an answer. Requires: both arguments outlive the function.
 using EndsAnswer = std::function<bool(std::int32_t id)>;
-EndsAnswer answer_end(const Dialogue& dialogue, const model::Tokenizer& tokenizer);
+EndsAnswer answer_end(const Dialogue& dialogue, const tokenizer::Tokenizer& tokenizer);
 
 // Called before every decode step; false stops the work with kInterrupted.
 using KeepGoing = std::function<bool()>;

@@ -62,7 +62,7 @@ class SpeedMeasurement {
     if (one.must_pack && speed.packed_blocks == 0)
       return nothing_quantized(one.name, cache.n_tokens());
     speed.cache_bytes = cache::byte_count(cache);
-    speed.route = model::scorer_route(cache, options_.scorer);
+    speed.route = model::kernel_path(cache, options_.scorer);
     speed.scratch_bytes = decoder_.scratch_bytes();
     return times;
   }

@@ -38,7 +38,7 @@ struct Speed {
   std::vector<SpeedRun> runs;      // in their order, without warm-ups
   cache::ByteCount cache_bytes;    // at the end of a run
   std::int64_t packed_blocks = 0;  // quantized token blocks of K and V
-  model::ScorerRoute route;
+  model::KernelPath route;
   std::uint64_t scratch_bytes = 0;  // of the decoder
 };
 

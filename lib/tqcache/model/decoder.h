@@ -1,16 +1,15 @@
 #pragma once
-// model/decoder.h: the reference decoder: runs a model over tokens, on and into a prompt cache.
+// model/decoder.h: the reference decoder, which runs a model over tokens and a prompt cache.
 //
-// Straight C++ that reads like the paper: norm, q k v, RoPE, cache append, attention over the
-// layer's kind, output, feed-forward. The cache belongs to the caller; the decoder keeps only
-// scratch memory.
+// The code follows the papers: norm, q k v, RoPE, cache append, attention, output, feed-forward.
+// The cache belongs to the caller; the decoder keeps only scratch memory.
 //
 // Resume is exact: the last token of a prompt always goes through decode_step's arithmetic, the
 // others in chunks cut at token-block borders, so logits depend on the tokens, the cache and
 // where each prefill() began, and not on whether the cache was in a file meanwhile.
 //
-// Layers with a sliding window and layers without attention are state that cannot be taken back:
-// what a chunk does to it counts only when the whole chunk is done.
+// Sliding-window and recurrent layers cannot be rolled back: their new state takes effect only when
+// the whole chunk is done.
 
 #include <cstdint>
 #include <functional>
@@ -21,8 +20,9 @@
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/model/attention/kv_filter.h"
+#include "tqcache/model/attention/score_params.h"
+#include "tqcache/model/loading/config.h"
 #include "tqcache/model/loading/model.h"
-#include "tqcache/model/attention/scorer_route.h"
 
 namespace tqcache::model {
 
@@ -30,14 +30,12 @@ namespace tqcache::model {
 using LogitsSink =
     std::function<void(std::int64_t first, std::int64_t n, std::span<const float> logits)>;
 
-// Called with the queries [n, n_heads, head_dim] that some tokens ask the keys of a layer, after
-// RoPE. An error ends the work.
+// Called with the queries [n, n_heads, head_dim] of some tokens in a layer, after RoPE. An error
+// ends the work.
 using QuerySink = std::function<Result<void>(std::int64_t layer, std::span<const float> queries)>;
 
 class Decoder {
  public:
-  // Keeps OpenBLAS to one thread for the whole process: the decoder's threads each take their own
-  // piece of a product.
   // Requires: what it is given outlives the decoder; read_weights made `weights` for `config`.
   //           n_threads 0: all processors.
   Decoder(const ModelConfig& config, const Weights& weights, unsigned n_threads,
@@ -55,8 +53,9 @@ class Decoder {
   // Requires: ids not empty; the cache passed cache::check_identity with this model.
   // Errors:   kInvalidArgument (an id out of range; more tokens than the context holds, and how
   //           many fit), kUnsupported (hidden tokens), those of check_layers() and
-  //           adopt_delta_state(), kInterrupted, those of cache::pack_full_tail. After an error the
-  //           cache holds the tokens of the chunks that were finished, and is valid.
+  //           adopt_delta_state(), kInterrupted, kNotFound (several tokens, and no OpenBLAS is
+  //           installed), those of cache::pack_full_tail. After an error the cache holds the
+  //           tokens of the chunks that were finished, and is valid.
   // Threads:  one call at a time.
   // Bytes:    the same for any number of threads, on one kind of CPU.
   Result<std::span<const float>> prefill(cache::Cache& cache, std::span<const std::int32_t> ids,
@@ -81,9 +80,9 @@ class Decoder {
   // them, without appending.
   //
   // Requires: the cache holds them, in one token block; they are two or more, or its last token.
-  // Only layers with full attention tell their queries.
+  // Only layers with full attention report their queries.
   // Errors:   kUnsupported (hidden tokens), those of check_layers() and check_can_run_again(),
-  //           kInvalidArgument (an id out of range), those of `sink`.
+  //           kInvalidArgument (an id out of range), kNotFound (no OpenBLAS), those of `sink`.
   Result<void> queries(const cache::Cache& cache, std::int64_t first, std::int64_t n,
                        const QuerySink& sink);
 
@@ -94,5 +93,21 @@ class Decoder {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// Checks that the layers of a cache are those of the model, by kind and shape.
+//
+// A rotating layer may have the size of the model's window, or one token less: then it has what
+// the next token sees (as transformers keeps it), though not what the last one has seen.
+//
+// Errors: kMismatch (counts, shapes, windows, full attention where the model has none),
+//         kInvalidArgument (an arrays or a rotating layer where the model has full attention). The
+//         message names the layer.
+Result<void> check_layers(const cache::Cache& cache, const ModelConfig& config);
+
+// Whether tokens from `first` on can be computed again over what the cache holds.
+// Errors: kUnsupported when a layer keeps only the state behind the last token, or when its window
+//         has left what these tokens have seen. The message names the layer.
+Result<void> check_can_run_again(const cache::Cache& cache, std::int64_t first,
+                                 const ModelConfig& config);
 
 }  // namespace tqcache::model

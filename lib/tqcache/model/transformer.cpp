@@ -7,12 +7,12 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/kernels.h"
-#include "tqcache/model/linear/products.h"
+#include "tqcache/model/linear/matrix.h"
 
 namespace tqcache::model {
 namespace {
 
-constexpr std::int64_t kRowsPerPiece = 16;  // tokens whose small sums are worth a task switch
+constexpr std::int64_t kRowsPerTask = 16;  // tokens whose sums are worth a task switch
 
 std::span<float> row_of(AlignedFloats& rows, std::int64_t row, std::int64_t size) {
   return std::span(rows).subspan(to_size(row * size), to_size(size));
@@ -26,7 +26,7 @@ void rms_norm(std::span<const float> x, std::span<const float> weight, float eps
   for (std::size_t i = 0; i < x.size(); ++i) y[i] = x[i] * factor * weight[i];
 }
 
-// Pairs (0, 1), (2, 3), ... to halves: component i and component i + n / 2 make a pair.
+// Reorders pairs (0, 1), (2, 3), ... to halves: components i and i + n / 2 become a pair.
 void split_pairs(std::span<float> head, std::span<float> scratch) {
   const std::size_t half = head.size() / 2;
   std::ranges::copy(head, scratch.begin());
@@ -58,7 +58,7 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, unsi
       chunk_attention_(config.head_shape(), config.n_heads,
                        {config.score_scale(), config.attention_cap}),
       delta_net_(config),
-      unit_(config.activation),
+      mlp_(config.activation),
       experts_(config.experts, config.activation),
       ropes_(different_ropes(config)) {
   for (std::int64_t i = 0; i < config.n_layers; ++i) {
@@ -93,10 +93,10 @@ void Transformer::reserve_rows(std::int64_t n) {
 }
 
 void Transformer::for_rows(const std::function<void(std::int64_t)>& body) const {
-  const std::int64_t n_pieces = (n_ + kRowsPerPiece - 1) / kRowsPerPiece;
-  workers_.run(to_size(n_pieces), [&](std::size_t piece) {
-    const std::int64_t first = static_cast<std::int64_t>(piece) * kRowsPerPiece;
-    for (std::int64_t row = first; row < std::min(first + kRowsPerPiece, n_); ++row) body(row);
+  const std::int64_t n_tasks = (n_ + kRowsPerTask - 1) / kRowsPerTask;
+  workers_.run(to_size(n_tasks), [&](std::size_t task) {
+    const std::int64_t first = static_cast<std::int64_t>(task) * kRowsPerTask;
+    for (std::int64_t row = first; row < std::min(first + kRowsPerTask, n_); ++row) body(row);
   });
 }
 
@@ -122,8 +122,8 @@ Result<void> Transformer::run_attention(std::int64_t index, cache::AttentionLaye
   multiply(normed_, {{&attention.q, query_products().data()},
                      {&attention.k, k_.data()},
                      {&attention.v, v_.data()}});
-  finish_queries(attention, rope_of(index));
-  finish_keys(attention, rope_of(index));
+  prepare_queries(attention, rope_of(index));
+  prepare_keys(attention, rope_of(index));
   add_bias(attention.v_bias, v_);
 
   const std::size_t n_values = to_size(n_ * config_.n_kv_heads * config_.head_dim);
@@ -142,7 +142,7 @@ void Transformer::rerun_attention(std::int64_t index, const cache::AttentionLaye
   const LayerWeights& weights = weights_.layers[to_size(index)];
   normalize(weights.attention_norm);
   multiply(normed_, {{&weights.attention.q, query_products().data()}});
-  finish_queries(weights.attention, rope_of(index));
+  prepare_queries(weights.attention, rope_of(index));
   attend(index, layer);
   feed_forward(weights);
 }
@@ -156,20 +156,21 @@ void Transformer::run_delta_net(std::int64_t index, const cache::StateLayer& bef
   feed_forward(weights);
 }
 
-// From the products with the input to what attention asks and is asked.
-void Transformer::finish_queries(const AttentionWeights& weights, const RopeTable& rope) {
+// Applies bias, gate split, QK-norm and RoPE to the projected queries.
+void Transformer::prepare_queries(const AttentionWeights& weights, const RopeTable& rope) {
   add_bias(weights.q_bias, query_products());
-  if (config_.attention_gate) take_gates_out();
-  turn_heads(q_, config_.n_heads, weights.q_norm, rope);
+  if (config_.attention_gate) split_gate();
+  apply_qk_norm_and_rope(q_, config_.n_heads, weights.q_norm, rope);
 }
 
-void Transformer::finish_keys(const AttentionWeights& weights, const RopeTable& rope) {
+// Applies bias, QK-norm and RoPE to the projected keys.
+void Transformer::prepare_keys(const AttentionWeights& weights, const RopeTable& rope) {
   add_bias(weights.k_bias, k_);
-  turn_heads(k_, config_.n_kv_heads, weights.k_norm, rope);
+  apply_qk_norm_and_rope(k_, config_.n_kv_heads, weights.k_norm, rope);
 }
 
-// Queries and gates of a head stand behind each other.
-void Transformer::take_gates_out() {
+// Separates the queries from the gates, which follow them head by head.
+void Transformer::split_gate() {
   const std::int64_t head_dim = config_.head_dim;
   for_rows([&](std::int64_t row) {
     for (std::int64_t i = row * config_.n_heads; i < (row + 1) * config_.n_heads; ++i) {
@@ -210,7 +211,7 @@ void Transformer::feed_forward(const LayerWeights& weights) {
   if (config_.experts.count > 0) {
     experts_.run(weights.experts, n_, normed_, std::span(update_).first(n_values), workers_);
   } else {
-    unit_.run(weights.ffn, n_, normed_, update_.data(), workers_);
+    mlp_.run(weights.ffn, n_, normed_, update_.data(), workers_);
   }
   add_to_x(weights.post_ffn_norm);
 }
@@ -221,8 +222,7 @@ std::span<const float> Transformer::logits(std::int64_t row, std::int64_t n) {
              row_of(normed_, i, config_.d_model));
   }
   logits_.resize(std::max(logits_.size(), to_size(n * config_.vocab_size)));
-  n_ = n;
-  multiply(normed_, {{&weights_.output, logits_.data()}});
+  multiply_rows(n, normed_, {{&weights_.output, logits_.data()}}, workers_);
   const std::span<float> all = std::span(logits_).first(to_size(n * config_.vocab_size));
   cap_values(config_.logit_cap, all);
   return all;
@@ -250,10 +250,10 @@ void Transformer::add_bias(const AlignedFloats& bias, AlignedFloats& rows) {
   });
 }
 
-// Normalizes every head vector, if heads have a norm, and turns it to its position.
+// Normalizes every head vector, if heads have a norm, and rotates it to its position.
 // Shapes: rows [n, n_heads, head_dim].
-void Transformer::turn_heads(AlignedFloats& rows, std::int64_t n_heads, const AlignedFloats& norm,
-                             const RopeTable& rope) {
+void Transformer::apply_qk_norm_and_rope(AlignedFloats& rows, std::int64_t n_heads,
+                                         const AlignedFloats& norm, const RopeTable& rope) {
   for_rows([&](std::int64_t row) {
     AlignedFloats scratch(config_.form.permuted_heads ? to_size(config_.head_dim) : 0);
     for (std::int64_t head = 0; head < n_heads; ++head) {
@@ -283,7 +283,7 @@ std::uint64_t Transformer::scratch_bytes() const {
                              logits_.size();
   std::uint64_t bytes = floats * sizeof(float) + step_attention_.scratch_bytes() +
                         chunk_attention_.scratch_bytes() + delta_net_.scratch_bytes() +
-                        unit_.scratch_bytes() + experts_.scratch_bytes();
+                        mlp_.scratch_bytes() + experts_.scratch_bytes();
   for (const RopeTable& rope : ropes_) bytes += rope.scratch_bytes();
   return bytes;
 }

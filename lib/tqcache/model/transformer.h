@@ -1,5 +1,5 @@
 #pragma once
-// model/transformer.h: the layers of a model, as arithmetic on some tokens at a time.
+// model/transformer.h: the arithmetic of the layers of a model, for one token or a chunk.
 //
 //   x = embedding of the token
 //   for every layer:
@@ -9,8 +9,8 @@
 //     x = x + W_down (act(W_gate norm(x)) * W_up norm(x)), or a mixture of such
 //   logits = W_output norm(x)
 //
-// What a model does otherwise stands in its ModelConfig, and what it does not have is empty in its
-// Weights: a gate of attention's output, norms of what is added to x, soft caps, windows.
+// ModelConfig describes how a model differs from this; Weights are empty where it lacks a part: a
+// gate of attention's output, norms of what is added to x, soft caps, windows.
 //
 // One token goes through matrix-vector products with a fixed order of sums, several go through
 // the BLAS.
@@ -27,17 +27,16 @@
 #include "tqcache/base/result.h"
 #include "tqcache/cache/layer.h"
 #include "tqcache/model/attention/chunk_attention.h"
-#include "tqcache/model/loading/config.h"
-#include "tqcache/model/experts.h"
 #include "tqcache/model/attention/gated_delta_net.h"
-#include "tqcache/model/gated_unit.h"
 #include "tqcache/model/attention/kv_filter.h"
-#include "tqcache/model/linear/matrix.h"
-#include "tqcache/model/attention/rope.h"
-#include "tqcache/model/attention/scorer_route.h"
+#include "tqcache/model/attention/rope_table.h"
+#include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/attention/step_attention.h"
-#include "tqcache/model/loading/weights.h"
+#include "tqcache/model/feed_forward.h"
+#include "tqcache/model/linear/matrix.h"
 #include "tqcache/model/linear/workers.h"
+#include "tqcache/model/loading/config.h"
+#include "tqcache/model/loading/weights.h"
 
 namespace tqcache::model {
 
@@ -46,7 +45,7 @@ class Transformer {
   // Requires: both outlive the transformer, and read_weights made `weights` for `config`.
   Transformer(const ModelConfig& config, const Weights& weights, unsigned n_threads, Scorer scorer);
 
-  // Begins with tokens at positions [first, first + ids.size()): their embeddings become x.
+  // Starts a chunk of tokens at positions [first, first + ids.size()): their embeddings become x.
   // Requires: 1 to 256 valid ids, all in one token block.
   void begin(std::span<const std::int32_t> ids, std::int64_t first);
 
@@ -58,7 +57,7 @@ class Transformer {
   Result<void> run_attention(std::int64_t index, cache::AttentionLayer& layer,
                              const KvFilter& filter = {});
 
-  // The same for tokens whose keys and values the layer holds already.
+  // The same for tokens whose keys and values the layer holds already. Appends nothing.
   void rerun_attention(std::int64_t index, const cache::AttentionLayer& layer);
 
   // Runs layer `index`, which has a gated delta net, over x, from one state to the other.
@@ -66,10 +65,10 @@ class Transformer {
   void run_delta_net(std::int64_t index, const cache::StateLayer& before,
                      cache::StateLayer& after);
 
-  // What the layer with attention that ran last asked its keys: [n, n_heads, head_dim], after RoPE.
+  // The queries of the attention layer that ran last: [n, n_heads, head_dim], after RoPE.
   std::span<const float> queries() const;
 
-  // The logits [n, vocab_size] of tokens [row, row + n) of those at hand, valid until the next
+  // The logits [n, vocab_size] of tokens [row, row + n) of the chunk, valid until the next
   // call. Requires: all layers have run.
   std::span<const float> logits(std::int64_t row, std::int64_t n);
 
@@ -83,11 +82,11 @@ class Transformer {
   void multiply(const AlignedFloats& input, std::initializer_list<Product> products);
   void add_bias(const AlignedFloats& bias, AlignedFloats& rows);
   AlignedFloats& query_products() { return config_.attention_gate ? q_and_gates_ : q_; }
-  void finish_queries(const AttentionWeights& weights, const RopeTable& rope);
-  void finish_keys(const AttentionWeights& weights, const RopeTable& rope);
-  void take_gates_out();
-  void turn_heads(AlignedFloats& rows, std::int64_t n_heads, const AlignedFloats& norm,
-                  const RopeTable& rope);
+  void prepare_queries(const AttentionWeights& weights, const RopeTable& rope);
+  void prepare_keys(const AttentionWeights& weights, const RopeTable& rope);
+  void split_gate();
+  void apply_qk_norm_and_rope(AlignedFloats& rows, std::int64_t n_heads, const AlignedFloats& norm,
+                              const RopeTable& rope);
   void attend(std::int64_t index, const cache::AttentionLayer& layer);
   void feed_forward(const LayerWeights& weights);
   void add_to_x(const AlignedFloats& norm);
@@ -99,15 +98,15 @@ class Transformer {
   StepAttention step_attention_;
   ChunkAttention chunk_attention_;
   GatedDeltaNet delta_net_;
-  GatedUnit unit_;
+  GatedMlp mlp_;
   Experts experts_;
-  std::vector<RopeTable> ropes_;            // the different ones of all layers
+  std::vector<RopeTable> ropes_;            // distinct ones of all layers
   std::vector<std::size_t> rope_of_layer_;  // [n_layers]
   std::vector<std::int64_t> windows_;       // [n_layers]
 
-  std::int64_t first_ = 0;     // position of the first token at hand
-  std::int64_t n_ = 0;         // tokens at hand
-  std::int64_t capacity_ = 0;  // tokens that the rows below have room for
+  std::int64_t first_ = 0;     // position of the first token of the chunk
+  std::int64_t n_ = 0;         // tokens of the chunk
+  std::int64_t capacity_ = 0;  // tokens that the buffers below have room for
   AlignedFloats x_;            // [capacity, d_model] residual stream
   AlignedFloats normed_;       // [capacity, d_model] what goes into a product
   AlignedFloats update_;       // [capacity, d_model] what is added to x

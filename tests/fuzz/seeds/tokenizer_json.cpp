@@ -4,7 +4,7 @@
 
 #include "fuzz/seeds/seeds.h"
 #include "model/tiny_files.h"
-#include "model/tiny_pieces.h"
+#include "tokenizer/tiny_pieces.h"
 
 namespace tqcache::fuzz {
 namespace {

@@ -12,30 +12,30 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/model/tokenizer/chat_template.h"
+#include "tqcache/tokenizer/chat_template.h"
 
 namespace {
 
 using namespace tqcache;
 using Json = nlohmann::json;
 
-model::ChatRole role_of(const std::string& name) {
-  if (name == "system") return model::ChatRole::kSystem;
-  return name == "user" ? model::ChatRole::kUser : model::ChatRole::kAssistant;
+tokenizer::ChatRole role_of(const std::string& name) {
+  if (name == "system") return tokenizer::ChatRole::kSystem;
+  return name == "user" ? tokenizer::ChatRole::kUser : tokenizer::ChatRole::kAssistant;
 }
 
 Result<Json> render(const Json& chat) {
-  std::vector<model::ChatMessage> messages;
+  std::vector<tokenizer::ChatMessage> messages;
   for (const Json& message : chat["messages"]) {
     messages.push_back({role_of(message["role"]), message["content"]});
   }
-  model::ChatTemplate::RenderOptions options;
+  tokenizer::ChatTemplate::RenderOptions options;
   options.begin_token = chat["begin_token"];
   options.asks = chat["asks"];
   options.thinks = chat["thinks"];
-  TQC_TRY_ASSIGN(const auto form,
-                 model::ChatTemplate::recognize(chat["template"].get_ref<const std::string&>()));
-  TQC_TRY_ASSIGN(const model::ChatText text, form.render(messages, options));
+  TQC_TRY_ASSIGN(const auto form, tokenizer::ChatTemplate::recognize(
+                                      chat["template"].get_ref<const std::string&>()));
+  TQC_TRY_ASSIGN(const tokenizer::ChatText text, form.render(messages, options));
   return Json{form.format().name, text.text};
 }
 

@@ -15,41 +15,41 @@
 
 #include "tqcache/base/file.h"
 #include "tqcache/model/loading/model_files.h"
-#include "tqcache/model/tokenizer/tokenizer.h"
 #include "tqcache/tensors/gguf.h"
+#include "tqcache/tokenizer/tokenizer.h"
 
 namespace {
 
 using namespace tqcache;
 using Json = nlohmann::json;
 
-Result<model::Tokenizer> open(const std::filesystem::path& path) {
+Result<tokenizer::Tokenizer> open(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path)) {
     TQC_TRY_ASSIGN(const Bytes text, model::read_folder_file(path, "tokenizer.json"));
     TQC_TRY_ASSIGN(const Bytes config,
                    model::read_folder_file_if_any(path, "tokenizer_config.json"));
-    return model::Tokenizer::from_json(text, config);
+    return tokenizer::Tokenizer::from_json(text, config);
   }
   TQC_TRY_ASSIGN(const MappedFile file, MappedFile::open(path));
   TQC_TRY_ASSIGN(const tensors::Gguf gguf, tensors::read_gguf(file.bytes()));
-  return model::Tokenizer::from_gguf(gguf);
+  return tokenizer::Tokenizer::from_gguf(gguf);
 }
 
-Result<Json> tokenize(const model::Tokenizer& tokenizer, const Json& texts) {
-  model::Tokenizer::EncodeOptions options;
-  options.ends = model::Tokenizer::Ends::kBoth;
+Result<Json> tokenize(const tokenizer::Tokenizer& tokenizer, const Json& texts) {
+  tokenizer::Tokenizer::EncodeOptions options;
+  options.ends = tokenizer::Tokenizer::Ends::kBoth;
   Json all = Json::array();
   for (const Json& text : texts) {
     TQC_TRY_ASSIGN(const auto ids, tokenizer.encode(text.get_ref<const std::string&>(), options));
     std::string bytes = tokenizer.decode(ids);
-    std::string whole = model::take_whole_characters(bytes);
+    std::string whole = tokenizer::take_whole_characters(bytes);
     all.push_back({ids, whole + bytes});
   }
   return all;
 }
 
 Result<void> run(const char* path) {
-  TQC_TRY_ASSIGN(const model::Tokenizer tokenizer, open(path));
+  TQC_TRY_ASSIGN(const tokenizer::Tokenizer tokenizer, open(path));
   const std::string input{std::istreambuf_iterator<char>(std::cin), {}};
   TQC_TRY_ASSIGN(const Json ids, tokenize(tokenizer, Json::parse(input)));
   std::cout << Json{{"fingerprint", to_hex(tokenizer.fingerprint())}, {"texts", ids}}.dump(

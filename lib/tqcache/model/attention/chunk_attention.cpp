@@ -16,14 +16,14 @@ namespace {
 
 using cache::kTokenBlock;
 
-void grow(std::vector<AlignedFloats>& lanes, std::size_t count, std::int64_t size) {
-  if (lanes.size() < count) lanes.resize(count);
-  for (AlignedFloats& lane : lanes) grow(lane, size);
+void grow(std::vector<AlignedFloats>& buffers, std::size_t count, std::int64_t size) {
+  if (buffers.size() < count) buffers.resize(count);
+  for (AlignedFloats& each : buffers) grow(each, size);
 }
 
 }  // namespace
 
-ChunkAttention::ChunkAttention(cache::HeadShape shape, std::int64_t n_heads, Scores scores)
+ChunkAttention::ChunkAttention(cache::HeadShape shape, std::int64_t n_heads, ScoreParams scores)
     : shape_(shape), n_heads_(n_heads), group_(n_heads / shape.n_kv_heads), scores_(scores) {
   assert(n_heads % shape.n_kv_heads == 0);
 }
@@ -32,12 +32,11 @@ void ChunkAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_t
                             std::int64_t n, std::int64_t window, std::span<const float> q,
                             std::span<float> out, const Workers& workers) {
   assert((n_tokens - 1) / kTokenBlock == (n_tokens - n) / kTokenBlock);
-  use_blas_in_one_thread();
   grow(keys_, shape_.n_kv_heads * kTokenBlock * shape_.head_dim);
   grow(values_, shape_.n_kv_heads * kTokenBlock * shape_.head_dim);
   grow(row_max_, n_heads_ * kTokenBlock);
   grow(row_sum_, n_heads_ * kTokenBlock);
-  grow(lanes_, workers.count(), kTokenBlock * kTokenBlock);
+  grow(score_rows_, workers.count(), kTokenBlock * kTokenBlock);
   std::ranges::fill(row_max_, -std::numeric_limits<float>::infinity());
   std::ranges::fill(row_sum_, 0.0f);
   std::ranges::fill(out, 0.0f);
@@ -51,10 +50,10 @@ void ChunkAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_t
     const std::int64_t first_token = block * kTokenBlock;
     const VisibleKeys visible = {window > 0 ? end - window - first_token : -n_tokens,
                                  end - first_token};
-    workers.run_in_slots(to_size(n_heads_), [&](std::size_t i, std::size_t lane) {
+    workers.run_in_slots(to_size(n_heads_), [&](std::size_t i, std::size_t slot) {
       const auto head = static_cast<std::int64_t>(i);
       add_block(visible, n_keys, n, head, q.data() + head * shape_.head_dim,
-                out.data() + head * shape_.head_dim, lanes_[lane]);
+                out.data() + head * shape_.head_dim, score_rows_[slot]);
     });
   }
   for (std::int64_t row = 0; row < n * n_heads_; ++row) {
@@ -77,7 +76,7 @@ void ChunkAttention::widen_block(const cache::AttentionLayer& layer, std::int64_
   });
 }
 
-// Adds the keys and values of the block at hand to one head's running sums.
+// Adds the keys and values of the current block to one head's running sums.
 // Shapes: q, out [n, head_dim], rows n_heads * head_dim apart; scores [n, n_keys].
 void ChunkAttention::add_block(const VisibleKeys& visible, std::int64_t n_keys, std::int64_t n,
                                std::int64_t head, const float* q, float* out,
@@ -111,7 +110,7 @@ void ChunkAttention::add_block(const VisibleKeys& visible, std::int64_t n_keys, 
 
 std::uint64_t ChunkAttention::scratch_bytes() const {
   std::uint64_t floats = keys_.size() + values_.size() + row_max_.size() + row_sum_.size();
-  for (const AlignedFloats& lane : lanes_) floats += lane.size();
+  for (const AlignedFloats& each : score_rows_) floats += each.size();
   return floats * sizeof(float);
 }
 

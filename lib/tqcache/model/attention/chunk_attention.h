@@ -1,9 +1,9 @@
 #pragma once
-// model/attention/chunk_attention.h: attention of some tokens of a prompt over one layer of the cache.
+// model/attention/chunk_attention.h: attention of a chunk of a prompt over a layer of the cache.
 //
-// Token block by token block, so that the memory does not grow with the square of the prompt: each
-// block is widened, or decoded, once for all queries, whose running sums it is added to. The
-// products are left to the BLAS.
+// Works block by block, so that the memory does not grow with the square of the prompt: each token
+// block is widened to f32, or decoded, once for all queries and added to their running sums. The
+// BLAS computes the products.
 
 #include <cstdint>
 #include <span>
@@ -11,7 +11,7 @@
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/cache/layer.h"
-#include "tqcache/model/attention/scores.h"
+#include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/linear/workers.h"
 
 namespace tqcache::model {
@@ -19,7 +19,7 @@ namespace tqcache::model {
 class ChunkAttention {
  public:
   // Requires: n_heads is a multiple of shape.n_kv_heads.
-  ChunkAttention(cache::HeadShape shape, std::int64_t n_heads, Scores scores);
+  ChunkAttention(cache::HeadShape shape, std::int64_t n_heads, ScoreParams scores);
 
   // Attention of the last n tokens that the layer holds, each over those up to itself, of which
   // there are `window` at most; 0: all.
@@ -49,13 +49,13 @@ class ChunkAttention {
   cache::HeadShape shape_;
   std::int64_t n_heads_;
   std::int64_t group_;  // query heads of a kv head
-  Scores scores_;
+  ScoreParams scores_;
 
-  AlignedFloats keys_;                // [n_kv_heads, kTokenBlock, head_dim] of the block at hand
-  AlignedFloats values_;              // likewise
-  AlignedFloats row_max_;             // [n_heads, kTokenBlock] of the blocks so far
-  AlignedFloats row_sum_;             // [n_heads, kTokenBlock] likewise
-  std::vector<AlignedFloats> lanes_;  // scores, of each worker: [kTokenBlock, kTokenBlock]
+  AlignedFloats keys_;     // [n_kv_heads, kTokenBlock, head_dim] of the current block
+  AlignedFloats values_;   // likewise
+  AlignedFloats row_max_;  // [n_heads, kTokenBlock] of the blocks so far
+  AlignedFloats row_sum_;  // [n_heads, kTokenBlock] likewise
+  std::vector<AlignedFloats> score_rows_;  // scores, of each worker: [kTokenBlock, kTokenBlock]
 };
 
 }  // namespace tqcache::model

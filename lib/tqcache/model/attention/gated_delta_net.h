@@ -1,6 +1,6 @@
 #pragma once
-// model/attention/gated_delta_net.h: linear attention whose state a gate forgets from and a delta rule
-// writes.
+// model/attention/gated_delta_net.h: linear attention: a gate decays its state and a delta rule
+// writes it.
 //
 //   q, k, v = silu(convolution of W x over the newest `kernel` tokens);  q, k of length 1
 //   g = exp(decay softplus(alpha x + dt));  b = sigmoid(beta x)
@@ -17,10 +17,11 @@
 #include <vector>
 
 #include "tqcache/base/aligned.h"
+#include "tqcache/base/result.h"
 #include "tqcache/cache/layer.h"
+#include "tqcache/model/linear/workers.h"
 #include "tqcache/model/loading/config.h"
 #include "tqcache/model/loading/weights.h"
-#include "tqcache/model/linear/workers.h"
 
 namespace tqcache::model {
 
@@ -63,5 +64,27 @@ class GatedDeltaNet {
   AlignedFloats heads_;      // [n, value_size], what goes into the last product
   AlignedFloats ordered_;    // the same in the order of that matrix
 };
+
+// The recurrent state of a gated delta net
+//
+// Our layout is that of mlx-lm, in f32: array "0" has the last kernel - 1 inputs of the
+// convolution, [1, kernel - 1, conv_size], array "1" a matrix for each value head, [1,
+// n_value_heads, value_dim, key_dim]. Caches of transformers and llama.cpp have the same values in
+// another order; adopt_delta_state() reorders them.
+//
+// Source: ml-explore/mlx-lm models/qwen3_next.py; huggingface/transformers cache_utils.py,
+// LinearAttentionLayer; ggml-org/llama.cpp src/llama-memory-recurrent.cpp.
+
+// The state before the first token: zeros.
+cache::StateLayer empty_delta_state(const DeltaNetConfig& config);
+
+// Converts a layer to our layout, unless it has it already.
+// Errors: kMismatch when its arrays are not the state of such a layer.
+Result<void> adopt_delta_state(const ModelConfig& config, cache::StateLayer& layer);
+
+// The values in our layout. Requires: adopt_delta_state() has succeeded.
+std::span<const float> convolution_inputs(const cache::StateLayer& layer);
+std::span<const float> head_matrices(const cache::StateLayer& layer);
+std::span<float> state_values(cache::NamedArray& array);
 
 }  // namespace tqcache::model

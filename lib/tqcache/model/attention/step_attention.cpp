@@ -17,11 +17,11 @@ namespace {
 
 using cache::kTokenBlock;
 
-// Blocks of a piece: enough that joining costs nothing beside them, few enough that the scores of
+// Blocks of a split: enough that merging costs nothing beside them, few enough that the scores of
 // their tokens stay in the nearest caches, and that a few thousand tokens keep several threads
 // busy.
-constexpr std::int64_t kPieceBlocks = 8;
-constexpr std::int64_t kPieceTokens = kPieceBlocks * kTokenBlock;  // stride of scores
+constexpr std::int64_t kSplitBlocks = 8;
+constexpr std::int64_t kSplitTokens = kSplitBlocks * kTokenBlock;  // stride of scores
 
 // A score whose weight is 0 beside any other.
 constexpr float kUnseen = -1e30f;
@@ -82,7 +82,7 @@ Range packed_range(const cache::Side& values, std::int64_t first_token, std::int
 }  // namespace
 
 StepAttention::StepAttention(cache::HeadShape shape, std::int64_t n_heads, const cache::Rope& rope,
-                             Scores scores, Scorer scorer, const codec::Kernels& kernels)
+                             ScoreParams scores, Scorer scorer, const codec::Kernels& kernels)
     : shape_(shape),
       group_(n_heads / shape.n_kv_heads),
       scores_(scores),
@@ -99,38 +99,38 @@ void StepAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_to
   const std::int64_t begin = window > 0 ? std::max<std::int64_t>(n_tokens - window, 0) : 0;
   const std::int64_t first_block = begin / kTokenBlock;
   const std::int64_t n_blocks = cache::block_count(n_tokens);
-  const std::int64_t n_pieces = (n_blocks - first_block + kPieceBlocks - 1) / kPieceBlocks;
+  const std::int64_t n_splits = (n_blocks - first_block + kSplitBlocks - 1) / kSplitBlocks;
   const std::int64_t n_kv_heads = shape_.n_kv_heads;
   const std::size_t group_floats = to_size(group_ * shape_.head_dim);
-  reserve(layer, first_block, n_pieces, workers.count());
+  reserve(layer, first_block, n_splits, workers.count());
   workers.run(to_size(n_kv_heads), [&](std::size_t kv_head) {
     prepare_queries(layer.k, first_block, static_cast<std::int64_t>(kv_head),
                     q.data() + kv_head * group_floats);
   });
-  workers.run_in_slots(to_size(n_pieces * n_kv_heads), [&](std::size_t i, std::size_t lane) {
+  workers.run_in_slots(to_size(n_splits * n_kv_heads), [&](std::size_t i, std::size_t slot) {
     const std::int64_t index = static_cast<std::int64_t>(i) / n_kv_heads;
-    const std::int64_t first = first_block + index * kPieceBlocks;
-    const Piece piece = {static_cast<std::int64_t>(i) % n_kv_heads, first,
-                         std::min(first + kPieceBlocks, n_blocks),
+    const std::int64_t first = first_block + index * kSplitBlocks;
+    const Split split = {static_cast<std::int64_t>(i) % n_kv_heads, first,
+                         std::min(first + kSplitBlocks, n_blocks),
                          index == 0 ? begin % kTokenBlock : 0};
-    attend_piece(layer, n_tokens, piece, partial(index, piece.kv_head), lanes_[lane].data());
+    attend_split(layer, n_tokens, split, partial(index, split.kv_head), scratch_[slot].data());
   });
-  workers.run_in_slots(to_size(n_kv_heads), [&](std::size_t kv_head, std::size_t lane) {
-    join_pieces(layer.v, n_pieces, static_cast<std::int64_t>(kv_head), lanes_[lane].data(),
-                out.subspan(kv_head * group_floats, group_floats));
+  workers.run_in_slots(to_size(n_kv_heads), [&](std::size_t kv_head, std::size_t slot) {
+    merge_splits(layer.v, n_splits, static_cast<std::int64_t>(kv_head), scratch_[slot].data(),
+                 out.subspan(kv_head * group_floats, group_floats));
   });
 }
 
 void StepAttention::reserve(const cache::AttentionLayer& layer, std::int64_t first_block,
-                            std::int64_t n_pieces, std::size_t n_lanes) {
+                            std::int64_t n_splits, std::size_t n_slots) {
   const std::int64_t n_packed_keys = cache::packed_block_count(layer.k);
   const bool packed_values = cache::packed_block_count(layer.v) > first_block;
   coded_dim_ = packed_values ? std::get<cache::TurboSide>(layer.v).codec.coded_dim() : 0;
   if (centering_ && n_packed_keys > 0) centering_->extend(n_packed_keys);
-  grow(partials_, to_size(n_pieces * shape_.n_kv_heads) * partial_floats());
-  if (lanes_.size() < n_lanes) lanes_.resize(n_lanes);
-  for (AlignedFloats& lane : lanes_) {
-    grow(lane, std::max(to_size(group_ * kPieceTokens), coded_dim_ + to_size(shape_.head_dim)));
+  grow(partials_, to_size(n_splits * shape_.n_kv_heads) * partial_floats());
+  if (scratch_.size() < n_slots) scratch_.resize(n_slots);
+  for (AlignedFloats& each : scratch_) {
+    grow(each, std::max(to_size(group_ * kSplitTokens), coded_dim_ + to_size(shape_.head_dim)));
   }
 }
 
@@ -174,22 +174,22 @@ void StepAttention::prepare_queries(const cache::Side& keys, std::int64_t first_
                         cache::mean_of_head(turbo.mean, shape_, kv_head), queries.scaled);
 }
 
-// Shapes: scores [group, kPieceTokens].
-void StepAttention::attend_piece(const cache::AttentionLayer& layer, std::int64_t n_tokens,
-                                 const Piece& piece, const Partial& partial, float* scores) const {
-  for (std::int64_t block = piece.first; block < piece.end; ++block) {
-    score_block(layer.k, n_tokens, block, piece.kv_head,
-                scores + (block - piece.first) * kTokenBlock);
+// Shapes: scores [group, kSplitTokens].
+void StepAttention::attend_split(const cache::AttentionLayer& layer, std::int64_t n_tokens,
+                                 const Split& split, const Partial& partial, float* scores) const {
+  for (std::int64_t block = split.first; block < split.end; ++block) {
+    score_block(layer.k, n_tokens, block, split.kv_head,
+                scores + (block - split.first) * kTokenBlock);
   }
-  const std::int64_t first_token = piece.first * kTokenBlock;
-  const std::int64_t n_keys = std::min(piece.end * kTokenBlock, n_tokens) - first_token;
+  const std::int64_t first_token = split.first * kTokenBlock;
+  const std::int64_t n_keys = std::min(split.end * kTokenBlock, n_tokens) - first_token;
   const Range packed = packed_range(layer.v, first_token, n_keys);
   const std::size_t n = to_size(n_keys);
   const Kernels& kernels = best_kernels();
   for (std::size_t g = 0; g < to_size(group_); ++g) {
-    float* const row = scores + g * to_size(kPieceTokens);
+    float* const row = scores + g * to_size(kSplitTokens);
     cap_values(scores_.cap, {row, n});
-    std::fill_n(row, piece.n_unseen, kUnseen);
+    std::fill_n(row, split.n_unseen, kUnseen);
     const float max = kernels.max_value(row, n);
     partial.max[g] = max;
     partial.packed_sum[g] = kernels.exp_sum(max, packed.end - packed.first, row + packed.first);
@@ -197,27 +197,27 @@ void StepAttention::attend_piece(const cache::AttentionLayer& layer, std::int64_
                            kernels.exp_sum(max, n - packed.end, row + packed.end);
   }
   if (packed.first < packed.end) {
-    sum_packed_values(std::get<cache::TurboSide>(layer.v), piece, scores, partial.packed_out);
+    sum_packed_values(std::get<cache::TurboSide>(layer.v), split, scores, partial.packed_out);
   }
   if (packed.first > 0 || packed.end < n) {
-    sum_dense_values(layer.v, n_tokens, piece, scores, partial.dense_out);
+    sum_dense_values(layer.v, n_tokens, split, scores, partial.dense_out);
   }
 }
 
-// Shapes: scores [group, kTokenBlock], rows kPieceTokens apart.
+// Shapes: scores [group, kTokenBlock], rows kSplitTokens apart.
 void StepAttention::score_block(const cache::Side& keys, std::int64_t n_tokens, std::int64_t block,
                                 std::int64_t kv_head, float* scores) const {
   if (block < cache::packed_block_count(keys)) {
     return score_packed_block(std::get<cache::TurboSide>(keys), block, kv_head, scores);
   }
   kernels_->score_dense(dense_block(keys, shape_, n_tokens, block, kv_head),
-                        queries_[to_size(kv_head)].dense.rows(), {scores, to_size(kPieceTokens)});
+                        queries_[to_size(kv_head)].dense.rows(), {scores, to_size(kSplitTokens)});
 }
 
 void StepAttention::score_packed_block(const cache::TurboSide& keys, std::int64_t block,
                                        std::int64_t kv_head, float* scores) const {
   const Queries& queries = queries_[to_size(kv_head)];
-  const codec::OutputRows rows = {scores, to_size(kPieceTokens)};
+  const codec::OutputRows rows = {scores, to_size(kSplitTokens)};
   if (!keys.packed[to_size(block)].decoded.empty()) {
     return kernels_->score_dense(decoded_block(keys, shape_, block, kv_head), queries.dense.rows(),
                                  rows);
@@ -234,60 +234,60 @@ void StepAttention::score_packed_block(const cache::TurboSide& keys, std::int64_
 }
 
 // Sink tokens have scale 0, so their weights add nothing here.
-// Shapes: weights [group, kPieceTokens]; out [group, coded_dim].
-void StepAttention::sum_packed_values(const cache::TurboSide& values, const Piece& piece,
+// Shapes: weights [group, kSplitTokens]; out [group, coded_dim].
+void StepAttention::sum_packed_values(const cache::TurboSide& values, const Split& split,
                                       const float* weights, float* out) const {
   const std::size_t group = to_size(group_);
   std::fill_n(out, group * coded_dim_, 0.0f);
-  const std::int64_t end = std::min(piece.end, static_cast<std::int64_t>(values.packed.size()));
-  for (std::int64_t block = piece.first; block < end; ++block) {
-    codec::accumulate(values.codec, cache::packed_head(values, shape_, block, piece.kv_head),
+  const std::int64_t end = std::min(split.end, static_cast<std::int64_t>(values.packed.size()));
+  for (std::int64_t block = split.first; block < end; ++block) {
+    codec::accumulate(values.codec, cache::packed_head(values, shape_, block, split.kv_head),
                       to_size(kTokenBlock), scorer_,
-                      {group, to_size(kPieceTokens), weights + (block - piece.first) * kTokenBlock},
+                      {group, to_size(kSplitTokens), weights + (block - split.first) * kTokenBlock},
                       {out, coded_dim_});
   }
 }
 
 // Of the blocks that are not packed, and of sink tokens.
-// Shapes: weights [group, kPieceTokens]; out [group, head_dim].
+// Shapes: weights [group, kSplitTokens]; out [group, head_dim].
 void StepAttention::sum_dense_values(const cache::Side& values, std::int64_t n_tokens,
-                                     const Piece& piece, const float* weights, float* out) const {
+                                     const Split& split, const float* weights, float* out) const {
   const std::size_t group = to_size(group_);
   const codec::OutputRows sums = {out, to_size(shape_.head_dim)};
   std::fill_n(out, group * sums.stride, 0.0f);
-  const std::int64_t n_sinks = piece.first == 0 ? packed_tokens(values).n_sinks : 0;
+  const std::int64_t n_sinks = split.first == 0 ? packed_tokens(values).n_sinks : 0;
   if (n_sinks > 0) {
     const auto& turbo = std::get<cache::TurboSide>(values);
-    kernels_->accumulate_dense(sink_block(turbo, shape_, n_sinks, piece.kv_head),
-                               {group, to_size(kPieceTokens), weights}, sums);
+    kernels_->accumulate_dense(sink_block(turbo, shape_, n_sinks, split.kv_head),
+                               {group, to_size(kSplitTokens), weights}, sums);
   }
-  const std::int64_t first = std::max(piece.first, cache::packed_block_count(values));
-  for (std::int64_t block = first; block < piece.end; ++block) {
+  const std::int64_t first = std::max(split.first, cache::packed_block_count(values));
+  for (std::int64_t block = first; block < split.end; ++block) {
     kernels_->accumulate_dense(
-        dense_block(values, shape_, n_tokens, block, piece.kv_head),
-        {group, to_size(kPieceTokens), weights + (block - piece.first) * kTokenBlock}, sums);
+        dense_block(values, shape_, n_tokens, block, split.kv_head),
+        {group, to_size(kSplitTokens), weights + (block - split.first) * kTokenBlock}, sums);
   }
 }
 
-// Shapes: lane [coded_dim + head_dim] at least; out [group, head_dim].
-void StepAttention::join_pieces(const cache::Side& values, std::int64_t n_pieces,
-                                std::int64_t kv_head, float* lane, std::span<float> out) {
+// Shapes: scratch [coded_dim + head_dim] at least; out [group, head_dim].
+void StepAttention::merge_splits(const cache::Side& values, std::int64_t n_splits,
+                                 std::int64_t kv_head, float* scratch, std::span<float> out) {
   const std::size_t head_dim = to_size(shape_.head_dim);
   const Kernels& kernels = best_kernels();
   const auto add = [&](float factor, const float* from, std::span<float> to) {
     kernels.add_scaled_f32(factor, std::as_bytes(std::span(from, to.size())).data(), to.size(),
                            to.data());
   };
-  const std::span coded(lane, coded_dim_);
+  const std::span coded(scratch, coded_dim_);
   for (std::size_t g = 0; g < to_size(group_); ++g) {
     const std::span<float> head = out.subspan(g * head_dim, head_dim);
     float max = -std::numeric_limits<float>::infinity();
-    for (std::int64_t i = 0; i < n_pieces; ++i) max = std::max(max, partial(i, kv_head).max[g]);
+    for (std::int64_t i = 0; i < n_splits; ++i) max = std::max(max, partial(i, kv_head).max[g]);
     std::ranges::fill(coded, 0.0f);
     std::ranges::fill(head, 0.0f);
     float packed_sum = 0;
     float dense_sum = 0;
-    for (std::int64_t i = 0; i < n_pieces; ++i) {
+    for (std::int64_t i = 0; i < n_splits; ++i) {
       const Partial part = partial(i, kv_head);
       const float factor = loops::exp_f32(part.max[g] - max);
       packed_sum += factor * part.packed_sum[g];
@@ -296,8 +296,8 @@ void StepAttention::join_pieces(const cache::Side& values, std::int64_t n_pieces
       if (part.dense_sum[g] != 0) add(factor, part.dense_out + g * head_dim, head);
     }
     if (packed_sum != 0) {
-      put_back(std::get<cache::TurboSide>(values), kv_head, packed_sum, coded,
-               {lane + coded_dim_, head_dim}, head);
+      dequantize_output(std::get<cache::TurboSide>(values), kv_head, packed_sum, coded,
+                        {scratch + coded_dim_, head_dim}, head);
     }
     for (float& value : head) value /= packed_sum + dense_sum;
   }
@@ -305,9 +305,9 @@ void StepAttention::join_pieces(const cache::Side& values, std::int64_t n_pieces
 
 // Adds a weighted sum of packed values, whose weights add up to `sum`, to out.
 // Shapes: coded [coded_dim] and decoded [head_dim], which are overwritten; out [head_dim].
-void StepAttention::put_back(const cache::TurboSide& values, std::int64_t kv_head, float sum,
-                             std::span<float> coded, std::span<float> decoded,
-                             std::span<float> out) const {
+void StepAttention::dequantize_output(const cache::TurboSide& values, std::int64_t kv_head,
+                                      float sum, std::span<float> coded, std::span<float> decoded,
+                                      std::span<float> out) const {
   values.codec.turn_back(coded, values.outliers.order(kv_head), decoded);
   if (values.transforms.is_there()) {
     std::ranges::copy(decoded, coded.begin());
@@ -322,7 +322,7 @@ void StepAttention::put_back(const cache::TurboSide& values, std::int64_t kv_hea
 
 std::uint64_t StepAttention::scratch_bytes() const {
   std::uint64_t floats = partials_.size();
-  for (const AlignedFloats& lane : lanes_) floats += lane.size();
+  for (const AlignedFloats& each : scratch_) floats += each.size();
   return floats * sizeof(float);
 }
 

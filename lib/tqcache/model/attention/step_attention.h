@@ -1,13 +1,13 @@
 #pragma once
-// model/attention/step_attention.h: attention of one new token over one layer of the cache.
+// model/attention/step_attention.h: attention of one new token over a layer of the cache.
 //
 // Grouped queries: n_heads / n_kv_heads query heads in a row share a kv head, and one pass over its
-// keys and values. The tokens are cut into pieces of some token blocks; each piece gives a largest
-// score, sums of weights and weighted sums of values, which are joined in order.
+// keys and values. The tokens are cut into splits of some token blocks; each split gives its
+// largest score, sums of weights and weighted sums of values, which are merged in order.
 //
-// Packed codes are scored as they stand: queries are turned once, not every key, and the output is
-// turned back once a head. What was taken out of keys by centering comes back as a term of the
-// score, what was taken out of values as a term of the output.
+// Quantized keys and values are not decoded: the queries are transformed once instead of every key,
+// and the output is transformed back once per head. The mean that centering removed from keys is
+// added to the scores, the mean of values to the output.
 
 #include <cstdint>
 #include <optional>
@@ -20,18 +20,17 @@
 #include "tqcache/cache/layer.h"
 #include "tqcache/codec/kernels/head_queries.h"
 #include "tqcache/codec/kernels/query_group.h"
-#include "tqcache/model/attention/scorer_route.h"
-#include "tqcache/model/attention/scores.h"
+#include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/linear/workers.h"
 
 namespace tqcache::model {
 
 class StepAttention {
  public:
-  // `kernels` read what is dense; what is packed brings its own.
+  // `kernels` read dense blocks; packed ones have their own.
   // Requires: n_heads is a multiple of shape.n_kv_heads.
   StepAttention(cache::HeadShape shape, std::int64_t n_heads, const cache::Rope& rope,
-                Scores scores, Scorer scorer,
+                ScoreParams scores, Scorer scorer,
                 const codec::Kernels& kernels = codec::best_kernels());
 
   // Attention of the last token that the layer holds over the newest `window` of them, its own
@@ -47,7 +46,7 @@ class StepAttention {
   std::uint64_t scratch_bytes() const;
 
  private:
-  // The queries of one kv head, in the forms that its blocks want.
+  // The queries of one kv head, prepared for dense and for packed blocks.
   struct Queries {
     AlignedFloats scaled;  // [group, head_dim], times the scale of scores
     AlignedFloats mapped;  // the same through the map of the keys, if they have one
@@ -56,14 +55,14 @@ class StepAttention {
     cache::CenteringScore centering;
   };
   // Token blocks [first, end) of one kv head.
-  struct Piece {
+  struct Split {
     std::int64_t kv_head;
     std::int64_t first;
     std::int64_t end;
     std::int64_t n_unseen;  // tokens of its first block that are not seen
   };
-  // What a piece makes of the queries of its kv head. Where a sum of weights is 0, the sum of
-  // values beside it holds nothing.
+  // The result of a split for the queries of its kv head. Where a sum of weights is 0, the sum of
+  // values beside it is undefined.
   struct Partial {
     float* max;         // [group] largest score
     float* packed_sum;  // [group] sum of weights exp(score - max), of packed values
@@ -72,38 +71,39 @@ class StepAttention {
     float* dense_out;   // [group, head_dim] likewise, of dense ones
   };
 
-  void reserve(const cache::AttentionLayer& layer, std::int64_t first_block, std::int64_t n_pieces,
-               std::size_t n_lanes);
+  void reserve(const cache::AttentionLayer& layer, std::int64_t first_block, std::int64_t n_splits,
+               std::size_t n_slots);
   std::size_t partial_floats() const;
   Partial partial(std::int64_t index, std::int64_t kv_head);
   void prepare_queries(const cache::Side& keys, std::int64_t first_block, std::int64_t kv_head,
                        const float* q);
-  void attend_piece(const cache::AttentionLayer& layer, std::int64_t n_tokens, const Piece& piece,
+  void attend_split(const cache::AttentionLayer& layer, std::int64_t n_tokens, const Split& split,
                     const Partial& partial, float* scores) const;
   void score_block(const cache::Side& keys, std::int64_t n_tokens, std::int64_t block,
                    std::int64_t kv_head, float* scores) const;
   void score_packed_block(const cache::TurboSide& keys, std::int64_t block, std::int64_t kv_head,
                           float* scores) const;
-  void sum_packed_values(const cache::TurboSide& values, const Piece& piece, const float* weights,
+  void sum_packed_values(const cache::TurboSide& values, const Split& split, const float* weights,
                          float* out) const;
-  void sum_dense_values(const cache::Side& values, std::int64_t n_tokens, const Piece& piece,
+  void sum_dense_values(const cache::Side& values, std::int64_t n_tokens, const Split& split,
                         const float* weights, float* out) const;
-  void join_pieces(const cache::Side& values, std::int64_t n_pieces, std::int64_t kv_head,
-                   float* lane, std::span<float> out);
-  void put_back(const cache::TurboSide& values, std::int64_t kv_head, float sum,
-                std::span<float> coded, std::span<float> decoded, std::span<float> out) const;
+  void merge_splits(const cache::Side& values, std::int64_t n_splits, std::int64_t kv_head,
+                    float* scratch, std::span<float> out);
+  void dequantize_output(const cache::TurboSide& values, std::int64_t kv_head, float sum,
+                         std::span<float> coded, std::span<float> decoded,
+                         std::span<float> out) const;
 
   cache::HeadShape shape_;
   std::int64_t group_;  // query heads of a kv head
-  Scores scores_;
+  ScoreParams scores_;
   Scorer scorer_;
   const codec::Kernels* kernels_;
   std::optional<cache::CenteringTable> centering_;  // of a RoPE that can be turned
 
   std::vector<Queries> queries_;  // [n_kv_heads]
   std::size_t coded_dim_ = 0;     // of the values of the layer at hand; 0 if none seen is packed
-  AlignedFloats partials_;        // [n_pieces, n_kv_heads, partial_floats()]
-  std::vector<AlignedFloats> lanes_;  // scratch of each worker
+  AlignedFloats partials_;        // [n_splits, n_kv_heads, partial_floats()]
+  std::vector<AlignedFloats> scratch_;  // scratch of each worker
 };
 
 }  // namespace tqcache::model

@@ -1,7 +1,15 @@
 #pragma once
-// model/linear/blas.h: the one door to the BLAS.
+// model/linear/blas.h: the only access to the BLAS, and its loading.
+//
+// The BLAS is OpenBLAS. It is loaded when a decoder first runs tokens, so that what multiplies no
+// matrices pays nothing for it: the variant of Debian with threads takes 128 MiB of address space
+// per thread as soon as it is loaded. Its variant without threads is preferred, since our own
+// threads each take a part of a product. Built with TQCACHE_BLAS=link, the library is linked with
+// OpenBLAS as with any other library instead.
 
 #include <cstdint>
+
+#include "tqcache/base/result.h"
 
 namespace tqcache::model {
 
@@ -15,16 +23,18 @@ struct Rows {
   std::int64_t stride = 0;
 };
 
-// Keeps OpenBLAS to the calling thread, for the whole process: our threads each take their own
-// piece of a product, so that the result does not depend on how many there are.
-// Threads: call it before the first product, not beside one.
-void use_blas_in_one_thread();
+// Loads OpenBLAS at the first call and keeps it to the calling thread, for the whole process, so
+// that a product does not depend on the number of threads.
+// Errors:  kNotFound (no OpenBLAS is installed), the same at every call. The message names the
+//          package to install.
+// Threads: safe to call from several; not beside a product of a linked OpenBLAS.
+Result<void> load_blas();
 
-// y = factor * a b^T. Shapes: a [m, k], b [n, k], y [m, n].
+// y = factor * a b^T. Shapes: a [m, k], b [n, k], y [m, n]. Requires: load_blas() succeeded.
 void multiply_transposed(std::int64_t m, std::int64_t n, std::int64_t k, float factor, ConstRows a,
                          ConstRows b, Rows y);
 
-// y += a b. Shapes: a [m, k], b [k, n], y [m, n].
+// y += a b. Shapes: a [m, k], b [k, n], y [m, n]. Requires: load_blas() succeeded.
 void multiply_add(std::int64_t m, std::int64_t n, std::int64_t k, ConstRows a, ConstRows b, Rows y);
 
 }  // namespace tqcache::model

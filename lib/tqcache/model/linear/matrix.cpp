@@ -21,7 +21,7 @@ using tensors::TensorType;
 using tensors::find_block_type;
 
 // Products of two numbers that are worth a task switch: some microseconds.
-constexpr std::int64_t kProductsPerPiece = 64 * 1024;
+constexpr std::int64_t kProductsPerTask = 64 * 1024;
 
 // Rows that multiply_matrix widens at a time.
 constexpr std::int64_t kSlabRows = 128;
@@ -50,25 +50,25 @@ const std::byte* row_at(const Matrix& matrix, std::int64_t row) {
 }
 
 // Rows [first, first + count) of one product.
-struct Piece {
+struct Task {
   const Product* product;
   std::int64_t first;
   std::int64_t count;
 };
 
-std::int64_t rows_per_piece(const Matrix& matrix) {
-  return std::max<std::int64_t>(1, kProductsPerPiece / std::max<std::int64_t>(1, matrix.n_cols));
+std::int64_t rows_per_task(const Matrix& matrix) {
+  return std::max<std::int64_t>(1, kProductsPerTask / std::max<std::int64_t>(1, matrix.n_cols));
 }
 
-std::int64_t piece_count(const Matrix& matrix) {
-  const std::int64_t rows = rows_per_piece(matrix);
+std::int64_t task_count(const Matrix& matrix) {
+  const std::int64_t rows = rows_per_task(matrix);
   return (matrix.n_rows + rows - 1) / rows;
 }
 
-Piece find_piece(std::initializer_list<Product> products, std::int64_t index) {
+Task find_task(std::initializer_list<Product> products, std::int64_t index) {
   const Product* product = products.begin();
-  for (; index >= piece_count(*product->matrix); ++product) index -= piece_count(*product->matrix);
-  const std::int64_t rows = rows_per_piece(*product->matrix);
+  for (; index >= task_count(*product->matrix); ++product) index -= task_count(*product->matrix);
+  const std::int64_t rows = rows_per_task(*product->matrix);
   return {product, index * rows, std::min(rows, product->matrix->n_rows - index * rows)};
 }
 
@@ -92,26 +92,26 @@ Input make_input(std::initializer_list<Product> products, std::span<const float>
 
 // `dot` gives the product of one row.
 template <class Dot>
-void multiply_rows(const Piece& piece, const Dot& dot) {
-  const Matrix& matrix = *piece.product->matrix;
+void multiply_rows(const Task& task, const Dot& dot) {
+  const Matrix& matrix = *task.product->matrix;
   const std::uint64_t bytes = row_bytes(matrix.type, static_cast<std::uint64_t>(matrix.n_cols));
-  const std::byte* row = row_at(matrix, piece.first);
-  for (std::int64_t i = 0; i < piece.count; ++i, row += bytes) {
-    piece.product->y[piece.first + i] = dot(row);
+  const std::byte* row = row_at(matrix, task.first);
+  for (std::int64_t i = 0; i < task.count; ++i, row += bytes) {
+    task.product->y[task.first + i] = dot(row);
   }
 }
 
-void multiply_piece(const Piece& piece, const Input& x) {
-  const TensorType type = piece.product->matrix->type;
+void run_task(const Task& task, const Input& x) {
+  const TensorType type = task.product->matrix->type;
   if (const PlainType* plain = find_plain_type(type)) {
     Kernels::Dot* const dot = best_kernels().*(plain->dot);
     return multiply_rows(
-        piece, [&](const std::byte* row) { return dot(row, x.plain.data(), x.plain.size()); });
+        task, [&](const std::byte* row) { return dot(row, x.plain.data(), x.plain.size()); });
   }
   BlockKernels::Dot* const dot = block_dot(type);
   const QuantizedView quantized = x.quantized.view();
   const std::size_t n_groups = x.plain.size() / kGroup;
-  multiply_rows(piece, [&](const std::byte* row) { return dot(row, quantized, n_groups); });
+  multiply_rows(task, [&](const std::byte* row) { return dot(row, quantized, n_groups); });
 }
 
 // Rows as the BLAS wants them: in place when they are aligned f32, otherwise widened to `slab`.
@@ -147,14 +147,14 @@ void load_rows(const Matrix& matrix, std::int64_t first, std::int64_t count, std
 
 void multiply_vector(std::initializer_list<Product> products, std::span<const float> x,
                      const Workers& workers) {
-  std::int64_t n_pieces = 0;
+  std::int64_t n_tasks = 0;
   for (const Product& product : products) {
     assert(to_size(product.matrix->n_cols) == x.size());
-    n_pieces += piece_count(*product.matrix);
+    n_tasks += task_count(*product.matrix);
   }
   const Input input = make_input(products, x);
-  workers.run(to_size(n_pieces), [&](std::size_t i) {
-    multiply_piece(find_piece(products, static_cast<std::int64_t>(i)), input);
+  workers.run(to_size(n_tasks), [&](std::size_t i) {
+    run_task(find_task(products, static_cast<std::int64_t>(i)), input);
   });
 }
 
@@ -162,7 +162,6 @@ void multiply_matrix(const Product& product, std::int64_t n, std::span<const flo
                      const Workers& workers) {
   const Matrix& matrix = *product.matrix;
   assert(x.size() == to_size(n * matrix.n_cols));
-  use_blas_in_one_thread();
   const std::int64_t n_slabs = (matrix.n_rows + kSlabRows - 1) / kSlabRows;
   workers.run(to_size(n_slabs), [&](std::size_t i) {
     const std::int64_t first = static_cast<std::int64_t>(i) * kSlabRows;

@@ -1,5 +1,5 @@
 #pragma once
-// model/linear/matrix.h: a weight matrix in the form its file has it in, and products with it.
+// model/linear/matrix.h: a weight matrix in the layout of its file, and products with it.
 
 #include <cstdint>
 #include <initializer_list>
@@ -26,7 +26,7 @@ std::uint64_t row_bytes(tensors::TensorType type, std::uint64_t n_cols);
 // Widens rows [first, first + count) to f32. Shapes: out [count, n_cols].
 void load_rows(const Matrix& matrix, std::int64_t first, std::int64_t count, std::span<float> out);
 
-// A matrix, and where its product goes: several may share one x.
+// A matrix and the place of its product. Several may share one x.
 struct Product {
   const Matrix* matrix;
   float* y;  // [n, n_rows]
@@ -43,5 +43,18 @@ void multiply_vector(std::initializer_list<Product> products, std::span<const fl
 // Shapes: x [n, n_cols].
 void multiply_matrix(const Product& product, std::int64_t n, std::span<const float> x,
                      const Workers& workers);
+
+// Products of some tokens' rows with matrices, by the way that suits their
+// number.
+
+// One token goes through multiply_vector, several go through the BLAS.
+// Shapes: rows [n, n_cols] at least, n_cols being that of all matrices.
+inline void multiply_rows(std::int64_t n, std::span<const float> rows,
+                          std::initializer_list<Product> products, const Workers& workers) {
+  const std::int64_t n_cols = products.begin()->matrix->n_cols;
+  const std::span<const float> used = rows.first(static_cast<std::size_t>(n * n_cols));
+  if (n == 1) return multiply_vector(products, used, workers);
+  for (const Product& product : products) multiply_matrix(product, n, used, workers);
+}
 
 }  // namespace tqcache::model

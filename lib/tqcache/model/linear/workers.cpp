@@ -29,17 +29,17 @@ void Workers::run(std::size_t n, const std::function<void(std::size_t)>& body) c
 
 void Workers::run_in_slots(std::size_t n,
                            const std::function<void(std::size_t, std::size_t)>& body) const {
-  const std::size_t lanes = std::min(count_, n);
-  if (lanes <= 1) {
+  const std::size_t n_slots = std::min(count_, n);
+  if (n_slots <= 1) {
     for (std::size_t i = 0; i < n; ++i) body(i, 0);
     return;
   }
-  // Each lane takes the next piece that nobody has, so that one thread that has to wait for its
+  // Each slot takes the next piece of work, so that one thread that has to wait for its
   // processor does not hold up the others.
   std::atomic<std::size_t> next = 0;
   arena_->arena.execute([&] {
-    tbb::parallel_for(std::size_t{0}, lanes, [&](std::size_t lane) {
-      for (std::size_t i = next++; i < n; i = next++) body(i, lane);
+    tbb::parallel_for(std::size_t{0}, n_slots, [&](std::size_t slot) {
+      for (std::size_t i = next++; i < n; i = next++) body(i, slot);
     });
   });
 }

@@ -1,5 +1,5 @@
 #pragma once
-// model/linear/workers.h: threads that stay at hand between the many short loops of a decode step.
+// model/linear/workers.h: threads that stay alive between the many short loops of a decode step.
 //
 // base's parallel_for makes an arena for every loop, which costs more than a whole product of a
 // small matrix.
@@ -26,10 +26,10 @@ class Workers {
   // Threads:  returns when all calls have returned; with one worker they run in order, here.
   void run(std::size_t n, const std::function<void(std::size_t)>& body) const;
 
-  // The same for work that needs memory of its own: body(i, lane), where no two calls with the
-  // same lane, of [0, count()), run at once.
+  // The same for work that needs memory of its own: body(i, slot), where no two calls with the
+  // same slot, of [0, count()), run at once.
   void run_in_slots(std::size_t n,
-                    const std::function<void(std::size_t i, std::size_t lane)>& body) const;
+                    const std::function<void(std::size_t i, std::size_t slot)>& body) const;
 
  private:
   struct Arena;

@@ -8,8 +8,66 @@
 namespace tqcache::model {
 namespace {
 
-// Of two rows with one word GGUF means the first: it has no word for Mistral, whose files are as
-// those of Llama and may name a window.
+// What all Gemma models have in common.
+constexpr Architecture kGemma = {.word = {},
+                                 .hf_type = {},
+                                 .hf_class = {},
+                                 .zero_centered_norms = true,
+                                 .post_norms = true,
+                                 .after_attention = "post_attention_norm.weight",
+                                 .activation = Activation::kGeluTanh,
+                                 .scaled_embedding = true,
+                                 .windows = WindowRule::kPeriod,
+                                 .default_head_dim = 256,
+                                 .default_tied = true};
+
+constexpr Architecture gemma2() {
+  Architecture row = kGemma;
+  row.word = row.hf_type = "gemma2";
+  row.hf_class = "Gemma2ForCausalLM";
+  row.window_period = 2;
+  row.default_window = 4096;
+  row.default_attention_cap = 50;
+  row.default_logit_cap = 30;
+  row.wide_scale_layers = 46;
+  return row;
+}
+
+constexpr Architecture gemma3() {
+  Architecture row = kGemma;
+  row.word = "gemma3";
+  row.hf_type = "gemma3_text";
+  row.hf_class = "Gemma3ForCausalLM";
+  row.qk_norms = true;
+  row.window_period = 6;
+  row.wide_scale_layers = 62;
+  row.default_rope_base = 1'000'000;
+  row.default_local_base = 10'000;
+  return row;
+}
+
+// Qwen3-Next and Qwen3.5: gated delta nets between layers with full attention.
+constexpr Architecture qwen_hybrid(std::string_view word, std::string_view hf_type,
+                                   std::string_view hf_class, bool has_experts,
+                                   bool is_tiled_gguf) {
+  return {.word = word,
+          .hf_type = hf_type,
+          .hf_class = hf_class,
+          .qk_norms = true,
+          .zero_centered_norms = true,
+          .ffn_norm = "post_attention_norm.weight",
+          .after_attention = "post_attention_norm.weight",
+          .has_experts = has_experts,
+          .has_delta_net = true,
+          .is_tiled_gguf = is_tiled_gguf,
+          .attention_gate = true,
+          .default_head_dim = 256,
+          .default_rotary_share = 0.25,
+          .default_normalized = has_experts};
+}
+
+// If two rows have the same word, GGUF means the first: it has no word for Mistral, whose files
+// look like those of Llama and may name a window.
 constexpr std::array kArchitectures = {
     Architecture{.word = "llama",
                  .hf_type = "mistral",
@@ -35,83 +93,17 @@ constexpr std::array kArchitectures = {
                  .qk_norms = true,
                  .has_experts = true,
                  .windows = WindowRule::kIfAsked},
-    Architecture{.word = "gemma2",
-                 .hf_type = "gemma2",
-                 .hf_class = "Gemma2ForCausalLM",
-                 .zero_centered_norms = true,
-                 .post_norms = true,
-                 .after_attention = "post_attention_norm.weight",
-                 .activation = Activation::kGeluTanh,
-                 .scaled_embedding = true,
-                 .windows = WindowRule::kPeriod,
-                 .window_period = 2,
-                 .default_window = 4096,
-                 .default_attention_cap = 50,
-                 .default_logit_cap = 30,
-                 .wide_scale_layers = 46,
-                 .default_head_dim = 256,
-                 .default_tied = true},
-    Architecture{.word = "gemma3",
-                 .hf_type = "gemma3_text",
-                 .hf_class = "Gemma3ForCausalLM",
-                 .qk_norms = true,
-                 .zero_centered_norms = true,
-                 .post_norms = true,
-                 .after_attention = "post_attention_norm.weight",
-                 .activation = Activation::kGeluTanh,
-                 .scaled_embedding = true,
-                 .windows = WindowRule::kPeriod,
-                 .window_period = 6,
-                 .wide_scale_layers = 62,
-                 .default_head_dim = 256,
-                 .default_rope_base = 1'000'000,
-                 .default_local_base = 10'000,
-                 .default_tied = true},
+    gemma2(),
+    gemma3(),
     Architecture{.word = "phi3",
                  .hf_type = "phi3",
                  .hf_class = "Phi3ForCausalLM",
                  .fused_projections = true,
                  .windows = WindowRule::kAll,
                  .default_epsilon = 1e-5},
-    Architecture{.word = "qwen3next",
-                 .hf_type = "qwen3_next",
-                 .hf_class = "Qwen3NextForCausalLM",
-                 .qk_norms = true,
-                 .zero_centered_norms = true,
-                 .ffn_norm = "post_attention_norm.weight",
-                 .after_attention = "post_attention_norm.weight",
-                 .has_experts = true,
-                 .has_delta_net = true,
-                 .attention_gate = true,
-                 .default_head_dim = 256,
-                 .default_rotary_share = 0.25,
-                 .default_normalized = true},
-    Architecture{.word = "qwen35",
-                 .hf_type = "qwen3_5_text",
-                 .hf_class = "Qwen3_5ForCausalLM",
-                 .qk_norms = true,
-                 .zero_centered_norms = true,
-                 .ffn_norm = "post_attention_norm.weight",
-                 .after_attention = "post_attention_norm.weight",
-                 .has_delta_net = true,
-                 .is_tiled_gguf = true,
-                 .attention_gate = true,
-                 .default_head_dim = 256,
-                 .default_rotary_share = 0.25},
-    Architecture{.word = "qwen35moe",
-                 .hf_type = "qwen3_5_moe_text",
-                 .hf_class = "Qwen3_5MoeForCausalLM",
-                 .qk_norms = true,
-                 .zero_centered_norms = true,
-                 .ffn_norm = "post_attention_norm.weight",
-                 .after_attention = "post_attention_norm.weight",
-                 .has_experts = true,
-                 .has_delta_net = true,
-                 .is_tiled_gguf = true,
-                 .attention_gate = true,
-                 .default_head_dim = 256,
-                 .default_rotary_share = 0.25,
-                 .default_normalized = true},
+    qwen_hybrid("qwen3next", "qwen3_next", "Qwen3NextForCausalLM", true, false),
+    qwen_hybrid("qwen35", "qwen3_5_text", "Qwen3_5ForCausalLM", false, true),
+    qwen_hybrid("qwen35moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", true, true),
 };
 
 using Name = std::string_view Architecture::*;

@@ -1,9 +1,8 @@
 #pragma once
-// model/loading/architecture.h: how the families of models that the decoder runs differ, one row a
-// family.
+// model/loading/architecture.h: the table of model families that the decoder runs.
 //
-// Readers of configurations look a family up here and fill in a ModelConfig, which holds values
-// alone: nothing behind them asks for a name.
+// Readers of configurations look a family up here and fill in a ModelConfig, which holds only
+// values: the decoder never asks for a name.
 //
 // Source: ggml-org/llama.cpp src/llama-arch.cpp and src/llama-model.cpp; huggingface/transformers
 // models/*/configuration_*.py and modeling_*.py.

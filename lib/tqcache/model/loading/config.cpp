@@ -5,7 +5,7 @@
 #include <span>
 
 #include "tqcache/base/result.h"
-#include "tqcache/model/tokenizer/vocabulary.h"
+#include "tqcache/tokenizer/vocabulary.h"
 
 namespace tqcache::model {
 namespace {
@@ -140,7 +140,7 @@ Result<void> validate(const ModelConfig& config) {
       {"n_heads", config.n_heads, kMaxHeads},
       {"n_kv_heads", config.n_kv_heads, cache::kMaxKvHeads},
       {"head_dim", config.head_dim, cache::kMaxHeadDim},
-      {"vocab_size", config.vocab_size, kMaxVocabSize},
+      {"vocab_size", config.vocab_size, tokenizer::kMaxVocabSize},
       {"context_length", config.context_length, cache::kMaxTokens},
   }};
   TQC_TRY(check_bounds(numbers));

@@ -1,11 +1,11 @@
 #pragma once
-// model/loading/config.h: the shape of a decoder-only transformer, as its file states it.
+// model/loading/config.h: the configuration of a decoder-only transformer, read from its files.
 //
 // Safe for untrusted input: every number is checked against a bound before anyone sizes by it.
-// What would change the arithmetic and is not done here is refused, not ignored.
+// Settings that would change the arithmetic and are not implemented are refused, not ignored.
 //
-// Families of models differ (model/architecture.h), but a ModelConfig holds values alone: the
-// decoder asks for no names.
+// Families of models differ (model/loading/architecture.h), but a ModelConfig holds only values:
+// the decoder asks for no names.
 //
 // Source: ggml docs/gguf.md; huggingface/transformers models/*/configuration_*.py.
 
@@ -30,10 +30,10 @@ enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 
 enum class LayerKind : std::uint8_t {
   kAttention,
-  kDeltaNet,  // model/gated_delta_net.h
+  kDeltaNet,  // model/attention/gated_delta_net.h
 };
 
-// What one layer does otherwise than its neighbors.
+// The settings of one layer.
 struct LayerConfig {
   LayerKind kind = LayerKind::kAttention;
   std::int64_t window = 0;  // tokens that a query sees, its own included; 0: all
@@ -62,7 +62,7 @@ struct DeltaNetConfig {
   std::int64_t conv_size() const { return 2 * key_size() + value_size(); }
 };
 
-// How the file keeps what the decoder wants otherwise.
+// How the layout of the weights in the file differs from the decoder's.
 struct WeightForm {
   bool permuted_heads = false;  // rows of q and k in pairs (0, 1), (2, 3), ... of a RoPE by halves
   bool fused_projections = false;  // attn_qkv, and ffn_up with the gate before it

@@ -7,10 +7,9 @@
 #include <system_error>
 #include <utility>
 
-#include "tqcache/model/attention/delta_state.h"
-#include "tqcache/model/loading/fingerprint.h"
-#include "tqcache/model/loading/gguf_parts.h"
+#include "tqcache/model/attention/gated_delta_net.h"
 #include "tqcache/model/loading/model_files.h"
+#include "tqcache/model/loading/weights.h"
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::model {
@@ -26,7 +25,7 @@ bool is_gguf(ByteView file) {
   return text.starts_with(kGgufMagic);
 }
 
-Result<void> check_vocabulary(const ModelConfig& config, const Tokenizer& tokenizer) {
+Result<void> check_vocabulary(const ModelConfig& config, const tokenizer::Tokenizer& tokenizer) {
   // The matrices may have rows to spare, to make their height a round number.
   if (tokenizer.vocab_size() <= config.vocab_size) return {};
   return Error{ErrorCode::kCorrupt, "tokenizer: " + std::to_string(tokenizer.vocab_size()) +
@@ -45,7 +44,7 @@ Result<void> refuse_surplus(const ModelConfig& config, const Weights& weights,
 }
 
 cache::Identity make_identity(const ModelConfig& config, const TensorMap& tensors,
-                              const Tokenizer& tokenizer) {
+                              const tokenizer::Tokenizer& tokenizer) {
   cache::Identity identity;
   identity.architecture = config.architecture;
   identity.model_name = config.name;
@@ -56,7 +55,7 @@ cache::Identity make_identity(const ModelConfig& config, const TensorMap& tensor
   return identity;
 }
 
-Result<std::unique_ptr<Model>> assemble(ModelConfig config, Tokenizer tokenizer,
+Result<std::unique_ptr<Model>> assemble(ModelConfig config, tokenizer::Tokenizer tokenizer,
                                         const TensorMap& tensors, std::vector<MappedFile> files) {
   TQC_TRY(check_vocabulary(config, tokenizer));
   TQC_TRY_ASSIGN(Weights weights, read_weights(tensors, config));
@@ -72,7 +71,7 @@ Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path) {
   TQC_TRY_ASSIGN(const tensors::Gguf file, tensors::read_gguf(mapped.bytes()));
   TQC_TRY_ASSIGN(ModelTensors tensors, map_gguf_parts(path, std::move(mapped), file));
   TQC_TRY_ASSIGN(ModelConfig config, read_gguf_config(file, tensors.by_name));
-  TQC_TRY_ASSIGN(Tokenizer tokenizer, Tokenizer::from_gguf(file));
+  TQC_TRY_ASSIGN(tokenizer::Tokenizer tokenizer, tokenizer::Tokenizer::from_gguf(file));
   return assemble(std::move(config), std::move(tokenizer), tensors.by_name,
                   std::move(tensors.files));
 }
@@ -85,17 +84,17 @@ Result<ModelConfig> load_hf_config(const std::filesystem::path& folder) {
   return config;
 }
 
-Result<Tokenizer> load_hf_tokenizer(const std::filesystem::path& folder) {
+Result<tokenizer::Tokenizer> load_hf_tokenizer(const std::filesystem::path& folder) {
   TQC_TRY_ASSIGN(const Bytes text, read_folder_file(folder, "tokenizer.json"));
   TQC_TRY_ASSIGN(const Bytes config, read_folder_file_if_any(folder, "tokenizer_config.json"));
   TQC_TRY_ASSIGN(const Bytes ends, read_folder_file_if_any(folder, "generation_config.json"));
   TQC_TRY_ASSIGN(const Bytes chat, read_folder_file_if_any(folder, "chat_template.jinja"));
-  return Tokenizer::from_json(text, config, ends, chat);
+  return tokenizer::Tokenizer::from_json(text, config, ends, chat);
 }
 
 Result<std::unique_ptr<Model>> load_hf(const std::filesystem::path& folder) {
   TQC_TRY_ASSIGN(ModelConfig config, load_hf_config(folder));
-  TQC_TRY_ASSIGN(Tokenizer tokenizer, load_hf_tokenizer(folder));
+  TQC_TRY_ASSIGN(tokenizer::Tokenizer tokenizer, load_hf_tokenizer(folder));
   TQC_TRY_ASSIGN(ModelTensors tensors, map_hf_tensors(folder, config.form.after_attention));
   // Some folders hold the same matrix twice.
   if (config.tied_embeddings) tensors.by_name.erase("output.weight");

@@ -1,5 +1,5 @@
 #pragma once
-// model/loading/model.h: a model as loaded from disk: its shape, weights, tokenizer and identity.
+// model/loading/model.h: a model loaded from disk: configuration, weights, tokenizer, identity.
 
 #include <filesystem>
 #include <memory>
@@ -9,15 +9,15 @@
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/model/loading/config.h"
-#include "tqcache/model/tokenizer/tokenizer.h"
 #include "tqcache/model/loading/weights.h"
+#include "tqcache/tokenizer/tokenizer.h"
 
 namespace tqcache::model {
 
 struct Model {
   ModelConfig config;
   Weights weights;  // views into `files`
-  Tokenizer tokenizer;
+  tokenizer::Tokenizer tokenizer;
   cache::Identity identity;
   std::vector<MappedFile> files;
 };

@@ -1,16 +1,20 @@
 #include "tqcache/model/loading/model_files.h"
 
+#include <algorithm>
+#include <array>
 #include <set>
+#include <span>
+#include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
-#include "tqcache/model/loading/json_fields.h"
-#include "tqcache/model/loading/weights.h"
+#include "tqcache/base/json.h"
 #include "tqcache/tensors/printable_name.h"
 #include "tqcache/tensors/safetensors.h"
 
 namespace tqcache::model {
+
 namespace {
 
 using tensors::printable_name;
@@ -114,6 +118,250 @@ Result<Bytes> read_folder_file(const std::filesystem::path& folder, const char* 
 Result<Bytes> read_folder_file_if_any(const std::filesystem::path& folder, const char* name) {
   if (!is_there(folder / name)) return Bytes{};
   return read_folder_file(folder, name);
+}
+
+namespace {
+
+using tensors::Gguf;
+using tensors::printable_name;
+
+constexpr const char* kNumberKey = "split.no";
+constexpr const char* kCountKey = "split.count";
+constexpr const char* kTensorsKey = "split.tensors.count";
+
+constexpr std::int64_t kMaxParts = 1024;
+
+Error error_at(ErrorCode code, const char* key, const std::string& fact) {
+  return {code, "key \"" + std::string(key) + "\": " + fact};
+}
+
+std::string five_digits(std::int64_t n) {
+  const std::string digits = std::to_string(n);
+  return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
+}
+
+// What the name of a part, counted from 0, ends in.
+std::string name_end(std::int64_t part, std::int64_t count) {
+  return "-" + five_digits(part + 1) + "-of-" + five_digits(count) + ".gguf";
+}
+
+Result<std::int64_t> part_count(const Gguf& file) {
+  if (!file.has(kCountKey)) return std::int64_t{1};
+  TQC_TRY_ASSIGN(const std::int64_t count, file.get_int(kCountKey));
+  if (count > kMaxParts) {
+    return error_at(
+        ErrorCode::kTooLarge, kCountKey,
+        std::to_string(count) + " parts, at most " + std::to_string(kMaxParts) + " are read");
+  }
+  return count;
+}
+
+Result<void> check_number(const Gguf& file, std::int64_t expected) {
+  TQC_TRY_ASSIGN(const std::int64_t number, file.get_int(kNumberKey));
+  if (number == expected) return {};
+  return error_at(ErrorCode::kCorrupt, kNumberKey,
+                  std::to_string(number) + " where the name says " + std::to_string(expected));
+}
+
+// The name of the first part without its end.
+Result<std::string> find_stem(const std::filesystem::path& path, const Gguf& first,
+                              std::int64_t count) {
+  TQC_TRY_ASSIGN(const std::int64_t number, first.get_int(kNumberKey));
+  if (number != 0) {
+    return error_at(ErrorCode::kInvalidArgument, kNumberKey,
+                    "this is another part of the model than the first: name the one that ends in " +
+                        name_end(0, count));
+  }
+  const std::string name = path.filename().string();
+  const std::string end = name_end(0, count);
+  if (name.ends_with(end)) return name.substr(0, name.size() - end.size());
+  return error_at(ErrorCode::kInvalidArgument, kCountKey,
+                  "the first of " + std::to_string(count) +
+                      " parts, which only a name that ends in " + end + " leads to");
+}
+
+Result<void> add_tensors(const Gguf& file, ModelTensors& model) {
+  for (const auto& [name, tensor] : file.tensors) {
+    if (model.by_name.emplace(name, tensor).second) continue;
+    return Error{ErrorCode::kCorrupt, "tensor " + printable_name(name) + ": comes twice"};
+  }
+  return {};
+}
+
+Result<void> map_part(const std::filesystem::path& path, std::int64_t part, std::int64_t count,
+                      ModelTensors& model) {
+  TQC_TRY_ASSIGN(MappedFile mapped, MappedFile::open(path));
+  TQC_TRY_ASSIGN(const Gguf file, tensors::read_gguf(mapped.bytes()));
+  TQC_TRY(check_number(file, part));
+  TQC_TRY_ASSIGN(const std::int64_t said, file.get_int(kCountKey));
+  if (said != count) {
+    return error_at(ErrorCode::kCorrupt, kCountKey,
+                    std::to_string(said) + " where the first part says " + std::to_string(count));
+  }
+  TQC_TRY(add_tensors(file, model));
+  model.files.push_back(std::move(mapped));  // the mapping stays where it is
+  return {};
+}
+
+Result<void> check_tensor_count(const Gguf& first, const ModelTensors& model) {
+  if (!first.has(kTensorsKey)) return {};
+  TQC_TRY_ASSIGN(const std::int64_t count, first.get_int(kTensorsKey));
+  if (std::cmp_equal(count, model.by_name.size())) return {};
+  return error_at(
+      ErrorCode::kCorrupt, kTensorsKey,
+      std::to_string(count) + " where the parts have " + std::to_string(model.by_name.size()));
+}
+
+}  // namespace
+
+Result<ModelTensors> map_gguf_parts(const std::filesystem::path& path, MappedFile mapped,
+                                    const Gguf& first) {
+  ModelTensors model;
+  model.by_name = first.tensors;
+  model.files.push_back(std::move(mapped));
+  TQC_TRY_ASSIGN(const std::int64_t count, part_count(first));
+  if (count <= 1) return model;
+  TQC_TRY_ASSIGN(const std::string stem, find_stem(path, first, count));
+  for (std::int64_t part = 1; part < count; ++part) {
+    const std::string name = stem + name_end(part, count);
+    auto mapped_part = map_part(path.parent_path() / name, part, count, model);
+    if (!mapped_part) return in_context(printable_name(name), std::move(mapped_part).error());
+  }
+  TQC_TRY(check_tensor_count(first, model));
+  return model;
+}
+
+// Names of tensors in Hugging Face's folders, and what GGUF calls them.
+
+namespace {
+
+using NamePair = std::pair<std::string_view, std::string_view>;
+
+constexpr std::array<NamePair, 3> kModelNames = {{
+    {"embed_tokens.weight", "token_embd.weight"},
+    {"norm.weight", "output_norm.weight"},
+    {"lm_head.weight", "output.weight"},
+}};
+
+constexpr std::string_view kNormAfterAttention = "post_attention_layernorm.weight";
+
+constexpr auto kLayerNames = std::to_array<NamePair>({
+    {"input_layernorm.weight", "attn_norm.weight"},
+    {"self_attn.q_proj.weight", "attn_q.weight"},
+    {"self_attn.k_proj.weight", "attn_k.weight"},
+    {"self_attn.v_proj.weight", "attn_v.weight"},
+    {"self_attn.qkv_proj.weight", "attn_qkv.weight"},
+    {"self_attn.o_proj.weight", "attn_output.weight"},
+    {"self_attn.q_proj.bias", "attn_q.bias"},
+    {"self_attn.k_proj.bias", "attn_k.bias"},
+    {"self_attn.v_proj.bias", "attn_v.bias"},
+    {"self_attn.o_proj.bias", "attn_output.bias"},
+    {"self_attn.q_norm.weight", "attn_q_norm.weight"},
+    {"self_attn.k_norm.weight", "attn_k_norm.weight"},
+    {"linear_attn.in_proj_qkvz.weight", "ssm_in.weight"},
+    {"linear_attn.in_proj_qkv.weight", "attn_qkv.weight"},
+    {"linear_attn.in_proj_z.weight", "attn_gate.weight"},
+    {"linear_attn.in_proj_ba.weight", "ssm_ba.weight"},
+    {"linear_attn.in_proj_b.weight", "ssm_beta.weight"},
+    {"linear_attn.in_proj_a.weight", "ssm_alpha.weight"},
+    {"linear_attn.conv1d.weight", "ssm_conv1d.weight"},
+    {"linear_attn.A_log", "ssm_a"},
+    {"linear_attn.dt_bias", "ssm_dt.bias"},
+    {"linear_attn.norm.weight", "ssm_norm.weight"},
+    {"linear_attn.out_proj.weight", "ssm_out.weight"},
+    {"pre_feedforward_layernorm.weight", "ffn_norm.weight"},
+    {"post_feedforward_layernorm.weight", "post_ffw_norm.weight"},
+    {"mlp.gate_proj.weight", "ffn_gate.weight"},
+    {"mlp.up_proj.weight", "ffn_up.weight"},
+    {"mlp.gate_up_proj.weight", "ffn_up.weight"},
+    {"mlp.down_proj.weight", "ffn_down.weight"},
+    {"mlp.gate.weight", "ffn_gate_inp.weight"},
+    {"mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"},
+    {"mlp.experts.down_proj", "ffn_down_exps.weight"},
+    {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
+    {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
+    {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
+    {"mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"},
+});
+
+constexpr std::array<NamePair, 3> kExpertNames = {{
+    {"gate_proj.weight", "ffn_gate"},
+    {"up_proj.weight", "ffn_up"},
+    {"down_proj.weight", "ffn_down"},
+}};
+
+std::string_view look_up(std::span<const NamePair> names, std::string_view hf_name) {
+  const auto found = std::ranges::find(names, hf_name, &NamePair::first);
+  return found == names.end() ? std::string_view() : found->second;
+}
+
+bool is_number(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+bool take_prefix(std::string_view& name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return false;
+  name.remove_prefix(prefix.size());
+  return true;
+}
+
+// Takes "3." off; empty when that is not there.
+std::string_view take_number(std::string_view& name) {
+  const std::size_t dot = name.find('.');
+  if (dot == std::string_view::npos || !is_number(name.substr(0, dot))) return {};
+  const std::string_view number = name.substr(0, dot);
+  name.remove_prefix(dot + 1);
+  return number;
+}
+
+// "5.gate_proj.weight" -> "ffn_gate.5.weight"
+std::string expert_name(std::string_view rest) {
+  const std::string_view number = take_number(rest);
+  const std::string_view name = look_up(kExpertNames, rest);
+  if (number.empty() || name.empty()) return {};
+  return std::string(name) + "." + std::string(number) + ".weight";
+}
+
+std::string layer_name(std::string_view rest, std::string_view after_attention) {
+  if (rest == kNormAfterAttention) return std::string(after_attention);
+  if (const std::string_view name = look_up(kLayerNames, rest); !name.empty()) {
+    return std::string(name);
+  }
+  return take_prefix(rest, "mlp.experts.") ? expert_name(rest) : std::string();
+}
+
+// The language model of a model with eyes stands a level deeper; what is left begins with "layers."
+// or is one of kModelNames.
+bool take_model_prefix(std::string_view& name) {
+  for (const char* prefix : {"model.language_model.", "language_model.model.", "model."}) {
+    if (take_prefix(name, prefix)) return true;
+  }
+  take_prefix(name, "language_model.");
+  return name == "lm_head.weight";
+}
+
+}  // namespace
+
+std::string gguf_name(std::string_view hf_name, std::string_view after_attention) {
+  std::string_view rest = hf_name;
+  if (!take_model_prefix(rest)) return {};
+  if (!take_prefix(rest, "layers.")) return std::string(look_up(kModelNames, rest));
+  const std::string_view number = take_number(rest);
+  const std::string name = number.empty() ? std::string() : layer_name(rest, after_attention);
+  return name.empty() ? name : "blk." + std::string(number) + "." + name;
+}
+
+bool is_unused_hf_tensor(std::string_view hf_name) {
+  if (hf_name.ends_with(".rotary_emb.inv_freq")) return true;
+  constexpr const char* kPrefixes[] = {"mtp.",
+                                       "model.visual.",
+                                       "visual.",
+                                       "vision_tower.",
+                                       "model.vision_tower.",
+                                       "multi_modal_projector.",
+                                       "model.multi_modal_projector."};
+  return std::ranges::any_of(kPrefixes,
+                             [&](const char* each) { return hf_name.starts_with(each); });
 }
 
 }  // namespace tqcache::model

@@ -1,5 +1,5 @@
 #pragma once
-// model/loading/model_files.h: the tensors of a model, found and mapped. Safe for untrusted input.
+// model/loading/model_files.h: the files and tensors of a model, mapped. Safe for untrusted input.
 
 #include <filesystem>
 #include <map>
@@ -9,6 +9,7 @@
 
 #include "tqcache/base/file.h"
 #include "tqcache/base/result.h"
+#include "tqcache/tensors/gguf.h"
 #include "tqcache/tensors/tensor.h"
 
 namespace tqcache::model {
@@ -30,5 +31,32 @@ Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder,
 Result<Bytes> read_folder_file(const std::filesystem::path& folder, const char* name);
 // The same; empty when the file is not there.
 Result<Bytes> read_folder_file_if_any(const std::filesystem::path& folder, const char* name);
+
+// Split GGUF models
+//
+// A split model is named by its first part, NAME-00001-of-00003.gguf, which has the metadata; the
+// others stand beside it. Every part tells its number, split.no from 0 on, and how many there are,
+// split.count; split.tensors.count is the number of tensors in all of them.
+//
+// Source: llama.cpp src/llama-model-loader.cpp, tools/gguf-split.
+//
+// Maps the other parts of a model whose first one is mapped and read; none if it is not split.
+//
+// Errors: kInvalidArgument (`path` is another part than the first, or has not the name of one);
+//         kNotFound, kIo and those of read_gguf (the message names the file); kCorrupt (parts that
+//         contradict each other, a tensor that comes twice); kTooLarge (more than 1,024 parts).
+Result<ModelTensors> map_gguf_parts(const std::filesystem::path& path, MappedFile mapped,
+                                    const tensors::Gguf& first);
+
+// GGUF's name of a Hugging Face tensor: "model.layers.3.self_attn.q_proj.weight" ->
+// "blk.3.attn_q.weight"; empty when there is none. What GGUF has no name for is called as it is
+// made up of: "blk.3.ffn_gate.5.weight" of expert 5 alone. `after_attention` is GGUF's name of
+// post_attention_layernorm, which depends on the family (WeightForm::after_attention).
+std::string gguf_name(std::string_view hf_name,
+                      std::string_view after_attention = "ffn_norm.weight");
+
+// Whether a tensor of a Hugging Face folder is no part of the language model, or follows from the
+// configuration: what looks at pictures, what predicts further tokens, RoPE's angles.
+bool is_unused_hf_tensor(std::string_view hf_name);
 
 }  // namespace tqcache::model

@@ -2,12 +2,342 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstdint>
+#include <set>
+#include <span>
 #include <utility>
 
-#include "tqcache/model/loading/delta_net_weights.h"
+#include "tqcache/base/bytes.h"
+#include "tqcache/base/integers.h"
+#include "tqcache/base/shape.h"
 
 namespace tqcache::model {
 namespace {
+
+constexpr const char* kReadable =
+    "F32, F16, BF16; in rows of a multiple of 32 Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL; of 256 Q2_K "
+    "to Q6_K";
+
+std::string describe(std::span<const std::uint64_t> shape) {
+  std::string text;
+  for (const std::uint64_t n : shape) text += (text.empty() ? "" : ", ") + std::to_string(n);
+  return "[" + text + "]";
+}
+
+Error error_at(ErrorCode code, const std::string& name, const std::string& fact) {
+  return {code, "tensor \"" + name + "\": " + fact};
+}
+
+std::uint64_t to_unsigned(std::int64_t n) { return static_cast<std::uint64_t>(n); }
+
+// A tensor of one of two shapes. Seen as a matrix, it has as many rows as all dimensions but the
+// last make.
+Result<Matrix> find(const Tensors& tensors, const std::string& name,
+                    const std::vector<std::uint64_t>& shape,
+                    const std::vector<std::uint64_t>& other_shape) {
+  const auto found = tensors.find(name);
+  if (found == tensors.end()) return error_at(ErrorCode::kCorrupt, name, "missing");
+  const tensors::TensorView& tensor = found->second;
+  if (tensor.shape != shape && (other_shape.empty() || tensor.shape != other_shape)) {
+    return error_at(
+        ErrorCode::kCorrupt, name,
+        "shape " + describe(tensor.shape) + " where the configuration wants " + describe(shape));
+  }
+  const std::uint64_t n_cols = shape.back();
+  const std::uint64_t bytes_a_row = row_bytes(tensor.type, n_cols);
+  if (bytes_a_row == 0) {
+    return error_at(ErrorCode::kUnsupported, name,
+                    "type " + tensor.type_name + " in rows of " + std::to_string(n_cols) +
+                        " values (readable: " + kReadable + ")");
+  }
+  const auto n_rows = element_count(std::span(shape).first(shape.size() - 1));
+  if (!n_rows || checked_mul(*n_rows, bytes_a_row) != tensor.bytes.size()) {
+    return error_at(ErrorCode::kCorrupt, name, std::to_string(tensor.bytes.size()) + " bytes");
+  }
+  return Matrix{tensor.type, static_cast<std::int64_t>(*n_rows), static_cast<std::int64_t>(n_cols),
+                tensor.bytes};
+}
+
+// Takes the tensors of a model one after another, each checked against the shape that the
+// configuration wants. Keeps the first error until finish(), and gives empty things from then on.
+//
+// Errors: kCorrupt (missing, wrong shape), kUnsupported (type). The message names the tensor.
+class TensorFinder {
+ public:
+  // `norm_offset` is added to the weights of norms. Requires: `tensors` outlives the finder.
+  TensorFinder(const Tensors& tensors, float norm_offset)
+      : tensors_(tensors), norm_offset_(norm_offset) {}
+
+  bool has(const std::string& name) const { return tensors_.contains(name); }
+
+  // A matrix. One of a single row may stand there as a vector.
+  Matrix matrix(const std::string& name, std::int64_t n_rows, std::int64_t n_cols);
+  // `count` matrices of one shape, one behind the other: [count, n_rows, n_cols].
+  std::vector<Matrix> stack(const std::string& name, std::int64_t count, std::int64_t n_rows,
+                            std::int64_t n_cols);
+  AlignedFloats vector(const std::string& name, std::int64_t size);
+  AlignedFloats norm(const std::string& name, std::int64_t size);
+  // A vector if `wanted`, otherwise an empty one.
+  AlignedFloats vector_if(bool wanted, const std::string& name, std::int64_t size);
+  AlignedFloats norm_if(bool wanted, const std::string& name, std::int64_t size);
+  // The kernels of a convolution of each channel by itself: [size, n_channels], whether the file
+  // has [n_channels, size] or [n_channels, 1, size].
+  AlignedFloats channel_kernels(const std::string& name, std::int64_t n_channels,
+                                std::int64_t size);
+
+  bool failed() const { return !first_error_.ok(); }
+  // Tensors taken so far.
+  const std::set<std::string>& taken() const { return taken_; }
+  Result<void> finish() && { return std::move(first_error_); }
+
+ private:
+  using Shape = std::vector<std::uint64_t>;
+  Matrix take(const std::string& name, const Shape& shape, const Shape& other_shape = {});
+
+  const Tensors& tensors_;
+  float norm_offset_;
+  std::set<std::string> taken_;
+  Result<void> first_error_;
+};
+
+// Rows [first, first + count) of a matrix. Requires: it has them, or is empty.
+Matrix rows_of(const Matrix& matrix, std::int64_t first, std::int64_t count) {
+  if (matrix.n_rows == 0) return {};
+  const std::uint64_t bytes = row_bytes(matrix.type, to_unsigned(matrix.n_cols));
+  return {matrix.type, count, matrix.n_cols,
+          matrix.bytes.subspan(static_cast<std::size_t>(to_unsigned(first) * bytes),
+                               static_cast<std::size_t>(to_unsigned(count) * bytes))};
+}
+
+Matrix TensorFinder::take(const std::string& name, const Shape& shape, const Shape& other_shape) {
+  if (failed()) return {};
+  Result<Matrix> found = find(tensors_, name, shape, other_shape);
+  if (!found) {
+    first_error_ = std::move(found).error();
+    return {};
+  }
+  taken_.insert(name);
+  return *found;
+}
+
+Matrix TensorFinder::matrix(const std::string& name, std::int64_t n_rows, std::int64_t n_cols) {
+  const Shape as_vector = n_rows == 1 ? Shape{to_unsigned(n_cols)} : Shape{};
+  return take(name, {to_unsigned(n_rows), to_unsigned(n_cols)}, as_vector);
+}
+
+std::vector<Matrix> TensorFinder::stack(const std::string& name, std::int64_t count,
+                                        std::int64_t n_rows, std::int64_t n_cols) {
+  const Matrix all = take(name, {to_unsigned(count), to_unsigned(n_rows), to_unsigned(n_cols)});
+  std::vector<Matrix> matrices;
+  for (std::int64_t i = 0; i < count && !failed(); ++i) {
+    matrices.push_back(rows_of(all, i * n_rows, n_rows));
+  }
+  return matrices;
+}
+
+AlignedFloats TensorFinder::vector(const std::string& name, std::int64_t size) {
+  const Matrix row = take(name, {to_unsigned(size)});
+  AlignedFloats values(static_cast<std::size_t>(row.n_cols));
+  load_rows(row, 0, row.n_rows, values);
+  return values;
+}
+
+AlignedFloats TensorFinder::norm(const std::string& name, std::int64_t size) {
+  AlignedFloats weights = vector(name, size);
+  if (norm_offset_ == 0) return weights;
+  for (float& weight : weights) weight += norm_offset_;
+  return weights;
+}
+
+AlignedFloats TensorFinder::vector_if(bool wanted, const std::string& name, std::int64_t size) {
+  return wanted ? vector(name, size) : AlignedFloats();
+}
+
+AlignedFloats TensorFinder::norm_if(bool wanted, const std::string& name, std::int64_t size) {
+  return wanted ? norm(name, size) : AlignedFloats();
+}
+
+AlignedFloats TensorFinder::channel_kernels(const std::string& name, std::int64_t n_channels,
+                                            std::int64_t size) {
+  const Shape shape = {to_unsigned(n_channels), to_unsigned(size)};
+  const Matrix matrix = take(name, shape, {to_unsigned(n_channels), 1, to_unsigned(size)});
+  AlignedFloats rows(static_cast<std::size_t>(matrix.n_rows * matrix.n_cols));
+  load_rows(matrix, 0, matrix.n_rows, rows);
+  AlignedFloats kernels(rows.size());
+  for (std::int64_t i = 0; i < std::ssize(rows); ++i) {
+    const std::int64_t to = i % size * n_channels + i / size;
+    kernels[static_cast<std::size_t>(to)] = rows[static_cast<std::size_t>(i)];
+  }
+  return kernels;
+}
+
+// The weights of a gated delta net, in whatever order its file has them.
+//
+// Qwen3-Next has queries, keys, values and gates of a key head side by side, Qwen3.5 has them
+// apart; converters for GGUF put value heads in another order. The decoder's order, and a cache's,
+// is that of Hugging Face: all queries, all keys, all values, and value heads of one key head in a
+// row.
+//
+// Source: huggingface/transformers models/qwen3_next and models/qwen3_5; llama.cpp
+// convert_hf_to_gguf.py.
+
+using Order = std::vector<std::int32_t>;
+
+void add_range(Order& order, std::int64_t first, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) order.push_back(static_cast<std::int32_t>(first + i));
+}
+
+// Where value head i stands in the file.
+std::int64_t head_in_file(const DeltaNetConfig& net, bool is_tiled, std::int64_t i) {
+  if (!is_tiled) return i;
+  const std::int64_t group = net.n_value_heads / net.n_key_heads;
+  return i % group * net.n_key_heads + i / group;
+}
+
+// The value heads in our order, each of `size` rows of which the first stands at `first`.
+void add_value_heads(Order& order, const DeltaNetConfig& net, bool is_tiled, std::int64_t first,
+                     std::int64_t size) {
+  for (std::int64_t i = 0; i < net.n_value_heads; ++i) {
+    add_range(order, first + head_in_file(net, is_tiled, i) * size, size);
+  }
+}
+
+// Rows of a matrix that has, for each key head, `parts` of these sizes; the rows of part `part`.
+void add_part(Order& order, std::int64_t n_key_heads, std::initializer_list<std::int64_t> parts,
+              std::size_t part, std::int64_t first) {
+  std::int64_t stride = 0, offset = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i == part) offset = stride;
+    stride += parts.begin()[i];
+  }
+  for (std::int64_t head = 0; head < n_key_heads; ++head) {
+    add_range(order, first + head * stride + offset, parts.begin()[part]);
+  }
+}
+
+// Takes the matrices of the input's products, and says which row of them is what.
+class Inputs {
+ public:
+  Inputs(TensorFinder& finder, const std::string& block, const ModelConfig& config,
+         DeltaNetWeights& weights)
+      : finder_(finder),
+        block_(block),
+        net_(config.delta_net),
+        d_model_(config.d_model),
+        is_tiled_(config.form.tiled_value_heads),
+        weights_(weights) {}
+
+  void take() {
+    finder_.has(block_ + "ssm_in.weight") ? take_fused() : take_apart();
+    finder_.has(block_ + "ssm_ba.weight") ? take_fused_gates() : take_gates();
+  }
+
+ private:
+  // The number of its first row, all matrices seen as one.
+  std::int64_t add(const char* name, std::int64_t n_rows) {
+    weights_.inputs.push_back(finder_.matrix(block_ + name, n_rows, d_model_));
+    return std::exchange(n_rows_, n_rows_ + n_rows);
+  }
+
+  void take_fused() {
+    const std::int64_t values = net_.value_size() / net_.n_key_heads;  // of one key head
+    const auto parts = {net_.key_dim, net_.key_dim, values, values};
+    const std::int64_t first = add("ssm_in.weight", net_.conv_size() + net_.value_size());
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      add_part(weights_.rows, net_.n_key_heads, parts, part, first);
+    }
+  }
+
+  void take_apart() {
+    const std::int64_t qkv = add("attn_qkv.weight", net_.conv_size());
+    add_range(weights_.rows, qkv, 2 * net_.key_size());
+    add_value_heads(weights_.rows, net_, is_tiled_, qkv + 2 * net_.key_size(), net_.value_dim);
+    const std::int64_t gate = add("attn_gate.weight", net_.value_size());
+    add_value_heads(weights_.rows, net_, is_tiled_, gate, net_.value_dim);
+  }
+
+  void take_fused_gates() {
+    const std::int64_t values = net_.n_value_heads / net_.n_key_heads;
+    const std::int64_t first = add("ssm_ba.weight", 2 * net_.n_value_heads);
+    for (std::size_t part = 0; part < 2; ++part) {
+      add_part(weights_.rows, net_.n_key_heads, {values, values}, part, first);
+    }
+  }
+
+  void take_gates() {
+    for (const char* name : {"ssm_beta.weight", "ssm_alpha.weight"}) {
+      const std::int64_t first = add(name, net_.n_value_heads);
+      add_value_heads(weights_.rows, net_, is_tiled_, first, 1);
+    }
+  }
+
+  TensorFinder& finder_;
+  const std::string& block_;
+  const DeltaNetConfig& net_;
+  std::int64_t d_model_;
+  bool is_tiled_;
+  DeltaNetWeights& weights_;
+  std::int64_t n_rows_ = 0;
+};
+
+// Values of one row in another order: out[i] = row[order[i]], `n_rows` times.
+AlignedFloats reorder(const AlignedFloats& values, const Order& order) {
+  if (values.empty()) return {};
+  AlignedFloats out(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t row = i / order.size() * order.size();
+    out[i] = values[row + to_size(order[i % order.size()])];
+  }
+  return out;
+}
+
+Order head_order(const DeltaNetConfig& net, bool is_tiled) {
+  Order order;
+  add_value_heads(order, net, is_tiled, 0, 1);
+  return order;
+}
+
+Order channel_order(const DeltaNetConfig& net, bool is_tiled) {
+  Order order;
+  add_range(order, 0, 2 * net.key_size());
+  add_value_heads(order, net, is_tiled, 2 * net.key_size(), net.value_dim);
+  return order;
+}
+
+// Column j of the output's matrix is for component columns[j] of ours.
+Order output_columns(const DeltaNetConfig& net, bool is_tiled) {
+  if (!is_tiled || net.n_value_heads == net.n_key_heads) return {};
+  Order places;  // of our components in the file
+  add_value_heads(places, net, is_tiled, 0, net.value_dim);
+  Order columns(places.size());
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    columns[to_size(places[i])] = static_cast<std::int32_t>(i);
+  }
+  return columns;
+}
+
+// Errors: kept by the finder.
+DeltaNetWeights read_delta_net(TensorFinder& finder, const std::string& block,
+                               const ModelConfig& config) {
+  const DeltaNetConfig& net = config.delta_net;
+  const bool is_tiled = config.form.tiled_value_heads;
+  DeltaNetWeights weights;
+  Inputs(finder, block, config, weights).take();
+  const Order heads = head_order(net, is_tiled);
+  weights.conv =
+      reorder(finder.channel_kernels(block + "ssm_conv1d.weight", net.conv_size(), net.kernel),
+              channel_order(net, is_tiled));
+  weights.decay = reorder(finder.vector(block + "ssm_a", net.n_value_heads), heads);
+  if (config.form.log_decay) {
+    for (float& value : weights.decay) value = -std::exp(value);
+  }
+  weights.dt_bias = reorder(finder.vector(block + "ssm_dt.bias", net.n_value_heads), heads);
+  weights.norm = finder.vector(block + "ssm_norm.weight", net.value_dim);
+  weights.output = finder.matrix(block + "ssm_out.weight", config.d_model, net.value_size());
+  weights.columns = output_columns(net, is_tiled);
+  return weights;
+}
 
 AttentionWeights read_attention(TensorFinder& finder, const std::string& block,
                                 const ModelConfig& config) {
@@ -137,6 +467,28 @@ std::int64_t count_others(const Tensors& tensors, const ModelConfig& config) {
   return n;
 }
 
+constexpr std::size_t kPieceBytes = 4096;
+constexpr std::size_t kPieces = 16;
+
+void hash_sample(ByteView bytes, Sha256Hasher& hasher) {
+  if (bytes.size() <= kPieces * kPieceBytes) return hasher.update(bytes);
+  // No file comes near the 2^60 bytes where the product below would wrap around.
+  const std::size_t last = bytes.size() - kPieceBytes;
+  for (std::size_t i = 0; i < kPieces; ++i) {
+    hasher.update(bytes.subspan(last * i / (kPieces - 1), kPieceBytes));
+  }
+}
+
+Bytes describe(const std::string& name, const tensors::TensorView& tensor) {
+  ByteWriter out;
+  out.append_sized(as_bytes(name));
+  out.append_sized(as_bytes(tensor.type_name));
+  out.write<std::uint64_t>(tensor.shape.size());
+  for (const std::uint64_t size : tensor.shape) out.write<std::uint64_t>(size);
+  out.write<std::uint64_t>(tensor.bytes.size());
+  return std::move(out).take();
+}
+
 }  // namespace
 
 Result<Weights> read_weights(const Tensors& tensors, const ModelConfig& config) {
@@ -154,6 +506,19 @@ Result<Weights> read_weights(const Tensors& tensors, const ModelConfig& config) 
       static_cast<std::int64_t>(finder.taken().size()) + count_others(tensors, config);
   TQC_TRY(std::move(finder).finish());
   return weights;
+}
+
+Sha256 weights_fingerprint(const std::map<std::string, tensors::TensorView>& tensors) {
+  ByteWriter start;
+  start.append_sized(as_bytes("tqcache weights 1"));
+  start.write<std::uint64_t>(tensors.size());
+  Sha256Hasher hasher;
+  hasher.update(start.bytes());
+  for (const auto& [name, tensor] : tensors) {
+    hasher.update(describe(name, tensor));
+    hash_sample(tensor.bytes, hasher);
+  }
+  return hasher.finish();
 }
 
 }  // namespace tqcache::model

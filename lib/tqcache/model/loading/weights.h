@@ -1,22 +1,27 @@
 #pragma once
-// model/loading/weights.h: the matrices of a model, left in the form their file has them in.
+// model/loading/weights.h: the weights of a model as views into its files, and their fingerprint.
 //
-// Safe for untrusted input: every tensor's type, shape and size are checked.
+// The matrices stay in the layout of their file. What a model does not have is empty: a matrix
+// without rows, a vector without components.
 //
-// What a model does not have is empty: a matrix without rows, a vector without components.
+// Safe for untrusted input: the type, shape and size of every tensor are checked.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tqcache/base/aligned.h"
+#include "tqcache/base/hash.h"
 #include "tqcache/base/result.h"
-#include "tqcache/model/loading/config.h"
 #include "tqcache/model/linear/matrix.h"
-#include "tqcache/model/loading/tensor_finder.h"
+#include "tqcache/model/loading/config.h"
+#include "tqcache/tensors/tensor.h"
 
 namespace tqcache::model {
+
+using Tensors = std::map<std::string, tensors::TensorView>;
 
 struct AttentionWeights {
   Matrix q;       // [n_heads * head_dim, d_model]; with a gate [n_heads, q and gate * head_dim]
@@ -78,15 +83,18 @@ struct Weights {
 // Errors: kCorrupt (missing, wrong shape), kUnsupported (type). The message names the tensor.
 Result<Weights> read_weights(const Tensors& tensors, const ModelConfig& config);
 
-// GGUF's name of a Hugging Face tensor: "model.layers.3.self_attn.q_proj.weight" ->
-// "blk.3.attn_q.weight"; empty when there is none. What GGUF has no name for is called as it is
-// made up of: "blk.3.ffn_gate.5.weight" of expert 5 alone. `after_attention` is GGUF's name of
-// post_attention_layernorm, which depends on the family (WeightForm::after_attention).
-std::string gguf_name(std::string_view hf_name,
-                      std::string_view after_attention = "ffn_norm.weight");
-
-// Whether a tensor of a Hugging Face folder is no part of the language model, or follows from the
-// configuration: what looks at pictures, what predicts further tokens, RoPE's angles.
-bool is_unused_hf_tensor(std::string_view hf_name);
+// The digest by which a cache knows the weights that made it.
+//
+// SHA-256 over every tensor's GGUF name, type and shape and a sample of its bytes: 16 pieces of
+// 4 KiB, spread evenly, the first and the last included (all bytes of a tensor up to 64 KiB).
+// A sample, because a model of 16 GB would take a minute to read: fine-tuning changes nearly
+// every tensor everywhere, so what differs differs in the sample. It is no proof against someone
+// who sets out to make two models alike.
+//
+// Spec: docs/reference/format.md §Fingerprints. The tokenizer has its own: tokenizer/tokenizer.h.
+//
+// Shapes: `tensors` by GGUF name, all tensors of the model.
+// Bytes:  the same for the same tensors, whatever file or files they come from.
+Sha256 weights_fingerprint(const std::map<std::string, tensors::TensorView>& tensors);
 
 }  // namespace tqcache::model

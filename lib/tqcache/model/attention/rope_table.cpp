@@ -1,0 +1,75 @@
+#include "tqcache/model/attention/rope_table.h"
+
+#include <cassert>
+#include <cmath>
+
+namespace tqcache::model {
+
+void RopeTable::set_positions(std::int64_t first, std::int64_t n) {
+  const std::int64_t half = rope_.n_dims / 2;
+  cos_.resize(static_cast<std::size_t>(n * half));
+  sin_.resize(cos_.size());
+  for (std::int64_t i = 0; i < half; ++i) {
+    const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(rope_.n_dims);
+    double frequency = std::pow(rope_.base, exponent);  // radians a token
+    if (!rope_.factors.empty()) frequency /= rope_.factors[static_cast<std::size_t>(i)];
+    for (std::int64_t token = 0; token < n; ++token) {
+      const double angle = static_cast<double>(first + token) * frequency;
+      const auto at = static_cast<std::size_t>(token * half + i);
+      cos_[at] = magnitude_ * static_cast<float>(std::cos(angle));
+      sin_[at] = magnitude_ * static_cast<float>(std::sin(angle));
+    }
+  }
+}
+
+void RopeTable::rotate(std::int64_t index, std::span<float> x) const {
+  const auto half = static_cast<std::size_t>(rope_.n_dims / 2);
+  const float* cos = cos_.data() + static_cast<std::size_t>(index) * half;
+  const float* sin = sin_.data() + static_cast<std::size_t>(index) * half;
+  for (std::size_t i = 0; i < half; ++i) {
+    const float a = x[i];
+    const float b = x[i + half];
+    x[i] = a * cos[i] - b * sin[i];
+    x[i + half] = b * cos[i] + a * sin[i];
+  }
+}
+
+namespace {
+
+// What a pair is slowed down by that turns `turns` times over the original context.
+double factor_of(double turns, const Llama3Scaling& scaling) {
+  if (turns > scaling.high_frequency) return 1;
+  if (turns < scaling.low_frequency) return scaling.factor;
+  const double share =
+      (turns - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency);
+  return 1 / ((1 - share) / scaling.factor + share);
+}
+
+}  // namespace
+
+bool is_valid(const Llama3Scaling& scaling) {
+  // Written so that NaN fails.
+  return scaling.factor > 0 && scaling.low_frequency > 0 &&
+         scaling.high_frequency > scaling.low_frequency && scaling.original_context > 0 &&
+         std::isfinite(scaling.factor) && std::isfinite(scaling.high_frequency) &&
+         std::isfinite(scaling.original_context);
+}
+
+std::vector<float> llama3_factors(const cache::Rope& rope, const Llama3Scaling& scaling) {
+  assert(is_valid(scaling));
+  cache::Rope plain = rope;
+  plain.factors.clear();
+  std::vector<float> factors;
+  for (const double turns_a_token : cache::rope_frequencies(plain)) {
+    factors.push_back(
+        static_cast<float>(factor_of(turns_a_token * scaling.original_context, scaling)));
+  }
+  return factors;
+}
+
+float longrope_magnitude(double stretch, double original_context) {
+  if (stretch <= 1) return 1;
+  return static_cast<float>(std::sqrt(1 + std::log(stretch) / std::log(original_context)));
+}
+
+}  // namespace tqcache::model

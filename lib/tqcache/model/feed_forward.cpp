@@ -1,0 +1,143 @@
+#include "tqcache/model/feed_forward.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "tqcache/base/aligned.h"
+#include "tqcache/base/integers.h"
+#include "tqcache/model/linear/kernel_loops.h"
+#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/matrix.h"
+
+namespace tqcache::model {
+
+namespace {
+
+constexpr std::int64_t kRowsPerPiece = 16;  // tokens whose sums are worth a task switch
+
+// GELU with its tanh: x (1 + tanh(u)) / 2 = x / (1 + e^(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
+// Source: arXiv 1606.08415, section 2.
+constexpr float kTwoSqrtTwoOverPi = 1.59576912f;
+constexpr float kCubic = 0.044715f;
+constexpr float kLeast = -80.0f;  // x / e^80 is as good as 0
+
+void gelu_multiply(const float* up, std::size_t n, float* gate) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const float x = gate[i];
+    const float u = std::max(kTwoSqrtTwoOverPi * (x + kCubic * x * x * x), kLeast);
+    gate[i] = x / (1.0f + loops::exp_f32(-u)) * up[i];
+  }
+}
+
+}  // namespace
+
+void activate_and_multiply(Activation activation, const float* up, std::size_t n, float* gate) {
+  if (activation == Activation::kGeluTanh) return gelu_multiply(up, n, gate);
+  best_kernels().silu_multiply(up, n, gate);
+}
+
+void GatedMlp::run(const FeedForwardWeights& weights, std::int64_t n, std::span<const float> x,
+                   float* out, const Workers& workers) {
+  const std::int64_t d_ff = weights.gate.n_rows;
+  // A decode step must not take a chunk's memory, and a chunk's must not grow_scratch step by step.
+  grow(gate_, (n == 1 ? 1 : cache::kTokenBlock) * d_ff);
+  grow(up_, (n == 1 ? 1 : cache::kTokenBlock) * d_ff);
+  multiply_rows(n, x, {{&weights.gate, gate_.data()}, {&weights.up, up_.data()}}, workers);
+  const std::int64_t n_pieces = (n + kRowsPerPiece - 1) / kRowsPerPiece;
+  workers.run(static_cast<std::size_t>(n_pieces), [&](std::size_t piece) {
+    const std::int64_t first = static_cast<std::int64_t>(piece) * kRowsPerPiece;
+    for (std::int64_t row = first; row < std::min(first + kRowsPerPiece, n); ++row) {
+      activate_and_multiply(activation_, up_.data() + row * d_ff, static_cast<std::size_t>(d_ff),
+                            gate_.data() + row * d_ff);
+    }
+  });
+  multiply_rows(n, gate_, {{&weights.down, out}}, workers);
+}
+
+namespace {
+
+float sigmoid(float x) { return 1.0f / (1.0f + loops::exp_f32(-std::max(x, -80.0f))); }
+
+// y += factor * x, row by row. Shapes: x, y [size].
+void add_scaled(float factor, const float* x, std::int64_t size, float* y) {
+  const std::span values(x, to_size(size));
+  best_kernels().add_scaled_f32(factor, std::as_bytes(values).data(), values.size(), y);
+}
+
+}  // namespace
+
+void Experts::run(const ExpertsWeights& weights, std::int64_t n, std::span<const float> x,
+                  std::span<float> out, const Workers& workers) {
+  choose(weights, n, x, workers);
+  std::ranges::fill(out, 0.0f);
+  for (std::size_t i = 0; i < uses_.size(); ++i) {
+    if (!uses_[i].empty()) add_expert(weights.each[i], uses_[i], x, out, workers);
+  }
+  if (config_.shared_d_ff > 0) add_shared(weights, n, x, out, workers);
+}
+
+void Experts::choose(const ExpertsWeights& weights, std::int64_t n, std::span<const float> x,
+                     const Workers& workers) {
+  grow(scores_, n * config_.count);
+  multiply_rows(n, x, {{&weights.router, scores_.data()}}, workers);
+  uses_.resize(to_size(config_.count));
+  for (std::vector<Use>& uses : uses_) uses.clear();
+  for (std::int64_t row = 0; row < n; ++row) choose_for(row);
+}
+
+void Experts::choose_for(std::int64_t row) {
+  const std::span<float> p =
+      std::span(scores_).subspan(to_size(row * config_.count), to_size(config_.count));
+  const Kernels& kernels = best_kernels();
+  float sum = kernels.exp_sum(kernels.max_value(p.data(), p.size()), p.size(), p.data());
+  order_.resize(p.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  const auto used = order_.begin() + config_.used;
+  std::partial_sort(order_.begin(), used, order_.end(), [&](std::int64_t a, std::int64_t b) {
+    const float of_a = p[to_size(a)], of_b = p[to_size(b)];
+    return of_a > of_b || (of_a == of_b && a < b);
+  });
+  if (config_.normalized) {
+    sum = 0;
+    for (auto each = order_.begin(); each != used; ++each) sum += p[to_size(*each)];
+  }
+  for (auto each = order_.begin(); each != used; ++each) {
+    uses_[to_size(*each)].push_back({row, p[to_size(*each)] / sum});
+  }
+}
+
+void Experts::add_expert(const FeedForwardWeights& expert, std::span<const Use> uses,
+                         std::span<const float> x, std::span<float> out, const Workers& workers) {
+  const std::int64_t d_model = expert.gate.n_cols;
+  const auto n = std::ssize(uses);
+  grow(gathered_, n * d_model);
+  grow(results_, n * d_model);
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::copy_n(x.data() + uses[to_size(i)].row * d_model, d_model, gathered_.data() + i * d_model);
+  }
+  mlp_.run(expert, n, gathered_, results_.data(), workers);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const Use& use = uses[to_size(i)];
+    add_scaled(use.weight, results_.data() + i * d_model, d_model, out.data() + use.row * d_model);
+  }
+}
+
+void Experts::add_shared(const ExpertsWeights& weights, std::int64_t n, std::span<const float> x,
+                         std::span<float> out, const Workers& workers) {
+  const std::int64_t d_model = weights.shared.gate.n_cols;
+  grow(results_, n * d_model);
+  grow(scores_, n);
+  mlp_.run(weights.shared, n, x, results_.data(), workers);
+  multiply_rows(n, x, {{&weights.shared_gate, scores_.data()}}, workers);
+  for (std::int64_t row = 0; row < n; ++row) {
+    add_scaled(sigmoid(scores_[to_size(row)]), results_.data() + row * d_model, d_model,
+               out.data() + row * d_model);
+  }
+}
+
+std::uint64_t Experts::scratch_bytes() const {
+  return (scores_.size() + gathered_.size() + results_.size()) * sizeof(float) +
+         mlp_.scratch_bytes();
+}
+
+}  // namespace tqcache::model

@@ -1,0 +1,83 @@
+#pragma once
+// model/feed_forward.h: the feed-forward part of a layer: a gated MLP or a mixture of experts.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tqcache/base/aligned.h"
+#include "tqcache/model/linear/workers.h"
+#include "tqcache/model/loading/config.h"
+#include "tqcache/model/loading/weights.h"
+
+namespace tqcache::model {
+
+// The feed-forward of one layer, or of one expert: down(act(gate x) * up x).
+
+// gate[i] = act(gate[i]) * up[i]. Shapes: gate, up [n].
+void activate_and_multiply(Activation activation, const float* up, std::size_t n, float* gate);
+
+class GatedMlp {
+ public:
+  explicit GatedMlp(Activation activation) : activation_(activation) {}
+
+  // Shapes: x [n, d_model]; out [n, d_model].
+  // Bytes:  identical for any number of threads.
+  void run(const FeedForwardWeights& weights, std::int64_t n, std::span<const float> x, float* out,
+           const Workers& workers);
+
+  std::uint64_t scratch_bytes() const { return (gate_.size() + up_.size()) * sizeof(float); }
+
+ private:
+  Activation activation_;
+  AlignedFloats gate_;  // [n, d_ff]
+  AlignedFloats up_;    // [n, d_ff]
+};
+
+// A mixture of experts, of which each token goes through a few.
+//
+//   p = softmax(W_router x);  the `used` largest p choose the experts and are their weights
+//   y = sum of p_e expert_e(x), + sigmoid(w . x) shared(x) if there is a shared expert
+//
+// Tokens of a chunk are gathered by expert, so that each expert's matrices are read once. Experts
+// are added in the order of their numbers.
+//
+// Source: huggingface/transformers models/qwen3_moe and models/qwen3_next.
+
+class Experts {
+ public:
+  Experts(const ExpertsConfig& config, Activation activation) : config_(config), mlp_(activation) {}
+
+  // Shapes: x, out [n, d_model].
+  // Bytes:  identical for any number of threads.
+  void run(const ExpertsWeights& weights, std::int64_t n, std::span<const float> x,
+           std::span<float> out, const Workers& workers);
+
+  std::uint64_t scratch_bytes() const;
+
+ private:
+  // A token that goes through an expert, and with which weight.
+  struct Use {
+    std::int64_t row;
+    float weight;
+  };
+
+  void choose(const ExpertsWeights& weights, std::int64_t n, std::span<const float> x,
+              const Workers& workers);
+  void choose_for(std::int64_t row);
+  void add_expert(const FeedForwardWeights& expert, std::span<const Use> uses,
+                  std::span<const float> x, std::span<float> out, const Workers& workers);
+  void add_shared(const ExpertsWeights& weights, std::int64_t n, std::span<const float> x,
+                  std::span<float> out, const Workers& workers);
+
+  const ExpertsConfig& config_;
+  GatedMlp mlp_;
+  AlignedFloats scores_;                // [n, count]
+  std::vector<std::vector<Use>> uses_;  // [count]
+  std::vector<std::int64_t> order_;     // experts, by score
+  AlignedFloats gathered_;              // [uses, d_model]
+  AlignedFloats results_;               // [uses, d_model]
+};
+
+}  // namespace tqcache::model

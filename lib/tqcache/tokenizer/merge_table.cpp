@@ -1,0 +1,274 @@
+#include "tqcache/tokenizer/merge_table.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "tqcache/tokenizer/utf8.h"
+
+namespace tqcache::tokenizer {
+
+namespace {
+
+constexpr std::int32_t kMerged = -1;
+constexpr std::uint32_t kNoSymbol = 0xffffffffu;
+constexpr std::uint64_t kFree = ~std::uint64_t{0};  // no pair: ids are not negative
+
+Error bad_merge(std::size_t merge, std::string_view what) {
+  return {ErrorCode::kCorrupt, "merge " + std::to_string(merge) + ": " + std::string(what)};
+}
+
+std::uint64_t key(std::int32_t left, std::int32_t right) {
+  return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32) |
+         static_cast<std::uint32_t>(right);
+}
+
+// std heaps keep the largest on top: a candidate is "less" when it is to be merged later.
+bool merges_later(const MergeTable::Scratch::Candidate& a,
+                  const MergeTable::Scratch::Candidate& b) {
+  return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
+}
+
+}  // namespace
+
+Result<std::vector<Merge>> resolve_merges(const std::vector<MergeBytes>& merges,
+                                          const Vocabulary& vocabulary) {
+  if (merges.size() > kMaxMerges) {
+    return Error{ErrorCode::kTooLarge, "merges: " + std::to_string(merges.size())};
+  }
+  std::vector<Merge> resolved;
+  resolved.reserve(merges.size());
+  for (std::size_t i = 0; i < merges.size(); ++i) {
+    const MergeBytes& merge = merges[i];
+    const std::optional<std::int32_t> left = vocabulary.find_ordinary(merge.left);
+    const std::optional<std::int32_t> right = vocabulary.find_ordinary(merge.right);
+    if (!left || !right) return bad_merge(i, "a part is not in the vocabulary");
+    const std::optional<std::int32_t> result = vocabulary.find_ordinary(merge.left + merge.right);
+    if (!result) return bad_merge(i, "the result is not in the vocabulary");
+    resolved.push_back({*left, *right, *result});
+  }
+  return resolved;
+}
+
+Result<MergeTable> MergeTable::make(const std::vector<Merge>& merges) {
+  MergeTable table;
+  table.entries_.assign(std::bit_ceil(2 * merges.size() + 1), {kFree, 0, 0});
+  for (std::size_t i = 0; i < merges.size(); ++i) {
+    const std::uint64_t pair = key(merges[i].left, merges[i].right);
+    Entry& entry = table.entries_[table.slot_of(pair)];
+    if (entry.key != kFree) return bad_merge(i, "the pair was merged before");
+    entry = {pair, static_cast<std::uint32_t>(i), merges[i].result};
+  }
+  return table;
+}
+
+void MergeTable::Scratch::clear() {
+  symbols.clear();
+  heap.clear();
+}
+
+void MergeTable::Scratch::add(std::int32_t id) {
+  const auto place = static_cast<std::uint32_t>(symbols.size());
+  if (place > 0) symbols.back().next = place;
+  symbols.push_back({id, place == 0 ? kNoSymbol : place - 1, kNoSymbol});
+}
+
+void MergeTable::merge(Scratch& scratch, std::vector<std::int32_t>& ids) const {
+  for (std::uint32_t i = 1; i < scratch.symbols.size(); ++i) push_candidate(i - 1, i, scratch);
+  merge_symbols(scratch);
+  for (const Scratch::Symbol& symbol : scratch.symbols) {
+    if (symbol.id != kMerged) ids.push_back(symbol.id);
+  }
+}
+
+void MergeTable::push_candidate(std::uint32_t left, std::uint32_t right, Scratch& scratch) const {
+  if (left == kNoSymbol || right == kNoSymbol) return;
+  const Entry* entry = find(scratch.symbols[left].id, scratch.symbols[right].id);
+  if (entry == nullptr) return;
+  scratch.heap.push_back({entry->rank, left, entry->result});
+  std::push_heap(scratch.heap.begin(), scratch.heap.end(), merges_later);
+}
+
+void MergeTable::merge_symbols(Scratch& scratch) const {
+  while (!scratch.heap.empty()) {
+    std::pop_heap(scratch.heap.begin(), scratch.heap.end(), merges_later);
+    const Scratch::Candidate best = scratch.heap.back();
+    scratch.heap.pop_back();
+
+    // A candidate is out of date when either symbol was merged with its other neighbor since.
+    Scratch::Symbol& left = scratch.symbols[best.position];
+    if (left.id == kMerged || left.next == kNoSymbol) continue;
+    Scratch::Symbol& right = scratch.symbols[left.next];
+    const Entry* entry = find(left.id, right.id);
+    if (entry == nullptr || entry->result != best.result) continue;
+
+    left.id = best.result;
+    right.id = kMerged;
+    left.next = right.next;
+    if (left.next != kNoSymbol) scratch.symbols[left.next].previous = best.position;
+    push_candidate(left.previous, best.position, scratch);
+    push_candidate(best.position, left.next, scratch);
+  }
+}
+
+const MergeTable::Entry* MergeTable::find(std::int32_t left, std::int32_t right) const {
+  const Entry& entry = entries_[slot_of(key(left, right))];
+  return entry.key == kFree ? nullptr : &entry;
+}
+
+std::size_t MergeTable::slot_of(std::uint64_t key) const {
+  const std::size_t mask = entries_.size() - 1;
+  // Ids are small and dense; without mixing, pairs with the same right id would crowd together.
+  const std::uint64_t mixed = (key ^ (key >> 32)) * 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio
+  std::size_t slot = static_cast<std::size_t>(mixed >> 29) & mask;
+  while (entries_[slot].key != kFree && entries_[slot].key != key) slot = (slot + 1) & mask;
+  return slot;
+}
+
+namespace {
+
+Error no_token(std::size_t byte) {
+  return {ErrorCode::kCorrupt, "vocabulary: no token for byte " + std::to_string(byte)};
+}
+
+}  // namespace
+
+Result<Symbols> Symbols::of_bytes(const Vocabulary& vocabulary) {
+  Symbols symbols(true, {});
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    const char c = static_cast<char>(byte);
+    const std::optional<std::int32_t> id = vocabulary.find_ordinary({&c, 1});
+    if (!id) return no_token(byte);
+    symbols.ids_[byte] = *id;
+  }
+  return symbols;
+}
+
+Result<Symbols> Symbols::of_characters(const Vocabulary& vocabulary, const UnknownRule& unknown) {
+  Symbols symbols(false, unknown);
+  if (!unknown.as_bytes && !unknown.token) {
+    return Error{ErrorCode::kCorrupt, "vocabulary: nothing for characters without a token"};
+  }
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    const char c = static_cast<char>(byte);
+    std::optional<std::int32_t> id;
+    if (byte < 128) id = vocabulary.find_ordinary({&c, 1});
+    symbols.is_character_[byte] = id.has_value();
+    if (!id && unknown.as_bytes) {
+      id = vocabulary.find_byte(static_cast<unsigned char>(byte));
+      if (!id) return no_token(byte);
+    }
+    symbols.ids_[byte] = id.value_or(0);
+  }
+  return symbols;
+}
+
+void Symbols::split(std::string_view piece, const Vocabulary& vocabulary,
+                    MergeTable::Scratch& scratch) const {
+  scratch.clear();
+  if (by_bytes_) {
+    for (const char c : piece) scratch.add(ids_[static_cast<unsigned char>(c)]);
+    return;
+  }
+  bool follows_unknown = false;
+  while (!piece.empty()) {
+    const std::string_view character = piece.substr(0, first_character(piece).n_bytes);
+    piece.remove_prefix(character.size());
+    const std::optional<std::int32_t> id = find(character, vocabulary);
+    if (id) {
+      scratch.add(*id);
+    } else {
+      add_unknown(character, follows_unknown, scratch);
+    }
+    follows_unknown = !id;
+  }
+}
+
+std::optional<std::int32_t> Symbols::find(std::string_view character,
+                                          const Vocabulary& vocabulary) const {
+  if (character.size() > 1) return vocabulary.find_ordinary(character);
+  const auto byte = static_cast<unsigned char>(character[0]);
+  if (!is_character_[byte]) return std::nullopt;
+  return ids_[byte];
+}
+
+void Symbols::add_unknown(std::string_view character, bool follows_unknown,
+                          MergeTable::Scratch& scratch) const {
+  if (unknown_.as_bytes) {
+    for (const char c : character) scratch.add(ids_[static_cast<unsigned char>(c)]);
+  } else if (!unknown_.joined || !follows_unknown) {
+    scratch.add(*unknown_.token);
+  }
+}
+
+namespace {
+
+struct Cut {
+  Merge merge;
+  double score;
+  std::size_t left;  // characters
+  std::size_t right;
+};
+
+bool comes_before(const Cut& a, const Cut& b) {
+  return std::tie(a.score, a.left, a.right) > std::tie(b.score, b.left, b.right);
+}
+
+std::size_t count_characters(std::string_view text) {
+  std::size_t n = 0;
+  for (; !text.empty(); ++n) text.remove_prefix(first_character(text).n_bytes);
+  return n;
+}
+
+std::string place(std::int64_t id) { return "token " + std::to_string(id); }
+
+// All ways to cut the token into two.
+Result<void> add_cuts(const Vocabulary& vocabulary, std::int32_t id, double score,
+                      std::vector<Cut>& cuts) {
+  const std::string_view bytes = vocabulary.token(id).bytes;
+  if (bytes.size() > kMaxPieceBytes) {
+    return Error{ErrorCode::kTooLarge, place(id) + ": " + std::to_string(bytes.size()) + " bytes"};
+  }
+  const std::size_t n_characters = count_characters(bytes);
+  std::size_t i = 0;
+  for (std::size_t n = 1; n < n_characters; ++n) {
+    i += first_character(bytes.substr(i)).n_bytes;
+    const std::optional<std::int32_t> left = vocabulary.find_ordinary(bytes.substr(0, i));
+    const std::optional<std::int32_t> right = vocabulary.find_ordinary(bytes.substr(i));
+    if (left && right) cuts.push_back({{*left, *right, id}, score, n, n_characters - n});
+  }
+  if (cuts.size() <= kMaxMerges) return {};
+  return Error{ErrorCode::kTooLarge, "more than " + std::to_string(kMaxMerges) + " merges"};
+}
+
+}  // namespace
+
+Result<std::vector<Merge>> merges_from_scores(const Vocabulary& vocabulary,
+                                              const std::vector<double>& scores) {
+  if (scores.size() != static_cast<std::size_t>(vocabulary.size())) {
+    return Error{ErrorCode::kCorrupt, "scores: " + std::to_string(scores.size()) + " for " +
+                                          std::to_string(vocabulary.size()) + " tokens"};
+  }
+  std::vector<Cut> cuts;
+  for (std::int64_t id = 0; id < vocabulary.size(); ++id) {
+    const auto id32 = static_cast<std::int32_t>(id);
+    const double score = scores[static_cast<std::size_t>(id)];
+    if (!std::isfinite(score)) {
+      return Error{ErrorCode::kCorrupt, "scores: " + place(id) + ": not a finite number"};
+    }
+    if (vocabulary.find_ordinary(vocabulary.token(id).bytes) != id32) continue;
+    TQC_TRY(add_cuts(vocabulary, id32, score, cuts));
+  }
+  std::stable_sort(cuts.begin(), cuts.end(), comes_before);
+  std::vector<Merge> merges;
+  merges.reserve(cuts.size());
+  for (const Cut& cut : cuts) merges.push_back(cut.merge);
+  return merges;
+}
+
+}  // namespace tqcache::tokenizer

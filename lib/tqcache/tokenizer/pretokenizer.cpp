@@ -1,0 +1,357 @@
+#include "tqcache/tokenizer/pretokenizer.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <new>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tqcache/tensors/printable_name.h"
+#include "tqcache/tokenizer/normalizer.h"
+#include "tqcache/tokenizer/utf8.h"
+
+// What is let through means the same to both engines. Refused are, among others: anchors (in
+// Ruby's dialect ^ and $ stand at every line), \w and \b (other sets of letters), \h (a hex digit
+// there, a space here), classes inside classes and &&, and everything with a backslash that is
+// not listed.
+
+namespace tqcache::tokenizer {
+
+namespace {
+
+using Word = std::function<void(std::string_view)>;
+
+// Source: huggingface/tokenizers pre_tokenizers/metaspace.rs.
+void emit(const WordRules& rules, std::string_view text, bool begins, const Word& word) {
+  const bool wants_space =
+      rules.prefix == SpacePrefix::kEach || (rules.prefix == SpacePrefix::kFirst && begins);
+  std::string spaced;
+  if (rules.mark_spaces && text.find(kSpaceMark) != std::string_view::npos) {
+    spaced = spaces_for_marks(text);
+    text = spaced;
+  }
+  if (wants_space && !text.starts_with(' ')) {
+    spaced = " " + std::string(text);
+    text = spaced;
+  }
+  while (rules.cut_at_spaces && !text.empty()) {
+    const std::size_t size = std::min(text.find(' ', 1), text.size());
+    word(text.substr(0, size));
+    text.remove_prefix(size);
+  }
+  if (!text.empty()) word(text);
+}
+
+std::size_t size_of_word(std::string_view text) {
+  std::size_t n = 0;
+  while (n < text.size()) {
+    const Utf8Character character = first_character(text.substr(n));
+    if (is_white_space(character.code_point)) break;
+    n += character.n_bytes;
+  }
+  return n;
+}
+
+}  // namespace
+
+std::size_t find_word_end(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(' ');
+  if (begin == std::string_view::npos) return text.size();
+  return std::min(text.find(' ', begin), text.size());
+}
+
+void split_words(const WordRules& rules, std::string_view text, bool begins, const Word& word) {
+  if (!rules.drop_white_space) {
+    if (!text.empty()) emit(rules, text, begins, word);
+    return;
+  }
+  for (bool is_first = begins;; is_first = false) {
+    const std::size_t space = leading_white_space(text);
+    text.remove_prefix(space);
+    const std::size_t size = size_of_word(text);
+    if (size == 0) return;
+    emit(rules, text.substr(0, size), is_first && space == 0, word);
+    text.remove_prefix(size);
+  }
+}
+
+namespace {
+
+constexpr std::size_t kMaxPatternBytes = 16 * 1024;  // the longest in use has about 1,000
+
+// A run of a million spaces takes a few million steps with the patterns in use; a second or so of
+// work is where a pattern counts as runaway.
+constexpr std::uint32_t kMatchLimit = 100'000'000;
+constexpr std::uint32_t kDepthLimit = 1'000'000;
+constexpr std::uint32_t kHeapLimit = 256 * 1024;               // KiB, when there is no JIT
+constexpr std::size_t kJitStackStart = std::size_t{32} << 10;  // bytes
+constexpr std::size_t kJitStackMax = std::size_t{8} << 20;
+
+template <auto function>
+struct Free {
+  template <class T>
+  void operator()(T* object) const {
+    function(object);
+  }
+};
+using CodePtr = std::unique_ptr<pcre2_code, Free<pcre2_code_free>>;
+using MatchDataPtr = std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>>;
+using ContextPtr = std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>>;
+using JitStackPtr = std::unique_ptr<pcre2_jit_stack, Free<pcre2_jit_stack_free>>;
+
+std::string message(int code) {
+  std::array<PCRE2_UCHAR, 256> text{};
+  pcre2_get_error_message(code, text.data(), text.size());
+  return reinterpret_cast<const char*>(text.data());
+}
+
+PCRE2_SPTR as_subject(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
+
+template <class Pointer>
+Pointer require_memory(Pointer pointer) {
+  if (!pointer) throw std::bad_alloc();
+  return pointer;
+}
+
+}  // namespace
+
+struct Pretokenizer::State {
+  CodePtr code;
+};
+
+Pretokenizer::Pretokenizer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Pretokenizer::Pretokenizer(Pretokenizer&&) noexcept = default;
+Pretokenizer& Pretokenizer::operator=(Pretokenizer&&) noexcept = default;
+Pretokenizer::~Pretokenizer() = default;
+
+Result<Pretokenizer> Pretokenizer::compile(std::string_view pattern) {
+  if (pattern.size() > kMaxPatternBytes) {
+    return Error{ErrorCode::kTooLarge, "pattern: " + std::to_string(pattern.size()) + " bytes"};
+  }
+  TQC_TRY_ASSIGN(const std::string translated, translate_pattern(pattern));
+  int error = 0;
+  std::size_t place = 0;
+  CodePtr code(pcre2_compile(as_subject(translated), translated.size(), PCRE2_UTF | PCRE2_UCP,
+                             &error, &place, nullptr));
+  if (!code) return Error{ErrorCode::kCorrupt, "pattern: " + message(error)};
+  // Where there is no JIT, or no executable memory to be had, the interpreter does the same work.
+  static_cast<void>(pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE));
+  return Pretokenizer(std::make_unique<State>(State{std::move(code)}));
+}
+
+struct Pretokenizer::Matcher::State {
+  const pcre2_code* code;
+  MatchDataPtr data;
+  ContextPtr context;
+  JitStackPtr jit_stack;
+};
+
+Pretokenizer::Matcher::Matcher(const Pretokenizer& pretokenizer) {
+  const pcre2_code* code = pretokenizer.state_->code.get();
+  state_ = std::make_unique<State>(
+      State{code, require_memory(MatchDataPtr(pcre2_match_data_create_from_pattern(code, nullptr))),
+            require_memory(ContextPtr(pcre2_match_context_create(nullptr))),
+            JitStackPtr(pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr))});
+  pcre2_match_context* context = state_->context.get();
+  pcre2_set_match_limit(context, kMatchLimit);
+  pcre2_set_depth_limit(context, kDepthLimit);
+  pcre2_set_heap_limit(context, kHeapLimit);
+  pcre2_jit_stack_assign(context, nullptr, state_->jit_stack.get());
+}
+
+Pretokenizer::Matcher::Matcher(Matcher&&) noexcept = default;
+Pretokenizer::Matcher::~Matcher() = default;
+
+Result<void> Pretokenizer::Matcher::split(std::string_view text,
+                                          const std::function<void(std::string_view)>& piece) {
+  const auto emit = [&](std::size_t begin, std::size_t end) {
+    if (begin < end) piece(text.substr(begin, end - begin));
+  };
+  std::size_t done = 0;    // everything before is in pieces
+  std::size_t search = 0;  // where the next match may begin
+  while (search < text.size()) {
+    const int n_groups = pcre2_match(state_->code, as_subject(text), text.size(), search,
+                                     PCRE2_NO_UTF_CHECK, state_->data.get(), state_->context.get());
+    if (n_groups == PCRE2_ERROR_NOMATCH) break;
+    if (n_groups < 0) return Error{ErrorCode::kTooLarge, "pattern: " + message(n_groups)};
+
+    const std::size_t* range = pcre2_get_ovector_pointer(state_->data.get());
+    const std::size_t begin = range[0];
+    const std::size_t end = range[1];
+    if (begin == end) {  // an empty match is no piece; look on behind the next character
+      if (end == text.size()) break;
+      search = end + first_character(text.substr(end)).n_bytes;
+      continue;
+    }
+    emit(done, begin);
+    emit(begin, end);
+    done = search = end;
+  }
+  emit(done, text.size());
+  return {};
+}
+
+namespace {
+
+constexpr std::string_view kQwen2Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
+    R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kQwen35Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|)"
+    R"( ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kLlama3Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
+    R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kTekkenPattern =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|)"
+    R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+constexpr std::array kKnown = {
+    KnownPretokenizer{"gpt-2", kGpt2Pattern, {}, false, false},
+    KnownPretokenizer{"qwen2", kQwen2Pattern, {}, false, false},
+    KnownPretokenizer{"deepseek-r1-qwen", kQwen2Pattern, {}, false, false},
+    KnownPretokenizer{"qwen35", kQwen35Pattern, {}, false, false},
+    KnownPretokenizer{"llama-bpe", kLlama3Pattern, {}, true, true},
+    KnownPretokenizer{"tekken", kTekkenPattern, {}, true, true},
+    KnownPretokenizer{"smollm", R"(\p{N})", kGpt2Pattern, false, false},
+};
+
+}  // namespace
+
+const KnownPretokenizer* find_pretokenizer(std::string_view name) {
+  const auto known = std::find_if(kKnown.begin(), kKnown.end(),
+                                  [&](const KnownPretokenizer& k) { return k.name == name; });
+  return known == kKnown.end() ? nullptr : &*known;
+}
+
+namespace {
+
+// White_Space of Unicode. PCRE2's \s would take U+180E as well, which stopped being a space in
+// Unicode 6.3.
+constexpr std::string_view kSpaces =
+    "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"
+    "\\x{3000}";
+
+constexpr std::string_view kControlEscapes = "rntf";
+constexpr std::string_view kPunctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ ";
+
+bool is_letter(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); }
+
+class Translator {
+ public:
+  explicit Translator(std::string_view pattern) : in_(pattern) {}
+
+  Result<std::string> run() {
+    while (at_ < in_.size()) TQC_TRY(take_one());
+    if (in_class_) return Error{ErrorCode::kCorrupt, "pattern: ends inside a class"};
+    return std::move(out_);
+  }
+
+ private:
+  Error refuse(std::string_view what) const {
+    return {ErrorCode::kUnsupported,
+            "pattern: byte " + std::to_string(at_) + ": " + tensors::printable_name(what)};
+  }
+
+  void copy(std::size_t count) {
+    out_ += in_.substr(at_, count);
+    at_ += count;
+  }
+
+  Result<void> take_one() {
+    if (in_[at_] == '\\') return take_escape();
+    return in_class_ ? take_in_class() : take_outside();
+  }
+
+  Result<void> take_outside() {
+    const char c = in_[at_];
+    const std::string_view two = in_.substr(at_, 2);
+    if (c == '^' || c == '$') return refuse(in_.substr(at_, 1));
+    if (two == "{," || two == "}+") return refuse(two);  // {0,n} or literal; possessive or not
+    if (c == '(') return take_group();
+    if (c == '[') return begin_class();
+    copy(1);
+    return {};
+  }
+
+  Result<void> begin_class() {
+    in_class_ = true;
+    copy(in_.substr(at_, 2) == "[^" ? 2 : 1);
+    // The end of the class to one engine, a literal to the other.
+    if (in_.substr(at_, 1) == "]") return refuse("[]");
+    return {};
+  }
+
+  // "(", "(?:", "(?i:" and the four look-arounds.
+  Result<void> take_group() {
+    for (const std::string_view start : {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!"}) {
+      if (!in_.substr(at_).starts_with(start)) continue;
+      copy(start.size());
+      return {};
+    }
+    const std::string_view next = in_.substr(at_, 2);
+    if (next == "(?" || next == "(*") return refuse(in_.substr(at_, 3));
+    copy(1);
+    return {};
+  }
+
+  Result<void> take_in_class() {
+    const char c = in_[at_];
+    if (c == '[' || in_.substr(at_, 2) == "&&") return refuse(in_.substr(at_, 2));
+    if (c == ']') in_class_ = false;
+    copy(1);
+    return {};
+  }
+
+  Result<void> take_escape() {
+    if (at_ + 1 == in_.size()) return Error{ErrorCode::kCorrupt, "pattern: ends in a backslash"};
+    const char c = in_[at_ + 1];
+    if (c == 's' || c == 'S') return take_space(c == 'S');
+    if (c == 'p' || c == 'P') return take_property();
+    if (c == 'd' || c == 'D' || kControlEscapes.find(c) != std::string_view::npos ||
+        kPunctuation.find(c) != std::string_view::npos) {
+      copy(2);
+      return {};
+    }
+    return refuse(in_.substr(at_, 2));
+  }
+
+  Result<void> take_space(bool negated) {
+    if (in_class_ && negated) return refuse(in_.substr(at_, 2));
+    if (!in_class_) out_ += negated ? "[^" : "[";
+    out_ += kSpaces;
+    if (!in_class_) out_ += ']';
+    at_ += 2;
+    return {};
+  }
+
+  // \p{L}, \p{Lu}: a general category. Scripts and other properties differ in their names.
+  Result<void> take_property() {
+    std::size_t end = at_ + 3;
+    while (end < in_.size() && is_letter(in_[end])) ++end;
+    const std::size_t n_letters = end - at_ - 3;
+    const bool in_braces = in_.substr(at_ + 2, 1) == "{" && in_.substr(end, 1) == "}";
+    if (!in_braces || n_letters < 1 || n_letters > 2) return refuse(in_.substr(at_, 12));
+    copy(end + 1 - at_);
+    return {};
+  }
+
+  std::string_view in_;
+  std::size_t at_ = 0;
+  bool in_class_ = false;
+  std::string out_;
+};
+
+}  // namespace
+
+Result<std::string> translate_pattern(std::string_view pattern) {
+  return Translator(pattern).run();
+}
+
+}  // namespace tqcache::tokenizer

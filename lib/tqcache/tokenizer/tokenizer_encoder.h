@@ -1,0 +1,100 @@
+#pragma once
+// tokenizer/tokenizer_encoder.h: the state of a Tokenizer and one call of Tokenizer::encode(). Not
+// part of the public interface.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tqcache/base/result.h"
+#include "tqcache/tokenizer/merge_table.h"
+#include "tqcache/tokenizer/normalizer.h"
+#include "tqcache/tokenizer/prefix_index.h"
+#include "tqcache/tokenizer/pretokenizer.h"
+#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer/unigram.h"
+#include "tqcache/tokenizer/vocabulary.h"
+
+namespace tqcache::tokenizer {
+
+// Merging: of bytes or of characters.
+struct PieceMerger {
+  Symbols symbols;
+  MergeTable merges;
+  bool ignore_merges;
+  bool cuts_words;  // no token goes on behind the end of a word: each is merged by itself
+};
+
+struct Tokenizer::State {
+  Vocabulary vocabulary;
+  std::optional<PieceMerger> merger;  // this or `unigram`
+  std::optional<Unigram> unigram;
+  std::vector<Pretokenizer> pretokenizers;  // each cuts what the one before leaves; none: `words`
+  WordRules words;
+  Normalizers normalizer;
+  SpecialSplitter before_normalizer;
+  SpecialSplitter after_normalizer;
+  std::optional<std::int32_t> begin_token;
+  bool adds_begin;
+  std::optional<std::int32_t> added_end;
+  bool drops_first_space;
+  std::vector<std::int32_t> end_tokens;
+  std::string chat_template;
+  Sha256 fingerprint;
+  std::string no_bytes;  // of ids outside the vocabulary
+};
+
+// One call of Tokenizer::encode(). Each step cuts the text into smaller pieces for the next one;
+// the last appends ids.
+class Tokenizer::Encoder {
+ public:
+  // Requires: `tokenizer` and what `options` points to outlive this.
+  Encoder(const State& tokenizer, const EncodeOptions& options);
+
+  // Requires: text is UTF-8.
+  Result<std::vector<std::int32_t>> run(std::string_view text);
+
+ private:
+  // A part of the text, perhaps normalized.
+  struct Segment {
+    std::string_view text;
+    bool begins;     // the whole text begins with it
+    bool has_plain;  // some of it is to stay text
+  };
+  using Step = Result<void> (Encoder::*)(const Segment& segment);
+
+  // Where a special token was found, with the white space that it takes away.
+  struct Cut {
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  Result<void> split(const SpecialSplitter& splitter, const Segment& segment, Step next);
+  Cut cut_of(const SpecialSplitter::Match& match, std::string_view text, std::size_t done) const;
+  Segment part(const Segment& segment, std::size_t begin, std::size_t end) const;
+  bool stays_text(const SpecialSplitter::Match& match, const Segment& segment) const;
+  bool overlaps_plain(std::string_view text) const;
+
+  Result<void> encode_raw(const Segment& segment);
+  Result<void> encode_normalized(const Segment& segment);
+  Result<void> encode_words(const Segment& segment);
+  Result<void> cut_by_pattern(std::string_view text, std::size_t pattern);
+  void encode_words_apart(std::string_view text);
+  void encode_word(std::string_view word);
+  void encode_piece(std::string_view piece);
+
+  const State& tokenizer_;
+  const EncodeOptions& options_;
+  std::vector<Pretokenizer::Matcher> matchers_;
+  MergeTable::Scratch merge_scratch_;
+  Unigram::Scratch unigram_scratch_;
+  std::unordered_map<std::string, std::vector<std::int32_t>> known_words_;
+  std::string_view whole_;
+  std::vector<std::int32_t> ids_;
+};
+
+}  // namespace tqcache::tokenizer

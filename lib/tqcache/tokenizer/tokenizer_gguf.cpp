@@ -1,0 +1,222 @@
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "tqcache/tensors/printable_name.h"
+#include "tqcache/tokenizer/tokenizer_spec.h"
+
+// Reads the keys tokenizer.*. What is absent means what it means to llama.cpp.
+// Source: llama.cpp src/llama-vocab.cpp.
+
+namespace tqcache::tokenizer {
+namespace {
+
+using tensors::Gguf;
+using tensors::printable_name;
+
+constexpr const char* kModelKey = "tokenizer.ggml.model";
+constexpr const char* kScoresKey = "tokenizer.ggml.scores";
+constexpr const char* kCharsmapKey = "tokenizer.ggml.precompiled_charsmap";
+constexpr const char* kRemoveSpacesKey = "tokenizer.ggml.remove_extra_whitespaces";
+
+Error unsupported(std::string_view key, std::string_view what) {
+  return {ErrorCode::kUnsupported, "key \"" + std::string(key) + "\": " + std::string(what)};
+}
+
+Result<bool> get_flag_or(const Gguf& file, const char* key, bool fallback) {
+  return file.has(key) ? file.get_bool(key) : Result<bool>(fallback);
+}
+
+Result<std::optional<std::int64_t>> get_id(const Gguf& file, const char* key,
+                                           std::optional<std::int64_t> fallback) {
+  if (!file.has(key)) return fallback;
+  TQC_TRY_ASSIGN(const std::int64_t id, file.get_int(key));
+  return std::optional(id);
+}
+
+// The kinds of tokenizer.ggml.model, and what they do unless the file says otherwise.
+struct Kind {
+  std::string_view name;
+  Algorithm algorithm;
+  bool adds_begin;
+  bool adds_end;
+  std::optional<std::int64_t> begin_id;
+  std::optional<std::int64_t> unknown_id;
+};
+constexpr std::array kKinds = {
+    Kind{"gpt2", Algorithm::kByteLevel, false, false, std::nullopt, std::nullopt},
+    Kind{"llama", Algorithm::kPieces, true, false, 1, 0},
+    Kind{"t5", Algorithm::kUnigram, false, true, std::nullopt, 2},
+};
+
+Result<Kind> read_kind(const Gguf& file) {
+  TQC_TRY_ASSIGN(const std::string name, file.get_string(kModelKey));
+  for (const Kind& kind : kKinds) {
+    if (kind.name == name) return kind;
+  }
+  return unsupported(kModelKey, printable_name(name) + " is none of gpt2, llama and t5");
+}
+
+Result<void> read_pretokenizer(const Gguf& file, Kind& kind, TokenizerSpec& spec) {
+  constexpr const char* kKey = "tokenizer.ggml.pre";
+  TQC_TRY_ASSIGN(const std::string name, file.get_string(kKey));
+  const KnownPretokenizer* known = find_pretokenizer(name);
+  if (known == nullptr) {
+    return unsupported(kKey, "pre-tokenizer " + printable_name(name) + " is not known");
+  }
+  spec.pattern = known->pattern;
+  if (!known->later_pattern.empty()) spec.later_patterns.emplace_back(known->later_pattern);
+  spec.ignore_merges = known->ignore_merges;
+  kind.adds_begin = known->adds_begin;
+  return {};
+}
+
+// Both algorithms of SentencePiece take a space before each text that follows a special token.
+Result<void> read_spaces(const Gguf& file, TokenizerSpec& spec) {
+  const auto charsmap = file.metadata.find(kCharsmapKey);
+  if (charsmap != file.metadata.end()) {
+    const auto* bytes = std::get_if<std::vector<std::int64_t>>(&charsmap->second);
+    if (bytes == nullptr || !bytes->empty()) {
+      return unsupported(kCharsmapKey, "a normalizer of SentencePiece");
+    }
+  }
+  TQC_TRY_ASSIGN(const bool removes_spaces,
+                 get_flag_or(file, kRemoveSpacesKey, spec.algorithm == Algorithm::kUnigram));
+  if (removes_spaces && spec.algorithm == Algorithm::kPieces) {
+    return unsupported(kRemoveSpacesKey, "not with this kind of tokenizer");
+  }
+  TQC_TRY_ASSIGN(const bool adds_space, get_flag_or(file, "tokenizer.ggml.add_space_prefix", true));
+  if (removes_spaces) {
+    spec.normalizer = {Normalizer::kStripSpaces, Normalizer::kJoinSpaces};
+  }
+  if (adds_space) spec.normalizer.push_back(Normalizer::kPrependSpace);
+  spec.normalizer.push_back(Normalizer::kMarkSpaces);
+  spec.drops_first_space = adds_space;
+  return {};
+}
+
+// A word that is cut out of the text, in which a space may be written as U+2581.
+Token user_defined_token(const std::string& text, const TokenizerSpec& spec) {
+  Token token{text, TokenKind::kUserDefined};
+  if (spec.algorithm == Algorithm::kByteLevel) return token;
+  token.bytes = spaces_for_marks(text);
+  if (token.bytes != text) token.written = text;
+  return token;
+}
+
+// Source: llama.cpp include/llama.h, enum llama_token_type.
+Result<Token> read_token(const std::string& text, std::int64_t type, std::int64_t id,
+                         const TokenizerSpec& spec) {
+  const bool by_bytes = spec.algorithm == Algorithm::kByteLevel;
+  const std::string place = "token " + std::to_string(id) + ": ";
+  if (type == 1) return by_bytes ? ordinary_token(text, id) : piece_token(text, false);
+  if (type == 3 || (type == 2 && !by_bytes)) return Token{text, TokenKind::kControl};
+  if (type == 4) return user_defined_token(text, spec);
+  if (type == 5) return Token{text, TokenKind::kUnused};
+  if (type != 6 || by_bytes) {
+    return unsupported("tokenizer.ggml.token_type", place + "type " + std::to_string(type));
+  }
+  Token token = piece_token(text, true);
+  if (token.kind == TokenKind::kByte) return token;
+  return Error{ErrorCode::kCorrupt, place + printable_name(text) + " is no byte"};
+}
+
+Result<void> read_tokens(const Gguf& file, TokenizerSpec& spec) {
+  TQC_TRY_ASSIGN(const auto* texts, file.get_strings("tokenizer.ggml.tokens"));
+  TQC_TRY_ASSIGN(const auto* types, file.get_ints("tokenizer.ggml.token_type"));
+  if (types->size() != texts->size()) {
+    return Error{ErrorCode::kCorrupt,
+                 "key \"tokenizer.ggml.token_type\": " + std::to_string(types->size()) +
+                     " types for " + std::to_string(texts->size()) + " tokens"};
+  }
+  spec.tokens.reserve(texts->size());
+  for (std::size_t id = 0; id < texts->size(); ++id) {
+    TQC_TRY_ASSIGN(Token token,
+                   read_token((*texts)[id], (*types)[id], static_cast<std::int64_t>(id), spec));
+    spec.bytes_for_unknown |= token.kind == TokenKind::kByte;
+    spec.tokens.push_back(std::move(token));
+  }
+  return {};
+}
+
+Result<void> read_merges(const Gguf& file, TokenizerSpec& spec) {
+  TQC_TRY_ASSIGN(const auto* lines, file.get_strings("tokenizer.ggml.merges"));
+  spec.merges.reserve(lines->size());
+  for (std::size_t i = 0; i < lines->size(); ++i) {
+    TQC_TRY_ASSIGN(MergeBytes merge, parse_merge((*lines)[i], i, true));
+    spec.merges.push_back(std::move(merge));
+  }
+  return {};
+}
+
+Result<void> read_scores(const Gguf& file, TokenizerSpec& spec) {
+  const auto found = file.metadata.find(kScoresKey);
+  const auto* scores =
+      found == file.metadata.end() ? nullptr : std::get_if<std::vector<double>>(&found->second);
+  if (scores == nullptr || scores->empty()) {
+    return Error{ErrorCode::kCorrupt,
+                 "key \"" + std::string(kScoresKey) + "\": missing, or no list of numbers"};
+  }
+  spec.scores = *scores;
+  return {};
+}
+
+Result<void> read_ends(const Gguf& file, const Kind& kind, TokenizerSpec& spec) {
+  TQC_TRY_ASSIGN(spec.begin_id, get_id(file, "tokenizer.ggml.bos_token_id", kind.begin_id));
+  TQC_TRY_ASSIGN(spec.adds_begin,
+                 get_flag_or(file, "tokenizer.ggml.add_bos_token", kind.adds_begin));
+  TQC_TRY_ASSIGN(const bool adds_end,
+                 get_flag_or(file, "tokenizer.ggml.add_eos_token", kind.adds_end));
+  if (adds_end) {
+    TQC_TRY_ASSIGN(spec.added_end_id, get_id(file, "tokenizer.ggml.eos_token_id", std::nullopt));
+  }
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+    TQC_TRY_ASSIGN(const auto id, get_id(file, key, std::nullopt));
+    if (id) spec.end_ids.push_back(*id);
+  }
+  return {};
+}
+
+// GGUF files do not say which tokens take white space with them. Of one family it is known.
+// Source: llama.cpp src/llama-vocab.cpp, which does it by the model's name; tokenizer.json of
+// Phi-3.
+Result<void> set_known_strips(const Gguf& file, TokenizerSpec& spec) {
+  constexpr const char* kKey = "general.architecture";
+  if (spec.algorithm != Algorithm::kPieces || !file.has(kKey)) return {};
+  TQC_TRY_ASSIGN(const std::string architecture, file.get_string(kKey));
+  if (architecture != "phi3") return {};
+  constexpr std::array<std::string_view, 3> kPlain = {"<unk>", "<s>", "<|endoftext|>"};
+  for (Token& token : spec.tokens) {
+    const bool is_plain = std::find(kPlain.begin(), kPlain.end(), token.bytes) != kPlain.end();
+    token.strips_right = token.kind == TokenKind::kControl && !is_plain;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<TokenizerSpec> read_gguf_tokenizer(const Gguf& file) {
+  TQC_TRY_ASSIGN(Kind kind, read_kind(file));
+  TokenizerSpec spec;
+  spec.algorithm = kind.algorithm;
+  const bool by_bytes = kind.algorithm == Algorithm::kByteLevel;
+  TQC_TRY(by_bytes ? read_pretokenizer(file, kind, spec) : read_spaces(file, spec));
+  TQC_TRY(read_tokens(file, spec));
+  TQC_TRY(by_bytes ? read_merges(file, spec) : read_scores(file, spec));
+  if (!by_bytes) {
+    TQC_TRY_ASSIGN(spec.unknown_id,
+                   get_id(file, "tokenizer.ggml.unknown_token_id", kind.unknown_id));
+    spec.joins_unknown = true;
+  }
+  TQC_TRY(read_ends(file, kind, spec));
+  TQC_TRY(set_known_strips(file, spec));
+  if (file.has("tokenizer.chat_template")) {
+    TQC_TRY_ASSIGN(spec.chat_template, file.get_string("tokenizer.chat_template"));
+  }
+  return spec;
+}
+
+}  // namespace tqcache::tokenizer

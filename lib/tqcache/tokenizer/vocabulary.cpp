@@ -1,0 +1,133 @@
+#include "tqcache/tokenizer/vocabulary.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "tqcache/tensors/printable_name.h"
+#include "tqcache/tokenizer/utf8.h"
+
+namespace tqcache::tokenizer {
+
+namespace {
+
+std::string place(std::size_t id) { return "token " + std::to_string(id); }
+
+Result<void> check_token(const Token& token, std::size_t id) {
+  if (token.bytes.empty()) return Error{ErrorCode::kCorrupt, place(id) + ": empty"};
+  if (token.bytes.size() > kMaxTokenBytes) {
+    return Error{ErrorCode::kTooLarge,
+                 place(id) + ": " + std::to_string(token.bytes.size()) + " bytes"};
+  }
+  return {};
+}
+
+constexpr std::int32_t kNoToken = -1;
+
+template <class Map>
+std::optional<std::int32_t> find(const Map& ids, std::string_view key) {
+  const auto found = ids.find(key);
+  if (found == ids.end()) return std::nullopt;
+  return found->second;
+}
+
+}  // namespace
+
+Result<Vocabulary> Vocabulary::make(std::vector<Token> tokens) {
+  if (tokens.empty()) return Error{ErrorCode::kCorrupt, "vocabulary: no tokens"};
+  if (tokens.size() > static_cast<std::size_t>(kMaxVocabSize)) {
+    return Error{ErrorCode::kTooLarge, "vocabulary: " + std::to_string(tokens.size()) + " tokens"};
+  }
+  Vocabulary vocabulary(std::move(tokens));
+  TQC_TRY(vocabulary.index());
+  return vocabulary;
+}
+
+Result<void> Vocabulary::index() {
+  bytes_.fill(kNoToken);
+  ordinary_.reserve(tokens_.size());
+  for (std::size_t id = 0; id < tokens_.size(); ++id) {
+    TQC_TRY(check_token(tokens_[id], id));
+    TQC_TRY(index_token(id));
+  }
+  // A word of the merge list that was declared as a token of its own as well keeps its merges.
+  for (const auto& [name, id] : added_) {
+    if (token(id).kind == TokenKind::kUserDefined) ordinary_.emplace(token(id).bytes, id);
+  }
+  return {};
+}
+
+Result<void> Vocabulary::index_token(std::size_t id) {
+  const Token& token = tokens_[id];
+  const auto id32 = static_cast<std::int32_t>(id);
+  std::int32_t first = id32;
+  if (token.kind == TokenKind::kByte) {
+    std::int32_t& slot = bytes_[static_cast<unsigned char>(token.bytes[0])];
+    if (slot == kNoToken) slot = id32;
+    first = slot;
+  } else {
+    Ids& ids = token.kind == TokenKind::kOrdinary ? ordinary_ : added_;
+    first = ids.emplace(token.name(), id32).first->second;
+  }
+  if (first == id32) return {};
+  return Error{ErrorCode::kCorrupt, place(id) + ": " + tensors::printable_name(token.name()) +
+                                        " is token " + std::to_string(first) + " too"};
+}
+
+std::optional<std::int32_t> Vocabulary::find_ordinary(std::string_view bytes) const {
+  return find(ordinary_, bytes);
+}
+
+std::optional<std::int32_t> Vocabulary::find_added(std::string_view name) const {
+  return find(added_, name);
+}
+
+std::optional<std::int32_t> Vocabulary::find_byte(unsigned char byte) const {
+  if (bytes_[byte] == kNoToken) return std::nullopt;
+  return bytes_[byte];
+}
+
+namespace {
+
+constexpr char32_t kFirstSubstitute = 0x100;
+constexpr std::size_t kSubstitutes = 68;
+
+constexpr bool stands_for_itself(unsigned byte) {
+  // 0xAD, the soft hyphen, is invisible.
+  return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xff && byte != 0xad);
+}
+
+constexpr std::array<char, kSubstitutes> make_substituted_bytes() {
+  std::array<char, kSubstitutes> bytes{};
+  std::size_t n = 0;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    if (!stands_for_itself(byte)) bytes[n++] = static_cast<char>(byte);
+  }
+  return bytes;
+}
+
+constexpr std::array<char, kSubstitutes> kSubstitutedBytes = make_substituted_bytes();
+
+std::optional<char> byte_of(char32_t code_point) {
+  if (code_point >= kFirstSubstitute + kSubstitutes) return std::nullopt;
+  if (code_point >= kFirstSubstitute) return kSubstitutedBytes[code_point - kFirstSubstitute];
+  if (!stands_for_itself(static_cast<unsigned>(code_point))) return std::nullopt;
+  return static_cast<char>(code_point);
+}
+
+}  // namespace
+
+std::optional<std::string> bytes_from_alphabet(std::string_view text) {
+  std::string bytes;
+  while (!text.empty()) {
+    const Utf8Character character = first_character(text);
+    if (character.status != Utf8Status::kWhole) return std::nullopt;
+    const std::optional<char> byte = byte_of(character.code_point);
+    if (!byte) return std::nullopt;
+    bytes += *byte;
+    text.remove_prefix(character.n_bytes);
+  }
+  return bytes;
+}
+
+}  // namespace tqcache::tokenizer

@@ -1,0 +1,85 @@
+#pragma once
+// tokenizer/vocabulary.h: the tokens of a model, by id and by bytes. Safe for untrusted input.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tqcache/base/result.h"
+
+namespace tqcache::tokenizer {
+
+inline constexpr std::int64_t kMaxVocabSize = 1 << 20;    // the largest today have 2^18
+inline constexpr std::size_t kMaxTokenBytes = 64 * 1024;  // a name or the bytes of a token
+inline constexpr std::size_t kMaxMerges = 4 * 1024 * 1024;
+
+// The numbers are part of the fingerprint.
+enum class TokenKind : std::uint8_t {
+  kOrdinary = 0,     // made by merging
+  kControl = 1,      // a mark like <|im_end|>, never made from text unless the caller asks
+  kUserDefined = 2,  // a word that is cut out of the text before merging
+  kUnused = 3,       // fills the id space
+  kByte = 8,         // one byte of a character that has no token of its own
+};
+
+struct Token {
+  std::string bytes;  // what it stands for; the name, for all that are not made by merging
+  TokenKind kind = TokenKind::kOrdinary;
+  bool normalized = false;   // looked for in the text after the normalizer, not before
+  bool strips_left = false;  // takes the white space before it away from the text
+  bool strips_right = false;
+  std::string written{};  // of an added token: what the text has in its place, unless its bytes
+
+  const std::string& name() const { return written.empty() ? bytes : written; }
+};
+
+class Vocabulary {
+ public:
+  // Errors: kCorrupt (an empty or doubled token), kTooLarge.
+  static Result<Vocabulary> make(std::vector<Token> tokens);
+
+  // Not copied: the look-ups point into the tokens.
+  Vocabulary(Vocabulary&&) noexcept = default;
+  Vocabulary& operator=(Vocabulary&&) noexcept = default;
+  Vocabulary(const Vocabulary&) = delete;
+
+  std::int64_t size() const { return static_cast<std::int64_t>(tokens_.size()); }
+  bool contains(std::int64_t id) const { return id >= 0 && id < size(); }
+  // Requires: contains(id).
+  const Token& token(std::int64_t id) const { return tokens_[static_cast<std::size_t>(id)]; }
+
+  // The token that merging may make of these bytes: never a control token.
+  std::optional<std::int32_t> find_ordinary(std::string_view bytes) const;
+  // The token of this name that is not ordinary.
+  std::optional<std::int32_t> find_added(std::string_view name) const;
+  // The token for a single byte of a character.
+  std::optional<std::int32_t> find_byte(unsigned char byte) const;
+
+ private:
+  using Ids = std::unordered_map<std::string_view, std::int32_t>;
+  explicit Vocabulary(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
+  Result<void> index();
+  Result<void> index_token(std::size_t id);
+
+  std::vector<Token> tokens_;
+  Ids ordinary_;
+  Ids added_;
+  std::array<std::int32_t, 256> bytes_{};  // kNoToken where there is none
+};
+
+// The byte alphabet: printable characters that stand for bytes in a byte-level vocabulary.
+//
+// Vocabulary files hold text, and tokens are bytes; so each byte is written as one character: the
+// printable ones of Latin-1 as themselves, the other 68 as U+0100 onward, in order. A space is
+// "Ġ", a line feed "Ċ".
+//
+// Source: openai/gpt-2 src/encoder.py, bytes_to_unicode.
+//
+// Returns the bytes of `text`; nullopt when a character is outside the alphabet.
+std::optional<std::string> bytes_from_alphabet(std::string_view text);
+
+}  // namespace tqcache::tokenizer
