@@ -12,7 +12,7 @@
 #include "tqcache/format/cache_file.h"
 
 namespace tqcache::cache {
-namespace {
+namespace window_test {
 
 using test::must;
 using testing::HasSubstr;
@@ -178,5 +178,5 @@ TEST(Window, IsValidated) {
               HasSubstr("a dense token block of the wrong size"));
 }
 
-}  // namespace
+}  // namespace window_test
 }  // namespace tqcache::cache
