@@ -52,7 +52,7 @@ TEST(WriterRules, RefuseNumbersBelowZero) {
                           "rope: -1 components");
   const Manifest turbo = info_of(file_of(CacheBuilder(3).turbo({1, 32}, 4, 4).build()));
   Manifest manifest = turbo;
-  manifest.layers[0].k.n_sinks = -1;
+  k_of(manifest, 0).n_sinks = -1;
   expect_error(format::check_contents(manifest), ErrorCode::kCorrupt, "layer 0: k: -1 sink tokens");
 }
 
@@ -75,7 +75,7 @@ TEST(WriterRules, RefuseCodecsThatTogetherTakeTooMuch) {
   Manifest manifest = info_of(file_of(cache));
   manifest.layers.resize(33, manifest.layers[0]);
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
-    codec::QuantizerSpec& quantizer = manifest.layers[i].v.parts[0].quantizer;
+    codec::QuantizerSpec& quantizer = v_of(manifest, i).parts[0].quantizer;
     quantizer.rotation = codec::TransformKind::kDenseQr;
     quantizer.seed = i;
   }

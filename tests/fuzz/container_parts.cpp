@@ -175,7 +175,7 @@ std::optional<std::vector<SectionInfo>> plan(const Manifest& manifest) {
     section.block = key.block;
     const auto& layer = manifest.layers[static_cast<std::size_t>(key.layer)];
     section.packed = key.side != format::SideName::kArray &&
-                     format::is_turbo(format::side_of(layer, key.side)) &&
+                     cache::is_quantized(format::side_of(layer, key.side)) &&
                      cache::tokens_in_block(manifest.n_tokens(), key.block) == cache::kTokenBlock;
     section.raw_bytes = format::raw_bytes(layer, key, section.packed, manifest.n_tokens());
     if (section.raw_bytes > kMostRawBytes) return {};
@@ -196,7 +196,7 @@ Bytes make_content(Chance& chance, std::uint64_t n) {
 }
 
 // Gives how it was done, in `out`, if it makes the section shorter.
-format::Compression compress(Chance& chance, const format::LayerInfo& layer,
+format::Compression compress(Chance& chance, const cache::LayerDesc& layer,
                              const SectionInfo& section, ByteView raw, Bytes& out) {
   static const format::Compressor zstd = format::Compressor::make(1).value();
   static const format::Compressor for_planes = format::Compressor::for_planes();
@@ -210,7 +210,7 @@ format::Compression compress(Chance& chance, const format::LayerInfo& layer,
 }
 
 // Fills in what the bytes decide, and puts them into the file, compressed if that makes it shorter.
-void add_section(Chance& chance, Bytes& file, const format::LayerInfo& layer,
+void add_section(Chance& chance, Bytes& file, const cache::LayerDesc& layer,
                  SectionInfo& section) {
   const Bytes raw = make_content(chance, section.raw_bytes);
   Bytes compressed;

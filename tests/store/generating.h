@@ -106,8 +106,7 @@ inline StoreRun run_from(store::Backend& backend, const StoreModel& model, const
                          const StoreRunOptions& options = {}) {
   StoreRun run;
   cache::Cache cache = model.empty(options.form);
-  std::vector<format::LayerInfo> form;
-  for (const cache::Layer& layer : cache.layers) form.push_back(format::describe_layer(layer));
+  const std::vector<cache::LayerDesc> form = cache::describe(cache).layers;
   store::Library library(
       backend, {.salt = options.salt, .n_threads = 1, .on_trouble = [&](const std::string& text) {
                   run.troubles.push_back(text);

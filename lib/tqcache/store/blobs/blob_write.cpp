@@ -62,9 +62,16 @@ format::Manifest manifest_of(const State& state) {
   manifest.content_name = state.content_name;
   return manifest;
 }
-format::Manifest manifest_of(const Record& record) { return manifest_of(record.state); }
 
 Result<Bytes> manifest_bytes(const Usage&) { return Bytes{}; }
+// Parameters do not depend on the number of tokens: shapes of windows are left out.
+Result<Bytes> manifest_bytes(const Parameters& parameters) {
+  return format::encode_manifest(manifest_of(parameters), /*window_tokens=*/{});
+}
+Result<Bytes> manifest_bytes(const State& state) {
+  return format::encode_manifest(manifest_of(state), state.n_tokens);
+}
+Result<Bytes> manifest_bytes(const Record& record) { return manifest_bytes(record.state); }
 template <class T>
 Result<Bytes> manifest_bytes(const T& content) {
   return format::encode_manifest(manifest_of(content));

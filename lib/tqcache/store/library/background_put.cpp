@@ -106,7 +106,7 @@ class BackgroundPutter {
   std::optional<SectionStorer> storer_;
   std::optional<ChainWriter> writer_;
   cache::Identity identity_;  // of the chain's parameters, as the two that follow
-  std::vector<format::LayerInfo> layers_;
+  std::vector<cache::LayerDesc> layers_;
   Sha256 hash_{};
   std::int64_t n_blocks_ = 0;
   std::int64_t states_ = 0;

@@ -86,11 +86,11 @@ struct FindOptions {
   std::int64_t max_tokens = 0;  // no longer prefix than this; 0: one less than the prompt has
   // Only chains of this form: layers without means, outliers, maps and array shapes have to be the
   // same (same_form()).
-  const std::vector<format::LayerInfo>* form = nullptr;
+  const std::vector<cache::LayerDesc>* form = nullptr;
 };
 
 // What was computed in one form cannot go on in another.
-bool same_form(const std::vector<format::LayerInfo>& a, const std::vector<format::LayerInfo>& b);
+bool same_form(const std::vector<cache::LayerDesc>& a, const std::vector<cache::LayerDesc>& b);
 
 // Threads: several may find and fetch at once; one puts at a time through one Library.
 class Library {
