@@ -18,7 +18,7 @@
 #include "tqcache/base/aligned.h"
 #include "tqcache/cache/centering_score.h"
 #include "tqcache/codec/block_codec.h"
-#include "tqcache/codec/kernels/query_group.h"
+#include "tqcache/codec/kernels/head_queries.h"
 #include "tqcache/model/linear/block_kernels.h"
 #include "tqcache/model/linear/kernels.h"
 #include "tqcache/model/linear/quantized_vector.h"
@@ -259,7 +259,7 @@ int main(int argc, char** argv) {
   for (const std::size_t n_keys : {std::size_t{4096}, std::size_t{65536}, std::size_t{1048576}}) {
     for (const Kernels* kernels : all_kernels()) add_attention(kernels, n_keys);
     const std::string name =
-        std::string("score/q8/") + model::best_kernels().name + "/" + std::to_string(n_keys);
+        std::string("score/q8/") + codec::best_kernels().name + "/" + std::to_string(n_keys);
     benchmark::RegisterBenchmark(name.c_str(), score_q8, n_keys);
   }
   benchmark::Initialize(&argc, argv);

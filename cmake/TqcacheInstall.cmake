@@ -13,7 +13,7 @@ install(EXPORT tqcacheTargets NAMESPACE tqcache:: DESTINATION ${config_dir})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/lib/tqcache DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h" PATTERN "json.h" EXCLUDE PATTERN "hf_rope.h" EXCLUDE
   PATTERN "tokenizer_json_parts.h" EXCLUDE PATTERN "block_codes_*.h" EXCLUDE
-  PATTERN "lanes_*.h" EXCLUDE
+  PATTERN "lanes_*.h" EXCLUDE PATTERN "registers_*.h" EXCLUDE PATTERN "packed_avx*.h" EXCLUDE
   PATTERN "lane_rotation.h" EXCLUDE PATTERN "*_lanes.h" EXCLUDE
   PATTERN "redis_*.h" EXCLUDE PATTERN "s3_*.h" EXCLUDE
   PATTERN "dir_*.h" EXCLUDE PATTERN "store_url.h" EXCLUDE

@@ -10,7 +10,7 @@
 #include "tqcache/base/half.h"
 #include "tqcache/base/integers.h"
 #include "tqcache/cache/coded_block.h"
-#include "tqcache/codec/packing.h"
+#include "tqcache/codec/block_layout.h"
 
 namespace tqcache::migrations {
 namespace {

@@ -9,8 +9,8 @@
 #include "migrations/v1_meta.h"
 #include "migrations/v1_side.h"
 #include "tqcache/base/result.h"
+#include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/codebook.h"
-#include "tqcache/codec/packing.h"
 
 namespace tqcache::migrations {
 namespace {

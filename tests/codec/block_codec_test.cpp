@@ -14,9 +14,9 @@
 
 #include "support/gaussian.h"
 #include "tqcache/base/half.h"
+#include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/codebook.h"
-#include "tqcache/codec/kernels/rotation_tables.h"
-#include "tqcache/codec/packing.h"
+#include "tqcache/codec/quantizer.h"
 
 namespace tqcache::codec {
 namespace block_codec_test {

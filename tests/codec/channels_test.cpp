@@ -1,11 +1,11 @@
-// The order in which a codec takes channels (codec/channels.h).
-
-#include "tqcache/codec/channels.h"
+// The order of channels in a codec.
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <vector>
+
+#include "tqcache/codec/head_codec.h"
 
 namespace tqcache::codec {
 namespace channels_test {

@@ -1,13 +1,11 @@
 // Long loops of f64: every CPU gives the bits of the plain ones.
 
-#include "tqcache/codec/trellis/double_loops.h"
-
 #include <gtest/gtest.h>
 
-#include <string_view>
 #include <vector>
 
 #include "support/gaussian.h"
+#include "tqcache/codec/kernels/kernels.h"
 
 namespace tqcache::codec {
 namespace double_loops_test {
@@ -15,13 +13,8 @@ namespace double_loops_test {
 using Doubles = std::vector<double>;
 
 std::vector<const DoubleLoops*> all_loops() {
-  std::vector<const DoubleLoops*> all = {&double_loops()};
-#ifdef TQCACHE_X86
-  for (const Kernels* kernels : all_kernels()) {
-    if (std::string_view(kernels->name) == "avx2") all.push_back(&kDoubleLoopsAvx2);
-    if (std::string_view(kernels->name) == "avx512") all.push_back(&kDoubleLoopsAvx512);
-  }
-#endif
+  std::vector<const DoubleLoops*> all;
+  for (const Kernels* kernels : all_kernels()) all.push_back(&kernels->doubles);
   return all;
 }
 

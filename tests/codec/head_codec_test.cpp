@@ -13,7 +13,7 @@
 
 #include "codec/packed_head.h"
 #include "tqcache/base/half.h"
-#include "tqcache/codec/packing.h"
+#include "tqcache/codec/block_layout.h"
 
 namespace tqcache::codec {
 namespace head_codec_test {

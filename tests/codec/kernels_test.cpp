@@ -16,7 +16,7 @@
 #include "support/gaussian.h"
 #include "tqcache/base/half.h"
 #include "tqcache/codec/block_codec.h"
-#include "tqcache/codec/kernels/query_group.h"
+#include "tqcache/codec/kernels/head_queries.h"
 
 namespace tqcache::codec {
 namespace kernels_test {

@@ -1,13 +1,12 @@
 // Packed codes are one little-endian stream of bits, least significant first
 // (docs/reference/codec.md §5).
 
-#include "tqcache/codec/packing.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "support/gaussian.h"
+#include "tqcache/codec/block_layout.h"
 
 namespace tqcache::codec {
 namespace packing_test {

@@ -11,8 +11,8 @@
 
 #include "support/gaussian.h"
 #include "tqcache/base/half.h"
+#include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/codebook.h"
-#include "tqcache/codec/packing.h"
 
 namespace tqcache::codec {
 namespace quantizer_test {

@@ -1,7 +1,5 @@
 // Codebooks and queries as bytes.
 
-#include "tqcache/codec/kernels/query_group.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,6 +9,7 @@
 #include "support/gaussian.h"
 #include "tqcache/codec/codebook.h"
 #include "tqcache/codec/kernels/code_tables.h"
+#include "tqcache/codec/kernels/head_queries.h"
 
 namespace tqcache::codec {
 namespace query_group_test {

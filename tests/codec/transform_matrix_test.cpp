@@ -1,11 +1,10 @@
-#include "tqcache/codec/transform_matrix.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include "support/gaussian.h"
+#include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/head_codec.h"
 #include "tqcache/codec/rotation.h"
 

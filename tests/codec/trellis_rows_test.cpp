@@ -9,7 +9,7 @@
 
 #include "packed_head.h"
 #include "tqcache/base/half.h"
-#include "tqcache/codec/kernels/kernel_tables.h"
+#include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/codec/trellis/trellis.h"
 
 namespace tqcache::codec::test {

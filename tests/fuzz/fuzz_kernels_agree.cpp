@@ -17,8 +17,8 @@
 #include "fuzz/kernel_inputs.h"
 #include "tqcache/base/half.h"
 #include "tqcache/codec/head_codec.h"
+#include "tqcache/codec/kernels/head_queries.h"
 #include "tqcache/codec/kernels/kernels.h"
-#include "tqcache/codec/kernels/query_group.h"
 
 namespace tqcache {
 namespace {

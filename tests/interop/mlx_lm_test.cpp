@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "interop/mlx_lm_builder.h"
-#include "tqcache/codec/packing.h"
+#include "tqcache/codec/block_layout.h"
 
 namespace tqcache::interop {
 namespace mlx_lm_test {

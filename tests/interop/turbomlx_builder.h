@@ -16,7 +16,7 @@
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/dtype.h"
 #include "tqcache/cache/token_block.h"
-#include "tqcache/codec/packing.h"
+#include "tqcache/codec/block_layout.h"
 
 namespace tqcache::test {
 

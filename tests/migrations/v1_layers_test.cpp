@@ -10,7 +10,7 @@
 #include "migrations/v1_classes.h"
 #include "migrations/v1_to_v2.h"
 #include "support/v1_builder.h"
-#include "tqcache/codec/packing.h"
+#include "tqcache/codec/block_layout.h"
 
 namespace tqcache::test {
 namespace v1_layers_test {

@@ -11,8 +11,8 @@
 
 #include "migrations/v1_to_v2.h"
 #include "support/v1_builder.h"
+#include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/codebook.h"
-#include "tqcache/codec/packing.h"
 #include "tqcache/codec/rotation.h"
 
 namespace tqcache::test {

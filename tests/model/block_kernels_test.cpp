@@ -59,22 +59,23 @@ struct Parts {
   }
 };
 
-class FastBlocks : public testing::TestWithParam<const BlockKernels* (*)()> {
+class FastBlocks : public testing::TestWithParam<codec::Isa> {
  protected:
   void SetUp() override {
-    if (GetParam()() == nullptr) GTEST_SKIP() << "this CPU or build has no such kernels";
+    if (kernels_of(GetParam()) == nullptr) GTEST_SKIP() << "this CPU or build has no such kernels";
   }
-  const BlockKernels& fast() const { return *GetParam()(); }
+  const BlockKernels& fast() const { return *kernels_of(GetParam())->blocks; }
 };
 
 constexpr const char* kSets[] = {"avx2", "avx512", "neon"};
-INSTANTIATE_TEST_SUITE_P(Sets, FastBlocks, testing::Values(avx2_blocks, avx512_blocks, neon_blocks),
+INSTANTIATE_TEST_SUITE_P(Sets, FastBlocks,
+                         testing::Values(codec::Isa::kAvx2, codec::Isa::kAvx512, codec::Isa::kNeon),
                          [](const auto& set) { return kSets[set.index]; });
 
 TEST_P(FastBlocks, QuantizeAsScalarDoes) {
   for (std::size_t n = 0; n <= 20 * kGroup; n += kGroup) {
     const std::vector<float> x = awkward(n, n + 1);
-    const Parts expected(scalar_blocks(), x), parts(fast(), x);
+    const Parts expected(kScalarBlocks, x), parts(fast(), x);
     EXPECT_EQ(parts.codes, expected.codes);
     EXPECT_EQ(parts.minus_sums, expected.minus_sums);
     for (std::size_t i = 0; i < parts.scales.size(); ++i) {
@@ -90,12 +91,12 @@ TEST_P(FastBlocks, DotOfEveryTypeEqualsScalarBitForBit) {
   for (std::size_t type = 0; type < tensors::block_types().size(); ++type) {
     const BlockType& block = tensors::block_types()[type];
     for (std::size_t n = 0; n <= 20 * block.block_values; n += block.block_values) {
-      const QuantizedVector x(awkward(n, n + 1), scalar_blocks());
+      const QuantizedVector x(awkward(n, n + 1), kScalarBlocks);
       for (const bool any_scale : {false, true}) {
         Bytes row(n / block.block_values * block.block_bytes + 1);
         const auto blocks = std::span(row).subspan(1);
         any_scale ? test::fill(blocks, random) : test::fill_blocks(block, blocks, random);
-        const float expected = scalar_blocks().dot[type](blocks.data(), x.view(), n / kGroup);
+        const float expected = kScalarBlocks.dot[type](blocks.data(), x.view(), n / kGroup);
         const float dot = fast().dot[type](blocks.data(), x.view(), n / kGroup);
         EXPECT_TRUE(same(dot, expected)) << type << ", " << n << ": " << dot << ", " << expected;
       }
@@ -105,7 +106,7 @@ TEST_P(FastBlocks, DotOfEveryTypeEqualsScalarBitForBit) {
 
 TEST(QuantizedVector, HasTheNearestOfTheCodesThatReachFromLargestToLargest) {
   const std::vector<float> x = test::GaussianSource(5).vector(4 * kGroup, 3.0f);
-  const Parts parts(scalar_blocks(), x);
+  const Parts parts(kScalarBlocks, x);
   for (std::size_t group = 0; group < 4; ++group) {
     int largest = 0;
     for (std::size_t i = 0; i < kGroup; ++i) {
@@ -122,14 +123,14 @@ TEST(QuantizedVector, HasTheNearestOfTheCodesThatReachFromLargestToLargest) {
 TEST(QuantizedVector, RoundsHalvesToTheEvenNumber) {
   std::vector<float> x(kGroup);
   x[0] = 32767.0f, x[1] = 0.5f, x[2] = 1.5f, x[3] = -2.5f, x[4] = -32767.0f;
-  const Parts parts(scalar_blocks(), x);
+  const Parts parts(kScalarBlocks, x);
   EXPECT_EQ(parts.scales[0], 1.0f);
   const int expected[] = {32767, 0, 2, -2, -32767};
   for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(parts.code(0, i), expected[i]);
 }
 
 TEST(QuantizedVector, HasTheSumsOfTheCodesOfEveryLane) {
-  const Parts parts(scalar_blocks(), test::GaussianSource(6).vector(5 * kGroup));
+  const Parts parts(kScalarBlocks, test::GaussianSource(6).vector(5 * kGroup));
   for (std::size_t group = 0; group < 5; ++group) {
     for (std::size_t l = 0; l < kGroupLanes; ++l) {
       int sums[2] = {};
@@ -147,25 +148,25 @@ TEST(QuantizedVector, HasTheSumsOfTheCodesOfEveryLane) {
 TEST(QuantizedVector, IsZeroWhereAGroupIsTinyAndBehindTheLastOne) {
   std::vector<float> x(2 * kGroup, 1.0f);
   for (std::size_t i = 0; i < kGroup; ++i) x[i] = std::ldexp(0.99f, -100);
-  const Parts parts(scalar_blocks(), x);
+  const Parts parts(kScalarBlocks, x);
   for (std::size_t group = 0; group < 8; ++group) {
     EXPECT_EQ(parts.scales[group] != 0, group == 1);
     for (std::size_t i = 0; i < kGroup; ++i) EXPECT_EQ(parts.code(group, i) != 0, group == 1);
   }
   x.assign(kGroup, std::ldexp(1.0f, -100));
-  EXPECT_EQ(Parts(scalar_blocks(), x).code(0, 3), 32767);
+  EXPECT_EQ(Parts(kScalarBlocks, x).code(0, 3), 32767);
 }
 
 TEST(QuantizedVector, IsNotANumberWhereAGroupIsNotFinite) {
   for (const float value : {kInfinity, -kInfinity, kNan, -kNan}) {
     std::vector<float> x(2 * kGroup, 1.0f);
     x[kGroup + 9] = value;
-    const Parts parts(scalar_blocks(), x);
+    const Parts parts(kScalarBlocks, x);
     EXPECT_EQ(parts.code(0, 9), 32767);
     EXPECT_TRUE(std::isnan(parts.scales[1]));
     EXPECT_EQ(parts.code(1, 9), 0);
-    const QuantizedVector vector(x, scalar_blocks());
-    EXPECT_TRUE(std::isnan(scalar_blocks().dot[0](Bytes(68).data(), vector.view(), 2)));
+    const QuantizedVector vector(x, kScalarBlocks);
+    EXPECT_TRUE(std::isnan(kScalarBlocks.dot[0](Bytes(68).data(), vector.view(), 2)));
   }
 }
 
@@ -204,8 +205,8 @@ float dot_as_stated(const std::byte* row, const Parts& x, std::size_t n_groups) 
 template <class... Form>
 void expect_as_stated(tensors::forms::List<Form...>) {
   const std::vector<float> x = test::GaussianSource(7).vector(768);
-  const Parts parts(scalar_blocks(), x);
-  const QuantizedVector vector(x, scalar_blocks());
+  const Parts parts(kScalarBlocks, x);
+  const QuantizedVector vector(x, kScalarBlocks);
   test::SplitMix64 random(8);
   std::size_t type = 0;
   const auto compare = [&](auto dot) {
@@ -222,12 +223,7 @@ void expect_as_stated(tensors::forms::List<Form...>) {
 TEST(BlockKernels, AddUpInTheStatedOrder) { expect_as_stated(tensors::forms::All{}); }
 
 TEST(BlockKernels, TheBestSetIsTheOneThatTheCodecTook) {
-  const std::string_view name = codec::best_kernels().name;
-  const BlockKernels* const expected = name == "avx512" ? avx512_blocks()
-                                       : name == "avx2" ? avx2_blocks()
-                                       : name == "neon" ? neon_blocks()
-                                                        : &scalar_blocks();
-  EXPECT_EQ(&best_blocks(), expected);
+  EXPECT_EQ(&best_blocks(), kernels_of(codec::best_kernels().isa)->blocks);
 }
 
 }  // namespace block_kernels_test

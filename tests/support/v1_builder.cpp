@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tqcache/base/dtype.h"
-#include "tqcache/codec/packing.h"
+#include "tqcache/codec/block_layout.h"
 
 namespace tqcache::test {
 namespace {

@@ -18,7 +18,7 @@
 #include "tqcache/base/dtype.h"
 #include "tqcache/cache/rope.h"
 #include "tqcache/cache/token_block.h"
-#include "tqcache/codec/center.h"
+#include "tqcache/codec/kernels/kernels.h"
 
 namespace tqcache::cache {
 

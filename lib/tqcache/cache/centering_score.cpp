@@ -124,7 +124,7 @@ const float* CenteringTable::block_phasors(std::int64_t block) const {
 
 std::uint64_t CenteringTable::bytes() const {
   return (sinusoids_.values.size() + sinusoids_.joins.size() + phasors_.size()) * sizeof(float) +
-         sinusoids_.words.size() * sizeof(std::int16_t);
+         sinusoids_.int16.size() * sizeof(std::int16_t);
 }
 
 void CenteringScore::set(const CenteringTable* table, std::span<const float> mean,

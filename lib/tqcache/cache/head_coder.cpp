@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/codec/kernels/row_buffer.h"
 #include "tqcache/codec/kernels/row_transform.h"
 
 namespace tqcache::cache {

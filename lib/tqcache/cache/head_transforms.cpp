@@ -9,9 +9,9 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/codec/dense_matrix.h"
-#include "tqcache/codec/dot.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/codec/kernels/row_transform.h"
+#include "tqcache/codec/rotation.h"
 #include "tqcache/codec/trellis/symmetric_eigen.h"
 
 namespace tqcache::cache {

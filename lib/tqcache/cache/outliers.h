@@ -13,7 +13,7 @@
 #include "tqcache/base/result.h"
 #include "tqcache/cache/centering.h"
 #include "tqcache/cache/token_block.h"
-#include "tqcache/codec/channels.h"
+#include "tqcache/codec/head_codec.h"
 
 namespace tqcache::cache {
 

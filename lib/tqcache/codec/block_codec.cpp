@@ -6,8 +6,8 @@
 #include <cassert>
 #include <string>
 
-#include "tqcache/codec/kernels/kernel_tables.h"
-#include "tqcache/codec/kernels/rotation_tables.h"
+#include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/codec/quantizer.h"
 
 namespace tqcache::codec {
 namespace {

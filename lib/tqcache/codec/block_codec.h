@@ -13,7 +13,6 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
-#include "tqcache/codec/center.h"
 #include "tqcache/codec/kernels/code_tables.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/codec/quantizer.h"

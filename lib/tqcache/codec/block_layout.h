@@ -114,4 +114,22 @@ void unpack_block(const BlockShape& shape, std::span<const std::byte> block,
 void unpack_token(const BlockShape& shape, std::span<const std::byte> block, std::size_t token,
                   std::span<std::uint8_t> codes);
 
+// --- Codes of one head vector as a stream of bits, in memory only: files keep whole blocks.
+//
+// Code i takes bits i * bits and up of the stream; bit n of the stream is bit n % 8 of byte n / 8.
+// Eight codes fill exactly `bits` bytes, so packing works on groups of eight. Unused bits of the
+// last byte are written as zero and ignored when read.
+
+// ceil(count * bits / 8).
+constexpr std::size_t packed_size(std::size_t count, int bits) {
+  return (count * static_cast<std::size_t>(bits) + 7) / 8;
+}
+
+// Shapes:   codes [count]; packed [packed_size(count, bits)].
+// Requires: bits in [1, 8]; every code below 2^bits.
+void pack_codes(std::span<const std::uint8_t> codes, int bits, std::span<std::byte> packed);
+
+// Shapes:   as above. Every byte string unpacks to codes below 2^bits.
+void unpack_codes(std::span<const std::byte> packed, int bits, std::span<std::uint8_t> codes);
+
 }  // namespace tqcache::codec

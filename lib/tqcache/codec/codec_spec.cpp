@@ -1,8 +1,17 @@
 #include "tqcache/codec/codec_spec.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <string>
+#include <utility>
+
+#include "tqcache/base/result.h"
+#include "tqcache/codec/codebook.h"
+#include "tqcache/codec/random.h"
 
 namespace tqcache::codec {
+
 namespace {
 
 Result<void> check_range(const char* name, int value, int lowest, int highest) {
@@ -66,6 +75,310 @@ std::string_view mode_word(Mode mode) {
       return "trellis";
   }
   return "unknown";
+}
+
+// The parts that a mode is made of, and which mode a list of parts is (codec/codec_spec.h).
+
+namespace {
+
+std::string count_of(int count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+Result<void> check_head_dim(int head_dim) {
+  if (head_dim >= kMinHeadDim && head_dim <= kMaxHeadDim) return {};
+  return unsupported("head_dim " + std::to_string(head_dim) + ": outside " +
+                     std::to_string(kMinHeadDim) + " to " + std::to_string(kMaxHeadDim));
+}
+
+bool is_orthogonal_turn(TransformKind kind) {
+  return kind == TransformKind::kHadamard || kind == TransformKind::kDenseQr;
+}
+
+// What every mode but affine asks of its turned parts.
+Result<void> check_turned(const CodecSpec& spec) {
+  const std::string mode = "mode " + std::string(mode_word(spec.mode));
+  if (!is_orthogonal_turn(spec.rotation)) {
+    return unsupported(mode + " with a map that does not rotate");
+  }
+  if (spec.scale == ScaleRule::kPeak) return unsupported(mode + " with a peak for scale");
+  if (spec.scale == ScaleRule::kStep) return unsupported(mode + " with a step for scale");
+  return {};
+}
+
+// Part i > 0 takes the i-th word of the stream that the seed begins; part 0 the seed itself.
+std::uint64_t part_seed(std::uint64_t seed, std::size_t part) {
+  std::uint64_t result = seed;
+  for (std::size_t i = 0; i < part; ++i) result = splitmix64(seed);
+  return result;
+}
+
+PartSpec turned_part(const CodecSpec& spec, std::size_t index, int first, int n_channels,
+                     int bits) {
+  return PartSpec{.first = first,
+                  .quantizer = {.head_dim = n_channels,
+                                .bits = bits,
+                                .seed = part_seed(spec.seed, index),
+                                .rotation = spec.rotation,
+                                .rounds = spec.rounds,
+                                .scale = spec.scale},
+                  .centroids = {}};
+}
+
+Result<std::vector<PartSpec>> mse_parts(const CodecSpec& spec) {
+  TQC_TRY(check_turned(spec));
+  return std::vector<PartSpec>{turned_part(spec, 0, 0, spec.head_dim, spec.bits)};
+}
+
+Result<std::vector<PartSpec>> prod_parts(const CodecSpec& spec) {
+  TQC_TRY(check_turned(spec));
+  if (spec.bits < 2) return unsupported("mode prod with " + count_of(spec.bits, "bit"));
+  if (spec.residual != TransformKind::kGaussian && spec.residual != TransformKind::kDenseQr) {
+    return unsupported("mode prod with a residual map that is not dense");
+  }
+  PartSpec residual{.quantizer = {.head_dim = spec.head_dim,
+                                  .bits = 1,
+                                  .seed = part_seed(spec.seed, 1),
+                                  .rotation = spec.residual,
+                                  .scale = ScaleRule::kRaw},
+                    .of_residual = true,
+                    .centroids = residual_centroids(spec.head_dim, spec.residual)};
+  return std::vector<PartSpec>{turned_part(spec, 0, 0, spec.head_dim, spec.bits - 1),
+                               std::move(residual)};
+}
+
+Result<std::vector<PartSpec>> mixed_parts(const CodecSpec& spec) {
+  TQC_TRY(check_turned(spec));
+  const int outliers = spec.outlier_channels;
+  if (outliers < kMinPartDim || outliers > spec.head_dim - kMinPartDim) {
+    return unsupported("mode mixed with " + count_of(outliers, "outlier channel") + " of " +
+                       std::to_string(spec.head_dim));
+  }
+  if (spec.outlier_bits <= spec.bits) {
+    return unsupported("mode mixed with " + count_of(spec.outlier_bits, "outlier bit") + " and " +
+                       count_of(spec.bits, "regular bit"));
+  }
+  return std::vector<PartSpec>{turned_part(spec, 0, 0, outliers, spec.outlier_bits),
+                               turned_part(spec, 1, outliers, spec.head_dim - outliers, spec.bits)};
+}
+
+bool is_group_size(int size) { return size == 32 || size == 64 || size == 128; }
+
+Result<std::vector<PartSpec>> affine_parts(const CodecSpec& spec) {
+  const int size = spec.group_size;
+  if (!is_group_size(size)) {
+    return unsupported("mode affine with groups of " + std::to_string(size) +
+                       ": not 32, 64 or 128");
+  }
+  if (spec.head_dim % size != 0) {
+    return unsupported("mode affine with groups of " + std::to_string(size) + ": head_dim " +
+                       std::to_string(spec.head_dim) + " is no multiple");
+  }
+  std::vector<PartSpec> parts;
+  for (int first = 0; first < spec.head_dim; first += size) {
+    parts.push_back(PartSpec{.first = first,
+                             .quantizer = {.head_dim = size,
+                                           .bits = spec.bits,
+                                           .seed = 0,  // nothing is drawn
+                                           .rotation = TransformKind::kNone,
+                                           .scale = ScaleRule::kPeak},
+                             .has_bias = true,
+                             .centroids = linear_centroids(spec.bits)});
+  }
+  return parts;
+}
+
+// The whole levels of a step, as parts of 128 of them.
+std::vector<float> level_centroids() {
+  std::vector<float> centroids;
+  for (int level = -128; level < 128; ++level) {
+    centroids.push_back(static_cast<float>(level) / 128.0f);
+  }
+  return centroids;
+}
+
+Result<std::vector<PartSpec>> trellis_parts(const CodecSpec& spec) {
+  if (!is_orthogonal_turn(spec.rotation) && spec.rotation != TransformKind::kNone) {
+    return unsupported("mode trellis with a map that does not rotate");
+  }
+  PartSpec part = turned_part(spec, 0, 0, spec.head_dim, kMaxBits);
+  part.quantizer.scale = ScaleRule::kStep;
+  part.quantizer.step = spec.step;
+  part.centroids = level_centroids();
+  return std::vector<PartSpec>{std::move(part)};
+}
+
+Result<std::vector<PartSpec>> parts_of_mode(const CodecSpec& spec) {
+  switch (spec.mode) {
+    case Mode::kMse:
+      return mse_parts(spec);
+    case Mode::kProd:
+      return prod_parts(spec);
+    case Mode::kMixed:
+      return mixed_parts(spec);
+    case Mode::kAffine:
+      return affine_parts(spec);
+    case Mode::kTrellis:
+      return trellis_parts(spec);
+  }
+  return unsupported("mode " + std::to_string(static_cast<int>(spec.mode)) + ": not known");
+}
+
+// --- a list of parts back to its mode
+
+std::string part_name(std::size_t index) { return "part " + std::to_string(index); }
+
+// What holds of a part whatever mode it belongs to.
+Result<void> check_part(int head_dim, const PartSpec& part) {
+  TQC_TRY(validate(part.quantizer));
+  if (part.first < 0 || part.first > head_dim - part.quantizer.head_dim) {
+    return corrupt("channels from " + std::to_string(part.first) + " on do not fit head_dim " +
+                   std::to_string(head_dim));
+  }
+  if (part.has_bias && part.quantizer.rotation != TransformKind::kNone) {
+    return corrupt("a bias of turned channels");
+  }
+  return {};
+}
+
+Result<void> check_tiling(int head_dim, const std::vector<PartSpec>& parts) {
+  int next = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].first != next) {
+      return corrupt(part_name(i) + ": begins at channel " + std::to_string(parts[i].first) +
+                     " where " + std::to_string(next) + " belongs");
+    }
+    next += parts[i].quantizer.head_dim;
+  }
+  if (next == head_dim) return {};
+  return corrupt("parts: " + std::to_string(next) + " channels where " + std::to_string(head_dim) +
+                 " belong");
+}
+
+Result<Mode> check_prod(int head_dim, const std::vector<PartSpec>& parts) {
+  const PartSpec& base = parts[0];
+  const PartSpec& residual = parts[1];
+  if (base.quantizer.head_dim != head_dim || residual.quantizer.head_dim != head_dim) {
+    return corrupt("part 1: codes the residual of other channels");
+  }
+  if (base.has_bias || residual.has_bias) return corrupt("part 1: a residual beside a bias");
+  if (base.quantizer.bits == kMaxBits || residual.quantizer.bits != 1) {
+    return corrupt("part 1: a residual of " + count_of(residual.quantizer.bits, "bit") +
+                   " beside " + count_of(base.quantizer.bits, "bit"));
+  }
+  return Mode::kProd;
+}
+
+Result<Mode> check_trellis(const std::vector<PartSpec>& parts) {
+  if (parts.size() != 1)
+    return corrupt("parts: one of " + std::to_string(parts.size()) + " with a step");
+  if (parts[0].quantizer.bits != kMaxBits) {
+    return corrupt("part 0: levels of " + count_of(parts[0].quantizer.bits, "bit"));
+  }
+  if (parts[0].has_bias) return corrupt("part 0: a bias beside a step");
+  if (parts[0].centroids != level_centroids()) {
+    return corrupt("part 0: centroids that are not the levels");
+  }
+  return Mode::kTrellis;
+}
+
+Result<Mode> check_affine(const std::vector<PartSpec>& parts) {
+  const QuantizerSpec& first = parts[0].quantizer;
+  if (!is_group_size(first.head_dim)) {
+    return corrupt("part 0: a group of " + std::to_string(first.head_dim));
+  }
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    const QuantizerSpec& group = parts[i].quantizer;
+    if (!parts[i].has_bias || group.head_dim != first.head_dim || group.bits != first.bits) {
+      return corrupt(part_name(i) + ": unlike the groups before");
+    }
+  }
+  return Mode::kAffine;
+}
+
+Result<Mode> check_mixed(const std::vector<PartSpec>& parts) {
+  if (parts.size() != 2) return corrupt("parts: " + std::to_string(parts.size()) + " turned ones");
+  if (parts[1].has_bias) return corrupt("part 1: a bias where part 0 has none");
+  if (parts[0].quantizer.bits <= parts[1].quantizer.bits) {
+    return corrupt("part 0: not more bits than the regular channels");
+  }
+  return Mode::kMixed;
+}
+
+}  // namespace
+
+Result<std::vector<PartSpec>> make_parts(const CodecSpec& spec) {
+  TQC_TRY(check_head_dim(spec.head_dim));
+  TQC_TRY(validate(QuantizerSpec{.head_dim = spec.head_dim,
+                                 .bits = spec.bits,
+                                 .rotation = spec.rotation,
+                                 .rounds = spec.rounds,
+                                 .scale = spec.scale}));
+  TQC_TRY_ASSIGN(std::vector<PartSpec> parts, parts_of_mode(spec));
+  for (PartSpec& part : parts) {
+    TQC_TRY(validate(part.quantizer));
+    if (!part.centroids.empty()) continue;
+    part.centroids = lloyd_max_centroids(part.quantizer.head_dim, part.quantizer.bits);
+  }
+  return parts;
+}
+
+Result<Mode> mode_of(int head_dim, const std::vector<PartSpec>& parts) {
+  TQC_TRY(check_head_dim(head_dim));
+  if (parts.empty() || parts.size() > kMaxParts) {
+    return corrupt("parts: " + std::to_string(parts.size()) + " where 1 to " +
+                   std::to_string(kMaxParts) + " belong");
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Result<void> checked = check_part(head_dim, parts[i]);
+    if (!checked) return in_context(part_name(i), checked.error());
+    if (parts[i].of_residual && (i != 1 || parts.size() != 2)) {
+      return corrupt(part_name(i) + ": a residual, but not the second of two parts");
+    }
+  }
+  const auto has_step = [](const PartSpec& part) {
+    return part.quantizer.scale == ScaleRule::kStep;
+  };
+  const bool is_trellis = std::ranges::any_of(parts, has_step);
+  if (parts.size() == 2 && parts[1].of_residual && !is_trellis) return check_prod(head_dim, parts);
+  TQC_TRY(check_tiling(head_dim, parts));
+  if (is_trellis) return check_trellis(parts);
+  if (parts[0].has_bias) return check_affine(parts);
+  if (parts.size() == 1) return Mode::kMse;
+  return check_mixed(parts);
+}
+
+TransformMatrix::TransformMatrix() = default;
+TransformMatrix::~TransformMatrix() = default;
+TransformMatrix::TransformMatrix(const TransformMatrix&) = default;
+TransformMatrix::TransformMatrix(TransformMatrix&&) noexcept = default;
+TransformMatrix& TransformMatrix::operator=(const TransformMatrix&) = default;
+TransformMatrix& TransformMatrix::operator=(TransformMatrix&&) noexcept = default;
+
+TransformMatrix::TransformMatrix(AlignedFloats values)
+    : values_(std::make_shared<const AlignedFloats>(std::move(values))) {}
+
+Result<TransformMatrix> TransformMatrix::make(AlignedFloats values) {
+  if (values.empty()) return TransformMatrix();
+  // Written so that NaN fails.
+  const auto fits = [](float value) { return std::abs(value) <= kMaxMatrixValue; };
+  const auto bad = std::ranges::find_if_not(values, fits);
+  if (bad != values.end()) {
+    return Error{ErrorCode::kCorrupt,
+                 "matrix: value " + std::to_string(bad - values.begin()) + " outside -16 to 16"};
+  }
+  return TransformMatrix(std::move(values));
+}
+
+std::span<const float> TransformMatrix::values() const {
+  return values_ ? std::span<const float>(*values_) : std::span<const float>();
+}
+
+bool TransformMatrix::operator==(const TransformMatrix& other) const {
+  if (values_ == other.values_) return true;
+  const std::span<const float> a = values(), b = other.values();
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
 }  // namespace tqcache::codec

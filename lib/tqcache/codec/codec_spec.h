@@ -19,13 +19,49 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
+#include "tqcache/base/aligned.h"
 #include "tqcache/base/result.h"
-#include "tqcache/codec/transform_matrix.h"
 
 namespace tqcache::codec {
+
+// An orthogonal matrix has no value above 1, and no normal number of NumPy's is above 13.8. With
+// this bound, what is decoded from finite scales is finite.
+inline constexpr float kMaxMatrixValue = 16.0f;
+
+// A linear transform by value, for transforms of other programs, which no seed of ours gives
+// (TransformKind::kMatrix; docs/reference/codec.md §2). Empty by default.
+//
+// A value: copies share the same numbers.
+class TransformMatrix {
+ public:
+  TransformMatrix();
+  // Not inline: GCC 12 warns of what it takes for uninitialized in aggregates that hold one.
+  ~TransformMatrix();
+  TransformMatrix(const TransformMatrix&);
+  TransformMatrix(TransformMatrix&&) noexcept;
+  TransformMatrix& operator=(const TransformMatrix&);
+  TransformMatrix& operator=(TransformMatrix&&) noexcept;
+
+  // Shapes: [dim, dim], row i gives component i.
+  // Errors: kCorrupt when a value is not finite, or above kMaxMatrixValue in magnitude.
+  static Result<TransformMatrix> make(AlignedFloats values);
+
+  std::span<const float> values() const;
+  const std::shared_ptr<const AlignedFloats>& shared() const { return values_; }
+
+  // Of the same bits: 0 and -0 differ. Takes no time for copies of one.
+  bool operator==(const TransformMatrix& other) const;
+
+ private:
+  explicit TransformMatrix(AlignedFloats values);
+
+  std::shared_ptr<const AlignedFloats> values_;
+};
 
 inline constexpr int kMinHeadDim = 32;
 inline constexpr int kMaxHeadDim = 1024;
@@ -77,7 +113,7 @@ struct QuantizerSpec {
 Result<void> validate(const QuantizerSpec& spec);
 
 struct PartSpec {
-  int first = 0;             // its first channel, in the order of codec/channels.h
+  int first = 0;             // its first channel, in the channel order
   QuantizerSpec quantizer;   // head_dim is the number of its channels
   bool of_residual = false;  // codes what the part before leaves of the same channels
   // Whether the middle between the largest and the smallest value is taken out first and kept.

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/codec/trellis/double_loops.h"
+#include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/codec/random.h"
 
 namespace tqcache::codec {
@@ -54,7 +54,7 @@ AlignedFloats rounded(Matrix& matrix) {
 void add_multiple(const double* from, double factor, std::size_t first, std::size_t stride,
                   double* to) {
   const std::size_t start = first / kWidth * kWidth;
-  double_loops().add_multiple(from + start, factor, stride - start, to + start);
+  best_kernels().doubles.add_multiple(from + start, factor, stride - start, to + start);
 }
 
 // Column k to length 1. Returns it; nothing, if it is shorter than `least`.

@@ -17,11 +17,27 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/codec/block_codec.h"
-#include "tqcache/codec/center.h"
-#include "tqcache/codec/channels.h"
 #include "tqcache/codec/codec_spec.h"
+#include "tqcache/codec/kernels/kernels.h"
 
 namespace tqcache::codec {
+
+// The order in which a codec reads the channels of a head vector: entry i is the channel at place i.
+// Empty: channels stay in their order.
+//
+// Mode mixed quantizes outlier channels with more bits. They depend on the vectors of a kv head, so
+// they belong to the data and not to the codec: each kv head has its own list. The codec reads these
+// channels first and the others behind them, both in ascending order.
+using ChannelOrder = std::span<const std::uint16_t>;
+
+// The whole order, from the channels that come first.
+// Errors: kCorrupt when they are not strictly ascending and below head_dim.
+Result<std::vector<std::uint16_t>> make_channel_order(std::size_t head_dim,
+                                                      std::span<const std::uint16_t> first);
+
+// out[i] = in[order[i]], and the inverse. Shapes: in, out [head_dim]; not the same memory.
+void take_channels(ChannelOrder order, std::span<const float> in, std::span<float> out);
+void put_channels(ChannelOrder order, std::span<const float> in, std::span<float> out);
 
 // The packed block of one kv head.
 struct PackedHead {

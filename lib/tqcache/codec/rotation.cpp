@@ -8,7 +8,6 @@
 #include <numbers>
 
 #include "tqcache/codec/dense_matrix.h"
-#include "tqcache/codec/dot.h"
 #include "tqcache/codec/random.h"
 
 namespace tqcache::codec {

@@ -15,6 +15,8 @@
 // Spec: docs/reference/codec.md §2. Source: arXiv 2504.19874 takes a dense random rotation; the
 // Hartley factor is ours, and keeps head_dim 80, 96, 112, 192 or 576 without padding.
 
+#include <array>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -66,5 +68,26 @@ class Rotation {
   float factor_ = 0.0f;
   std::shared_ptr<const AlignedFloats> matrix_;
 };
+
+// The inner product, in the only order of additions that the format allows: sixteen lanes, component
+// i in lane i % 16, then the lanes by halves. Registers of 4, 8 or 16 floats add in exactly this
+// order, so encoded bytes do not depend on the CPU (docs/reference/codec.md §4).
+//
+// Shapes: a, b [n], any n.
+// Bytes:  identical on every CPU (without fused multiply-add).
+inline float lane_dot(std::span<const float> a, std::span<const float> b) {
+  assert(a.size() == b.size());
+  constexpr std::size_t kDotLanes = 16;
+  std::array<float, kDotLanes> lanes{};
+  std::size_t i = 0;
+  for (; i + kDotLanes <= a.size(); i += kDotLanes) {
+    for (std::size_t lane = 0; lane < kDotLanes; ++lane) lanes[lane] += a[i + lane] * b[i + lane];
+  }
+  for (std::size_t lane = 0; i + lane < a.size(); ++lane) lanes[lane] += a[i + lane] * b[i + lane];
+  for (std::size_t half = kDotLanes / 2; half > 0; half /= 2) {
+    for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  }
+  return lanes[0];
+}
 
 }  // namespace tqcache::codec

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tqcache/codec/kernels/int16_step.h"
+#include "tqcache/codec/kernels/lanes.h"
 
 namespace tqcache::codec {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "tqcache/codec/kernels/kernel_tables.h"
+#include "tqcache/codec/kernels/lanes.h"
 
 #ifdef TQCACHE_X86
 #include <cpuid.h>
@@ -15,6 +15,21 @@ namespace {
 
 constexpr std::size_t kMaxTables = 4;
 constexpr std::array<std::string_view, kMaxTables> kNames = {"scalar", "neon", "avx2", "avx512"};
+
+// The table of an instruction set. `fast` and `sinusoids` are fast, or exact where the set has
+// nothing faster.
+#define TQC_KERNELS(isa_of, set, fast, sinusoids)                                               \
+  Kernels {                                                                                     \
+    .isa = Isa::isa_of, .name = #set, .score_exact = set::score_exact,                          \
+    .score_fast = set::score_##fast, .accumulate_exact = set::accumulate_exact,                 \
+    .accumulate_fast = set::accumulate_##fast, .score_dense = set::score_dense,                 \
+    .accumulate_dense = set::accumulate_dense, .add_sinusoids_exact = set::add_sinusoids_exact, \
+    .add_sinusoids_fast = set::add_sinusoids_##sinusoids, .center_rows = set::center_rows,      \
+    .restore_rows = set::restore_rows, .encode_lines = set::encode_lines,                       \
+    .decode_lines = set::decode_lines, .transpose_lines = set::transpose_lines,                 \
+    .multiply_rows = set::multiply_rows, .trellis = set::kTrellisKernels,                       \
+    .doubles = set::kDoubleLoops,                                                               \
+  }
 
 struct Available {
   std::array<const Kernels*, kMaxTables> tables{};
@@ -45,12 +60,15 @@ Available find_available() {
   Available found;
   found.add(scalar_kernels());
 #ifdef TQCACHE_NEON
-  found.add(neon_kernels());  // every CPU of this architecture has it
+  static const Kernels neon = TQC_KERNELS(kNeon, neon, fast, exact);
+  found.add(neon);  // every CPU of this architecture has it
 #endif
 #ifdef TQCACHE_X86
   __builtin_cpu_init();
-  if (has_avx2()) found.add(avx2_kernels());
-  if (has_avx2() && has_avx512()) found.add(avx512_kernels());
+  static const Kernels avx2 = TQC_KERNELS(kAvx2, avx2, fast, fast);
+  static const Kernels avx512 = TQC_KERNELS(kAvx512, avx512, fast, fast);
+  if (has_avx2()) found.add(avx2);
+  if (has_avx2() && has_avx512()) found.add(avx512);
 #endif
   return found;
 }
@@ -86,6 +104,11 @@ std::string names_there() {
 std::span<const Kernels* const> all_kernels() {
   static const Available available = find_available();
   return std::span(available.tables).first(available.count);
+}
+
+const Kernels& scalar_kernels() {
+  static const Kernels scalar = TQC_KERNELS(kScalar, scalar, exact, exact);
+  return scalar;
 }
 
 const Kernels& best_kernels() {

@@ -1,13 +1,13 @@
 #pragma once
-// codec/kernels/kernels.h: the inner loops of attention and of conversion, once for each kind of
-// CPU.
+// codec/kernels/kernels.h: one table of inner loops for each instruction set, and the choice of
+// one.
 //
-// A table of functions that all do the same thing. The scalar table is the definition. Encoding
-// and decoding give the same bytes on every table; scores and sums agree within the bounds told
+// All tables hold functions that do the same. The scalar table is the definition. Encoding and
+// decoding give the same bytes on every table; scores and sums agree within the bounds stated
 // here, and do not depend on the number of threads.
 //
-// These are the raw loops: they check nothing. What prepares their arguments is query_group.h and
-// block_codec.h.
+// These are the raw loops: they check nothing. head_queries.h, block_codec.h, row_transform.h and
+// trellis.h prepare their arguments.
 //
 // Threads: a table is immutable, its functions keep no state.
 // Spec:    docs/reference/codec.md, "Kernels".
@@ -20,14 +20,32 @@
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
-#include "tqcache/codec/center.h"
 #include "tqcache/codec/kernels/code_tables.h"
 
 namespace tqcache::codec {
 
-struct RotationTables;  // codec/rotation_tables.h
-struct SinusoidTable;   // codec/sinusoid_table.h
-struct Sinusoids;       // codec/sinusoid_table.h
+// The instruction sets that kernels are written for, slowest first. Every program has the scalar
+// kernels; which others it has depends on what it is built for and on the CPU.
+enum class Isa : std::uint8_t { kScalar, kNeon, kAvx2, kAvx512 };
+
+// The vector that is subtracted from head vectors before they are encoded: one for each kv head and
+// token block. After RoPE it is the same for every token. Before RoPE it turns with the token:
+// components i and i + n_pairs together, by an angle that depends on i and on the token's place in
+// the block alone (docs/reference/codec.md §8).
+//
+// A view: the caller keeps the memory.
+struct Center {
+  const float* mean = nullptr;  // [head_dim], at the block's first token; null: no center
+  std::size_t n_pairs = 0;      // 0: it does not turn
+  const float* cos = nullptr;   // [256, n_pairs], by place in the block
+  const float* sin = nullptr;   // likewise
+};
+
+struct RotationTables;  // codec/quantizer.h
+struct SinusoidTable;   // codec/kernels/sinusoid_table.h
+struct Sinusoids;       // codec/kernels/sinusoid_table.h
+struct TrellisStep;     // codec/trellis/trellis_search.h
+struct TrellisTask;     // codec/trellis/trellis_search.h
 
 // One packed block of one kv head.
 struct PackedBlock {
@@ -85,7 +103,7 @@ struct MutableVectorRows {
   std::size_t stride = 0;
 };
 
-// Head vectors as they come out of a map, on their way back to what the cache holds.
+// Head vectors after a transform, on their way back to what the cache holds.
 struct TransformedRows {
   const float* rows = nullptr;  // [n, head_dim]
   std::size_t n = 0;
@@ -97,8 +115,44 @@ struct TransformedRows {
 // (docs/reference/codec.md, "Kernels").
 enum class Precision : std::uint8_t { kExact, kFast };
 
+// A product of small matrices: out[r][i] = sum over j of in(r, j) * matrix[j][i], where in(r, j) is
+// at r * row_stride + j * depth_stride.
+struct RowTransformTask {
+  const float* in = nullptr;
+  std::size_t row_stride = 0;
+  std::size_t depth_stride = 0;
+  const float* matrix = nullptr;  // [depth, dim]
+  float* out = nullptr;           // [n, dim]
+  std::size_t n = 0;
+  std::size_t depth = 0;
+  std::size_t dim = 0;
+  bool is_lower = false;  // what is above the diagonal is not needed
+};
+
+// Trellis codes (codec/trellis/trellis_search.h). Bytes: identical on every table.
+struct TrellisKernels {
+  // Viterbi search. Returns the first vector with a component that is not finite, else n_vectors.
+  std::size_t (*search)(const TrellisTask&);
+  // One component of up to 256 vectors: symbols to codes, and codes to symbols.
+  void (*to_codes)(const TrellisStep&);
+  void (*to_symbols)(const TrellisStep&);
+};
+
+// Long loops of f64 in which every number is computed on its own (codec/trellis/symmetric_eigen.h).
+// Bytes: identical on every table.
+struct DoubleLoops {
+  // to[j] += factor * from[j]
+  void (*add_multiple)(const double* from, double factor, std::size_t n, double* to);
+  // to[j] -= a * v[j] + b * w[j]
+  void (*subtract_two)(double a, const double* v, double b, const double* w, std::size_t n,
+                       double* to);
+  // (first[j], second[j]) = (c * first[j] - s * second[j], s * first[j] + c * second[j])
+  void (*turn)(double c, double s, std::size_t n, double* first, double* second);
+};
+
 struct Kernels {
-  const char* name;  // "scalar", "avx2", "avx512", "neon"
+  Isa isa;
+  const char* name;  // for people, and for TQCACHE_ISA: "scalar", "neon", "avx2", "avx512"
 
   // scores[q][t] = scale[t] * <query q, c[codes of t]>, of keys and rotated queries.
   //
@@ -155,19 +209,29 @@ struct Kernels {
   // Sixteen components of sixteen tokens from the keys' order to the values', or back: lane and
   // place in the lane change their parts. Shapes: in, out [4, 64]; not the same memory.
   void (*transpose_lines)(const std::uint8_t* in, std::uint8_t* out);
+
+  // The first components of all rows of a product, as many as whole registers hold. Returns their
+  // number; row_transform.h does the others. Bytes: identical on every table.
+  std::size_t (*multiply_rows)(const RowTransformTask&);
+
+  TrellisKernels trellis;
+  DoubleLoops doubles;
 };
 
 // The tables that this program was built with and this CPU can run, slowest first. The scalar one
 // is always there.
 std::span<const Kernels* const> all_kernels();
 
-// The fastest of all_kernels(), or the one that the environment variable TQCACHE_ISA names, looked
-// at once. A name that find_kernels() refuses does not count: programs tell their user.
+const Kernels& scalar_kernels();
+
+// The one table that everything uses by default, chosen once per process: the fastest of
+// all_kernels(), or the one that the environment variable TQCACHE_ISA names. A name that
+// find_kernels() refuses is ignored here; programs report it to their user.
 const Kernels& best_kernels();
 
 // The table of that name; of an empty name, the fastest.
 // Errors: kInvalidArgument for a name unknown; kUnsupported for one that this CPU or this program
-//         does not have. The message names those that are there.
+//         does not have. The message names those that are available.
 Result<const Kernels*> find_kernels(std::string_view name);
 
 }  // namespace tqcache::codec

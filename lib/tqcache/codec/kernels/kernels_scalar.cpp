@@ -5,10 +5,9 @@
 #include <cstring>
 
 #include "tqcache/base/half.h"
-#include "tqcache/codec/kernels/kernel_tables.h"
-#include "tqcache/codec/kernels/rotation_tables.h"
+#include "tqcache/codec/block_layout.h"
+#include "tqcache/codec/kernels/lanes.h"
 #include "tqcache/codec/kernels/sinusoid_table.h"
-#include "tqcache/codec/packing.h"
 #include "tqcache/codec/quantizer.h"
 
 namespace tqcache::codec {
@@ -35,8 +34,10 @@ float dot(const float* a, const float* b, std::size_t n) {
   return sum;
 }
 
-void score(const PackedBlock& block, const CodeTables& tables, const QueryRows& queries,
-           OutputRows scores) {
+}  // namespace
+
+void scalar::score_exact(const PackedBlock& block, const CodeTables& tables,
+                         const QueryRows& queries, OutputRows scores) {
   HeadVector key;
   for (std::size_t t = 0; t < block.n_tokens; ++t) {
     look_up(block, tables, t, key);
@@ -48,8 +49,8 @@ void score(const PackedBlock& block, const CodeTables& tables, const QueryRows& 
   }
 }
 
-void accumulate(const PackedBlock& block, const CodeTables& tables, const WeightRows& weights,
-                OutputRows out) {
+void scalar::accumulate_exact(const PackedBlock& block, const CodeTables& tables,
+                              const WeightRows& weights, OutputRows out) {
   HeadVector value;
   for (std::size_t t = 0; t < block.n_tokens; ++t) {
     look_up(block, tables, t, value);
@@ -62,12 +63,16 @@ void accumulate(const PackedBlock& block, const CodeTables& tables, const Weight
   }
 }
 
+namespace {
+
 void load_row(const DenseBlock& block, std::size_t token, HeadVector& values) {
   const std::size_t row_bytes = block.head_dim * dtype_size(block.dtype);
   load_f32(block.dtype, block.rows + token * row_bytes, std::span(values).first(block.head_dim));
 }
 
-void score_dense(const DenseBlock& block, const QueryRows& queries, OutputRows scores) {
+}  // namespace
+
+void scalar::score_dense(const DenseBlock& block, const QueryRows& queries, OutputRows scores) {
   HeadVector key;
   for (std::size_t t = 0; t < block.n_tokens; ++t) {
     load_row(block, t, key);
@@ -78,7 +83,7 @@ void score_dense(const DenseBlock& block, const QueryRows& queries, OutputRows s
   }
 }
 
-void accumulate_dense(const DenseBlock& block, const WeightRows& weights, OutputRows out) {
+void scalar::accumulate_dense(const DenseBlock& block, const WeightRows& weights, OutputRows out) {
   HeadVector value;
   for (std::size_t t = 0; t < block.n_tokens; ++t) {
     load_row(block, t, value);
@@ -89,6 +94,8 @@ void accumulate_dense(const DenseBlock& block, const WeightRows& weights, Output
     }
   }
 }
+
+namespace {
 
 // row -= the center as it stands in `token`: the products and the sum of a turn each rounded.
 void subtract_center(const Center& center, std::size_t token, std::span<float> row) {
@@ -103,14 +110,18 @@ void subtract_center(const Center& center, std::size_t token, std::span<float> r
   for (std::size_t i = 2 * center.n_pairs; i < row.size(); ++i) row[i] -= center.mean[i];
 }
 
-void center_rows(VectorRows x, std::size_t n, std::size_t head_dim, const Center& center,
-                 std::size_t first_token, float* out) {
+}  // namespace
+
+void scalar::center_rows(VectorRows x, std::size_t n, std::size_t head_dim, const Center& center,
+                         std::size_t first_token, float* out) {
   for (std::size_t i = 0; i < n; ++i) {
     const std::span row(out + i * head_dim, head_dim);
     load_f32(x.dtype, x.rows + i * x.stride, row);
     if (center.mean != nullptr) subtract_center(center, first_token + i, row);
   }
 }
+
+namespace {
 
 // Pairs of components turned by the angles of `token`.
 void turn_pairs(const Center& center, std::size_t token, float* low, float* high) {
@@ -123,8 +134,10 @@ void turn_pairs(const Center& center, std::size_t token, float* low, float* high
   }
 }
 
-void restore_rows(const TransformedRows& x, const Center& center, std::size_t first_token,
-                  MutableVectorRows out) {
+}  // namespace
+
+void scalar::restore_rows(const TransformedRows& x, const Center& center, std::size_t first_token,
+                          MutableVectorRows out) {
   HeadVector row, mean;
   for (std::size_t t = 0; t < x.n; ++t) {
     std::copy_n(x.rows + t * x.head_dim, x.head_dim, row.data());
@@ -137,6 +150,8 @@ void restore_rows(const TransformedRows& x, const Center& center, std::size_t fi
     store_f32(out.dtype, std::span<const float>(row).first(x.head_dim), out.rows + t * out.stride);
   }
 }
+
+namespace {
 
 // factors [n_rows, 2], even before odd.
 void add_rows(const SinusoidTable& table, const float* factors, float* scores) {
@@ -154,7 +169,10 @@ void add_rows(const SinusoidTable& table, const float* factors, float* scores) {
   }
 }
 
-void add_sinusoids(const SinusoidTable& table, const Sinusoids& sinusoids, OutputRows scores) {
+}  // namespace
+
+void scalar::add_sinusoids_exact(const SinusoidTable& table, const Sinusoids& sinusoids,
+                                 OutputRows scores) {
   std::array<float, 2 * kMaxSinusoidRows> factors;
   for (std::size_t q = 0; q < sinusoids.n_queries; ++q) {
     make_sinusoid_factors(table, sinusoids, q, factors.data());
@@ -162,13 +180,17 @@ void add_sinusoids(const SinusoidTable& table, const Sinusoids& sinusoids, Outpu
   }
 }
 
+namespace {
+
 // Byte of a group of keys' lines at which the code of a lane's component stands.
 std::size_t line_byte(std::size_t lane, std::size_t component) {
   return component / kLaneCodes * kLineBytes + lane * kLaneCodes + component % kLaneCodes;
 }
 
-std::uint32_t encode_lines(const RotationTables& tables, VectorRows x, std::size_t n,
-                           std::uint8_t* lines, std::uint16_t* scales) {
+}  // namespace
+
+std::uint32_t scalar::encode_lines(const RotationTables& tables, VectorRows x, std::size_t n,
+                                   std::uint8_t* lines, std::uint16_t* scales) {
   const std::size_t dim = tables.head_dim;
   std::memset(lines, 0, (dim + kUnitLaneCodes - 1) / kUnitLaneCodes * kUnitLines * kLineBytes);
   HeadVector vector;
@@ -190,8 +212,8 @@ std::uint32_t encode_lines(const RotationTables& tables, VectorRows x, std::size
   return refused;
 }
 
-void decode_lines(const RotationTables& tables, const std::uint8_t* lines,
-                  const std::uint16_t* scales, std::size_t n, MutableVectorRows x) {
+void scalar::decode_lines(const RotationTables& tables, const std::uint8_t* lines,
+                          const std::uint16_t* scales, std::size_t n, MutableVectorRows x) {
   const std::size_t dim = tables.head_dim;
   HeadVector buffer;
   const std::span vector = std::span(buffer).first(dim);
@@ -205,32 +227,12 @@ void decode_lines(const RotationTables& tables, const std::uint8_t* lines,
   }
 }
 
-void transpose_lines(const std::uint8_t* in, std::uint8_t* out) {
+void scalar::transpose_lines(const std::uint8_t* in, std::uint8_t* out) {
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     for (std::size_t i = 0; i < kLanes; ++i) out[line_byte(i, lane)] = in[line_byte(lane, i)];
   }
 }
 
-}  // namespace
-
-const Kernels& scalar_kernels() {
-  static constexpr Kernels kKernels = {
-      .name = "scalar",
-      .score_exact = score,
-      .score_fast = score,
-      .accumulate_exact = accumulate,
-      .accumulate_fast = accumulate,
-      .score_dense = score_dense,
-      .accumulate_dense = accumulate_dense,
-      .add_sinusoids_exact = add_sinusoids,
-      .add_sinusoids_fast = add_sinusoids,
-      .center_rows = center_rows,
-      .restore_rows = restore_rows,
-      .encode_lines = encode_lines,
-      .decode_lines = decode_lines,
-      .transpose_lines = transpose_lines,
-  };
-  return kKernels;
-}
+std::size_t scalar::multiply_rows(const RowTransformTask&) { return 0; }
 
 }  // namespace tqcache::codec

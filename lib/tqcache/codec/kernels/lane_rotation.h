@@ -1,25 +1,19 @@
 #pragma once
-// codec/kernels/lane_rotation.h: the rotation of head vectors that stand side by side, one a lane.
+// codec/kernels/lane_rotation.h: the rotation of head vectors side by side, one per register lane.
 //
 // Component i of kWidth vectors is one register, and no operation crosses lanes: each lane goes
-// through just the operations of Rotation, in its order, so the bytes are the same.
+// through exactly the operations of Rotation, in its order, so the bytes are the same.
 //
-// A piece of the files of kernels, each of which gets its own code of all this. They say before
-// what a register of floats is (Lanes), how many of them a pass over a transform may hold
-// (kPassStages: 2^kPassStages), and how functions of their CPU are marked (TQC_LANES_FUNCTION, and
-// TQC_LANES for those that are always inlined).
+// Included after registers_*.h, by the files of each instruction set.
 
 #include <cstddef>
 #include <cstdint>
 
-#include "tqcache/codec/kernels/rotation_tables.h"
-#include "tqcache/codec/kernels/unroll.h"
+#include "tqcache/codec/kernels/lanes.h"
+#include "tqcache/codec/quantizer.h"
 
 namespace tqcache::codec {
 namespace {
-
-constexpr std::size_t kWidth = sizeof(Lanes) / sizeof(float);
-typedef std::uint32_t LaneBits __attribute__((vector_size(sizeof(Lanes))));
 
 // kWidth head vectors: [head_dim][kWidth].
 struct LaneVectors {
@@ -188,8 +182,8 @@ TQC_LANES_FUNCTION void sum_rows(const float* matrix, std::size_t head_dim, Lane
   for (std::size_t i = 0; i < head_dim; ++i) x.values[i] = y.values[i];
 }
 
-// How far the first stages of a transform go that whoever loads kWidth components may do at once,
-// while they are in registers.
+// How far the first stages of a transform go that can be done while kWidth components are loaded
+// into registers.
 [[maybe_unused]] std::size_t loaded_distance(const RotationTables& tables) {
   return tables.part_size % kWidth == 0 ? kWidth : 1;
 }

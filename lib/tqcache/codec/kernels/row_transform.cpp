@@ -1,28 +1,11 @@
 #include "tqcache/codec/kernels/row_transform.h"
 
 #include <cassert>
-#include <string_view>
-
-#include "tqcache/codec/kernels/row_transform_tiles.h"
 
 namespace tqcache::codec {
 namespace {
 
-void multiply(const RowTransformTask& task, [[maybe_unused]] const Kernels& kernels) {
-  [[maybe_unused]] const std::string_view name = kernels.name;  // tables may be copies
-  std::size_t done = 0;
-#ifdef TQCACHE_X86
-  if (name == "avx512") done = multiply_rows_avx512(task);
-  if (name == "avx2") done = multiply_rows_avx2(task);
-#endif
-#ifdef TQCACHE_NEON
-  if (name == "neon") done = multiply_rows_neon(task);
-#endif
-  if (done < task.dim) multiply_rest(task, done);
-}
-
-}  // namespace
-
+// The components of all rows from `first` on, one after another.
 void multiply_rest(const RowTransformTask& task, std::size_t first) {
   for (std::size_t row = task.is_lower ? first : 0; row < task.n; ++row) {
     float* const __restrict sums = task.out + row * task.dim;
@@ -34,6 +17,13 @@ void multiply_rest(const RowTransformTask& task, std::size_t first) {
     }
   }
 }
+
+void multiply(const RowTransformTask& task, const Kernels& kernels) {
+  const std::size_t done = kernels.multiply_rows(task);
+  if (done < task.dim) multiply_rest(task, done);
+}
+
+}  // namespace
 
 void multiply_rows(std::span<const float> in, std::span<const float> matrix, std::size_t dim,
                    std::span<float> out, const Kernels& kernels) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kJoin = 2 * (kSinusoidPolynomials + 1);  // values of a row of `joins`
 
-std::int16_t to_word(float value) {
+std::int16_t to_int16(float value) {
   return static_cast<std::int16_t>(std::lround(value * static_cast<float>(SinusoidTable::kUnit)));
 }
 
@@ -28,10 +28,10 @@ SinusoidTable make_sinusoid_table(std::size_t n_sinusoids, std::size_t n_fast, A
       (n_fast + kSinusoidPolynomials + kSinusoidStep - 1) / kSinusoidStep * kSinusoidStep;
   table.values = std::move(values);
   table.values.resize(table.n_rows * kSinusoidRow);
-  table.words.resize(table.values.size());
+  table.int16.resize(table.values.size());
   for (std::size_t i = 0; i < table.values.size(); ++i) {
     const std::size_t row = i / kSinusoidRow, column = i % kSinusoidRow;
-    table.words[(row / 2 * kSinusoidRow + column) * 2 + row % 2] = to_word(table.values[i]);
+    table.int16[(row / 2 * kSinusoidRow + column) * 2 + row % 2] = to_int16(table.values[i]);
   }
   table.joins = std::move(joins);
   table.joins.resize(table.n_joined() * kJoin);

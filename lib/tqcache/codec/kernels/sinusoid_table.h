@@ -45,7 +45,7 @@ struct SinusoidTable {
   // The same as whole numbers of 1 / kUnit, neighboring rows interleaved, as units that add two
   // products of 16 bits want them.
   static constexpr int kUnit = 8191;
-  std::vector<std::int16_t, AlignedAllocator<std::int16_t>> words;  // [n_rows / 2, kSinusoidRow, 2]
+  std::vector<std::int16_t, AlignedAllocator<std::int16_t>> int16;  // [n_rows / 2, kSinusoidRow, 2]
 
   // How much of each polynomial is in each slow sinusoid, even before odd; the eighth is zero.
   AlignedFloats joins;  // [n_joined(), 8, 2]
@@ -57,7 +57,7 @@ struct SinusoidTable {
   std::size_t n_joined() const { return (n_padded() - n_fast + 1) / 2 * 2; }
 };
 
-// Fills in `words` and the zeros that pad `values` and `joins`.
+// Fills in `int16` and the zeros that pad `values` and `joins`.
 //
 // Shapes: values [n_fast + kSinusoidPolynomials, kSinusoidRow], each of magnitude 1 at most; joins
 //         [n_sinusoids - n_fast, 8, 2].

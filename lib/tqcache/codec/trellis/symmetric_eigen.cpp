@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/codec/trellis/double_loops.h"
+#include "tqcache/codec/kernels/kernels.h"
 
 namespace tqcache::codec {
 namespace {
@@ -58,7 +58,7 @@ Reflection make_reflection(double* x, std::size_t n) {
 void reflect_both_sides(Square& a, std::size_t from, const double* v, double factor,
                         std::vector<double>& w) {
   const std::size_t n = a.n - from;
-  const DoubleLoops& with = double_loops();
+  const DoubleLoops& with = best_kernels().doubles;
   std::fill(w.begin(), w.end(), 0.0);
   for (std::size_t i = 0; i < n; ++i) {
     with.add_multiple(a.row(from + i) + from, factor * v[i], n, w.data());
@@ -90,7 +90,7 @@ Tridiagonal make_tridiagonal(Square& a, std::vector<double>& factors) {
 Square multiply_reflections(Square& a, const std::vector<double>& factors) {
   const std::size_t n = a.n;
   Square q(n);
-  const DoubleLoops& with = double_loops();
+  const DoubleLoops& with = best_kernels().doubles;
   for (std::size_t i = 0; i < n; ++i) q.row(i)[i] = 1.0;
   std::vector<double> shares(n);
   for (std::size_t k = n - 1; k-- > 0;) {
@@ -148,7 +148,7 @@ double wilkinson_shift(const Tridiagonal& t, std::size_t last) {
 
 // One QR step of coordinates first to last.
 void qr_step(std::size_t first, std::size_t last, Tridiagonal& t, Square& vectors) {
-  const DoubleLoops& with = double_loops();
+  const DoubleLoops& with = best_kernels().doubles;
   double x = t.diagonal[first] - wilkinson_shift(t, last);
   double z = t.beside[first];
   for (std::size_t k = first; k < last; ++k) {

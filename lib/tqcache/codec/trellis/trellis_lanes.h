@@ -1,16 +1,14 @@
 #pragma once
-// codec/trellis/trellis_lanes.h: the search for the nearest path of vectors that stand side by side, one a
+// codec/trellis/trellis_lanes.h: Viterbi search for kWidth vectors side by side, one per register
 // lane.
 //
-// Each lane goes through just the operations of trellis_scalar.cpp, in its order, so the bytes are
-// the same. Groups whose components all are near, as nearly all are, need no look at where the
-// levels end.
+// Each lane goes through exactly the operations of trellis_scalar.cpp, in its order, so the bytes
+// are the same. Groups whose components are all near, as nearly all are, need no check for the end
+// of the levels.
 //
-// A piece of the files of searches, each of which gets its own code of all this. They include
-// lane_rotation.h before, say what a register of whole numbers (Ints) is, and have a few operations
-// on those and on floats (Lanes): load_square, larger, clamp_lanes, to_even, where_less,
-// store_bytes and load_bytes; and how functions of their CPU are marked (TQC_LANES_FUNCTION, and
-// TQC_LANES for those that are always inlined).
+// Included by trellis_*.cpp after registers_*.h, and after a few operations on registers of whole
+// numbers (Ints) and floats (Lanes): load_square, larger, smaller, clamp_lanes, to_even,
+// where_less, store_bytes and load_bytes.
 
 #include <bit>
 #include <cmath>
@@ -19,10 +17,10 @@
 #include <cstring>
 #include <limits>
 
+#include "tqcache/codec/kernels/lane_rotation.h"
 #include "tqcache/codec/quantizer.h"
 #include "tqcache/codec/trellis/trellis_rows.h"
 #include "tqcache/codec/trellis/trellis_search.h"
-#include "tqcache/codec/kernels/unroll.h"
 
 namespace tqcache::codec {
 namespace {
@@ -37,7 +35,6 @@ struct LaneSearch {
   alignas(64) std::uint8_t higher[kMaxTrellisDim * kWidth];
 };
 
-TQC_LANES Lanes all_lanes(float value) { return Lanes{} + value; }
 TQC_LANES Ints all_ints(std::int32_t value) { return Ints{} + value; }
 TQC_LANES Lanes as_floats(Ints v) { return __builtin_convertvector(v, Lanes); }
 TQC_LANES Ints as_ints(Lanes v) { return __builtin_convertvector(v, Ints); }
@@ -61,7 +58,7 @@ TQC_LANES_FUNCTION Ints load_rows(const float* rows, std::size_t dim, std::size_
 }
 
 // The lengths of all vectors, squared, as docs/reference/codec.md §4 adds them.
-TQC_LANES_FUNCTION Lanes squared_lengths(std::size_t dim, const LaneVectors& x) {
+TQC_LANES_FUNCTION Lanes squared_sums(std::size_t dim, const LaneVectors& x) {
   Lanes sums[16] = {};
   for (std::size_t i = 0; i < dim; ++i) sums[i % 16] += x.values[i] * x.values[i];
   return add_halves(sums);
@@ -86,7 +83,7 @@ TQC_LANES_FUNCTION Lanes find_scales(const RotationTables& tables, Lanes squares
 // Turns head vectors and brings them to steps. Returns the bits of the largest |y| of each.
 TQC_LANES_FUNCTION Ints take_steps(const RotationTables& tables, std::size_t n,
                                    std::uint16_t* scales, LaneVectors& x) {
-  const Lanes levels = find_scales(tables, squared_lengths(tables.head_dim, x), n, scales);
+  const Lanes levels = find_scales(tables, squared_sums(tables.head_dim, x), n, scales);
   for (std::size_t i = 0; i < tables.head_dim; ++i)
     x.values[i] = flip(x.values[i], tables.sign_bits[i]);
   rotate(tables, x, /*distance=*/1);
@@ -126,7 +123,7 @@ template <bool kNear>
 TQC_LANES_FUNCTION Ints find_paths(std::size_t dim, LaneSearch& search) {
   Lanes sums[kStates];
   TQC_UNROLL for (std::size_t state = 0; state < kStates; ++state) {
-    sums[state] = all_lanes(state == 0 ? 0.0f : std::numeric_limits<float>::infinity());
+    sums[state] = spread(state == 0 ? 0.0f : std::numeric_limits<float>::infinity());
   }
   for (std::size_t i = 0; i < dim; ++i) {
     Lanes costs[kClasses], next[kStates];

@@ -1,33 +1,23 @@
-// The search for the nearest path with NEON: four vectors at once.
+// Trellis codes with NEON.
 
-#include "tqcache/codec/kernels/rows_neon.h"
+#include "tqcache/codec/kernels/registers_neon.h"
 
 #ifdef TQCACHE_NEON
 
-#define TQC_LANES_FUNCTION
-#define TQC_LANES __attribute__((always_inline)) inline
-
-namespace tqcache::codec {
-namespace {
-using Lanes = float32x4_t;
-constexpr std::size_t kPassStages = 4;  // half of the registers
-}  // namespace
-}  // namespace tqcache::codec
-
-#include "tqcache/codec/kernels/lane_rotation.h"
+#include "tqcache/codec/trellis/trellis_search.h"
 
 namespace tqcache::codec {
 namespace {
 
-typedef std::int32_t Ints __attribute__((vector_size(sizeof(Lanes))));
+constexpr std::size_t kWalkBytes = 16;
 
 // kWidth components of kWidth rows, of which `left` are there, with rows and columns changed.
 TQC_LANES void load_square(const float* const (&rows)[kWidth], std::size_t first, std::size_t left,
                            Lanes (&out)[kWidth]) {
   TQC_UNROLL for (std::size_t l = 0; l < kWidth; ++l) {
-    out[l] = neon::widen<Dtype::kF32>(reinterpret_cast<const std::byte*>(rows[l]), first, left);
+    out[l] = widen<Dtype::kF32>(reinterpret_cast<const std::byte*>(rows[l]), first, left);
   }
-  neon::transpose(out);
+  transpose(out);
 }
 
 TQC_LANES Ints larger(Ints a, Ints b) { return a > b ? a : b; }
@@ -64,9 +54,12 @@ TQC_LANES Ints load_bytes(const std::uint8_t* from) {
 }  // namespace tqcache::codec
 
 #include "tqcache/codec/trellis/trellis_lanes.h"
+#include "tqcache/codec/trellis/trellis_walk_lanes.h"
 
-std::size_t tqcache::codec::search_trellis_neon(const TrellisTask& task) {
-  return search_all(task);
-}
+namespace tqcache::codec {
+
+const TrellisKernels neon::kTrellisKernels = {search_all, walk_to_codes, walk_to_symbols};
+
+}  // namespace tqcache::codec
 
 #endif  // TQCACHE_NEON

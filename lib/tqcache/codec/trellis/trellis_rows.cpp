@@ -58,11 +58,11 @@ Result<void> encode_trellis_rows(const RotationTables& tables, std::span<const f
   const TrellisShape shape{tables.head_dim, rows.size() / tables.head_dim};
   std::ranges::fill(scales, std::uint16_t{0});
   std::vector<std::uint8_t> symbols(shape.size());
-  [[maybe_unused]] const std::size_t done = trellis_search(kernels)({.rows = rows.data(),
-                                                                     .shape = shape,
-                                                                     .symbols = symbols.data(),
-                                                                     .tables = &tables,
-                                                                     .scales = scales.data()});
+  [[maybe_unused]] const std::size_t done = kernels.trellis.search({.rows = rows.data(),
+                                                                    .shape = shape,
+                                                                    .symbols = symbols.data(),
+                                                                    .tables = &tables,
+                                                                    .scales = scales.data()});
   assert(done == shape.n_vectors);
   TQC_TRY(check_scales(scales));
   clear_silent(scales, shape, symbols);

@@ -1,5 +1,6 @@
 #pragma once
-// codec/trellis/trellis_rows.h: head vectors of a token block to the codes and scales of mode trellis.
+// codec/trellis/trellis_rows.h: head vectors of a token block to the codes and scales of mode
+// trellis.
 //
 // What the other modes find after the codes, the scale, is fixed before them here: it is the
 // vector's length times the codec's step, so that a level stands for the same share of every vector
@@ -15,7 +16,7 @@
 #include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/kernels/kernels.h"
-#include "tqcache/codec/kernels/rotation_tables.h"
+#include "tqcache/codec/quantizer.h"
 
 namespace tqcache::codec {
 

@@ -1,4 +1,5 @@
-// The search for the nearest path: the definition, one vector at a time.
+// Trellis codes and loops of f64 for any CPU. The search is the definition, one vector at a time;
+// the other loops use registers of sixteen bytes, which nearly every CPU has.
 
 #include <algorithm>
 #include <array>
@@ -6,8 +7,8 @@
 #include <limits>
 #include <span>
 
-#include "tqcache/codec/dot.h"
 #include "tqcache/codec/quantizer.h"
+#include "tqcache/codec/rotation.h"
 #include "tqcache/codec/trellis/trellis_rows.h"
 #include "tqcache/codec/trellis/trellis_search.h"
 
@@ -97,9 +98,7 @@ bool is_finite(std::span<const float> y) {
   return std::all_of(y.begin(), y.end(), [](float value) { return std::isfinite(value); });
 }
 
-}  // namespace
-
-std::size_t search_trellis_scalar(const TrellisTask& task) {
+std::size_t search(const TrellisTask& task) {
   const auto [dim, n] = task.shape;
   std::array<float, kMaxTrellisDim> memory, in_steps;
   const std::span<float> levels = std::span(memory).first(dim);
@@ -121,5 +120,26 @@ std::size_t search_trellis_scalar(const TrellisTask& task) {
   }
   return n;
 }
+
+constexpr std::size_t kWalkBytes = 16;
+constexpr unsigned kDoubles = 2;
+
+}  // namespace
+}  // namespace tqcache::codec
+
+#define TQC_LANES inline
+#define TQC_LANES_FUNCTION
+
+#include "tqcache/codec/trellis/double_lanes.h"
+#include "tqcache/codec/trellis/trellis_walk_lanes.h"
+
+namespace tqcache::codec {
+
+const TrellisKernels scalar::kTrellisKernels = {search, walk_to_codes, walk_to_symbols};
+const DoubleLoops scalar::kDoubleLoops = kLoops;
+
+#ifdef TQCACHE_NEON
+const DoubleLoops neon::kDoubleLoops = kLoops;
+#endif
 
 }  // namespace tqcache::codec

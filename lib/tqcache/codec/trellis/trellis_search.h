@@ -1,17 +1,19 @@
 #pragma once
-// codec/trellis/trellis_search.h: the search for the nearest path, once for each kind of CPU.
+// codec/trellis/trellis_search.h: arguments of the trellis kernels (TrellisKernels in kernels.h).
 //
-// All give the same bytes; trellis_scalar.cpp is the definition.
+// All give the same bytes; trellis_scalar.cpp is the definition of the search. The state machine
+// consists of shifts and exclusive ors, so as many vectors go through it at a time as a register
+// has bytes.
 //
 // Spec: docs/reference/codec.md, "Trellis codes".
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
-#include "tqcache/codec/kernels/kernel_tables.h"
-#include "tqcache/codec/kernels/rotation_tables.h"
+#include "tqcache/codec/kernels/lanes.h"
+#include "tqcache/codec/quantizer.h"
 #include "tqcache/codec/trellis/trellis.h"
-#include "tqcache/codec/trellis/trellis_walk.h"
 
 namespace tqcache::codec {
 
@@ -36,8 +38,8 @@ constexpr std::size_t trellis_class(std::size_t state) {
   return (state >> 1 & 1) << 1 | state >> 2;
 }
 
-// Rows to be coded and where their paths go, as encode_trellis has them. A null pointer is a sum
-// that nobody wants.
+// Rows to be coded and where their paths go, as in encode_trellis. Sums whose pointer is null are
+// not stored.
 //
 // With tables, rows are head vectors: each is turned and brought to steps of its own scale
 // (trellis_rows.h), which goes to `scales`. Symbols of a vector whose scale is 0 or beyond f16 are
@@ -52,22 +54,37 @@ struct TrellisTask {
   std::uint16_t* scales = nullptr;         // [n_vectors], with tables
 };
 
-// Returns the first vector with a component that is not finite, or else n_vectors.
-using TrellisSearch = std::size_t (*)(const TrellisTask&);
+// One component of n vectors. States and marks are bytes, and there are 256 of each.
+struct TrellisStep {
+  const std::uint8_t* in = nullptr;
+  std::uint8_t* out = nullptr;
+  std::size_t n = 0;
+  std::uint8_t flip = 0;
+  std::uint8_t* states = nullptr;
+  std::uint8_t* bad = nullptr;
+};
 
-std::size_t search_trellis_scalar(const TrellisTask& task);
-#ifdef TQCACHE_X86
-std::size_t search_trellis_avx2(const TrellisTask& task);
-std::size_t search_trellis_avx512(const TrellisTask& task);
-extern const TrellisSteps kTrellisStepsAvx2;
-extern const TrellisSteps kTrellisStepsAvx512;
-#endif
+class TrellisWalk {
+ public:
+  // Requires: n_vectors 1 to 256.
+  TrellisWalk(std::size_t n_vectors, const Kernels& kernels);
 
-#ifdef TQCACHE_NEON
-std::size_t search_trellis_neon(const TrellisTask& task);
-#endif
+  // The next component, symbols to codes. `flip` is 0x80 for levels instead of codes, else 0.
+  // Shapes: symbols, codes [n_vectors].
+  void to_codes(const std::uint8_t* symbols, std::uint8_t flip, std::uint8_t* codes);
 
-// The one that belongs to a table of kernels.
-TrellisSearch trellis_search(const Kernels& kernels);
+  // The next component, codes to symbols.
+  void to_symbols(const std::uint8_t* codes, std::uint8_t flip, std::uint8_t* symbols);
+
+  // What is wrong with the first vector that had a symbol of 128 or more, or a code that its state
+  // does not have. Errors: kCorrupt: "vector 17: " + fact.
+  Result<void> verdict(const char* fact) const;
+
+ private:
+  std::size_t n_;
+  const TrellisKernels& kernels_;
+  alignas(64) std::array<std::uint8_t, kBlockTokens> states_{};
+  alignas(64) std::array<std::uint8_t, kBlockTokens> bad_{};  // not 0 if its vector is bad
+};
 
 }  // namespace tqcache::codec

@@ -1,10 +1,10 @@
-// codec/trellis/trellis_walk_lanes.h: the steps of trellis_walk.h over kWalkBytes vectors at a time.
-// Included by the files of the CPUs, which say before how many those are, and what functions are
-// compiled for (TQC_LANES, TQC_LANES_FUNCTION).
+// codec/trellis/trellis_walk_lanes.h: the state machine of trellis codes for kWalkBytes vectors at
+// a time. Included by trellis_*.cpp, which define kWalkBytes, TQC_LANES and TQC_LANES_FUNCTION
+// before.
 
 #include <cstring>
 
-#include "tqcache/codec/trellis/trellis_walk.h"
+#include "tqcache/codec/trellis/trellis_search.h"
 
 namespace tqcache::codec {
 namespace {
@@ -59,8 +59,6 @@ TQC_LANES_FUNCTION void walk_to_symbols(const TrellisStep& step) {
     store_lanes(next_states(states, symbols & 1), step.states + i, kWalkBytes);
   }
 }
-
-constexpr TrellisSteps kSteps = {walk_to_codes, walk_to_symbols};
 
 }  // namespace
 }  // namespace tqcache::codec

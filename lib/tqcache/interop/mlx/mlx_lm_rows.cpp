@@ -15,7 +15,7 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/codec/packing.h"
+#include "tqcache/codec/block_layout.h"
 
 namespace tqcache::interop {
 namespace {

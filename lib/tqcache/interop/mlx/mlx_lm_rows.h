@@ -4,7 +4,7 @@
 // groups.
 //
 // An affine value is bias + scale * code. The codes of a head vector are one bit stream in 32-bit
-// words, least significant bit first (codec/packing.h).
+// words, least significant bit first (codec/block_layout.h).
 //
 // Source: ml-explore/mlx mlx/ops.cpp, mlx/backend/cpu/quantized.cpp; ml-explore/mlx-lm
 //         mlx_lm/models/cache.py, RotatingKVCache and BatchRotatingKVCache.

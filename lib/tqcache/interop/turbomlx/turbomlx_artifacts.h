@@ -20,7 +20,7 @@
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/result.h"
-#include "tqcache/codec/transform_matrix.h"
+#include "tqcache/codec/codec_spec.h"
 
 namespace tqcache::interop {
 

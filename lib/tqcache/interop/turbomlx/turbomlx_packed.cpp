@@ -22,7 +22,6 @@
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/head_codec.h"
-#include "tqcache/codec/packing.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/turbomlx/turbomlx_rows.h"
 

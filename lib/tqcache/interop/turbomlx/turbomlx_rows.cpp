@@ -13,7 +13,7 @@
 #include "tqcache/base/result.h"
 #include "tqcache/base/shape.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/codec/packing.h"
+#include "tqcache/codec/block_layout.h"
 #include "tqcache/interop/whole_tensors.h"
 
 namespace tqcache::interop {

@@ -4,10 +4,10 @@ namespace tqcache::model {
 
 namespace {
 
-// AVX2 multiplies narrow codes as bytes, and wider ones as words if their centroids lie on straight
+// AVX2 multiplies narrow codes as bytes, and wider ones as int16 if their centroids lie on straight
 // pieces (codec/code_tables.h).
-bool has_whole_numbers(const codec::CodeTables& tables, std::string_view kernels) {
-  return kernels != "avx2" || tables.bits <= codec::CodeTables::kMaxNarrowBits ||
+bool has_whole_numbers(const codec::CodeTables& tables, codec::Isa isa) {
+  return isa != codec::Isa::kAvx2 || tables.bits <= codec::CodeTables::kMaxNarrowBits ||
          tables.piece_step > 0.0f;
 }
 
@@ -18,7 +18,7 @@ std::string obstacle(const codec::BlockCodec& part, const codec::Kernels& kernel
                              : kernels.accumulate_fast == kernels.accumulate_exact;
   const std::string name = kernels.name;
   if (is_exact) return "no kernels of whole numbers on " + name;
-  if (has_whole_numbers(part.tables(), name)) return {};
+  if (has_whole_numbers(part.tables(), kernels.isa)) return {};
   return "no kernel of whole numbers for its codebook of " + std::to_string(part.shape().bits) +
          " bits on " + name;
 }

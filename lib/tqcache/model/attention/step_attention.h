@@ -19,7 +19,6 @@
 #include "tqcache/cache/centering_score.h"
 #include "tqcache/cache/layer.h"
 #include "tqcache/codec/kernels/head_queries.h"
-#include "tqcache/codec/kernels/query_group.h"
 #include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/linear/workers.h"
 

@@ -1,9 +1,5 @@
 #include "tqcache/model/linear/block_kernels.h"
 
-#include <string_view>
-#include <utility>
-
-#include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/model/linear/block_loops.h"
 #include "tqcache/model/linear/kernel_loops.h"
 
@@ -70,25 +66,8 @@ void quantize(const float* x, std::size_t n_groups, std::int16_t* codes, std::in
   loops::quantize(x, n_groups, codes, minus_sums, scales);
 }
 
-const BlockKernels& find_best_block_kernels() {
-  const std::string_view name = codec::best_kernels().name;
-  const std::pair<std::string_view, const BlockKernels*> sets[] = {
-      {"avx512", avx512_blocks()}, {"avx2", avx2_blocks()}, {"neon", neon_blocks()}};
-  for (const auto& [set, kernels] : sets) {
-    if (set == name && kernels != nullptr) return *kernels;
-  }
-  return scalar_blocks();
-}
-
-constexpr BlockKernels kBlocks = {quantize, make_dots<Scalar>(tensors::forms::All{})};
-
 }  // namespace
 
-const BlockKernels& scalar_blocks() { return kBlocks; }
-
-const BlockKernels& best_blocks() {
-  static const BlockKernels& best = find_best_block_kernels();
-  return best;
-}
+constexpr BlockKernels kScalarBlocks = {quantize, make_dots<Scalar>(tensors::forms::All{})};
 
 }  // namespace tqcache::model

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tqcache/model/linear/kernels.h"
 #include "tqcache/tensors/block_forms.h"
 
 namespace tqcache::model {
@@ -64,14 +65,13 @@ constexpr auto make_dots(tensors::forms::List<Form...>) {
   return std::array<BlockKernels::Dot*, sizeof...(Form)>{Maker::template dot<Form>()...};
 }
 
-const BlockKernels& scalar_blocks();
+extern const BlockKernels kScalarBlocks;
 
-// Null when the CPU, or this build, has no such instructions; of AVX-512 also VNNI.
-const BlockKernels* avx2_blocks();
-const BlockKernels* avx512_blocks();
-const BlockKernels* neon_blocks();
+// Those of the other instruction sets, where this build has them; kernels_of() says which ones the
+// CPU has.
+extern const BlockKernels kAvx2Blocks, kAvx512Blocks, kNeonBlocks;
+extern const Kernels kAvx2Kernels, kAvx512Kernels, kNeonKernels;
 
-// Those that go with best_kernels().
-const BlockKernels& best_blocks();
+inline const BlockKernels& best_blocks() { return *best_kernels().blocks; }
 
 }  // namespace tqcache::model

@@ -8,7 +8,7 @@
 #include <bit>
 #include <cstring>
 
-#include "tqcache/codec/kernels/unroll.h"
+#include "tqcache/codec/kernels/lanes.h"
 #include "tqcache/model/linear/block_codes_avx2.h"
 #include "tqcache/model/linear/block_loops.h"
 #include "tqcache/model/linear/lanes_avx2.h"
@@ -186,19 +186,9 @@ struct Avx2 {
   }
 };
 
-constexpr BlockKernels kBlocks = {quantize, make_dots<Avx2>(tensors::forms::All{})};
-
 }  // namespace
 
-const BlockKernels* avx2_blocks() { return __builtin_cpu_supports("avx2") ? &kBlocks : nullptr; }
-
-}  // namespace tqcache::model
-
-#else
-
-namespace tqcache::model {
-
-const BlockKernels* avx2_blocks() { return nullptr; }
+constexpr BlockKernels kAvx2Blocks = {quantize, make_dots<Avx2>(tensors::forms::All{})};
 
 }  // namespace tqcache::model
 

@@ -251,24 +251,9 @@ struct Avx512 {
   }
 };
 
-constexpr BlockKernels kBlocks = {quantize, make_dots<Avx512>(tensors::forms::All{})};
-
 }  // namespace
 
-const BlockKernels* avx512_blocks() {
-  const bool is_there = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                        __builtin_cpu_supports("avx512vnni");
-  return is_there ? &kBlocks : nullptr;
-}
-
-}  // namespace tqcache::model
-
-#else
-
-namespace tqcache::model {
-
-const BlockKernels* avx512_blocks() { return nullptr; }
+constexpr BlockKernels kAvx512Blocks = {quantize, make_dots<Avx512>(tensors::forms::All{})};
 
 }  // namespace tqcache::model
 

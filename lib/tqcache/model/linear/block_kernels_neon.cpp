@@ -86,19 +86,9 @@ struct Neon {
   }
 };
 
-constexpr BlockKernels kBlocks = {quantize, make_dots<Neon>(tensors::forms::All{})};
-
 }  // namespace
 
-const BlockKernels* neon_blocks() { return &kBlocks; }
-
-}  // namespace tqcache::model
-
-#else
-
-namespace tqcache::model {
-
-const BlockKernels* neon_blocks() { return nullptr; }
+constexpr BlockKernels kNeonBlocks = {quantize, make_dots<Neon>(tensors::forms::All{})};
 
 }  // namespace tqcache::model
 

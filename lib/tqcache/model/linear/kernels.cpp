@@ -1,11 +1,12 @@
 #include "tqcache/model/linear/kernels.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <string_view>
 
 #include "tqcache/base/half.h"
-#include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/codec/kernels/lanes.h"
+#include "tqcache/model/linear/block_kernels.h"
 #include "tqcache/model/linear/kernel_loops.h"
 
 namespace tqcache::model {
@@ -57,24 +58,33 @@ void silu_multiply(const float* up, std::size_t n, float* gate) {
   loops::silu_multiply(up, n, gate);
 }
 
-constexpr Kernels kScalar = {"scalar",        dot<F32>,        dot<F16>,         dot<BF16>,
-                             add_scaled<F32>, add_scaled<F16>, add_scaled<BF16>, max_value,
-                             exp_sum,         silu_multiply};
+constexpr Kernels kScalar = {
+    codec::Isa::kScalar, dot<F32>,  dot<F16>, dot<BF16>,     add_scaled<F32>, add_scaled<F16>,
+    add_scaled<BF16>,    max_value, exp_sum,  silu_multiply, &kScalarBlocks};
 
-const Kernels& find_best() {
-  const std::string_view name = codec::best_kernels().name;
-  for (const Kernels* kernels : {avx512_kernels(), avx2_kernels(), neon_kernels()}) {
-    if (kernels != nullptr && name == kernels->name) return *kernels;
-  }
-  return kScalar;
+bool has_isa(codec::Isa isa) {
+  return std::ranges::any_of(codec::all_kernels(),
+                             [&](const codec::Kernels* kernels) { return kernels->isa == isa; });
 }
 
 }  // namespace
 
+const Kernels* kernels_of(codec::Isa isa) {
+  if (!has_isa(isa)) return nullptr;
+#ifdef TQCACHE_X86
+  if (isa == codec::Isa::kAvx2) return &kAvx2Kernels;
+  if (isa == codec::Isa::kAvx512) return &kAvx512Kernels;
+#endif
+#ifdef TQCACHE_NEON
+  if (isa == codec::Isa::kNeon) return &kNeonKernels;
+#endif
+  return &kScalar;
+}
+
 const Kernels& scalar_kernels() { return kScalar; }
 
 const Kernels& best_kernels() {
-  static const Kernels& best = find_best();
+  static const Kernels& best = *kernels_of(codec::best_kernels().isa);
   return best;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// model/linear/kernels.h: the inner loops of the decoder: dot products with plain weights, and softmax;
-// model/block_kernels.h has those with quantized ones.
+// model/linear/kernels.h: the inner loops of the decoder: dot products with plain weights, and
+// softmax; model/block_kernels.h has those with quantized ones.
 //
 // The scalar functions define every result. A faster set repeats their sums in the same order, so
 // that all sets give the same bits, and a cache does not depend on the CPU that filled it more
@@ -11,12 +11,16 @@
 
 #include <cstddef>
 
+#include "tqcache/codec/kernels/kernels.h"
+
 namespace tqcache::model {
 
 inline constexpr std::size_t kLanes = 32;
 
+struct BlockKernels;
+
 struct Kernels {
-  const char* name;  // "scalar", "avx2", "avx512", "neon"
+  codec::Isa isa;
 
   // The sum of w[i] * x[i], each weight widened to f32 first.
   // Shapes:   row holds n weights at any alignment; x [n].
@@ -41,21 +45,16 @@ struct Kernels {
 
   // gate[i] = silu(gate[i]) * up[i], silu(x) = x / (1 + exp(-x)). Shapes: gate, up [n].
   void (*silu_multiply)(const float* up, std::size_t n, float* gate);
+
+  const BlockKernels* blocks;  // dot products with quantized weights: block_kernels.h
 };
+
+// The kernels of an instruction set; null where this build or this CPU does not have it.
+const Kernels* kernels_of(codec::Isa isa);
 
 const Kernels& scalar_kernels();
 
-// Null when the CPU, or this build, has no AVX2.
-const Kernels* avx2_kernels();
-
-// Null when the CPU, or this build, has no AVX-512 F, BW, DQ and VL.
-const Kernels* avx512_kernels();
-
-// Null when this is no 64-bit ARM.
-const Kernels* neon_kernels();
-
-// The set of the name that codec::best_kernels() has, so that TQCACHE_ISA decides on both; the
-// scalar one where there is none of that name.
+// Those of the instruction set of codec::best_kernels(), so that TQCACHE_ISA decides on both.
 const Kernels& best_kernels();
 
 }  // namespace tqcache::model

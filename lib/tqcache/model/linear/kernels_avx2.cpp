@@ -10,7 +10,8 @@
 #include <cstring>
 #include <limits>
 
-#include "tqcache/codec/kernels/unroll.h"
+#include "tqcache/codec/kernels/lanes.h"
+#include "tqcache/model/linear/block_kernels.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/lanes_avx2.h"
 
@@ -176,23 +177,11 @@ TQC_AVX2 void silu_multiply(const float* up, std::size_t n, float* gate) {
   }
 }
 
-constexpr Kernels kAvx2 = {"avx2",          dot<F32>,         dot<F16>,  dot<BF16>, add_scaled<F32>,
-                           add_scaled<F16>, add_scaled<BF16>, max_value, exp_sum,   silu_multiply};
-
 }  // namespace
 
-const Kernels* avx2_kernels() {
-  // F16C is older than AVX2; clang 14 does not let one ask for it by name.
-  return __builtin_cpu_supports("avx2") ? &kAvx2 : nullptr;
-}
-
-}  // namespace tqcache::model
-
-#else
-
-namespace tqcache::model {
-
-const Kernels* avx2_kernels() { return nullptr; }
+constexpr Kernels kAvx2Kernels = {codec::Isa::kAvx2, dot<F32>,        dot<F16>,         dot<BF16>,
+                                  add_scaled<F32>,   add_scaled<F16>, add_scaled<BF16>, max_value,
+                                  exp_sum,           silu_multiply,   &kAvx2Blocks};
 
 }  // namespace tqcache::model
 

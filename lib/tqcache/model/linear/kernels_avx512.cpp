@@ -9,7 +9,8 @@
 #include <cstring>
 #include <limits>
 
-#include "tqcache/codec/kernels/unroll.h"
+#include "tqcache/codec/kernels/lanes.h"
+#include "tqcache/model/linear/block_kernels.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/lanes_avx512.h"
 
@@ -173,25 +174,11 @@ TQC_AVX512 void silu_multiply(const float* up, std::size_t n, float* gate) {
   }
 }
 
-constexpr Kernels kAvx512 = {"avx512",        dot<F32>,        dot<F16>,         dot<BF16>,
-                             add_scaled<F32>, add_scaled<F16>, add_scaled<BF16>, max_value,
-                             exp_sum,         silu_multiply};
-
 }  // namespace
 
-const Kernels* avx512_kernels() {
-  const bool is_there = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return is_there ? &kAvx512 : nullptr;
-}
-
-}  // namespace tqcache::model
-
-#else
-
-namespace tqcache::model {
-
-const Kernels* avx512_kernels() { return nullptr; }
+constexpr Kernels kAvx512Kernels = {
+    codec::Isa::kAvx512, dot<F32>,  dot<F16>, dot<BF16>,     add_scaled<F32>, add_scaled<F16>,
+    add_scaled<BF16>,    max_value, exp_sum,  silu_multiply, &kAvx512Blocks};
 
 }  // namespace tqcache::model
 

@@ -1,7 +1,8 @@
 // The kernels in NEON: the 32 lanes of a sum are eight vectors. What is not a product is left to
 // the compiler.
 
-#include "tqcache/codec/kernels/rows_neon.h"
+#include "tqcache/codec/kernels/registers_neon.h"
+#include "tqcache/model/linear/block_kernels.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/kernels.h"
 #include "tqcache/model/linear/lanes_neon.h"
@@ -11,8 +12,8 @@
 namespace tqcache::model {
 namespace {
 
-using codec::neon::kWidth;
-using codec::neon::widen;
+using codec::kWidth;
+using codec::widen;
 
 template <Dtype kDtype>
 float dot(const std::byte* row, const float* x, std::size_t n) {
@@ -54,28 +55,19 @@ void silu_multiply(const float* up, std::size_t n, float* gate) {
   loops::silu_multiply(up, n, gate);
 }
 
-constexpr Kernels kNeon = {"neon",
-                           dot<Dtype::kF32>,
-                           dot<Dtype::kF16>,
-                           dot<Dtype::kBF16>,
-                           add_scaled<Dtype::kF32>,
-                           add_scaled<Dtype::kF16>,
-                           add_scaled<Dtype::kBF16>,
-                           max_value,
-                           exp_sum,
-                           silu_multiply};
-
 }  // namespace
 
-const Kernels* neon_kernels() { return &kNeon; }
-
-}  // namespace tqcache::model
-
-#else
-
-namespace tqcache::model {
-
-const Kernels* neon_kernels() { return nullptr; }
+constexpr Kernels kNeonKernels = {codec::Isa::kNeon,
+                                  dot<Dtype::kF32>,
+                                  dot<Dtype::kF16>,
+                                  dot<Dtype::kBF16>,
+                                  add_scaled<Dtype::kF32>,
+                                  add_scaled<Dtype::kF16>,
+                                  add_scaled<Dtype::kBF16>,
+                                  max_value,
+                                  exp_sum,
+                                  silu_multiply,
+                                  &kNeonBlocks};
 
 }  // namespace tqcache::model
 

@@ -1,7 +1,7 @@
 #pragma once
 // model/linear/lanes_neon.h: the lanes of a sum in registers of NEON. For its kernels alone.
 
-#include "tqcache/codec/kernels/kernels_neon.h"
+#include "tqcache/codec/kernels/registers_neon.h"
 
 #ifdef TQCACHE_NEON
 
