@@ -144,7 +144,7 @@ void measure_rates(store::Backend& backend, const std::string& folder, std::size
     raw_puts.push_back(seconds([&] { raw.put(backend); }));
     puts.push_back(seconds([&] { (void)must(library.put_file(*file, "a prompt")); }));
     raw_gets.push_back(seconds([&] { raw.get(backend); }));
-    const store::Record record = must(library.record("a prompt")).value();
+    const store::PromptRecord record = must(library.record("a prompt")).value();
     gets.push_back(seconds([&] { (void)must(library.fetch(record)); }));
     gets_to_file.push_back(seconds([&] {
       AtomicFile out = must(AtomicFile::create(copy, Overwrite::kAllow));

@@ -1,15 +1,20 @@
 #include "migrations/migrate_file.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <system_error>
 #include <utility>
 
-#include "migrations/backup.h"
 #include "migrations/v1_file.h"
 #include "migrations/v1_to_v2.h"
+#include "tqcache/base/file.h"
 #include "tqcache/base/result.h"
 
 namespace tqcache::migrations {
@@ -17,10 +22,128 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// More than any version needs to be told by.
+fs::path backup_path(const fs::path& path) { return fs::path(path).concat(".v1.bak"); }
+
+// PATH.v1.bak, a second name of the old file. It is removed at the end if the old file was not
+// replaced.
+class Backup {
+ public:
+  // Makes a hard link to the file, or a copy if the file system has no links, and flushes it. `old`
+  // is the file at `path`.
+  // Errors: as check_backup().
+  static Result<Backup> make(const fs::path& path, const ByteSource& old);
+
+  Backup(Backup&& other) noexcept;
+  Backup& operator=(Backup&&) = delete;
+  ~Backup();
+
+  const fs::path& path() const { return path_; }
+
+ private:
+  explicit Backup(fs::path original)
+      : original_(std::move(original)), path_(backup_path(original_)) {}
+
+  fs::path original_, path_;
+  bool is_link_ = false;  // made by this run
+};
+
+constexpr std::size_t kChunkBytes = 1 << 20;
+
+Error system_failure(std::string_view action, int error_number) {
+  std::string message(action);
+  message.append(": ").append(std::generic_category().message(error_number));
+  return {ErrorCode::kIo, std::move(message)};
+}
+
+// Calls take(offset, n) for one chunk of `size` bytes after the other.
+template <class Take>
+Result<void> in_chunks(std::uint64_t size, Take take) {
+  for (std::uint64_t at = 0; at < size; at += kChunkBytes) {
+    TQC_TRY(take(at, static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, size - at))));
+  }
+  return {};
+}
+
+Result<bool> same_bytes(const ByteSource& a, const ByteSource& b) {
+  if (a.size() != b.size()) return false;
+  Bytes of_a(kChunkBytes);
+  Bytes of_b(kChunkBytes);
+  bool same = true;
+  const auto compare = [&](std::uint64_t at, std::size_t n) -> Result<void> {
+    if (!same) return {};
+    TQC_TRY(a.read_at(at, std::span(of_a).first(n)));
+    TQC_TRY(b.read_at(at, std::span(of_b).first(n)));
+    same = std::ranges::equal(std::span(of_a).first(n), std::span(of_b).first(n));
+    return {};
+  };
+  TQC_TRY(in_chunks(a.size(), compare));
+  return same;
+}
+
+Result<void> copy_bytes(const ByteSource& source, const fs::path& to) {
+  TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(to, Overwrite::kRefuse));
+  Bytes chunk(kChunkBytes);
+  const auto copy = [&](std::uint64_t at, std::size_t n) -> Result<void> {
+    TQC_TRY(source.read_at(at, std::span(chunk).first(n)));
+    return file.write(std::span(chunk).first(n));
+  };
+  TQC_TRY(in_chunks(source.size(), copy));
+  return file.commit();
+}
+
+// Whether errno of link() means that this file or file system cannot have hard links.
+bool has_no_links(int error_number) {
+  return error_number == EPERM || error_number == EOPNOTSUPP || error_number == ENOSYS ||
+         error_number == EMLINK;
+}
+
+// Checks that a backup can be made, or was made by an earlier run that did not finish: the name is
+// free, or names a file with the same bytes. `old` is the file at `path`.
+// Errors: kInvalidArgument (another file exists there), kIo.
+Result<void> check_backup(const fs::path& path, const ByteSource& old) {
+  const fs::path backup = backup_path(path);
+  std::error_code absent;
+  if (!fs::exists(fs::symlink_status(backup, absent))) return {};
+  if (fs::equivalent(path, backup, absent)) return {};
+  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> there, open_file(backup));
+  TQC_TRY_ASSIGN(const bool same, same_bytes(old, *there));
+  if (same) return {};
+  std::string message = backup.string();
+  return invalid(message.append(": another file exists there"));
+}
+
+Result<Backup> Backup::make(const fs::path& path, const ByteSource& old) {
+  Backup backup(path);
+  if (::link(path.c_str(), backup.path_.c_str()) == 0) {
+    backup.is_link_ = true;
+  } else if (errno == EEXIST) {
+    TQC_TRY(check_backup(path, old));
+  } else if (has_no_links(errno)) {
+    TQC_TRY(copy_bytes(old, backup.path_));
+  } else {
+    return in_context(backup.path_.string(), system_failure("link", errno));
+  }
+  TQC_TRY(flush_folder(path.has_parent_path() ? path.parent_path() : fs::path(".")));
+  return backup;
+}
+
+Backup::Backup(Backup&& other) noexcept
+    : original_(std::move(other.original_)),
+      path_(std::move(other.path_)),
+      is_link_(std::exchange(other.is_link_, false)) {}
+
+// A copy is always kept: the next run recognizes it.
+Backup::~Backup() {
+  std::error_code failed;
+  if (is_link_ && fs::equivalent(original_, path_, failed)) fs::remove(path_, failed);
+}
+
+namespace fs = std::filesystem;
+
+// Enough to recognize any version.
 constexpr std::uint64_t kBeginBytes = 4096;
 
-// What was written so far, to be read back by several threads.
+// The bytes written so far, readable from several threads.
 class WrittenBytes : public ByteSource {
  public:
   explicit WrittenBytes(const AtomicFile& file) : file_(file) {}
@@ -35,27 +158,24 @@ class WrittenBytes : public ByteSource {
   mutable std::mutex mutex_;
 };
 
-// The time between two steps is as good a moment to stop as any.
-Result<void> go_on(const Progress& progress) {
-  if (!progress || progress(0, 1)) return {};
-  return interrupted_error();
-}
+// Lets the user stop between two steps.
+Result<void> check_interrupted(const Progress& progress) { return report_progress(progress, 0, 1); }
 
 bool same_file(const fs::path& a, const fs::path& b) {
   std::error_code absent;
   return a == b || fs::equivalent(a, b, absent);
 }
 
-// Whether `path` is of the current version.
+// Whether the file has the current version. Errors: kCorrupt if it is not a cache file.
 Result<bool> is_current(const fs::path& path) {
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_file(path));
-  // Looked at in memory, so that a failure to read is not taken for another kind of file.
+  // Read first, so that a read error is not mistaken for another kind of file.
   Bytes begin(static_cast<std::size_t>(std::min<std::uint64_t>(source->size(), kBeginBytes)));
   TQC_TRY(source->read_at(0, begin));
   const std::unique_ptr<ByteSource> first = memory_source(std::move(begin));
   if (format::looks_like_cache_file(*first)) return true;
   if (looks_like_v1(*first)) return false;
-  return Error{ErrorCode::kCorrupt, "not a cache file of any version"};
+  return corrupt("not a cache file of any version");
 }
 
 FileMigration current(const fs::path& path) {
@@ -67,7 +187,7 @@ FileMigration current(const fs::path& path) {
   return report;
 }
 
-// An old file that is read, and what becomes of it.
+// The old file and its migrated cache.
 struct Work {
   std::unique_ptr<ByteSource> source;
   V1File old;
@@ -79,9 +199,9 @@ Result<Work> read_and_migrate(const fs::path& path, const Progress& progress) {
   Work work;
   TQC_TRY_ASSIGN(work.source, open_file(path));
   TQC_TRY_ASSIGN(work.old, read_v1(*work.source));
-  TQC_TRY(go_on(progress));
+  TQC_TRY(check_interrupted(progress));
   TQC_TRY_ASSIGN(Migration migration, v1_to_v2(work.old));
-  TQC_TRY(go_on(progress));
+  TQC_TRY(check_interrupted(progress));
   work.report.bytes_before = work.old.file_bytes;
   work.report.n_layers = std::ssize(migration.cache.layers);
   work.report.n_tokens = migration.cache.n_tokens();
@@ -90,8 +210,7 @@ Result<Work> read_and_migrate(const fs::path& path, const Progress& progress) {
   return work;
 }
 
-// Whether a cache of the current version with the content of `old` stands at `path`. Whatever is
-// wrong with what stands there, it is another file then.
+// Whether the file at `path` is a cache of the current version with the content of `old`.
 bool holds(const fs::path& path, const V1File& old, unsigned n_threads) {
   const auto source = open_file(path);
   if (!source || !format::looks_like_cache_file(**source)) return false;
@@ -101,31 +220,31 @@ bool holds(const fs::path& path, const V1File& old, unsigned n_threads) {
   return cache && check_migrated(old, *cache, n_threads);
 }
 
-// Whether nothing is left to do, `target` being another file than the old one.
+// Whether `target`, which is not the old file, is already the migrated file.
 Result<bool> is_done(const fs::path& target, const V1File& old, const MigrateOptions& options) {
   std::error_code absent;
   if (!fs::exists(fs::symlink_status(target, absent))) return false;
   if (holds(target, old, options.write.n_threads)) return true;
   if (options.write.overwrite == Overwrite::kAllow) return false;
   std::string message = target.string();
-  return Error{ErrorCode::kInvalidArgument, message.append(": another file stands there")};
+  return invalid(message.append(": another file exists there"));
 }
 
-// Writes the cache to `file`, reads it back from there and holds it against the old file.
+// Writes the cache to `file`, reads it back and compares it with the old file.
 Result<void> write_and_compare(Work& work, AtomicFile& file, const MigrateOptions& options,
                                const Progress& progress) {
   TQC_TRY(format::write_cache(work.cache, file, options.write, progress));
-  work.cache = {};  // its memory is needed for what is read back
+  work.cache = {};  // frees memory for the cache that is read back
   format::ReadOptions read;
   read.n_threads = options.write.n_threads;
   const WrittenBytes written(file);
   TQC_TRY_ASSIGN(const cache::Cache again, format::read_cache(written, read));
-  TQC_TRY(go_on(progress));
+  TQC_TRY(check_interrupted(progress));
   work.report.bytes_after = file.size();
   return check_migrated(work.old, again, options.write.n_threads);
 }
 
-// Replaces the old file at `path`, which gets a second name before.
+// Makes the backup, then replaces the old file at `path`.
 Result<void> commit_with_backup(AtomicFile& file, const fs::path& path, Work& work) {
   TQC_TRY_ASSIGN(const Backup backup, Backup::make(path, *work.source));
   work.report.backup = backup.path();
@@ -136,7 +255,7 @@ Result<FileMigration> migrate_in_place(const fs::path& path, const MigrateOption
                                        const Progress& progress) {
   std::optional<AtomicFile> file;
   if (!options.dry_run) {
-    // From here on the old file is locked, and another run may have been here before.
+    // Locks the old file. Another run may have migrated it before.
     TQC_TRY_ASSIGN(file, AtomicFile::create(path, Overwrite::kAllow));
     TQC_TRY_ASSIGN(const bool is_new, is_current(path));
     if (is_new) return current(path);

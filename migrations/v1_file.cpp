@@ -1,21 +1,20 @@
 // Reads the FlatBuffer of version 1. The only place that knows it.
 //
-// Nothing is taken for granted before the SHA-256 has been compared, and no memory for tensors is
-// taken before all of them have been looked at: what every frame says of its size, what the shapes
-// say, and what the caller allows.
+// The SHA-256 is checked first. Memory for tensors is allocated only after all of them have been
+// checked: the sizes of the frames, the shapes, and the limit of the caller.
 
 #include "migrations/v1_file.h"
 
 #include <cache_v1_generated.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <string_view>
 
-#include "migrations/v1_limits.h"
 #include "tqcache/base/hash.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
-#include "tqcache/base/shape.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/format/sections/compression.h"
 #include "tqcache/tensors/printable_name.h"
@@ -32,7 +31,7 @@ constexpr std::string_view kIdentifier = "TQK1";
 
 Result<void> check_count(std::uint64_t count, std::uint64_t limit, std::string_view what) {
   if (count <= limit) return {};
-  return Error{ErrorCode::kTooLarge, std::to_string(count) + " " + std::string(what)};
+  return too_large(fmt::format("{} {}", count, what));
 }
 
 ByteView data_of(const fb::Tensor& tensor) {
@@ -48,12 +47,12 @@ Result<bool> has_identifier(const ByteSource& source) {
   return std::ranges::equal(identifier, as_bytes(kIdentifier));
 }
 
-// All bytes but the digest behind them, which is compared. FlatBuffers want them aligned.
+// All bytes before the digest, which is checked. FlatBuffers need aligned bytes.
 Result<AlignedBytes> read_whole(const ByteSource& source) {
   const std::uint64_t size = source.size();
   TQC_TRY(check_count(size, kMaxFileBytes, "bytes of file"));
   if (size < kIdentifierAt + kIdentifier.size() + kDigestBytes) {
-    return Error{ErrorCode::kTruncated, std::to_string(size) + " bytes are no whole file"};
+    return Error{ErrorCode::kTruncated, std::to_string(size) + " bytes are too short for a file"};
   }
   TQC_TRY_ASSIGN(const bool is_v1, has_identifier(source));
   if (!is_v1) return corrupt("not a file of version 1");
@@ -74,9 +73,8 @@ Result<const fb::PromptCache*> verified_root(const AlignedBytes& bytes) {
   if (!fb::VerifyPromptCacheBuffer(verifier)) return corrupt("not a valid FlatBuffer of version 1");
   const fb::PromptCache* root = fb::GetPromptCache(data);
   if (root->schema_version() == kSchemaVersion) return root;
-  return Error{ErrorCode::kUnsupported, "schema_version " + std::to_string(root->schema_version()) +
-                                            " where " + std::to_string(kSchemaVersion) +
-                                            " belongs"};
+  return unsupported(
+      fmt::format("schema_version {} where {} belongs", root->schema_version(), kSchemaVersion));
 }
 
 // --- tensors
@@ -96,8 +94,8 @@ constexpr std::uint64_t dtype_bytes(V1Dtype dtype) {
   return 1;
 }
 
-// What all tensors of a file may take together. Tables may point to the same bytes, so that a small
-// file could ask for much: stored bytes count as often as they are pointed to.
+// What all tensors of a file may take together. Tables may share bytes, so a small file could ask
+// for much memory: stored bytes count once per reference.
 struct Budget {
   std::uint64_t stored_bytes;
   std::uint64_t raw_bytes;
@@ -122,14 +120,14 @@ Result<void> check_data(ByteView data, std::uint64_t raw_bytes, Budget& budget) 
 
 Result<std::vector<std::uint64_t>> read_shape(const flatbuffers::Vector<std::uint64_t>& shape) {
   TQC_TRY(check_count(shape.size(), kMaxRank, "dimensions"));
-  // Verifiers look at the place of the vector's length alone.
+  // The verifier checks only the alignment of the length of the vector.
   if (shape.size() > 0 && reinterpret_cast<std::uintptr_t>(shape.Data()) % 8 != 0) {
     return corrupt("shape: not aligned to 8 bytes");
   }
   return std::vector<std::uint64_t>(shape.begin(), shape.end());
 }
 
-// All of a tensor but its values, for which there is room then.
+// A tensor without its values, whose size is within the budget.
 Result<V1Tensor> read_tensor(const fb::Tensor& in, Budget& budget) {
   V1Tensor tensor;
   tensor.name = in.name()->str();
@@ -140,7 +138,7 @@ Result<V1Tensor> read_tensor(const fb::Tensor& in, Budget& budget) {
   TQC_TRY_ASSIGN(tensor.shape, read_shape(*in.shape()));
   const auto count = element_count(tensor.shape);
   const auto bytes = count ? checked_mul(*count, dtype_bytes(tensor.dtype)) : std::nullopt;
-  if (!bytes) return Error{ErrorCode::kTooLarge, "a shape beyond 64 bits"};
+  if (!bytes) return too_large("a shape beyond 64 bits");
   TQC_TRY(check_data(data_of(in), *bytes, budget));
   return tensor;
 }
@@ -157,7 +155,7 @@ Result<std::vector<V1Tensor>> read_tensors(const Tensors* in, Budget& budget) {
     auto tensor = read_tensor(*each, budget);
     if (!tensor) return in_context(place, std::move(tensor).error());
     const bool is_new = std::ranges::find(tensors, tensor->name, &V1Tensor::name) == tensors.end();
-    if (!is_new) return corrupt(place + ": twice");
+    if (!is_new) return corrupt(place + ": duplicate");
     tensors.push_back(std::move(tensor).value());
   }
   return tensors;
@@ -183,7 +181,7 @@ Result<void> read_values(const Tensors* in, const format::Decompressor& decompre
 
 // --- layers and facts
 
-// Layers may point to one text as well.
+// Layers may share a text, too.
 Result<std::string> read_json(const flatbuffers::String* text, std::string_view what,
                               Budget& budget) {
   if (text == nullptr) return std::string();
@@ -244,7 +242,7 @@ Result<std::vector<std::pair<std::string, std::string>>> read_facts(const fb::Pr
     std::string key = fact->key()->str();
     const auto is_key = [&](const auto& other) { return other.first == key; };
     if (std::ranges::any_of(facts, is_key)) {
-      return corrupt("fact " + printable_name(key) + ": twice");
+      return corrupt("fact " + printable_name(key) + ": duplicate");
     }
     facts.emplace_back(std::move(key), fact->value()->str());
   }

@@ -1,11 +1,12 @@
 #pragma once
 // migrations/v1_file.h: reads prompt cache files of version 1. Safe for untrusted input.
 //
-// Plain structs of what the file says; what it means is v1_to_v2.h's business. Nothing is written
-// in this version any more.
+// Plain structs with the content of the file; v1_to_v2.h interprets them. Nothing writes this
+// version any more.
 //
 // Spec: docs/reference/format.md, "Version 1".
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -41,17 +42,36 @@ struct V1File {
 };
 
 struct V1ReadOptions {
-  // Refused with kTooLarge when the tensors would take more memory than this.
+  // A file whose tensors would take more memory than this is refused with kTooLarge.
   std::uint64_t max_payload_bytes = std::uint64_t{64} << 30;
 };
 
-// Whether the file begins as one of version 1 does: for telling formats apart.
+// Whether the file starts like one of version 1.
 bool looks_like_v1(const ByteSource& source);
 
-// Reads a whole file, holding it against its SHA-256.
+// Reads a whole file and checks its SHA-256.
 //
 // Errors: kTruncated, kCorrupt, kUnsupported (schema_version), kTooLarge, kIo. The message names
 //         layer and tensor.
 Result<V1File> read_v1(const ByteSource& source, const V1ReadOptions& options = {});
+
+// Limits of version 1, in addition to those of cache/cache.h. Checked before memory is allocated.
+//
+// Spec: docs/reference/format.md, "Version 1".
+
+inline constexpr std::uint32_t kSchemaVersion = 1;
+inline constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 31;  // the limit of FlatBuffers
+inline constexpr std::uint32_t kMaxDepth = 8;                           // tables within tables
+inline constexpr std::uint32_t kMaxTables = 200000;
+inline constexpr std::size_t kMaxClassPathBytes = 1024;
+inline constexpr std::size_t kMaxNameBytes = 256;       // of a tensor, and of the key of a fact
+inline constexpr std::size_t kMaxMetaBytes = 64 << 10;  // of one JSON text of a layer
+inline constexpr std::size_t kMaxTextBytes = 16 << 20;  // of all of these
+inline constexpr std::size_t kMaxJsonDepth = 16;        // destroying a value recurses
+inline constexpr std::size_t kMaxJsonKeys = 64;         // each is compared with all others
+inline constexpr std::size_t kMaxFacts = 256;
+inline constexpr std::uint64_t kMaxFactBytes = std::uint64_t{256} << 20;  // of all values together
+inline constexpr std::size_t kMaxTensors = 64;  // of a state, and of an extra_state
+inline constexpr std::size_t kMaxRank = 8;
 
 }  // namespace tqcache::migrations

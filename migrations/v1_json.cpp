@@ -6,18 +6,18 @@
 #include <optional>
 #include <utility>
 
-#include "migrations/v1_limits.h"
+#include "migrations/v1_file.h"
 
 namespace tqcache::migrations {
 namespace {
 
-Error corrupt(std::string_view key, std::string_view what) {
+Error bad_key(std::string_view key, std::string_view what) {
   std::string message = "key \"";
   message.append(key).append("\": ").append(what);
   return {ErrorCode::kCorrupt, std::move(message)};
 }
 
-// Builds the tree out of what the parser tells. Each call returns whether to go on.
+// Builds the tree from the events of the parser. Each call returns whether to continue.
 class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
   Result<Json> take() && {
@@ -60,7 +60,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool key(std::string& value) override {
     std::vector<std::string>& keys = open_.back()->keys;
     if (std::ranges::find(keys, value) != keys.end()) {
-      return refuse(ErrorCode::kCorrupt, "JSON: a key stands twice");
+      return refuse(ErrorCode::kCorrupt, "JSON: a duplicate key");
     }
     if (keys.size() == kMaxJsonKeys) return refuse(ErrorCode::kTooLarge, "JSON: too many keys");
     keys.push_back(std::move(value));
@@ -77,7 +77,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
 
-  // Where the next value goes. Values that are open do not move: nothing is put behind them.
+  // The place of the next value. Open values do not move, because nothing is appended behind them.
   Json& place() {
     if (open_.empty()) return root_;
     return open_.back()->values.emplace_back();
@@ -108,8 +108,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 Result<const Json*> require(const Json& object, std::string_view key, Json::Kind kind,
                             std::string_view otherwise) {
   const Json* value = find_value(object, key);
-  if (value == nullptr) return corrupt(key, "missing");
-  if (value->kind != kind) return corrupt(key, otherwise);
+  if (value == nullptr) return bad_key(key, "missing");
+  if (value->kind != kind) return bad_key(key, otherwise);
   return value;
 }
 
@@ -123,7 +123,7 @@ Result<Json> parse_json(std::string_view text) {
 
 Result<Json> parse_object(std::string_view text) {
   TQC_TRY_ASSIGN(Json json, parse_json(text));
-  if (json.kind != Json::Kind::kObject) return Error{ErrorCode::kCorrupt, "not a JSON object"};
+  if (json.kind != Json::Kind::kObject) return corrupt("not a JSON object");
   return json;
 }
 

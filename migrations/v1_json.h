@@ -1,9 +1,9 @@
 #pragma once
-// migrations/v1_json.h: JSON texts of version 1, as a tree of plain values. Safe for untrusted
+// migrations/v1_json.h: JSON texts of version 1 as a tree of plain values. Safe for untrusted
 // input.
 //
-// nlohmann's parser reads them, but its values do not hold them: their destructors take memory, and
-// end the process when there is none.
+// The parser is that of nlohmann::json, but not its value type: its destructor allocates memory and
+// terminates the process if there is none.
 
 #include <cstdint>
 #include <string>
@@ -26,18 +26,17 @@ struct Json {
   std::vector<Json> values;       // kArray, kObject
 };
 
-// Requires: a text of moderate size, as its values take many times the memory.
-// Errors:   kCorrupt (no JSON, two equal keys), kTooLarge (nested deeper than anything here is, or
-//           more keys).
+// Requires: a text of moderate size, because its values take many times the memory.
+// Errors:   kCorrupt (not JSON, a duplicate key), kTooLarge (nested too deep, too many keys).
 Result<Json> parse_json(std::string_view text);
 
-// The same of an object. Errors: kCorrupt, too, when it is another value.
+// The same for an object. Errors: kCorrupt also for any other value.
 Result<Json> parse_object(std::string_view text);
 
-// The value of a key; nullptr when it is absent or null, or `object` is none.
+// The value of a key; nullptr if it is missing or null, or if `object` is not an object.
 const Json* find_value(const Json& object, std::string_view key);
 
-// Errors: kCorrupt, naming the key, when it is missing or of another kind.
+// Errors: kCorrupt, naming the key, if it is missing or has another type.
 Result<std::int64_t> get_int(const Json& object, std::string_view key);
 Result<double> get_number(const Json& object, std::string_view key);
 Result<bool> get_bool(const Json& object, std::string_view key);

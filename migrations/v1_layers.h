@@ -1,32 +1,76 @@
 #pragma once
-// migrations/v1_layers.h: a layer of each class of version 1 as a layer of a cache.
+// migrations/v1_layers.h: the layers of version 1 as layers of a cache.
 //
 // Spec: docs/reference/format.md, "Version 1".
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
-#include "migrations/v1_context.h"
 #include "migrations/v1_file.h"
-#include "migrations/v1_state.h"
+#include "migrations/v1_tensors.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/layer.h"
+#include "tqcache/codec/head_codec.h"
+#include "tqcache/codec/rotation.h"
 
 namespace tqcache::migrations {
 
+// Codecs and transforms, each made once: layers usually share them, and a dense transform takes up
+// to a second to make.
+class CodecPool {
+ public:
+  // Errors: as HeadCodec::make; kTooLarge if a file needs more different codecs than version 2
+  // allows.
+  Result<codec::HeadCodec> codec(int head_dim, const std::vector<codec::PartSpec>& parts,
+                                 codec::BlockOrder order);
+
+  // Requires: validate(spec).
+  Result<codec::Rotation> rotation(const codec::QuantizerSpec& spec);
+
+ private:
+  using KnownTransform = std::pair<codec::QuantizerSpec, codec::Rotation>;
+  const codec::Rotation* find(const codec::QuantizerSpec& spec) const;
+  Result<void> count(const codec::QuantizerSpec& spec);
+
+  std::vector<codec::HeadCodec> codecs_;
+  std::vector<KnownTransform> transforms_;  // including those of codecs_
+  std::uint64_t matrix_values_ = 0;
+  std::uint64_t n_parts_ = 0;
+};
+
+// The state of the migration of one file.
+struct MigrationContext {
+  CodecPool codecs;
+  std::vector<std::string> notes;
+  std::uint64_t bytes_left;  // of memory for the new cache
+
+  // Reserves memory, before it is allocated. Errors: kTooLarge.
+  Result<void> take(std::uint64_t bytes);
+};
+
+// The kind of a layer, by the name of the class that wrote it. Names are only looked up in a table.
+enum class V1Class { kTurbo, kDense, kQuantized, kRotating, kArrays };
+
+// Errors: kUnsupported, with the name in printable ASCII.
+Result<V1Class> class_of(std::string_view class_path);
+
 struct MigratedLayer {
   cache::Layer layer;
-  std::optional<std::int64_t> n_tokens;  // absent: the layer does not say
+  std::optional<std::int64_t> n_tokens;  // absent: the file does not say
 };
 
 // Errors: as v1_to_v2().  `place` begins notes: "layer 3".
-Result<MigratedLayer> dense_layer(const V1Entry& entry, Context& context);
+Result<MigratedLayer> dense_layer(const V1Entry& entry, MigrationContext& context);
 Result<MigratedLayer> quantized_layer(const V1Entry& entry, std::string_view place,
-                                      Context& context);
-Result<MigratedLayer> rotating_layer(const V1Entry& entry, Context& context);
-Result<MigratedLayer> arrays_layer(const V1Entry& entry, Context& context);
-Result<MigratedLayer> turbo_layer(const V1Entry& entry, std::string_view place, Context& context);
+                                      MigrationContext& context);
+Result<MigratedLayer> rotating_layer(const V1Entry& entry, MigrationContext& context);
+Result<MigratedLayer> arrays_layer(const V1Entry& entry, MigrationContext& context);
+Result<MigratedLayer> turbo_layer(const V1Entry& entry, std::string_view place,
+                                  MigrationContext& context);
 
 // Two tensors [1, n_kv_heads, n_tokens, head_dim]: "keys" and "values", or those of calibration.
 struct DensePair {
@@ -36,16 +80,18 @@ struct DensePair {
   std::int64_t n_tokens = 0;
 };
 // Errors: kCorrupt, and kUnsupported where keys and values differ in head_dim.
-Result<DensePair> dense_pair(const State& state, std::string_view keys, std::string_view values);
+Result<DensePair> dense_pair(const NamedTensors& state, std::string_view keys,
+                             std::string_view values);
 
-// Groups as mlx-lm has them: the tensors NAME.packed, NAME.scales and NAME.biases.
-struct AffineForm {
+// Quantization groups of mlx-lm: the tensors NAME.packed, NAME.scales and NAME.biases.
+struct AffineSettings {
   std::int64_t bits = 0;
   std::int64_t group_size = 0;
 };
 // Errors: kCorrupt, kUnsupported (bits other than 1, 2, 4 and 8), kTooLarge.
-Result<cache::Side> affine_side(const State& state, std::string_view name, AffineForm form,
-                                cache::HeadShape shape, std::int64_t n_tokens,
-                                codec::BlockOrder order, std::string_view place, Context& context);
+Result<cache::Side> affine_side(const NamedTensors& state, std::string_view name,
+                                AffineSettings settings, cache::HeadShape shape,
+                                std::int64_t n_tokens, codec::BlockOrder order,
+                                std::string_view place, MigrationContext& context);
 
 }  // namespace tqcache::migrations

@@ -24,12 +24,12 @@ std::string vector_name(std::int64_t head, std::int64_t token) {
 
 Result<void> check_finite(std::span<const float> x, std::int64_t head, std::int64_t token) {
   if (std::ranges::all_of(x, [](float value) { return std::isfinite(value); })) return {};
-  return Error{ErrorCode::kCorrupt, vector_name(head, token) + ": not finite"};
+  return corrupt(vector_name(head, token) + ": not finite");
 }
 
-// Dense blocks for the tokens from `first` on, which is the first of a block.
+// Zero-filled dense blocks for so many tokens.
 Result<cache::DenseSide> make_dense(HeadShape shape, Dtype dtype, std::int64_t n_tokens,
-                                    Context& context) {
+                                    MigrationContext& context) {
   const auto block_bytes =
       to_size(shape.n_kv_heads * kTokenBlock * shape.head_dim) * dtype_size(dtype);
   const std::size_t n_blocks = to_size(cache::block_count(n_tokens));
@@ -37,7 +37,7 @@ Result<cache::DenseSide> make_dense(HeadShape shape, Dtype dtype, std::int64_t n
   return cache::DenseSide{dtype, std::vector<AlignedBytes>(n_blocks, AlignedBytes(block_bytes))};
 }
 
-// Where a head vector stands in a dense side.
+// The place of a head vector in a dense side.
 std::byte* dense_row(cache::DenseSide& side, HeadShape shape, std::int64_t head,
                      std::int64_t token) {
   AlignedBytes& block = side.blocks[to_size(token / kTokenBlock)];
@@ -49,20 +49,20 @@ std::byte* dense_row(cache::DenseSide& side, HeadShape shape, std::int64_t head,
 
 class RowDecoder {
  public:
-  static Result<RowDecoder> make(const CodedSide& side, CodecPool& pool) {
+  static Result<RowDecoder> make(const QuantizedTensor& side, CodecPool& pool) {
     RowDecoder decoder(side);
-    for (const CodedPart& part : side.parts) {
-      // The identity needs no map; a group may be smaller than any part of version 2.
+    for (const QuantizedPart& part : side.parts) {
+      // The identity needs no object; a group may be smaller than any part of version 2.
       if (part.spec.quantizer.rotation == codec::TransformKind::kNone) {
-        decoder.maps_.emplace_back();
+        decoder.transforms_.emplace_back();
         continue;
       }
-      TQC_TRY_ASSIGN(auto map, pool.rotation(part.spec.quantizer));
-      decoder.maps_.emplace_back(std::move(map));
+      TQC_TRY_ASSIGN(auto transform, pool.rotation(part.spec.quantizer));
+      decoder.transforms_.emplace_back(std::move(transform));
     }
-    if (!side.loud.empty()) {
+    if (!side.outliers.empty()) {
       TQC_TRY_ASSIGN(decoder.order_,
-                     codec::make_channel_order(to_size(side.shape.head_dim), side.loud));
+                     codec::make_channel_order(to_size(side.shape.head_dim), side.outliers));
     }
     return decoder;
   }
@@ -80,7 +80,7 @@ class RowDecoder {
   }
 
  private:
-  explicit RowDecoder(const CodedSide& side)
+  explicit RowDecoder(const QuantizedTensor& side)
       : side_(side), ordered_(to_size(side.shape.head_dim)), part_(ordered_.size()) {
     for (const CodeRows& rows : side.rows) codes_.emplace_back(rows.n_codes);
   }
@@ -91,14 +91,14 @@ class RowDecoder {
   }
 
   void decode_part(std::size_t i, std::size_t row) {
-    const CodedPart& part = side_.parts[i];
+    const QuantizedPart& part = side_.parts[i];
     const auto x = std::span(part_).first(to_size(part.spec.quantizer.head_dim));
     const std::uint8_t* codes = codes_[part.rows].data() + part.first_code;
     const float scale = part.scales[row];
     for (std::size_t c = 0; c < x.size(); ++c) {
       x[c] = scale * (part.factor * part.spec.centroids[codes[c]]);
     }
-    if (maps_[i]) maps_[i]->unrotate(x, x);
+    if (transforms_[i]) transforms_[i]->unrotate(x, x);
     const auto out = std::span(ordered_).subspan(to_size(part.spec.first), x.size());
     const float bias = part.biases.empty() ? 0.0f : part.biases[row];
     for (std::size_t c = 0; c < x.size(); ++c) {
@@ -110,16 +110,17 @@ class RowDecoder {
     }
   }
 
-  const CodedSide& side_;
-  std::vector<std::optional<codec::Rotation>> maps_;
+  const QuantizedTensor& side_;
+  std::vector<std::optional<codec::Rotation>> transforms_;
   std::vector<std::uint16_t> order_;
   std::vector<std::vector<std::uint8_t>> codes_;  // of one head vector, as side_.rows
   std::vector<float> ordered_;                    // [head_dim], in the codec's order of channels
   std::vector<float> part_;
 };
 
-// The tokens from `first` on, which is the first of a block, decoded.
-Result<cache::DenseSide> decoded_from(const CodedSide& in, std::int64_t first, Context& context) {
+// The decoded tokens from `first` on, which is the first token of a block.
+Result<cache::DenseSide> decoded_from(const QuantizedTensor& in, std::int64_t first,
+                                      MigrationContext& context) {
   TQC_TRY_ASSIGN(cache::DenseSide side,
                  make_dense(in.shape, Dtype::kF32, in.n_tokens - first, context));
   if (side.blocks.empty()) return side;
@@ -137,9 +138,9 @@ Result<cache::DenseSide> decoded_from(const CodedSide& in, std::int64_t first, C
 
 // --- packing
 
-std::vector<codec::PartSpec> specs_of(const CodedSide& in) {
+std::vector<codec::PartSpec> specs_of(const QuantizedTensor& in) {
   std::vector<codec::PartSpec> specs;
-  for (const CodedPart& part : in.parts) specs.push_back(part.spec);
+  for (const QuantizedPart& part : in.parts) specs.push_back(part.spec);
   return specs;
 }
 
@@ -147,8 +148,8 @@ bool fits_f16(float value) {
   return std::isfinite(value) && f16_to_f32(f32_to_f16(value)) == value;
 }
 
-// Of the tokens in full blocks.
-bool scales_fit(const CodedSide& in, const std::vector<float>& values, float factor) {
+// Whether f16 represents the values of all tokens in full blocks.
+bool scales_fit(const QuantizedTensor& in, const std::vector<float>& values, float factor) {
   const std::int64_t packed = in.n_tokens / kTokenBlock * kTokenBlock;
   for (std::int64_t head = 0; head < in.shape.n_kv_heads; ++head) {
     const auto first = values.begin() + head * in.n_tokens;
@@ -158,10 +159,10 @@ bool scales_fit(const CodedSide& in, const std::vector<float>& values, float fac
   return true;
 }
 
-// Why version 2 cannot hold the codes as they are, if it cannot.
-std::optional<std::string> misfit(const CodedSide& in) {
-  if (auto reason = parts_misfit(in.shape.head_dim, specs_of(in))) return reason;
-  for (const CodedPart& part : in.parts) {
+// The reason why version 2 cannot hold the codes unchanged; nullopt if it can.
+std::optional<std::string> why_not_packed(const QuantizedTensor& in) {
+  if (auto reason = why_no_codec(in.shape.head_dim, specs_of(in))) return reason;
+  for (const QuantizedPart& part : in.parts) {
     if (!scales_fit(in, part.scales, part.factor)) return "a scale that f16 does not hold";
     if (!part.biases.empty() && !scales_fit(in, part.biases, 1)) {
       return "a bias that f16 does not hold";
@@ -170,10 +171,10 @@ std::optional<std::string> misfit(const CodedSide& in) {
   return std::nullopt;
 }
 
-// Reads token blocks of the old file, and writes them as TurboBlock has them.
+// Packs token blocks of the old file in the layout of TurboBlock.
 class BlockPacker {
  public:
-  BlockPacker(const CodedSide& in, codec::BlockOrder order)
+  BlockPacker(const QuantizedTensor& in, codec::BlockOrder order)
       : in_(in), layout_(in.shape, specs_of(in), order) {}
 
   std::size_t bytes() const { return layout_.bytes(); }
@@ -193,13 +194,13 @@ class BlockPacker {
     std::vector<std::vector<std::uint8_t>> rows;
     for (const CodeRows& each : in_.rows) rows.push_back(unpacked(each, first_row));
     for (std::size_t i = 0; i < in_.parts.size(); ++i) {
-      const CodedPart& part = in_.parts[i];
+      const QuantizedPart& part = in_.parts[i];
       layout_.put_codes(head, i, {rows[part.rows], in_.rows[part.rows].n_codes, part.first_code},
                         out);
     }
   }
 
-  // [256, n_codes], one code a byte.
+  // [256, n_codes], one byte per code.
   static std::vector<std::uint8_t> unpacked(const CodeRows& rows, std::size_t first_row) {
     const std::size_t row_bytes = codec::packed_size(rows.n_codes, rows.bits);
     std::vector<std::uint8_t> codes(to_size(kTokenBlock) * rows.n_codes);
@@ -212,7 +213,7 @@ class BlockPacker {
 
   void pack_scales(std::size_t head, std::size_t first_row, std::span<std::byte> out) const {
     for (std::size_t i = 0; i < in_.parts.size(); ++i) {
-      const CodedPart& part = in_.parts[i];
+      const QuantizedPart& part = in_.parts[i];
       layout_.put_scales(head, i, halves(part.scales, first_row, part.factor), out);
       if (part.spec.has_bias) {
         layout_.put_biases(head, i, halves(part.biases, first_row, 1), out);
@@ -229,20 +230,20 @@ class BlockPacker {
     return row;
   }
 
-  const CodedSide& in_;
+  const QuantizedTensor& in_;
   cache::CodedBlock layout_;
 };
 
-Result<cache::Outliers> outliers_of(const CodedSide& in, const codec::HeadCodec& codec) {
-  std::vector<std::uint16_t> loud;
+Result<cache::Outliers> outliers_of(const QuantizedTensor& in, const codec::HeadCodec& codec) {
+  std::vector<std::uint16_t> outliers;
   for (std::int64_t head = 0; head < in.shape.n_kv_heads; ++head) {
-    loud.insert(loud.end(), in.loud.begin(), in.loud.end());
+    outliers.insert(outliers.end(), in.outliers.begin(), in.outliers.end());
   }
-  return cache::make_outliers(in.shape, codec.outlier_channels(), loud);
+  return cache::make_outliers(in.shape, codec.outlier_channels(), outliers);
 }
 
-Result<cache::TurboSide> packed_side(const CodedSide& in, codec::BlockOrder order,
-                                     Context& context) {
+Result<cache::TurboSide> packed_side(const QuantizedTensor& in, codec::BlockOrder order,
+                                     MigrationContext& context) {
   const int head_dim = static_cast<int>(in.shape.head_dim);
   TQC_TRY_ASSIGN(codec::HeadCodec codec, context.codecs.codec(head_dim, specs_of(in), order));
   TQC_TRY_ASSIGN(cache::Outliers outliers, outliers_of(in, codec));
@@ -268,7 +269,7 @@ Result<cache::Side> as_side(Result<Kind> side) {
 
 }  // namespace
 
-std::optional<std::string> parts_misfit(std::int64_t head_dim,
+std::optional<std::string> why_no_codec(std::int64_t head_dim,
                                         const std::vector<codec::PartSpec>& parts) {
   if (parts.size() > 2 && parts[1].of_residual) return "mixed precision with signs of residuals";
   const auto mode = codec::mode_of(static_cast<int>(head_dim), parts);
@@ -276,16 +277,16 @@ std::optional<std::string> parts_misfit(std::int64_t head_dim,
   return mode.error().message;
 }
 
-Result<cache::Side> coded_side(const CodedSide& in, codec::BlockOrder order, std::string_view place,
-                               Context& context) {
-  const std::optional<std::string> reason = misfit(in);
+Result<cache::Side> quantized_side(const QuantizedTensor& in, codec::BlockOrder order,
+                                   std::string_view place, MigrationContext& context) {
+  const std::optional<std::string> reason = why_not_packed(in);
   if (!reason) return as_side(packed_side(in, order, context));
   context.notes.push_back(std::string(place).append(": ").append(*reason).append("; kept dense"));
   return as_side(decoded_from(in, 0, context));
 }
 
 Result<cache::DenseSide> dense_side(const V1Tensor& tensor, cache::HeadShape shape,
-                                    std::int64_t n_tokens, Context& context) {
+                                    std::int64_t n_tokens, MigrationContext& context) {
   TQC_TRY_ASSIGN(const Dtype dtype, dense_dtype(tensor));
   TQC_TRY_ASSIGN(cache::DenseSide side, make_dense(shape, dtype, n_tokens, context));
   std::vector<float> x(to_size(shape.head_dim));

@@ -1,22 +1,57 @@
+
 #include "migrations/v1_to_v2.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <span>
 #include <string>
 #include <utility>
 
-#include "migrations/v1_classes.h"
-#include "migrations/v1_facts.h"
 #include "migrations/v1_layers.h"
+#include "migrations/v1_metadata.h"
+#include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::migrations {
+
 namespace {
 
-std::string layer_name(std::size_t i) { return "layer " + std::to_string(i); }
+// Where each class was defined at one time or another; kPaths and kClasses go together.
+// mlx-lm kept its caches in models/base.py, and that of Mamba beside the model, until October 2024.
+constexpr std::array<std::string_view, 9> kPaths = {
+    "turbomlx.mlx_runtime.cache.TurboQuantKVCache",
+    "mlx_lm.models.cache.KVCache",
+    "mlx_lm.models.base.KVCache",
+    "mlx_lm.models.cache.QuantizedKVCache",
+    "mlx_lm.models.cache.RotatingKVCache",
+    "mlx_lm.models.base.RotatingKVCache",
+    "mlx_lm.models.cache.ArraysCache",
+    "mlx_lm.models.cache.MambaCache",
+    "mlx_lm.models.mamba.MambaCache",
+};
+constexpr std::array<V1Class, kPaths.size()> kClasses = {
+    V1Class::kTurbo,    V1Class::kDense,  V1Class::kDense,  V1Class::kQuantized, V1Class::kRotating,
+    V1Class::kRotating, V1Class::kArrays, V1Class::kArrays, V1Class::kArrays,
+};
+
+}  // namespace
+
+std::span<const std::string_view> known_class_paths() { return kPaths; }
+
+Result<V1Class> class_of(std::string_view class_path) {
+  const auto found = std::ranges::find(kPaths, class_path);
+  if (found != kPaths.end()) return kClasses[static_cast<std::size_t>(found - kPaths.begin())];
+  return unsupported("class " + tensors::printable_name(class_path) + ": not known");
+}
+
+namespace {
 
 Result<MigratedLayer> migrate_layer(const V1Entry& entry, std::string_view place,
-                                    Context& context) {
+                                    MigrationContext& context) {
   TQC_TRY_ASSIGN(const V1Class kind, class_of(entry.class_path));
   if (kind != V1Class::kTurbo && !(entry.extra_state.empty() && entry.extra_meta.empty())) {
-    return Error{ErrorCode::kCorrupt, "extra_state of a class that has none"};
+    return corrupt("extra_state of a class that has none");
   }
   switch (kind) {
     case V1Class::kTurbo:
@@ -44,13 +79,12 @@ class TokenCount {
     if (!n_tokens) return {};
     if (count_ == kUnknown) count_ = *n_tokens;
     if (count_ == *n_tokens) return {};
-    return Error{ErrorCode::kCorrupt,
-                 std::to_string(*n_tokens) + " tokens where " + std::to_string(count_) + " belong"};
+    return corrupt(fmt::format("{} tokens where {} belong", *n_tokens, count_));
   }
 
   Result<std::int64_t> get() const {
     if (count_ != kUnknown) return count_;
-    return Error{ErrorCode::kUnsupported, "nothing says how many tokens the cache holds"};
+    return unsupported("nothing says how many tokens the cache holds");
   }
 
  private:
@@ -71,8 +105,8 @@ void set_tokens(std::optional<std::vector<std::int32_t>> tokens, std::int64_t n_
 }  // namespace
 
 Result<Migration> v1_to_v2(const V1File& file, const V1ToV2Options& options) {
-  TQC_TRY_ASSIGN(V1Facts facts, read_facts(file.metadata));
-  Context context{.codecs = {}, .notes = {}, .bytes_left = options.max_cache_bytes};
+  TQC_TRY_ASSIGN(V1Metadata facts, read_metadata(file.metadata));
+  MigrationContext context{.codecs = {}, .notes = {}, .bytes_left = options.max_cache_bytes};
   if (facts.is_origin_partial) {
     context.notes.push_back("architecture or fingerprints missing; origin unknown");
   }
@@ -80,7 +114,7 @@ Result<Migration> v1_to_v2(const V1File& file, const V1ToV2Options& options) {
   migration.cache.identity = std::move(facts.identity);
   TokenCount n_tokens(facts.tokens);
   for (std::size_t i = 0; i < file.entries.size(); ++i) {
-    const std::string place = layer_name(i);
+    const std::string place = "layer " + std::to_string(i);
     auto layer = migrate_layer(file.entries[i], place, context);
     if (!layer) return in_context(place, std::move(layer).error());
     if (auto same = n_tokens.add(layer->n_tokens); !same) {

@@ -1,8 +1,8 @@
 #pragma once
-// migrations/v1_to_v2.h: what a file of version 1 means, as a cache that version 2 can hold.
+// migrations/v1_to_v2.h: conversion of a file of version 1 to a cache of version 2.
 //
-// A pure function: no files, no threads, no clock. Packed codes are carried over and never made
-// anew: every head vector of the new cache has the value that the old file gave it.
+// A pure function: no files, no threads, no clock. Packed codes are kept and never encoded again:
+// every head vector of the new cache has the value of the old file.
 //
 // Spec: docs/reference/format.md, "Version 1".
 
@@ -20,29 +20,29 @@ namespace tqcache::migrations {
 
 struct Migration {
   cache::Cache cache;
-  // What a user should know, one line each: "layer 3 v: groups of 16 do not fit a packed side; kept
-  // dense". Empty as a rule.
+  // Notes for the user, one line each: "layer 3 v: groups of 16 do not fit a packed side; kept
+  // dense". Usually empty.
   std::vector<std::string> notes;
 };
 
-// The classes that version 1 knows, by every path that they ever had. Everything else is refused:
-// a class_path never leads to code by any other way.
+// The class paths of version 1, including old ones. All others are refused: a class_path is only
+// looked up in a table.
 std::span<const std::string_view> known_class_paths();
 
 struct V1ToV2Options {
-  // Refused with kTooLarge when the cache would take more memory than this. (One token takes room
-  // for a token block of 256.)
+  // A cache that would take more memory than this is refused with kTooLarge. (A single token takes
+  // the memory of a token block of 256.)
   std::uint64_t max_cache_bytes = std::uint64_t{64} << 30;
 };
 
-// Errors: kUnsupported (an unknown class_path; something that version 2 has no words for), kCorrupt
+// Errors: kUnsupported (an unknown class_path; content that version 2 cannot represent), kCorrupt
 //         (tensors that contradict each other or meta_state), kTooLarge. The message names the
 //         layer.
 Result<Migration> v1_to_v2(const V1File& file, const V1ToV2Options& options = {});
 
-// Whether every head vector and array of `cache` has the value that `file` says, which is computed
-// here from the state as it stands there, by other code than v1_to_v2() uses. Values that are
-// computed may differ by rounding in f32, and others not at all.
+// Checks that every head vector and array of `cache` has the value of `file`. The values are
+// computed from the tensors of the file by other code than that of v1_to_v2(). Computed values may
+// differ by the rounding of f32, others not at all.
 //
 // Requires: v1_to_v2() accepts the file.
 // Errors:   kCorrupt, naming the first one that differs.

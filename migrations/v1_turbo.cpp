@@ -1,12 +1,14 @@
-// TurboQuantKVCache: keys as codes of one or two quantizers, values dense or in groups; or, before
-// its outlier channels are chosen, all of it dense.
+// TurboQuantKVCache: keys with one or two quantizers, values dense or in groups; or all dense,
+// until the outlier channels are chosen.
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "migrations/v1_layers.h"
-#include "migrations/v1_meta.h"
+#include "migrations/v1_metadata.h"
 #include "migrations/v1_side.h"
 #include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
@@ -23,7 +25,7 @@ cache::HeadShape shape_of(const TurboMeta& meta) { return {meta.num_kv_heads, me
 // PREFIX_residuals.
 struct Quantizer {
   const char* prefix;
-  std::int64_t first;  // channel, loud ones before the others
+  std::int64_t first;  // channel, outlier channels first
   std::int64_t n_channels;
   int bits;  // of a code
 
@@ -58,13 +60,13 @@ Result<void> check_lengths(const std::string& name, const std::vector<float>& le
   // Written so that NaN fails.
   const auto is_length = [](float x) { return x >= 0 && x <= 3.4028234e38f; };
   if (std::ranges::all_of(lengths, is_length)) return {};
-  return corrupt("tensor \"" + name + "\": a length that is no finite number from 0 on");
+  return corrupt("tensor \"" + name + "\": a length that is not a finite number >= 0");
 }
 
 // Adds codes and lengths, as one more part.
-Result<void> add_part(const State& state, const TurboMeta& meta, codec::PartSpec spec,
-                      const std::string& codes, const std::string& lengths, CodedSide& side) {
-  CodedPart part{.spec = std::move(spec), .rows = side.rows.size(), .scales = {}, .biases = {}};
+Result<void> add_part(const NamedTensors& state, const TurboMeta& meta, codec::PartSpec spec,
+                      const std::string& codes, const std::string& lengths, QuantizedTensor& side) {
+  QuantizedPart part{.spec = std::move(spec), .rows = side.rows.size(), .scales = {}, .biases = {}};
   CodeRows rows{
       {}, static_cast<std::size_t>(part.spec.quantizer.head_dim), part.spec.quantizer.bits};
   if (meta.offset > 0) {
@@ -79,8 +81,8 @@ Result<void> add_part(const State& state, const TurboMeta& meta, codec::PartSpec
   return {};
 }
 
-Result<void> add_quantizer(const State& state, const TurboMeta& meta, const Quantizer& quantizer,
-                           CodedSide& side) {
+Result<void> add_quantizer(const NamedTensors& state, const TurboMeta& meta,
+                           const Quantizer& quantizer, QuantizedTensor& side) {
   TQC_TRY(add_part(state, meta, base_part(meta, quantizer), quantizer.name("idx"),
                    quantizer.name("norms"), side));
   if (meta.is_prod) {
@@ -91,19 +93,19 @@ Result<void> add_quantizer(const State& state, const TurboMeta& meta, const Quan
 }
 
 // The channels of outlier_mask, ascending.
-Result<std::vector<std::uint16_t>> read_mask(const State& state, const TurboMeta& meta) {
+Result<std::vector<std::uint16_t>> read_mask(const NamedTensors& state, const TurboMeta& meta) {
   TQC_TRY_ASSIGN(const V1Tensor* mask, state.require("outlier_mask"));
   const std::vector<std::uint64_t> expected = {static_cast<std::uint64_t>(meta.head_dim)};
   if (mask->dtype != V1Dtype::kBool || mask->shape != expected) {
-    return corrupt(describe(*mask) + ": not a yes or no for each channel");
+    return corrupt(describe(*mask) + ": not a boolean for each channel");
   }
-  std::vector<std::uint16_t> loud;
+  std::vector<std::uint16_t> outliers;
   for (std::size_t i = 0; i < mask->data.size(); ++i) {
-    if (mask->data[i] != std::byte{0}) loud.push_back(static_cast<std::uint16_t>(i));
+    if (mask->data[i] != std::byte{0}) outliers.push_back(static_cast<std::uint16_t>(i));
   }
-  if (static_cast<std::int64_t>(loud.size()) == meta.mixed->outlier_channels) return loud;
-  return corrupt("tensor \"outlier_mask\": " + std::to_string(loud.size()) + " channels where " +
-                 std::to_string(meta.mixed->outlier_channels) + " belong");
+  if (static_cast<std::int64_t>(outliers.size()) == meta.mixed->outlier_channels) return outliers;
+  return corrupt(fmt::format("tensor \"outlier_mask\": {} channels where {} belong",
+                             outliers.size(), meta.mixed->outlier_channels));
 }
 
 std::pair<Quantizer, Quantizer> mixed_quantizers(const TurboMeta& meta) {
@@ -113,25 +115,26 @@ std::pair<Quantizer, Quantizer> mixed_quantizers(const TurboMeta& meta) {
            meta.code_bits(mixed.regular_bits)}};
 }
 
-Result<CodedSide> coded_keys(const State& state, const TurboMeta& meta) {
-  CodedSide side{
-      .shape = shape_of(meta), .n_tokens = meta.offset, .rows = {}, .parts = {}, .loud = {}};
+Result<QuantizedTensor> quantized_keys(const NamedTensors& state, const TurboMeta& meta) {
+  QuantizedTensor side{
+      .shape = shape_of(meta), .n_tokens = meta.offset, .rows = {}, .parts = {}, .outliers = {}};
   if (!meta.mixed) {
     TQC_TRY(state.require_absent(
         {"out_idx", "out_norms", "out_signs", "out_residuals", "outlier_mask"}));
     TQC_TRY(add_quantizer(state, meta, {"reg", 0, meta.head_dim, meta.bits_mse}, side));
     return side;
   }
-  TQC_TRY_ASSIGN(side.loud, read_mask(state, meta));
-  const auto [loud, regular] = mixed_quantizers(meta);
-  TQC_TRY(add_quantizer(state, meta, loud, side));
+  TQC_TRY_ASSIGN(side.outliers, read_mask(state, meta));
+  const auto [outliers, regular] = mixed_quantizers(meta);
+  TQC_TRY(add_quantizer(state, meta, outliers, side));
   TQC_TRY(add_quantizer(state, meta, regular, side));
   return side;
 }
 
 // --- values
 
-Result<cache::Side> dense_values(const State& state, const TurboMeta& meta, Context& context) {
+Result<cache::Side> dense_values(const NamedTensors& state, const TurboMeta& meta,
+                                 MigrationContext& context) {
   if (meta.offset == 0) return cache::Side(cache::DenseSide{Dtype::kF32, {}});
   TQC_TRY_ASSIGN(const V1Tensor* tensor, state.require("values_main"));
   TQC_TRY_ASSIGN(const Grid grid, grid_of(*tensor));
@@ -142,8 +145,8 @@ Result<cache::Side> dense_values(const State& state, const TurboMeta& meta, Cont
   return cache::Side(std::move(side));
 }
 
-Result<cache::Side> values(const State& state, const TurboMeta& meta, std::string_view place,
-                           Context& context) {
+Result<cache::Side> values(const NamedTensors& state, const TurboMeta& meta, std::string_view place,
+                           MigrationContext& context) {
   if (!meta.has_affine_values) {
     TQC_TRY(
         state.require_absent({"values_main.packed", "values_main.scales", "values_main.biases"}));
@@ -161,26 +164,26 @@ bool is_calibrating(const TurboMeta& meta, const CalibrationMeta& calibration) {
   return meta.mixed && !calibration.is_done;
 }
 
-Result<void> check_calibration(const State& state, const TurboMeta& meta,
+Result<void> check_calibration(const NamedTensors& state, const TurboMeta& meta,
                                const CalibrationMeta& calibration) {
   TQC_TRY(state.require_absent({"reg_idx", "reg_norms", "reg_signs", "reg_residuals", "out_idx",
                                 "out_norms", "out_signs", "out_residuals", "outlier_mask",
                                 "values_main", "values_main.packed", "values_main.scales",
                                 "values_main.biases"}));
   if (meta.offset > cache::kTokenBlock) {
-    return corrupt("a calibration of " + std::to_string(meta.offset) + " tokens");
+    return corrupt(fmt::format("a calibration of {} tokens", meta.offset));
   }
   if (calibration.tokens_seen == meta.offset) return {};
-  return corrupt("calibration_tokens_seen " + std::to_string(calibration.tokens_seen) +
-                 " where offset is " + std::to_string(meta.offset));
+  return corrupt(fmt::format("calibration_tokens_seen {} where offset is {}",
+                             calibration.tokens_seen, meta.offset));
 }
 
 struct CalibrationSides {
   cache::DenseSide k, v;
 };
 
-Result<CalibrationSides> calibration_sides(const State& extra, const TurboMeta& meta,
-                                           Context& context) {
+Result<CalibrationSides> calibration_sides(const NamedTensors& extra, const TurboMeta& meta,
+                                           MigrationContext& context) {
   if (meta.offset == 0) return CalibrationSides{{Dtype::kF32, {}}, {Dtype::kF32, {}}};
   TQC_TRY_ASSIGN(const DensePair pair, dense_pair(extra, "calibration_keys", "calibration_values"));
   if (!(pair.shape == shape_of(meta)) || pair.n_tokens != meta.offset) {
@@ -196,9 +199,10 @@ Result<CalibrationSides> calibration_sides(const State& extra, const TurboMeta& 
 // parts.
 Result<cache::Side> open_side(const Result<std::vector<codec::PartSpec>>& parts,
                               const TurboMeta& meta, codec::BlockOrder order,
-                              const std::string& place, cache::DenseSide dense, Context& context) {
+                              const std::string& place, cache::DenseSide dense,
+                              MigrationContext& context) {
   const auto reason =
-      parts ? parts_misfit(meta.head_dim, *parts) : std::optional(parts.error().message);
+      parts ? why_no_codec(meta.head_dim, *parts) : std::optional(parts.error().message);
   if (reason) {
     context.notes.push_back(place + ": " + *reason + "; kept dense");
     return cache::Side(std::move(dense));
@@ -214,8 +218,8 @@ Result<cache::Side> open_side(const Result<std::vector<codec::PartSpec>>& parts,
 
 std::vector<codec::PartSpec> mixed_parts(const TurboMeta& meta) {
   std::vector<codec::PartSpec> parts;
-  const auto [loud, regular] = mixed_quantizers(meta);
-  for (const Quantizer& quantizer : {loud, regular}) {
+  const auto [outliers, regular] = mixed_quantizers(meta);
+  for (const Quantizer& quantizer : {outliers, regular}) {
     parts.push_back(base_part(meta, quantizer));
     if (meta.is_prod) parts.push_back(residual_part(meta, quantizer));
   }
@@ -231,10 +235,10 @@ Result<std::vector<codec::PartSpec>> affine_parts(const TurboMeta& meta) {
 
 Result<MigratedLayer> calibrating_layer(const V1Entry& entry, const TurboMeta& meta,
                                         const CalibrationMeta& calibration, std::string_view place,
-                                        Context& context) {
-  TQC_TRY(check_calibration(State(entry.state), meta, calibration));
+                                        MigrationContext& context) {
+  TQC_TRY(check_calibration(NamedTensors(entry.state), meta, calibration));
   TQC_TRY_ASSIGN(CalibrationSides dense,
-                 calibration_sides(State(entry.extra_state), meta, context));
+                 calibration_sides(NamedTensors(entry.extra_state), meta, context));
   const std::string layer(place);
   TQC_TRY_ASSIGN(cache::Side k, open_side(mixed_parts(meta), meta, codec::BlockOrder::kKeys,
                                           layer + " k", std::move(dense.k), context));
@@ -255,9 +259,10 @@ Result<T> in_side(const char* word, Result<T> side) {
 
 }  // namespace
 
-Result<MigratedLayer> turbo_layer(const V1Entry& entry, std::string_view place, Context& context) {
-  const State state(entry.state);
-  const State extra(entry.extra_state);
+Result<MigratedLayer> turbo_layer(const V1Entry& entry, std::string_view place,
+                                  MigrationContext& context) {
+  const NamedTensors state(entry.state);
+  const NamedTensors extra(entry.extra_state);
   TQC_TRY(
       state.require_only({"reg_idx", "reg_norms", "reg_signs", "reg_residuals", "out_idx",
                           "out_norms", "out_signs", "out_residuals", "outlier_mask", "values_main",
@@ -270,9 +275,9 @@ Result<MigratedLayer> turbo_layer(const V1Entry& entry, std::string_view place, 
   }
   TQC_TRY(extra.require_absent({"calibration_keys", "calibration_values"}));
   const std::string layer(place);
-  TQC_TRY_ASSIGN(const CodedSide keys, in_side("k", coded_keys(state, meta)));
-  TQC_TRY_ASSIGN(cache::Side k,
-                 in_side("k", coded_side(keys, codec::BlockOrder::kKeys, layer + " k", context)));
+  TQC_TRY_ASSIGN(const QuantizedTensor keys, in_side("k", quantized_keys(state, meta)));
+  TQC_TRY_ASSIGN(cache::Side k, in_side("k", quantized_side(keys, codec::BlockOrder::kKeys,
+                                                            layer + " k", context)));
   TQC_TRY_ASSIGN(cache::Side v, in_side("v", values(state, meta, layer + " v", context)));
   return MigratedLayer{cache::AttentionLayer{shape_of(meta), std::move(k), std::move(v)},
                        meta.offset};

@@ -54,15 +54,6 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
   return text;
 }
 
-std::vector<std::string> groups_of(const FlagSet& flags) {
-  std::vector<std::string> groups;
-  for (const auto& flag : flags.flags()) {
-    const std::string& group = flag->description().group;
-    if (std::ranges::find(groups, group) == groups.end()) groups.push_back(group);
-  }
-  return groups;
-}
-
 // "-b, --bits B"
 std::string heading(const Flag::Description& flag) {
   std::string text = fmt::format("{}", fmt::join(flag.names, ", "));
@@ -92,7 +83,8 @@ std::string markdown_text(std::string_view text) {
 std::string markdown_prose(std::string_view prose) {
   std::string out;
   bool is_code = false;
-  for (std::string_view rest = fold(prose, kColumns); !rest.empty();) {
+  const std::string folded = fold(prose, kColumns);
+  for (std::string_view rest = folded; !rest.empty();) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());
     const std::string_view line = rest.substr(0, end);
     rest.remove_prefix(std::min(end + 1, rest.size()));

@@ -35,17 +35,17 @@ TEST(Result, HoldsAValueOrAnError) {
   EXPECT_EQ(half_of(7).error().message, "7: is odd");
 }
 
-TEST(Result, OfNothingIsOkUntilItHoldsAnError) {
+TEST(Result, OfVoidIsOkUntilItHoldsAnError) {
   EXPECT_TRUE(check_even(2).ok());
   EXPECT_EQ(check_even(3).error().message, "3: is odd");
 }
 
-TEST(Result, PassesOnTheFirstError) {
+TEST(Result, ReturnsTheFirstError) {
   EXPECT_EQ(*quarter_of(12), 3);
   EXPECT_EQ(quarter_of(6).error().message, "3: is odd");
 }
 
-TEST(Result, MovesWhatCannotBeCopied) {
+TEST(Result, MovesMoveOnlyValues) {
   const auto make = []() -> Result<std::unique_ptr<int>> { return std::make_unique<int>(5); };
   const auto use = [&]() -> Result<int> {
     TQC_TRY_ASSIGN(const std::unique_ptr<int> owned, make());
@@ -61,7 +61,7 @@ TEST(Result, ReachesMembersOfItsValue) {
   EXPECT_EQ(name->size(), 5u);
 }
 
-TEST(Result, MacrosMayStandInALambdaInsideTheirOwnArgument) {
+TEST(Result, MacrosWorkInALambdaInsideTheirOwnArgument) {
   const auto run = [](int n) -> Result<int> {
     int sum = 0;
     TQC_TRY(apply(
@@ -87,6 +87,18 @@ TEST(Result, MacrosTakeExpressionsWithCommas) {
     return map.size();
   };
   EXPECT_EQ(*use(), 1u);
+}
+
+TEST(ResultDeathTest, AbortsWhenTheValueOfAnErrorIsUsed) {
+  const Result<int> failed = corrupt("section 12: checksum mismatch");
+  EXPECT_DEATH((void)*failed,
+               "value\\(\\) of a Result with an error: section 12: checksum mismatch");
+}
+
+TEST(ResultDeathTest, AbortsWhenTheErrorOfAValueIsUsed) {
+  const Result<int> good = 1;
+  EXPECT_DEATH((void)good.error(), "error\\(\\) of a Result with a value");
+  EXPECT_DEATH((void)Result<void>().error(), "error\\(\\) of a Result with a value");
 }
 
 TEST(Error, GetsContextFromItsCaller) {

@@ -6,13 +6,13 @@ set -euo pipefail
 cd "$1/completions"
 n_failed=0
 
-# complete_words WORD...: what bash offers for the last word.
+# complete_words WORD...: what bash offers for the last word, sorted.
 complete_words() {
   COMP_WORDS=("$@")
   COMP_CWORD=$(($# - 1))
   COMPREPLY=()
   _tqcache
-  printf '%s ' "${COMPREPLY[@]}"
+  printf '%s\n' "${COMPREPLY[@]}" | LC_ALL=C sort | tr '\n' ' '
 }
 
 # expect WANTED WORD...: the completions of the words are exactly these.
@@ -27,17 +27,17 @@ expect() {
 }
 
 source ./tqcache.bash
-expect "convert compact" tqcache co
+expect "compact convert" tqcache co
 expect "store" tqcache st
 expect "put" tqcache store p
-expect "--quiet --quality" tqcache convert --qu
+expect "--quality --quiet" tqcache convert --qu
 expect "archive" tqcache convert --tier a
 expect "archive" tqcache convert --tier = a
 expect "none" tqcache prefill --compress n
 expect "tqcache.bash tqcache.fish" tqcache convert tqcache.
 expect "tqcache.bash tqcache.fish" tqcache generate -m tqcache.
 expect "" tqcache generate --prompt tqcache.
-expect "--repair --read-data" tqcache store check --re
+expect "--read-data --repair" tqcache store check --re
 expect "" tqcache store ls tqcache.
 expect "--help --version" tqcache --
 

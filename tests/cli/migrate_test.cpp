@@ -141,7 +141,7 @@ TEST_F(Migrate, ReplacesNoOtherFile) {
   for (const std::string flag : {"--dry-run", "-q"}) {
     const Output backup = tqcache({"migrate", old, "--in-place", flag});
     EXPECT_EQ(backup.exit_code, 2);
-    EXPECT_THAT(backup.err, HasSubstr(old + ".v1.bak: another file stands there"));
+    EXPECT_THAT(backup.err, HasSubstr(old + ".v1.bak: another file exists there"));
   }
   EXPECT_EQ(read_all(old), before);
   EXPECT_EQ(dir_.entry_count(), 2u);
@@ -150,7 +150,7 @@ TEST_F(Migrate, ReplacesNoOtherFile) {
   for (const std::string flag : {"--dry-run", "-q"}) {
     const Output target = tqcache({"migrate", old, "-o", path("new"), flag});
     EXPECT_EQ(target.exit_code, 2);
-    EXPECT_THAT(target.err, HasSubstr("new/a.tqkv: another file stands there"));
+    EXPECT_THAT(target.err, HasSubstr("new/a.tqkv: another file exists there"));
   }
   must({"migrate", old, "-o", path("new"), "-f"});
   expect_content(path("new/a.tqkv"), small_v1());

@@ -50,7 +50,7 @@ double bound_of(const HeadCodec& codec, Precision precision, Size size) {
   // Straight lines through 16 of 256 centroids err most at the ends, and some vectors have more of
   // those codes than others.
   const bool is_eight_bits = codec.part(0).shape().bits == 8;
-  if (codec.kernels().name == std::string_view("avx2") && is_eight_bits) return 1.2 * kFastBound;
+  if (codec.kernels().isa == Isa::kAvx2 && is_eight_bits) return 1.2 * kFastBound;
   return size.n_queries == 1 ? std::hypot(.009, .0062) : kFastBound;
 }
 

@@ -18,7 +18,7 @@
 
 #include "support/cache_builder.h"
 #include "tqcache/base/bytes.h"
-#include "tqcache/base/shape.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/codec/rotation.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/container_format.h"

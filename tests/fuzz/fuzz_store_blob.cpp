@@ -33,8 +33,8 @@ void check_together(const store::Content& content) {
   if (const auto* block = std::get_if<store::Block>(&content)) {
     static_cast<void>(store::check_block(kParameters, *block));
   }
-  if (const auto* state = std::get_if<store::State>(&content)) {
-    static_cast<void>(store::join_layers(kParameters.layers, state->layers));
+  if (const auto* snapshot = std::get_if<store::Snapshot>(&content)) {
+    static_cast<void>(store::join_layers(kParameters.layers, snapshot->layers));
   }
   if (const auto* parameters = std::get_if<store::Parameters>(&content)) {
     static_cast<void>(store::hash_parameters(*parameters));

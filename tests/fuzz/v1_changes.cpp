@@ -10,7 +10,7 @@
 #include "fuzz/mutate.h"
 #include "migrations/v1_to_v2.h"
 #include "support/v1_writer.h"
-#include "tqcache/base/shape.h"
+#include "tqcache/base/integers.h"
 
 namespace tqcache::fuzz {
 namespace {

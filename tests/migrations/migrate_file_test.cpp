@@ -113,12 +113,12 @@ TEST_F(MigrateFile, RefusesABackupThatIsAnotherFile) {
     Bytes other = bytes;
     other[at] ^= std::byte{1};
     write_all(backup_, other);
-    expect_error(in_place(), ErrorCode::kInvalidArgument, "another file stands there");
+    expect_error(in_place(), ErrorCode::kInvalidArgument, "another file exists there");
     EXPECT_EQ(read_all(backup_), other);
     EXPECT_EQ(read_all(old_), bytes);
   }
   write_all(backup_, ByteView(bytes).first(100));
-  expect_error(in_place(), ErrorCode::kInvalidArgument, "another file stands there");
+  expect_error(in_place(), ErrorCode::kInvalidArgument, "another file exists there");
   fs::remove(backup_);
   fs::create_directory(backup_);
   EXPECT_FALSE(in_place().ok());
@@ -138,7 +138,7 @@ TEST_F(MigrateFile, KnowsWhatAnEarlierRunHasLeft) {
   for (const Bytes& there :
        {damaged, small_file(), must(format::write_cache_bytes(other, {.n_threads = 1}))}) {
     write_all(new_, there);
-    expect_error(beside(), ErrorCode::kInvalidArgument, "another file stands there");
+    expect_error(beside(), ErrorCode::kInvalidArgument, "another file exists there");
     EXPECT_EQ(read_all(new_), there);
   }
   options_.write.overwrite = Overwrite::kAllow;

@@ -30,7 +30,7 @@ void expect_refused(const std::string& key, const std::string& value, ErrorCode 
   EXPECT_THAT(migration.error().message, HasSubstr(message));
 }
 
-TEST(V1Facts, BecomeTheIdentity) {
+TEST(V1Metadata, BecomeTheIdentity) {
   const Migration migration = must(v1_to_v2(layers().facts().build()));
   const cache::Identity& identity = migration.cache.identity;
   EXPECT_EQ(identity.architecture, "qwen3");
@@ -45,7 +45,7 @@ TEST(V1Facts, BecomeTheIdentity) {
   EXPECT_THAT(migration.notes, IsEmpty());
 }
 
-TEST(V1Facts, MayAllBeAbsent) {
+TEST(V1Metadata, MayAllBeAbsent) {
   const Migration migration = must(v1_to_v2(layers().build()));
   const cache::Identity& identity = migration.cache.identity;
   EXPECT_EQ(identity.architecture, "");
@@ -59,7 +59,7 @@ TEST(V1Facts, MayAllBeAbsent) {
 }
 
 // A cache is of use to a model only if all of it is known.
-TEST(V1Facts, MakeAnOriginOnlyTogether) {
+TEST(V1Metadata, MakeAnOriginOnlyTogether) {
   const Migration migration = must(v1_to_v2(layers()
                                                 .fact("architecture", "qwen3")
                                                 .fact("weights_fingerprint", std::string(64, '1'))
@@ -73,7 +73,7 @@ TEST(V1Facts, MakeAnOriginOnlyTogether) {
   }
 }
 
-TEST(V1Facts, HaveARope) {
+TEST(V1Metadata, HaveARope) {
   const auto rope = [](const char* value) {
     return must(v1_to_v2(layers().fact("rope", value).build())).cache.identity.rope;
   };
@@ -96,7 +96,7 @@ TEST(V1Facts, HaveARope) {
   expect_refused("rope", std::string(65537, ' '), ErrorCode::kTooLarge, "65537 bytes");
 }
 
-TEST(V1Facts, HaveFingerprintsOf64Digits) {
+TEST(V1Metadata, HaveFingerprintsOf64Digits) {
   expect_refused("weights_fingerprint", std::string(63, '1'), ErrorCode::kCorrupt, "63 characters");
   expect_refused("weights_fingerprint", std::string(64, 'g'), ErrorCode::kCorrupt, "hexadecimal");
   expect_refused("tokenizer_fingerprint", std::string(62, '1') + "+1", ErrorCode::kCorrupt,
@@ -105,7 +105,7 @@ TEST(V1Facts, HaveFingerprintsOf64Digits) {
                  "hexadecimal");
 }
 
-TEST(V1Facts, HaveShortNames) {
+TEST(V1Metadata, HaveShortNames) {
   expect_refused("model", std::string(1025, 'x'), ErrorCode::kTooLarge, "1025 bytes");
   expect_refused("architecture", std::string(1025, 'x'), ErrorCode::kTooLarge, "1025 bytes");
 }

@@ -1,5 +1,7 @@
 // Reading files of version 1: what was written comes back, and nothing else is taken for a file.
 
+#include "migrations/v1_file.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <zstd.h>
@@ -8,7 +10,6 @@
 #include <functional>
 #include <string>
 
-#include "migrations/v1_limits.h"
 #include "migrations/v1_to_v2.h"
 #include "support/v1_builder.h"
 #include "support/v1_writer.h"

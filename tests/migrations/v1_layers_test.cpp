@@ -1,5 +1,7 @@
 // Layers of mlx-lm's classes, as a cache has them.
 
+#include "migrations/v1_layers.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +9,6 @@
 #include <functional>
 #include <string>
 
-#include "migrations/v1_classes.h"
 #include "migrations/v1_to_v2.h"
 #include "support/v1_builder.h"
 #include "tqcache/codec/block_layout.h"
@@ -138,7 +139,7 @@ TEST(DenseLayer, NeedsBothSidesAlike) {
     expect_refused(file, code, message);
   };
   refused(ErrorCode::kCorrupt, "\"values\": missing", [](V1Entry& e) { e.state.pop_back(); });
-  refused(ErrorCode::kCorrupt, "\"third\": not one of this class", [](V1Entry& e) {
+  refused(ErrorCode::kCorrupt, "\"third\": not a tensor of this class", [](V1Entry& e) {
     e.state.push_back({"third", V1Dtype::kF16});
   });
   refused(ErrorCode::kCorrupt, "unlike", [](V1Entry& e) { e.state[1].shape = {1, 4, 2, 8}; });
@@ -164,7 +165,7 @@ TEST(DenseLayer, NeedsBothSidesAlike) {
     e.state[0].shape = e.state[1].shape = {1, 0, 4, 8};
     e.state[0].data = e.state[1].data = {};
   });
-  refused(ErrorCode::kCorrupt, "not of floating-point numbers", [](V1Entry& e) {
+  refused(ErrorCode::kCorrupt, "not floating-point numbers", [](V1Entry& e) {
     e.state[0].dtype = V1Dtype::kU8;
     e.state[0].data.resize(64);
   });
@@ -313,7 +314,7 @@ TEST(ArraysLayers, KeepNumberedKeysInOrder) {
   };
   refused(ErrorCode::kCorrupt, "where \"1\" belongs",
           [](V1Entry& e) { std::swap(e.state[1], e.state[2]); });
-  refused(ErrorCode::kCorrupt, "not of floating-point numbers",
+  refused(ErrorCode::kCorrupt, "not floating-point numbers",
           [](V1Entry& e) { e.state[1].dtype = V1Dtype::kU32; });
   refused(ErrorCode::kUnsupported, "a batch of 3", [](V1Entry& e) {
     e.state[0].shape = {3, 1, 20};

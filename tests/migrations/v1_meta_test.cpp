@@ -1,13 +1,12 @@
 // JSON texts of layers: what they may say.
 
-#include "migrations/v1_meta.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "migrations/v1_metadata.h"
 #include "support/v1_builder.h"
 
 namespace tqcache::test {
@@ -151,7 +150,7 @@ TEST(V1Meta, HasEachKeyOnceAndNoMoreThanAnyoneNeeds) {
                                       "outlier_mask_frozen": true})")
                 .error()
                 .message,
-            "extra_meta: JSON: a key stands twice");
+            "extra_meta: JSON: a duplicate key");
   std::string many = "{";
   for (int i = 0; i < 65; ++i) many.append("\"k").append(std::to_string(i)).append("\": 1,");
   many.back() = '}';

@@ -257,37 +257,37 @@ TEST(TurboLayer, IsRefusedWhenTensorsContradictMetaState) {
   const auto meta = [](HeadShape shape, std::int64_t n_tokens, const V1Turbo& options) {
     return [=](V1Entry& e) { e.meta_state = v1_turbo_meta(shape, n_tokens, options); };
   };
-  refused({}, "\"reg_idx\", 1 x 2 x 5 x 16: where 1 x 2 x 6 x 16 belongs", meta({2, 32}, 6, {}));
+  refused({}, "\"reg_idx\", 1 x 2 x 5 x 16, expected 1 x 2 x 6 x 16", meta({2, 32}, 6, {}));
   refused({}, "reg_idx", meta({1, 32}, 5, {}));
   refused({}, "reg_idx", meta({2, 64}, 5, {}));
   refused({}, "reg_idx", meta({2, 32}, 5, {.bits = 3}));
   refused({.bits = 3}, "\"reg_signs\": missing", meta({2, 32}, 5, {.bits = 4, .prod = true}));
-  refused({.bits = 4, .prod = true}, "\"reg_signs\": does not belong here",
+  refused({.bits = 4, .prod = true}, "\"reg_signs\": not expected here",
           meta({2, 32}, 5, {.bits = 3}));
   refused({}, "\"outlier_mask\": missing", meta({2, 32}, 5, {.mixed = V1Mixed{}}));
-  refused({.mixed = V1Mixed{}}, "\"out_idx\": does not belong here", meta({2, 32}, 5, {}));
+  refused({.mixed = V1Mixed{}}, "\"out_idx\": not expected here", meta({2, 32}, 5, {}));
   refused({.mixed = V1Mixed{8, 3, 2}}, "8 channels where 9 belong",
           meta({2, 32}, 5, {.mixed = V1Mixed{9, 3, 2}}));
-  refused({}, "\"values_main\": does not belong here",
+  refused({}, "\"values_main\": not expected here",
           meta({2, 32}, 5, {.affine_values = V1Affine{}}));
-  refused({.affine_values = V1Affine{}}, "\"values_main.packed\": does not belong here",
+  refused({.affine_values = V1Affine{}}, "\"values_main.packed\": not expected here",
           meta({2, 32}, 5, {}));
   refused({.affine_values = V1Affine{4, 32}}, "v: head_dim 32 in groups of 24",
           meta({2, 32}, 5, {.affine_values = V1Affine{4, 24}}));
 }
 
 TEST(TurboLayer, IsRefusedWhenTensorsAreNotWhatTheyShouldBe) {
-  refused({}, "\"other\": not one of this class", [](V1Entry& e) {
+  refused({}, "\"other\": not a tensor of this class", [](V1Entry& e) {
     e.state.push_back({"other", V1Dtype::kU8});
   });
   refused({}, "\"reg_norms\": missing", [](V1Entry& e) { v1_tensor(e, "reg_norms").data = {}; });
   refused({}, "\"reg_idx\": of another dtype",
           [](V1Entry& e) { v1_tensor(e, "reg_idx").dtype = V1Dtype::kBool; });
-  refused({}, "not of floating-point numbers",
+  refused({}, "not floating-point numbers",
           [](V1Entry& e) { v1_tensor(e, "reg_norms").dtype = V1Dtype::kU32; });
-  refused({.mixed = V1Mixed{}}, "not a yes or no for each channel",
+  refused({.mixed = V1Mixed{}}, "not a boolean for each channel",
           [](V1Entry& e) { v1_tensor(e, "outlier_mask").dtype = V1Dtype::kU8; });
-  refused({.mixed = V1Mixed{}}, "not a yes or no for each channel", [](V1Entry& e) {
+  refused({.mixed = V1Mixed{}}, "not a boolean for each channel", [](V1Entry& e) {
     v1_tensor(e, "outlier_mask").shape = {1, 32};
   });
   refused({}, "unlike the keys", [](V1Entry& e) {
@@ -339,23 +339,23 @@ TEST(CalibratingLayer, IsRefusedWhenItContradictsItself) {
   refused(calibrating, "calibration_tokens_seen 4 where offset is 5", [](V1Entry& e) {
     e.extra_meta = R"({"calibration_tokens_seen": 4, "outlier_mask_frozen": false})";
   });
-  refused(calibrating, "\"calibration_keys\": does not belong here", [](V1Entry& e) {
+  refused(calibrating, "\"calibration_keys\": not expected here", [](V1Entry& e) {
     e.extra_meta = R"({"calibration_tokens_seen": 5, "outlier_mask_frozen": true})";
   });
   refused(calibrating, "\"calibration_values\": missing",
           [](V1Entry& e) { e.extra_state.pop_back(); });
-  refused(calibrating, "not one of this class", [](V1Entry& e) {
+  refused(calibrating, "not a tensor of this class", [](V1Entry& e) {
     e.extra_state.push_back(e.extra_state[0]);
     e.extra_state.back().name = "another";
   });
   refused(calibrating, "unlike meta_state", [](V1Entry& e) {
     for (auto& tensor : e.extra_state) tensor.shape = {1, 1, 5, 64};
   });
-  refused(calibrating, "\"values_main\": does not belong here", [](V1Entry& e) {
+  refused(calibrating, "\"values_main\": not expected here", [](V1Entry& e) {
     e.state.push_back(e.extra_state[0]);
     e.state.back().name = "values_main";
   });
-  refused({.mixed = V1Mixed{}}, "does not belong here", [](V1Entry& e) {
+  refused({.mixed = V1Mixed{}}, "not expected here", [](V1Entry& e) {
     e.extra_meta = R"({"calibration_tokens_seen": 5, "outlier_mask_frozen": false})";
   });
   expect_refused(turbo_file(257, {1, 32}, calibrating), ErrorCode::kCorrupt,

@@ -69,7 +69,7 @@ TEST(KernelPath, IsSlowestWhereNoKernelMultipliesWholeNumbers) {
 
 TEST(KernelPath, NamesTheSideWhoseCodebookAKernelCannotMultiply) {
   for (const codec::Kernels* kernels : codec::all_kernels()) {
-    if (kernels->name == std::string("scalar")) continue;
+    if (kernels->isa == codec::Isa::kScalar) continue;
     SCOPED_TRACE(kernels->name);
     const cache::Cache common = with_kernels(converted(4, 5), *kernels);
     EXPECT_EQ(kernel_path(common, Scorer::kFast).step, "packed_int8");
@@ -85,7 +85,7 @@ TEST(KernelPath, NamesTheSideWhoseCodebookAKernelCannotMultiply) {
     }
     values.codec = must(codec::HeadCodec::make(64, parts, values.codec.order()));
     const KernelPath path = kernel_path(with_kernels(std::move(odd), *kernels), Scorer::kFast);
-    if (kernels->name == std::string("avx2")) {
+    if (kernels->isa == codec::Isa::kAvx2) {
       EXPECT_EQ(path.step, "packed_f32");
       EXPECT_EQ(path.fallback,
                 "layer 0 v: no kernel of whole numbers for its codebook of 8 bits on avx2");

@@ -16,7 +16,7 @@ class AlteredBackend : public store::Backend {
  public:
   AlteredBackend() : Backend("memory:", {}), inner_(open_store()) {}
 
-  // Whatever was there: now it is this, as if the engine had it wrong.
+  // Replaces the value, as if the backend had damaged it.
   void give(const std::string& key, Bytes value) {
     (void)must(inner_->remove(key));
     must(inner_->put(key, value));

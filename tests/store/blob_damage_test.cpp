@@ -47,7 +47,7 @@ TEST_P(AnyBlob, EveryTruncationIsRefused) {
 
 TEST_P(AnyBlob, TrailingBytesAreRefused) {
   blob_.push_back(std::byte{0});
-  expect_error(key_, blob_, ErrorCode::kCorrupt, "1 bytes behind the end");
+  expect_error(key_, blob_, ErrorCode::kCorrupt, "1 bytes after the end");
 }
 
 TEST_P(AnyBlob, UnderAnotherKeyIsAMismatch) {
@@ -110,7 +110,7 @@ class DamagedBlob : public testing::Test {
   Bytes blob_ = sample_bytes("data");
 };
 
-TEST_F(DamagedBlob, OtherBytesAreNoBlob) {
+TEST_F(DamagedBlob, AWrongMagicIsRefused) {
   blob_[3] = std::byte{'V'};
   expect_error(key_, blob_, ErrorCode::kCorrupt, "not a blob of a store");
   expect_error(key_, as_bytes("no"), ErrorCode::kCorrupt, "not a blob of a store");
@@ -141,7 +141,7 @@ TEST_F(DamagedBlob, ReservedBytesAreZero) {
 TEST_F(DamagedBlob, TheDescriptionIsWithinTheBlob) {
   for (const std::uint64_t n : {std::uint64_t{blob_.size()}, store::kMaxDescriptionBytes}) {
     put_number(blob_, 24, n);
-    expect_corrupt("the description reaches behind the end");
+    expect_corrupt("the description reaches past the end");
   }
   for (const std::uint64_t n : {store::kMaxDescriptionBytes + 1, ~std::uint64_t{0}}) {
     put_number(blob_, 24, n);
@@ -163,7 +163,7 @@ TEST_F(DamagedBlob, TheDescriptionIsAFlatBuffer) {
 }
 
 // Gaps between sections are zero, and so is what stands between description and sections.
-TEST_F(DamagedBlob, GapsAreZero) {
+TEST_F(DamagedBlob, PaddingIsZero) {
   Bytes changed = blob_;
   const auto sections = (64 + number_at<std::uint64_t>(blob_, 24) + 63) / 64 * 64;
   changed[sections + 192 + 5] = std::byte{1};
@@ -181,7 +181,7 @@ TEST_F(DamagedBlob, SectionsEndWithTheBlob) {
   expect_corrupt("64 bytes too many");
   blob_.resize(blob_.size() - 65);
   put_number(blob_, 16, std::uint64_t{blob_.size()});
-  expect_corrupt("reaches behind the end");
+  expect_corrupt("reaches past the end");
 }
 
 TEST_F(DamagedBlob, SectionsHaveChecksums) {
@@ -190,7 +190,7 @@ TEST_F(DamagedBlob, SectionsHaveChecksums) {
 }
 
 // Made once and kept: whatever becomes of this library, it reads them, and writes the same.
-TEST(GoldenBlobs, AreReadAndWrittenAsTheyWere) {
+TEST(GoldenBlobs, AreReadAndWrittenByteForByte) {
   const std::filesystem::path folder = TQCACHE_GOLDEN_BLOBS;
   for (const SampleBlob& each : sample_blobs()) {
     const Bytes golden = read_all(folder / (each.name + ".tqkb"));

@@ -14,9 +14,9 @@ using format::SideName;
 using store::Block;
 using store::Data;
 using store::Parameters;
-using store::Record;
-using store::State;
-using store::Usage;
+using store::PromptRecord;
+using store::Snapshot;
+using store::UsageNote;
 using testing::HasSubstr;
 
 void expect_refused(const std::string& key, const store::Content& content, ErrorCode code,
@@ -117,7 +117,7 @@ TEST(BlobRules, ABlockHasItsOwnSections) {
   rule([](Block& b) { b.sections[1].info.side = SideName::kArray; });
 }
 
-TEST(BlobRules, SectionsAreWhatTheirRowsSay) {
+TEST(BlobRules, SectionsAgreeWithTheirRows) {
   const auto rule = [](auto change, std::string_view message,
                        ErrorCode code = ErrorCode::kCorrupt) {
     expect_rule<Data>("data", change, message, code);
@@ -128,10 +128,10 @@ TEST(BlobRules, SectionsAreWhatTheirRowsSay) {
   rule([](Data& d) { d.sections[0].info.raw_bytes -= 1; }, "stored size 192 for raw size 191");
   rule([](Data& d) { d.sections[1].info.raw_bytes = 5; }, "stored size 5 for raw size 5");
   rule([](Data& d) { d.sections[2].info.checksum.low ^= 1; }, "checksum mismatch");
-  rule([](Data& d) { std::swap(d.sections[0], d.sections[1]); }, "not behind the one before");
-  rule([](Data& d) { std::swap(d.sections[3], d.sections[4]); }, "not behind the one before");
-  rule([](Data& d) { std::swap(d.sections[1], d.sections[2]); }, "not behind the one before");
-  rule([](Data& d) { d.sections[1] = d.sections[0]; }, "not behind the one before");
+  rule([](Data& d) { std::swap(d.sections[0], d.sections[1]); }, "not in the order of a file");
+  rule([](Data& d) { std::swap(d.sections[3], d.sections[4]); }, "not in the order of a file");
+  rule([](Data& d) { std::swap(d.sections[1], d.sections[2]); }, "not in the order of a file");
+  rule([](Data& d) { d.sections[1] = d.sections[0]; }, "not in the order of a file");
   rule([](Data& d) { d.sections[1].info.block = 4; },
        "section 1 (layer 0 v, block 4): a token block before it is missing");
 }
@@ -157,82 +157,83 @@ TEST(BlobRules, SectionsHaveAsManyBytesAsTheirRowsSay) {
   const auto encoded = store::encode_blob(sample("data").key, data);
   ASSERT_FALSE(encoded.ok());
   EXPECT_EQ(encoded.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(encoded.error().message, HasSubstr("other bytes than its size says"));
+  EXPECT_THAT(encoded.error().message, HasSubstr("the number of bytes is not its stored size"));
 }
 
 TEST(BlobRules, AStateHasItsTail) {
   const auto rule = [](auto change, std::string_view message,
                        ErrorCode code = ErrorCode::kCorrupt) {
-    expect_rule<State>("state", change, message, code);
+    expect_rule<Snapshot>("state", change, message, code);
   };
-  rule([](State& s) { s.n_tokens = 0; }, "0 tokens", ErrorCode::kTooLarge);
-  rule([](State& s) { s.n_tokens = (16 << 20) + 1; }, "tokens", ErrorCode::kTooLarge);
-  rule([](State& s) { s.n_tokens = 512; }, "a tail of 3 tokens where 256 belong");
-  rule([](State& s) { s.tail[0] = -1; }, "a token id below 0");
-  rule([](State& s) { s.data_keys[0].back() = 'g'; }, "a key of data");
-  rule([](State& s) { s.data_keys[0] += "0"; }, "a key of data");
-  rule([](State& s) { s.data_keys[0][0] = 'b'; }, "a key of data");
-  rule([](State& s) { s.data_keys.resize(65537, s.data_keys[0]); }, "65537 data blobs",
+  rule([](Snapshot& s) { s.n_tokens = 0; }, "0 tokens", ErrorCode::kTooLarge);
+  rule([](Snapshot& s) { s.n_tokens = (16 << 20) + 1; }, "tokens", ErrorCode::kTooLarge);
+  rule([](Snapshot& s) { s.n_tokens = 512; }, "a tail of 3 tokens where 256 belong");
+  rule([](Snapshot& s) { s.tail[0] = -1; }, "a token id below 0");
+  rule([](Snapshot& s) { s.data_keys[0].back() = 'g'; }, "an invalid data key");
+  rule([](Snapshot& s) { s.data_keys[0] += "0"; }, "an invalid data key");
+  rule([](Snapshot& s) { s.data_keys[0][0] = 'b'; }, "an invalid data key");
+  rule([](Snapshot& s) { s.data_keys.resize(65537, s.data_keys[0]); }, "65537 data blobs",
        ErrorCode::kTooLarge);
-  rule([](State& s) { sample_window(s.layers).window.size = 0; }, "a window of no tokens");
-  rule([](State& s) { sample_arrays(s.layers)[0].shape.assign(9, 1); }, "9 dimensions",
+  rule([](Snapshot& s) { sample_window(s.layers).window.size = 0; }, "a window of no tokens");
+  rule([](Snapshot& s) { sample_arrays(s.layers)[0].shape.assign(9, 1); }, "9 dimensions",
        ErrorCode::kTooLarge);
 }
 
 // Windows grow until they are full: their shape follows from the number of tokens.
 TEST(BlobRules, AStateOfFewTokensHasASmallerWindow) {
-  State state = sample_state();
-  state.n_tokens = 3;
-  EXPECT_TRUE(store::encode_blob(sample("state").key, state));
+  Snapshot snapshot = sample_state();
+  snapshot.n_tokens = 3;
+  EXPECT_TRUE(store::encode_blob(sample("state").key, snapshot));
 }
 
 TEST(BlobRules, ARecordAgreesWithItself) {
   const auto rule = [](auto change, std::string_view message,
                        ErrorCode code = ErrorCode::kCorrupt) {
-    expect_rule<Record>("record", change, message, code);
+    expect_rule<PromptRecord>("record", change, message, code);
   };
-  rule([](Record& r) { r.name.clear(); }, "a record without a name");
-  rule([](Record& r) { r.name.assign(513, 'n'); }, "513 bytes", ErrorCode::kTooLarge);
-  rule([](Record& r) { r.model_name.assign(1025, 'n'); }, "1025 bytes", ErrorCode::kTooLarge);
-  rule([](Record& r) { r.architecture.assign(1025, 'n'); }, "1025 bytes", ErrorCode::kTooLarge);
-  rule([](Record& r) { r.tokens[7] = -1; }, "a token id below 0");
-  rule([](Record& r) { r.tokens.pop_back(); }, "a state of other tokens");
-  rule([](Record& r) { r.tokens.back() += 1; }, "a tail of other tokens");
-  rule([](Record& r) { r.chain.pop_back(); }, "1 blocks");
-  rule([](Record& r) { r.state.tail.pop_back(); }, "a tail of 2 tokens");
-  rule([](Record& r) { r.state_key = "d/x"; }, "a key of the state that is none");
-  rule([](Record& r) { r.state_key = "s/../x"; }, "a key of the state that is none");
-  rule([](Record& r) { r.parameters_key.clear(); }, "a key of parameters that is none");
-  rule([](Record& r) { r.parameters_key = "n/0/0"; }, "a key of parameters that is none");
+  rule([](PromptRecord& r) { r.name.clear(); }, "a record without a name");
+  rule([](PromptRecord& r) { r.name.assign(513, 'n'); }, "513 bytes", ErrorCode::kTooLarge);
+  rule([](PromptRecord& r) { r.model_name.assign(1025, 'n'); }, "1025 bytes", ErrorCode::kTooLarge);
+  rule([](PromptRecord& r) { r.architecture.assign(1025, 'n'); }, "1025 bytes",
+       ErrorCode::kTooLarge);
+  rule([](PromptRecord& r) { r.tokens[7] = -1; }, "a token id below 0");
+  rule([](PromptRecord& r) { r.tokens.pop_back(); }, "the snapshot has other tokens");
+  rule([](PromptRecord& r) { r.tokens.back() += 1; }, "the tail has other tokens");
+  rule([](PromptRecord& r) { r.chain.pop_back(); }, "1 blocks");
+  rule([](PromptRecord& r) { r.snapshot.tail.pop_back(); }, "a tail of 2 tokens");
+  rule([](PromptRecord& r) { r.state_key = "d/x"; }, "an invalid state key");
+  rule([](PromptRecord& r) { r.state_key = "s/../x"; }, "an invalid state key");
+  rule([](PromptRecord& r) { r.parameters_key.clear(); }, "an invalid parameters key");
+  rule([](PromptRecord& r) { r.parameters_key = "n/0/0"; }, "an invalid parameters key");
 }
 
 // Its blocks and its tail have them.
-TEST(BlobRules, ARecordDoesWithoutTokens) {
-  Record record = sample_record();
+TEST(BlobRules, ARecordNeedsNoTokens) {
+  PromptRecord record = sample_record();
   record.tokens.clear();
   EXPECT_TRUE(store::encode_blob(sample("record").key, record));
 }
 
 // A prompt without a final block has no block whose slots its state could stand in.
-TEST(BlobRules, AStateStandsBehindABlockOrInTheRecordAlone) {
-  Record record = sample_record();
+TEST(BlobRules, ASnapshotHasASlotOnlyBehindABlock) {
+  PromptRecord record = sample_record();
   record.state_key.clear();
   const std::string& key = sample("record").key;
   EXPECT_TRUE(store::encode_blob(key, record));
   record.state_key = sample_record().state_key;
   record.chain.clear();
-  record.tokens = record.state.tail = sample_tokens(9);
-  record.state.n_tokens = 9;
-  expect_refused(key, record, ErrorCode::kCorrupt, "a key of the state where there is none");
+  record.tokens = record.snapshot.tail = sample_tokens(9);
+  record.snapshot.n_tokens = 9;
+  expect_refused(key, record, ErrorCode::kCorrupt, "a state key without a final block");
 }
 
 TEST(BlobRules, UsageFindsNoMoreTokensThanWanted) {
   const auto rule = [](auto change, std::string_view message,
                        ErrorCode code = ErrorCode::kCorrupt) {
-    expect_rule<Usage>("usage", change, message, code);
+    expect_rule<UsageNote>("usage", change, message, code);
   };
-  rule([](Usage& u) { u.found_tokens = 516; }, "more tokens found than wanted");
-  rule([](Usage& u) { u.wanted_tokens = (16 << 20) + 1; }, "tokens", ErrorCode::kTooLarge);
+  rule([](UsageNote& u) { u.found_tokens = 516; }, "more tokens found than wanted");
+  rule([](UsageNote& u) { u.wanted_tokens = (16 << 20) + 1; }, "tokens", ErrorCode::kTooLarge);
 }
 
 TEST(BlobRules, KeysOfDataAreDigests) {

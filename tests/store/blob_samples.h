@@ -95,7 +95,7 @@ inline store::StoredSection sample_section(std::int64_t layer, format::SideName 
   return section;
 }
 
-inline store::Scope sample_scope() { return {sample_identity(), "a tenant"}; }
+inline store::Namespace sample_scope() { return {sample_identity(), "a tenant"}; }
 
 struct SampleBlob {
   std::string name;
@@ -110,7 +110,7 @@ inline store::Parameters sample_parameters() {
 }
 
 inline std::vector<Sha256> sample_chain() {
-  const Sha256 root = store::hash_root(store::hash_scope(sample_scope()),
+  const Sha256 root = store::hash_root(store::hash_namespace(sample_scope()),
                                        store::hash_parameters(sample_parameters()));
   return store::hash_chain(root, sample_tokens());
 }
@@ -138,42 +138,42 @@ inline store::Data sample_data() {
 }
 
 inline std::string sample_data_key() {
-  return store::data_key(store::hash_scope(sample_scope()), as_bytes("what it holds"));
+  return store::data_key(store::hash_namespace(sample_scope()), as_bytes("what it holds"));
 }
 
-inline store::State sample_state() {
-  store::State state;
-  state.n_tokens = kSampleTokens;
+inline store::Snapshot sample_state() {
+  store::Snapshot snapshot;
+  snapshot.n_tokens = kSampleTokens;
   const std::vector<std::int32_t> tokens = sample_tokens();
-  state.tail.assign(tokens.begin() + 512, tokens.end());
-  state.layers = store::bare_layers(sample_layers());
-  state.data_keys = {sample_data_key()};
-  state.data_bytes = 1234;
-  state.content_name = filled_hash(0x66);
-  return state;
+  snapshot.tail.assign(tokens.begin() + 512, tokens.end());
+  snapshot.layers = store::bare_layers(sample_layers());
+  snapshot.data_keys = {sample_data_key()};
+  snapshot.data_bytes = 1234;
+  snapshot.content_name = filled_hash(0x66);
+  return snapshot;
 }
 
 inline std::string sample_parameters_key() {
   const auto tokens = sample_tokens(256);
-  return store::parameters_key(store::hash_first(store::hash_scope(sample_scope()), tokens), 3);
+  return store::parameters_key(store::hash_first(store::hash_namespace(sample_scope()), tokens), 3);
 }
 
-inline store::Record sample_record() {
-  store::Record record;
+inline store::PromptRecord sample_record() {
+  store::PromptRecord record;
   record.name = "a prompt";
   record.model_name = "a small model";
   record.architecture = "qwen3";
   record.tokens = sample_tokens();
   record.parameters_key = sample_parameters_key();
   record.chain = sample_chain();
-  record.state = sample_state();
+  record.snapshot = sample_state();
   record.state_key = store::state_key(record.chain.back(), 0);
   record.created = 1790000000;
   record.bytes = 98765;
   return record;
 }
 
-inline store::Usage sample_usage() { return {1790000001, 515, 512, 4096, 100}; }
+inline store::UsageNote sample_usage() { return {1790000001, 515, 512, 4096, 100}; }
 
 inline std::vector<SampleBlob> sample_blobs() {
   const std::vector<Sha256> chain = sample_chain();

@@ -17,10 +17,10 @@ using store::Block;
 using store::Content;
 using store::Data;
 using store::Parameters;
-using store::Record;
-using store::State;
+using store::PromptRecord;
+using store::Snapshot;
 using store::StoredSection;
-using store::Usage;
+using store::UsageNote;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -46,7 +46,7 @@ void expect_same(const std::vector<StoredSection>& a, const std::vector<StoredSe
   }
 }
 
-void expect_same(const State& a, const State& b) {
+void expect_same(const Snapshot& a, const Snapshot& b) {
   EXPECT_EQ(a.n_tokens, b.n_tokens);
   EXPECT_EQ(a.tail, b.tail);
   EXPECT_TRUE(same_layers(a.layers, b.layers));
@@ -82,7 +82,7 @@ TEST(Blob, ABlockComesBack) {
 
 TEST(Blob, AStateComesBack) {
   const auto& [name, key, content] = sample("state");
-  expect_same(decode_as<State>(key, sample_bytes(name)), sample_state());
+  expect_same(decode_as<Snapshot>(key, sample_bytes(name)), sample_state());
 }
 
 TEST(Blob, DataComesBack) {
@@ -92,8 +92,8 @@ TEST(Blob, DataComesBack) {
 
 TEST(Blob, ARecordComesBack) {
   const auto& [name, key, content] = sample("record");
-  const auto record = decode_as<Record>(key, sample_bytes(name));
-  const Record expected = sample_record();
+  const auto record = decode_as<PromptRecord>(key, sample_bytes(name));
+  const PromptRecord expected = sample_record();
   EXPECT_EQ(record.name, expected.name);
   EXPECT_EQ(record.model_name, expected.model_name);
   EXPECT_EQ(record.architecture, expected.architecture);
@@ -103,12 +103,12 @@ TEST(Blob, ARecordComesBack) {
   EXPECT_EQ(record.state_key, expected.state_key);
   EXPECT_EQ(record.created, expected.created);
   EXPECT_EQ(record.bytes, expected.bytes);
-  expect_same(record.state, expected.state);
+  expect_same(record.snapshot, expected.snapshot);
 }
 
 TEST(Blob, UsageComesBack) {
   const auto& [name, key, content] = sample("usage");
-  const auto usage = decode_as<Usage>(key, sample_bytes(name));
+  const auto usage = decode_as<UsageNote>(key, sample_bytes(name));
   EXPECT_EQ(usage.created, 1790000001);
   EXPECT_EQ(usage.wanted_tokens, 515);
   EXPECT_EQ(usage.found_tokens, 512);
@@ -123,13 +123,13 @@ TEST(Blob, AShortPromptComesBack) {
   const std::string key = sample("parameters").key;
   EXPECT_EQ(decode_as<Parameters>(key, must(store::encode_blob(key, parameters))).tokens,
             sample_tokens(10));
-  Record record = sample_record();
-  record.tokens = record.state.tail = sample_tokens(256);
-  record.state.n_tokens = 256;
+  PromptRecord record = sample_record();
+  record.tokens = record.snapshot.tail = sample_tokens(256);
+  record.snapshot.n_tokens = 256;
   record.chain.clear();
   record.state_key.clear();
   const std::string& name = sample("record").key;
-  EXPECT_EQ(decode_as<Record>(name, must(store::encode_blob(name, record))).state.tail,
+  EXPECT_EQ(decode_as<PromptRecord>(name, must(store::encode_blob(name, record))).snapshot.tail,
             sample_tokens(256));
 }
 
@@ -152,8 +152,8 @@ TEST(Blob, SectionsAreAlignedViewsOfTheBlob) {
   }
 }
 
-// Blobs need not begin at a multiple of 64: an engine's buffer seldom does.
-TEST(Blob, IsReadWhereverItStands) {
+// Blobs need not begin at a multiple of 64: the buffer of a backend seldom does.
+TEST(Blob, IsReadAtAnyAlignment) {
   for (const SampleBlob& each : sample_blobs()) {
     const Bytes blob = sample_bytes(each.name);
     AlignedBytes moved(blob.size() + 1);
@@ -170,21 +170,21 @@ TEST(Blob, ParametersKeepNoShapesOfArrays) {
   EXPECT_EQ(must(store::encode_blob(key, parameters)), sample_bytes("parameters"));
 }
 
-TEST(Blob, StatesKeepNoMeansAndCodecs) {
-  State state = sample_state();
-  state.layers = sample_layers();
+TEST(Blob, SnapshotsKeepNoMeansAndCodecs) {
+  Snapshot snapshot = sample_state();
+  snapshot.layers = sample_layers();
   const std::string& key = sample("state").key;
-  EXPECT_EQ(must(store::encode_blob(key, state)), sample_bytes("state"));
+  EXPECT_EQ(must(store::encode_blob(key, snapshot)), sample_bytes("state"));
 }
 
 // They stay windows in turbo form; with what, the parameters say.
-TEST(Blob, StatesKeepCodecsOfTurboWindowsAlone) {
-  State state = sample_state();
+TEST(Blob, SnapshotsKeepOnlyCodecsOfQuantizedWindows) {
+  Snapshot state = sample_state();
   auto layers = sample_layers();
   const cache::WindowDesc window{sample_attention(layers), {300, 0}};
   state.layers.push_back(window);
   const std::string& key = sample("state").key;
-  const State back = decode_as<State>(key, must(store::encode_blob(key, state)));
+  const Snapshot back = decode_as<Snapshot>(key, must(store::encode_blob(key, state)));
   const auto& bare = std::get<cache::WindowDesc>(back.layers.back());
   EXPECT_EQ(bare.window.size, 300);
   const cache::QuantSpec& keys = bare.attention.k.quant.value();
@@ -198,7 +198,7 @@ TEST(Blob, StatesKeepCodecsOfTurboWindowsAlone) {
   EXPECT_TRUE(same_layers({joined.back()}, {window}));
 }
 
-TEST(Blob, StatesAndParametersMakeTheLayersOfAPrompt) {
+TEST(Blob, SnapshotAndParametersGiveTheLayersOfAPrompt) {
   const auto layers = store::join_layers(sample_parameters().layers, sample_state().layers);
   ASSERT_TRUE(layers.ok()) << layers.error().message;
   EXPECT_TRUE(same_layers(*layers, sample_layers()));
@@ -269,7 +269,7 @@ TEST(CheckBlock, TakesTheSectionsOfItsLayers) {
   EXPECT_TRUE(checked.ok()) << checked.error().message;
 }
 
-TEST(CheckBlock, RefusesOthers) {
+TEST(CheckBlock, RefusesOtherSections) {
   const auto expect_corrupt = [](auto change) {
     Parameters parameters = sample_parameters();
     Block block = sample_block();

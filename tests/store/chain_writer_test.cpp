@@ -44,13 +44,13 @@ struct Prompt {
     }
     return sections;
   }
-  store::State state() const {
+  store::Snapshot state() const {
     const auto n = static_cast<std::size_t>(store::final_blocks(cache.n_tokens())) * 256;
-    store::State state;
-    state.n_tokens = cache.n_tokens();
-    state.tail.assign(cache.tokens.begin() + static_cast<std::ptrdiff_t>(n), cache.tokens.end());
-    state.layers = store::bare_layers(content.manifest.layers);
-    return state;
+    store::Snapshot snapshot;
+    snapshot.n_tokens = cache.n_tokens();
+    snapshot.tail.assign(cache.tokens.begin() + static_cast<std::ptrdiff_t>(n), cache.tokens.end());
+    snapshot.layers = store::bare_layers(content.manifest.layers);
+    return snapshot;
   }
 };
 
@@ -65,12 +65,12 @@ class Writer : public testing::Test {
     return must(store::ChainWriter::open(backend_, "", of.parameters()));
   }
   // All blocks and the state.
-  std::string put_all(store::ChainWriter& writer, const Prompt& of, store::State& state) {
+  std::string put_all(store::ChainWriter& writer, const Prompt& of, store::Snapshot& snapshot) {
     const auto n = static_cast<std::size_t>(store::final_blocks(of.cache.n_tokens()));
     for (std::size_t block = 0; block < n; ++block) {
       must(writer.put_block(of.tokens(block), of.sections(2 * block, 2)));
     }
-    return must(writer.put_state(state, of.sections(2 * n, 2)));
+    return must(writer.put_snapshot(snapshot, of.sections(2 * n, 2)));
   }
 
   AlteredBackend backend_;
@@ -80,8 +80,8 @@ class Writer : public testing::Test {
 TEST_F(Writer, PutsWhatALibraryFinds) {
   const Prompt one = prompt(700);
   store::ChainWriter writer = open(one);
-  store::State state = one.state();
-  const std::string key = put_all(writer, one, state);
+  store::Snapshot snapshot = one.state();
+  const std::string key = put_all(writer, one, snapshot);
   EXPECT_EQ(key, store::state_key(writer.chain().back(), 0));
   EXPECT_EQ(writer.n_blocks(), 2);
   EXPECT_EQ(writer.new_blocks(), 2);
@@ -101,7 +101,7 @@ TEST_F(Writer, ABlockIsThereWhenItIsFlushed) {
   store::ChainWriter other = open(one);
   EXPECT_EQ(must(other.has(one.cache.tokens)), (std::vector<bool>{true, false}));
   EXPECT_EQ(must(writer.has(one.cache.tokens)), std::vector<bool>{false});  // those that follow
-  other.pass(one.tokens(0), 5);
+  other.skip_block(one.tokens(0), 5);
   EXPECT_EQ(other.chain(), writer.chain());
   EXPECT_EQ(other.new_blocks(), 0);
 }
@@ -171,7 +171,7 @@ TEST_F(Writer, RefusesSectionsThatAreNotTheBlocks) {
   EXPECT_TRUE(all_keys(backend_, "b/").empty());
 }
 
-TEST_F(Writer, GivesTheErrorsOfItsEngine) {
+TEST_F(Writer, ReturnsTheErrorsOfItsBackend) {
   const Prompt one = prompt(700);
   store::ChainWriter writer = open(one);
   must(writer.put_block(one.tokens(0), one.sections(0, 2)));
@@ -180,24 +180,24 @@ TEST_F(Writer, GivesTheErrorsOfItsEngine) {
   EXPECT_EQ(store::ChainWriter::open(backend_, "", one.parameters()).error().code, ErrorCode::kIo);
 }
 
-TEST_F(Writer, TakesAStateThatIsThereInsteadOfOneWithoutAName) {
+TEST_F(Writer, ReusesASnapshotIfThePromptHasNoName) {
   const Prompt one = prompt(700);
   Prompt two = prompt(700, 2);
   two.cache.tokens = one.cache.tokens;
   two.cache.identity = one.cache.identity;
   store::ChainWriter writer = open(one);
-  store::State first = one.state();
+  store::Snapshot first = one.state();
   const std::string key = put_all(writer, one, first);
 
   store::ChainWriter again = open(two);
-  store::State second = two.state();
+  store::Snapshot second = two.state();
   EXPECT_EQ(put_all(again, two, second), key);
   EXPECT_EQ(second.data_keys, first.data_keys);
   EXPECT_EQ(all_keys(backend_, "d/").size(), 1u);
 
   // One with a name stays what it is.
   store::ChainWriter named = open(two);
-  store::State third = two.state();
+  store::Snapshot third = two.state();
   third.content_name[0] = std::byte{1};
   EXPECT_EQ(put_all(named, two, third), key);
   EXPECT_NE(third.data_keys, first.data_keys);
@@ -205,25 +205,25 @@ TEST_F(Writer, TakesAStateThatIsThereInsteadOfOneWithoutAName) {
   EXPECT_EQ(all_keys(backend_, "s/").size(), 1u);
 }
 
-TEST_F(Writer, PutsAStateAnewWhoseDataIsGone) {
+TEST_F(Writer, ReplacesASnapshotWithoutItsData) {
   const Prompt one = prompt(700);
   store::ChainWriter writer = open(one);
-  store::State state = one.state();
-  const std::string key = put_all(writer, one, state);
-  must(backend_.remove(state.data_keys[0]));
+  store::Snapshot snapshot = one.state();
+  const std::string key = put_all(writer, one, snapshot);
+  must(backend_.remove(snapshot.data_keys[0]));
   store::ChainWriter again = open(one);
-  store::State same = one.state();
+  store::Snapshot same = one.state();
   EXPECT_EQ(put_all(again, one, same), key);
   EXPECT_EQ(again.new_blocks(), 0);
   EXPECT_EQ(all_keys(backend_, "d/"), same.data_keys);
 }
 
 // More than is held at once.
-TEST_F(Writer, PutsManyBlobsAtOnceAndNotAll) {
+TEST_F(Writer, PutsBlobsInBoundedBatches) {
   const Prompt large(CacheBuilder(256 * 10 + 1).dense({16, 512}).build());  // 8 MiB a block
   store::ChainWriter writer = open(large);
-  store::State state = large.state();
-  put_all(writer, large, state);
+  store::Snapshot snapshot = large.state();
+  put_all(writer, large, snapshot);
   std::size_t n_calls = 0;
   for (const auto& keys : backend_.puts) {
     if (keys[0][0] != 'b') continue;

@@ -58,7 +58,7 @@ TEST_F(Check, FindsAStoreWhole) {
 TEST_F(Check, FindsAnEmptyStoreWhole) { EXPECT_TRUE(check({.read_data = true}).is_whole()); }
 
 // Whatever of a kept prompt is gone is told, with the prompt's name.
-TEST_F(Check, TellsWhatAPromptLacks) {
+TEST_F(Check, ReportsWhatAPromptLacks) {
   must(library_->put_cache(trunk_, "kept"));
   const auto all = backend_.values;
   for (const auto& [key, value] : all) {
@@ -85,7 +85,7 @@ TEST_F(Check, CountsAllThatAPromptLacks) {
   EXPECT_THAT(findings_[0].error.message, HasSubstr("1 more"));
 }
 
-TEST_F(Check, MissesNothingThatNoKeptPromptNeeds) {
+TEST_F(Check, IgnoresMissingBlobsThatNoNamedPromptNeeds) {
   must(library_->put_cache(trunk_, ""));
   backend_.values.erase(key_of("b/000001"));
   EXPECT_TRUE(check().is_whole());
@@ -123,7 +123,7 @@ TEST_F(Check, ABlobUnderAnotherKeyIsDamage) {
   EXPECT_EQ(findings_[0].error.code, ErrorCode::kMismatch);
 }
 
-TEST_F(Check, RepairTakesDamageAwaySoThatItCanBePutAgain) {
+TEST_F(Check, RepairRemovesDamagedBlobsSoThatTheyCanBePutAgain) {
   must(library_->put_cache(trunk_, "kept"));
   backend_.damage(key_of("b/000001"));
   backend_.damage(key_of("d/"));
@@ -154,7 +154,7 @@ TEST_F(Check, ABlockWithoutOneOfItsPartsIsDamage) {
   EXPECT_TRUE(check({.read_data = true}).is_whole());
 }
 
-TEST_F(Check, RepairWithoutReadingTakesTornBlocksAway) {
+TEST_F(Check, RepairWithoutReadingRemovesIncompleteBlocks) {
   const cache::Cache wide = wide_trunk_of(600);
   must(library_->put_cache(wide, "kept"));
   const std::string name(store::parse_key(key_of("b/000001"))->name);
@@ -163,7 +163,7 @@ TEST_F(Check, RepairWithoutReadingTakesTornBlocksAway) {
   EXPECT_EQ(backend_.count(name), 0u);
 }
 
-TEST_F(Check, WhatNobodyFindsIsNoDamage) {
+TEST_F(Check, UnfindableBlobsAreNoDamage) {
   must(library_->put_cache(branch(trunk_, 700, 0, 1), ""));
   backend_.values.erase(key_of("b/000000"));  // the second block is cut off
   backend_.values.erase(key_of("s/"));        // and nobody names the data
@@ -179,7 +179,7 @@ TEST_F(Check, DataOfAPromptWithoutABlockIsNamedByItsRecord) {
   EXPECT_EQ(check({.read_data = true}).unfindable.blobs, 0u);
 }
 
-TEST_F(Check, CountsWhatIsNotOurs) {
+TEST_F(Check, CountsForeignKeys) {
   must(backend_.put("other/thing", as_bytes("abc")));
   const store::CheckReport report = check({.read_data = true, .repair = true});
   EXPECT_TRUE(report.is_whole());
@@ -188,7 +188,7 @@ TEST_F(Check, CountsWhatIsNotOurs) {
   EXPECT_EQ(backend_.values.size(), 1u);
 }
 
-TEST_F(Check, WhatALaterVersionWroteIsNoDamageAndStays) {
+TEST_F(Check, BlobsOfALaterVersionAreNoDamageAndStay) {
   must(library_->put_cache(trunk_, "kept"));
   must(library_->put_cache(branch(trunk_, 100, 0, 1), "later"));
   backend_.make_later(key_of("b/000001"));

@@ -46,7 +46,7 @@ class Collect : public testing::Test {
 
 constexpr std::uint64_t kNothing = 0;
 
-TEST_F(Collect, LeavesAllThatCanBeFoundWithoutALimit) {
+TEST_F(Collect, WithoutALimitKeepsEverythingFindable) {
   put(trunk_, "");
   put(branch(trunk_, 600, 256, 1), "kept");
   backend_.age_all(1000h);
@@ -58,7 +58,7 @@ TEST_F(Collect, LeavesAllThatCanBeFoundWithoutALimit) {
   EXPECT_FALSE(report.above_limit);
 }
 
-TEST_F(Collect, NeverTakesWhatAKeptPromptNeeds) {
+TEST_F(Collect, NeverRemovesWhatANamedPromptNeeds) {
   put(trunk_, "kept");
   backend_.age_all(1000h);
   const auto before = backend_.values.size();
@@ -69,7 +69,7 @@ TEST_F(Collect, NeverTakesWhatAKeptPromptNeeds) {
   EXPECT_TRUE(must(library_->fetch(record_of(library_.library, "kept"))));
 }
 
-TEST_F(Collect, TakesWhatNoKeptPromptNeeds) {
+TEST_F(Collect, RemovesWhatNoNamedPromptNeeds) {
   put(branch(trunk_, 600, 256, 1), "kept");
   put(branch(trunk_, 900, 256, 2), "");
   backend_.age_all(2h);
@@ -80,7 +80,7 @@ TEST_F(Collect, TakesWhatNoKeptPromptNeeds) {
   EXPECT_EQ(report.bytes_after, report.bytes_needed);
 }
 
-TEST_F(Collect, TakesNoMoreThanItHasTo) {
+TEST_F(Collect, RemovesNoMoreThanNecessary) {
   put(branch(trunk_, 600, 0, 1), "");
   put(branch(trunk_, 600, 0, 2), "");
   backend_.age_all(2h);
@@ -94,7 +94,7 @@ TEST_F(Collect, TakesNoMoreThanItHasTo) {
   EXPECT_GT(found(branch(trunk_, 600, 0, 1)) + found(branch(trunk_, 600, 0, 2)), 1000);
 }
 
-TEST_F(Collect, TakesWhatWasNotUsedForLongestFirst) {
+TEST_F(Collect, RemovesTheLeastRecentlyUsedFirst) {
   put(branch(trunk_, 600, 0, 1), "");
   backend_.age_all(10h);
   put(branch(trunk_, 600, 0, 2), "");
@@ -104,7 +104,7 @@ TEST_F(Collect, TakesWhatWasNotUsedForLongestFirst) {
   EXPECT_EQ(found(branch(trunk_, 600, 0, 2)), 600);
 }
 
-TEST_F(Collect, UseKeepsWhatIsOlder) {
+TEST_F(Collect, KeepsOldBlobsThatAreUsed) {
   put(branch(trunk_, 600, 0, 1), "");
   backend_.age_all(10h);
   put(branch(trunk_, 600, 0, 2), "");
@@ -116,7 +116,7 @@ TEST_F(Collect, UseKeepsWhatIsOlder) {
   EXPECT_EQ(found(branch(trunk_, 600, 0, 2)), 0);
 }
 
-TEST_F(Collect, TakesTheDeepestBlocksOfAChainFirst) {
+TEST_F(Collect, RemovesTheDeepestBlocksOfAChainFirst) {
   put(trunk_, "");
   backend_.age_all(2h);
   std::vector<std::string> order;
@@ -145,7 +145,7 @@ TEST_F(Collect, WithinAMinuteDepthDecidesAndNotTheOrderOfReading) {
   EXPECT_EQ(static_cast<std::size_t>(n / 256), backend_.count("b/"));  // no block is cut off
 }
 
-TEST_F(Collect, TakesThePartFirstThatStandsForABlock) {
+TEST_F(Collect, RemovesPartZeroOfABlockFirst) {
   put(wide_trunk_of(300), "");
   ASSERT_GT(backend_.count("b/"), 1u);
   backend_.age_all(2h);
@@ -159,7 +159,7 @@ TEST_F(Collect, TakesThePartFirstThatStandsForABlock) {
   EXPECT_EQ(order.front(), 0);
 }
 
-TEST_F(Collect, LeavesWhatWasUsedWithinGrace) {
+TEST_F(Collect, KeepsWhatWasUsedWithinGrace) {
   put(trunk_, "");
   backend_.age_all(59min);
   const store::CollectReport report = collect({.max_bytes = kNothing, .max_age = 1s});
@@ -177,7 +177,7 @@ TEST_F(Collect, GraceCoversAllThatAPutReliesOn) {
   for (const auto& [key, value] : backend_.values) EXPECT_EQ(value.idle, 0s) << key;
 }
 
-TEST_F(Collect, TakesWhatIsTooOldWhateverItsSize) {
+TEST_F(Collect, RemovesWhatIsTooOldAtAnySize) {
   put(branch(trunk_, 600, 0, 1), "");
   backend_.age_all(48h);
   put(branch(trunk_, 600, 0, 2), "");
@@ -201,11 +201,11 @@ TEST_F(Collect, PromptsThatAreTooOldGoWithWhatTheyAloneNeed) {
   EXPECT_EQ(found(branch(trunk_, 600, 256, 1)), 256);
 }
 
-TEST_F(Collect, ABlockThatAKeptPromptNeedsHasNoAge) {
+TEST_F(Collect, ABlockThatANamedPromptNeedsIsNeverTooOld) {
   put(branch(trunk_, 600, 256, 1), "kept");
   backend_.age_all(48h);
   must(library_->fetch(record_of(library_.library, "kept")));
-  backend_.age("b/", 48h);  // as in an engine that nobody tells of the use of blocks
+  backend_.age("b/", 48h);  // as in a backend where blocks are not touched
   collect({.max_age = 24h});
   EXPECT_TRUE(must(library_->fetch(record_of(library_.library, "kept"))));
 }
@@ -256,7 +256,7 @@ TEST_F(Collect, ItsOwnReadingMakesNoPromptYoung) {
   EXPECT_THAT(gone_, ElementsAre("kept"));
 }
 
-TEST_F(Collect, TakesWhatNobodyCanFind) {
+TEST_F(Collect, RemovesUnfindableBlobs) {
   put(wide_trunk_of(600), "");
   backend_.age_all(2h);
   std::string gone;
@@ -272,7 +272,7 @@ TEST_F(Collect, TakesWhatNobodyCanFind) {
   EXPECT_EQ(report.bytes_after, backend_.bytes());
 }
 
-TEST_F(Collect, StatesOfABlockThatIsGoneAreFoundByNobody) {
+TEST_F(Collect, SnapshotsOfALostBlockAreUnfindable) {
   put(branch(trunk_, 300, 0, 1), "");
   backend_.age_all(2h);
   ASSERT_EQ(backend_.count("s/"), 1u);
@@ -281,7 +281,7 @@ TEST_F(Collect, StatesOfABlockThatIsGoneAreFoundByNobody) {
   EXPECT_EQ(backend_.count("s/"), 0u);
 }
 
-TEST_F(Collect, LeavesKeysThatAreNotOurs) {
+TEST_F(Collect, KeepsForeignKeys) {
   must(backend_.put("other/thing", as_bytes("abc")));
   backend_.age_all(1000h);
   const store::CollectReport report = collect({.max_bytes = kNothing, .max_age = 1s});
@@ -289,7 +289,7 @@ TEST_F(Collect, LeavesKeysThatAreNotOurs) {
   EXPECT_TRUE(report.above_limit);
 }
 
-TEST_F(Collect, DryRunTellsTheSameAndRemovesNothing) {
+TEST_F(Collect, DryRunReportsTheSameAndRemovesNothing) {
   put(branch(trunk_, 600, 256, 1), "old");
   put(branch(trunk_, 900, 256, 2), "");
   backend_.age_all(48h);
@@ -340,7 +340,7 @@ TEST_F(Collect, CanBeInterrupted) {
 }
 
 // Somebody keeps a prompt while gc is at work, and relies on blocks that gc has chosen.
-TEST_F(Collect, TellsOfAPromptThatLostBlocksWhileItWasPut) {
+TEST_F(Collect, ReportsAPromptThatLostBlocksWhileItWasPut) {
   put(trunk_, "");
   backend_.age_all(2h);
   bool done = false;
@@ -361,7 +361,7 @@ TEST_F(Collect, UsageNotesGoAsTheyGetOld) {
 }
 
 // Prompts come and go at random; whatever gc does, those that are kept are whole.
-TEST_F(Collect, KeptPromptsNeverLoseABlob) {
+TEST_F(Collect, NamedPromptsNeverLoseABlob) {
   std::mt19937 random(1);
   const auto below = [&](std::uint32_t n) { return random() % n; };
   std::set<std::string> kept;

@@ -1,4 +1,4 @@
-// What every engine has to do: the promises of store/backend.h.
+// The promises of store/backend.h, checked for every backend.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "store/engines.h"
+#include "store/test_backends.h"
 #include "store/values.h"
 #include "support/temp_dir.h"
 #include "tqcache/store/backend.h"
@@ -24,7 +24,7 @@ using testing::ElementsAre;
 
 const std::string kBlobKey = "b/0123456789abcdef/" + std::string(64, 'a');
 
-class AnyStore : public testing::TestWithParam<Engine> {
+class AnyStore : public testing::TestWithParam<TestBackend> {
  protected:
   AnyStore() : url_(GetParam().new_url(folder_.path())), store_(open()) {}
 
@@ -68,7 +68,7 @@ class AnyStore : public testing::TestWithParam<Engine> {
   std::unique_ptr<Backend> store_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Store, AnyStore, testing::ValuesIn(engines()),
+INSTANTIATE_TEST_SUITE_P(Store, AnyStore, testing::ValuesIn(test_backends()),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST_P(AnyStore, GivesBackWhatWasPut) {

@@ -28,7 +28,7 @@ class Copy : public testing::Test {
     return must(store::copy_prompts(from_, to_, {store::record_key("", name)}, options));
   }
   void note_troubles(store::CopyOptions& options) {
-    options.on_trouble = [&](const std::string& message) { troubles_.push_back(message); };
+    options.on_warning = [&](const std::string& message) { warnings_.push_back(message); };
   }
 
   bool is_whole() { return must(store::check(to_, {.read_data = true})).is_whole(); }
@@ -41,10 +41,10 @@ class Copy : public testing::Test {
   AgedBackend from_, to_;
   ToldLibrary here_{from_}, there_{to_};
   cache::Cache trunk_ = trunk_of(900);
-  std::vector<std::string> troubles_;
+  std::vector<std::string> warnings_;
 };
 
-TEST_F(Copy, BringsEverythingButNotesOfRuns) {
+TEST_F(Copy, CopiesEverythingButHitStatistics) {
   must(here_->put_cache(trunk_, "a"));
   must(here_->put_cache(branch(trunk_, 600, 256, 1), ""));
   must(here_->put_cache(branch(trunk_, 100, 0, 1), "short"));
@@ -60,7 +60,7 @@ TEST_F(Copy, BringsEverythingButNotesOfRuns) {
   EXPECT_TRUE(is_whole());
 }
 
-TEST_F(Copy, OfOnePromptBringsWhatItNeedsAndNoMore) {
+TEST_F(Copy, OfOnePromptCopiesExactlyWhatItNeeds) {
   const Sha256 content = must(here_->put_cache(trunk_, "a")).content_name;
   const std::size_t needed = from_.values.size();
   must(here_->put_cache(branch(trunk_, 900, 512, 1), "b"));
@@ -80,7 +80,7 @@ TEST_F(Copy, OfWideBlocksBringsAllTheirParts) {
   EXPECT_TRUE(is_whole());
 }
 
-TEST_F(Copy, SendsNothingThatIsThere) {
+TEST_F(Copy, SendsNoExistingBlobs) {
   must(here_->put_cache(trunk_, "a"));
   copy();
   const store::CopyReport again = copy();
@@ -91,7 +91,7 @@ TEST_F(Copy, SendsNothingThatIsThere) {
   EXPECT_TRUE(again.is_whole());
 }
 
-TEST_F(Copy, MendsWhatIsMissingThere) {
+TEST_F(Copy, AddsWhatIsMissingInTheTarget) {
   must(here_->put_cache(trunk_, "a"));
   copy();
   to_.values.erase(to_.values.lower_bound("b/000001"));
@@ -126,14 +126,14 @@ TEST_F(Copy, StatesBehindOneBlockStandSideBySide) {
   }
 }
 
-TEST_F(Copy, NamesThatAreTakenAreLeftUnlessTheyMayBeReplaced) {
+TEST_F(Copy, ReplacesNamesOnlyIfAllowed) {
   const Sha256 here = must(here_->put_cache(branch(trunk_, 600, 0, 1), "name")).content_name;
   const Sha256 there = must(there_->put_cache(branch(trunk_, 600, 0, 2), "name")).content_name;
   const store::CopyReport report = copy_prompt("name");
   EXPECT_EQ(report.prompts_failed, 1u);
   EXPECT_FALSE(report.is_whole());
-  ASSERT_THAT(troubles_, SizeIs(1));
-  EXPECT_THAT(troubles_[0], HasSubstr("another one has that name"));
+  ASSERT_THAT(warnings_, SizeIs(1));
+  EXPECT_THAT(warnings_[0], HasSubstr("another prompt has that name"));
   EXPECT_EQ(content_there("name"), there);
   EXPECT_TRUE(copy_prompt("name", {.replace = true}).is_whole());
   EXPECT_EQ(content_there("name"), here);
@@ -143,10 +143,10 @@ TEST_F(Copy, NamesThatAreTakenAreLeftUnlessTheyMayBeReplaced) {
 TEST_F(Copy, LeavesOutWhatIsBad) {
   must(here_->put_cache(branch(trunk_, 600, 0, 1), "bad"));
   must(here_->put_cache(trunk_of(600, 2), "good"));
-  const store::Record bad = record_of(here_.library, "bad");
+  const store::PromptRecord bad = record_of(here_.library, "bad");
   const auto all = from_.values;
   std::vector<std::string> keys = {bad.parameters_key, bad.state_key,
-                                   store::block_key(bad.chain[1], 1, 0), bad.state.data_keys[0],
+                                   store::block_key(bad.chain[1], 1, 0), bad.snapshot.data_keys[0],
                                    store::record_key("", "bad")};
   for (const std::string& key : keys) {
     for (const bool is_missing : {false, true}) {
@@ -154,12 +154,12 @@ TEST_F(Copy, LeavesOutWhatIsBad) {
       SCOPED_TRACE(key);
       from_.values = all;
       to_.values.clear();
-      troubles_.clear();
+      warnings_.clear();
       is_missing ? void(from_.values.erase(key)) : from_.damage(key);
       const store::CopyReport report = copy();
       EXPECT_FALSE(report.is_whole());
       EXPECT_EQ(report.prompts, 1u);
-      EXPECT_THAT(troubles_, testing::Not(IsEmpty()));
+      EXPECT_THAT(warnings_, testing::Not(IsEmpty()));
       EXPECT_TRUE(is_whole());
       EXPECT_FALSE(must(there_->record("bad")));
       EXPECT_TRUE(must(there_->fetch(record_of(there_.library, "good"))));
@@ -171,11 +171,11 @@ TEST_F(Copy, LeavesOutWhatIsBad) {
 TEST_F(Copy, AMissingPromptIsReported) {
   const store::CopyReport report = copy_prompt("nobody");
   EXPECT_FALSE(report.is_whole());
-  EXPECT_THAT(troubles_, SizeIs(1));
+  EXPECT_THAT(warnings_, SizeIs(1));
   EXPECT_THAT(to_.values, IsEmpty());
 }
 
-TEST_F(Copy, RecordsComeWhenAllElseIsThere) {
+TEST_F(Copy, PutsRecordsLast) {
   must(here_->put_cache(trunk_, "a"));
   const auto all = from_.values;
   // Interrupted wherever: what is there by then is whole.

@@ -80,7 +80,7 @@ TEST_F(DirStore, IsMadeOnlyWhereNothingElseIs) {
   EXPECT_NE(open(), nullptr);
 }
 
-TEST_F(DirStore, IsMadeToItsEndWhereItsMakerWasKilled) {
+TEST_F(DirStore, IsCompletedIfItsCreatorWasKilled) {
   std::filesystem::create_directories(root_ / "blobs" / "00");
   EXPECT_TRUE(open()->put("a", as_bytes("value")).ok());
 }
@@ -96,7 +96,7 @@ TEST_F(DirStore, RefusesAFileInThePlaceOfAFolder) {
   EXPECT_EQ(refusal(), ErrorCode::kIo);
 }
 
-TEST_F(DirStore, MakesALostIndexAnewFromTheFiles) {
+TEST_F(DirStore, RebuildsALostIndexFromTheFiles) {
   const auto store = open();
   ASSERT_TRUE(store->put("a", Bytes(10)).ok());
   ASSERT_TRUE(store->put("b/c", Bytes(20)).ok());
@@ -109,7 +109,7 @@ TEST_F(DirStore, MakesALostIndexAnewFromTheFiles) {
   EXPECT_LE(entries[1].idle, std::chrono::seconds(60));
 }
 
-TEST_F(DirStore, MakesADamagedIndexAnewFromTheFiles) {
+TEST_F(DirStore, RebuildsADamagedIndexFromTheFiles) {
   ASSERT_TRUE(open()->put("a", Bytes(10)).ok());
   for (const std::string& damage :
        {std::string("no database"), std::string(100'000, 'x'), std::string()}) {
@@ -179,7 +179,7 @@ TEST_F(DirStore, TellsHowLongABlobHasNotBeenUsed) {
   EXPECT_LE(*entries[1].idle, std::chrono::seconds(60));
 }
 
-TEST_F(DirStore, TakesNoHarmFromAClockThatIsSetBack) {
+TEST_F(DirStore, WorksWithAClockThatIsSetBack) {
   const auto store = open();
   ASSERT_TRUE(store->put("a", Bytes(10)).ok());
   auto database = store::Sqlite::open(index_, std::chrono::milliseconds(1000));
@@ -187,7 +187,7 @@ TEST_F(DirStore, TakesNoHarmFromAClockThatIsSetBack) {
   EXPECT_EQ(*list(*store)[0].idle, std::chrono::seconds(0));
 }
 
-TEST_F(DirStore, TakesNoHarmFromTimesThatCannotBe) {
+TEST_F(DirStore, WorksWithImpossibleTimes) {
   const auto store = open();
   ASSERT_TRUE(store->put("a", Bytes(10)).ok());
   auto database = store::Sqlite::open(index_, std::chrono::milliseconds(1000));

@@ -1,5 +1,5 @@
 #pragma once
-// store/faulty_backend.h: a store in memory that does what engines do on bad days.
+// store/faulty_backend.h: a store in memory that fails as real backends do.
 
 #include <condition_variable>
 #include <memory>

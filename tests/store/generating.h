@@ -37,9 +37,10 @@ struct StoreModel : FixtureModel {
     identity.tokenizer_fingerprint.fill(std::byte{9});
     return identity;
   }
-  cache::Cache empty(const cache::ConvertOptions* form = nullptr) const {
+  cache::Cache empty(const cache::ConvertOptions* settings = nullptr) const {
     cache::Cache cache = must(model::make_cache(config, identity(), Dtype::kF16));
-    return form == nullptr ? std::move(cache) : must(cache::convert(std::move(cache), *form));
+    return settings == nullptr ? std::move(cache)
+                               : must(cache::convert(std::move(cache), *settings));
   }
 };
 
@@ -49,13 +50,13 @@ struct StoreRun {
   std::vector<float> logits;  // of all of them
   Bytes file;                 // the cache in the end
   store::BackgroundPutReport put;
-  std::vector<std::string> troubles;
+  std::vector<std::string> warnings;
   bool looked_up = true;  // and the store answered
 };
 
 struct StoreRunOptions {
   std::int64_t n_new = 4;
-  const cache::ConvertOptions* form = nullptr;
+  const cache::ConvertOptions* settings = nullptr;
   bool any_form = false;
   std::string salt = {};
   std::uint64_t queue_bytes = std::uint64_t{64} << 20;
@@ -95,7 +96,7 @@ void work(const StoreModel& model, cache::Cache& cache, std::span<const std::int
 inline StoreRun run_alone(const StoreModel& model, const Ids& prompt,
                           const StoreRunOptions& options = {}) {
   StoreRun run;
-  cache::Cache cache = model.empty(options.form);
+  cache::Cache cache = model.empty(options.settings);
   const std::function<void()> nothing = [] {};
   store_run::work(model, cache, prompt, options.n_new, run, nothing, nothing);
   return run;
@@ -105,17 +106,17 @@ inline StoreRun run_alone(const StoreModel& model, const Ids& prompt,
 inline StoreRun run_from(store::Backend& backend, const StoreModel& model, const Ids& prompt,
                          const StoreRunOptions& options = {}) {
   StoreRun run;
-  cache::Cache cache = model.empty(options.form);
-  const std::vector<cache::LayerDesc> form = cache::describe(cache).layers;
+  cache::Cache cache = model.empty(options.settings);
+  const std::vector<cache::LayerDesc> settings = cache::describe(cache).layers;
   store::Library library(
-      backend, {.salt = options.salt, .n_threads = 1, .on_trouble = [&](const std::string& text) {
-                  run.troubles.push_back(text);
+      backend, {.salt = options.salt, .n_threads = 1, .on_warning = [&](const std::string& text) {
+                  run.warnings.push_back(text);
                 }});
   store::BackgroundPut put(backend, {.salt = options.salt,
                                      .queue_bytes = options.queue_bytes,
                                      .checkpoint_tokens = options.checkpoint_tokens});
-  auto found = store::load_beginning(library, model.identity(), prompt,
-                                     {.form = options.any_form ? nullptr : &form}, 1);
+  auto found = store::load_prefix(library, model.identity(), prompt,
+                                  {.settings = options.any_form ? nullptr : &settings}, 1);
   run.looked_up = found.ok();
   if (found && *found) {
     put.begin(**found);

@@ -41,7 +41,7 @@ Ids changed_from(Ids ids, std::size_t at, std::size_t n) {
   return ids;
 }
 
-cache::ConvertOptions form(const std::string& text) {
+cache::ConvertOptions settings(const std::string& text) {
   cache::ConvertOptions options = must(cache::parse_configuration(text)).options;
   options.n_threads = 1;
   return options;
@@ -85,7 +85,7 @@ TEST_P(Generating, GivesTheSameBitsAtEveryBorder) {
   }
 }
 
-TEST_P(Generating, SharesBeginnings) {
+TEST_P(Generating, SharesPrefixes) {
   const Ids prompt = model_.many_ids(700);
   run_from(backend_, model_, prompt);
   const Ids other = changed_from(prompt, 600, 900);
@@ -97,10 +97,10 @@ TEST_P(Generating, SharesBeginnings) {
   expect_same(again, run);
 }
 
-TEST_P(Generating, StaysInItsForm) {
-  const cache::ConvertOptions turbo = form("turbo4");
+TEST_P(Generating, KeepsItsQuantizationSettings) {
+  const cache::ConvertOptions turbo = settings("turbo4");
   const Ids prompt = model_.many_ids(700);
-  const test::StoreRunOptions options{.form = &turbo};
+  const test::StoreRunOptions options{.settings = &turbo};
   const StoreRun alone = run_alone(model_, prompt, options);
   if (n_attention() == 0) return;  // every form is the same
   EXPECT_EQ(run_from(backend_, model_, prompt).reused, 0);
@@ -111,10 +111,10 @@ TEST_P(Generating, StaysInItsForm) {
   EXPECT_EQ(must(format::read_cache(*memory_source(second.file))).n_tokens(), 704);
 }
 
-TEST_P(Generating, GoesOnInWhateverFormThereIs) {
-  const cache::ConvertOptions turbo = form("turbo4,sink=4");
+TEST_P(Generating, ResumesFromAnyQuantizationSettings) {
+  const cache::ConvertOptions turbo = settings("turbo4,sink=4");
   const Ids prompt = model_.many_ids(700);
-  const StoreRun first = run_from(backend_, model_, prompt, {.form = &turbo});
+  const StoreRun first = run_from(backend_, model_, prompt, {.settings = &turbo});
   const StoreRun second = run_from(backend_, model_, prompt, {.any_form = true});
   EXPECT_EQ(second.reused, 512);
   expect_same(second, first);
@@ -160,7 +160,7 @@ TEST_P(Generating, DoesWithoutABlockOfWrongBytes) {
   backend_.spoil("b/000002/");
   const StoreRun run = run_from(backend_, model_, prompt);
   EXPECT_EQ(run.reused, keeps_state() ? 0 : 512);
-  EXPECT_THAT(run.troubles, Not(IsEmpty()));
+  EXPECT_THAT(run.warnings, Not(IsEmpty()));
   expect_same(run, run_alone(model_, prompt));
 }
 
@@ -173,7 +173,7 @@ TEST_P(Generating, DoesWithoutAnyParameters) {
   expect_same(run, run_alone(model_, prompt));
 }
 
-TEST_P(Generating, DoesWithoutAStore) {
+TEST_P(Generating, WorksWithoutAStore) {
   const Ids prompt = model_.many_ids(600);
   backend_.fail(Error{ErrorCode::kIo, "gone"});
   const StoreRun run = run_from(backend_, model_, prompt);
@@ -215,7 +215,7 @@ TEST(BackgroundPut, LeavesBlocksInTheCacheWhileTheStoreIsSlow) {
   EXPECT_EQ(run_from(backend, model, prompt).reused, 1280);
 }
 
-TEST(BackgroundPut, EndsWhenNobodyWantsToWait) {
+TEST(BackgroundPut, EndsAtOnceWithoutWaiting) {
   const StoreModel model("llama");
   FaultyBackend backend;
   backend.close_gate();
@@ -247,7 +247,7 @@ TEST(BackgroundPut, GivesUpAfterTheFirstError) {
   EXPECT_EQ(run_from(backend, model, prompt).reused, 1280);
 }
 
-TEST(BackgroundPut, TakesBlocksThatNobodyKeeps) {
+TEST(BackgroundPut, PutsBlocksWithoutAName) {
   const StoreModel model("llama");
   FaultyBackend backend;
   backend.close_gate();
@@ -279,8 +279,8 @@ class TurboWindows : public testing::TestWithParam<std::tuple<std::string, std::
   static std::int64_t wide() { return std::get<1>(GetParam()); }
 
   StoreModel model_{std::get<0>(GetParam())};
-  cache::ConvertOptions turbo_ = form("turbo4,windows=turbo");
-  test::StoreRunOptions options_{.form = &turbo_, .checkpoint_tokens = 512};
+  cache::ConvertOptions turbo_ = settings("turbo4,windows=turbo");
+  test::StoreRunOptions options_{.settings = &turbo_, .checkpoint_tokens = 512};
   FaultyBackend backend_;
 };
 
@@ -302,12 +302,12 @@ TEST_P(TurboWindows, GoOnWithTheSameBits) {
     expect_same(first, alone);
     const StoreRun second = run_from(backend, model_, prompt, options_);
     EXPECT_EQ(second.reused, n < 513 ? 0 : n == 513 ? 512 : 768) << n;
-    EXPECT_THAT(second.troubles, IsEmpty());
+    EXPECT_THAT(second.warnings, IsEmpty());
     expect_same(second, alone);
   }
 }
 
-TEST_P(TurboWindows, AreAFormOfTheirOwn) {
+TEST_P(TurboWindows, HaveTheirOwnQuantizationSettings) {
   const Ids prompt = model_.many_ids(700);
   run_from(backend_, model_, prompt);
   EXPECT_EQ(run_from(backend_, model_, prompt, options_).reused, 0);
@@ -337,7 +337,7 @@ TEST_P(TurboWindows, AreNotUsedWhenTheyAreDamaged) {
   backend_.spoil("d/");
   const StoreRun run = run_from(backend_, model_, prompt, options_);
   EXPECT_EQ(run.reused, 0);
-  EXPECT_THAT(run.troubles, Not(IsEmpty()));
+  EXPECT_THAT(run.warnings, Not(IsEmpty()));
   expect_same(run, run_alone(model_, prompt, options_));
 }
 
@@ -359,7 +359,7 @@ TEST_P(TurboWindows, OfALaterMeanPutNoStates) {
   all.insert(all.end(), first.ids.begin(), first.ids.end());
   const StoreRun second = run_from(backend_, model_, all, {.any_form = true});
   EXPECT_EQ(second.reused, wide() == 0 ? 600 : 1024);
-  EXPECT_THAT(second.troubles, IsEmpty());
+  EXPECT_THAT(second.warnings, IsEmpty());
 }
 
 TEST(BackgroundPut, PutsNothingOfAShortPrompt) {

@@ -40,7 +40,7 @@ TEST(KeyParts, KnowEveryKind) {
   }
 }
 
-TEST(KeyParts, AreNoneOfOtherKeys) {
+TEST(KeyParts, RefuseForeignKeys) {
   const std::string hex = to_hex(kHash);
   const std::vector<std::string> others = {
       "",

@@ -11,7 +11,7 @@
 namespace tqcache::test {
 namespace keys_test {
 
-using store::Scope;
+using store::Namespace;
 using testing::StartsWith;
 
 // All hashes of this file were computed by Python's hashlib, from docs/reference/store.md:
@@ -34,12 +34,12 @@ constexpr std::string_view kTenant = "a68aab401578bc66";
 constexpr std::string_view kName =
     "9fdedc4d34bda54f4e67f529f5242d72f728c59a77408fa832021a9396f01e43";
 
-Sha256 sample_scope_hash() { return store::hash_scope(sample_scope()); }
+Sha256 sample_scope_hash() { return store::hash_namespace(sample_scope()); }
 Sha256 sample_root() { return store::hash_root(sample_scope_hash(), filled_hash(0x55)); }
 
 TEST(Keys, HashesAreThoseOfTheSpec) {
   EXPECT_EQ(to_hex(sample_scope_hash()), kScope);
-  EXPECT_EQ(to_hex(store::hash_scope({})), kEmptyScope);
+  EXPECT_EQ(to_hex(store::hash_namespace({})), kEmptyScope);
   EXPECT_EQ(to_hex(store::hash_first(sample_scope_hash(), sample_tokens(256))), kFirst);
   EXPECT_EQ(to_hex(sample_root()), kRoot);
   const std::vector<Sha256> chain = store::hash_chain(sample_root(), sample_tokens());
@@ -63,13 +63,13 @@ TEST(Keys, HaveTheirForms) {
   EXPECT_EQ(store::usage_key(hash), "u/" + hex);
 }
 
-TEST(Keys, AreKeysOfEveryEngine) {
+TEST(Keys, AreValidInEveryBackend) {
   for (const SampleBlob& sample : sample_blobs()) EXPECT_TRUE(store::check_key(sample.key));
 }
 
 // Everything that decides what a block holds, or who may find it, changes its scope.
-TEST(Keys, EveryPartOfAScopeCounts) {
-  std::vector<Scope> scopes(11, sample_scope());
+TEST(Keys, EveryFieldOfANamespaceCounts) {
+  std::vector<Namespace> scopes(11, sample_scope());
   scopes[1].salt = "another tenant";
   scopes[2].salt.clear();
   scopes[3].identity.architecture = "llama";
@@ -81,22 +81,22 @@ TEST(Keys, EveryPartOfAScopeCounts) {
   scopes[9].identity.rope.style = cache::RopeStyle::kInterleaved;
   scopes[10].identity.rope.factors[1] = 2;
   std::set<Sha256> hashes;
-  for (const Scope& scope : scopes) hashes.insert(store::hash_scope(scope));
+  for (const Namespace& name_space : scopes) hashes.insert(store::hash_namespace(name_space));
   EXPECT_EQ(hashes.size(), scopes.size());
 }
 
 TEST(Keys, NamesForPeopleDoNotCount) {
-  Scope scope = sample_scope();
-  scope.identity.model_name = "the same under another name";
-  scope.identity.source_format = "mlx-lm";
-  EXPECT_EQ(store::hash_scope(scope), sample_scope_hash());
+  Namespace name_space = sample_scope();
+  name_space.identity.model_name = "the same under another name";
+  name_space.identity.source_format = "mlx-lm";
+  EXPECT_EQ(store::hash_namespace(name_space), sample_scope_hash());
 }
 
 TEST(Keys, BothZerosOfARopeBaseAreOne) {
-  Scope plus, minus;
+  Namespace plus, minus;
   plus.identity.rope.base = 0.0;
   minus.identity.rope.base = -0.0;
-  EXPECT_EQ(store::hash_scope(plus), store::hash_scope(minus));
+  EXPECT_EQ(store::hash_namespace(plus), store::hash_namespace(minus));
 }
 
 // Bytes that move from one field to the next are another list of fields.
@@ -130,9 +130,9 @@ TEST(Keys, AChainGoesOnFromAnyOfItsHashes) {
 }
 
 TEST(Keys, OtherParametersAndScopesBeginOtherChains) {
-  const Sha256 scope = sample_scope_hash();
-  const std::set<Sha256> roots = {store::hash_root(scope, filled_hash(1)),
-                                  store::hash_root(scope, filled_hash(2)),
+  const Sha256 name_space = sample_scope_hash();
+  const std::set<Sha256> roots = {store::hash_root(name_space, filled_hash(1)),
+                                  store::hash_root(name_space, filled_hash(2)),
                                   store::hash_root(filled_hash(3), filled_hash(1))};
   EXPECT_EQ(roots.size(), 3U);
 }

@@ -7,20 +7,20 @@
 
 #include <algorithm>
 
-#include "store/engines.h"
+#include "store/test_backends.h"
 #include "support/temp_dir.h"
 
 namespace tqcache::test {
 namespace kills_test {
 
-class Kills : public testing::TestWithParam<Engine> {
+class Kills : public testing::TestWithParam<TestBackend> {
  protected:
   TempDir folder_;
   std::string url_ = GetParam().new_url(folder_.path());
   std::mt19937 random_{1};
 };
 
-INSTANTIATE_TEST_SUITE_P(Store, Kills, testing::ValuesIn(engines()),
+INSTANTIATE_TEST_SUITE_P(Store, Kills, testing::ValuesIn(test_backends()),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST_P(Kills, OfAWriterLeaveWhatWasAcknowledgedAndNoPartOfAnyValue) {

@@ -71,7 +71,7 @@ TEST_F(Faults, ABlockThatGoesMeanwhileMakesThePrefixShorter) {
   const auto prompt = must(library_.fetch(prefix));
   EXPECT_EQ(prefix.n_tokens, 768);
   EXPECT_EQ(prefix.chain.size(), 3u);
-  EXPECT_FALSE(prefix.state);
+  EXPECT_FALSE(prefix.snapshot);
   EXPECT_EQ(difference(load(*prompt), must(cache::truncate(cache, 768))), "");
   EXPECT_EQ(told_.told.size(), 1u);
 }
@@ -135,7 +135,7 @@ TEST_F(Faults, OnlyWhatWasSeenToBeBadIsRemoved) {
   bad.back() ^= std::byte{1};
   backend_.give(key, bad);
   store::Prefix prefix = found(cache);
-  // The engine gives the bad one, and then has the good one.
+  // The backend returns the bad one, and then has the good one.
   class Late : public store::Backend {
    public:
     Late(AlteredBackend& inner, std::string key, Bytes good)
@@ -212,14 +212,15 @@ TEST_F(Faults, ATurboWindowThatLacksABlockIsNotUsed) {
   const cache::Cache cache = with_window(700);
   put_prompt(cache);
   const std::string key = all_keys(backend_, "s/").front();
-  auto state = decode_as<store::State>(key, backend_.value(key));
-  const std::string data_key = state.data_keys.front();
+  auto snapshot = decode_as<store::Snapshot>(key, backend_.value(key));
+  const std::string data_key = snapshot.data_keys.front();
   auto data = decode_as<store::Data>(data_key, backend_.value(data_key));
   data.sections.erase(data.sections.begin(), data.sections.begin() + 2);  // token block 1
-  state.data_keys = {
-      store::data_key(store::hash_scope({cache.identity, ""}), store::data_content(data.sections))};
-  backend_.give(state.data_keys.front(), must(store::encode_blob(state.data_keys.front(), data)));
-  backend_.give(key, must(store::encode_blob(key, state)));
+  snapshot.data_keys = {store::data_key(store::hash_namespace({cache.identity, ""}),
+                                        store::data_content(data.sections))};
+  backend_.give(snapshot.data_keys.front(),
+                must(store::encode_blob(snapshot.data_keys.front(), data)));
+  backend_.give(key, must(store::encode_blob(key, snapshot)));
   expect_prefix(cache, 0);
   EXPECT_EQ(told_.told.size(), 1u);
 }
@@ -260,7 +261,7 @@ TEST_F(Faults, WhatALaterVersionPutIsAMissAndStays) {
   expect_prefix(cache, 256);
 }
 
-TEST_F(Faults, AnEngineThatFailsIsAnError) {
+TEST_F(Faults, AFailingBackendIsAnError) {
   const cache::Cache cache = dense(600);
   put_prompt(cache);
   store::Prefix prefix = found(cache);
@@ -286,7 +287,7 @@ TEST_F(Faults, FetchStopsWhenItIsAskedTo) {
 TEST_F(Faults, ARecordIsAllOrAnError) {
   const cache::Cache cache = dense(900);
   put_prompt(cache);
-  const store::Record record = record_of(library_, "a prompt");
+  const store::PromptRecord record = record_of(library_, "a prompt");
   const std::string key = key_of_block(1);
   const Bytes value = backend_.value(key);
   must(backend_.remove(key));
@@ -304,7 +305,7 @@ TEST_F(Faults, ARecordIsAllOrAnError) {
 TEST_F(Faults, ARecordFindsItsParametersInAnySlot) {
   const cache::Cache cache = dense(600);
   put_prompt(cache);
-  store::Record record = record_of(library_, "a prompt");
+  store::PromptRecord record = record_of(library_, "a prompt");
   record.parameters_key.back() = '5';
   EXPECT_EQ(difference(load(*must(library_.fetch(record))), cache), "");
   must(backend_.remove(all_keys(backend_, "p/").front()));
@@ -315,7 +316,7 @@ TEST_F(Faults, ARecordFindsItsParametersInAnySlot) {
 TEST_F(Faults, ARecordTellsThatOtherBlocksCame) {
   const cache::Cache cache = dense(600);
   put_prompt(cache);
-  const store::Record record = record_of(library_, "a prompt");
+  const store::PromptRecord record = record_of(library_, "a prompt");
   must(backend_.remove(key_of_block(0)));
   cache::Cache other = CacheBuilder(600, 9).dense(kHeads).build();
   other.identity = cache.identity;
@@ -364,8 +365,8 @@ TEST_F(Faults, NoFileIsWrittenOfAnotherContentName) {
   EXPECT_EQ(store::write_stored(other, file).error().code, ErrorCode::kCorrupt);
 }
 
-// So that the engine drops last what is used most; where a touch is a copy, only what is small.
-TEST_F(Faults, WhatIsUsedIsTouched) {
+// So that the backend drops used blobs last; where a touch is a copy, only small blobs are touched.
+TEST_F(Faults, TouchesUsedBlobs) {
   const cache::Cache cache = dense(600);
   put_prompt(cache);
   const auto touched = [&] {
@@ -385,7 +386,7 @@ TEST_F(Faults, WhatIsUsedIsTouched) {
   EXPECT_EQ(backend_.touched.front(), all_keys(backend_, "n/").front());
 }
 
-TEST_F(Faults, LookingTakesThreeBatches) {
+TEST_F(Faults, FindsInThreeBatches) {
   const cache::Cache cache = dense(5000);
   put_prompt(cache);
   backend_.n_gets = backend_.n_exists = 0;

@@ -72,7 +72,7 @@ TEST_F(Find, FindsNothingInAnEmptyStore) {
   EXPECT_EQ(found(library_, dense(600), dense(600).tokens), 0);
 }
 
-TEST_F(Find, BringsAPrefixOfAnotherPrompt) {
+TEST_F(Find, FetchesAPrefixOfAnotherPrompt) {
   const cache::Cache cache = turbo(1000);
   put(library_, file_of(cache), "");
   store::Prefix prefix = must(library_.find(cache.identity, leaving_after(cache, 600)));
@@ -142,18 +142,18 @@ TEST_F(Find, PrefersTheLongestAndThenTheNearest) {
   EXPECT_FALSE(finds_quantized());
 }
 
-TEST_F(Find, LooksForOneFormIfOneIsWanted) {
+TEST_F(Find, FindsOnlyTheRequestedSettings) {
   const cache::Cache small = turbo(600);
   const cache::Cache large = dense(900);
   put(library_, file_of(small), "");
   cache::Cache longer = large;
   std::ranges::copy(small.tokens, longer.tokens.begin());
   put(library_, file_of(longer), "");
-  const auto form = format::describe(small, "").layers;
-  EXPECT_EQ(found(library_, small, and_more(longer), {.form = &form}), 600);
+  const auto settings = format::describe(small, "").layers;
+  EXPECT_EQ(found(library_, small, and_more(longer), {.settings = &settings}), 600);
   EXPECT_EQ(found(library_, small, and_more(longer)), 900);
   const auto other = format::describe(CacheBuilder(1).turbo(kHeads, 3, 3).build(), "").layers;
-  EXPECT_EQ(found(library_, small, and_more(longer), {.form = &other}), 0);
+  EXPECT_EQ(found(library_, small, and_more(longer), {.settings = &other}), 0);
 }
 
 // Means belong to codes: a prompt converted apart has others, and a chain of its own.
@@ -176,7 +176,7 @@ TEST_F(Find, KeepsChainsOfOtherMeansApart) {
   EXPECT_EQ(difference(load(*prompt), two), "");
 }
 
-TEST_F(Find, RefusesMoreFormsThanThereAreSlots) {
+TEST_F(Find, RefusesMoreSettingsThanSlots) {
   const cache::Cache cache = dense(300);
   for (int i = 0; i <= store::kCandidateSlots; ++i) {
     cache::Cache other = cache;

@@ -45,7 +45,7 @@ inline cache::Cache load(const store::StoredPrompt& prompt) {
   return must(format::load_sections(prompt, kAllMemory, {}, 2));
 }
 
-inline store::Record record_of(store::Library& library, std::string_view name) {
+inline store::PromptRecord record_of(store::Library& library, std::string_view name) {
   return must(library.record(name)).value();
 }
 

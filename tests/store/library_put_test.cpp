@@ -9,8 +9,8 @@
 #include "store/altered_backend.h"
 #include "store/library_fixture.h"
 #include "tqcache/cache/truncate.h"
-#include "tqcache/store/library/chain_writer.h"
 #include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/library/chain_writer.h"
 
 namespace tqcache::test {
 namespace library_put_test {
@@ -68,7 +68,7 @@ TEST_F(Put, WritesWhatIsNeededBeforeWhatNeedsIt) {
   EXPECT_EQ(there.size(), all_keys(backend_).size());
 }
 
-TEST_F(Put, StoresAgainNothingThatIsThere) {
+TEST_F(Put, DoesNotStoreExistingBlobsAgain) {
   const cache::Cache cache = dense(1000);
   must(try_put(cache, "one"));
   const std::size_t n_keys = all_keys(backend_).size();
@@ -151,13 +151,13 @@ TEST_F(Put, TakesTheBlocksThatAreThereAlready) {
   EXPECT_EQ(report.other_blocks, 2);
   EXPECT_EQ(report.new_blocks, 0);
   EXPECT_NE(report.content_name, name_of(file_of(other)));
-  EXPECT_EQ(record_of(library_, "a prompt").state.content_name, report.content_name);
+  EXPECT_EQ(record_of(library_, "a prompt").snapshot.content_name, report.content_name);
   const cache::Cache back = fetched("a prompt");
   EXPECT_EQ(difference(must(cache::truncate(back, 512)), must(cache::truncate(cache, 512))), "");
   EXPECT_NE(difference(back, cache), "");  // the tail is its own
 }
 
-TEST_F(Put, MakesGoodWhatIsDamaged) {
+TEST_F(Put, ReplacesDamagedBlobs) {
   const cache::Cache cache = dense(700);
   must(try_put(cache, "one"));
   const std::string key = first_key("b/000001/");
@@ -182,7 +182,7 @@ TEST_F(Put, PutsAgainWhatGoesMeanwhile) {
   EXPECT_EQ(difference(fetched("a prompt"), cache), "");
 }
 
-TEST_F(Put, GivesUpWhenTheEngineDropsAllThatIsPut) {
+TEST_F(Put, GivesUpIfTheBackendDropsEverything) {
   backend_.before_exists = [&](const std::vector<std::string>&) {
     for (const std::string& key : all_keys(backend_, "b/")) must(backend_.inner().remove(key));
   };
@@ -207,7 +207,7 @@ TEST_F(Put, DoesWithoutASlotWhenAllAreTaken) {
 TEST_F(Put, RecordsComeInTheOrderOfTheirNames) {
   for (const char* name : {"b", "c", "a"}) must(try_put(dense(100), name));
   std::string names;
-  for (const store::Record& record : must(library_.records())) names += record.name;
+  for (const store::PromptRecord& record : must(library_.records())) names += record.name;
   EXPECT_EQ(names, "abc");
   EXPECT_TRUE(must(library_.remove("b")));
   EXPECT_FALSE(must(library_.remove("b")));

@@ -9,8 +9,8 @@
 #include "store/kills.h"
 #include "support/cache_builder.h"
 #include "tqcache/format/cache_file.h"
-#include "tqcache/store/upkeep/check.h"
 #include "tqcache/store/library/library.h"
+#include "tqcache/store/upkeep/check.h"
 
 namespace tqcache::test {
 
@@ -53,12 +53,12 @@ inline void expect_prompts(const std::string& url, const std::string& salt,
                            const PromptFiles& prompts, int n_told) {
   const std::unique_ptr<store::Backend> backend = open_store(url);
   store::Library library(*backend, {salt, 1, {}});
-  const std::vector<store::Record> records = must(library.records());
+  const std::vector<store::PromptRecord> records = must(library.records());
   EXPECT_GE(std::ssize(records), n_told);
   for (int i = 0; i < std::max<int>(n_told, static_cast<int>(records.size())); ++i) {
-    const std::optional<store::Record> record = must(library.record(PromptFiles::name(i)));
+    const std::optional<store::PromptRecord> record = must(library.record(PromptFiles::name(i)));
     ASSERT_TRUE(record) << i;
-    EXPECT_EQ(record->state.content_name, prompts.content_name(i)) << i;
+    EXPECT_EQ(record->snapshot.content_name, prompts.content_name(i)) << i;
     const auto fetched = library.fetch(*record);
     EXPECT_TRUE(fetched.ok()) << i << ": " << fetched.error().message;
   }

@@ -6,15 +6,15 @@
 
 #include <gtest/gtest.h>
 
-#include "store/engines.h"
+#include "store/test_backends.h"
 #include "support/temp_dir.h"
 
 namespace tqcache::test {
 namespace prompt_kills_test {
 
-class PromptKills : public testing::TestWithParam<Engine> {};
+class PromptKills : public testing::TestWithParam<TestBackend> {};
 
-INSTANTIATE_TEST_SUITE_P(Store, PromptKills, testing::ValuesIn(engines()),
+INSTANTIATE_TEST_SUITE_P(Store, PromptKills, testing::ValuesIn(test_backends()),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST_P(PromptKills, OfAWriterLeaveWholePromptsAlone) {

@@ -60,7 +60,7 @@ TEST(StoreStats, SharingSavesWhatTwoPromptsNeed) {
   EXPECT_EQ(both.bytes_saved(), shared);
 }
 
-TEST(StoreStats, WhatNoKeptPromptNeedsIsUnneeded) {
+TEST(StoreStats, WhatNoNamedPromptNeedsIsUnneeded) {
   AgedBackend backend;
   ToldLibrary library(backend);
   must(library->put_cache(trunk_of(600), ""));

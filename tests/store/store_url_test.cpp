@@ -72,7 +72,7 @@ TEST(OpenBackend, NeverShowsAPassword) {
   EXPECT_THAT(backend ? (*backend)->name() : "", Not(HasSubstr("secret")));
 }
 
-TEST(OpenBackend, NamesTheEnginesThatAreBuiltIn) {
+TEST(OpenBackend, NamesTheBuiltInBackends) {
   EXPECT_THAT(schemes(), testing::Contains("dir"));
   for (const std::string_view scheme : {"redis", "s3"}) {
     const bool is_there = std::ranges::count(schemes(), scheme) > 0;

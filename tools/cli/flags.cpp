@@ -13,6 +13,7 @@
 namespace tqcache::cli {
 namespace {
 
+constexpr const char* kArguments = "Arguments";
 constexpr std::size_t kTextColumn = 26;  // where the help of a flag begins
 
 // A whole number, also "0x10". Absent: something else, or beyond 64 bits.
@@ -255,7 +256,7 @@ Flag* FlagSet::describe_flag(CLI::Option* option, const std::string& names, std:
   flag->name_ = option->get_name();
   Flag::Description& about = flag->description_;
   about.is_positional = !names.starts_with("-");
-  if (about.is_positional) about.group = "Arguments";
+  if (about.is_positional) about.group = kArguments;
   for (std::size_t at = 0; at <= names.size();) {
     const std::size_t comma = std::min(names.find(',', at), names.size());
     about.names.push_back(names.substr(at, comma - at));
@@ -440,14 +441,19 @@ std::string fold(std::string_view text, std::size_t columns, std::size_t indent)
   return out;
 }
 
-std::string help_text(const FlagSet& flags, std::size_t columns) {
-  std::string text = fold(flags.summary() + ".", columns) + "\nUsage: " + usage_line(flags) + "\n";
+std::vector<std::string> groups_of(const FlagSet& flags) {
   std::vector<std::string> groups;
   for (const auto& flag : flags.flags()) {
     const std::string& group = flag->description().group;
     if (std::ranges::find(groups, group) == groups.end()) groups.push_back(group);
   }
-  for (const std::string& group : groups) {
+  std::ranges::stable_partition(groups, [](const std::string& name) { return name == kArguments; });
+  return groups;
+}
+
+std::string help_text(const FlagSet& flags, std::size_t columns) {
+  std::string text = fold(flags.summary() + ".", columns) + "\nUsage: " + usage_line(flags) + "\n";
+  for (const std::string& group : groups_of(flags)) {
     text += fmt::format("\n{}:\n", group);
     std::string brief;
     for (const auto& flag : flags.flags()) {

@@ -148,6 +148,9 @@ class FlagSet {
 // "tqcache convert IN OUT [FLAGS]"
 std::string usage_line(const FlagSet& flags);
 
+// The headings of the flags, arguments first.
+std::vector<std::string> groups_of(const FlagSet& flags);
+
 // What --help prints, folded to `columns`.
 std::string help_text(const FlagSet& flags, std::size_t columns);
 

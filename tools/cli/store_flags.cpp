@@ -226,16 +226,16 @@ Result<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library,
   return Error{ErrorCode::kNotFound, message, store.name()};
 }
 
-Result<store::Record> find_record(const OpenStore& store, store::Library& library,
-                                  const std::string& name) {
-  TQC_TRY_ASSIGN(std::optional<store::Record> record, store.in(library.record(name)));
+Result<store::PromptRecord> find_record(const OpenStore& store, store::Library& library,
+                                        const std::string& name) {
+  TQC_TRY_ASSIGN(std::optional<store::PromptRecord> record, store.in(library.record(name)));
   if (record) return std::move(*record);
   const std::string message = fmt::format("no prompt has the name {}", printable(name));
   return Error{ErrorCode::kNotFound, message, store.name()};
 }
 
 Result<std::vector<cache::LayerDesc>> layers_of(const OpenStore& store,
-                                                 const store::Record& record) {
+                                                 const store::PromptRecord& record) {
   const std::string& key = record.parameters_key;
   TQC_TRY_ASSIGN(const std::optional<Bytes> blob, store.in(store.backend->get(key)));
   if (!blob) return std::vector<cache::LayerDesc>{};
@@ -243,19 +243,19 @@ Result<std::vector<cache::LayerDesc>> layers_of(const OpenStore& store,
                  store.in(store::decode_blob(key, SharedBytes(nullptr, ByteView(*blob)))));
   const auto* parameters = std::get_if<store::Parameters>(&content);
   if (parameters == nullptr) return std::vector<cache::LayerDesc>{};
-  return store.in(store::join_layers(parameters->layers, record.state.layers));
+  return store.in(store::join_layers(parameters->layers, record.snapshot.layers));
 }
 
-Json record_json(const store::Record& record) {
+Json record_json(const store::PromptRecord& record) {
   Json json;
   json["name"] = record.name;
   json["model_name"] = record.model_name;
   json["architecture"] = record.architecture;
-  json["n_tokens"] = record.state.n_tokens;
+  json["n_tokens"] = record.snapshot.n_tokens;
   json["n_blocks"] = record.chain.size();
   json["bytes"] = record.bytes;
   json["created"] = record.created;
-  json["content_name"] = to_hex(record.state.content_name);
+  json["content_name"] = to_hex(record.snapshot.content_name);
   return json;
 }
 
@@ -265,7 +265,7 @@ Json prefix_json(const FoundPrefix& found) {
   json["prompt_tokens"] = found.n_wanted;
   json["found_tokens"] = prefix.n_tokens;
   json["n_blocks"] = prefix.chain.size();
-  json["ends_with_state"] = prefix.state.has_value();
+  json["ends_with_state"] = prefix.snapshot.has_value();
   json["layers"] = layers_json(prefix.parameters.layers, {});
   return json;
 }

@@ -37,7 +37,7 @@ struct OpenStore {
   std::string salt;
 
   const std::string& name() const { return backend->name(); }
-  // Prints problems as warnings.
+  // Prints what goes wrong as warnings.
   store::Library library(unsigned n_threads = 0) const;
   // "tqcache: STORE: message"
   template <class T>
@@ -93,14 +93,14 @@ Result<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library,
                                 const StoreSelection& selection);
 
 // What is kept under the name. Errors: those of the store; kNotFound.
-Result<store::Record> find_record(const OpenStore& store, store::Library& library,
-                                  const std::string& name);
+Result<store::PromptRecord> find_record(const OpenStore& store, store::Library& library,
+                                        const std::string& name);
 
 // Of a record: forms of its layers, for people and for JSON. Empty if its parameters are gone.
 Result<std::vector<cache::LayerDesc>> layers_of(const OpenStore& store,
-                                                 const store::Record& record);
+                                                 const store::PromptRecord& record);
 
-Json record_json(const store::Record& record);
+Json record_json(const store::PromptRecord& record);
 Json prefix_json(const FoundPrefix& found);
 
 struct PromptStoreFlags {

@@ -30,8 +30,8 @@ std::string human_bytes(std::uint64_t bytes) {
                    : fmt::format("{:.1f} {}", amount, kUnits[unit]);
 }
 
-TextStream::TextStream(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops, bool show,
-                       bool begins)
+TextStream::TextStream(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops,
+                       bool show, bool begins)
     : tokenizer_(tokenizer),
       filter_(std::move(stops)),
       show_(show),

@@ -249,7 +249,8 @@ Result<void> check_cache(const ChatFlags& flags, const cache::Cache& cache) {
   return {};
 }
 
-Result<session::ChatTurns> choose_turns(const ChatFlags& flags, const tokenizer::Tokenizer& tokenizer) {
+Result<session::ChatTurns> choose_turns(const ChatFlags& flags,
+                                        const tokenizer::Tokenizer& tokenizer) {
   auto turns = session::ChatTurns::make(tokenizer, flags.chat_template);
   if (turns) return std::move(turns).value();
   Error error = std::move(turns).error();
@@ -291,7 +292,8 @@ Action define_chat(FlagSet& app) {
       ->at_least(1)
       ->show_default();
   app.add("--template", flags->chat_template,
-          "Chat template to use instead of the one in the model: " + tokenizer::ChatTemplate::names())
+          "Chat template to use instead of the one in the model: " +
+              tokenizer::ChatTemplate::names())
       ->type_name("NAME");
   app.add("--no-think", flags->no_think,
           "Tell a reasoning model (Qwen3) to answer without thinking first");

@@ -65,7 +65,7 @@ Result<ForeignView> envelope_view(const std::string& name, const ByteSource& fil
   const bool is_session = envelope->kind == interop::LlamaFile::kSession;
   view.facts = {{"kind", is_session ? "session" : "sequence"},
                 {"version", std::to_string(envelope->version)},
-                {"token words", std::to_string(envelope->n_words)}};
+                {"token words", std::to_string(envelope->n_u32)}};
   view.notes = {"the file does not describe its layers; --model M.gguf shows them"};
   return view;
 }
@@ -91,10 +91,10 @@ Result<ExitCode> show_foreign(const Console& console, const std::string& name,
   ForeignView view{name,
                    name_of(kind),
                    input.file_bytes,
-                   input.cache.facts,
+                   input.cache.metadata,
                    nullptr,
                    std::move(input.notes),
-                   std::move(input.cache.losses)};
+                   std::move(input.cache.dropped_fields)};
   TQC_TRY_ASSIGN(const auto sections, in_file(name, interop::sections_of(std::move(input.cache))));
   view.manifest = &sections->manifest();
   return show(console, view);

@@ -46,8 +46,8 @@ Examples:
   tqcache store rm alice --store dir:/var/lib/prompts
 )";
 
-std::uint64_t n_tokens_of(const store::Record& record) {
-  return static_cast<std::uint64_t>(record.state.n_tokens);
+std::uint64_t n_tokens_of(const store::PromptRecord& record) {
+  return static_cast<std::uint64_t>(record.snapshot.n_tokens);
 }
 
 // What of a record is shown in a list; its tokens are not kept.
@@ -60,7 +60,7 @@ struct Row {
   std::optional<std::chrono::seconds> idle;
 };
 
-Row row_of(const store::Entry& entry, const store::Record& record) {
+Row row_of(const store::Entry& entry, const store::PromptRecord& record) {
   Row row{record.name,  record.model_name, record_json(record), n_tokens_of(record),
           record.bytes, record.created,    entry.idle};
   row.json["idle_seconds"] = entry.idle ? Json(entry.idle->count()) : Json(nullptr);
@@ -94,7 +94,7 @@ Result<ExitCode> run_ls(const Console& console, const StoreFlags& flags) {
   const auto tell = [&](const std::string& message) { warn(store.name(), message); };
   TQC_TRY(store.in(store::list_prompts(
       *store.backend, store::record_prefix(store.salt), tell,
-      [&](const store::Entry& entry, const store::Record& record) -> Result<void> {
+      [&](const store::Entry& entry, const store::PromptRecord& record) -> Result<void> {
         if (interrupted()) return interrupted_error();
         rows.push_back(row_of(entry, record));
         return {};
@@ -117,10 +117,10 @@ std::string line(std::string_view label, std::string_view value) {
   return fmt::format("{:<16}{}\n", label, printable(value));
 }
 
-std::string record_text(const OpenStore& store, const store::Record& record) {
+std::string record_text(const OpenStore& store, const store::PromptRecord& record) {
   return line("name", record.name) + line("store", store.name()) +
          line("model", fmt::format("{} ({})", record.model_name, record.architecture)) +
-         line("content", "sha256 " + to_hex(record.state.content_name)) +
+         line("content", "sha256 " + to_hex(record.snapshot.content_name)) +
          line("tokens", grouped(n_tokens_of(record))) +
          line("blocks", grouped(record.chain.size())) + line("bytes", grouped(record.bytes)) +
          line("put", time_text(record.created) + " UTC");
@@ -129,7 +129,7 @@ std::string record_text(const OpenStore& store, const store::Record& record) {
 Result<ExitCode> run_info(const Console& console, const InfoFlags& flags) {
   TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
   store::Library library = store.library();
-  TQC_TRY_ASSIGN(const store::Record record, find_record(store, library, flags.name));
+  TQC_TRY_ASSIGN(const store::PromptRecord record, find_record(store, library, flags.name));
   TQC_TRY_ASSIGN(const std::vector<cache::LayerDesc> layers, layers_of(store, record));
   if (layers.empty())
     warn(store.name(), record.parameters_key + ": missing; the prompt is incomplete");

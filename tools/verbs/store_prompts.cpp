@@ -166,11 +166,12 @@ Result<Got> fetch_prefix(const Console& console, const OpenStore& store, store::
 Result<Got> fetch(const Console& console, const OpenStore& store, const GetFlags& flags) {
   store::Library library = store.library(flags.n_threads);
   if (!flags.selection.by_name()) return fetch_prefix(console, store, library, flags.selection);
-  TQC_TRY_ASSIGN(const store::Record record, find_record(store, library, flags.selection.name));
+  TQC_TRY_ASSIGN(const store::PromptRecord record,
+                 find_record(store, library, flags.selection.name));
   ProgressBar bar(console, "fetching", Unit::kBlobs);
   TQC_TRY_ASSIGN(std::unique_ptr<store::StoredPrompt> prompt,
                  store.in(library.fetch(record, bar.callback())));
-  return Got{std::move(prompt), record.state.n_tokens};
+  return Got{std::move(prompt), record.snapshot.n_tokens};
 }
 
 Result<std::uint64_t> write(const store::StoredPrompt& prompt, const GetFlags& flags) {
@@ -225,14 +226,14 @@ struct FindFlags {
 };
 
 Result<ExitCode> report_record(const Console& console, const OpenStore& store,
-                               const store::Record& record) {
+                               const store::PromptRecord& record) {
   if (console.json) {
     Json json = {{"schema", 1}, {"store", store.name()}};
     json.update(record_json(record));
     TQC_TRY(print_json(json));
   } else {
     TQC_TRY(print(
-        fmt::format("{} tokens\n", grouped(static_cast<std::uint64_t>(record.state.n_tokens)))));
+        fmt::format("{} tokens\n", grouped(static_cast<std::uint64_t>(record.snapshot.n_tokens)))));
   }
   return ExitCode::kDone;
 }
@@ -242,7 +243,8 @@ Result<ExitCode> run_find(const Console& console, const FindFlags& flags) {
   TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
   store::Library library = store.library();
   if (flags.selection.by_name()) {
-    TQC_TRY_ASSIGN(const store::Record record, find_record(store, library, flags.selection.name));
+    TQC_TRY_ASSIGN(const store::PromptRecord record,
+                   find_record(store, library, flags.selection.name));
     return report_record(console, store, record);
   }
   TQC_TRY_ASSIGN(const FoundPrefix found, find_prefix(store, library, flags.selection));
@@ -256,7 +258,7 @@ Result<ExitCode> run_find(const Console& console, const FindFlags& flags) {
                             grouped(static_cast<std::uint64_t>(found.prefix.n_tokens)),
                             grouped(static_cast<std::uint64_t>(found.n_wanted)),
                             found.prefix.chain.size(),
-                            found.prefix.state ? " and the end of a stored prompt" : "",
+                            found.prefix.snapshot ? " and the end of a stored prompt" : "",
                             layers_text(found.prefix.parameters.layers, {}))));
   return ExitCode::kDone;
 }

@@ -320,7 +320,7 @@ Result<ExitCode> run(const Console& console, const CopyFlags& flags) {
   ProgressBar bar(console, "copying", Unit::kBytes);
   store::CopyOptions options;
   options.replace = flags.replace;
-  options.on_trouble = [&](const std::string& message) {
+  options.on_warning = [&](const std::string& message) {
     bar.clear();
     complain(from.name(), printable(message));
   };

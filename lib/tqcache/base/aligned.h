@@ -1,5 +1,5 @@
 #pragma once
-// base/aligned.h: memory that starts on a 64-byte line, as kernels and mapped sections want it.
+// base/aligned.h: vectors whose memory is aligned to 64 bytes, as kernels and mapped sections need.
 
 #include <cstddef>
 #include <new>
@@ -26,7 +26,7 @@ struct AlignedAllocator {
 using AlignedBytes = std::vector<std::byte, AlignedAllocator<std::byte>>;
 using AlignedFloats = std::vector<float, AlignedAllocator<float>>;
 
-// Makes scratch memory at least `size` floats long; what it held may be lost.
+// Makes scratch memory at least `size` floats long. Its content may be lost.
 template <class Size>
 void grow(AlignedFloats& scratch, Size size) {
   const auto n = static_cast<std::size_t>(size);

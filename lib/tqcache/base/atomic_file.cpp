@@ -1,31 +1,182 @@
-// A new file under a temporary name, renamed when it is whole.
-//
-// Every call names the folder by a descriptor, so that the temporary file, the rename and the
-// flush mean the same folder even if someone moves it or this process changes its own.
+// AtomicFile, and the temporary file that it writes.
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
-#include "tqcache/base/descriptor.h"
 #include "tqcache/base/file.h"
 #include "tqcache/base/file_io.h"
-#include "tqcache/base/temporary_file.h"
+#include "tqcache/base/result.h"
 
 namespace tqcache {
+
+// Removed by its destructor, unless it has been renamed by then.
+class TemporaryFile {
+ public:
+  TemporaryFile() = default;
+  // Creates ".NAME.tmp-XXXXXX" for a writer of `name`, or ".tqcache-XXXXXX" if that name would be
+  // too long, with permissions 0600, open for reading and writing, and locked if the file system
+  // has locks. First removes temporary files of the same kind that nobody has locked: their writers
+  // were killed. `folder` must outlive the object.
+  // Errors: kIo.
+  static Result<TemporaryFile> make(const Descriptor& folder, const std::string& name);
+
+  TemporaryFile(TemporaryFile&& other) noexcept { swap(other); }
+  TemporaryFile& operator=(TemporaryFile&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~TemporaryFile() { remove(); }
+
+  Descriptor& file() { return file_; }
+  const std::string& name() const { return name_; }  // in the folder; empty: no file
+
+  // Removes the file while it is still locked, and then closes it.
+  void remove();
+  // To be called when the file has been renamed.
+  void mark_renamed() { name_.clear(); }
+
+ private:
+  TemporaryFile(int folder, std::string name) : folder_(folder), name_(std::move(name)) {}
+  void swap(TemporaryFile& other) noexcept;
+  int create();  // returns an errno, or 0
+  Result<bool> claim();
+
+  int folder_ = -1;
+  std::string name_;
+  Descriptor file_;
+};
+
 namespace {
 
-// After so many bytes the disk is set to work, so that the flush at the end finds little to do.
+constexpr mode_t kOwnerOnly = 0600;
+constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz234567";
+constexpr std::size_t kRandomLetters = 6;
+
+Result<std::string> random_letters() {
+  std::array<unsigned char, kRandomLetters> random{};
+  if (::getentropy(random.data(), random.size()) != 0) return system_error("getentropy", errno);
+  std::string letters;
+  for (const unsigned char byte : random) letters += kLetters[byte % kLetters.size()];
+  return letters;
+}
+
+bool is_temporary_name(std::string_view name, std::string_view prefix) {
+  return name.size() == prefix.size() + kRandomLetters && name.starts_with(prefix) &&
+         name.find_first_not_of(kLetters, prefix.size()) == name.npos;
+}
+
+// Empty if the folder cannot be listed: then nothing is removed.
+std::vector<std::string> temporary_names(const Descriptor& folder, std::string_view prefix) {
+  // A new descriptor, because listing moves the position.
+  const int fd = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(fd < 0 ? nullptr : ::fdopendir(fd), ::closedir);
+  if (!entries) {
+    if (fd >= 0) ::close(fd);
+    return {};
+  }
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(entries.get())) {
+    if (is_temporary_name(entry->d_name, prefix)) names.emplace_back(entry->d_name);
+  }
+  return names;
+}
+
+// Whether the writer of the file was killed: a live writer holds the lock.
+bool is_left_behind(const Descriptor& file) {
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) return false;
+  if (!S_ISREG(info.st_mode) || info.st_uid != ::geteuid()) return false;
+  const Result<bool> locked = lock(file);
+  return locked.ok() && *locked;
+}
+
+void remove_left_behind(const Descriptor& folder, std::string_view prefix) {
+  for (const std::string& name : temporary_names(folder, prefix)) {
+    constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    const Descriptor file(::openat(folder.get(), name.c_str(), kFlags));
+    if (file.is_open() && is_left_behind(file)) ::unlinkat(folder.get(), name.c_str(), 0);
+  }
+}
+
+}  // namespace
+
+Result<TemporaryFile> TemporaryFile::make(const Descriptor& folder, const std::string& name) {
+  std::string prefix = "." + name + ".tmp-";
+  remove_left_behind(folder, prefix);
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    TQC_TRY_ASSIGN(const std::string letters, random_letters());
+    TemporaryFile temporary(folder.get(), prefix + letters);
+    if (const int error_number = temporary.create()) {
+      if (error_number == EEXIST) continue;
+      if (error_number != ENAMETOOLONG) return system_error("temporary file", error_number);
+      prefix = ".tqcache-";
+      remove_left_behind(folder, prefix);
+      continue;
+    }
+    TQC_TRY_ASSIGN(const bool claimed, temporary.claim());
+    if (claimed) return temporary;
+  }
+  return system_error("temporary file", EEXIST);
+}
+
+int TemporaryFile::create() {
+  constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  file_ = Descriptor(
+      retry_interrupted([&] { return ::openat(folder_, name_.c_str(), kFlags, kOwnerOnly); }));
+  if (file_.is_open()) return 0;
+  const int error_number = errno;
+  name_.clear();  // a file of that name belongs to another process
+  return error_number;
+}
+
+// False if another process removed the file as abandoned before it was locked.
+Result<bool> TemporaryFile::claim() {
+  const Result<bool> locked = lock(file_);
+  if (!locked) {
+    if (locked.error().code == ErrorCode::kBusy) return false;
+    return in_context("temporary file", locked.error());
+  }
+  struct stat info {};
+  if (::fstat(file_.get(), &info) != 0) return system_error("temporary file: stat", errno);
+  return info.st_nlink > 0;
+}
+
+void TemporaryFile::remove() {
+  if (!name_.empty()) ::unlinkat(folder_, name_.c_str(), 0);
+  name_.clear();
+  file_.close();
+}
+
+void TemporaryFile::swap(TemporaryFile& other) noexcept {
+  std::swap(folder_, other.folder_);
+  name_.swap(other.name_);
+  std::swap(file_, other.file_);
+}
+
+// Every call names the folder by a descriptor, so that the temporary file, the rename and the flush
+// use the same folder even if someone moves it or this process changes its working directory.
+
+namespace {
+
+// Writing to disk starts after each run of so many bytes, so that the final flush is short.
 constexpr std::uint64_t kWritebackBytes = 8 << 20;
 
 Error exists_already() { return {ErrorCode::kInvalidArgument, "exists already"}; }
 
-// The number of the descriptor that `path` is a well-known name of.
+// The descriptor number if `path` is a well-known name of a descriptor.
 std::optional<int> named_descriptor(const std::string& path) {
   if (path == "/dev/stdout") return STDOUT_FILENO;
   if (path == "/dev/stderr") return STDERR_FILENO;
@@ -39,7 +190,7 @@ std::optional<int> named_descriptor(const std::string& path) {
   return std::nullopt;
 }
 
-// A duplicate and no second opening: it keeps the position and the append mode of `stdout >> x`.
+// A duplicate, not a second opening: it keeps the position and the append mode of `stdout >> x`.
 Result<Descriptor> duplicate(int number) {
   Descriptor copy(::fcntl(number, F_DUPFD_CLOEXEC, 0));
   if (!copy.is_open()) return system_error("open", errno);
@@ -56,7 +207,7 @@ Result<Descriptor> open_folder(const std::filesystem::path& folder) {
   return system_error(place, errno);
 }
 
-// The mode of what stands under the name now, links not followed; nullopt when nothing does.
+// The current mode of the named file, links not followed; nullopt if it does not exist.
 Result<std::optional<mode_t>> mode_of(const Descriptor& folder, const std::string& name) {
   struct stat info {};
   if (::fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) {
@@ -76,8 +227,8 @@ Result<void> check_replaceable(mode_t mode, Overwrite overwrite) {
   return {};
 }
 
-// Not retried after a signal: opening a pipe waits for its reader, and the user may have had
-// enough of it.
+// Not retried after a signal: opening a pipe waits for its reader, and the user may want to stop
+// that.
 Result<Descriptor> open_stream(const Descriptor& folder, const std::string& name) {
   Descriptor stream(
       ::openat(folder.get(), name.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY));
@@ -96,15 +247,15 @@ Result<void> close_checked(Descriptor file) {
   return {};
 }
 
-// Closing any of its descriptors tells of a write that failed late. This one is a duplicate: the
-// file stays open, and so it stays locked until it has its name.
+// Closing any descriptor of a file reports late write errors. Here a duplicate is closed, so that
+// the file stays open, and locked, until it is renamed.
 Result<void> check_closing(const Descriptor& file) {
   TQC_TRY_ASSIGN(Descriptor copy, duplicate(file.get()));
   return close_checked(std::move(copy));
 }
 
-// A descriptor to lock the file by; not open when there is no right to, or nothing there any more.
-// One for writing first, as some network file systems lock by no other.
+// A descriptor for locking the file; not open if access is denied or the file no longer exists.
+// Tries one for writing first, because some network file systems lock only with that.
 Result<Descriptor> open_to_lock(const Descriptor& folder, const std::string& name) {
   for (const int access : {O_RDWR, O_RDONLY}) {
     const int flags = access | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
@@ -120,7 +271,7 @@ Result<void> rename_over(const Descriptor& folder, const std::string& from, cons
   return system_error("rename", errno);
 }
 
-// Fails when something stands at `to`, even if it was put there a moment ago.
+// Fails if `to` exists, even if it was created a moment ago.
 Result<void> rename_new(const Descriptor& folder, const std::string& from, const std::string& to) {
   const int at = folder.get();
   if (::renameat2(at, from.c_str(), at, to.c_str(), RENAME_NOREPLACE) == 0) return {};
@@ -145,20 +296,20 @@ struct AtomicFile::State {
   Overwrite overwrite = Overwrite::kRefuse;
   std::uint64_t size = 0;
   std::uint64_t written_back = 0;  // the first bytes of `size`: given to the disk, or on their way
-  std::optional<Error> failed;     // why nothing can be written any more
+  std::optional<Error> failed;     // why nothing more can be written
   bool committed = false;
 
   bool in_place() const { return !folder.is_open(); }
   Descriptor& file() { return in_place() ? stream : temporary.file(); }
 
-  // Takes the temporary file away, if it has not its name yet, and gives up the locks.
+  // Removes the temporary file unless it was renamed, and releases the locks.
   void end() {
     temporary.remove();
     replaced.close();
     stream.close();
   }
 
-  // A hint and no promise: what goes wrong the flush will tell.
+  // A hint: failures show up in the flush.
   void begin_writeback() {
     if (in_place() || size - written_back < kWritebackBytes) return;
     ::sync_file_range(temporary.file().get(), static_cast<off_t>(written_back),
@@ -181,18 +332,18 @@ struct AtomicFile::State {
     return result;
   }
 
-  // Makes sure that nobody else is writing what stands under the name now. Done at the beginning,
-  // and again at the end: another file may have come there meanwhile.
+  // Makes sure that no other process is writing the file that has the name now. Called at the start
+  // and again at the end, when the name may refer to another file.
   Result<void> lock_replaced() {
     if (held != nullptr) {
-      TQC_TRY_ASSIGN(const bool same, held->stands_under(folder.get(), name));
+      TQC_TRY_ASSIGN(const bool same, held->is_named(folder.get(), name));
       return same ? Result<void>() : busy_error();
     }
     for (int attempt = 0; attempt < 100; ++attempt) {
       TQC_TRY_ASSIGN(const std::optional<mode_t> mode, mode_of(folder, name));
       if (!mode || !S_ISREG(*mode)) return {};
       if (replaced.is_open()) {
-        TQC_TRY_ASSIGN(const bool same, stands_under(replaced, folder.get(), name));
+        TQC_TRY_ASSIGN(const bool same, is_named(replaced, folder.get(), name));
         if (same) return {};
       }
       TQC_TRY_ASSIGN(replaced, open_to_lock(folder, name));
@@ -212,7 +363,7 @@ struct AtomicFile::State {
     } else {
       TQC_TRY(rename_new(folder, temporary.name(), name));
     }
-    temporary.has_its_name();
+    temporary.mark_renamed();
     return flush_with(::fsync, folder);
   }
 };
@@ -286,6 +437,11 @@ Result<void> AtomicFile::commit() {
   state_->end();  // nothing but the locks, now that the file has its name
   state_->committed = true;
   return {};
+}
+
+Result<void> flush_folder(const std::filesystem::path& folder) {
+  TQC_TRY_ASSIGN(const Descriptor opened, open_folder(folder));
+  return flush_with(::fsync, opened);
 }
 
 Result<void> write_file_atomically(const std::filesystem::path& path, ByteView bytes,

@@ -1,5 +1,5 @@
 #pragma once
-// base/bytes.h: little-endian reading and writing of untrusted bytes, with every bound checked.
+// base/bytes.h: bounds-checked reading and writing of little-endian numbers in untrusted bytes.
 //
 // Safe for untrusted input: no read passes the end of the view, and no length is trusted.
 
@@ -36,7 +36,7 @@ ByteView object_bytes(const std::vector<T>& values) {
   return std::as_bytes(std::span<const T>(values));
 }
 
-// The number that stands at `offset`. Not for bool. Requires: all of it is in `bytes`.
+// The number at `offset`. Not for bool. Requires: all of it is in `bytes`.
 template <class T>
 T number_at(ByteView bytes, std::size_t offset) {
   static_assert(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>);
@@ -46,7 +46,7 @@ T number_at(ByteView bytes, std::size_t offset) {
   return value;
 }
 
-// Reads values one after another from a view that the caller keeps alive.
+// Reads values in sequence from a view that the caller keeps alive.
 class ByteReader {
  public:
   explicit ByteReader(ByteView bytes) : bytes_(bytes) {}
@@ -54,8 +54,8 @@ class ByteReader {
   std::size_t position() const { return position_; }
   std::size_t remaining() const { return bytes_.size() - position_; }
 
-  // The next number. Not for bool: a byte above 1 is no bool, and must be looked at first.
-  // Errors: kTruncated when fewer than sizeof(T) bytes are left; the position stays.
+  // The next number. Not for bool: a byte above 1 is not a valid bool and has to be checked first.
+  // Errors: kTruncated if fewer than sizeof(T) bytes are left; the position does not change.
   template <class T>
   Result<T> read() {
     static_assert(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>);
@@ -63,7 +63,7 @@ class ByteReader {
     return number_at<T>(bytes, 0);
   }
 
-  // A view of the next `count` bytes. Errors: kTruncated; the position stays.
+  // A view of the next `count` bytes. Errors: kTruncated; the position does not change.
   Result<ByteView> take(std::uint64_t count) {
     if (count > remaining()) {
       return Error{ErrorCode::kTruncated, "byte " + std::to_string(position_) + ": " +
@@ -98,7 +98,7 @@ class ByteWriter {
   // Requires: `view` is not part of this writer's own bytes.
   void append(ByteView view) { bytes_.insert(bytes_.end(), view.begin(), view.end()); }
 
-  // A length as u64, then the bytes: the unambiguous form that hashes are made over.
+  // The length as u64, then the bytes. Hashes use this unambiguous encoding.
   void append_sized(ByteView view) {
     write<std::uint64_t>(view.size());
     append(view);

@@ -11,26 +11,26 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kNames = {"f32", "f16", "bf16"};
 
-// Copied into words in pieces, since `packed` may stand at any address.
-constexpr std::size_t kPiece = 64;
+// Values are copied in chunks to aligned memory, because `packed` may have any alignment.
+constexpr std::size_t kChunk = 64;
 
 template <class Widen>
 void load_halves(const std::byte* packed, std::span<float> values, Widen widen) {
-  std::array<std::uint16_t, kPiece> words;
-  for (std::size_t begin = 0; begin < values.size(); begin += kPiece) {
-    const std::size_t count = std::min(kPiece, values.size() - begin);
-    std::memcpy(words.data(), packed + 2 * begin, 2 * count);
-    for (std::size_t i = 0; i < count; ++i) values[begin + i] = widen(words[i]);
+  std::array<std::uint16_t, kChunk> halves;
+  for (std::size_t begin = 0; begin < values.size(); begin += kChunk) {
+    const std::size_t count = std::min(kChunk, values.size() - begin);
+    std::memcpy(halves.data(), packed + 2 * begin, 2 * count);
+    for (std::size_t i = 0; i < count; ++i) values[begin + i] = widen(halves[i]);
   }
 }
 
 template <class Round>
 void store_halves(std::span<const float> values, std::byte* packed, Round round) {
-  std::array<std::uint16_t, kPiece> words;
-  for (std::size_t begin = 0; begin < values.size(); begin += kPiece) {
-    const std::size_t count = std::min(kPiece, values.size() - begin);
-    for (std::size_t i = 0; i < count; ++i) words[i] = round(values[begin + i]);
-    std::memcpy(packed + 2 * begin, words.data(), 2 * count);
+  std::array<std::uint16_t, kChunk> halves;
+  for (std::size_t begin = 0; begin < values.size(); begin += kChunk) {
+    const std::size_t count = std::min(kChunk, values.size() - begin);
+    for (std::size_t i = 0; i < count; ++i) halves[i] = round(values[begin + i]);
+    std::memcpy(packed + 2 * begin, halves.data(), 2 * count);
   }
 }
 

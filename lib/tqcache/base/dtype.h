@@ -1,5 +1,5 @@
 #pragma once
-// base/dtype.h: the number formats that dense keys and values are kept in.
+// base/dtype.h: the number formats of dense keys and values.
 
 #include <cstddef>
 #include <cstdint>

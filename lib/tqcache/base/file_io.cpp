@@ -1,3 +1,4 @@
+
 #include "tqcache/base/file_io.h"
 
 #include <fcntl.h>
@@ -5,11 +6,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <string>
+#include <system_error>
+
 namespace tqcache {
+
 namespace {
 
-// What flock says where it cannot work: NFS without a lock service, FUSE file systems, and NFS
-// again for a descriptor that is not open for writing (EBADF).
+// The errors of flock on file systems without locks: NFS without a lock service, FUSE, and NFS with
+// a descriptor that is not open for writing (EBADF).
 bool means_no_locks(int error_number) {
   switch (error_number) {
     case ENOLCK:
@@ -73,7 +78,7 @@ Result<bool> lock(const Descriptor& file) {
   return system_error("lock", errno);
 }
 
-Result<bool> stands_under(const Descriptor& file, int folder, const std::string& name) {
+Result<bool> is_named(const Descriptor& file, int folder, const std::string& name) {
   struct stat ours {};
   struct stat named {};
   if (::fstat(file.get(), &ours) != 0) return system_error("stat", errno);
@@ -82,6 +87,33 @@ Result<bool> stands_under(const Descriptor& file, int folder, const std::string&
     return system_error("stat", errno);
   }
   return ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
+}
+
+int Descriptor::close() {
+  if (!is_open()) return 0;
+  // Linux has closed the descriptor even when it reports EINTR: trying again could close one
+  // that another thread has just opened.
+  const int status = ::close(std::exchange(fd_, -1));
+  return status == 0 || errno == EINTR ? 0 : errno;
+}
+
+Error system_error(std::string_view action, int error_number) {
+  return in_context(action, {ErrorCode::kIo, std::generic_category().message(error_number)});
+}
+
+Result<OpenedFile> open_for_reading(const std::filesystem::path& path) {
+  // Without O_NONBLOCK opening a named pipe would block until it has a writer.
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  Descriptor file(retry_interrupted([&] { return ::open(path.c_str(), kFlags); }));
+  if (!file.is_open()) {
+    if (errno == ENOENT || errno == ENOTDIR) return Error{ErrorCode::kNotFound, "no such file"};
+    return system_error("open", errno);
+  }
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) return system_error("stat", errno);
+  if (S_ISDIR(info.st_mode)) return Error{ErrorCode::kIo, "is a folder, not a file"};
+  if (!S_ISREG(info.st_mode)) return Error{ErrorCode::kIo, "is not a regular file"};
+  return OpenedFile{std::move(file), static_cast<std::uint64_t>(info.st_size)};
 }
 
 }  // namespace tqcache

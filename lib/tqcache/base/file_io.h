@@ -1,20 +1,63 @@
 #pragma once
-// base/file_io.h: what the kinds of files do with their descriptors: read, write, flush and lock.
+// base/file_io.h: POSIX file descriptors: reading, writing, flushing, locking, and errno as an
+// Error.
 //
-// Only for the sources of base: everyone else reads and writes through base/file.h.
+// Only for the sources of base; all other modules use base/file.h.
 
 #include <cerrno>
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "tqcache/base/bytes.h"
-#include "tqcache/base/descriptor.h"
 #include "tqcache/base/result.h"
 
 namespace tqcache {
 
-// Bytes in the file at this moment; 0 when the system does not say, so that reading it then fails.
+// A POSIX file descriptor that closes itself.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor() { close(); }
+
+  bool is_open() const { return fd_ >= 0; }
+  int get() const { return fd_; }
+  // Returns the errno of close(), or 0. A late write error can show up here.
+  int close();
+
+ private:
+  int fd_ = -1;
+};
+
+// Repeats a system call while signals interrupt it.
+template <class Call>
+auto retry_interrupted(Call call) {
+  auto result = call();
+  while (result == -1 && errno == EINTR) result = call();
+  return result;
+}
+
+// kIo: "write: No space left on device".
+Error system_error(std::string_view action, int error_number);
+
+struct OpenedFile {
+  Descriptor file;
+  std::uint64_t size = 0;  // bytes, when it was opened
+};
+
+// Errors: kNotFound; kIo when it is no regular file or cannot be opened.
+Result<OpenedFile> open_for_reading(const std::filesystem::path& path);
+
+// The current size of the file in bytes; 0 if fstat() fails, so that a later read fails.
 std::uint64_t size_of(const Descriptor& file);
 
 // Errors: kTruncated when `size` bytes do not hold `count` from `offset` on.
@@ -24,8 +67,8 @@ Result<void> check_range(std::uint64_t offset, std::uint64_t count, std::uint64_
 // Errors: kTruncated, kIo.
 Result<void> read_fully_at(const Descriptor& file, std::uint64_t offset, std::span<std::byte> out);
 
-// Writes every byte, however many at a time the system takes. `put` writes some of those it is
-// given, which begin `done` bytes into `bytes`.
+// Writes all bytes. `put(rest, done)` writes some bytes of `rest`, which starts at `bytes[done]`,
+// and returns their number or -1.
 template <class Put>
 Result<void> put_all(ByteView bytes, Put put) {
   for (std::size_t done = 0; done < bytes.size();) {
@@ -38,18 +81,18 @@ Result<void> put_all(ByteView bytes, Put put) {
 
 Result<void> write_fully_at(const Descriptor& file, std::uint64_t offset, ByteView bytes);
 
-// `sync` is fsync or fdatasync. Devices, pipes and some network file systems have no flush to
-// offer; that is no error.
+// `sync` is fsync or fdatasync. Devices, pipes and some network file systems cannot flush; that is
+// not an error.
 Result<void> flush_with(int (*sync)(int), const Descriptor& file);
 
 inline Error busy_error() { return {ErrorCode::kBusy, "another process is writing it"}; }
 
-// Locks the open file against every other opening of it, in this process too, until it is closed.
-// False when its file system has no locks.
+// Locks the open file against every other opening of it, also in this process, until it is closed.
+// False if its file system has no locks.
 // Errors: kBusy, kIo.
 Result<bool> lock(const Descriptor& file);
 
-// Whether the open file is what stands under `name` in `folder` (or AT_FDCWD) now.
-Result<bool> stands_under(const Descriptor& file, int folder, const std::string& name);
+// Whether `name` in `folder` (or AT_FDCWD) refers to the open file now.
+Result<bool> is_named(const Descriptor& file, int folder, const std::string& name);
 
 }  // namespace tqcache

@@ -4,7 +4,7 @@
 // Rounding is to nearest, ties to even, in software: the bits of a file must not depend on
 // whether the CPU has a conversion instruction. Infinities stay. A NaN keeps its sign and the
 // upper bits of its payload and is made quiet (bf16_to_f32 keeps all its bits), as the
-// instructions of x86 and Arm have it. No step needs subnormal f32 arithmetic, so that a
+// instructions of x86 and Arm do. No step needs subnormal f32 arithmetic, so that a
 // process which flushes subnormals to zero gets the same bits.
 
 #include <bit>
@@ -12,8 +12,8 @@
 
 namespace tqcache {
 
-// `yes` or `no`, by masks: after a ?: compilers move the floating-point sum, of which they must
-// think that it could trap, behind a branch, and then cannot vectorize a loop of conversions.
+// `yes` or `no`, selected with masks. With ?: compilers move the floating-point sum, which could
+// trap, behind a branch, and then cannot vectorize a loop of conversions.
 inline std::uint32_t select_bits(bool condition, std::uint32_t yes, std::uint32_t no) {
   const std::uint32_t mask = 0u - static_cast<std::uint32_t>(condition);
   return (yes & mask) | (no & ~mask);
@@ -21,7 +21,7 @@ inline std::uint32_t select_bits(bool condition, std::uint32_t yes, std::uint32_
 
 inline float f16_to_f32(std::uint16_t half) {
   const std::uint32_t sign = (half & 0x8000u) << 16;
-  const std::uint32_t shifted = (half & 0x7fffu) << 13;  // f16's fields at the places of f32's
+  const std::uint32_t shifted = (half & 0x7fffu) << 13;  // f16 fields at the places of f32 fields
   const std::uint32_t quiet = select_bits(shifted > 0x0f800000u, 0x00400000u, 0u);
   const std::uint32_t special = shifted | 0x7f800000u | quiet;  // infinity or NaN
   const std::uint32_t normal = shifted + (112u << 23);  // the exponent's bias: 15 there, 127 here

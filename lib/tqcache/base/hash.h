@@ -1,8 +1,8 @@
 #pragma once
-// base/hash.h: the two digests of the project.
+// base/hash.h: XXH3 and SHA-256.
 //
-// XXH3-128 (libxxhash) finds damage, at memory speed; SHA-256 (OpenSSL) names content and
-// models. Neither is a signature: who can write a file can also write its digests.
+// XXH3-128 (libxxhash) detects damage, at memory speed; SHA-256 (OpenSSL) identifies content and
+// models. Neither is a signature: anyone who can write a file can also write its digests.
 
 #include <array>
 #include <cstddef>
@@ -25,7 +25,7 @@ Checksum128 xxh3_128(ByteView bytes);
 
 using Sha256 = std::array<std::byte, 32>;
 
-// SHA-256 over bytes that come in pieces.
+// Incremental SHA-256.
 class Sha256Hasher {
  public:
   Sha256Hasher();
@@ -34,7 +34,7 @@ class Sha256Hasher {
   Sha256Hasher& operator=(Sha256Hasher&&) noexcept;
 
   void update(ByteView bytes);
-  // Ends the digest. Requires: called once, and nothing after it.
+  // Requires: called once, and no call after it.
   Sha256 finish();
 
  private:

@@ -1,8 +1,8 @@
 #pragma once
-// base/pool.h: things that are dear to make, borrowed by one call at a time and used again.
+// base/pool.h: a pool of expensive objects that calls borrow one at a time and return.
 //
-// A job makes as many as it has threads. The last one given back is borrowed first: its memory is
-// the likeliest to be in the cache.
+// A job creates as many as it has threads. The last one returned is borrowed first, because its
+// memory is most likely still in the CPU cache.
 //
 // Threads: any number may borrow at once.
 
@@ -19,7 +19,7 @@ class Pool {
  public:
   using Owner = std::unique_ptr<T, Delete>;
 
-  // What `make()`, an Owner, gave, until the end of the scope.
+  // A borrowed object, returned to the pool at the end of the scope.
   class Lease {
    public:
     Lease(Pool& pool, Owner thing) : pool_(&pool), thing_(std::move(thing)) {}
@@ -37,7 +37,8 @@ class Pool {
     Owner thing_;
   };
 
-  // One that waits, or a new one. Requires: the pool outlives the lease.
+  // An object from the pool, or the Owner that make() returns.
+  // Requires: the pool outlives the lease.
   template <class Make>
   Lease borrow(Make make) {
     if (Owner waiting = take()) return {*this, std::move(waiting)};
@@ -57,7 +58,7 @@ class Pool {
     try {
       waiting_.push_back(std::move(thing));
     } catch (const std::bad_alloc&) {
-      // It is not kept, then. Without room in the row nothing was moved, so that it ends here.
+      // Without memory for the list the object is not kept: `thing` still owns it and ends here.
     }
   }
 

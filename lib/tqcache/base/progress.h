@@ -1,14 +1,43 @@
 #pragma once
-// base/progress.h: how long work tells its caller how far it is, and hears that it should stop.
+// base/progress.h: the callback that receives the progress of long work and can stop it.
 
 #include <cstdint>
 #include <functional>
+#include <utility>
+
+#include "tqcache/base/result.h"
 
 namespace tqcache {
 
-// Called now and then, from one thread at a time, with the work done and the whole of it (in
-// units that the function taking it names). Returns false to stop: the work then ends with
+// Called now and then, from one thread at a time, with the work done and the total work, in the
+// unit that the function taking it names. Returns false to stop: the work then ends with
 // ErrorCode::kInterrupted and leaves nothing behind. May be empty.
 using Progress = std::function<bool(std::uint64_t done, std::uint64_t total)>;
+
+// Calls `progress`, if it is not empty. Errors: kInterrupted if it returns false.
+inline Result<void> report_progress(const Progress& progress, std::uint64_t done,
+                                    std::uint64_t total) {
+  if (!progress || progress(done, total)) return {};
+  return interrupted_error();
+}
+
+// The work done so far, reported each time that it grows. `progress` must outlive it.
+class ProgressCounter {
+ public:
+  ProgressCounter(const Progress& progress, std::uint64_t total)
+      : progress_(progress), total_(total) {}
+
+  // Errors: kInterrupted.
+  Result<void> add(std::uint64_t amount) {
+    return report_progress(progress_, done_ += amount, total_);
+  }
+
+  std::uint64_t done() const { return done_; }
+
+ private:
+  const Progress& progress_;
+  std::uint64_t total_;
+  std::uint64_t done_ = 0;
+};
 
 }  // namespace tqcache

@@ -1,7 +1,7 @@
 #pragma once
-// base/shared_bytes.h: bytes that several values read, and that live as long as any of them.
+// base/shared_bytes.h: read-only bytes with shared ownership.
 //
-// Memory of one's own, or a piece of a mapped file: who reads them need not know which.
+// They are in memory of their own or in a mapped file; readers need not know which.
 //
 // Threads: any number may read.
 
@@ -19,18 +19,18 @@ class SharedBytes {
  public:
   SharedBytes() = default;
 
-  // Takes the memory over.
+  // Takes ownership of the memory.
   explicit SharedBytes(AlignedBytes bytes) {
     auto owner = std::make_shared<const AlignedBytes>(std::move(bytes));
     view_ = *owner;
     owner_ = std::move(owner);
   }
 
-  // Bytes that stay where they are as long as `owner` lives, as those of a mapped file.
+  // Bytes that stay valid while `owner` lives, such as those of a mapped file.
   SharedBytes(std::shared_ptr<const void> owner, ByteView view)
       : owner_(std::move(owner)), view_(view) {}
 
-  // A piece of them, which keeps all of them. Requires: within size().
+  // A part of the bytes, which keeps all of them alive. Requires: within size().
   SharedBytes part(std::size_t offset, std::size_t size) const {
     return {owner_, view_.subspan(offset, size)};
   }

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
-#include "tqcache/base/shape.h"
 #include "tqcache/cache/head_coder.h"
 #include "tqcache/cache/window.h"
 

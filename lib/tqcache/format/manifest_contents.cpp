@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
-#include "tqcache/base/shape.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/cache/outliers.h"
 #include "tqcache/format/manifest_rules.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tqcache/base/shape.h"
+#include "tqcache/base/integers.h"
 
 namespace tqcache::format {
 namespace {

@@ -43,7 +43,7 @@ PromptStore::PromptStore(PromptStoreOptions options, std::unique_ptr<store::Back
       backend_(std::move(backend)),
       library_(*backend_, {.salt = options_.salt,
                            .n_threads = options_.n_threads,
-                           .on_trouble = [this](const std::string& message) {
+                           .on_warning = [this](const std::string& message) {
                              library_warnings_.push_back(message);
                            }}) {}
 
@@ -85,16 +85,15 @@ Result<void> PromptStore::check_name() {
   return invalid("--store-name: another prompt has this name; -f overwrites it");
 }
 
-Result<std::optional<store::Beginning>> PromptStore::look_up(const model::Model& model,
-                                                             std::span<const std::int32_t> prompt,
-                                                             const cache::Cache& empty,
-                                                             const Progress& progress) {
-  const std::vector<cache::LayerDesc> form = cache::describe(empty).layers;
+Result<std::optional<store::LoadedPrefix>> PromptStore::look_up(
+    const model::Model& model, std::span<const std::int32_t> prompt, const cache::Cache& empty,
+    const Progress& progress) {
+  const std::vector<cache::LayerDesc> settings = cache::describe(empty).layers;
   store::FindOptions find;
-  if (options_.same_quantization) find.form = &form;
+  if (options_.same_quantization) find.settings = &settings;
   TQC_TRY_ASSIGN(
-      std::optional<store::Beginning> found,
-      store::load_beginning(library_, model.identity, prompt, find, options_.n_threads, progress));
+      std::optional<store::LoadedPrefix> found,
+      store::load_prefix(library_, model.identity, prompt, find, options_.n_threads, progress));
   if (found) TQC_TRY(adopt(found->cache, model));
   return found;
 }
@@ -111,7 +110,7 @@ Result<void> PromptStore::begin(const model::Model& model, std::span<const std::
   if (!found && found.error().code == ErrorCode::kInterrupted) return std::move(found).error();
   if (!found) give_up(found.error());
   if (found && *found) {
-    store::Beginning& prefix = **found;
+    store::LoadedPrefix& prefix = **found;
     usage_.found_tokens = prefix.cache.n_tokens();
     usage_.read_bytes = prefix.read_bytes;
     found_layers_ = prefix.parameters.layers;

@@ -75,10 +75,10 @@ class PromptStore {
   PromptStore(PromptStoreOptions options, std::unique_ptr<store::Backend> backend);
   Result<void> check_name();
   Result<void> save_name(const cache::Cache& cache, const Progress& progress);
-  Result<std::optional<store::Beginning>> look_up(const model::Model& model,
-                                                  std::span<const std::int32_t> prompt,
-                                                  const cache::Cache& empty,
-                                                  const Progress& progress);
+  Result<std::optional<store::LoadedPrefix>> look_up(const model::Model& model,
+                                                     std::span<const std::int32_t> prompt,
+                                                     const cache::Cache& empty,
+                                                     const Progress& progress);
   void finish_putting(const cache::Cache& cache);
   void note_usage();
   void give_up(const Error& error);
@@ -92,7 +92,7 @@ class PromptStore {
   store::BackgroundPutReport stored_;
   std::optional<store::PutReport> named_;
   std::vector<cache::LayerDesc> found_layers_;
-  store::Usage usage_;
+  store::UsageNote usage_;
   bool began_ = false;
   bool gave_up_ = false;
   std::string warning_;

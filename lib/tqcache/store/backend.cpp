@@ -1,9 +1,10 @@
-// What all backends have in common: keys and sizes are checked before an engine sees them.
+// The common part of all backends: checks of keys and sizes.
 
 #include "tqcache/store/backend.h"
 
-#include "tqcache/store/backends/backend_support.h"
+#include <fmt/format.h>
 
+#include "tqcache/store/backends/backend_support.h"
 namespace tqcache::store {
 namespace {
 
@@ -11,7 +12,7 @@ bool is_key_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
 }
 
-// Whether it is words with single '/' between them. `open_end`: the last may be cut.
+// Whether the text is words with single '/' between them. `open_end`: the last may be incomplete.
 bool is_words(std::string_view text, bool open_end) {
   bool begins = true;
   for (const char c : text) {
@@ -33,8 +34,7 @@ Result<void> check_keys(std::span<const std::string> keys) {
 
 Result<void> check_size(const std::string& key, std::uint64_t size, std::uint64_t limit) {
   if (size <= limit) return {};
-  return Error{ErrorCode::kTooLarge, key + ": " + std::to_string(size) + " bytes, at most " +
-                                         std::to_string(limit) + " are allowed"};
+  return too_large(fmt::format("{}: {} bytes, at most {} are allowed", key, size, limit));
 }
 
 }  // namespace

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "tqcache/base/bytes.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
-#include "tqcache/base/shape.h"
 #include "tqcache/tensors/block_types.h"
 #include "tqcache/tensors/printable_name.h"
 

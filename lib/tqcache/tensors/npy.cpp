@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
-#include "tqcache/base/shape.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::tensors {

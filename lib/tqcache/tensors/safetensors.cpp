@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
-#include "tqcache/base/shape.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::tensors {

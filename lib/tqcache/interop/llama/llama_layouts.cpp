@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/shape.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/file_cursor.h"
 #include "tqcache/interop/llama/llama_cells.h"

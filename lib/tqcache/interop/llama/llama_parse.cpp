@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "tqcache/base/bytes.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
-#include "tqcache/base/shape.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/file_cursor.h"
 #include "tqcache/tensors/printable_name.h"

@@ -5,8 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
-#include "tqcache/base/shape.h"
 #include "tqcache/interop/turbomlx/pickle.h"
 #include "tqcache/tensors/printable_name.h"
 

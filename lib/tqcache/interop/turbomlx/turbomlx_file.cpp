@@ -7,8 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
-#include "tqcache/base/shape.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/turbomlx/pickle.h"
 #include "tqcache/interop/turbomlx/value_tree.h"

@@ -11,7 +11,6 @@
 
 #include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
-#include "tqcache/base/shape.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/interop/whole_tensors.h"

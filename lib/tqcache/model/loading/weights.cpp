@@ -10,7 +10,6 @@
 
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/shape.h"
 
 namespace tqcache::model {
 namespace {

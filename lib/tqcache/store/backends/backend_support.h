@@ -1,5 +1,5 @@
 #pragma once
-// store/backends/backend_support.h: many blobs or keys, some at a time.
+// store/backends/backend_support.h: batches of keys and blobs, and printable texts of servers.
 //
 // Only for the sources of store.
 
@@ -16,8 +16,8 @@
 
 namespace tqcache::store {
 
-// each(begin, some) for `limit` of them after the other; `begin` is the number of the first.
-// Errors: those of `each`, which end it.
+// Calls each(begin, some) for runs of at most `limit` items; `begin` is the index of the first.
+// Errors: the first one of `each`.
 template <class T, class Each>
 Result<void> in_batches(std::span<T> all, std::size_t limit, Each each) {
   for (std::size_t i = 0; i < all.size(); i += limit) {
@@ -26,7 +26,7 @@ Result<void> in_batches(std::span<T> all, std::size_t limit, Each each) {
   return {};
 }
 
-// How many from the first on, at most `limit`, have different keys: so they may be put in any
+// The length of the longest prefix, at most `limit`, whose keys all differ: these may be put in any
 // order.
 inline std::size_t count_different(std::span<const Blob> blobs, std::size_t limit) {
   std::set<std::string_view> keys;
@@ -36,7 +36,7 @@ inline std::size_t count_different(std::span<const Blob> blobs, std::size_t limi
   return keys.size();
 }
 
-// put_some(some, outcomes) for such ones after the other. Errors: those of `put_some`.
+// Calls put_some(some, outcomes) for such runs. Errors: those of `put_some`.
 template <class PutSome>
 Result<std::vector<PutOutcome>> put_in_batches(std::span<const Blob> blobs, std::size_t limit,
                                                PutSome put_some) {
@@ -49,10 +49,10 @@ Result<std::vector<PutOutcome>> put_in_batches(std::span<const Blob> blobs, std:
   return outcomes;
 }
 
-// text of an engine, or of a URL, made fit for an error message.
+// --- text of a server or a URL in error messages
 
-// Cut after 200 bytes; everything but printable ASCII becomes '?'. An engine's words are no more to
-// be trusted than a file's.
+// Cut after 200 bytes; everything but printable ASCII becomes '?'. The text of a server is as
+// untrusted as a file.
 inline std::string printable(std::string_view text) {
   constexpr std::size_t kMaxPrintedBytes = 200;  // a key is shown whole
   std::string out;

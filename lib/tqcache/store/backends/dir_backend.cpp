@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kFilesAtOnce = 16;
 constexpr std::size_t kRowsAtOnce = 128;
-// The disk reads so many before they are asked for.
+// Files that the disk reads ahead.
 constexpr std::size_t kFilesAhead = 8;
 
 bool says_exists(const Error& error) { return error.code == ErrorCode::kInvalidArgument; }
@@ -36,7 +36,8 @@ class DirBackend : public Backend {
     });
   }
 
-  // Rows first, and again in the end: an index that was made anew meanwhile may not have them.
+  // Rows are added before the files, and again after them: an index that was rebuilt meanwhile may
+  // lack them.
   Result<void> put_some(std::span<const Blob> blobs, std::vector<PutOutcome>& outcomes) {
     std::vector<Entry> rows;
     for (const Blob& blob : blobs) rows.push_back({blob.key, blob.value.size(), {}});
@@ -45,7 +46,7 @@ class DirBackend : public Backend {
     return index_.add(rows);
   }
 
-  // One that is written, and goes to disk while others are.
+  // A written file that is flushed while others are written.
   struct Flushing {
     std::optional<AtomicFile> file;  // not open: it was there already
     std::future<Result<PutOutcome>> outcome;
@@ -92,7 +93,7 @@ class DirBackend : public Backend {
       if (done) return PutOutcome::kStored;
       if (!says_exists(done.error())) return in_context(key, done.error());
     }
-    // Whoever put it may not have come to this yet.
+    // The process that put it may not have flushed the folder yet.
     TQC_TRY(flush_folder(layout_.blob(key).parent_path()));
     return PutOutcome::kExisted;
   }
@@ -118,7 +119,7 @@ class DirBackend : public Backend {
     if (!file) return file.error();
     const std::uint64_t size = (*file)->size();
     if (size > options().max_value_bytes) {
-      return Error{ErrorCode::kTooLarge, std::to_string(size) + " bytes"};
+      return too_large(std::to_string(size) + " bytes");
     }
     value.resize(static_cast<std::size_t>(size));
     TQC_TRY((*file)->read_at(0, value));
@@ -133,8 +134,8 @@ class DirBackend : public Backend {
     return found;
   }
 
-  // Under the file's lock, so that nobody removes it between the comparison and its removal, and
-  // what is removed is what was compared: a new file under the name is another file.
+  // Under the lock of the file, so that it is not removed between the comparison and its removal,
+  // and the removed file is the compared one: a new file of that name is another file.
   Result<bool> do_remove(const std::string& key, std::optional<ByteView> only) override {
     const std::filesystem::path path = layout_.blob(key);
     const auto file = lock_patiently(path, options().idle_timeout);

@@ -30,7 +30,7 @@ std::string folder_name(int i) {
   return to_hex(ByteView(&byte, 1));
 }
 
-// Readable by its owner alone, as prompts can be read back from what is in it.
+// Readable by the owner only, because it contains prompts.
 Result<void> make_folder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST) return {};
   return io_error("folder " + folder.string(), errno);
@@ -54,7 +54,7 @@ Result<void> visit_folder(const fs::path& folder,
   for (; !failed && entries != fs::directory_iterator(); entries.increment(failed)) {
     const std::string key = key_of(entries->path().filename());
     struct stat info {};
-    // What was removed since it was listed is no longer there.
+    // Files may have been removed since they were listed.
     if (!check_key(key) || ::lstat(entries->path().c_str(), &info) != 0) continue;
     if (!S_ISREG(info.st_mode)) continue;
     TQC_TRY(visit({key, static_cast<std::uint64_t>(info.st_size), info.st_mtim.tv_sec}));
@@ -70,14 +70,6 @@ bool is_in_memory(int fd) {
 }
 
 }  // namespace
-
-Result<void> flush_folder(const fs::path& folder) {
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return io_error("folder " + folder.string(), errno);
-  const int failed = ::fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP ? 0 : errno;
-  ::close(fd);
-  return failed == 0 ? Result<void>() : io_error("flush", failed);
-}
 
 void announce_reading(const fs::path& path) {
   constexpr off_t kBytes = 4 << 20;
@@ -106,11 +98,11 @@ fs::path DirLayout::blob(const std::string& key) const {
 }
 
 Result<DirLayout> DirLayout::open(const fs::path& root, bool create) {
-  if (root.empty()) return Error{ErrorCode::kInvalidArgument, "store URL: dir: without a path"};
+  if (root.empty()) return invalid("store URL: dir: without a path");
   DirLayout layout{root};
   std::error_code failed;
   if (!fs::exists(layout.marker(), failed) && !failed) {
-    if (!create) return Error{ErrorCode::kNotFound, "no store is there"};
+    if (!create) return Error{ErrorCode::kNotFound, "there is no store"};
     TQC_TRY(layout.make());
   }
   TQC_TRY(layout.check_marker());
@@ -124,11 +116,11 @@ Result<void> DirLayout::make() const {
   for (fs::directory_iterator i(root_, failed); !failed && i != fs::directory_iterator();
        i.increment(failed)) {
     const std::string name = i->path().filename();
-    // What another process has made by now, or one that was killed.
+    // Made meanwhile by another process, or left by one that was killed.
     if (name == "blobs" || name.starts_with("tqcache-store") ||
         name.starts_with(".tqcache-store.tmp-"))
       continue;
-    return Error{ErrorCode::kInvalidArgument, "the folder is no store, and not empty"};
+    return invalid("the folder is not empty and not a store");
   }
   if (failed) return io_error("folder " + root_.string(), failed.value());
   TQC_TRY(make_folder(root_ / "blobs"));
@@ -146,7 +138,7 @@ Result<void> DirLayout::check_marker() const {
   const Result<Bytes> bytes = read_file(marker(), 4096);
   if (!bytes) return in_context("tqcache-store", bytes.error());
   if (std::ranges::equal(*bytes, as_bytes(kMarker))) return {};
-  return Error{ErrorCode::kUnsupported, "tqcache-store: a layout that this version does not know"};
+  return unsupported("tqcache-store: the layout of another version");
 }
 
 Result<void> DirLayout::visit(const std::function<Result<void>(const File&)>& visit) const {

@@ -1,10 +1,10 @@
 #pragma once
-// store/backends/dir_layout.h: which file of a folder holds which blob.
+// store/backends/dir_files.h: the files of a store in a folder.
 //
-//   tqcache-store          marks the folder; locked by whoever rebuilds the index
+//   tqcache-store          marks the folder; locked while the index is rebuilt
 //   blobs/00/ ... blobs/ff/  256 folders, by the first byte of the key's SHA-256
 //   blobs/3f/b,0123,4567   the blob of key b/0123/4567
-//   index.sqlite           sizes and times of last use; made anew from the files when it is lost
+//   index.sqlite           sizes and times of last use; rebuilt from the files when lost
 //
 // Only for the sources of store. Spec: docs/reference/store.md, 3.
 
@@ -23,8 +23,8 @@ namespace tqcache::store {
 class DirLayout {
  public:
   // Makes the folder a store where it is empty or not there and `create` says so. Two processes may
-  // do so at once. What is made is on disk when this returns. Errors: kNotFound without `create`;
-  // kInvalidArgument when it holds other things; kUnsupported
+  // do so at once. What is made is on disk when this returns.
+  // Errors: kNotFound without `create`; kInvalidArgument when it holds other things; kUnsupported
   //         for a layout of another version; kIo.
   static Result<DirLayout> open(const std::filesystem::path& root, bool create);
 
@@ -58,8 +58,5 @@ Result<std::unique_ptr<LockedFile>> lock_patiently(const std::filesystem::path& 
 // Has the system read the first bytes of a file, as many as a blob has, while its caller does other
 // things. What goes wrong shows when the file is read.
 void announce_reading(const std::filesystem::path& path);
-
-// Returns when all names in the folder are on disk. Errors: kIo.
-Result<void> flush_folder(const std::filesystem::path& folder);
 
 }  // namespace tqcache::store

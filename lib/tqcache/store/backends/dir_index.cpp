@@ -15,7 +15,7 @@ namespace tqcache::store {
 namespace {
 
 ErrorCode code_of(int status) {
-  switch (status & 0xff) {  // the rest tells more of the same
+  switch (status & 0xff) {  // the upper bits are details
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
     case SQLITE_ERROR:  // a table or column that is not there: another program's database
@@ -203,7 +203,7 @@ Result<void> DirIndex::in_transaction(const Work& work) {
   });
 }
 
-// `work` may be called twice: what it found damaged is made anew.
+// `work` may be called twice: a damaged database is rebuilt.
 Result<void> DirIndex::with_database(const Work& work) {
   const std::lock_guard lock(mutex_);
   if (database_ && file_number(layout_.index()) != file_number_) database_.reset();
@@ -239,8 +239,8 @@ Result<bool> DirIndex::is_of_this_boot() {
   return found && !boot.empty() && fact.text(0) == boot;
 }
 
-// One process at a time; who waited finds it done. `damaged_file` is known to be bad, whatever its
-// first pages say.
+// Done by one process at a time; waiting ones find it done. `damaged_file` is known to be damaged,
+// even if its first pages are not.
 Result<void> DirIndex::make(std::uint64_t damaged_file) {
   TQC_TRY_ASSIGN(const auto lock, lock_patiently(layout_.marker(), timeout_));
   Result<void> opened = open_database();

@@ -1,5 +1,5 @@
 #pragma once
-// store/backends/dir_index.h: an SQLite database and its statements, with errors as results.
+// store/backends/dir_index.h: the index of a store in a folder, an SQLite database.
 //
 // Only for the sources of store.
 
@@ -58,7 +58,7 @@ class Sqlite {
   // them away by name, and if the file has been replaced meanwhile they are another's.
   static Result<Sqlite> open(const std::filesystem::path& path, std::chrono::milliseconds timeout);
 
-  // Statements whose rows nobody wants.
+  // Runs statements without rows.
   Result<void> run(const char* statements);
   Result<SqliteStatement> prepare(std::string_view statement);
 
@@ -73,11 +73,11 @@ class Sqlite {
 
 // which blobs a folder holds, how large they are and when they were last used.
 //
-// The files are the truth; this is what can be had from them again, and quicker than by looking at
-// each. A blob has its row before it has its file, so that after a kill no file is without a row (a
-// row without a file is a blob that is gone, as any may be). After a restart of the system, whose
-// end may have cost the last rows, and when the database is missing or damaged, rows are made from
-// the files.
+// The files are the truth; the index can be rebuilt from them, and is faster than looking at each.
+// A blob has its row before it has its file, so that after a kill no file is without a row (a row
+// without a file is a blob that is gone, as any may be). After a restart of the system, whose end
+// may have cost the last rows, and when the database is missing or damaged, rows are made from the
+// files.
 
 // Errors, of every call: kBusy when other processes hold it for longer than the timeout; kIo.
 // Threads: any number may call.

@@ -17,7 +17,7 @@ constexpr Ahead kKeysAhead{kKeysAtOnce, kKeysAtOnce};
 constexpr Ahead kValuesToPut{8, 8};
 constexpr Ahead kValuesToGet{4, 8};
 
-// One step, so that a value that another has put meanwhile stays.
+// One atomic step, so that a value that was put meanwhile is kept.
 constexpr std::string_view kRemoveIfSame =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('UNLINK', KEYS[1]) end "
     "return 0";
@@ -26,7 +26,7 @@ struct RedisPlace {
   RedisAddress address;
   RedisSettings settings;
   std::string prefix;
-  std::string ttl_ms;  // empty: for as long as the engine likes
+  std::string ttl_ms;  // empty: no limit
 };
 
 std::string_view text_of(ByteView bytes) {
@@ -95,7 +95,7 @@ class RedisBackend : public Backend {
     return count_each("TOUCH", keys, [](std::int64_t) {});
   }
 
-  // All keys first, as they come in no order and some of them twice.
+  // Reads all keys first, because they are unsorted and may be repeated.
   Result<void> do_list(const std::string& prefix, const EntrySink& sink) override {
     std::set<std::string> found;
     Client client = this->client();
@@ -103,10 +103,10 @@ class RedisBackend : public Backend {
     for (const RedisAddress& node : nodes) TQC_TRY(scan(*client, node, prefix, found));
     const std::vector<std::string> keys(found.begin(), found.end());
     return in_batches(std::span(keys), kKeysAtOnce,
-                      [&](std::size_t, auto some) { return tell(some, sink); });
+                      [&](std::size_t, auto some) { return list_some(some, sink); });
   }
 
-  // Nothing in a prefix or key means anything in a pattern.
+  // Prefixes and keys have no characters with a meaning in patterns.
   Result<void> scan(RedisClient& client, const RedisAddress& node, const std::string& prefix,
                     std::set<std::string>& found) const {
     const std::string pattern = place_.prefix + prefix + "*";
@@ -120,7 +120,7 @@ class RedisBackend : public Backend {
     return {};
   }
 
-  // [CURSOR, [KEY...]]. Keys of others that happen to begin in the same way are passed over.
+  // [CURSOR, [KEY...]]. Foreign keys with the same prefix are skipped.
   Result<std::string> take_scanned(const redisReply& reply, std::set<std::string>& found) const {
     const Error bad{ErrorCode::kCorrupt, "SCAN: not understood"};
     if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 2) return bad;
@@ -136,11 +136,11 @@ class RedisBackend : public Backend {
     return std::string(text_of(*cursor));
   }
 
-  // Neither of the two commands counts as a use. STRLEN would, and so is not asked.
-  Result<void> tell(std::span<const std::string> keys, const EntrySink& sink) {
+  // Unlike STRLEN, these two commands do not count as a use.
+  Result<void> list_some(std::span<const std::string> keys, const EntrySink& sink) {
     std::vector<std::optional<std::uint64_t>> sizes;
     const auto take_size = [&](std::size_t i, RedisReply reply) -> Result<void> {
-      sizes.emplace_back();  // nil: it has just gone
+      sizes.emplace_back();  // nil: removed meanwhile
       if (reply->type == REDIS_REPLY_NIL) return {};
       const Result<std::int64_t> bytes = reply_number(*reply);
       if (!bytes) return in_context(keys[i], bytes.error());
@@ -152,8 +152,7 @@ class RedisBackend : public Backend {
                        [&](std::size_t i, RedisReply reply) -> Result<void> {
                          if (!sizes[i]) return {};
                          Entry entry{keys[i], *sizes[i], std::nullopt};
-                         // Refused where the engine counts uses in place of times (maxmemory-policy
-                         // *-lfu).
+                         // Refused with maxmemory-policy *-lfu, which counts uses instead of times.
                          const Result<std::int64_t> idle = reply_number(*reply);
                          if (idle) entry.idle = std::chrono::seconds(*idle);
                          return sink(entry);
@@ -173,7 +172,7 @@ class RedisBackend : public Backend {
     });
   }
 
-  // One command a key and not one for all: in a cluster they belong to different nodes.
+  // One command per key, because in a cluster keys belong to different nodes.
   Result<void> run_on_each(std::vector<std::string_view> verb, std::span<const std::string> keys,
                            Ahead ahead, const AnswerSink& sink) {
     std::vector<std::string> names;
@@ -211,7 +210,7 @@ Result<void> take_address(StoreUrl& url, RedisPlace& place, std::string& databas
     return {};
   }
   if (!url.host.empty() || url.path.size() < 2) {
-    return Error{ErrorCode::kInvalidArgument, "store URL: redis+unix: needs /PATH of a socket"};
+    return invalid("store URL: redis+unix: needs /PATH of a socket");
   }
   place.address = {url.path, 0};
   database = url.take("db", "0");
@@ -229,7 +228,7 @@ Result<void> take_ttl(StoreUrl& url, RedisPlace& place) {
   const std::string ttl = url.take("ttl");
   if (ttl.empty()) return {};
   TQC_TRY_ASSIGN(const std::uint64_t seconds, parse_number("ttl", ttl, 1'000'000'000));
-  if (seconds == 0) return Error{ErrorCode::kInvalidArgument, "store URL: ttl 0"};
+  if (seconds == 0) return invalid("store URL: ttl 0");
   place.ttl_ms = std::to_string(seconds * 1000);
   return {};
 }

@@ -80,7 +80,7 @@ std::optional<Redirection> parse_redirection(std::string_view text, const RedisA
   return to;
 }
 
-// A range stands under its first slot and lasts to the next range.
+// A range is stored under its first slot and ends at the next range.
 const RedisAddress& SlotTable::node(std::uint16_t slot, const RedisAddress& otherwise) const {
   const auto after = nodes_.upper_bound(slot);
   return after == nodes_.begin() ? otherwise : std::prev(after)->second;
@@ -119,8 +119,8 @@ namespace {
 // A slot moves once, or twice if a table is old; more is two nodes that point at each other.
 constexpr int kMaxRedirections = 8;
 
-// A server makes all answers that it was asked for before it sends the first. For large ones that
-// takes longer than the waits that it saves.
+// A server prepares all requested answers before it sends the first. For large ones that takes
+// longer than the round trips that it saves.
 constexpr std::size_t kLargeBytes = 64 << 10;
 constexpr std::size_t kLargeAnswersAhead = 2;
 
@@ -134,7 +134,7 @@ std::optional<Redirection> redirection(const redisReply& reply, const RedisAddre
 struct RedisClient::Pending {
   std::size_t command = 0;
   RedisAddress node;
-  bool asking = false;  // sent on by ASK
+  bool asking = false;  // redirected by ASK
   int n_redirections = 0;
 };
 
@@ -143,15 +143,15 @@ struct RedisClient::Run {
   std::size_t ahead = 0;  // at this moment
   std::size_t most = 0;
   const AnswerSink& sink;
-  std::vector<RedisReply> answers;  // that came before others' turn
+  std::vector<RedisReply> answers;  // that arrived out of order
   std::size_t n_told = 0;
 
   std::vector<Pending> unanswered() const;
   Result<void> take(std::size_t command, RedisReply answer);
 };
 
-// After an error the answers of every connection are out of step, so that none is kept. What was
-// learnt of the cluster goes, too: a node that is gone may have been replaced.
+// After an error the answers of all connections are out of step, so none is kept. The slots are
+// forgotten, too: a lost node may have been replaced.
 template <class Attempt>
 auto RedisClient::twice(Attempt attempt) -> decltype(attempt()) {
   auto result = attempt();
@@ -186,7 +186,7 @@ Result<std::vector<RedisAddress>> RedisClient::nodes() {
     const std::string_view words[] = {"CLUSTER", "SLOTS"};
     TQC_TRY_ASSIGN(const RedisReply reply, ask(*seed_, words));
     if (const auto refused = refusal(*reply)) {
-      // A server that is no cluster, or does not let us know.
+      // Not a cluster, or no permission to ask.
       if (refused->starts_with("ERR") || refused->starts_with("NOPERM")) return std::vector{*seed_};
       return in_context(to_string(*seed_), refusal_error(*refused));
     }
@@ -222,8 +222,8 @@ Result<void> RedisClient::try_run(Run& run) {
   return {};
 }
 
-// Gives what is still to be asked. After a redirection nothing more is sent, and every answer is
-// read before it is followed.
+// Returns the commands that are still to be sent. After a redirection nothing more is sent, and all
+// answers are read before it is followed.
 Result<std::vector<RedisClient::Pending>> RedisClient::exchange(Run& run,
                                                                 std::vector<Pending> pending) {
   std::vector<std::pair<Redirection, Pending>> redirected;
@@ -282,7 +282,7 @@ Result<RedisReply> RedisClient::read(const Pending& one) {
 
 Result<void> RedisClient::follow(const Redirection& to, Pending& pending) {
   if (++pending.n_redirections > kMaxRedirections) {
-    return Error{ErrorCode::kBusy, "its nodes send a command from one to the other"};
+    return Error{ErrorCode::kBusy, "its nodes redirect a command in circles"};
   }
   const bool is_news = slots_.node(to.slot, pending.node) != to.address;
   if (!to.once && is_news) {
@@ -306,7 +306,7 @@ Result<RedisConnection*> RedisClient::connection(const RedisAddress& node) {
   auto found = connections_.find(node);
   if (found == connections_.end()) {
     Result<RedisConnection> opened = RedisConnection::open(node, *settings_);
-    // What was learnt of the cluster is old, then: the node that it began with may know better.
+    // The known slots are old: the first node may know better.
     lost_node_ = !opened && node != *seed_;
     if (!opened) return in_context(to_string(node), std::move(opened).error());
     found = connections_.emplace(node, std::move(opened).value()).first;

@@ -1,8 +1,8 @@
 #pragma once
-// store/backends/redis_client.h: which node of a Redis Cluster has which keys.
+// store/backends/redis_client.h: a client for a Redis server or a Redis Cluster.
 //
 // A cluster has 16384 slots. A key's slot is the CRC-16 (polynomial 0x1021, from 0) of the key, or
-// of what stands between its first '{' and the next '}' if that is not empty.
+// of the text between its first '{' and the next '}' if that is not empty.
 //
 // Only for the sources of store. Source: Redis Cluster specification, "Key distribution model".
 
@@ -55,22 +55,24 @@ class SlotTable {
 
 struct RedisCommand {
   std::vector<std::string_view> words;
-  std::string_view key;  // which decides about the node
+  std::string_view key;  // which selects the node
 };
 
-// How many commands are on their way at a time: at first, and at most while answers are small.
+// The number of commands in flight: at first, and at most while answers are small.
 struct Ahead {
   std::size_t first = 1;
   std::size_t most = 1;
 };
 
-// Told what command i was answered. Its error ends the run.
+// Receives the answer to command i. Its error ends the run.
 using AnswerSink = std::function<Result<void>(std::size_t i, RedisReply answer)>;
 
-// One connection a node. It begins with one node; the first that says MOVED is asked for all slots.
+// One connection per node. It starts with one node; the first that answers MOVED is asked for all
+// slots.
 //
-// Errors: those of RedisConnection, told with the node's address; kBusy when nodes send the
-//         same command on and on. Refusals other than redirections are answers.
+// Errors: those of RedisConnection, with the node's address; kBusy if nodes redirect the same
+// command
+//         too often. Refusals other than redirections are answers.
 // Threads: one at a time.
 class RedisClient {
  public:
@@ -78,8 +80,8 @@ class RedisClient {
   RedisClient(const RedisAddress& seed, const RedisSettings& settings)
       : seed_(&seed), settings_(&settings) {}
 
-  // Told in the order of the commands, each as soon as it is there and those before it. If a
-  // connection breaks, those that nothing was told of are sent once more.
+  // Passes answers to `sink` in the order of the commands, as they arrive. If a connection breaks,
+  // commands without an answer are repeated once.
   Result<void> run(std::span<const RedisCommand> commands, Ahead ahead, const AnswerSink& sink);
   // One command to one node.
   Result<RedisReply> run_at(const RedisAddress& node, std::vector<std::string_view> words);
@@ -105,7 +107,7 @@ class RedisClient {
   const RedisSettings* settings_;
   std::map<RedisAddress, RedisConnection> connections_;
   SlotTable slots_;
-  bool lost_node_ = false;  // one that the table named cannot be reached
+  bool lost_node_ = false;  // a node of the table cannot be reached
 };
 
 }  // namespace tqcache::store

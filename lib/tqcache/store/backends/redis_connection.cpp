@@ -1,6 +1,7 @@
 
 #include "tqcache/store/backends/redis_connection.h"
 
+#include <fmt/format.h>
 #include <hiredis/hiredis.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -30,8 +31,7 @@ ErrorCode refusal_code(std::string_view word) {
 
 Error unexpected(const redisReply& reply) {
   if (const auto text = refusal(reply)) return refusal_error(*text);
-  return {ErrorCode::kCorrupt,
-          "an answer of kind " + std::to_string(reply.type) + " was not expected"};
+  return {ErrorCode::kCorrupt, fmt::format("an answer of kind {} was not expected", reply.type)};
 }
 
 }  // namespace
@@ -44,9 +44,9 @@ std::optional<std::string_view> refusal(const redisReply& reply) {
 }
 
 Error refusal_error(std::string_view text) {
-  const std::string told = "refused: " + printable(text);
-  if (text.starts_with("ERR unknown command")) return {ErrorCode::kUnsupported, told};
-  return {refusal_code(text.substr(0, text.find(' '))), told};
+  const std::string message = "refused: " + printable(text);
+  if (text.starts_with("ERR unknown command")) return {ErrorCode::kUnsupported, message};
+  return {refusal_code(text.substr(0, text.find(' '))), message};
 }
 
 Result<std::optional<ByteView>> reply_value(const redisReply& reply) {
@@ -193,29 +193,28 @@ Result<RedisReply> RedisConnection::read() {
     if (redisBufferRead(context_.get()) != REDIS_OK) return failure("receive");
     const redisReader& reader = *context_->reader;
     if (reader.len - reader.pos > settings_->max_value_bytes + kReplyOverhead) {
-      return Error{ErrorCode::kTooLarge, "an answer of more than " +
-                                             std::to_string(settings_->max_value_bytes) + " bytes"};
+      return too_large(fmt::format("an answer of more than {} bytes", settings_->max_value_bytes));
     }
   }
 }
 
 Error RedisConnection::failure(const std::string& action) {
   const int error_number = context_->err == REDIS_ERR_IO ? errno : 0;
-  const std::string told = printable(context_->errstr);
+  const std::string message = printable(context_->errstr);
   if (context_->err == REDIS_ERR_PROTOCOL) {
-    return {ErrorCode::kCorrupt, "no answer of Redis: " + told};
+    return {ErrorCode::kCorrupt, "not a Redis reply: " + message};
   }
-  return io_failure(action, error_number, told);
+  return io_failure(action, error_number, message);
 }
 
 Error RedisConnection::io_failure(const std::string& action, int error_number,
-                                  const std::string& told) {
+                                  const std::string& message) {
   if (error_number == EAGAIN || error_number == EWOULDBLOCK) {
     return {ErrorCode::kIo,
-            action + ": nothing for " + std::to_string(settings_->idle_timeout.count()) + " ms"};
+            fmt::format("{}: nothing for {} ms", action, settings_->idle_timeout.count())};
   }
   broken_ = true;
-  return {ErrorCode::kIo, action + ": " + told};
+  return {ErrorCode::kIo, action + ": " + message};
 }
 
 }  // namespace tqcache::store

@@ -1,5 +1,5 @@
 #pragma once
-// store/backends/redis_connection.h: what a Redis server answers, and what its refusals mean.
+// store/backends/redis_connection.h: one connection to a Redis server, and its replies.
 //
 // Only for the sources of store.
 
@@ -88,7 +88,7 @@ class RedisConnection {
   Result<void> ask(std::span<const std::string_view> words);
   std::vector<iovec> pieces_to_send();
   Error failure(const std::string& action);
-  Error io_failure(const std::string& action, int error_number, const std::string& told);
+  Error io_failure(const std::string& action, int error_number, const std::string& message);
 
   // What is to be sent: text up to `text_end`, and then the value.
   struct Part {

@@ -61,7 +61,7 @@ class S3Backend : public Backend {
         place_(std::move(place)),
         conditional_(place_.conditional) {}
 
-  // It copies the object.
+  // A touch copies the object.
   bool touches_cheaply() const override { return false; }
 
  private:
@@ -88,7 +88,7 @@ class S3Backend : public Backend {
     return {};
   }
 
-  // 409: another is writing the same key at this moment, and may yet fail.
+  // 409: another client is writing the same key, and may fail.
   Result<PutOutcome> settle(const S3Request& request, S3Answer answer) {
     constexpr int kMoreAttempts = 4;
     for (int attempt = 0; answer.status == 409 && attempt < kMoreAttempts; ++attempt) {
@@ -99,7 +99,7 @@ class S3Backend : public Backend {
     return refused(answer);
   }
 
-  // Two writers of one key may both come to the second step. The last then stays.
+  // If two writers of one key both reach the second step, the last value stays.
   Result<void> put_after_looking(std::span<const Blob> blobs, std::vector<PutOutcome>& outcomes) {
     for (const Blob& blob : blobs) {
       TQC_TRY_ASSIGN(const std::vector<bool> found, do_exists(std::span(&blob.key, 1)));
@@ -143,7 +143,8 @@ class S3Backend : public Backend {
     return found;
   }
 
-  // A missing key is a miss, a missing bucket an error; an answer to HEAD has no body to tell.
+  // A missing key is a miss, a missing bucket an error; an answer to HEAD has no body that says
+  // which.
   static Result<bool> is_there(const S3Answer& answer) {
     if (answer.status == 200) return true;
     if (answer.status != 404 || parse_s3_error(answer.body) == "NoSuchBucket")
@@ -151,8 +152,8 @@ class S3Backend : public Backend {
     return false;
   }
 
-  // Removing does not tell whether there was something, and has no condition that all services
-  // know: so it is looked at first.
+  // DELETE does not say whether the object existed, and has no condition that all services support.
+  // So the object is looked up first.
   Result<bool> do_remove(const std::string& key, std::optional<ByteView> only) override {
     TQC_TRY_ASSIGN(const bool wanted, only ? holds(key, *only) : exists(key));
     if (!wanted) return false;
@@ -168,7 +169,7 @@ class S3Backend : public Backend {
     return value && std::ranges::equal(*value, wanted);
   }
 
-  // An object that is copied onto itself is younger. It keeps its bytes.
+  // Copying an object onto itself renews its age and keeps its bytes.
   Result<void> do_touch(std::span<const std::string> keys) override {
     for (const std::string& key : keys) {
       const std::string path = path_of(key);
@@ -192,9 +193,9 @@ class S3Backend : public Backend {
       if (answer.status != 200) return refused(answer);
       TQC_TRY_ASSIGN(const S3Listing listing, parse_s3_listing(answer.body));
       const std::time_t now = ::curl_getdate(answer.date.c_str(), nullptr);
-      for (const S3Object& object : listing.objects) TQC_TRY(tell(object, now, sink));
+      for (const S3Object& object : listing.objects) TQC_TRY(list_object(object, now, sink));
       if (!token.empty() && listing.next == token) {
-        return Error{ErrorCode::kCorrupt, "list of objects: it goes round in circles"};
+        return corrupt("list of objects: its continuation token repeats");
       }
       token = listing.next;
     } while (!token.empty());
@@ -207,12 +208,12 @@ class S3Backend : public Backend {
     return {S3Method::kGet, "/" + place_.bucket, query, {}, {}, kMaxListingBytes};
   }
 
-  // Objects of others that stand in the same place are passed over.
-  Result<void> tell(const S3Object& object, std::time_t now, const EntrySink& sink) const {
+  // Foreign objects are skipped.
+  Result<void> list_object(const S3Object& object, std::time_t now, const EntrySink& sink) const {
     if (!object.name.starts_with(place_.prefix)) return {};
     Entry entry{object.name.substr(place_.prefix.size()), object.bytes, std::nullopt};
     if (!check_key(entry.key)) return {};
-    // By the service's own clock, its answer's date: ours may be wrong.
+    // By the clock of the service, from the date of its answer.
     if (now > 0)
       entry.idle = std::chrono::seconds(std::max<std::int64_t>(now - object.modified, 0));
     return sink(entry);
@@ -239,14 +240,14 @@ class S3Backend : public Backend {
   }
 
   const S3Place place_;
-  std::atomic<bool> conditional_;  // until the service says that it does not know it
+  std::atomic<bool> conditional_;  // until the service refuses it
   Pool<S3Client> clients_;
 };
 
 Result<std::string> from_environment(const char* name) {
   const char* const value = std::getenv(name);
   if (value != nullptr && *value != '\0') return std::string(value);
-  return Error{ErrorCode::kInvalidArgument, std::string("s3: ") + name + " is not set"};
+  return invalid(std::string("s3: ") + name + " is not set");
 }
 
 bool is_plain(std::string_view text, std::string_view others) {
@@ -273,24 +274,24 @@ Result<void> take_endpoint(StoreUrl& url, S3Place& place) {
                                                                 : 0;
   const std::string_view host = std::string_view(endpoint).substr(scheme);
   if (scheme == 0 || host.empty() || !is_plain(host, ".-_:[]")) {
-    return bad_url("endpoint " + in_quotes(endpoint) + ": http[s]://HOST[:PORT] is wanted");
+    return bad_url("endpoint " + in_quotes(endpoint) + ": expected http[s]://HOST[:PORT]");
   }
   place.settings.endpoint = endpoint;
   return {};
 }
 
-// The prefix follows the rule of keys, so that it can stand in a URL as it is.
+// The prefix follows the rules of keys, so that it can be used in a URL unchanged.
 Result<void> take_bucket(const StoreUrl& url, S3Place& place) {
   if (url.host.size() < 3 || url.host.size() > 63 || !is_plain(url.host, ".-_") || url.port != 0 ||
       !url.user.empty()) {
-    return bad_url("s3://BUCKET[/PREFIX] is wanted");
+    return bad_url("expected s3://BUCKET[/PREFIX]");
   }
   place.bucket = url.host;
   std::string prefix = url.path.empty() ? "" : url.path.substr(1);
   while (prefix.ends_with('/')) prefix.pop_back();
   if (prefix.empty()) return {};
   if (!check_key(prefix))
-    return bad_url("prefix " + in_quotes(prefix) + ": what a key may be is allowed");
+    return bad_url("prefix " + in_quotes(prefix) + ": it must follow the rules of keys");
   place.prefix = prefix + "/";
   return {};
 }

@@ -1,10 +1,10 @@
-// libcurl 7.88 wants, for its signatures to be right: an x-amz-content-sha256 header of the
-// caller's own; no header taken away ("Expect:"), as that is signed as well; every parameter with a
-// '=' behind it.
+// For correct signatures libcurl 7.88 needs: an x-amz-content-sha256 header from the caller; no
+// removed header ("Expect:"), because that would be signed as well; every parameter with a '='.
 
 #include "tqcache/store/backends/s3_client.h"
 
 #include <curl/curl.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -44,7 +44,7 @@ struct Transfer {
   }
 };
 
-// No promise, and so no more than a blob usually has.
+// Only a hint, so limited to the usual size of a blob.
 std::size_t announced_bytes(const Transfer& transfer) {
   constexpr curl_off_t kMost = 8 << 20;
   curl_off_t bytes = 0;
@@ -74,7 +74,7 @@ std::size_t give_body(char* data, std::size_t, std::size_t room, void* user) {
   return size;
 }
 
-// To the beginning, when curl sends a request again on another connection.
+// curl seeks to the start when it repeats a request on another connection.
 int seek_body(void* user, curl_off_t offset, int origin) {
   Transfer& transfer = *static_cast<Transfer*>(user);
   const auto size = static_cast<curl_off_t>(transfer.request->body.size());
@@ -113,9 +113,8 @@ bool is_broken(CURLcode status) {
 
 Error transfer_error(const Transfer& transfer, CURLcode status) {
   if (transfer.too_large) {
-    return {
-        ErrorCode::kTooLarge,
-        "an answer of more than " + std::to_string(transfer.request->max_answer_bytes) + " bytes"};
+    return {ErrorCode::kTooLarge,
+            fmt::format("an answer of more than {} bytes", transfer.request->max_answer_bytes)};
   }
   const char* const words =
       transfer.message[0] != '\0' ? transfer.message : curl_easy_strerror(status);
@@ -215,7 +214,7 @@ void S3Client::State::begin(Transfer& transfer, CURL* easy, const S3Request& req
   set_signature(easy, settings);
 }
 
-// Takes what is done out of `multi`; gives how many these were. What broke is to be sent again.
+// Removes finished transfers from `multi` and returns their number. Broken ones are to be repeated.
 Result<std::size_t> S3Client::State::finish_some(std::vector<Transfer*>& broken) {
   std::size_t n_done = 0;
   int left = 0;
@@ -269,7 +268,7 @@ Result<std::vector<S3Answer>> S3Client::run(std::span<const S3Request> requests)
     state_->begin(transfers[i], state_->easies[i].get(), requests[i]);
   }
   const Result<void> done = state_->perform(transfers);
-  // Those that an error left on their way.
+  // Transfers that are still active after an error.
   for (const Transfer& one : transfers) curl_multi_remove_handle(state_->multi.get(), one.easy);
   if (!done) return done.error();
   std::vector<S3Answer> answers;

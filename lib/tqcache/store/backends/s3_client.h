@@ -1,5 +1,5 @@
 #pragma once
-// store/backends/s3_client.h: signed HTTP requests to an S3 service, several at a time.
+// store/backends/s3_client.h: a client for signed HTTP requests to an S3 service.
 //
 // Requests are signed by libcurl (AWS Signature, version 4), which signs exactly what it is given:
 // paths and queries come here encoded and sorted.
@@ -33,7 +33,7 @@ struct S3Request {
 struct S3Answer {
   long status = 0;
   Bytes body;
-  std::string date;  // the server's, as HTTP writes it; empty when it does not say
+  std::string date;  // the HTTP date of the server; empty if missing
 };
 
 struct S3Settings {
@@ -51,7 +51,7 @@ class S3Client {
   explicit S3Client(const S3Settings& settings);
   ~S3Client();
 
-  // All at once; answers in the order of the requests, whatever their status. A request whose
+  // Sends all at once; answers in the order of the requests, with any status. A request whose
   // connection breaks is sent once more.
   // Errors: kIo; kTooLarge for an answer above its request's limit.
   Result<std::vector<S3Answer>> run(std::span<const S3Request> requests);

@@ -83,7 +83,7 @@ class XmlReader {
   std::vector<std::size_t> open_;  // how long the path was before each element that is open
 };
 
-// Everything in a list that has a meaning here.
+// The used fields of a list.
 struct ListingFields {
   S3Listing listing;
   S3Object object;
@@ -127,7 +127,8 @@ Result<S3Listing> parse_s3_listing(ByteView xml) {
   const bool read = reader.read(xml);
   if (!fields.wrong.empty()) return bad_listing(fields.wrong);
   if (!read || !fields.is_listing) return bad_listing("not understood");
-  if (fields.is_cut && fields.listing.next.empty()) return bad_listing("cut, and no way to go on");
+  if (fields.is_cut && fields.listing.next.empty())
+    return bad_listing("truncated without a continuation token");
   if (!fields.is_cut) fields.listing.next.clear();
   return std::move(fields.listing);
 }
@@ -145,7 +146,7 @@ Result<std::int64_t> parse_s3_time(const std::string& text) {
   tm parts{};
   const char* const rest = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts);
   const bool is_utc = rest != nullptr && text.ends_with('Z');
-  if (!is_utc) return Error{ErrorCode::kCorrupt, "time " + in_quotes(text)};
+  if (!is_utc) return corrupt("time " + in_quotes(text));
   return std::int64_t{::timegm(&parts)};
 }
 

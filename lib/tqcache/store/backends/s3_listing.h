@@ -1,5 +1,5 @@
 #pragma once
-// store/backends/s3_listing.h: the two XML answers of S3 that matter: a list of objects, and an error.
+// store/backends/s3_listing.h: parsers of the XML answers of S3: lists of objects, and errors.
 //
 // Safe for untrusted input: read by expat, without document types or entities of its own, and with
 // bounds for depth and lengths.
@@ -24,13 +24,13 @@ struct S3Object {
 
 struct S3Listing {
   std::vector<S3Object> objects;
-  std::string next;  // the token to go on with; empty after the last
+  std::string next;  // the continuation token; empty after the last page
 };
 
 // Errors: kCorrupt.
 Result<S3Listing> parse_s3_listing(ByteView xml);
 
-// "NoSuchBucket"; empty when it is no error that can be understood.
+// "NoSuchBucket"; empty if it is not an error document.
 std::string parse_s3_error(ByteView xml);
 
 // "2026-11-22T14:55:12.000Z", as S3 writes it, in seconds since 1970. Errors: kCorrupt.

@@ -1,6 +1,8 @@
 
 #include "tqcache/store/backends/store_url.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 
 #include "tqcache/store/backend.h"
@@ -26,14 +28,16 @@ Result<std::string> decoded(std::string_view text) {
     }
     const int high = i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
     const int low = i + 2 < text.size() ? hex_digit(text[i + 2]) : -1;
-    if (high < 0 || low < 0 || high + low == 0) return bad_url("a % without two digits behind it");
+    if (high < 0 || low < 0 || high + low == 0)
+      return bad_url("a % without two hexadecimal digits");
     out += static_cast<char>(high * 16 + low);
     i += 2;
   }
   return out;
 }
 
-// What stands before the first `mark`, which is taken away with it; all of it when there is none.
+// Removes and returns the text before the first `mark`, which is removed, too; all text without
+// one.
 std::string_view take_before(std::string_view& text, char mark) {
   const std::size_t end = text.find(mark);
   const std::string_view before = text.substr(0, end);
@@ -73,7 +77,7 @@ Result<void> parse_host(std::string_view text, StoreUrl& url) {
     if (text.find(']') == text.npos) return bad_url("a [ without a ]");
     url.host = take_before(text, ']');
     if (text.empty()) return {};
-    if (!text.starts_with(':')) return bad_url("no port behind the ]");
+    if (!text.starts_with(':')) return bad_url("no port after the ]");
     return parse_port(text.substr(1), url);
   }
   const bool has_port = text.find(':') != text.npos;
@@ -125,25 +129,24 @@ Result<std::uint64_t> parse_number(std::string_view what, std::string_view text,
   const char* const end = text.data() + text.size();
   const auto [stop, status] = std::from_chars(text.data(), end, number);
   if (status == std::errc() && stop == end && number <= limit) return number;
-  return bad_url(std::string(what) + " " + in_quotes(text) + " is no number up to " +
-                 std::to_string(limit));
+  return bad_url(fmt::format("{} {} is not a number up to {}", what, in_quotes(text), limit));
 }
 
-// Which engine a URL means. TQCACHE_STORE_REDIS and TQCACHE_STORE_S3 say which are built in.
+// The backends by scheme. TQCACHE_STORE_REDIS and TQCACHE_STORE_S3 say which are built in.
 
 namespace {
 
 Result<std::unique_ptr<Backend>> open_memory(StoreUrl url, const BackendOptions& options) {
   TQC_TRY(check_all_taken(url));
   if (url.host.empty() && url.path.empty()) return make_memory_backend(options);
-  return Error{ErrorCode::kInvalidArgument, "store URL: memory: has no name"};
+  return invalid("store URL: memory: has no name");
 }
 
 using Open = Result<std::unique_ptr<Backend>> (*)(StoreUrl url, const BackendOptions& options);
 
 struct Scheme {
   std::string_view scheme;
-  std::string_view engine;
+  std::string_view backend;
   Open open;  // null: not built in
 };
 
@@ -170,20 +173,19 @@ Result<std::unique_ptr<Backend>> open_backend(std::string_view text,
   for (const Scheme& known : kSchemes) {
     if (known.scheme != url.scheme) continue;
     if (known.open != nullptr) return known.open(std::move(url), options);
-    return Error{ErrorCode::kUnsupported,
-                 "store URL: " + url.scheme + ": is not built into this tqcache"};
+    return unsupported("store URL: " + url.scheme + ": is not built into this tqcache");
   }
-  return Error{ErrorCode::kInvalidArgument, "store URL: unknown scheme " + in_quotes(url.scheme) +
-                                                ": dir, redis, redis+unix, s3, memory"};
+  return invalid("store URL: unknown scheme " + in_quotes(url.scheme) +
+                 ": dir, redis, redis+unix, s3, memory");
 }
 
 std::vector<std::string_view> schemes() {
-  std::vector<std::string_view> engines;
+  std::vector<std::string_view> backends;
   for (const Scheme& known : kSchemes) {
-    const bool told = !engines.empty() && engines.back() == known.engine;
-    if (known.open != nullptr && !told) engines.push_back(known.engine);
+    const bool is_listed = !backends.empty() && backends.back() == known.backend;
+    if (known.open != nullptr && !is_listed) backends.push_back(known.backend);
   }
-  return engines;
+  return backends;
 }
 
 }  // namespace tqcache::store

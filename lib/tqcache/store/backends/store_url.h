@@ -1,5 +1,5 @@
 #pragma once
-// store/backends/store_url.h: the URL of a store taken apart.
+// store/backends/store_url.h: the URL of a store, and the backends that it opens.
 //
 // Only for the sources of store.
 
@@ -29,42 +29,35 @@ struct StoreUrl {
 // kInvalidArgument: "store URL: " + what.
 inline Error bad_url(const std::string& what) { return invalid("store URL: " + what); }
 
-// Takes SCHEME:REST apart. What stands behind "dir:" is a path, and nothing in it is decoded; all
-// others are SCHEME://[USER[:PASSWORD]@][HOST[:PORT]][/PATH][?A=B&C=D] with %XX decoded.
+// Parses SCHEME:REST. The text after "dir:" is a path, which is not decoded; all others are
+// SCHEME://[USER[:PASSWORD]@][HOST[:PORT]][/PATH][?A=B&C=D] with %XX decoded.
 // Errors: kInvalidArgument, never with the password in its message.
 Result<StoreUrl> parse_store_url(std::string_view url);
 
-// Errors: kInvalidArgument when a parameter is left that nobody took.
+// Errors: kInvalidArgument if a parameter was not taken.
 Result<void> check_all_taken(const StoreUrl& url);
 
 // A whole number up to `limit`. Errors: kInvalidArgument, naming `what`.
 Result<std::uint64_t> parse_number(std::string_view what, std::string_view text,
                                    std::uint64_t limit);
 
-// a store that is a folder of files.
-//
-// A blob is a file that is written under another name, flushed and renamed, and its folder is
-// flushed, before put() says so. Several processes of one machine may use it at once.
-
+// A store in a folder of files. put() writes a file under a temporary name, flushes and renames it,
+// and flushes its folder. Several processes of one machine may use it at once.
 // Errors: as DirLayout::open.
 Result<std::unique_ptr<Backend>> open_dir_backend(StoreUrl url, const BackendOptions& options);
 
-// a store that lives as long as its object, for tests and simulations.
-
+// A store that lives as long as its object, for tests and simulations.
 std::unique_ptr<Backend> make_memory_backend(const BackendOptions& options);
 
-// a store in a Redis or Valkey server, or in a cluster of them.
-
-// Connects to nothing yet. Without a password in the URL that of the environment variable
-// REDISCLI_AUTH is taken, as redis-cli does.
+// A store in a Redis or Valkey server, or in a cluster. It connects on first use. If the URL has no
+// password, that of the environment variable REDISCLI_AUTH is used, as in redis-cli.
 // Errors: kInvalidArgument.
 Result<std::unique_ptr<Backend>> open_redis_backend(StoreUrl url, const BackendOptions& options);
 
-// a store in a bucket of an S3 service.
-
-// Connects to nothing yet. The environment variables AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY
-// say who asks; AWS_REGION where, if the URL does not.
-// Errors: kInvalidArgument, also when there are no such variables.
+// A store in a bucket of an S3 service. It connects on first use. The environment variables
+// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are the credentials; AWS_REGION is the region if the
+// URL has none.
+// Errors: kInvalidArgument, also if a variable is missing.
 Result<std::unique_ptr<Backend>> open_s3_backend(StoreUrl url, const BackendOptions& options);
 
 }  // namespace tqcache::store

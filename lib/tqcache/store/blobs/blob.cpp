@@ -1,6 +1,8 @@
-// What goes into blobs, and what those of one prompt say together.
+// The content of blobs: layers, parts of blocks, hashes.
 
 #include "tqcache/store/blobs/blob.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
@@ -27,8 +29,8 @@ void drop_data(cache::TensorDesc& tensor) {
   tensor.quant->transforms.clear();
 }
 
-Error mismatch(std::size_t layer, std::string message) {
-  return {ErrorCode::kMismatch, "layer " + std::to_string(layer) + ": " + std::move(message)};
+Error layer_mismatch(std::size_t layer, std::string message) {
+  return {ErrorCode::kMismatch, fmt::format("layer {}: {}", layer, message)};
 }
 
 bool same_arrays(const std::vector<cache::ArrayDesc>& a, const std::vector<cache::ArrayDesc>& b) {
@@ -40,11 +42,11 @@ bool same_arrays(const std::vector<cache::ArrayDesc>& a, const std::vector<cache
 // Checks that the layer of a state is that of the parameters, and takes its shapes of arrays.
 Result<void> join_layer(std::size_t index, const cache::LayerDesc& bare, cache::LayerDesc& layer) {
   if (format::type_name(bare) != format::type_name(layer)) {
-    return mismatch(index, "of another kind or shape");
+    return layer_mismatch(index, "of another kind or shape");
   }
   const auto check = [&](bool is_same, const char* what) -> Result<void> {
     if (is_same) return {};
-    return mismatch(index, what);
+    return layer_mismatch(index, what);
   };
   return std::visit(
       Overload{[&](const cache::AttentionDesc& attention) {
@@ -96,14 +98,15 @@ Content kept(Content content) {
   if (auto* parameters = std::get_if<Parameters>(&content)) {
     parameters->layers = without_array_shapes(std::move(parameters->layers));
   }
-  if (auto* state = std::get_if<State>(&content)) state->layers = bare_layers(state->layers);
-  if (auto* record = std::get_if<Record>(&content)) {
-    record->state.layers = bare_layers(record->state.layers);
+  if (auto* snapshot = std::get_if<Snapshot>(&content))
+    snapshot->layers = bare_layers(snapshot->layers);
+  if (auto* record = std::get_if<PromptRecord>(&content)) {
+    record->snapshot.layers = bare_layers(record->snapshot.layers);
   }
   return content;
 }
 
-// What would be damage in a blob that is read is a mistake in one that is made.
+// Content that would be corrupt in a blob is an invalid argument of the writer.
 Error mistake(Error error) {
   if (error.code != ErrorCode::kTooLarge) error.code = ErrorCode::kInvalidArgument;
   return error;
@@ -127,8 +130,8 @@ std::vector<cache::LayerDesc> bare_layers(std::vector<cache::LayerDesc> layers) 
 Result<std::vector<cache::LayerDesc>> join_layers(const std::vector<cache::LayerDesc>& parameters,
                                                    const std::vector<cache::LayerDesc>& bare) {
   if (parameters.size() != bare.size()) {
-    return Error{ErrorCode::kMismatch, std::to_string(bare.size()) + " layers where " +
-                                           std::to_string(parameters.size()) + " belong"};
+    return Error{ErrorCode::kMismatch,
+                 fmt::format("{} layers where {} belong", bare.size(), parameters.size())};
   }
   std::vector<cache::LayerDesc> layers = parameters;
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -184,7 +187,7 @@ Result<void> check_block(const Parameters& parameters, const Block& block) {
   const std::size_t first = part == 0 ? 0 : ends[std::min(part, ends.size()) - 1];
   if (static_cast<std::size_t>(block.n_parts) != ends.size() || part >= ends.size() ||
       block.sections.size() != ends[part] - first) {
-    return Error{ErrorCode::kCorrupt, "other sections than its layers have"};
+    return corrupt("not the sections of its layers");
   }
   for (std::size_t i = 0; i < block.sections.size(); ++i) {
     const format::SectionInfo& info = block.sections[i].info;

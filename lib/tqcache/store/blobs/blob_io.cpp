@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "tqcache/base/aligned.h"
-#include "tqcache/base/shape.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/base/shared_bytes.h"
 #include "tqcache/base/threads.h"
 
@@ -20,8 +20,8 @@ namespace tqcache::store {
 
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{64} << 20;
-// Smaller values are not worth a large page.
+constexpr std::size_t kRegionBytes = std::size_t{64} << 20;
+// Smaller values are allocated one by one.
 constexpr std::size_t kLargeBytes = std::size_t{64} << 10;
 
 std::shared_ptr<std::byte> allocate(std::size_t size) {
@@ -30,29 +30,29 @@ std::shared_ptr<std::byte> allocate(std::size_t size) {
   return {memory, [](std::byte* p) { ::operator delete(p, kLine); }};
 }
 
-// Nothing of it is there before it is touched.
-std::shared_ptr<std::byte> map_piece(std::size_t size) {
+// Anonymous memory: pages are allocated on first access.
+std::shared_ptr<std::byte> map_region(std::size_t size) {
   void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
-  ::madvise(memory, size, MADV_HUGEPAGE);  // only a wish
+  ::madvise(memory, size, MADV_HUGEPAGE);  // a hint
   return {static_cast<std::byte*>(memory), [size](std::byte* p) { ::munmap(p, size); }};
 }
 
 }  // namespace
 
 BlobMemory::Room BlobMemory::take(std::size_t size) {
-  if (size < kLargeBytes || size > kPieceBytes) {
+  if (size < kLargeBytes || size > kRegionBytes) {
     std::shared_ptr<std::byte> owner = allocate(size);
     return {owner, {owner.get(), size}};
   }
   const std::lock_guard lock(state_->mutex);
-  if (state_->piece == nullptr || size > kPieceBytes - state_->used) {
-    state_->piece = map_piece(kPieceBytes);
+  if (state_->region == nullptr || size > kRegionBytes - state_->used) {
+    state_->region = map_region(kRegionBytes);
     state_->used = 0;
   }
-  std::byte* const begin = state_->piece.get() + state_->used;
+  std::byte* const begin = state_->region.get() + state_->used;
   state_->used += align_up(size, kAlignment).value();
-  return {state_->piece, {begin, size}};
+  return {state_->region, {begin, size}};
 }
 
 SharedBytes BlobMemory::copy(ByteView value) {
@@ -70,14 +70,13 @@ Result<void> read_blobs(Backend& backend, std::span<const std::string> keys, con
 
 namespace {
 
-// Of what is bad no more than this is held until it can be removed; the rest stays.
+// Limit for bad values in memory until they are removed; the others are not removed.
 constexpr std::size_t kMaxBadBytes = std::size_t{64} << 20;
 
-// As many as a backend has in memory at once. Each thread brings so many and looks at them, while
-// the others do the same.
+// As many as a backend has in memory at once. Each thread reads and decodes so many at a time.
 constexpr std::size_t kKeysAtOnce = 8;
 
-// What only a later version can read is no damage.
+// A blob of a later version is not damaged.
 bool is_damage(ErrorCode code) {
   return code == ErrorCode::kCorrupt || code == ErrorCode::kTruncated ||
          code == ErrorCode::kMismatch;
@@ -88,7 +87,7 @@ bool is_damage(ErrorCode code) {
 struct BlobReader::Reading {
   const ContentSink& take;
   std::vector<Found> found;
-  std::mutex mutex = {};  // of all that follows, and of `take`
+  std::mutex mutex = {};  // guards all following members, and `take`
   std::vector<Bad> bad = {};
   std::size_t bad_bytes = 0;
 
@@ -136,48 +135,47 @@ Result<void> BlobReader::read_some(std::span<const std::string> keys, std::size_
 
 Result<void> BlobReader::drop(const std::vector<Bad>& all) {
   for (const Bad& bad : all) {
-    tell(bad.key + ": " + bad.error.message);
+    warn(bad.key + ": " + bad.error.message);
     if (!is_damage(bad.error.code) || bad.value.size() == 0) continue;
     TQC_TRY(backend_->remove_if_same(bad.key, bad.value.view()));
   }
   return {};
 }
 
-void Outbox::push(std::vector<Waiting>& to, Value value, bool is_first) {
+void WriteBatcher::push(std::vector<Waiting>& to, Value value, bool is_first) {
   bytes_ += value.bytes.size();
   waiting_bytes_ += value.bytes.size();
   to.push_back({std::move(value), is_first});
 }
 
-Result<void> Outbox::add_block(std::vector<Value> parts) {
+Result<void> WriteBatcher::add_block(std::vector<Value> parts) {
   for (std::size_t i = 1; i < parts.size(); ++i) push(ready_, std::move(parts[i]), false);
   push(parts.size() == 1 ? ready_ : after_, std::move(parts[0]), true);
   return put_if_many();
 }
 
-Result<void> Outbox::add(Value value) {
+Result<void> WriteBatcher::add(Value value) {
   push(ready_, std::move(value), false);
   return put_if_many();
 }
 
-bool Outbox::is_idle() const {
+bool WriteBatcher::is_idle() const {
   return !put_.valid() || put_.wait_for(std::chrono::seconds(0)) != std::future_status::timeout;
 }
 
-// An engine takes many at once more quickly, and nothing while it waits.
-Result<void> Outbox::put_if_many() {
-  if (waiting_bytes_ < kOutboxBytes / 2) return {};
-  return is_idle() || waiting_bytes_ >= kOutboxBytes ? begin_put() : Result<void>();
+// Large batches are faster, but the backend should not be idle.
+Result<void> WriteBatcher::put_if_many() {
+  if (waiting_bytes_ < kBatchBytes / 2) return {};
+  return is_idle() || waiting_bytes_ >= kBatchBytes ? start_put() : Result<void>();
 }
 
-Result<void> Outbox::flush() {
-  while (!ready_.empty() || !after_.empty()) TQC_TRY(begin_put());
+Result<void> WriteBatcher::flush() {
+  while (!ready_.empty() || !after_.empty()) TQC_TRY(start_put());
   return end_put();
 }
 
-// What comes after `ready_` is ready as soon as that is on its way: nothing else is put before it
-// has arrived.
-Result<void> Outbox::begin_put() {
+// `after_` becomes ready when `ready_` is being put: the next put waits for its end.
+Result<void> WriteBatcher::start_put() {
   TQC_TRY(end_put());
   going_ = std::exchange(ready_, std::exchange(after_, {}));
   waiting_bytes_ = 0;
@@ -188,13 +186,13 @@ Result<void> Outbox::begin_put() {
   const auto put = [backend = backend_, blobs = std::move(blobs)] { return backend->put(blobs); };
   try {
     put_ = std::async(std::launch::async, put);
-  } catch (const std::system_error&) {  // no more threads: whoever waits for it does it
+  } catch (const std::system_error&) {  // no more threads: end_put() does the work
     put_ = std::async(std::launch::deferred, put);
   }
   return {};
 }
 
-Result<void> Outbox::end_put() {
+Result<void> WriteBatcher::end_put() {
   if (!put_.valid()) return {};
   TQC_TRY_ASSIGN(const std::vector<PutOutcome> outcomes, put_.get());
   for (std::size_t i = 0; i < going_.size(); ++i) {

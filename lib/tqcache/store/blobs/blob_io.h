@@ -1,11 +1,8 @@
 #pragma once
-// store/blobs/blob_io.h: memory for many values that stay for long.
+// store/blobs/blob_io.h: blobs on their way from and to a backend: memory, readers, candidate
+// slots, write batcher.
 //
 // Only for the sources of store.
-//
-// Memory that is new to a process is given to it page by page when it is first touched, and for a
-// hundred megabytes in pages of 4 KiB that takes longer than reading them from a file. So large
-// values stand side by side in pieces for which the system is asked to take large pages.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,13 +27,16 @@
 
 namespace tqcache::store {
 
+// Memory for many values that live long. The first access to new memory costs a page fault per
+// page, and with pages of 4 KiB that takes longer than reading the values from a file. So large
+// values share regions for which huge pages are requested.
+//
 // Threads: any number may use one at once.
 class BlobMemory {
  public:
   BlobMemory() : state_(std::make_unique<State>()) {}
 
-  // Room for a value, which begins at a multiple of 64. It stays for as long as anybody has it, and
-  // with it the piece that it stands in.
+  // Memory for one value, aligned to 64 bytes. It keeps its whole region alive.
   struct Room {
     std::shared_ptr<std::byte> owner;
     std::span<std::byte> bytes;
@@ -49,58 +49,55 @@ class BlobMemory {
  private:
   struct State {
     std::mutex mutex;
-    std::shared_ptr<std::byte> piece;
+    std::shared_ptr<std::byte> region;
     std::size_t used = 0;
   };
   std::unique_ptr<State> state_;
 };
 
-// blobs of a store, one after another, decoded.
-
 struct ReadBlob {
-  ByteView bytes;           // good until the call returns, and so are the sections of `content`
-  Result<Content> content;  // or why it is none
+  ByteView bytes;           // valid until the call returns, as are the sections of `content`
+  Result<Content> content;  // or the reason why it is invalid
 };
 
-// What stands under keys[i]; nothing is a miss. An error ends the reading and is its result.
+// Receives the blob of keys[i]; nullopt is a miss. An error ends the reading and becomes its
+// result.
 using BlobSink = std::function<Result<void>(std::size_t i, std::optional<ReadBlob> blob)>;
 
-// Errors: those of the backend.
+// Reads and decodes blobs in order. Errors: those of the backend.
 Result<void> read_blobs(Backend& backend, std::span<const std::string> keys, const BlobSink& sink);
 
-// The content, which is to be of one kind; the message of an error names the key.
-// Errors: those of decode_blob(); kCorrupt when it is of another kind.
+// The content of a blob of kind T; messages name the key.
+// Errors: those of decode_blob(); kCorrupt if it has another kind.
 template <class T>
 Result<T> content_of(const std::string& key, ReadBlob blob) {
   if (!blob.content) return in_context(key, std::move(blob.content).error());
   T* const content = std::get_if<T>(&*blob.content);
-  if (content == nullptr) return Error{ErrorCode::kCorrupt, key + ": holds something else"};
+  if (content == nullptr) return corrupt(key + ": holds something else");
   return std::move(*content);
 }
 
-// blobs brought from a store, and judged: what is bad is told and removed.
-
-// Told of the content of keys[i], one at a time but in any order; an error says that it is not what
-// belongs there. kInterrupted ends the reading.
+// Receives the content of keys[i], one at a time but in any order. An error means that it is not
+// the expected content. kInterrupted ends the reading.
 using ContentSink =
     std::function<Result<void>(std::size_t i, Content content, std::uint64_t blob_bytes)>;
 
-// What became of a key.
+// The result for one key.
 enum class Found { kMissing, kBad, kGood };
 
+// Reads blobs in parallel. Bad blobs are reported as warnings and removed.
 class BlobReader {
  public:
   // `backend` must outlive it.
-  BlobReader(Backend& backend, OnTrouble on_trouble, unsigned n_threads = 1)
-      : backend_(&backend), on_trouble_(std::move(on_trouble)), n_threads_(n_threads) {}
+  BlobReader(Backend& backend, OnWarning on_warning, unsigned n_threads = 1)
+      : backend_(&backend), on_warning_(std::move(on_warning)), n_threads_(n_threads) {}
 
-  // Brings all of them, many at a time. One that is damaged, or that `take` finds to be another
-  // than it should be, is told, and removed if it still is the same; one of a later version only
-  // told.
+  // Reads all of them, many at a time. A blob that is damaged, or that `take` refuses, is reported,
+  // and removed if it still is the same. A blob of a later version is only reported.
   // Errors: those of the backend; kInterrupted.
   Result<std::vector<Found>> read(std::span<const std::string> keys, const ContentSink& take);
 
-  // One of them; nullopt also when it is bad.
+  // One blob; nullopt also if it is bad.
   template <class Kind>
   Result<std::optional<Kind>> read_one(const std::string& key) {
     std::optional<Kind> found;
@@ -115,13 +112,13 @@ class BlobReader {
   template <class Kind>
   static Result<Kind> take_kind(Content content) {
     if (auto* kind = std::get_if<Kind>(&content)) return std::move(*kind);
-    return Error{ErrorCode::kMismatch, "a blob of another kind"};
+    return mismatch("a blob of another kind");
   }
 
-  std::uint64_t bytes() const { return bytes_; }  // of all that were brought
+  std::uint64_t bytes() const { return bytes_; }  // of all blobs that were read
 
-  void tell(const std::string& message) const {
-    if (on_trouble_) on_trouble_(message);
+  void warn(const std::string& message) const {
+    if (on_warning_) on_warning_(message);
   }
 
  private:
@@ -135,16 +132,17 @@ class BlobReader {
   Result<void> drop(const std::vector<Bad>& bad);
 
   Backend* backend_;
-  OnTrouble on_trouble_;
+  OnWarning on_warning_;
   unsigned n_threads_;
   BlobMemory memory_;
   std::uint64_t bytes_ = 0;
 };
 
-// what stands in the slots of a key: parameters of a first token block, states
-// behind a block.
+// --- candidate slots: the keys that parameters of a first token block, or snapshots behind a
+// block, may
+//     have
 
-// The good ones of these keys, by their place. Errors: those of the backend.
+// The contents of these keys; nullopt for missing and bad ones. Errors: those of the backend.
 template <class Kind>
 Result<std::vector<std::optional<Kind>>> read_slots(BlobReader& reader,
                                                     const std::vector<std::string>& keys) {
@@ -156,67 +154,69 @@ Result<std::vector<std::optional<Kind>>> read_slots(BlobReader& reader,
   return slots;
 }
 
-struct Slot {
+struct CandidateSlot {
   std::string key;
   bool is_new = false;
-  std::uint64_t bytes = 0;  // of `content` there
+  std::uint64_t bytes = 0;  // of the blob with `content` under that key
 };
 
-// The slot that holds what `is_wanted` says, or the first empty one, which then gets `content`;
-// none if all hold something else. Errors: those of the backend and of encode_blob().
+// The slot whose content `is_wanted` accepts, or the first empty one, which then gets `content`;
+// nullopt if all hold other content.
+// Errors: those of the backend and of encode_blob().
 template <class Kind>
-Result<std::optional<Slot>> find_or_take(Backend& backend, BlobReader& reader,
-                                         const std::vector<std::string>& keys,
-                                         const std::function<bool(const Kind&)>& is_wanted,
-                                         const Content& content) {
+Result<std::optional<CandidateSlot>> find_or_take_slot(
+    Backend& backend, BlobReader& reader, const std::vector<std::string>& keys,
+    const std::function<bool(const Kind&)>& is_wanted, const Content& content) {
   TQC_TRY_ASSIGN(const auto slots, read_slots<Kind>(reader, keys));
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (!slots[i] || !is_wanted(*slots[i])) continue;
     TQC_TRY_ASSIGN(const Bytes blob, encode_blob(keys[i], content));
-    return std::optional(Slot{keys[i], false, blob.size()});
+    return std::optional(CandidateSlot{keys[i], false, blob.size()});
   }
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (slots[i]) continue;
     TQC_TRY_ASSIGN(const Bytes blob, encode_blob(keys[i], content));
     TQC_TRY_ASSIGN(const PutOutcome outcome, backend.put(keys[i], blob));
-    if (outcome == PutOutcome::kStored) return std::optional(Slot{keys[i], true, blob.size()});
-    // Another took it meanwhile, perhaps with the same.
+    if (outcome == PutOutcome::kStored)
+      return std::optional(CandidateSlot{keys[i], true, blob.size()});
+    // Another process took the slot meanwhile, perhaps with the same content.
     TQC_TRY_ASSIGN(const auto other, reader.read_one<Kind>(keys[i]));
-    if (other && is_wanted(*other)) return std::optional(Slot{keys[i], false, blob.size()});
+    if (other && is_wanted(*other))
+      return std::optional(CandidateSlot{keys[i], false, blob.size()});
   }
-  return std::optional<Slot>();
+  return std::optional<CandidateSlot>();
 }
 
-// blobs on their way into a store, many at a time, in an order that readers can
-// rely on, and no more of them in memory than a bound.
+// The write batcher puts blobs when so many bytes wait, or half as many while the backend is idle.
+// Meanwhile it collects at most so many more.
+inline constexpr std::uint64_t kBatchBytes = std::uint64_t{32} << 20;
 
-// Blobs are put when there are so many bytes of them, or half as many and the engine has nothing to
-// do. While they are, so many more are gathered.
-inline constexpr std::uint64_t kOutboxBytes = std::uint64_t{32} << 20;
-
+// Puts blobs, many at a time, in an order that readers can rely on, with bounded memory.
+//
 // Threads: one at a time.
-class Outbox {
+class WriteBatcher {
  public:
-  explicit Outbox(Backend& backend) : backend_(&backend) {}
+  explicit WriteBatcher(Backend& backend) : backend_(&backend) {}
 
-  // The blobs of one block. The first one stands for all: it is put when the engine has
-  // acknowledged the others.
-  // Errors: those of the backend, for whatever was put since. Nothing may be added after one.
+  // The blobs of one block. The first one is put after the backend has acknowledged the others:
+  // where it exists, all exist.
+  // Errors: those of the backend, also for blobs added earlier. Nothing may be added after an
+  //         error.
   struct Value {
     std::string key;
     SharedBytes bytes;
   };
   Result<void> add_block(std::vector<Value> parts);
 
-  // One that nothing depends on.
+  // A blob that no other depends on.
   Result<void> add(Value value);
 
   // Returns when all are acknowledged.
   Result<void> flush();
 
-  std::int64_t new_blocks() const { return new_blocks_; }  // whose first blob was not there before
-  std::uint64_t bytes() const { return bytes_; }           // of all that were added
-  std::uint64_t new_bytes() const { return new_bytes_; }   // of those that were not there before
+  std::int64_t new_blocks() const { return new_blocks_; }  // whose first blob did not exist before
+  std::uint64_t bytes() const { return bytes_; }           // of all added blobs
+  std::uint64_t new_bytes() const { return new_bytes_; }   // of those that did not exist before
 
  private:
   struct Waiting {
@@ -227,13 +227,13 @@ class Outbox {
   using Outcomes = Result<std::vector<PutOutcome>>;
   bool is_idle() const;
   Result<void> put_if_many();
-  Result<void> begin_put();
+  Result<void> start_put();
   Result<void> end_put();
 
   Backend* backend_;
-  std::vector<Waiting> ready_;  // to be put with the next ones
-  std::vector<Waiting> after_;  // and these once `ready_` is there
-  // On their way, by a thread of their own, which sees no more of this than their bytes.
+  std::vector<Waiting> ready_;  // for the next put
+  std::vector<Waiting> after_;  // for the put after that
+  // Being put, by another thread, which accesses only their bytes.
   std::vector<Waiting> going_;
   std::future<Outcomes> put_;
   std::uint64_t waiting_bytes_ = 0;

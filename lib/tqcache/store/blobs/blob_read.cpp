@@ -1,4 +1,5 @@
 
+#include <fmt/format.h>
 #include <store_v1_generated.h>
 
 #include <algorithm>
@@ -21,15 +22,15 @@ namespace {
 
 constexpr std::size_t kChecksumAt = kBlobHeaderBytes - sizeof(std::uint64_t);
 
-// Magic and checksum stand where they are in every version to come.
+// Magic and checksum have the same place in all versions.
 Result<void> check_whole(ByteView blob) {
   const std::size_t n_magic = std::min(blob.size(), kBlobMagic.size());
   if (!std::ranges::equal(blob.first(n_magic), ByteView(kBlobMagic).first(n_magic))) {
     return corrupt("not a blob of a store");
   }
   if (blob.size() < kBlobHeaderBytes) {
-    return Error{ErrorCode::kTruncated, "the blob ends after " + std::to_string(blob.size()) +
-                                            " bytes, within the header"};
+    return Error{ErrorCode::kTruncated,
+                 fmt::format("the blob ends after {} bytes, within the header", blob.size())};
   }
   const auto stored = number_at<std::uint64_t>(blob, kChecksumAt);
   if (stored != xxh3_64(blob.first(kChecksumAt))) return corrupt("header: checksum mismatch");
@@ -40,23 +41,21 @@ Result<void> check_version(std::uint32_t version) {
   if (version == kBlobVersion) return {};
   const std::string what = "version " + std::to_string(version);
   if (version < kBlobVersion) return corrupt(what);
-  return Error{ErrorCode::kUnsupported,
-               what + " is newer than version " + std::to_string(kBlobVersion)};
+  return unsupported(fmt::format("{} is newer than version {}", what, kBlobVersion));
 }
 
 Result<void> check_sizes(const BlobHeader& header, std::uint64_t size) {
   if (size < header.blob_bytes) {
-    return Error{ErrorCode::kTruncated, "the blob ends after " + std::to_string(size) + " of " +
-                                            std::to_string(header.blob_bytes) + " bytes"};
+    return Error{ErrorCode::kTruncated,
+                 fmt::format("the blob ends after {} of {} bytes", size, header.blob_bytes)};
   }
   if (size > header.blob_bytes) {
-    return corrupt(std::to_string(size - header.blob_bytes) + " bytes behind the end");
+    return corrupt(std::to_string(size - header.blob_bytes) + " bytes after the end");
   }
   if (header.description_bytes > kMaxDescriptionBytes) {
-    return Error{ErrorCode::kTooLarge,
-                 "a description of " + std::to_string(header.description_bytes) + " bytes"};
+    return too_large(fmt::format("a description of {} bytes", header.description_bytes));
   }
-  if (sections_at(header) > size) return corrupt("the description reaches behind the end");
+  if (sections_at(header) > size) return corrupt("the description reaches past the end");
   return {};
 }
 
@@ -112,7 +111,7 @@ Sha256 to_sha256(const fb::Sha256& digest) {
 
 Result<void> check_count(std::uint64_t count, std::uint64_t limit, std::string_view what) {
   if (count <= limit) return {};
-  return Error{ErrorCode::kTooLarge, std::to_string(count) + " " + std::string(what)};
+  return too_large(fmt::format("{} {}", count, what));
 }
 
 Result<std::string> read_text(const flatbuffers::String& text, std::uint64_t limit) {
@@ -120,7 +119,7 @@ Result<std::string> read_text(const flatbuffers::String& text, std::uint64_t lim
   return text.str();
 }
 
-// Tokens are counted as signed numbers, here and wherever they are added up.
+// Token counts are signed.
 Result<std::int64_t> read_tokens_count(std::uint64_t count) {
   TQC_TRY(check_count(count, cache::kMaxTokens, "tokens"));
   return static_cast<std::int64_t>(count);
@@ -130,7 +129,7 @@ bool is_zero(ByteView bytes) {
   return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
 }
 
-// What a blob is made of, checked as far as that needs no look at what it says.
+// The parts of a blob, whose header, checksum and padding are correct.
 struct Parts {
   BlobHeader header;
   AlignedBytes description;
@@ -179,7 +178,7 @@ Result<void> check_fields(const fb::Description& root, BlobKind kind) {
 Result<void> check_key_of(const fb::Description& root, std::string_view key) {
   const std::string_view own(root.key()->c_str(), root.key()->size());
   if (own == key) return {};
-  return Error{ErrorCode::kMismatch, "the blob is that of another key"};
+  return mismatch("the blob is that of another key");
 }
 
 Result<format::Manifest> read_manifest(const fb::Description& root) {
@@ -196,14 +195,14 @@ Result<format::Manifest> read_manifest(const fb::Description& root) {
   return manifest;
 }
 
-// Gives the end of the section. Sections follow one another, with zeros up to the next multiple
+// Returns the end of the section. Sections follow one another, with zeros up to the next multiple
 // of 64.
 Result<std::uint64_t> check_place(const format::SectionInfo& section, std::uint64_t end,
                                   const SharedBytes& bytes) {
   const std::uint64_t begin = format::align_section(end);
   if (section.file_offset != begin) return corrupt("does not follow the one before");
   if (begin > bytes.size() || section.stored_bytes > bytes.size() - begin) {
-    return corrupt("reaches behind the end");
+    return corrupt("reaches past the end");
   }
   if (!is_zero(bytes.view().subspan(end, begin - end))) return corrupt("bytes before it");
   return begin + section.stored_bytes;
@@ -231,7 +230,7 @@ Result<Block> read_block(const fb::Block& in, format::Manifest manifest,
                          std::vector<StoredSection> sections) {
   TQC_TRY(check_count(in.n_parts(), static_cast<std::uint64_t>(kMaxParts), "parts"));
   if (in.part() >= in.n_parts())
-    return corrupt("part " + std::to_string(in.part()) + " of " + std::to_string(in.n_parts()));
+    return corrupt(fmt::format("part {} of {}", in.part(), in.n_parts()));
   Block block;
   block.parent = to_sha256(*in.parent());
   block.index = in.index();
@@ -242,18 +241,18 @@ Result<Block> read_block(const fb::Block& in, format::Manifest manifest,
   return block;
 }
 
-Result<State> read_state(const fb::State& in, format::Manifest manifest) {
+Result<Snapshot> read_state(const fb::State& in, format::Manifest manifest) {
   TQC_TRY(check_count(in.data_keys()->size(), kMaxDataKeys, "data blobs"));
-  State state;
-  state.n_tokens = in.n_tokens();
-  state.tail = std::move(manifest.tokens);
-  state.layers = bare_layers(std::move(manifest.layers));
-  state.content_name = manifest.content_name;
-  state.data_bytes = in.data_bytes();
+  Snapshot snapshot;
+  snapshot.n_tokens = in.n_tokens();
+  snapshot.tail = std::move(manifest.tokens);
+  snapshot.layers = bare_layers(std::move(manifest.layers));
+  snapshot.content_name = manifest.content_name;
+  snapshot.data_bytes = in.data_bytes();
   for (const flatbuffers::String* key : *in.data_keys()) {
-    TQC_TRY_ASSIGN(state.data_keys.emplace_back(), read_text(*key, kMaxKeyBytes));
+    TQC_TRY_ASSIGN(snapshot.data_keys.emplace_back(), read_text(*key, kMaxKeyBytes));
   }
-  return state;
+  return snapshot;
 }
 
 Result<std::vector<Sha256>> read_chain(const flatbuffers::Vector<const fb::Sha256*>& in) {
@@ -264,8 +263,8 @@ Result<std::vector<Sha256>> read_chain(const flatbuffers::Vector<const fb::Sha25
   return chain;
 }
 
-Result<Record> read_record(const fb::Record& in, State state) {
-  Record record;
+Result<PromptRecord> read_record(const fb::Record& in, Snapshot snapshot) {
+  PromptRecord record;
   TQC_TRY_ASSIGN(record.name, read_text(*in.name(), kMaxNameBytes));
   TQC_TRY_ASSIGN(record.model_name, read_text(*in.model_name(), format::kMaxTextBytes));
   TQC_TRY_ASSIGN(record.architecture, read_text(*in.architecture(), format::kMaxTextBytes));
@@ -273,15 +272,15 @@ Result<Record> read_record(const fb::Record& in, State state) {
   record.tokens.assign(in.tokens()->begin(), in.tokens()->end());
   TQC_TRY_ASSIGN(record.parameters_key, read_text(*in.parameters_key(), kMaxKeyBytes));
   TQC_TRY_ASSIGN(record.chain, read_chain(*in.chain()));
-  record.state = std::move(state);
+  record.snapshot = std::move(snapshot);
   TQC_TRY_ASSIGN(record.state_key, read_text(*in.state_key(), kMaxKeyBytes));
   record.created = in.created();
   record.bytes = in.bytes();
   return record;
 }
 
-Result<Usage> read_usage(const fb::Usage& in) {
-  Usage usage;
+Result<UsageNote> read_usage(const fb::Usage& in) {
+  UsageNote usage;
   usage.created = in.created();
   TQC_TRY_ASSIGN(usage.wanted_tokens, read_tokens_count(in.wanted_tokens()));
   TQC_TRY_ASSIGN(usage.found_tokens, read_tokens_count(in.found_tokens()));
@@ -305,16 +304,16 @@ Result<Content> read_content(const fb::Description& root, BlobKind kind, format:
     case BlobKind::kData:
       return Content(Data{std::move(sections)});
     case BlobKind::kUsage: {
-      TQC_TRY_ASSIGN(const Usage usage, read_usage(*root.usage()));
+      TQC_TRY_ASSIGN(const UsageNote usage, read_usage(*root.usage()));
       return Content(usage);
     }
     case BlobKind::kState:
     case BlobKind::kRecord:
       break;
   }
-  TQC_TRY_ASSIGN(State state, read_state(*root.state(), std::move(manifest)));
-  if (kind == BlobKind::kState) return Content(std::move(state));
-  TQC_TRY_ASSIGN(Record record, read_record(*root.record(), std::move(state)));
+  TQC_TRY_ASSIGN(Snapshot snapshot, read_state(*root.state(), std::move(manifest)));
+  if (kind == BlobKind::kState) return Content(std::move(snapshot));
+  TQC_TRY_ASSIGN(PromptRecord record, read_record(*root.record(), std::move(snapshot)));
   return Content(std::move(record));
 }
 

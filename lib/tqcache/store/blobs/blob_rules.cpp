@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -22,7 +24,7 @@ char first_word(BlobKind kind) { return kFirstWords[static_cast<std::size_t>(kin
 
 Result<void> check_text(std::string_view what, std::string_view text, std::size_t limit) {
   if (text.size() <= limit) return {};
-  return too_large(std::string(what) + " of " + std::to_string(text.size()) + " bytes");
+  return too_large(fmt::format("{} of {} bytes", what, text.size()));
 }
 
 Result<void> check_tokens(std::span<const std::int32_t> tokens) {
@@ -49,7 +51,7 @@ Result<void> check_parameters(std::string_view, const Parameters& parameters) {
   return format::check_layers(parameters.layers, parameters.identity.rope, 1);
 }
 
-// What can be told of a section without its layer.
+// Checks of a section that do not need its layer.
 Result<void> check_section(const StoredSection& section) {
   const format::SectionInfo& info = section.info;
   if (info.layer < 0 || info.layer >= cache::kMaxLayers) return corrupt("no such layer");
@@ -58,10 +60,11 @@ Result<void> check_section(const StoredSection& section) {
                         ? info.stored_bytes == info.raw_bytes
                         : info.stored_bytes > 0 && info.stored_bytes < info.raw_bytes;
   if (!fits) {
-    return corrupt("stored size " + std::to_string(info.stored_bytes) + " for raw size " +
-                   std::to_string(info.raw_bytes));
+    return corrupt(
+        fmt::format("stored size {} for raw size {}", info.stored_bytes, info.raw_bytes));
   }
-  if (section.stored.size() != info.stored_bytes) return corrupt("other bytes than its size says");
+  if (section.stored.size() != info.stored_bytes)
+    return corrupt("the number of bytes is not its stored size");
   if (xxh3_128(section.stored.view()) != info.checksum) return corrupt("checksum mismatch");
   return {};
 }
@@ -74,7 +77,7 @@ Result<void> check_sections(const std::vector<StoredSection>& sections) {
       return in_context(place, std::move(section).error());
     }
     if (i > 0 && !stands_before(sections[i - 1].info, info)) {
-      return corrupt(place + ": not behind the one before");
+      return corrupt(place + ": not in the order of a file");
     }
   }
   return {};
@@ -96,7 +99,7 @@ Result<void> check_block_content(std::string_view key, const Block& block) {
   }
   if (block.n_parts > kMaxParts) return too_large(std::to_string(block.n_parts) + " parts");
   if (block.part < 0 || block.part >= block.n_parts) {
-    return corrupt("part " + std::to_string(block.part) + " of " + std::to_string(block.n_parts));
+    return corrupt(fmt::format("part {} of {}", block.part, block.n_parts));
   }
   TQC_TRY(check_block_key(key, block));
   const auto is_other = [&](const StoredSection& section) {
@@ -108,25 +111,26 @@ Result<void> check_block_content(std::string_view key, const Block& block) {
 
 Result<void> check_data_keys(const std::vector<std::string>& keys) {
   if (keys.size() > kMaxDataKeys) return too_large(std::to_string(keys.size()) + " data blobs");
-  if (!std::ranges::all_of(keys, is_data_key)) return corrupt("a key of data that is none");
+  if (!std::ranges::all_of(keys, is_data_key)) return corrupt("an invalid data key");
   return {};
 }
 
-Result<void> check_state(std::string_view, const State& state) {
-  if (state.n_tokens < 1 || state.n_tokens > cache::kMaxTokens) {
-    return too_large(std::to_string(state.n_tokens) + " tokens");
+Result<void> check_state(std::string_view, const Snapshot& snapshot) {
+  if (snapshot.n_tokens < 1 || snapshot.n_tokens > cache::kMaxTokens) {
+    return too_large(std::to_string(snapshot.n_tokens) + " tokens");
   }
-  const std::int64_t n_tail = state.n_tokens - final_blocks(state.n_tokens) * cache::kTokenBlock;
-  if (std::ssize(state.tail) != n_tail) {
-    return corrupt("a tail of " + std::to_string(state.tail.size()) + " tokens where " +
-                   std::to_string(n_tail) + " belong");
+  const std::int64_t n_tail =
+      snapshot.n_tokens - final_blocks(snapshot.n_tokens) * cache::kTokenBlock;
+  if (std::ssize(snapshot.tail) != n_tail) {
+    return corrupt(
+        fmt::format("a tail of {} tokens where {} belong", snapshot.tail.size(), n_tail));
   }
-  TQC_TRY(check_tokens(state.tail));
-  TQC_TRY(check_data_keys(state.data_keys));
-  return format::check_layers(state.layers, cache::Rope{}, state.n_tokens);
+  TQC_TRY(check_tokens(snapshot.tail));
+  TQC_TRY(check_data_keys(snapshot.data_keys));
+  return format::check_layers(snapshot.layers, cache::Rope{}, snapshot.n_tokens);
 }
 
-// A turbo window has every token block from its first one up to the tail.
+// A quantized window has all token blocks from its first one to the tail.
 Result<void> check_data(std::string_view, const Data& data) {
   TQC_TRY(check_sections(data.sections));
   for (std::size_t i = 1; i < data.sections.size(); ++i) {
@@ -140,43 +144,44 @@ Result<void> check_data(std::string_view, const Data& data) {
   return {};
 }
 
-Result<void> check_record_keys(const Record& record) {
+Result<void> check_record_keys(const PromptRecord& record) {
   if (!is_key_of(BlobKind::kParameters, record.parameters_key)) {
-    return corrupt("a key of parameters that is none");
+    return corrupt("an invalid parameters key");
   }
   if (record.chain.empty() && !record.state_key.empty()) {
-    return corrupt("a key of the state where there is none behind a block");
+    return corrupt("a state key without a final block");
   }
   if (!record.state_key.empty() && !is_key_of(BlobKind::kState, record.state_key)) {
-    return corrupt("a key of the state that is none");
+    return corrupt("an invalid state key");
   }
   return {};
 }
 
-// None is enough: the blocks have them.
-Result<void> check_record_tokens(const Record& record) {
+// The tokens may be left out, because the blocks have them.
+Result<void> check_record_tokens(const PromptRecord& record) {
   if (record.tokens.empty()) return {};
   TQC_TRY(check_tokens(record.tokens));
-  if (std::ssize(record.tokens) != record.state.n_tokens) return corrupt("a state of other tokens");
-  const std::vector<std::int32_t>& tail = record.state.tail;
+  if (std::ssize(record.tokens) != record.snapshot.n_tokens)
+    return corrupt("the snapshot has other tokens");
+  const std::vector<std::int32_t>& tail = record.snapshot.tail;
   if (std::ranges::equal(tail, std::span(record.tokens).last(tail.size()))) return {};
-  return corrupt("a tail of other tokens");
+  return corrupt("the tail has other tokens");
 }
 
-Result<void> check_record(std::string_view key, const Record& record) {
+Result<void> check_record(std::string_view key, const PromptRecord& record) {
   if (record.name.empty()) return corrupt("a record without a name");
   TQC_TRY(check_text("name", record.name, kMaxNameBytes));
   TQC_TRY(check_text("model name", record.model_name, format::kMaxTextBytes));
   TQC_TRY(check_text("architecture", record.architecture, format::kMaxTextBytes));
-  TQC_TRY(check_state(key, record.state));
+  TQC_TRY(check_state(key, record.snapshot));
   TQC_TRY(check_record_tokens(record));
-  if (std::ssize(record.chain) != final_blocks(record.state.n_tokens)) {
+  if (std::ssize(record.chain) != final_blocks(record.snapshot.n_tokens)) {
     return corrupt(std::to_string(record.chain.size()) + " blocks");
   }
   return check_record_keys(record);
 }
 
-Result<void> check_usage(std::string_view, const Usage& usage) {
+Result<void> check_usage(std::string_view, const UsageNote& usage) {
   if (usage.wanted_tokens > cache::kMaxTokens) {
     return too_large(std::to_string(usage.wanted_tokens) + " tokens");
   }
@@ -211,10 +216,10 @@ Result<void> check_content(std::string_view key, const Content& content) {
     std::string_view key;
     Result<void> operator()(const Parameters& each) const { return check_parameters(key, each); }
     Result<void> operator()(const Block& each) const { return check_block_content(key, each); }
-    Result<void> operator()(const State& each) const { return check_state(key, each); }
+    Result<void> operator()(const Snapshot& each) const { return check_state(key, each); }
     Result<void> operator()(const Data& each) const { return check_data(key, each); }
-    Result<void> operator()(const Record& each) const { return check_record(key, each); }
-    Result<void> operator()(const Usage& each) const { return check_usage(key, each); }
+    Result<void> operator()(const PromptRecord& each) const { return check_record(key, each); }
+    Result<void> operator()(const UsageNote& each) const { return check_usage(key, each); }
   };
   return std::visit(Rules{key}, content);
 }

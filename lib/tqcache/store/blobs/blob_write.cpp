@@ -1,5 +1,6 @@
 // Builds a blob: its description as a FlatBuffer, then header and sections around it.
 
+#include <fmt/format.h>
 #include <store_v1_generated.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ fb::Sha256 make_sha256(const Sha256& digest) {
   return fb::Sha256(flatbuffers::make_span(bytes));
 }
 
-// Rows of the section table; places count from where the blob's sections begin.
+// Rows of the section table. Offsets count from the first section of the blob.
 std::vector<format::SectionInfo> section_rows(const std::vector<StoredSection>& sections) {
   std::vector<format::SectionInfo> rows;
   rows.reserve(sections.size());
@@ -36,7 +37,7 @@ std::vector<format::SectionInfo> section_rows(const std::vector<StoredSection>& 
   return rows;
 }
 
-// What of a blob stands in a manifest.
+// The manifest of a blob.
 format::Manifest manifest_of(const Parameters& parameters) {
   format::Manifest manifest;
   manifest.identity = parameters.identity;
@@ -55,23 +56,24 @@ format::Manifest manifest_of(const Data& data) {
   manifest.sections = section_rows(data.sections);
   return manifest;
 }
-format::Manifest manifest_of(const State& state) {
+format::Manifest manifest_of(const Snapshot& snapshot) {
   format::Manifest manifest;
-  manifest.tokens = state.tail;
-  manifest.layers = state.layers;
-  manifest.content_name = state.content_name;
+  manifest.tokens = snapshot.tail;
+  manifest.layers = snapshot.layers;
+  manifest.content_name = snapshot.content_name;
   return manifest;
 }
+format::Manifest manifest_of(const PromptRecord& record) { return manifest_of(record.snapshot); }
 
-Result<Bytes> manifest_bytes(const Usage&) { return Bytes{}; }
+Result<Bytes> manifest_bytes(const UsageNote&) { return Bytes{}; }
 // Parameters do not depend on the number of tokens: shapes of windows are left out.
 Result<Bytes> manifest_bytes(const Parameters& parameters) {
   return format::encode_manifest(manifest_of(parameters), /*window_tokens=*/{});
 }
-Result<Bytes> manifest_bytes(const State& state) {
-  return format::encode_manifest(manifest_of(state), state.n_tokens);
+Result<Bytes> manifest_bytes(const Snapshot& snapshot) {
+  return format::encode_manifest(manifest_of(snapshot), snapshot.n_tokens);
 }
-Result<Bytes> manifest_bytes(const Record& record) { return manifest_bytes(record.state); }
+Result<Bytes> manifest_bytes(const PromptRecord& record) { return manifest_bytes(record.snapshot); }
 template <class T>
 Result<Bytes> manifest_bytes(const T& content) {
   return format::encode_manifest(manifest_of(content));
@@ -79,14 +81,15 @@ Result<Bytes> manifest_bytes(const T& content) {
 
 struct Tables {
   Offset<fb::Block> block = {};
-  Offset<fb::State> state = {};
+  Offset<fb::State> snapshot = {};
   Offset<fb::Record> record = {};
   Offset<fb::Usage> usage = {};
 };
 
-Offset<fb::State> make_state(Builder& out, const State& state) {
-  const auto keys = out.CreateVectorOfStrings(state.data_keys);
-  return fb::CreateState(out, static_cast<std::uint32_t>(state.n_tokens), keys, state.data_bytes);
+Offset<fb::State> make_state(Builder& out, const Snapshot& snapshot) {
+  const auto keys = out.CreateVectorOfStrings(snapshot.data_keys);
+  return fb::CreateState(out, static_cast<std::uint32_t>(snapshot.n_tokens), keys,
+                         snapshot.data_bytes);
 }
 
 Tables make_tables(Builder&, const Parameters&) { return {}; }
@@ -97,8 +100,10 @@ Tables make_tables(Builder& out, const Block& block) {
                                    static_cast<std::uint32_t>(block.part),
                                    static_cast<std::uint32_t>(block.n_parts))};
 }
-Tables make_tables(Builder& out, const State& state) { return {.state = make_state(out, state)}; }
-Tables make_tables(Builder& out, const Record& record) {
+Tables make_tables(Builder& out, const Snapshot& snapshot) {
+  return {.snapshot = make_state(out, snapshot)};
+}
+Tables make_tables(Builder& out, const PromptRecord& record) {
   std::vector<fb::Sha256> chain;
   chain.reserve(record.chain.size());
   for (const Sha256& hash : record.chain) chain.push_back(make_sha256(hash));
@@ -111,16 +116,16 @@ Tables make_tables(Builder& out, const Record& record) {
   const auto state_key = out.CreateString(record.state_key);
   const auto made = fb::CreateRecord(out, name, model_name, architecture, tokens, parameters_key,
                                      hashes, state_key, record.created, record.bytes);
-  return {.state = make_state(out, record.state), .record = made};
+  return {.snapshot = make_state(out, record.snapshot), .record = made};
 }
-Tables make_tables(Builder& out, const Usage& usage) {
+Tables make_tables(Builder& out, const UsageNote& usage) {
   return {.usage =
               fb::CreateUsage(out, usage.created, static_cast<std::uint64_t>(usage.wanted_tokens),
                               static_cast<std::uint64_t>(usage.found_tokens), usage.read_bytes,
                               usage.stored_bytes)};
 }
 
-// Gives the FlatBuffer.
+// Returns the FlatBuffer.
 Result<Bytes> make_description(std::string_view key, const Content& content) {
   TQC_TRY_ASSIGN(const Bytes manifest,
                  std::visit([](const auto& each) { return manifest_bytes(each); }, content));
@@ -133,8 +138,8 @@ Result<Bytes> make_description(std::string_view key, const Content& content) {
   const Tables tables =
       std::visit([&](const auto& each) { return make_tables(out, each); }, content);
   fb::FinishDescriptionBuffer(
-      out, fb::CreateDescription(out, key_text, nested, tables.block, tables.state, tables.record,
-                                 tables.usage));
+      out, fb::CreateDescription(out, key_text, nested, tables.block, tables.snapshot,
+                                 tables.record, tables.usage));
   const auto bytes = std::as_bytes(std::span(out.GetBufferPointer(), out.GetSize()));
   return Bytes(bytes.begin(), bytes.end());
 }
@@ -151,7 +156,7 @@ std::uint64_t sections_end(const std::vector<StoredSection>* sections) {
   return last.file_offset + last.stored_bytes;
 }
 
-// What a blob consists of.
+// The parts of a blob.
 struct Pieces {
   BlobHeader header;
   Bytes description;
@@ -168,12 +173,12 @@ Result<Pieces> make_pieces(std::string_view key, const Content& content) {
   header.description_checksum = xxh3_128(pieces.description);
   header.blob_bytes = sections_at(header) + sections_end(pieces.sections);
   if (pieces.description.size() > kMaxDescriptionBytes || header.blob_bytes > kMaxValueBytes) {
-    return Error{ErrorCode::kTooLarge, "a blob of " + std::to_string(header.blob_bytes) + " bytes"};
+    return too_large(fmt::format("a blob of {} bytes", header.blob_bytes));
   }
   return pieces;
 }
 
-// Fills memory whose content may be anything.
+// Fills uninitialized memory.
 class Filler {
  public:
   explicit Filler(std::span<std::byte> blob) : blob_(blob) {}

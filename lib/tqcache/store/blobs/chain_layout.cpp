@@ -32,7 +32,8 @@ SectionPlaces place_sections(const format::Manifest& manifest) {
     const format::SectionInfo& info = manifest.sections[i];
     const auto layer = static_cast<std::size_t>(info.layer);
     const bool is_final = std::holds_alternative<cache::AttentionDesc>(manifest.layers[layer]) && info.block < n_final;
-    auto& numbers = is_final ? places.blocks[static_cast<std::size_t>(info.block)] : places.state;
+    auto& numbers =
+        is_final ? places.blocks[static_cast<std::size_t>(info.block)] : places.snapshot;
     numbers.push_back(i);
   }
   return places;

@@ -1,5 +1,5 @@
 #pragma once
-// store/blobs/chain_form.h: what the layers of a chain say of its blocks.
+// store/blobs/chain_layout.h: the division of a prompt into token blocks, parts and a snapshot.
 //
 // Only for the sources of store.
 
@@ -13,24 +13,24 @@
 
 namespace tqcache::store {
 
-// Whether a cache of these layers can be cut after any token block: it has attention alone.
+// Whether a cache of these layers can be cut after any token block: all are attention layers.
 bool can_be_cut(const std::vector<cache::LayerDesc>& layers);
 
-// Which sections of a prompt go into which final token block, and which into its state: their
-// numbers, in the order of a file. What windows keep is the state's, wherever it stands in a file.
+// The numbers of the sections of each final token block and of the snapshot, in the order of a
+// file. The sections of windows belong to the snapshot, wherever they are in a file.
 struct SectionPlaces {
   std::vector<std::vector<std::size_t>> blocks;
-  std::vector<std::size_t> state;
+  std::vector<std::size_t> snapshot;
 };
 SectionPlaces place_sections(const format::Manifest& manifest);
 
-// The order in which sections stand in a file: format/section_plan.h.
+// The order of sections in a file: format/section_plan.h.
 bool stands_before(const format::SectionInfo& a, const format::SectionInfo& b);
 
 // Bytes of a final token block before compression, without sink tokens.
 std::uint64_t block_bytes(const std::vector<cache::LayerDesc>& layers);
 
-// In how many blobs final token blocks stand. The first one may have sink tokens.
+// The number of blobs of a final token block. The first block may have sink tokens.
 class PartCounts {
  public:
   explicit PartCounts(const std::vector<cache::LayerDesc>& layers)
@@ -42,14 +42,14 @@ class PartCounts {
   std::size_t first_, later_;
 };
 
-// The keys of all parts of these blocks, of which the first one has number `first`: [block][part].
+// The keys of all parts of these blocks, whose first has the index `first`: [block][part].
 std::vector<std::vector<std::string>> block_keys(const PartCounts& counts, std::int64_t first,
                                                  std::span<const Sha256> hashes);
 
 // All keys in one list.
 std::vector<std::string> flatten(const std::vector<std::vector<std::string>>& keys);
 
-// What data_key() takes for the content of a data blob: what its sections are, and their digests.
+// The description of the sections of a data blob, which data_key() hashes.
 Bytes data_content(std::span<const StoredSection> sections);
 
 }  // namespace tqcache::store

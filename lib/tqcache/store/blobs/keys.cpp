@@ -15,7 +15,7 @@ namespace tqcache::store {
 namespace {
 
 // The first field of every hash: nothing that is hashed for one purpose passes for another.
-constexpr std::string_view kScopeDomain = "tqcache store scope 1";
+constexpr std::string_view kNamespaceDomain = "tqcache store scope 1";
 constexpr std::string_view kFirstDomain = "tqcache store first block 1";
 constexpr std::string_view kRootDomain = "tqcache store root 1";
 constexpr std::string_view kBlockDomain = "tqcache store block 1";
@@ -63,23 +63,23 @@ Sha256 hash_fields(std::span<const ByteView> fields) {
   return hasher.finish();
 }
 
-Sha256 hash_scope(const Scope& scope) {
-  const cache::Identity& identity = scope.identity;
+Sha256 hash_namespace(const Namespace& name_space) {
+  const cache::Identity& identity = name_space.identity;
   const Bytes rope = rope_bytes(identity.rope);
   return hash_of(
-      {as_bytes(kScopeDomain), as_bytes(identity.architecture), rope, identity.weights_fingerprint,
-       identity.tokenizer_fingerprint,
+      {as_bytes(kNamespaceDomain), as_bytes(identity.architecture), rope,
+       identity.weights_fingerprint, identity.tokenizer_fingerprint,
        identity.adapter_fingerprint ? ByteView(*identity.adapter_fingerprint) : ByteView(),
-       as_bytes(scope.salt)});
+       as_bytes(name_space.salt)});
 }
 
-Sha256 hash_first(const Sha256& scope, std::span<const std::int32_t> block) {
+Sha256 hash_first(const Sha256& name_space, std::span<const std::int32_t> block) {
   assert(!block.empty() && std::ssize(block) <= cache::kTokenBlock);
-  return hash_of({as_bytes(kFirstDomain), scope, std::as_bytes(block)});
+  return hash_of({as_bytes(kFirstDomain), name_space, std::as_bytes(block)});
 }
 
-Sha256 hash_root(const Sha256& scope, const Sha256& parameters) {
-  return hash_of({as_bytes(kRootDomain), scope, parameters});
+Sha256 hash_root(const Sha256& name_space, const Sha256& parameters) {
+  return hash_of({as_bytes(kRootDomain), name_space, parameters});
 }
 
 std::vector<Sha256> hash_chain(const Sha256& root, std::span<const std::int32_t> tokens) {
@@ -106,8 +106,8 @@ std::string state_key(const Sha256& hash, int slot) {
   return "s/" + to_hex(hash) + "/" + std::to_string(slot);
 }
 
-std::string data_key(const Sha256& scope, ByteView content) {
-  return "d/" + to_hex(hash_of({as_bytes(kDataDomain), scope, content}));
+std::string data_key(const Sha256& name_space, ByteView content) {
+  return "d/" + to_hex(hash_of({as_bytes(kDataDomain), name_space, content}));
 }
 
 std::string record_prefix(std::string_view salt) {
@@ -226,13 +226,13 @@ std::string part_key(std::string_view block_name, int part) {
   return std::string(block_name) + "/" + std::to_string(part);
 }
 
-std::vector<std::string> parameters_slots(const Sha256& first) {
+std::vector<std::string> parameters_slot_keys(const Sha256& first) {
   std::vector<std::string> keys;
   for (int slot = 0; slot < kCandidateSlots; ++slot) keys.push_back(parameters_key(first, slot));
   return keys;
 }
 
-std::vector<std::string> state_slots(const Sha256& hash) {
+std::vector<std::string> state_slot_keys(const Sha256& hash) {
   std::vector<std::string> keys;
   for (int slot = 0; slot < kCandidateSlots; ++slot) keys.push_back(state_key(hash, slot));
   return keys;

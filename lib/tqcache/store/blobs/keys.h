@@ -1,10 +1,10 @@
 #pragma once
-// store/blobs/keys.h: under which keys a prompt's state stands in a store.
+// store/blobs/keys.h: the keys of a store.
 //
-// A prompt is cut into token blocks of 256. The key of a block is a hash over all that decides what
-// is in it: the model, who may find it, the form and the parameters of its codec, and every token
-// up to its end, chained from block to block. So who has a prompt can work out where its blocks
-// are, and equal beginnings stand in the store once.
+// A prompt is divided into token blocks of 256. The key of a block is a hash over everything that
+// decides its content: the model, the tenant, the quantization settings and parameters, and every
+// token up to its end, chained from block to block. So whoever has a prompt can compute the keys of
+// its blocks, and equal prefixes are stored once.
 //
 // Spec: docs/reference/store.md, "Keys".
 
@@ -23,35 +23,33 @@ namespace tqcache::store {
 
 inline constexpr auto kBlockTokens = static_cast<std::size_t>(cache::kTokenBlock);
 
-// At most so many forms and sets of parameters for one first token block, and so many states behind
-// one token block.
+// The number of keys for the parameters of one first token block, and for the snapshots behind one
+// token block.
 inline constexpr int kCandidateSlots = 16;
 
-// Whose prompts these are, tokens apart.
-struct Scope {
-  cache::Identity identity;  // name for people and source format do not count
-  std::string salt = {};     // of a tenant: who has another one finds nothing; up to 4,096 bytes
+// The namespace of a tenant and a model: everything but the tokens that decides who finds a prompt.
+struct Namespace {
+  cache::Identity identity;  // without display name and source format
+  std::string salt = {};     // the secret of a tenant, up to 4,096 bytes
 };
 
-// SHA-256 over a list of byte strings, each behind its length as u64 little-endian.
+// SHA-256 over a list of byte strings, each preceded by its length as u64 little-endian.
 Sha256 hash_fields(std::span<const ByteView> fields);
 
-// Of model and tenant together.
-Sha256 hash_scope(const Scope& scope);
+Sha256 hash_namespace(const Namespace& name_space);
 
-// Of the first token block: names the slots of the parameters it may be coded with.
-// Requires: 256 tokens, or all those of a prompt that has fewer.
-Sha256 hash_first(const Sha256& scope, std::span<const std::int32_t> block);
+// The hash of the first token block, for the slots of its parameters.
+// Requires: 256 tokens, or all tokens of a shorter prompt.
+Sha256 hash_first(const Sha256& name_space, std::span<const std::int32_t> block);
 
-// The beginning of a chain: `parameters` is the SHA-256 of what a parameters blob says
-// (hash_parameters, blob.h).
-Sha256 hash_root(const Sha256& scope, const Sha256& parameters);
+// The root of a block-hash chain. `parameters`: hash_parameters() (blob.h).
+Sha256 hash_root(const Sha256& name_space, const Sha256& parameters);
 
-// One hash for every whole token block of `tokens`, in order; what is left behind them has none.
+// The block-hash chain: one hash for every complete token block of `tokens`, in order.
 std::vector<Sha256> hash_chain(const Sha256& root, std::span<const std::int32_t> tokens);
 
-// Token blocks of a prompt that are final: all but the last one, which has 1 to 256 tokens and is
-// the prompt's tail (0 when n_tokens is 0).
+// The number of final token blocks of a prompt: all but the last one, which has 1 to 256 tokens and
+// is the tail (0 if n_tokens is 0).
 constexpr std::int64_t final_blocks(std::int64_t n_tokens) {
   return n_tokens == 0 ? 0 : (n_tokens - 1) / cache::kTokenBlock;
 }
@@ -59,18 +57,16 @@ constexpr std::int64_t final_blocks(std::int64_t n_tokens) {
 std::string parameters_key(const Sha256& first, int slot);                // "p/HEX/3"
 std::string block_key(const Sha256& hash, std::int64_t index, int part);  // "b/000012/HEX/0"
 std::string state_key(const Sha256& hash, int slot);                      // "s/HEX/0"
-std::string data_key(const Sha256& scope, ByteView content);              // "d/HEX"
+std::string data_key(const Sha256& name_space, ByteView content);         // "d/HEX"
 std::string record_prefix(std::string_view salt);                         // "n/HEX16/"
 std::string record_key(std::string_view salt, std::string_view name);     // "n/HEX16/HEX"
 std::string usage_key(const Sha256& random);                              // "u/HEX"
 
 // The keys of all candidate slots.
-std::vector<std::string> parameters_slots(const Sha256& first);
-std::vector<std::string> state_slots(const Sha256& hash);
+std::vector<std::string> parameters_slot_keys(const Sha256& first);
+std::vector<std::string> state_slot_keys(const Sha256& hash);
 
-// what a key of a store says by itself. Safe for untrusted input.
-//
-// Spec: docs/reference/store.md, "Keys".
+// --- parsing keys, safe for untrusted input
 
 // In the order of Content.
 enum class BlobKind : std::uint32_t { kParameters, kBlock, kState, kData, kRecord, kUsage };
@@ -83,19 +79,19 @@ inline constexpr std::array kAllKinds = {BlobKind::kParameters, BlobKind::kBlock
 // "parameters", "block", "state", "data", "record", "usage"
 std::string_view name_of(BlobKind kind);
 
-// Views of the key.
+// The fields of a key, as views of it.
 struct KeyParts {
   BlobKind kind = BlobKind::kBlock;
-  std::string_view hash;   // hexadecimal; of a record that of its name
+  std::string_view hash;   // hexadecimal; for a record that of its name
   std::int64_t index = 0;  // of a block
-  int number = 0;          // of a block its part; of parameters and states their slot
-  std::string_view name;   // of a block all but its part: "b/000012/HEX"; otherwise the key
+  int number = 0;          // the part of a block; the slot of parameters and snapshots
+  std::string_view name;   // of a block without its part: "b/000012/HEX"; otherwise the key
 };
 
-// Nothing: a key that keys.h does not make.
+// nullopt: not a key of a store.
 std::optional<KeyParts> parse_key(std::string_view key);
 
-// What the keys of a block's parts begin with: "b/000012/HEX".
+// The common prefix of the keys of a block's parts: "b/000012/HEX".
 std::string block_name(const Sha256& hash, std::int64_t index);
 std::string part_key(std::string_view block_name, int part);
 

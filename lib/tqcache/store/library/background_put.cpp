@@ -20,7 +20,7 @@ namespace {
 using cache::kTokenBlock;
 using Ids = std::vector<std::int32_t>;
 
-// The beginning of the chain, with the token blocks that the store has.
+// Opens the chain behind the token blocks that the store has.
 struct OpenJob {
   Parameters parameters;
   Ids tokens;
@@ -35,11 +35,11 @@ using Job = std::variant<OpenJob, BlockJob, StatePieces>;
 
 std::uint64_t byte_count(const Job& job) {
   if (const auto* block = std::get_if<BlockJob>(&job)) return total_bytes(block->sections);
-  if (const auto* state = std::get_if<StatePieces>(&job)) return total_bytes(state->sections);
+  if (const auto* snapshot = std::get_if<StatePieces>(&job)) return total_bytes(snapshot->sections);
   return 0;
 }
 
-// Does the jobs, in their order.
+// Executes the jobs in their order.
 class BackgroundPutter {
  public:
   BackgroundPutter(Backend& backend, std::string salt)
@@ -49,7 +49,7 @@ class BackgroundPutter {
     return std::visit([this](auto& each) { return put(std::move(each)); }, job);
   }
 
-  // Blocks that the engine has acknowledged or had, from the first one on.
+  // The number of blocks that the backend has acknowledged or already had.
   std::int64_t n_blocks() const { return n_blocks_; }
   std::int64_t new_blocks() const { return writer_ ? writer_->new_blocks() : 0; }
   std::uint64_t new_bytes() const { return writer_ ? writer_->new_bytes() : 0; }
@@ -65,13 +65,12 @@ class BackgroundPutter {
     TQC_TRY_ASSIGN(writer_, ChainWriter::open(backend_, salt_, std::move(job.parameters)));
     const std::span<const std::int32_t> tokens(job.tokens);
     for (std::size_t at = 0; at < tokens.size(); at += kTokenBlock) {
-      writer_->pass(tokens.subspan(at, kTokenBlock));
+      writer_->skip_block(tokens.subspan(at, kTokenBlock));
     }
     return {};
   }
 
-  // The writer would hold many blocks and put them together. One by one, the end of a session has
-  // to wait for no more than one.
+  // Each block is flushed at once, so that the end of a session waits for at most one block.
   Result<void> put(BlockJob job) {
     TQC_TRY(writer_->put_block(job.tokens, store_all(std::move(job.sections))));
     TQC_TRY(writer_->flush());
@@ -80,16 +79,16 @@ class BackgroundPutter {
   }
 
   Result<void> put(StatePieces pieces) {
-    if (!is_of_chain(pieces.state)) return {};
-    TQC_TRY(writer_->put_state(pieces.state, store_all(std::move(pieces.sections))));
+    if (!is_of_chain(pieces.snapshot)) return {};
+    TQC_TRY(writer_->put_snapshot(pieces.snapshot, store_all(std::move(pieces.sections))));
     ++states_;
     return {};
   }
 
-  // A turbo window may be packed for the first time behind the blocks that a session began with,
-  // and has its mean then; the chain's parameters do not.
-  bool is_of_chain(const State& state) const {
-    return hash_parameters({identity_, {}, state.layers}) == hash_;
+  // A window may be quantized for the first time after the prefix of the session. Then it has a
+  // mean that the parameters of the chain do not have.
+  bool is_of_chain(const Snapshot& snapshot) const {
+    return hash_parameters({identity_, {}, snapshot.layers}) == hash_;
   }
 
   std::vector<StoredSection> store_all(std::vector<RawSection> sections) const {
@@ -105,7 +104,7 @@ class BackgroundPutter {
   std::string salt_;
   std::optional<SectionStorer> storer_;
   std::optional<ChainWriter> writer_;
-  cache::Identity identity_;  // of the chain's parameters, as the two that follow
+  cache::Identity identity_;  // of the parameters of the chain, like the next two
   std::vector<cache::LayerDesc> layers_;
   Sha256 hash_{};
   std::int64_t n_blocks_ = 0;
@@ -116,7 +115,7 @@ class BackgroundPutter {
 
 struct BackgroundPut::Checkpoint {
   StatePieces pieces;
-  bool wanted = false;  // to be put as soon as there is room
+  bool wanted = false;  // to be put when the queue has room
 };
 
 // The thread and its queue.
@@ -126,7 +125,7 @@ class BackgroundPut::Worker {
       : queue_bytes_(queue_bytes), putter_(backend, std::move(salt)), thread_([this] { work(); }) {}
   ~Worker() { stop(); }
 
-  // Whether another job may be given; when one failed, none is wanted.
+  // Whether a job may be added. After a failure no more are accepted.
   bool has_room() const {
     const std::lock_guard lock(mutex_);
     return !report_.error && queued_bytes_ < queue_bytes_;
@@ -144,7 +143,7 @@ class BackgroundPut::Worker {
     return report_.error.has_value();
   }
 
-  // Whether nothing is left to do, after at most so long.
+  // Waits for at most `limit`. Returns whether all jobs are done.
   bool wait_idle(std::chrono::milliseconds limit) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, limit,
@@ -211,7 +210,7 @@ class BackgroundPut::Worker {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> jobs_;
-  std::uint64_t queued_bytes_ = 0;  // of the job at work, too
+  std::uint64_t queued_bytes_ = 0;  // including the job in progress
   bool working_ = false;
   bool stopping_ = false;
   std::int64_t n_blocks_ = 0;
@@ -225,23 +224,23 @@ BackgroundPut::BackgroundPut(Backend& backend, BackgroundPutOptions options)
 
 BackgroundPut::~BackgroundPut() = default;
 
-void BackgroundPut::begin(const Beginning& beginning) {
-  parameters_ = beginning.parameters;
-  n_begun_ = beginning.n_blocks;
-  next_block_ = beginning.n_blocks;
-  seen_tokens_ = beginning.cache.n_tokens();
+void BackgroundPut::begin(const LoadedPrefix& prefix) {
+  parameters_ = prefix.parameters;
+  n_begun_ = prefix.n_blocks;
+  next_block_ = prefix.n_blocks;
+  seen_tokens_ = prefix.cache.n_tokens();
 }
 
 void BackgroundPut::watch(const cache::Cache& cache) {
   if (cache.n_tokens() == seen_tokens_) return;
-  if (cache.n_tokens() < seen_tokens_) checkpoint_.reset();  // it was cut
+  if (cache.n_tokens() < seen_tokens_) checkpoint_.reset();  // the cache was truncated
   seen_tokens_ = cache.n_tokens();
   if (worker_->has_failed()) return;
   take_checkpoint(cache);
   collect(cache);
 }
 
-// A newer state takes the place of one that nobody wants so far.
+// A newer snapshot replaces one that need not be put.
 void BackgroundPut::take_checkpoint(const cache::Cache& cache) {
   const std::int64_t n_tokens = cache.n_tokens();
   if (n_tokens % kTokenBlock != 0 || final_blocks(n_tokens) == 0 || !keeps_state(cache)) return;
@@ -250,12 +249,12 @@ void BackgroundPut::take_checkpoint(const cache::Cache& cache) {
   checkpoint_ = std::make_unique<Checkpoint>(Checkpoint{state_pieces(cache), wanted});
 }
 
-// A state is put behind exactly the blocks before it: while it may still be wanted, later blocks
-// have to wait.
+// A snapshot is put directly after the blocks before it. While it may still be put, later blocks
+// wait.
 std::int64_t BackgroundPut::n_ready(const cache::Cache& cache) const {
   const std::int64_t n_final = final_blocks(cache.n_tokens());
   if (!checkpoint_) return n_final;
-  return std::min(n_final, final_blocks(checkpoint_->pieces.state.n_tokens));
+  return std::min(n_final, final_blocks(checkpoint_->pieces.snapshot.n_tokens));
 }
 
 void BackgroundPut::collect(const cache::Cache& cache) {
@@ -269,7 +268,7 @@ void BackgroundPut::collect(const cache::Cache& cache) {
   }
 }
 
-// Opens the chain behind the blocks that the store has.
+// Opens the chain after the blocks of the prefix.
 void BackgroundPut::open_chain(const cache::Cache& cache) {
   if (is_open_) return;
   if (!parameters_) parameters_ = parameters_of(cache);

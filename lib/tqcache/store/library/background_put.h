@@ -1,16 +1,17 @@
 #pragma once
-// store/library/background_put.h: puts the token blocks of a cache while a model works on it.
+// store/library/background_put.h: a thread that puts the blocks of a cache while a model extends
+// it.
 //
-// Whoever runs the model shows the cache as it grows; what has become final is taken from it, and a
-// thread of its own puts it. The queue between the two is bounded: while it is full, blocks stay in
-// the cache and are taken later, so a slow store costs neither time nor memory. After the first
-// error nothing more is put.
+// The caller shows the cache as it grows; its final blocks are copied or shared, and a thread puts
+// them. The queue is bounded: while it is full, blocks stay in the cache and are taken later, so a
+// slow store costs neither time nor memory. After the first error nothing more is put.
 //
-// Of a model that keeps windows or state without attention, states are put, too, for a prompt can
-// only go on where there is one: at every multiple of 4,096 tokens, and at the last token block's
-// end before a prompt's last token and before the end of everything. They are taken at ends of
-// token blocks alone: a prompt is read in chunks that end there, so who goes on from such a state
-// computes the rest in the same chunks as who reads all of it, and has the same bits.
+// For a model with sliding windows or recurrent state, snapshots are put, too, because its prompts
+// can only be resumed from one: at every multiple of 4,096 tokens, at the last block boundary
+// before the last token of a prompt, and at the last one before the end of the session. Snapshots
+// are taken only at block boundaries: prompts are read in chunks that end there, so a model that
+// resumes from one computes the rest in the same chunks as a model that reads all, and gets the
+// same bits.
 //
 // Spec: docs/reference/store.md, "Generating from a store".
 
@@ -31,42 +32,42 @@ namespace tqcache::store {
 
 struct BackgroundPutOptions {
   std::string salt = {};
-  std::uint64_t queue_bytes = std::uint64_t{64} << 20;  // one token block more may be queued
+  std::uint64_t queue_bytes = std::uint64_t{64} << 20;  // may be exceeded by one token block
   std::int64_t checkpoint_tokens = 4096;                // a multiple of 256
 };
 
 struct BackgroundPutReport {
   std::int64_t new_blocks = 0;      // token blocks that the store did not have
-  std::int64_t states = 0;          // that were put, or were there
+  std::int64_t states = 0;          // snapshots that were put or existed
   std::uint64_t new_bytes = 0;      // of blobs
-  std::int64_t left_blocks = 0;     // final ones that were not put, since it ended before
-  std::optional<Error> error = {};  // after which nothing was put
+  std::int64_t left_blocks = 0;     // final blocks that were not put before the end
+  std::optional<Error> error = {};  // the error that stopped it
 };
 
-// Threads: one calls.
+// Threads: one at a time.
 class BackgroundPut {
  public:
   // `backend` must outlive it.
   BackgroundPut(Backend& backend, BackgroundPutOptions options);
-  // Ends it: what is queued is not put.
+  // Drops queued blocks.
   ~BackgroundPut();
   BackgroundPut(const BackgroundPut&) = delete;
   BackgroundPut& operator=(const BackgroundPut&) = delete;
 
-  // The cache that will be shown goes on from this, which the store has.
-  // Requires: nothing was shown yet.
-  void begin(const Beginning& beginning);
+  // The cache will continue this prefix, which the store has.
+  // Requires: called before watch().
+  void begin(const LoadedPrefix& prefix);
 
-  // Shows the cache: after every token or chunk, and as often as one likes. It costs nothing unless
-  // a token block has become final.
-  // Requires: the cache is whole: nothing is half appended.
+  // Shows the cache, after every token or chunk or as often as wanted. Costs nothing unless a token
+  // block has become final.
+  // Requires: the cache is consistent: no append is in progress.
   void watch(const cache::Cache& cache);
 
-  // A prompt ends here: the last state that was taken is worth being kept.
+  // Marks the end of a prompt: the last snapshot is to be put.
   void end_prompt(const cache::Cache& cache);
 
-  // Waits until all is put, for `limit` at most, and as long as `goes_on` says true; then for the
-  // one call to the engine that is on its way. Nothing can be shown any more.
+  // Waits until everything is put, for at most `limit` and while `goes_on` returns true, and then
+  // for the call to the backend in progress. No other call may follow.
   BackgroundPutReport finish(const cache::Cache& cache, std::chrono::milliseconds limit,
                              const std::function<bool()>& goes_on);
 
@@ -81,11 +82,11 @@ class BackgroundPut {
 
   BackgroundPutOptions options_;
   std::optional<Parameters> parameters_;  // once a block is final
-  bool is_open_ = false;                  // the thread knows the chain
-  std::int64_t n_begun_ = 0;              // blocks that the session began with
+  bool is_open_ = false;                  // the thread has opened the chain
+  std::int64_t n_begun_ = 0;              // blocks of the prefix that the session started with
   std::int64_t next_block_ = 0;
   std::int64_t seen_tokens_ = 0;
-  std::unique_ptr<Checkpoint> checkpoint_;  // the last state taken, until it is put or replaced
+  std::unique_ptr<Checkpoint> checkpoint_;  // the last snapshot, until it is put or replaced
   std::unique_ptr<Worker> worker_;
 };
 

@@ -1,5 +1,7 @@
 #include "tqcache/store/library/chain_writer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -19,7 +21,7 @@ std::vector<StoredSection> slice(const std::vector<StoredSection>& sections, std
 
 Error wrong_sections(std::int64_t block) {
   return {ErrorCode::kInvalidArgument,
-          "token block " + std::to_string(block) + ": not the sections that its layers have"};
+          fmt::format("token block {}: not the sections of its layers", block)};
 }
 
 }  // namespace
@@ -27,14 +29,14 @@ Error wrong_sections(std::int64_t block) {
 struct ChainWriter::Chain {
   Backend& backend;
   BlobReader reader;
-  Sha256 scope, root;
-  Slot slot;
+  Sha256 name_space, root;
+  CandidateSlot slot;
   Parameters parameters;
   PartCounts counts;
-  Outbox outbox;
+  WriteBatcher batcher;
   BlobMemory memory = {};
   std::vector<Sha256> hashes = {};
-  std::uint64_t bytes = 0, new_bytes = 0;  // of what does not go through the outbox
+  std::uint64_t bytes = 0, new_bytes = 0;  // of blobs that bypass the write batcher
 
   const Sha256& last() const { return hashes.empty() ? root : hashes.back(); }
   std::int64_t n_blocks() const { return static_cast<std::int64_t>(hashes.size()); }
@@ -50,14 +52,13 @@ struct ChainWriter::Chain {
 
   struct KnownState {
     std::string key;
-    State state;
+    Snapshot snapshot;
   };
 
-  // One that has the same tail, and all of its data. One whose data is gone is of no use to
-  // anybody.
-  Result<std::optional<KnownState>> known_state(const State& wanted) {
-    const std::vector<std::string> keys = state_slots(last());
-    TQC_TRY_ASSIGN(auto slots, read_slots<State>(reader, keys));
+  // A snapshot with the same tail whose data exists. One whose data is missing is removed.
+  Result<std::optional<KnownState>> known_state(const Snapshot& wanted) {
+    const std::vector<std::string> keys = state_slot_keys(last());
+    TQC_TRY_ASSIGN(auto slots, read_slots<Snapshot>(reader, keys));
     for (std::size_t i = 0; i < keys.size(); ++i) {
       if (!slots[i] || slots[i]->tail != wanted.tail) continue;
       TQC_TRY_ASSIGN(const std::vector<bool> there, backend.exists(slots[i]->data_keys));
@@ -77,35 +78,35 @@ ChainWriter::~ChainWriter() = default;
 
 const std::vector<Sha256>& ChainWriter::chain() const { return chain_->hashes; }
 const std::string& ChainWriter::parameters_key() const { return chain_->slot.key; }
-const Sha256& ChainWriter::scope() const { return chain_->scope; }
+const Sha256& ChainWriter::name_space() const { return chain_->name_space; }
 const Sha256& ChainWriter::root() const { return chain_->root; }
-std::int64_t ChainWriter::new_blocks() const { return chain_->outbox.new_blocks(); }
-std::uint64_t ChainWriter::bytes() const { return chain_->bytes + chain_->outbox.bytes(); }
+std::int64_t ChainWriter::new_blocks() const { return chain_->batcher.new_blocks(); }
+std::uint64_t ChainWriter::bytes() const { return chain_->bytes + chain_->batcher.bytes(); }
 std::uint64_t ChainWriter::new_bytes() const {
-  return chain_->new_bytes + chain_->outbox.new_bytes();
+  return chain_->new_bytes + chain_->batcher.new_bytes();
 }
 
 Result<ChainWriter> ChainWriter::open(Backend& backend, std::string_view salt,
-                                      Parameters parameters, OnTrouble on_trouble) {
-  const Sha256 scope = hash_scope({parameters.identity, std::string(salt)});
+                                      Parameters parameters, OnWarning on_warning) {
+  const Sha256 name_space = hash_namespace({parameters.identity, std::string(salt)});
   const Sha256 hash = hash_parameters(parameters);
-  const Sha256 first = hash_first(scope, parameters.tokens);
-  BlobReader reader(backend, std::move(on_trouble));
+  const Sha256 first = hash_first(name_space, parameters.tokens);
+  BlobReader reader(backend, std::move(on_warning));
   const PartCounts counts(parameters.layers);
   const auto is_same = [&](const Parameters& other) {
     return other.tokens == parameters.tokens && hash_parameters(other) == hash &&
            other.identity.model_name == parameters.identity.model_name;
   };
-  TQC_TRY_ASSIGN(const std::optional<Slot> slot,
-                 find_or_take<Parameters>(backend, reader, parameters_slots(first), is_same,
-                                          Content(parameters)));
+  TQC_TRY_ASSIGN(const std::optional<CandidateSlot> slot,
+                 find_or_take_slot<Parameters>(backend, reader, parameters_slot_keys(first),
+                                               is_same, Content(parameters)));
   if (!slot) {
-    return Error{ErrorCode::kTooLarge,
-                 "all " + std::to_string(kCandidateSlots) + " slots of this first token block are taken"};
+    return too_large(
+        fmt::format("all {} slots of this first token block are taken", kCandidateSlots));
   }
-  auto chain =
-      std::make_unique<Chain>(Chain{backend, std::move(reader), scope, hash_root(scope, hash),
-                                    *slot, std::move(parameters), counts, Outbox(backend)});
+  auto chain = std::make_unique<Chain>(Chain{backend, std::move(reader), name_space,
+                                             hash_root(name_space, hash), *slot,
+                                             std::move(parameters), counts, WriteBatcher(backend)});
   chain->count(slot->bytes, slot->is_new);
   return ChainWriter(std::move(chain));
 }
@@ -131,7 +132,7 @@ Result<std::vector<bool>> ChainWriter::has(std::span<const std::int32_t> tokens)
   return has;
 }
 
-void ChainWriter::pass(std::span<const std::int32_t> block_tokens, std::uint64_t bytes) {
+void ChainWriter::skip_block(std::span<const std::int32_t> block_tokens, std::uint64_t bytes) {
   chain_->hashes.push_back(chain_->hash_next(block_tokens));
   chain_->count(bytes, false);
 }
@@ -148,7 +149,7 @@ Result<void> ChainWriter::put_block(std::span<const std::int32_t> block_tokens,
               static_cast<int>(ends.size()),
               {block_tokens.begin(), block_tokens.end()},
               {}};
-  std::vector<Outbox::Value> parts;
+  std::vector<WriteBatcher::Value> parts;
   std::size_t begin = 0;
   for (const std::size_t end : ends) {
     block.sections = slice(sections, begin, end);
@@ -162,54 +163,56 @@ Result<void> ChainWriter::put_block(std::span<const std::int32_t> block_tokens,
     begin = end;
   }
   chain_->hashes.push_back(hash);
-  return chain_->outbox.add_block(std::move(parts));
+  return chain_->batcher.add_block(std::move(parts));
 }
 
-Result<void> ChainWriter::flush() { return chain_->outbox.flush(); }
+Result<void> ChainWriter::flush() { return chain_->batcher.flush(); }
 
-Result<void> ChainWriter::put_data(State& state, std::vector<StoredSection> sections) {
-  state.data_keys.clear();
-  state.data_bytes = 0;
+Result<void> ChainWriter::put_data(Snapshot& snapshot, std::vector<StoredSection> sections) {
+  snapshot.data_keys.clear();
+  snapshot.data_bytes = 0;
   std::vector<std::uint64_t> sizes;
   for (const StoredSection& section : sections) sizes.push_back(section.info.raw_bytes);
   std::size_t begin = 0;
   for (const std::size_t end : cut_into_parts(sizes)) {
     Data data{slice(sections, begin, end)};
-    std::string key = data_key(chain_->scope, data_content(data.sections));
+    std::string key = data_key(chain_->name_space, data_content(data.sections));
     const Content content(std::move(data));
     TQC_TRY(check_content(key, content));
     TQC_TRY_ASSIGN(SharedBytes bytes, make_blob(key, content, chain_->memory));
-    state.data_keys.push_back(key);
-    state.data_bytes += bytes.size();
+    snapshot.data_keys.push_back(key);
+    snapshot.data_bytes += bytes.size();
     TQC_TRY_ASSIGN(const bool is_there, chain_->backend.exists(key));
     if (is_there) {
       chain_->count(bytes.size(), false);
     } else {
-      TQC_TRY(chain_->outbox.add({std::move(key), std::move(bytes)}));
+      TQC_TRY(chain_->batcher.add({std::move(key), std::move(bytes)}));
     }
     begin = end;
   }
   return flush();
 }
 
-Result<std::string> ChainWriter::put_state(State& state, std::vector<StoredSection> sections) {
+Result<std::string> ChainWriter::put_snapshot(Snapshot& snapshot,
+                                              std::vector<StoredSection> sections) {
   TQC_TRY(flush());
-  TQC_TRY_ASSIGN(std::optional<Chain::KnownState> known, chain_->known_state(state));
-  if (known && state.content_name == Sha256{}) {
-    state = std::move(known->state);
-    chain_->count(state.data_bytes, false);
+  TQC_TRY_ASSIGN(std::optional<Chain::KnownState> known, chain_->known_state(snapshot));
+  if (known && snapshot.content_name == Sha256{}) {
+    snapshot = std::move(known->snapshot);
+    chain_->count(snapshot.data_bytes, false);
     return known->key;
   }
-  TQC_TRY(put_data(state, std::move(sections)));
+  TQC_TRY(put_data(snapshot, std::move(sections)));
   if (known) {
-    TQC_TRY_ASSIGN(const Bytes blob, encode_blob(known->key, Content(known->state)));
+    TQC_TRY_ASSIGN(const Bytes blob, encode_blob(known->key, Content(known->snapshot)));
     chain_->count(blob.size(), false);
     return known->key;
   }
-  const auto has_tail = [&](const State& other) { return other.tail == state.tail; };
-  TQC_TRY_ASSIGN(const std::optional<Slot> slot,
-                 find_or_take<State>(chain_->backend, chain_->reader, state_slots(chain_->last()),
-                                     has_tail, Content(state)));
+  const auto has_tail = [&](const Snapshot& other) { return other.tail == snapshot.tail; };
+  TQC_TRY_ASSIGN(
+      const std::optional<CandidateSlot> slot,
+      find_or_take_slot<Snapshot>(chain_->backend, chain_->reader, state_slot_keys(chain_->last()),
+                                  has_tail, Content(snapshot)));
   if (!slot) return std::string();
   chain_->count(slot->bytes, slot->is_new);
   return slot->key;

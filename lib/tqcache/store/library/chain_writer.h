@@ -1,8 +1,8 @@
 #pragma once
-// store/library/chain_writer.h: puts a prompt block by block, as its blocks become final.
+// store/library/chain_writer.h: the writer of a block-hash chain, block by block.
 //
-// Parameters first, then blocks in their order, then the state behind them, then the record: so
-// whatever a reader finds, what it needs is there, too.
+// The order is: parameters, blocks, the snapshot behind them, the record. So everything that a
+// reader finds has what it needs.
 //
 // Spec: docs/reference/store.md, "Putting".
 
@@ -20,68 +20,67 @@
 
 namespace tqcache::store {
 
-// Blobs are put many at a time, by a thread of its own: those of several blocks are held, up to
-// twice 32 MiB and a block, until flush() or put_state(), which also give the errors of what was
-// put meanwhile.
+// Blobs are put many at a time, by another thread. Up to twice 32 MiB and one block are held until
+// flush() or put_snapshot(), which also return the errors of earlier puts.
 //
-// Threads: one at a time. Several writers of one chain, in any processes, do each other no harm.
+// Threads: one at a time. Several writers of one chain may work at once, also in several processes.
 class ChainWriter {
  public:
-  // Finds these parameters in the slots of the first block, or takes a slot for them. What is bad
-  // there is told to `on_trouble` and removed.
-  // Requires: parameters.tokens are the first block's, or all of a prompt that has no whole one;
-  //           means are fixed if there is a final block. `backend` must outlive this.
-  // Errors:   those of the backend; kTooLarge when all slots are taken by others.
+  // Finds these parameters in a candidate slot of the first block, or puts them into a free one.
+  // Bad blobs there are reported to `on_warning` and removed.
+  // Requires: parameters.tokens are the first block, or all tokens of a shorter prompt; means are
+  //           fixed if there is a final block. `backend` must outlive this.
+  // Errors:   those of the backend; kTooLarge if other parameters take all slots.
   static Result<ChainWriter> open(Backend& backend, std::string_view salt, Parameters parameters,
-                                  OnTrouble on_trouble = {});
+                                  OnWarning on_warning = {});
 
   ChainWriter(ChainWriter&&) noexcept;
   ChainWriter& operator=(ChainWriter&&) noexcept;
   ~ChainWriter();
 
-  // Blocks that were put, found or passed over, from the first one on.
+  // The number of blocks that were put or skipped.
   std::int64_t n_blocks() const { return static_cast<std::int64_t>(chain().size()); }
   const std::vector<Sha256>& chain() const;
   const std::string& parameters_key() const;
-  const Sha256& scope() const;
+  const Sha256& name_space() const;
   const Sha256& root() const;
 
-  // Blocks that were not there before, as far as flush() has brought them.
+  // The number of blocks that did not exist before, as far as they are flushed.
   std::int64_t new_blocks() const;
-  // Bytes of all blobs that were put or found here; of those that were not there before.
+  // The size of all blobs that were put or found; of those that did not exist before.
   std::uint64_t bytes() const;
   std::uint64_t new_bytes() const;
 
-  // Keys of all parts of the whole token blocks of `tokens`, [block][part], from n_blocks() on.
+  // Keys of all parts of the complete token blocks of `tokens`, [block][part], from n_blocks() on.
   // Requires: the first n_blocks() blocks of `tokens` are those of the chain.
   std::vector<std::vector<std::string>> keys(std::span<const std::int32_t> tokens) const;
 
-  // Which of these blocks the store has, all of their parts, in one batch.
+  // Which of these blocks the store has, with all parts, in one batch.
   Result<std::vector<bool>> has(std::span<const std::int32_t> tokens);
 
-  // Passes over the next block: the store has it, in blobs of so many bytes as far as is known.
-  void pass(std::span<const std::int32_t> block_tokens, std::uint64_t bytes = 0);
+  // Skips the next block, because the store has it. `bytes`: the size of its blobs, if known.
+  void skip_block(std::span<const std::int32_t> block_tokens, std::uint64_t bytes = 0);
 
   // Puts the next block.
   // Requires: 256 tokens.
-  // Errors:   kInvalidArgument when these are not all of its sections, in their order, and as the
-  //           parameters say; those of the backend.
+  // Errors:   kInvalidArgument if these are not exactly the sections of the block, in their order;
+  //           those of the backend.
   Result<void> put_block(std::span<const std::int32_t> block_tokens,
                          std::vector<StoredSection> sections);
 
-  // Returns when all that was put is acknowledged.
+  // Returns when all blobs are acknowledged.
   Result<void> flush();
 
-  // Puts sections of a state into data blobs and fills in state.data_keys and data_bytes. Those
-  // that are there are not sent again.
-  Result<void> put_data(State& state, std::vector<StoredSection> sections);
+  // Puts sections of a snapshot as data blobs, and sets its data_keys and data_bytes. Existing
+  // blobs are not sent again.
+  Result<void> put_data(Snapshot& snapshot, std::vector<StoredSection> sections);
 
-  // Puts what no block has: tail, windows and arrays. Gives the key of a state with this
-  // tail, "" when all slots behind the block hold other ones: it is then found by no prefix.
-  // One of the same tail that is there already, with all its data, takes the place of `state` if
-  // that has no content name; otherwise the state stays what it is, and only the slot is shared.
-  // Requires: n_blocks() == final_blocks(state.n_tokens) > 0.
-  Result<std::string> put_state(State& state, std::vector<StoredSection> sections);
+  // Puts the snapshot: tail, windows and arrays. Returns the key of a snapshot with this tail; ""
+  // if other snapshots take all slots behind the block: then no prefix ends with it. If a complete
+  // one with the same tail exists, it replaces `snapshot` if that has no content digest; otherwise
+  // only its slot is shared.
+  // Requires: n_blocks() == final_blocks(snapshot.n_tokens) > 0.
+  Result<std::string> put_snapshot(Snapshot& snapshot, std::vector<StoredSection> sections);
 
  private:
   struct Chain;

@@ -1,4 +1,4 @@
-// Records, usage, and what of a library is a call to what does the work.
+// Records, hit statistics, and StoredPrompt.
 
 #include "tqcache/store/library/library.h"
 
@@ -24,8 +24,8 @@ Sha256 random_digest() {
   return sha256(std::as_bytes(std::span(words)));
 }
 
-Result<Record> take_record(Content content) {
-  return BlobReader::take_kind<Record>(std::move(content));
+Result<PromptRecord> take_record(Content content) {
+  return BlobReader::take_kind<PromptRecord>(std::move(content));
 }
 
 }  // namespace
@@ -33,35 +33,34 @@ Result<Record> take_record(Content content) {
 Library::Library(Backend& backend, LibraryOptions options)
     : backend_(backend), options_(std::move(options)) {}
 
-Result<std::optional<Record>> Library::record(std::string_view name) {
+Result<std::optional<PromptRecord>> Library::record(std::string_view name) {
   const std::string key = record_key(options_.salt, name);
-  BlobReader reader(backend_, options_.on_trouble);
-  std::optional<Record> found;
+  BlobReader reader(backend_, options_.on_warning);
+  std::optional<PromptRecord> found;
   TQC_TRY(reader.read(std::span(&key, 1),
                       [&](std::size_t, Content content, std::uint64_t) -> Result<void> {
-                        TQC_TRY_ASSIGN(Record record, take_record(std::move(content)));
-                        if (record.name != name)
-                          return Error{ErrorCode::kMismatch, "a record of another name"};
+                        TQC_TRY_ASSIGN(PromptRecord record, take_record(std::move(content)));
+                        if (record.name != name) return mismatch("a record of another name");
                         found = std::move(record);
                         return {};
                       }));
   return found;
 }
 
-Result<std::vector<Record>> Library::records() {
+Result<std::vector<PromptRecord>> Library::records() {
   std::vector<std::string> keys;
   TQC_TRY(backend_.list(record_prefix(options_.salt), [&](const Entry& entry) -> Result<void> {
     keys.push_back(entry.key);
     return {};
   }));
-  BlobReader reader(backend_, options_.on_trouble);
-  std::vector<Record> records;
+  BlobReader reader(backend_, options_.on_warning);
+  std::vector<PromptRecord> records;
   TQC_TRY(reader.read(keys, [&](std::size_t, Content content, std::uint64_t) -> Result<void> {
-    TQC_TRY_ASSIGN(Record record, take_record(std::move(content)));
+    TQC_TRY_ASSIGN(PromptRecord record, take_record(std::move(content)));
     records.push_back(std::move(record));
     return {};
   }));
-  std::ranges::sort(records, {}, &Record::name);
+  std::ranges::sort(records, {}, &PromptRecord::name);
   return records;
 }
 
@@ -69,7 +68,7 @@ Result<bool> Library::remove(std::string_view name) {
   return backend_.remove(record_key(options_.salt, name));
 }
 
-Result<void> Library::note_usage(const Usage& usage) {
+Result<void> Library::note_usage(const UsageNote& usage) {
   const std::string key = usage_key(random_digest());
   TQC_TRY_ASSIGN(const Bytes blob, encode_blob(key, Content(usage)));
   TQC_TRY(backend_.put(key, blob));

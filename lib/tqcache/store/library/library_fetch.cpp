@@ -1,4 +1,4 @@
-// Library::fetch(): a prefix, or all of a record's prompt, brought and put together.
+// Library::fetch() and load_prefix().
 
 #include <algorithm>
 #include <memory>
@@ -18,13 +18,13 @@ namespace tqcache::store {
 
 namespace {
 
-// Which part of a block stands under a key.
+// A part of a block.
 struct Part {
   std::size_t block = 0;
   int part = 0;
 };
 
-// The sections of a prompt, and where they would stand in a file.
+// The sections of a prompt, placed as in a file.
 struct Contents {
   format::Manifest manifest;
   std::vector<StoredSection> sections = {};
@@ -34,7 +34,7 @@ struct Contents {
   }
 
   Result<std::unique_ptr<StoredPrompt>> check(std::uint64_t blob_bytes) && {
-    // Those of turbo windows stand among those of blocks.
+    // Sections of quantized windows belong between those of blocks.
     std::ranges::stable_sort(sections, stands_before, &StoredSection::info);
     std::vector<SharedBytes> stored;
     std::uint64_t end = format::kHeaderBytes;
@@ -51,23 +51,23 @@ struct Contents {
   }
 };
 
-// Brings the blobs of a prefix.
+// Reads the blobs of a prefix.
 class Fetch {
  public:
-  // Of a prefix without tokens, as of a record, the blocks tell them; their hashes are those of the
-  // chain.
+  // A prefix of a record has no tokens: they are read from its blocks, which the hashes of the
+  // chain identify.
   Fetch(Backend& backend, const LibraryOptions& options, const Prefix& prefix)
-      : reader_(backend, options.on_trouble, options.n_threads),
+      : reader_(backend, options.on_warning, options.n_threads),
         prefix_(prefix),
-        scope_(hash_scope({prefix.parameters.identity, options.salt})),
-        root_(hash_root(scope_, hash_parameters(prefix.parameters))) {
+        namespace_(hash_namespace({prefix.parameters.identity, options.salt})),
+        root_(hash_root(namespace_, hash_parameters(prefix.parameters))) {
     const auto blocks = block_keys(PartCounts(prefix.parameters.layers), 0, prefix.chain);
     for (std::size_t block = 0; block < blocks.size(); ++block) {
       for (int part = 0; part < std::ssize(blocks[block]); ++part) parts_.push_back({block, part});
     }
     keys_ = flatten(blocks);
-    if (prefix.state) {
-      const std::vector<std::string>& data = prefix.state->data_keys;
+    if (prefix.snapshot) {
+      const std::vector<std::string>& data = prefix.snapshot->data_keys;
       keys_.insert(keys_.end(), data.begin(), data.end());
     }
     sections_.resize(keys_.size());
@@ -77,12 +77,10 @@ class Fetch {
   const std::vector<std::string>& keys() const { return keys_; }
 
   // Errors: those of the backend; kInterrupted.
-  Result<void> bring(const Progress& progress) {
+  Result<void> read(const Progress& progress) {
     std::size_t done = 0;
     const auto take = [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
-      if (progress && !progress(++done, keys_.size())) {
-        return interrupted_error();
-      }
+      TQC_TRY(report_progress(progress, ++done, keys_.size()));
       return i < parts_.size() ? take_block(i, std::move(content))
                                : take_data(i, std::move(content));
     };
@@ -90,41 +88,41 @@ class Fetch {
     return {};
   }
 
-  // The first key that is missing or bad, if there is any.
+  // The index of the first key that is missing or bad; nullopt if none is.
   std::optional<std::size_t> first_lost() const {
     const auto lost = std::ranges::find_if(found_, [](Found f) { return f != Found::kGood; });
     if (lost == found_.end()) return std::nullopt;
     return static_cast<std::size_t>(lost - found_.begin());
   }
   bool is_missing(std::size_t i) const { return found_[i] == Found::kMissing; }
-  // How many blocks are whole if that key is lost.
+  // The number of complete blocks before that lost key.
   std::size_t blocks_before(std::size_t lost) const {
     return lost < parts_.size() ? parts_[lost].block : prefix_.chain.size();
   }
 
-  void tell(const std::string& message) const { reader_.tell(message); }
+  void warn(const std::string& message) const { reader_.warn(message); }
 
-  // The tokens of all blocks, as these have them.
+  // The tokens of all blocks.
   std::vector<std::int32_t> block_tokens() const {
     std::vector<std::int32_t> tokens;
     for (const auto& block : tokens_) tokens.insert(tokens.end(), block.begin(), block.end());
     return tokens;
   }
 
-  // What is there of `prefix`, which may have become shorter.
-  // Errors: kMismatch, kCorrupt and others when its parts do not belong together.
-  Result<std::unique_ptr<StoredPrompt>> put_together(const Prefix& prefix) const {
+  // The prompt of `prefix`, which may have become shorter.
+  // Errors: kMismatch, kCorrupt and others if its parts do not belong together.
+  Result<std::unique_ptr<StoredPrompt>> assemble(const Prefix& prefix) const {
     Contents contents;
     contents.manifest.identity = prefix.parameters.identity;
     contents.manifest.tokens = prefix.tokens;
     contents.manifest.layers = prefix.parameters.layers;
-    if (prefix.state) {
+    if (prefix.snapshot) {
       TQC_TRY_ASSIGN(contents.manifest.layers,
-                     join_layers(prefix.parameters.layers, prefix.state->layers));
+                     join_layers(prefix.parameters.layers, prefix.snapshot->layers));
     }
     for (std::size_t i = 0; i < sections_.size(); ++i) {
       const bool is_data = i >= parts_.size();
-      if (is_data ? prefix.state.has_value() : parts_[i].block < prefix.chain.size()) {
+      if (is_data ? prefix.snapshot.has_value() : parts_[i].block < prefix.chain.size()) {
         contents.add(sections_[i]);
       }
     }
@@ -138,7 +136,7 @@ class Fetch {
     const Sha256& parent = part.block == 0 ? root_ : prefix_.chain[part.block - 1];
     if (block.index != static_cast<std::int64_t>(part.block) || block.part != part.part ||
         block.parent != parent || !has_tokens(part.block, block.tokens)) {
-      return Error{ErrorCode::kMismatch, "a block of other tokens"};
+      return mismatch("a block of other tokens");
     }
     TQC_TRY(check_block(prefix_.parameters, block));
     sections_[i] = std::move(block.sections);
@@ -146,7 +144,7 @@ class Fetch {
     return {};
   }
 
-  // Whether they are those of the prefix, as far as it tells.
+  // Whether the tokens are those of the prefix, if it has tokens.
   bool has_tokens(std::size_t block, const std::vector<std::int32_t>& tokens) const {
     if (prefix_.tokens.empty()) return true;
     return std::ranges::equal(std::span(prefix_.tokens).subspan(block * kBlockTokens, kBlockTokens),
@@ -155,8 +153,8 @@ class Fetch {
 
   Result<void> take_data(std::size_t i, Content content) {
     TQC_TRY_ASSIGN(Data data, BlobReader::take_kind<Data>(std::move(content)));
-    if (data_key(scope_, data_content(data.sections)) != keys_[i]) {
-      return Error{ErrorCode::kMismatch, "other data than the key says"};
+    if (data_key(namespace_, data_content(data.sections)) != keys_[i]) {
+      return mismatch("data that does not belong to the key");
     }
     sections_[i] = std::move(data.sections);
     return {};
@@ -164,7 +162,7 @@ class Fetch {
 
   BlobReader reader_;
   const Prefix& prefix_;
-  Sha256 scope_, root_;
+  Sha256 namespace_, root_;
   std::vector<std::string> keys_;  // of block parts, then of data
   std::vector<Part> parts_;
   std::vector<Found> found_;
@@ -172,13 +170,13 @@ class Fetch {
   std::vector<std::vector<std::int32_t>> tokens_;     // by block
 };
 
-// Leaves `n_blocks` whole token blocks of a prefix, or nothing if it cannot be cut.
+// Shortens a prefix to `n_blocks` token blocks, or to nothing if it cannot be cut.
 void shorten(Prefix& prefix, std::size_t n_blocks) {
   if (!can_be_cut(prefix.parameters.layers)) n_blocks = 0;
   prefix.chain.resize(n_blocks);
   prefix.tokens.resize(n_blocks * kBlockTokens);
   prefix.n_tokens = std::ssize(prefix.tokens);
-  prefix.state.reset();
+  prefix.snapshot.reset();
   prefix.state_key.clear();
 }
 
@@ -190,14 +188,14 @@ void touch(Backend& backend, const Fetch& fetch, const Prefix& prefix, const std
     keys.push_back(prefix.parameters_key);
     keys.insert(keys.end(), fetch.keys().begin(), fetch.keys().end());
   }
-  // What is used is not worth less for an engine that cannot be told.
-  if (auto done = backend.touch(keys); !done) fetch.tell(done.error().message);
+  // A failed touch is not an error of the fetch.
+  if (auto done = backend.touch(keys); !done) fetch.warn(done.error().message);
 }
 
-// The slots that may have the parameters of a record, its own one first.
-std::vector<std::string> parameters_keys(const Record& record) {
+// The keys that may hold the parameters of a record, its own slot first.
+std::vector<std::string> parameters_keys(const PromptRecord& record) {
   std::vector<std::string> keys{record.parameters_key};
-  if (record.chain.empty()) return keys;  // nothing would tell that others are the same
+  if (record.chain.empty()) return keys;  // without a chain, other parameters cannot be recognized
   const std::string stem = record.parameters_key.substr(0, record.parameters_key.rfind('/') + 1);
   for (int slot = 0; slot < kCandidateSlots; ++slot) {
     if (const std::string key = stem + std::to_string(slot); key != record.parameters_key) {
@@ -207,16 +205,17 @@ std::vector<std::string> parameters_keys(const Record& record) {
   return keys;
 }
 
-bool is_chain_of(const Record& record, const Parameters& parameters, const std::string& salt) {
-  const Sha256 scope = hash_scope({parameters.identity, salt});
-  const Sha256 root = hash_root(scope, hash_parameters(parameters));
+bool is_chain_of(const PromptRecord& record, const Parameters& parameters,
+                 const std::string& salt) {
+  const Sha256 name_space = hash_namespace({parameters.identity, salt});
+  const Sha256 root = hash_root(name_space, hash_parameters(parameters));
   return record.chain.empty() ||
          hash_chain(root, parameters.tokens) == std::vector{record.chain[0]};
 }
 
 Error lost(const std::string& key, bool is_missing) {
   return {is_missing ? ErrorCode::kNotFound : ErrorCode::kCorrupt,
-          key + (is_missing ? ": not there" : ": damaged")};
+          key + (is_missing ? ": missing" : ": damaged")};
 }
 
 }  // namespace
@@ -225,21 +224,21 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(Prefix& prefix, const Progr
   if (prefix.n_tokens == 0) return std::unique_ptr<StoredPrompt>();
   const Prefix wanted = prefix;
   Fetch fetch(backend_, options_, wanted);
-  TQC_TRY(fetch.bring(progress));
+  TQC_TRY(fetch.read(progress));
   if (const auto lost = fetch.first_lost()) {
-    if (fetch.is_missing(*lost)) fetch.tell(fetch.keys()[*lost] + ": not there any more");
+    if (fetch.is_missing(*lost)) fetch.warn(fetch.keys()[*lost] + ": no longer there");
     shorten(prefix, fetch.blocks_before(*lost));
     if (prefix.n_tokens == 0) return std::unique_ptr<StoredPrompt>();
   }
-  auto prompt = fetch.put_together(prefix);
-  if (!prompt && prefix.state) {
-    fetch.tell(prefix.state_key + ": " + prompt.error().message);
+  auto prompt = fetch.assemble(prefix);
+  if (!prompt && prefix.snapshot) {
+    fetch.warn(prefix.state_key + ": " + prompt.error().message);
     shorten(prefix, prefix.chain.size());
     if (prefix.n_tokens == 0) return std::unique_ptr<StoredPrompt>();
-    prompt = fetch.put_together(prefix);
+    prompt = fetch.assemble(prefix);
   }
   if (!prompt) {
-    fetch.tell(prefix.parameters_key + ": " + prompt.error().message);
+    fetch.warn(prefix.parameters_key + ": " + prompt.error().message);
     shorten(prefix, 0);
     return std::unique_ptr<StoredPrompt>();
   }
@@ -247,13 +246,13 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(Prefix& prefix, const Progr
   return prompt;
 }
 
-Result<std::unique_ptr<StoredPrompt>> Library::fetch(const Record& record,
+Result<std::unique_ptr<StoredPrompt>> Library::fetch(const PromptRecord& record,
                                                      const Progress& progress) {
-  BlobReader reader(backend_, options_.on_trouble);
+  BlobReader reader(backend_, options_.on_warning);
   Prefix prefix;
-  prefix.n_tokens = record.state.n_tokens;
+  prefix.n_tokens = record.snapshot.n_tokens;
   prefix.chain = record.chain;
-  prefix.state = record.state;
+  prefix.snapshot = record.snapshot;
   prefix.state_key = record.state_key;
   for (const std::string& key : parameters_keys(record)) {
     TQC_TRY_ASSIGN(auto parameters, reader.read_one<Parameters>(key));
@@ -265,15 +264,14 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(const Record& record,
   if (prefix.parameters_key.empty()) return lost(record.parameters_key, true);
 
   Fetch fetch(backend_, options_, prefix);
-  TQC_TRY(fetch.bring(progress));
+  TQC_TRY(fetch.read(progress));
   if (const auto i = fetch.first_lost()) return lost(fetch.keys()[*i], fetch.is_missing(*i));
   Prefix whole = prefix;
   whole.tokens = fetch.block_tokens();
-  whole.tokens.insert(whole.tokens.end(), record.state.tail.begin(), record.state.tail.end());
-  TQC_TRY_ASSIGN(auto prompt, fetch.put_together(whole));
-  if (prompt->manifest().content_name != record.state.content_name) {
-    return Error{ErrorCode::kCorrupt,
-                 "blocks with other values have taken the place of those that were put"};
+  whole.tokens.insert(whole.tokens.end(), record.snapshot.tail.begin(), record.snapshot.tail.end());
+  TQC_TRY_ASSIGN(auto prompt, fetch.assemble(whole));
+  if (prompt->manifest().content_name != record.snapshot.content_name) {
+    return corrupt("its blocks were replaced by others with other values");
   }
   touch(backend_, fetch, prefix, record_key(options_.salt, record.name));
   return prompt;
@@ -287,56 +285,57 @@ std::int64_t count(const std::vector<Sha256>& chain) {
   return static_cast<std::int64_t>(chain.size());
 }
 
-// Leaves what stands behind the last token block to the model, where it can do without.
+// Drops the snapshot of a cache that can be cut: the model reads the tokens after the last block.
 void end_with_block(Prefix& prefix) {
-  if (!prefix.state || !can_be_cut(prefix.parameters.layers)) return;
-  prefix.state.reset();
+  if (!prefix.snapshot || !can_be_cut(prefix.parameters.layers)) return;
+  prefix.snapshot.reset();
   prefix.state_key.clear();
   prefix.n_tokens = count(prefix.chain) * kTokenBlock;
   prefix.tokens.resize(static_cast<std::size_t>(prefix.n_tokens));
 }
 
-struct Brought {
+struct FetchedPrefix {
   Prefix prefix;
-  std::unique_ptr<StoredPrompt> stored;  // null: nothing
+  std::unique_ptr<StoredPrompt> stored;  // null: nothing found
 };
 
-Result<Brought> bring(Library& library, const cache::Identity& identity,
-                      std::span<const std::int32_t> tokens, const FindOptions& options,
-                      const Progress& progress) {
-  Brought brought;
-  TQC_TRY_ASSIGN(brought.prefix, library.find(identity, tokens, options));
-  end_with_block(brought.prefix);
-  if (brought.prefix.n_tokens == 0) return brought;
-  TQC_TRY_ASSIGN(brought.stored, library.fetch(brought.prefix, progress));
-  return brought;
+Result<FetchedPrefix> find_and_fetch(Library& library, const cache::Identity& identity,
+                                     std::span<const std::int32_t> tokens,
+                                     const FindOptions& options, const Progress& progress) {
+  FetchedPrefix fetched;
+  TQC_TRY_ASSIGN(fetched.prefix, library.find(identity, tokens, options));
+  end_with_block(fetched.prefix);
+  if (fetched.prefix.n_tokens == 0) return fetched;
+  TQC_TRY_ASSIGN(fetched.stored, library.fetch(fetched.prefix, progress));
+  return fetched;
 }
 
 }  // namespace
 
-Result<std::optional<Beginning>> load_beginning(Library& library, const cache::Identity& identity,
+Result<std::optional<LoadedPrefix>> load_prefix(Library& library, const cache::Identity& identity,
                                                 std::span<const std::int32_t> tokens,
                                                 const FindOptions& options, unsigned n_threads,
                                                 const Progress& progress) {
-  TQC_TRY_ASSIGN(Brought brought, bring(library, identity, tokens, options, progress));
-  const bool lost = !brought.stored && !brought.prefix.parameters.layers.empty();
-  // What a state needs was lost. That is known now, and a shorter one may be whole.
+  TQC_TRY_ASSIGN(FetchedPrefix fetched,
+                 find_and_fetch(library, identity, tokens, options, progress));
+  const bool lost = !fetched.stored && !fetched.prefix.parameters.layers.empty();
+  // Data of a snapshot was lost. A second search may find a complete shorter prefix.
   if (lost) {
-    TQC_TRY_ASSIGN(brought, bring(library, identity, tokens, options, progress));
+    TQC_TRY_ASSIGN(fetched, find_and_fetch(library, identity, tokens, options, progress));
   }
-  if (!brought.stored) return std::optional<Beginning>();
-  Beginning beginning;
-  TQC_TRY_ASSIGN(beginning.cache,
-                 format::load_sections(*brought.stored, format::ReadOptions{}.max_payload_bytes, {},
+  if (!fetched.stored) return std::optional<LoadedPrefix>();
+  LoadedPrefix loaded;
+  TQC_TRY_ASSIGN(loaded.cache,
+                 format::load_sections(*fetched.stored, format::ReadOptions{}.max_payload_bytes, {},
                                        n_threads));
-  const std::vector<std::int32_t>& found = beginning.cache.tokens;
+  const std::vector<std::int32_t>& found = loaded.cache.tokens;
   if (found.size() >= tokens.size() || !std::ranges::equal(found, tokens.first(found.size()))) {
-    return Error{ErrorCode::kCorrupt, "the store's tokens are not those of the prompt"};
+    return corrupt("the store's tokens are not those of the prompt");
   }
-  beginning.n_blocks = count(brought.prefix.chain);
-  beginning.parameters = std::move(brought.prefix.parameters);
-  beginning.read_bytes = brought.stored->blob_bytes();
-  return std::optional<Beginning>(std::move(beginning));
+  loaded.n_blocks = count(fetched.prefix.chain);
+  loaded.parameters = std::move(fetched.prefix.parameters);
+  loaded.read_bytes = fetched.stored->blob_bytes();
+  return std::optional<LoadedPrefix>(std::move(loaded));
 }
 
 }  // namespace tqcache::store

@@ -1,5 +1,5 @@
-// Library::find(): the longest prefix that a store is said to have, in three batches at most:
-// parameters, blocks, states.
+// Library::find(): a search for the longest stored prefix, in at most three batches: parameters,
+// blocks, snapshots.
 
 #include <algorithm>
 #include <utility>
@@ -20,19 +20,19 @@ bool same_model(const cache::Identity& a, const cache::Identity& b) {
          a.adapter_fingerprint == b.adapter_fingerprint;
 }
 
-// A chain that begins as the prompt does.
+// A block-hash chain that starts like the prompt.
 struct Chain {
   std::string key;  // of its parameters
   Parameters parameters;
   bool can_be_cut = true;
-  std::vector<Sha256> hashes;       // of all blocks that may be of use
-  std::size_t depth = 0;            // blocks that are there, from the first one on
-  std::int64_t n_tokens = 0;        // of the longest prefix
-  std::optional<State> state = {};  // with which it ends
+  std::vector<Sha256> hashes;             // of all blocks of the prompt
+  std::size_t depth = 0;                  // number of existing blocks from the first one on
+  std::int64_t n_tokens = 0;              // of the longest prefix
+  std::optional<Snapshot> snapshot = {};  // with which it ends
   std::string state_key = {};
 };
 
-// A slot behind a block of a chain, which may hold a state.
+// A slot behind a block of a chain, which may hold a snapshot.
 struct StateSlot {
   std::size_t chain = 0;
   std::size_t block = 0;
@@ -41,26 +41,26 @@ struct StateSlot {
 
 class Search {
  public:
-  // `tokens` is as long as the longest prefix that is wanted, at least a token block.
+  // `tokens`: the longest wanted prefix, at least one token block.
   Search(Backend& backend, const LibraryOptions& options, const cache::Identity& identity,
          Tokens tokens)
       : backend_(backend),
-        reader_(backend, options.on_trouble),
+        reader_(backend, options.on_warning),
         identity_(identity),
-        scope_(hash_scope({identity, options.salt})),
+        namespace_(hash_namespace({identity, options.salt})),
         tokens_(tokens) {}
 
   Result<void> find_chains(const std::vector<cache::LayerDesc>* form) {
     const Tokens first = tokens_.first(kBlockTokens);
-    const std::vector<std::string> keys = parameters_slots(hash_first(scope_, first));
+    const std::vector<std::string> keys = parameters_slot_keys(hash_first(namespace_, first));
     const auto take = [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
       TQC_TRY_ASSIGN(Parameters parameters, BlobReader::take_kind<Parameters>(std::move(content)));
       if (!std::ranges::equal(parameters.tokens, first) ||
           !same_model(parameters.identity, identity_)) {
-        return Error{ErrorCode::kMismatch, "parameters of another prompt or model"};
+        return mismatch("parameters of another prompt or model");
       }
-      if (form != nullptr && !same_form(parameters.layers, *form)) return {};
-      const Sha256 root = hash_root(scope_, hash_parameters(parameters));
+      if (settings != nullptr && !same_settings(parameters.layers, *settings)) return {};
+      const Sha256 root = hash_root(namespace_, hash_parameters(parameters));
       const bool cuts = can_be_cut(parameters.layers);
       chains_.push_back({keys[i], std::move(parameters), cuts, hash_chain(root, tokens_)});
       return {};
@@ -69,7 +69,7 @@ class Search {
     return {};
   }
 
-  // How far each chain goes, and of those that cannot be cut which states there are.
+  // Finds how many blocks of each chain exist, and the snapshots of chains that cannot be cut.
   Result<void> find_blocks() {
     std::vector<std::string> keys;
     for (std::size_t i = 0; i < chains_.size(); ++i) {
@@ -101,8 +101,8 @@ class Search {
     std::vector<std::string> keys;
     for (const StateSlot& slot : slots_) keys.push_back(slot.key);
     TQC_TRY(reader_.read(keys, [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
-      TQC_TRY_ASSIGN(State state, BlobReader::take_kind<State>(std::move(content)));
-      return take_state(slots_[i], std::move(state));
+      TQC_TRY_ASSIGN(Snapshot snapshot, BlobReader::take_kind<Snapshot>(std::move(content)));
+      return take_state(slots_[i], std::move(snapshot));
     }));
     return {};
   }
@@ -121,21 +121,22 @@ class Search {
     prefix.parameters = std::move(best->parameters);
     const std::int64_t n_blocks = best->n_tokens / cache::kTokenBlock;
     best->hashes.resize(
-        static_cast<std::size_t>(best->state ? final_blocks(best->n_tokens) : n_blocks));
+        static_cast<std::size_t>(best->snapshot ? final_blocks(best->n_tokens) : n_blocks));
     prefix.chain = std::move(best->hashes);
-    prefix.state = std::move(best->state);
+    prefix.snapshot = std::move(best->snapshot);
     prefix.state_key = std::move(best->state_key);
     return prefix;
   }
 
  private:
   void add_slots(std::size_t chain, std::size_t block) {
-    for (std::string& key : state_slots(chains_[chain].hashes[block])) {
+    for (std::string& key : state_slot_keys(chains_[chain].hashes[block])) {
       slots_.push_back({chain, block, std::move(key)});
     }
   }
 
-  // Those that exist, behind blocks that are there; `there` tells of them from `at` on.
+  // Keeps the slots that exist, behind existing blocks. Their results are there[at], there[at + 1],
+  // ...
   void keep_slots(const std::vector<bool>& there, std::size_t at) {
     std::vector<StateSlot> kept;
     for (StateSlot& slot : slots_) {
@@ -144,20 +145,20 @@ class Search {
     slots_ = std::move(kept);
   }
 
-  Result<void> take_state(const StateSlot& slot, State state) {
+  Result<void> take_state(const StateSlot& slot, Snapshot snapshot) {
     Chain& chain = chains_[slot.chain];
     const std::size_t begin = (slot.block + 1) * kBlockTokens;
-    if (state.n_tokens != static_cast<std::int64_t>(begin + state.tail.size())) {
-      return Error{ErrorCode::kMismatch, "a state behind another block"};
+    if (snapshot.n_tokens != static_cast<std::int64_t>(begin + snapshot.tail.size())) {
+      return mismatch("a snapshot of another block");
     }
-    TQC_TRY(join_layers(chain.parameters.layers, state.layers));
+    TQC_TRY(join_layers(chain.parameters.layers, snapshot.layers));
     const Tokens rest = tokens_.subspan(begin);
-    if (state.tail.size() > rest.size() || state.n_tokens <= chain.n_tokens ||
-        !std::ranges::equal(state.tail, rest.first(state.tail.size()))) {
+    if (snapshot.tail.size() > rest.size() || snapshot.n_tokens <= chain.n_tokens ||
+        !std::ranges::equal(snapshot.tail, rest.first(snapshot.tail.size()))) {
       return {};
     }
-    chain.n_tokens = state.n_tokens;
-    chain.state = std::move(state);
+    chain.n_tokens = snapshot.n_tokens;
+    chain.snapshot = std::move(snapshot);
     chain.state_key = slot.key;
     return {};
   }
@@ -170,13 +171,13 @@ class Search {
   Backend& backend_;
   BlobReader reader_;
   const cache::Identity& identity_;
-  Sha256 scope_;
+  Sha256 namespace_;
   Tokens tokens_;
   std::vector<Chain> chains_;
   std::vector<StateSlot> slots_;
 };
 
-// How many of `tokens` a prefix may have.
+// The length limit for the prefix.
 std::size_t longest_wanted(Tokens tokens, std::int64_t max_tokens) {
   const std::size_t all = tokens.size();
   if (max_tokens <= 0) return all == 0 ? 0 : all - 1;
@@ -185,7 +186,7 @@ std::size_t longest_wanted(Tokens tokens, std::int64_t max_tokens) {
 
 }  // namespace
 
-bool same_form(const std::vector<cache::LayerDesc>& a, const std::vector<cache::LayerDesc>& b) {
+bool same_settings(const std::vector<cache::LayerDesc>& a, const std::vector<cache::LayerDesc>& b) {
   return std::ranges::equal(a, b, [](const cache::LayerDesc& x, const cache::LayerDesc& y) {
     return cache::same_form(x, y);
   });
@@ -196,7 +197,7 @@ Result<Prefix> Library::find(const cache::Identity& identity, std::span<const st
   const Tokens wanted = tokens.first(longest_wanted(tokens, options.max_tokens));
   if (wanted.size() < kBlockTokens) return Prefix{};
   Search search(backend_, options_, identity, wanted);
-  TQC_TRY(search.find_chains(options.form));
+  TQC_TRY(search.find_chains(options.settings));
   TQC_TRY(search.find_blocks());
   TQC_TRY(search.find_states());
   return search.longest();

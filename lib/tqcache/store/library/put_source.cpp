@@ -146,12 +146,12 @@ std::vector<RawSection> block_pieces(const cache::Cache& cache,
 
 StatePieces state_pieces(const cache::Cache& cache) {
   format::Manifest manifest = format::describe(cache, {});
-  const std::vector<std::size_t> state_sections = place_sections(manifest).state;
+  const std::vector<std::size_t> state_sections = place_sections(manifest).snapshot;
   const std::int64_t n_final = final_blocks(cache.n_tokens());
   StatePieces pieces;
-  pieces.state.n_tokens = cache.n_tokens();
-  pieces.state.tail.assign(cache.tokens.begin() + n_final * kTokenBlock, cache.tokens.end());
-  pieces.state.layers = std::move(manifest.layers);
+  pieces.snapshot.n_tokens = cache.n_tokens();
+  pieces.snapshot.tail.assign(cache.tokens.begin() + n_final * kTokenBlock, cache.tokens.end());
+  pieces.snapshot.layers = std::move(manifest.layers);
   for (const std::size_t i : state_sections) {
     const SectionInfo& info = manifest.sections[i];
     pieces.sections.push_back({info, raw_bytes_of(cache, info)});

@@ -1,6 +1,5 @@
 #pragma once
-// store/library/put_source.h: a prompt that is to be put, section by section, in the form in which
-// it will be stored.
+// store/library/put_source.h: the sections of a prompt that is to be put, as they will be stored.
 //
 // Only for the sources of store.
 
@@ -23,11 +22,10 @@
 
 namespace tqcache::store {
 
-// sections of a cache in memory in the form in which a store keeps them.
+// Compresses sections of a cache in memory for a store. Packed blocks are stored unchanged, except
+// trellis codes, which become symbols; dense ones become byte planes (docs/reference/store.md,
+// "Putting").
 //
-// Packed blocks are stored as they are, but for trellis codes, which become symbols; dense ones
-// become planes (docs/reference/store.md, "Putting", says why).
-
 // Threads: any number may use one at once.
 class SectionStorer {
  public:
@@ -55,7 +53,7 @@ class PutSource {
   virtual Result<StoredSection> section(std::size_t i) const = 0;
 };
 
-// A .tqkv file, whose sections are taken as they stand there once their checksums are compared.
+// A .tqkv file. Its sections are used as they are, after their checksums are checked.
 class FileSource : public PutSource {
  public:
   // `file` must outlive it. Errors: as SectionReader::open().
@@ -92,12 +90,10 @@ class CacheSource : public PutSource {
   SectionStorer storer_;
 };
 
-// what a store is given of a cache in memory: its parameters, one token
-// block, or all that stands behind the last of them.
-//
-// Pieces own what they hold, or share it: the cache may grow, be cut or go while they are put.
+// --- the pieces of a growing cache, which own or share their memory: the cache may be changed or
+//     destroyed while they are put
 
-// A section before compression. Of `info` layer, side, block, form and size are there.
+// A section before compression. `info` has layer, side, block, packed and raw size.
 struct RawSection {
   format::SectionInfo info;
   SharedBytes raw;
@@ -105,11 +101,11 @@ struct RawSection {
 
 std::uint64_t total_bytes(const std::vector<RawSection>& sections);
 
-// Whether a layer keeps what cannot be cut shorter: a window, or state without attention.
+// Whether a layer has a window or recurrent state, so that the cache cannot be cut.
 bool keeps_state(const cache::Cache& cache);
 
-// What all token blocks of the cache are coded with.
-// Requires: a token block is final; so is then every mean.
+// The parameters of all token blocks of the cache.
+// Requires: a token block is final; then every mean is, too.
 Parameters parameters_of(const cache::Cache& cache);
 
 // One token block. Packed sections are shared with the cache, dense ones are copied.
@@ -118,13 +114,13 @@ std::vector<RawSection> block_pieces(const cache::Cache& cache,
                                      const std::vector<cache::LayerDesc>& layers,
                                      std::int64_t block);
 
-// All that no final block has: the tail, windows, arrays. Packed sections are shared.
+// Everything that is not in a final block: the tail, windows, arrays. Packed sections are shared.
 struct StatePieces {
-  State state;  // without data and content name; layers are whole, not bare
+  Snapshot snapshot;  // without data and content digest; layers are complete, not bare
   std::vector<RawSection> sections;
 };
 
-// Requires: the cache has a token, and is whole: nothing is half appended.
+// Requires: the cache has a token and is consistent: no append is in progress.
 StatePieces state_pieces(const cache::Cache& cache);
 
 }  // namespace tqcache::store

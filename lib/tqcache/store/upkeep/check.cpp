@@ -1,7 +1,5 @@
-// store/upkeep/check_blobs.h: reads blobs, tells those that are damaged, and takes them away if
-// asked to.
-//
-// Only for the sources of store.
+// The check of a store: BlobChecker reads blobs and reports or removes damaged ones; Checker
+// compares the needs of prompts with the inventory.
 
 #include "tqcache/store/upkeep/check.h"
 
@@ -24,6 +22,7 @@
 #include "tqcache/store/upkeep/inventory.h"
 
 namespace tqcache::store {
+namespace {
 
 class BlobChecker {
  public:
@@ -36,17 +35,17 @@ class BlobChecker {
         n_total_(n_total),
         report_(report) {}
 
-  // Calls `sink` for each that is there and good; it must not call the backend.
+  // Calls `sink` for each good blob; it must not call the backend.
   using ContentSink = std::function<void(std::size_t i, const Content& content)>;
   Result<void> read(std::span<const std::string> keys, const ContentSink& sink);
 
   bool is_bad(const std::string& key) const { return bad_.contains(key); }
 
-  // Tells of damage, or of a blob that is missing.
-  void tell(Finding finding);
+  // Reports a damaged or missing blob.
+  void report(Finding finding);
 
-  // Takes a block away that lacks parts. Requires: options.repair.
-  Result<void> remove_block(const Unit& block);
+  // Removes a block that lacks parts. Requires: options.repair.
+  Result<void> remove_block(const InventoryItem& block);
 
  private:
   struct Bad {
@@ -64,12 +63,8 @@ class BlobChecker {
   std::set<std::string> bad_;
 };
 
-namespace {
-
-// The backend is free to be called again after so many.
+// Blobs that are read before the backend may be called again.
 constexpr std::size_t kKeysAtOnce = 8;
-
-}  // namespace
 
 Result<void> BlobChecker::read(std::span<const std::string> keys, const ContentSink& sink) {
   for (std::size_t first = 0; first < keys.size(); first += kKeysAtOnce) {
@@ -77,10 +72,8 @@ Result<void> BlobChecker::read(std::span<const std::string> keys, const ContentS
     std::vector<Bad> bad;
     TQC_TRY(read_blobs(backend_, some,
                        [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
-                         if (progress_ && !progress_(report_.read.blobs, n_total_)) {
-                           return interrupted_error();
-                         }
-                         if (!blob) return {};  // it went since it was listed
+                         TQC_TRY(report_progress(progress_, report_.read.blobs, n_total_));
+                         if (!blob) return {};  // removed since it was listed
                          report_.read.blobs += 1;
                          report_.read.bytes += blob->bytes.size();
                          if (blob->content) {
@@ -109,15 +102,15 @@ Result<void> BlobChecker::settle(const Bad& bad) {
     report_.repaired += removed ? 1 : 0;
   }
   report_.damaged += 1;
-  tell({{}, bad.key, bad.error, removed});
+  report({{}, bad.key, bad.error, removed});
   return {};
 }
 
-void BlobChecker::tell(Finding finding) {
+void BlobChecker::report(Finding finding) {
   if (options_.on_finding) options_.on_finding(finding);
 }
 
-Result<void> BlobChecker::remove_block(const Unit& block) {
+Result<void> BlobChecker::remove_block(const InventoryItem& block) {
   for (const std::string& key : keys_of(block)) {
     TQC_TRY_ASSIGN(const bool removed, backend_.remove(key));
     report_.repaired += removed ? 1 : 0;
@@ -125,15 +118,15 @@ Result<void> BlobChecker::remove_block(const Unit& block) {
   return {};
 }
 
-namespace {
-
 // Records that are in memory at a time.
 constexpr std::size_t kRecordsAtOnce = 8;
 
-std::uint64_t blobs_of(const Unit& unit) { return std::max<std::size_t>(1, unit.parts.size()); }
+std::uint64_t blobs_of(const InventoryItem& item) {
+  return std::max<std::size_t>(1, item.parts.size());
+}
 
 // Parts below `n_parts` that are not there.
-std::vector<std::string> missing_parts(const Unit& block, int n_parts) {
+std::vector<std::string> missing_parts(const InventoryItem& block, int n_parts) {
   std::vector<std::string> keys;
   for (int part = 0; part < n_parts; ++part) {
     if (!has_part(block, part)) keys.push_back(part_key(block.name, part));
@@ -172,20 +165,20 @@ class Checker {
     return count;
   }
 
-  // Records are read with what they need, later.
+  // Records are read later, with the blobs that they need.
   Result<void> read_all() {
-    for (const Unit& unit : inventory_.units()) {
-      if (unit.kind == BlobKind::kRecord) continue;
+    for (const InventoryItem& item : inventory_.items()) {
+      if (item.kind == BlobKind::kRecord) continue;
       std::optional<int> n_parts;
-      const std::vector<std::string> keys = keys_of(unit);
+      const std::vector<std::string> keys = keys_of(item);
       TQC_TRY(blobs_.read(keys, [&](std::size_t, const Content& content) {
-        if (const auto* state = std::get_if<State>(&content)) note_data(state->data_keys);
+        if (const auto* snapshot = std::get_if<Snapshot>(&content)) note_data(snapshot->data_keys);
         const auto* block = std::get_if<Block>(&content);
         if (block == nullptr) return;
         n_parts = block->n_parts;
-        if (block->part == 0) note_parent(unit, *block);
+        if (block->part == 0) note_parent(item, *block);
       }));
-      if (n_parts && has_part(unit, 0)) TQC_TRY(check_parts(unit, *n_parts));
+      if (n_parts && has_part(item, 0)) TQC_TRY(check_parts(item, *n_parts));
     }
     return {};
   }
@@ -194,27 +187,27 @@ class Checker {
     named_data_.insert(keys.begin(), keys.end());
   }
 
-  void note_parent(const Unit& unit, const Block& block) {
+  void note_parent(const InventoryItem& item, const Block& block) {
     if (block.index == 0) return;  // its parent is no block
-    if (!inventory_.find_block(to_hex(block.parent))) cut_off_.insert(unit.name);
+    if (!inventory_.find_block(to_hex(block.parent))) cut_off_.insert(item.name);
   }
 
-  // A part can go alone where the engine evicts; then part 0 keeps the block from being put again.
-  Result<void> check_parts(const Unit& block, int n_parts) {
+  // A backend may evict a single part. Then part 0 would prevent a new put of the block.
+  Result<void> check_parts(const InventoryItem& block, int n_parts) {
     TQC_TRY_ASSIGN(const std::vector<std::string> missing,
                    still_missing(missing_parts(block, n_parts)));
     if (missing.empty()) return {};
     report_.missing += missing.size();
     torn_.insert(block.name);
     if (options_.repair) TQC_TRY(blobs_.remove_block(block));
-    blobs_.tell({{},
-                 missing.front(),
-                 {ErrorCode::kNotFound, "a part of a block is missing"},
-                 options_.repair});
+    blobs_.report({{},
+                   missing.front(),
+                   {ErrorCode::kNotFound, "a part of a block is missing"},
+                   options_.repair});
     return {};
   }
 
-  // What came since it was listed is not missing.
+  // Blobs that were put since the listing are not missing.
   Result<std::vector<std::string>> still_missing(std::vector<std::string> keys) {
     if (keys.empty()) return keys;
     TQC_TRY_ASSIGN(const std::vector<bool> there, backend_.exists(keys));
@@ -230,9 +223,9 @@ class Checker {
     for (std::size_t first = 0; first < keys.size(); first += kRecordsAtOnce) {
       const auto some =
           std::span(keys).subspan(first, std::min(kRecordsAtOnce, keys.size() - first));
-      std::vector<std::pair<std::string, Record>> records;
+      std::vector<std::pair<std::string, PromptRecord>> records;
       TQC_TRY(blobs_.read(some, [&](std::size_t i, const Content& content) {
-        if (const auto* record = std::get_if<Record>(&content))
+        if (const auto* record = std::get_if<PromptRecord>(&content))
           records.emplace_back(some[i], *record);
       }));
       for (const auto& [key, record] : records) TQC_TRY(check_prompt(key, record));
@@ -240,29 +233,29 @@ class Checker {
     return {};
   }
 
-  Result<void> check_prompt(const std::string& key, const Record& record) {
+  Result<void> check_prompt(const std::string& key, const PromptRecord& record) {
     report_.prompts += 1;
-    note_data(record.state.data_keys);
+    note_data(record.snapshot.data_keys);
     TQC_TRY_ASSIGN(const std::vector<std::string> needs, keys_needed_by(record));
     TQC_TRY_ASSIGN(const std::vector<std::string> missing, still_missing(not_listed(needs)));
     const auto bad =
         std::ranges::find_if(needs, [&](const auto& each) { return blobs_.is_bad(each); });
     if (missing.empty() && bad == needs.end()) return {};
     if (!missing.empty()) {
-      // Its prompt may have been removed meanwhile, and gc may have come.
+      // The prompt may have been removed meanwhile, and its blobs by gc.
       TQC_TRY_ASSIGN(const bool is_kept, backend_.exists(key));
       if (!is_kept) return {};
     }
     report_.prompts_damaged += 1;
-    TQC_TRY(tell_missing(record.name, missing));
+    TQC_TRY(report_missing(record.name, missing));
     if (bad != needs.end()) {
-      blobs_.tell({record.name, *bad, {ErrorCode::kCorrupt, "it needs this, which is damaged"}});
+      blobs_.report({record.name, *bad, {ErrorCode::kCorrupt, "needed and damaged"}});
     }
     return {};
   }
 
-  // All blobs that the record needs. Of a block whose parameters are not known, part 0.
-  Result<std::vector<std::string>> keys_needed_by(const Record& record) {
+  // All blobs that the record needs; of a block with unknown parameters only part 0.
+  Result<std::vector<std::string>> keys_needed_by(const PromptRecord& record) {
     TQC_TRY(read_counts(record.parameters_key));
     std::vector<std::string> keys;
     for (const std::string& name : needs_of(record)) {
@@ -279,8 +272,8 @@ class Checker {
     return keys;
   }
 
-  // Prompts that share a beginning often stand one after another in nobody's order, so the last one
-  // is all that is kept.
+  // Reads the parameters for the number of parts. Only the last ones are kept: prompts with a
+  // common prefix share them.
   Result<void> read_counts(const std::string& key) {
     if (key == counts_key_) return {};
     counts_key_ = key;
@@ -290,7 +283,7 @@ class Checker {
     TQC_TRY(blobs_.read(std::span(&key, 1), [&](std::size_t, const Content& content) {
       if (const auto* found = std::get_if<Parameters>(&content)) counts_.emplace(found->layers);
     }));
-    if (options_.read_data) report_.read = read;  // they count once
+    if (options_.read_data) report_.read = read;  // they are counted once
     return {};
   }
 
@@ -298,52 +291,52 @@ class Checker {
     std::vector<std::string> missing;
     for (const std::string& key : keys) {
       const auto parts = parse_key(key);
-      const auto unit = parts ? inventory_.find(parts->name) : std::nullopt;
+      const auto item = parts ? inventory_.find(parts->name) : std::nullopt;
       const bool is_block = parts && parts->kind == BlobKind::kBlock;
-      if (!unit || (is_block && !has_part(inventory_.unit(*unit), parts->number))) {
+      if (!item || (is_block && !has_part(inventory_.item(*item), parts->number))) {
         missing.push_back(key);
       }
     }
     return missing;
   }
 
-  Result<void> tell_missing(const std::string& prompt, const std::vector<std::string>& missing) {
+  Result<void> report_missing(const std::string& prompt, const std::vector<std::string>& missing) {
     if (missing.empty()) return {};
     bool repaired = false;
     for (const std::string& key : missing) {
       const std::string name(parse_key(key) ? parse_key(key)->name : key);
       if (!missing_.insert(key).second || torn_.contains(name)) continue;
       report_.missing += 1;
-      const auto unit = inventory_.find(name);
-      if (!unit || !options_.repair) continue;
+      const auto item = inventory_.find(name);
+      if (!item || !options_.repair) continue;
       torn_.insert(name);
       repaired = true;
-      TQC_TRY(blobs_.remove_block(inventory_.unit(*unit)));
+      TQC_TRY(blobs_.remove_block(inventory_.item(*item)));
     }
     const std::string others =
         missing.size() == 1 ? "" : ", and " + std::to_string(missing.size() - 1) + " more";
-    blobs_.tell({prompt, missing.front(), {ErrorCode::kNotFound, "missing" + others}, repaired});
+    blobs_.report({prompt, missing.front(), {ErrorCode::kNotFound, "missing" + others}, repaired});
     return {};
   }
 
-  bool nobody_finds(const Unit& unit) const {
-    switch (unit.kind) {
+  bool is_unfindable(const InventoryItem& item) const {
+    switch (item.kind) {
       case BlobKind::kBlock:
-        return !has_part(unit, 0) || cut_off_.contains(unit.name);
+        return !has_part(item, 0) || cut_off_.contains(item.name);
       case BlobKind::kState:
-        return !inventory_.find_block(parse_key(unit.name)->hash);
+        return !inventory_.find_block(parse_key(item.name)->hash);
       case BlobKind::kData:
-        return options_.read_data && !named_data_.contains(unit.name);
+        return options_.read_data && !named_data_.contains(item.name);
       default:
         return false;
     }
   }
 
   void count_unfindable() {
-    for (const Unit& unit : inventory_.units()) {
-      if (!nobody_finds(unit)) continue;
-      report_.unfindable.blobs += blobs_of(unit);
-      report_.unfindable.bytes += unit.bytes;
+    for (const InventoryItem& item : inventory_.items()) {
+      if (!is_unfindable(item)) continue;
+      report_.unfindable.blobs += blobs_of(item);
+      report_.unfindable.bytes += item.bytes;
     }
   }
 
@@ -354,8 +347,8 @@ class Checker {
   BlobChecker blobs_;
   std::unordered_set<std::string> named_data_;  // by states and records
   std::unordered_set<std::string> cut_off_;     // blocks without the one before
-  std::unordered_set<std::string> torn_;        // blocks without all their parts
-  std::unordered_set<std::string> missing_;     // keys that were told already
+  std::unordered_set<std::string> torn_;        // incomplete blocks
+  std::unordered_set<std::string> missing_;     // keys that were reported already
   std::string counts_key_;
   std::optional<PartCounts> counts_;  // as these parameters say
 };

@@ -1,6 +1,5 @@
 #pragma once
-// store/upkeep/check.h: is a store whole: is all there that its prompts need, and is each blob what its
-// key says?
+// store/upkeep/check.h: a check of a store: missing blobs of named prompts, and damaged blobs.
 //
 // Spec: docs/reference/store.md, "Checking".
 
@@ -16,42 +15,42 @@
 namespace tqcache::store {
 
 struct Finding {
-  std::string prompt;     // the name of a kept prompt that this damages; otherwise empty
-  std::string key;        // of what is missing or damaged
-  Error error;            // kNotFound: missing; otherwise decode_blob()'s
-  bool repaired = false;  // it was taken away
+  std::string prompt;     // the name of the damaged prompt; empty if no named prompt needs the blob
+  std::string key;        // of the missing or damaged blob
+  Error error;            // kNotFound: missing; otherwise the error of decode_blob()
+  bool repaired = false;  // the blob was removed
 };
 
 struct CheckOptions {
   bool read_data = false;  // read and decode every blob, and not only records and parameters
-  // Takes away what is damaged, and blocks that lack a part: the next put brings them again.
+  // Remove damaged blobs, and blocks that lack a part: the next put stores them again.
   bool repair = false;
   std::function<void(const Finding& finding)> on_finding = {};
 };
 
 struct CheckReport {
-  KindTotal blobs;  // that the store lists
-  KindTotal read;   // and those of them that were read
+  KindTotal blobs;  // all blobs of the store
+  KindTotal read;   // blobs that were read
   std::uint64_t prompts = 0;
-  std::uint64_t prompts_damaged = 0;  // that cannot be had as they were put
-  std::uint64_t missing = 0;          // blobs that a kept prompt, or the rest of a block, needs
+  std::uint64_t prompts_damaged = 0;  // that cannot be fetched completely
+  std::uint64_t missing = 0;          // blobs that a named prompt, or the rest of a block, needs
   std::uint64_t damaged = 0;
-  std::uint64_t repaired = 0;  // blobs that were taken away
-  std::uint64_t later = 0;     // of a version that this program does not know; not damage
-  // Parts without part 0, states without their block; with read_data also blocks without the one
-  // before, and data that no state names. Nobody finds them, and gc takes them.
+  std::uint64_t repaired = 0;  // blobs that were removed
+  std::uint64_t later = 0;     // of a later version, which is no damage
+  // Blobs that nothing can find: parts without part 0, snapshots without their block; with
+  // read_data also blocks without the one before, and data that no snapshot names. gc removes them.
   KindTotal unfindable;
-  KindTotal others;  // under keys that are none of ours
+  KindTotal others;  // under foreign keys
 
   bool is_whole() const { return missing == 0 && damaged == 0; }
 };
 
-// What others put, remove or evict meanwhile can be told as missing, but what is there when it is
-// looked for again is not.
+// A blob that another process removes or evicts meanwhile can be reported as missing. A missing
+// blob is looked for a second time before it is reported.
 //
-// Memory:   that of Inventory, and what get() has at a time.
+// Memory:   that of Inventory and of one get().
 // Progress: in blobs read.
-// Errors:   those of the backend; kInterrupted. Damage is no error, but a finding.
+// Errors:   those of the backend; kInterrupted. Damage is a finding, not an error.
 Result<CheckReport> check(Backend& backend, const CheckOptions& options,
                           const Progress& progress = {});
 

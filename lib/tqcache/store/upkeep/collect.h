@@ -1,6 +1,6 @@
 #pragma once
-// store/upkeep/collect.h: keeps a store small: what was not used for longest goes first, and never what a
-// kept prompt needs.
+// store/upkeep/collect.h: garbage collection: removes the least recently used blobs that no named
+// prompt needs.
 //
 // Spec: docs/reference/store.md, "Keeping it small".
 
@@ -20,35 +20,36 @@
 namespace tqcache::store {
 
 struct CollectOptions {
-  std::optional<std::uint64_t> max_bytes = {};  // of all that the store holds, as the engine counts
-  std::optional<std::chrono::seconds> max_age = {};    // since its last use; kept prompts go, too
-  std::chrono::seconds grace = std::chrono::hours(1);  // what was used in this time stays
-  bool drop_prompts = false;  // kept prompts may go for max_bytes, after all that none needs
+  std::optional<std::uint64_t> max_bytes = {};  // limit for the whole store, as the backend counts
+  std::optional<std::chrono::seconds> max_age = {};    // since the last use; for named prompts, too
+  std::chrono::seconds grace = std::chrono::hours(1);  // what was used within this time stays
+  bool drop_prompts =
+      false;  // named prompts may be removed for max_bytes, after all unneeded blobs
   bool dry_run = false;
-  // Told of each prompt that goes, by its name.
+  // Receives the name of each prompt that is removed.
   std::function<void(const std::string& name)> on_prompt = {};
-  // Told of each prompt that was put meanwhile and lost what it relied on.
+  // Receives the name of each prompt that was put meanwhile and lost blobs that it needs.
   std::function<void(const std::string& name)> on_loss = {};
 };
 
 struct CollectReport {
   std::uint64_t bytes_before = 0, bytes_after = 0;
-  std::uint64_t prompts = 0;                    // that were kept before
-  std::uint64_t prompts_removed = 0;            // and those of them that went
-  std::array<KindTotal, kBlobKinds> removed{};  // by BlobKind; of a dry run what would be
-  std::uint64_t bytes_needed = 0;               // by the prompts that are still kept, and their own
-  std::uint64_t bytes_in_grace = 0;             // that no prompt needs, and that grace keeps
-  bool above_limit = false;                     // more than max_bytes is left
+  std::uint64_t prompts = 0;                    // named prompts before
+  std::uint64_t prompts_removed = 0;            // those that were removed
+  std::array<KindTotal, kBlobKinds> removed{};  // by BlobKind; in a dry run, what would be removed
+  std::uint64_t bytes_needed = 0;               // by remaining named prompts, with their records
+  std::uint64_t bytes_in_grace = 0;             // kept only because of the grace period
+  bool above_limit = false;                     // more than max_bytes remains
 };
 
-// Takes the inventory, chooses, and removes: prompts before what they needed, of a block the part
-// first that stands for all. Whoever puts at the same time is safe as long as `grace` is longer
-// than a put takes, since what a put finds it uses.
+// Lists the store, chooses, and removes: prompts before the blobs that they need, and part 0 of a
+// block first. Concurrent puts are safe if `grace` is longer than a put takes, because a put
+// touches the blobs that it reuses.
 //
 // Progress: in blobs.
-// Errors: those of the backend and of read_kept_prompts(): a record that is damaged or of a later
-// version
-//         ends it before anything is removed. kInterrupted: what went by then is gone.
+// Errors: those of the backend and of read_named_prompts(): a record that is damaged or of a later
+//         version ends it before anything is removed. kInterrupted: some blobs may have been
+//         removed.
 Result<CollectReport> collect(Backend& backend, const CollectOptions& options,
                               const Progress& progress = {});
 

@@ -1,9 +1,9 @@
-// store/blobs/blob_copier.h: blobs that stand under the same key in every store: token blocks and
-// data.
-//
-// Only for the sources of store.
+// Copies of prompts: BlobCopier copies blocks and data, whose keys are the same in every store;
+// Copier copies everything whose slot may change.
 
 #include "tqcache/store/upkeep/copy.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -27,6 +27,7 @@
 #include "tqcache/store/upkeep/inventory.h"
 
 namespace tqcache::store {
+namespace {
 
 class BlobCopier {
  public:
@@ -38,26 +39,24 @@ class BlobCopier {
         options_(options),
         progress_(progress),
         report_(report),
-        outbox_(to) {}
+        batcher_(to) {}
 
-  // Of how many bytes progress is told.
+  // The total for progress.
   void expect(std::uint64_t bytes) { n_expected_ = bytes; }
 
-  // Each is copied once, however often it is asked for. All parts, or none: a block that lacks one
-  // where it is, or holds a damaged one, is left out.
+  // Each block is copied once, with all parts or not at all: a block with a missing or damaged part
+  // is left out.
   Result<void> copy_block(const std::string& name, std::size_t n_parts);
   Result<void> copy_data(const std::vector<std::string>& keys);
-  // Returns when all is acknowledged.
+  // Returns when all blobs are acknowledged.
   Result<void> flush();
 
-  // The content, if the blob is there and good; otherwise it is told, once. Nothing is told of what
-  // `may_be_gone`: it was listed, and may have been removed since.
+  // The content of a good blob. Bad and missing ones are reported once; with `may_be_gone` missing
+  // ones are ignored, because they may have been removed since they were listed.
   template <class Kind>
   Result<std::optional<Kind>> judge(const std::string& key, std::optional<ReadBlob> blob,
                                     bool may_be_gone) {
-    if (progress_ && !progress_(n_done_, n_expected_)) {
-      return interrupted_error();
-    }
+    TQC_TRY(report_progress(progress_, n_done_, n_expected_));
     if (!blob) {
       if (!may_be_gone) fail(key, "missing");
       return std::optional<Kind>();
@@ -68,7 +67,7 @@ class BlobCopier {
     return std::optional<Kind>();
   }
 
-  // Tells that something could not be copied, once.
+  // Reports once that a blob could not be copied.
   void fail(const std::string& key, const std::string& why);
   void count_put(std::uint64_t bytes);
   void count_existing(std::uint64_t bytes);
@@ -81,18 +80,14 @@ class BlobCopier {
   const CopyOptions& options_;
   const Progress& progress_;
   CopyReport& report_;
-  Outbox outbox_;
+  WriteBatcher batcher_;
   std::uint64_t n_done_ = 0, n_expected_ = 0;
   std::unordered_set<std::string> done_;  // names of blocks, keys of data
   std::set<std::string> failed_;
 };
 
-namespace {
-
 // Values that are in memory at a time, beside those that wait to be put.
 constexpr std::size_t kValuesAtOnce = 8;
-
-}  // namespace
 
 Result<std::vector<std::string>> BlobCopier::missing_there(const std::vector<std::string>& keys) {
   TQC_TRY_ASSIGN(const std::vector<bool> there, to_.exists(keys));
@@ -116,22 +111,22 @@ Result<void> BlobCopier::copy_block(const std::string& name, std::size_t n_parts
   TQC_TRY_ASSIGN(const std::vector<std::string> missing, missing_there(keys));
   done_.insert(name);
   if (missing.empty()) return {};
-  std::vector<Outbox::Value> parts;
+  std::vector<WriteBatcher::Value> parts;
   TQC_TRY(
       read_blobs(from_, missing, [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
         const ByteView bytes = blob ? blob->bytes : ByteView();
         TQC_TRY_ASSIGN(const auto block, judge<Block>(missing[i], std::move(blob), false));
         if (!block) return {};
         if (static_cast<std::size_t>(block->n_parts) != n_parts) {
-          fail(missing[i], "a block of " + std::to_string(block->n_parts) + " parts");
+          fail(missing[i], fmt::format("a block of {} parts", block->n_parts));
           return {};
         }
         parts.push_back({missing[i], SharedBytes(AlignedBytes(bytes.begin(), bytes.end()))});
         return {};
       }));
   if (parts.size() != missing.size()) return {};
-  for (const Outbox::Value& part : parts) count_put(part.bytes.size());
-  return outbox_.add_block(std::move(parts));
+  for (const WriteBatcher::Value& part : parts) count_put(part.bytes.size());
+  return batcher_.add_block(std::move(parts));
 }
 
 Result<void> BlobCopier::copy_data(const std::vector<std::string>& all_keys) {
@@ -144,7 +139,7 @@ Result<void> BlobCopier::copy_data(const std::vector<std::string>& all_keys) {
     const std::size_t n = std::min(kValuesAtOnce, keys.size() - first);
     TQC_TRY_ASSIGN(const std::vector<std::string> missing,
                    missing_there({begin, begin + static_cast<std::ptrdiff_t>(n)}));
-    std::vector<Outbox::Value> values;
+    std::vector<WriteBatcher::Value> values;
     TQC_TRY(read_blobs(
         from_, missing, [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
           const ByteView bytes = blob ? blob->bytes : ByteView();
@@ -153,21 +148,21 @@ Result<void> BlobCopier::copy_data(const std::vector<std::string>& all_keys) {
             values.push_back({missing[i], SharedBytes(AlignedBytes(bytes.begin(), bytes.end()))});
           return {};
         }));
-    for (Outbox::Value& value : values) {
+    for (WriteBatcher::Value& value : values) {
       count_put(value.bytes.size());
-      TQC_TRY(outbox_.add(std::move(value)));
+      TQC_TRY(batcher_.add(std::move(value)));
     }
   }
   return {};
 }
 
-Result<void> BlobCopier::flush() { return outbox_.flush(); }
+Result<void> BlobCopier::flush() { return batcher_.flush(); }
 
 void BlobCopier::fail(const std::string& key, const std::string& why) {
   if (!failed_.insert(key).second) return;
   report_.blobs_failed += 1;
   const std::string message = why.starts_with(key) ? why : key + ": " + why;
-  if (options_.on_trouble) options_.on_trouble(message);
+  if (options_.on_warning) options_.on_warning(message);
 }
 
 void BlobCopier::count_put(std::uint64_t bytes) {
@@ -181,8 +176,6 @@ void BlobCopier::count_existing(std::uint64_t bytes) {
   n_done_ += bytes;
 }
 
-namespace {
-
 // Records and states that are in memory at a time.
 constexpr std::size_t kAtOnce = 8;
 
@@ -194,8 +187,8 @@ std::vector<std::string> slots_of(const std::string& key) {
   return keys;
 }
 
-bool is_same(const Record& a, const Record& b) {
-  return a.chain == b.chain && a.state.content_name == b.state.content_name;
+bool is_same(const PromptRecord& a, const PromptRecord& b) {
+  return a.chain == b.chain && a.snapshot.content_name == b.snapshot.content_name;
 }
 
 class Copier {
@@ -205,8 +198,8 @@ class Copier {
         to_(to),
         options_(options),
         progress_(progress),
-        // What is bad where things are copied to is told and goes, as when something is put.
-        reader_(to, options.on_trouble),
+        // Bad blobs in the target are reported and removed, as in a put.
+        reader_(to, options.on_warning),
         blobs_(from, to, options, progress, report_) {}
 
   Result<CopyReport> copy_all() {
@@ -218,19 +211,20 @@ class Copier {
                              }));
     const Inventory::Range blocks = inventory.of_kind(BlobKind::kBlock);
     for (std::size_t i = blocks.first; i < blocks.end; ++i) {
-      const Unit& block = inventory.unit(i);
+      const InventoryItem& block = inventory.item(i);
       if (has_part(block, 0)) TQC_TRY(blobs_.copy_block(block.name, block.parts.size()));
     }
     TQC_TRY(blobs_.copy_data(inventory.names(BlobKind::kData)));
-    TQC_TRY(each<State>(
-        inventory.names(BlobKind::kState), true,
-        [&](const std::string& key, const State& state) { return copy_state(key, state); }));
+    TQC_TRY(each<Snapshot>(inventory.names(BlobKind::kState), true,
+                           [&](const std::string& key, const Snapshot& snapshot) {
+                             return copy_state(key, snapshot);
+                           }));
     return copy_prompts(inventory.names(BlobKind::kRecord), true);
   }
 
   Result<CopyReport> copy_some(const std::vector<std::string>& records) {
     std::uint64_t bytes = 0;
-    TQC_TRY(each<Record>(records, true, [&](const std::string&, const Record& record) {
+    TQC_TRY(each<PromptRecord>(records, true, [&](const std::string&, const PromptRecord& record) {
       bytes += record.bytes;
       return Result<void>();
     }));
@@ -242,7 +236,7 @@ class Copier {
   template <class Kind>
   using Work = std::function<Result<void>(const std::string& key, const Kind& content)>;
 
-  // Calls `work` for each that is there and good, when the backend is free to be called.
+  // Calls `work` for each good blob. `work` may call the backend.
   template <class Kind>
   Result<void> each(const std::vector<std::string>& keys, bool may_be_gone,
                     const Work<Kind>& work) {
@@ -259,14 +253,15 @@ class Copier {
     return {};
   }
 
-  // False: there is no slot for it.
+  // Returns false if no slot is free.
   template <class Kind>
   Result<bool> place(const std::string& key, const Kind& content,
                      const std::function<bool(const Kind&)>& is_wanted) {
-    TQC_TRY_ASSIGN(const std::optional<Slot> slot,
-                   find_or_take<Kind>(to_, reader_, slots_of(key), is_wanted, Content(content)));
+    TQC_TRY_ASSIGN(
+        const std::optional<CandidateSlot> slot,
+        find_or_take_slot<Kind>(to_, reader_, slots_of(key), is_wanted, Content(content)));
     if (!slot) {
-      blobs_.fail(key, "all slots are taken by others there");
+      blobs_.fail(key, "other content takes all slots there");
       return false;
     }
     placed_[key] = slot->key;
@@ -283,20 +278,20 @@ class Copier {
     return {};
   }
 
-  Result<void> copy_state(const std::string& key, const State& state) {
-    TQC_TRY(blobs_.copy_data(state.data_keys));
+  Result<void> copy_state(const std::string& key, const Snapshot& snapshot) {
+    TQC_TRY(blobs_.copy_data(snapshot.data_keys));
     TQC_TRY(blobs_.flush());
-    TQC_TRY_ASSIGN(const bool has_data, all_there(state.data_keys));
+    TQC_TRY_ASSIGN(const bool has_data, all_there(snapshot.data_keys));
     if (!has_data) {
       blobs_.fail(key, "its data are missing");
       return {};
     }
-    const auto is_same_state = [&](const State& other) {
-      return other.tail == state.tail && other.content_name == state.content_name &&
-             other.data_keys == state.data_keys;
+    const auto is_same_state = [&](const Snapshot& other) {
+      return other.tail == snapshot.tail && other.content_name == snapshot.content_name &&
+             other.data_keys == snapshot.data_keys;
     };
-    TQC_TRY_ASSIGN(const bool is_placed, place<State>(key, state, is_same_state));
-    // A kept prompt has its state in its record, too: it is then found by no other one's tokens.
+    TQC_TRY_ASSIGN(const bool is_placed, place<Snapshot>(key, snapshot, is_same_state));
+    // A record contains its snapshot, too. Without a slot no prefix of other prompts ends with it.
     if (!is_placed) placed_[key] = "";
     return {};
   }
@@ -307,38 +302,39 @@ class Copier {
   }
 
   Result<CopyReport> copy_prompts(const std::vector<std::string>& keys, bool may_be_gone) {
-    TQC_TRY(each<Record>(keys, may_be_gone, [&](const std::string& key, const Record& record) {
-      return copy_prompt(key, record);
-    }));
+    TQC_TRY(each<PromptRecord>(keys, may_be_gone,
+                               [&](const std::string& key, const PromptRecord& record) {
+                                 return copy_prompt(key, record);
+                               }));
     return report_;
   }
 
-  Result<void> copy_prompt(const std::string& key, const Record& record) {
+  Result<void> copy_prompt(const std::string& key, const PromptRecord& record) {
     TQC_TRY_ASSIGN(const bool is_there, copy_needs(record));
-    if (!is_there) return fail_prompt(record, "what it needs could not be copied");
-    Record copy = record;
+    if (!is_there) return fail_prompt(record, "blobs that it needs could not be copied");
+    PromptRecord copy = record;
     copy.parameters_key = placed_[record.parameters_key];
     if (!record.state_key.empty()) copy.state_key = placed_[record.state_key];
     return put_record(key, copy);
   }
 
-  // Whether all that the prompt needs is there in the end.
-  Result<bool> copy_needs(const Record& record) {
+  // Returns whether everything that the prompt needs exists in the target.
+  Result<bool> copy_needs(const PromptRecord& record) {
     TQC_TRY(copy_slot<Parameters>(record.parameters_key, [&](const auto& key, const auto& content) {
       return copy_parameters(key, content);
     }));
     if (!placed_.contains(record.parameters_key)) return false;
     const PartCounts& n_parts = n_parts_.at(record.parameters_key);
-    std::vector<std::string> keys = record.state.data_keys;
+    std::vector<std::string> keys = record.snapshot.data_keys;
     const auto blocks = block_keys(n_parts, 0, record.chain);
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const auto index = static_cast<std::int64_t>(i);
       TQC_TRY(blobs_.copy_block(block_name(record.chain[i], index), blocks[i].size()));
     }
     for (const auto& parts : blocks) keys.insert(keys.end(), parts.begin(), parts.end());
-    TQC_TRY(blobs_.copy_data(record.state.data_keys));
+    TQC_TRY(blobs_.copy_data(record.snapshot.data_keys));
     if (!record.state_key.empty()) {
-      TQC_TRY(copy_slot<State>(record.state_key, [&](const auto& key, const auto& content) {
+      TQC_TRY(copy_slot<Snapshot>(record.state_key, [&](const auto& key, const auto& content) {
         return copy_state(key, content);
       }));
       if (!placed_.contains(record.state_key)) return false;
@@ -349,33 +345,35 @@ class Copier {
     return all_there(keys);
   }
 
-  // What stands in a slot, unless that was done.
+  // Copies the content of a slot, unless that was done.
   template <class Kind>
   Result<void> copy_slot(const std::string& key, const Work<Kind>& work) {
     if (placed_.contains(key)) return {};
     return each<Kind>({key}, false, work);
   }
 
-  Result<void> fail_prompt(const Record& record, const std::string& why) {
+  Result<void> fail_prompt(const PromptRecord& record, const std::string& why) {
     report_.prompts_failed += 1;
-    if (options_.on_trouble) options_.on_trouble("prompt " + record.name + ": " + why);
+    if (options_.on_warning) options_.on_warning("prompt " + record.name + ": " + why);
     return {};
   }
 
-  Result<void> put_record(const std::string& key, const Record& record) {
+  Result<void> put_record(const std::string& key, const PromptRecord& record) {
     TQC_TRY_ASSIGN(const Bytes blob, encode_blob(key, Content(record)));
     TQC_TRY_ASSIGN(PutOutcome outcome, to_.put(key, blob));
     if (outcome == PutOutcome::kExisted) {
-      TQC_TRY_ASSIGN(const std::optional<Record> other, reader_.read_one<Record>(key));
+      TQC_TRY_ASSIGN(const std::optional<PromptRecord> other, reader_.read_one<PromptRecord>(key));
       if (other && is_same(*other, record)) {
         report_.prompts_existed += 1;
         return {};
       }
-      if (other && !options_.replace) return fail_prompt(record, "another one has that name there");
+      if (other && !options_.replace)
+        return fail_prompt(record, "another prompt has that name there");
       TQC_TRY(to_.remove(key));
       TQC_TRY_ASSIGN(outcome, to_.put(key, blob));
     }
-    if (outcome == PutOutcome::kExisted) return fail_prompt(record, "another one took its name");
+    if (outcome == PutOutcome::kExisted)
+      return fail_prompt(record, "another prompt took its name meanwhile");
     report_.prompts += 1;
     blobs_.count_put(blob.size());
     return {};
@@ -388,7 +386,7 @@ class Copier {
   BlobReader reader_;
   CopyReport report_;
   BlobCopier blobs_;
-  std::map<std::string, std::string> placed_;  // keys in slots: where each stands now
+  std::map<std::string, std::string> placed_;  // slot keys: source -> target
   std::map<std::string, PartCounts> n_parts_;  // by the key of parameters
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// store/upkeep/copy.h: prompts from one store to another, with all that they need; or everything.
+// store/upkeep/copy.h: copies of prompts, or of everything, from one store to another.
 //
 // Spec: docs/reference/store.md, "Copying".
 
@@ -15,33 +15,33 @@
 namespace tqcache::store {
 
 struct CopyOptions {
-  bool replace = false;  // prompts of the same name that hold something else
-  // Told of each thing that could not be copied, and why. The rest goes on.
-  std::function<void(const std::string& message)> on_trouble = {};
+  bool replace = false;  // replace prompts of the same name with other content
+  // Receives a message for each blob or prompt that could not be copied. The copy continues.
+  std::function<void(const std::string& message)> on_warning = {};
 };
 
 struct CopyReport {
-  std::uint64_t prompts = 0;           // that are there now, and were not
-  std::uint64_t prompts_existed = 0;   // were there already
-  std::uint64_t prompts_failed = 0;    // could not be copied
-  std::uint64_t blobs = 0, bytes = 0;  // that were put
+  std::uint64_t prompts = 0;           // that were copied
+  std::uint64_t prompts_existed = 0;   // that existed already
+  std::uint64_t prompts_failed = 0;    // that could not be copied
+  std::uint64_t blobs = 0, bytes = 0;  // that were copied
   std::uint64_t blobs_existed = 0;
-  std::uint64_t blobs_failed = 0;  // missing or damaged where they were
+  std::uint64_t blobs_failed = 0;  // missing or damaged in the source
 
   bool is_whole() const { return prompts_failed == 0 && blobs_failed == 0; }
 };
 
-// Everything but usage notes: what no prompt needs, too. Every blob is decoded before it is put,
-// and a damaged one is left out. Parameters and states may stand in other slots there, and records
-// then say so; everything else is copied byte for byte. A prompt's record is put when all that it
-// needs is there.
+// Copies everything except hit statistics, also blobs that no prompt needs. Every blob is decoded
+// before it is put; damaged ones are left out. Parameters and snapshots may get other slots, which
+// records then name; everything else is copied byte for byte. A record is put after everything it
+// needs.
 //
 // Progress: in bytes of `from`.
-// Errors:   those of the backends; kInterrupted. What cannot be copied is no error.
+// Errors:   those of the backends; kInterrupted. A blob that cannot be copied is no error.
 Result<CopyReport> copy_store(Backend& from, Backend& to, const CopyOptions& options,
                               const Progress& progress = {});
 
-// Prompts by the keys of their records. One that is not there is told to on_trouble.
+// Copies prompts, given by the keys of their records. Missing ones are reported to on_warning.
 // Progress: in bytes of the blobs that the prompts need.
 Result<CopyReport> copy_prompts(Backend& from, Backend& to,
                                 const std::vector<std::string>& record_keys,

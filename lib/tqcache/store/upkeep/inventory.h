@@ -1,8 +1,8 @@
 #pragma once
-// store/upkeep/inventory.h: what a store holds, by its keys alone: how much, and since when nobody
-// used it.
+// store/upkeep/inventory.h: the content of a store: its items with sizes and last uses, its named
+// prompts, and statistics.
 //
-// Memory: about 200 bytes for each block, state and record, however large they are.
+// Memory: about 200 bytes for each block, snapshot and record.
 
 #include <array>
 #include <chrono>
@@ -22,20 +22,20 @@
 
 namespace tqcache::store {
 
-// What comes and goes together: the parts of a token block, or one blob of another kind.
-struct Unit {
+// What is kept or removed together: the parts of a token block, or one blob of another kind.
+struct InventoryItem {
   BlobKind kind = BlobKind::kBlock;
   std::string name;         // KeyParts::name
   std::int64_t index = 0;   // of a block
-  std::vector<int> parts;   // of a block, those that are there
-  std::uint64_t bytes = 0;  // as the engine counts
-  // Since the last use of any part; 0 when the engine does not say.
+  std::vector<int> parts;   // the existing parts of a block
+  std::uint64_t bytes = 0;  // as the backend counts
+  // Since the last use of any part; 0 if unknown.
   std::chrono::seconds idle{0};
 };
 
-// Of a block part 0 comes first, which stands for all: without it nobody finds the others.
-std::vector<std::string> keys_of(const Unit& unit);
-bool has_part(const Unit& unit, int part);
+// Part 0 of a block comes first: without it readers do not find the other parts.
+std::vector<std::string> keys_of(const InventoryItem& item);
+bool has_part(const InventoryItem& item, int part);
 
 struct KindTotal {
   std::uint64_t blobs = 0;
@@ -44,8 +44,8 @@ struct KindTotal {
 
 class Inventory {
  public:
-  // Progress: in blobs, of a total that is not known (0).
-  // Errors: those of the backend; kCorrupt when it lists in no order; kTooLarge (2^32 units);
+  // Progress: in blobs; the total is unknown (0).
+  // Errors: those of the backend; kCorrupt if its list is not sorted; kTooLarge (2^32 items);
   //         kInterrupted.
   static Result<Inventory> take(Backend& backend, const Progress& progress = {});
 
@@ -54,10 +54,10 @@ class Inventory {
   Inventory(const Inventory&) = delete;
   Inventory& operator=(const Inventory&) = delete;
 
-  // In the order of their names, and so one kind after another.
-  const std::vector<Unit>& units() const { return units_; }
-  const Unit& unit(std::size_t i) const { return units_[i]; }
-  // Those of one kind: [first, end).
+  // Sorted by name, and so one kind after another.
+  const std::vector<InventoryItem>& items() const { return items_; }
+  const InventoryItem& item(std::size_t i) const { return items_[i]; }
+  // The items of one kind: [first, end).
   struct Range {
     std::size_t first = 0, end = 0;
   };
@@ -65,74 +65,70 @@ class Inventory {
   std::vector<std::string> names(BlobKind kind) const;
 
   std::optional<std::uint32_t> find(std::string_view name) const;
-  // The block of that hash, at whatever index.
+  // The block with that hash, at any index.
   std::optional<std::uint32_t> find_block(std::string_view hash) const;
 
   const KindTotal& total(BlobKind kind) const { return totals_[static_cast<std::size_t>(kind)]; }
-  // Under keys that are none of ours. Nothing here touches them.
+  // Blobs under foreign keys, which are never touched.
   const KindTotal& others() const { return others_; }
-  std::uint64_t bytes() const;  // of all, others included
+  std::uint64_t bytes() const;  // of all blobs, also foreign ones
 
  private:
   Inventory() = default;
   Result<void> add(const Entry& entry);
   void index_blocks();
 
-  std::vector<Unit> units_;
+  std::vector<InventoryItem> items_;
   std::array<KindTotal, kBlobKinds> totals_{};
   KindTotal others_;
   std::unordered_map<std::string_view, std::uint32_t> blocks_;  // by their hash, views of names
 };
 
-// the prompts that a store keeps under names, and what each cannot be had
-// without.
+// --- named prompts
 
-// Names of the units (inventory.h) that a kept prompt cannot be had without, each once.
-std::vector<std::string> needs_of(const Record& record);
+// The names of the items that a named prompt needs, each once.
+std::vector<std::string> needs_of(const PromptRecord& record);
 
-struct KeptPrompt {
-  std::uint32_t record = 0;          // among the inventory's units
-  std::vector<std::uint32_t> needs;  // of these, those that are there
+struct NamedPrompt {
+  std::uint32_t record = 0;          // index of the record among the items
+  std::vector<std::uint32_t> needs;  // indices of the needed items that exist
   std::string name;
   std::int64_t n_tokens = 0;
-  // Since the last use of the prompt's end: of record, state and data. Where reading counts as use
-  // the record alone would say when it was last looked through.
+  // Since the last use of the prompt's end: record, snapshot and data. (The age of the record alone
+  // would not do where reading counts as use.)
   std::chrono::seconds idle{0};
 };
 
 // Reads all records. Progress: in records.
 //
-// Errors: those of the backend. kCorrupt, kTruncated, kMismatch when a record is damaged, and
-//         kUnsupported when a later version wrote it: what it needs is not known then. The message
-//         names its key. kInterrupted.
-Result<std::vector<KeptPrompt>> read_kept_prompts(Backend& backend, const Inventory& inventory,
-                                                  const Progress& progress = {});
+// Errors: those of the backend. kCorrupt, kTruncated, kMismatch if a record is damaged, and
+//         kUnsupported if a later version wrote it: its needs are then unknown. The message names
+//         its key. kInterrupted.
+Result<std::vector<NamedPrompt>> read_named_prompts(Backend& backend, const Inventory& inventory,
+                                                    const Progress& progress = {});
 
-// Tells of each prompt that is kept under keys that begin with `prefix` (record_prefix(), keys.h;
-// "n/": those of all tenants), in the order of their keys, and of each damaged one. `sink` must not
-// call the backend.
+// Passes each named prompt whose key begins with `prefix` (record_prefix(); "n/": all tenants) to
+// `sink`, in the order of the keys. Damaged ones are reported. `sink` must not call the backend.
 // Errors: those of the backend and of `sink`.
-using RecordSink = std::function<Result<void>(const Entry& entry, const Record& record)>;
-Result<void> list_prompts(Backend& backend, const std::string& prefix, const OnTrouble& on_trouble,
+using RecordSink = std::function<Result<void>(const Entry& entry, const PromptRecord& record)>;
+Result<void> list_prompts(Backend& backend, const std::string& prefix, const OnWarning& on_warning,
                           const RecordSink& sink);
 
-// what a store holds, what sharing saves in it, and how often it was of use.
-//
-// Spec: docs/reference/store.md, "What a store holds".
+// --- statistics
 
-// Bytes are as the engine counts them.
+// Totals of a store. Bytes are as the backend counts them.
+// Spec: docs/reference/store.md, "What a store holds".
 struct StoreStats {
   std::array<KindTotal, kBlobKinds> kinds{};  // by BlobKind
-  KindTotal others;                           // under keys that are none of ours
+  KindTotal others;                           // under foreign keys
 
-  std::uint64_t prompts = 0;  // that are kept under names, of all tenants
+  std::uint64_t prompts = 0;  // named prompts of all tenants
   std::uint64_t prompt_tokens = 0;
-  std::uint64_t bytes_alone = 0;   // that these would take if each had all of its blobs for itself
-  std::uint64_t bytes_needed = 0;  // and that they take
-  std::uint64_t bytes_unneeded =
-      0;  // of what no kept prompt needs: found by its tokens, or by none
+  std::uint64_t bytes_alone = 0;     // of these prompts, if nothing was shared
+  std::uint64_t bytes_needed = 0;    // of these prompts, with sharing
+  std::uint64_t bytes_unneeded = 0;  // that no named prompt needs
 
-  // Of runs that looked for a prompt here, as their notes say.
+  // Hit statistics of the runs that looked for a prompt.
   std::uint64_t runs = 0;
   std::uint64_t runs_that_found = 0;
   std::uint64_t wanted_tokens = 0, found_tokens = 0;
@@ -141,9 +137,9 @@ struct StoreStats {
   std::uint64_t bytes_saved() const { return bytes_alone - bytes_needed; }
 };
 
-// Notes that are damaged count for nothing.
+// Damaged notes are ignored.
 // Progress: in blobs read.
-// Errors: those of the backend and of read_kept_prompts(); kInterrupted.
+// Errors: those of the backend and of read_named_prompts(); kInterrupted.
 Result<StoreStats> read_stats(Backend& backend, const Progress& progress = {});
 
 }  // namespace tqcache::store

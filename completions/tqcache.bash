@@ -1,0 +1,544 @@
+# bash completion for tqcache.
+# Generated from the flags of the program by `tqcache --write-reference DIR`. Do not edit.
+
+_tqcache() {
+  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
+  local verb=${COMP_WORDS[1]} first=2
+  COMPREPLY=()
+  words() { mapfile -t COMPREPLY < <(compgen -W "$1" -- "$cur"); }
+  files() { mapfile -t COMPREPLY < <(compgen "$1" -- "$cur"); }
+  # bash takes --flag=value apart.
+  if [[ $cur == = ]]; then
+    cur=""
+  elif [[ $prev == = ]]; then
+    prev=${COMP_WORDS[COMP_CWORD - 2]}
+  fi
+  if ((COMP_CWORD == 1)); then
+    words "prefill convert migrate compact generate chat info verify diff bench advise profile eval store --help --version"
+    return
+  fi
+  case $verb in
+    eval | store)
+      first=3
+      verb+=" ${COMP_WORDS[2]}"
+      ;;
+  esac
+  if ((COMP_CWORD < first)); then
+    case ${COMP_WORDS[1]} in
+      eval) words "ppl kld needle jsonl memory cache --help" ;;
+      store) words "put get find ls info rm gc stats check copy --help" ;;
+    esac
+    return
+  fi
+  case $verb in
+    "prefill")
+      case $prev in
+        -m | --model) files -f; return ;;
+        -p | --prompt) :; return ;;
+        --file) :; return ;;
+        --ids) :; return ;;
+        --store) :; return ;;
+        --salt-file) files -f; return ;;
+        --max-tokens) :; return ;;
+        --dtype) :; return ;;
+        --compress) words "zstd planes none"; return ;;
+        --level) :; return ;;
+        -t | --threads) :; return ;;
+        -o | --output) files -f; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help -m --model -p --prompt --file --ids --no-special --store --no-store --store-read-only --salt-file --max-tokens --dtype --no-tokens --compress --level -t --threads -o --output -f --force -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "convert")
+      case $prev in
+        --tier) words "archive lossless turbo"; return ;;
+        --target-mse) :; return ;;
+        --target-kld) :; return ;;
+        --profile) files -f; return ;;
+        --preset) words "turbo4 turbo3.5 turbo3 turbo2.5 turbo2 k8v4 k4v3 kfv4 prod4 prod3 prod2 affine8 affine4"; return ;;
+        -b | --bits) :; return ;;
+        --mode) words "mse prod mixed affine"; return ;;
+        --scale) words "unbiased norm raw"; return ;;
+        --rotation) words "hadamard dense"; return ;;
+        --rounds) :; return ;;
+        --seed) :; return ;;
+        --residual) words "gaussian orthogonal"; return ;;
+        --outlier-channels) :; return ;;
+        --outlier-high-bits) :; return ;;
+        --regular-bits) :; return ;;
+        --outlier-policy) words "calibration_variance rolling_variance"; return ;;
+        --group-size) :; return ;;
+        --sink-tokens) :; return ;;
+        --center) words "pre-rope post-rope none"; return ;;
+        --boundary-layers) :; return ;;
+        --windows) words "keep turbo turbo:center"; return ;;
+        --key-bits) :; return ;;
+        --key-mode) words "mse prod mixed affine"; return ;;
+        --key-scale) words "unbiased norm raw"; return ;;
+        --key-rotation) words "hadamard dense"; return ;;
+        --key-rounds) :; return ;;
+        --key-seed) :; return ;;
+        --key-residual) words "gaussian orthogonal"; return ;;
+        --key-outlier-channels) :; return ;;
+        --key-outlier-high-bits) :; return ;;
+        --key-regular-bits) :; return ;;
+        --key-outlier-policy) words "calibration_variance rolling_variance"; return ;;
+        --key-group-size) :; return ;;
+        --key-sink-tokens) :; return ;;
+        --key-center) words "pre-rope post-rope none"; return ;;
+        --value-bits) :; return ;;
+        --value-mode) words "mse prod mixed affine"; return ;;
+        --value-scale) words "unbiased norm raw"; return ;;
+        --value-rotation) words "hadamard dense"; return ;;
+        --value-rounds) :; return ;;
+        --value-seed) :; return ;;
+        --value-residual) words "gaussian orthogonal"; return ;;
+        --value-outlier-channels) :; return ;;
+        --value-outlier-high-bits) :; return ;;
+        --value-regular-bits) :; return ;;
+        --value-outlier-policy) words "calibration_variance rolling_variance"; return ;;
+        --value-group-size) :; return ;;
+        --value-sink-tokens) :; return ;;
+        --value-center) words "pre-rope post-rope none"; return ;;
+        --quality) words "high balanced small"; return ;;
+        --config) :; return ;;
+        --compress) words "zstd planes none"; return ;;
+        --level) :; return ;;
+        --tokens) :; return ;;
+        -m | --model) files -f; return ;;
+        --ids) files -f; return ;;
+        --llama-rotation) words "auto on off"; return ;;
+        --probe) :; return ;;
+        --row) :; return ;;
+        --llama-turbo-layout) :; return ;;
+        --artifacts) files -d; return ;;
+        --to) words "tqkv mlx-lm llama-session llama-seq hf npz"; return ;;
+        --mlx-lm-version) :; return ;;
+        --kv-bits) words "2 4 8"; return ;;
+        --kv-group-size) words "32 64 128"; return ;;
+        --llama-version) :; return ;;
+        --llama-k-type) :; return ;;
+        --llama-v-type) :; return ;;
+        --llama-flash-attention) words "on off"; return ;;
+        -t | --threads) :; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --tier --target-mse --target-kld --profile --preset -b --bits --mode --scale --rotation --rounds --seed --residual --outlier-channels --outlier-high-bits --regular-bits --outlier-policy --group-size --sink-tokens --center --boundary-layers --windows --key-bits --key-mode --key-scale --key-rotation --key-rounds --key-seed --key-residual --key-outlier-channels --key-outlier-high-bits --key-regular-bits --key-outlier-policy --key-group-size --key-sink-tokens --key-center --value-bits --value-mode --value-scale --value-rotation --value-rounds --value-seed --value-residual --value-outlier-channels --value-outlier-high-bits --value-regular-bits --value-outlier-policy --value-group-size --value-sink-tokens --value-center --quality --config --no-tokens --compress --level --tokens -m --model --ids --llama-rotation --probe --row --llama-turbo-layout --artifacts --to --mlx-lm-version --kv-bits --kv-group-size --llama-version --llama-k-type --llama-v-type --llama-flash-attention --llama-server-tokens -t --threads -f --force -q --quiet --json"
+        return
+      fi
+      files -f
+      ;;
+    "migrate")
+      case $prev in
+        -o | --output) files -f; return ;;
+        --jobs) :; return ;;
+        --compress) words "zstd planes none"; return ;;
+        --level) :; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help -o --output --in-place --no-backup --dry-run -r --recursive --jobs --no-tokens --compress --level -f --force -q --quiet --json"
+        return
+      fi
+      files -f
+      ;;
+    "compact")
+      case $prev in
+        --level) :; return ;;
+        -t | --threads) :; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --level -t --threads -q --quiet --json"
+        return
+      fi
+      files -f
+      ;;
+    "generate")
+      case $prev in
+        -m | --model) files -f; return ;;
+        -c | --cache) files -f; return ;;
+        -p | --prompt) :; return ;;
+        --file) :; return ;;
+        --ids) :; return ;;
+        -n | --max-new-tokens) :; return ;;
+        --save) files -f; return ;;
+        --tokens) :; return ;;
+        --temperature) :; return ;;
+        --top-k) :; return ;;
+        --top-p) :; return ;;
+        --min-p) :; return ;;
+        --repeat-penalty) :; return ;;
+        --repeat-last-n) :; return ;;
+        --logit-bias) :; return ;;
+        --seed) :; return ;;
+        --stop) :; return ;;
+        --bits) :; return ;;
+        --config) :; return ;;
+        --store) :; return ;;
+        --store-name) :; return ;;
+        --salt-file) files -f; return ;;
+        --compress) words "zstd planes none"; return ;;
+        --level) :; return ;;
+        -t | --threads) :; return ;;
+        --scorer) words "exact fast"; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help -m --model -c --cache -p --prompt --file --ids --no-special -n --max-new-tokens --save --reuse --append --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --scorer --map -f --force -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "chat")
+      case $prev in
+        -m | --model) files -f; return ;;
+        -c | --cache) files -f; return ;;
+        --system) :; return ;;
+        -n | --max-new-tokens) :; return ;;
+        --template) :; return ;;
+        --save) files -f; return ;;
+        --temperature) :; return ;;
+        --top-k) :; return ;;
+        --top-p) :; return ;;
+        --min-p) :; return ;;
+        --repeat-penalty) :; return ;;
+        --repeat-last-n) :; return ;;
+        --logit-bias) :; return ;;
+        --seed) :; return ;;
+        --stop) :; return ;;
+        --bits) :; return ;;
+        --config) :; return ;;
+        --store) :; return ;;
+        --store-name) :; return ;;
+        --salt-file) files -f; return ;;
+        --compress) words "zstd planes none"; return ;;
+        --level) :; return ;;
+        -t | --threads) :; return ;;
+        --scorer) words "exact fast"; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help -m --model -c --cache --system -n --max-new-tokens --template --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --scorer --map -f --force -q --quiet"
+        return
+      fi
+      :
+      ;;
+    "info")
+      case $prev in
+        -m | --model) files -f; return ;;
+        --row) :; return ;;
+        --llama-turbo-layout) :; return ;;
+        --artifacts) files -d; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --sections --show-text -m --model --row --llama-turbo-layout --artifacts -q --quiet --json"
+        return
+      fi
+      files -f
+      ;;
+    "verify")
+      case $prev in
+        -m | --model) files -f; return ;;
+        --probe) :; return ;;
+        -t | --threads) :; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help -m --model --probe -t --threads -q --quiet --json"
+        return
+      fi
+      files -f
+      ;;
+    "diff")
+      case $prev in
+        --tokens) :; return ;;
+        -t | --threads) :; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --tokens -t --threads -q --quiet --json"
+        return
+      fi
+      files -f
+      ;;
+    "bench")
+      case $prev in
+        -m | --model) files -f; return ;;
+        --backend) words "affine baseline turbo"; return ;;
+        --config) :; return ;;
+        --prompt-tokens) :; return ;;
+        --generation-tokens) :; return ;;
+        --file) files -f; return ;;
+        --seed) :; return ;;
+        --warmup) :; return ;;
+        --repeats) :; return ;;
+        -t | --threads) :; return ;;
+        --scorer) words "exact fast"; return ;;
+        --html) files -f; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help -m --model --backend --config --prompt-tokens --generation-tokens --file --seed --warmup --repeats -t --threads --scorer --html -f --force -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "advise")
+      case $prev in
+        -m | --model) files -f; return ;;
+        --file) files -f; return ;;
+        --max-kld) :; return ;;
+        --max-bytes) :; return ;;
+        --tokens) :; return ;;
+        --window) :; return ;;
+        --windows) :; return ;;
+        -t | --threads) :; return ;;
+        --html) files -f; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help -m --model --file --max-kld --max-bytes --tokens --window --windows -t --threads --html -f --force -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "profile")
+      case $prev in
+        -m | --model) files -f; return ;;
+        --file) files -f; return ;;
+        -o | --output) files -f; return ;;
+        --window) :; return ;;
+        --windows) :; return ;;
+        -t | --threads) :; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help -m --model --file -o --output --window --windows -t --threads -f --force -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "eval ppl")
+      case $prev in
+        -m | --model) files -f; return ;;
+        --file) files -f; return ;;
+        --ids) :; return ;;
+        --configs) :; return ;;
+        --window) :; return ;;
+        --windows) :; return ;;
+        -t | --threads) :; return ;;
+        --html) files -f; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help -m --model --file --ids --configs --window --windows --as-served -t --threads --html -f --force -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "eval kld")
+      case $prev in
+        -m | --model) files -f; return ;;
+        --file) files -f; return ;;
+        --ids) :; return ;;
+        --configs) :; return ;;
+        --window) :; return ;;
+        --windows) :; return ;;
+        -t | --threads) :; return ;;
+        --html) files -f; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help -m --model --file --ids --configs --window --windows --as-served -t --threads --html -f --force -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "eval needle")
+      case $prev in
+        -m | --model) files -f; return ;;
+        --configs) :; return ;;
+        --max-tokens) :; return ;;
+        -t | --threads) :; return ;;
+        --html) files -f; return ;;
+        --file) files -f; return ;;
+        --lengths) :; return ;;
+        --depths) :; return ;;
+        --trials) :; return ;;
+        --seed) :; return ;;
+        --needle) :; return ;;
+        --question) :; return ;;
+        --answer) :; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help -m --model --configs --max-tokens --raw -t --threads --html -f --force --file --lengths --depths --trials --seed --needle --question --answer -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "eval jsonl")
+      case $prev in
+        -m | --model) files -f; return ;;
+        --configs) :; return ;;
+        --max-tokens) :; return ;;
+        -t | --threads) :; return ;;
+        --html) files -f; return ;;
+        --file) files -f; return ;;
+        --limit) :; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help -m --model --configs --max-tokens --raw -t --threads --html -f --force --file --limit -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "eval memory")
+      case $prev in
+        -m | --model) files -f; return ;;
+        --configs) :; return ;;
+        --max-tokens) :; return ;;
+        -t | --threads) :; return ;;
+        --html) files -f; return ;;
+        --trials) :; return ;;
+        --tokens) :; return ;;
+        --turns) :; return ;;
+        --seed) :; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help -m --model --configs --max-tokens --raw -t --threads --html -f --force --trials --tokens --turns --seed -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "eval cache")
+      case $prev in
+        --tokens) :; return ;;
+        -t | --threads) :; return ;;
+        -m | --model) files -f; return ;;
+        --queries) :; return ;;
+        --html) files -f; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --tokens -t --threads -m --model --queries --html -f --force -q --quiet --json"
+        return
+      fi
+      files -f
+      ;;
+    "store put")
+      case $prev in
+        --store) :; return ;;
+        --salt-file) files -f; return ;;
+        --name) files -f; return ;;
+        -t | --threads) :; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --store --salt-file --name --no-name --replace -t --threads -q --quiet --json"
+        return
+      fi
+      files -f
+      ;;
+    "store get")
+      case $prev in
+        -m | --model) files -f; return ;;
+        -p | --prompt) :; return ;;
+        --file) :; return ;;
+        --ids) :; return ;;
+        --store) :; return ;;
+        --salt-file) files -f; return ;;
+        -o | --output) files -f; return ;;
+        -t | --threads) :; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help -m --model -p --prompt --file --ids --no-special --store --salt-file -o --output -f --force -t --threads -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "store find")
+      case $prev in
+        -m | --model) files -f; return ;;
+        -p | --prompt) :; return ;;
+        --file) :; return ;;
+        --ids) :; return ;;
+        --store) :; return ;;
+        --salt-file) files -f; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help -m --model -p --prompt --file --ids --no-special --store --salt-file -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "store ls")
+      case $prev in
+        --store) :; return ;;
+        --salt-file) files -f; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --store --salt-file -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "store info")
+      case $prev in
+        --store) :; return ;;
+        --salt-file) files -f; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --store --salt-file -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "store rm")
+      case $prev in
+        --store) :; return ;;
+        --salt-file) files -f; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --store --salt-file -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "store gc")
+      case $prev in
+        --store) :; return ;;
+        --max-bytes) :; return ;;
+        --max-age) :; return ;;
+        --grace) :; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --store --max-bytes --max-age --grace --drop-prompts --dry-run -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "store stats")
+      case $prev in
+        --store) :; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --store -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "store check")
+      case $prev in
+        --store) :; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --store --read-data --repair -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "store copy")
+      case $prev in
+        --salt-file) files -f; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --salt-file --replace -q --quiet --json"
+        return
+      fi
+      files -f
+      ;;
+  esac
+}
+
+complete -o filenames -F _tqcache tqcache
