@@ -79,7 +79,7 @@ Result<std::optional<std::string>> AnswerRows::next_line() {
     }
     looked_at = pending_.size();
     if (looked_at > kMaxRowBytes) {
-      return Error{ErrorCode::kTooLarge, "longer than " + std::to_string(kMaxRowBytes) + " bytes"};
+      return too_large("longer than " + std::to_string(kMaxRowBytes) + " bytes");
     }
     TQC_TRY(fill());
     if (pending_.size() > looked_at) continue;
@@ -190,7 +190,7 @@ Result<JsonlWork> check_rows(const model::Model& model, const ByteSource& source
                      return check_context(model.config, static_cast<std::int64_t>(size_of(prompt)),
                                           options.max_tokens);
                    }));
-  if (work.n_rows == 0) return Error{ErrorCode::kInvalidArgument, "the file has no rows"};
+  if (work.n_rows == 0) return invalid("the file has no rows");
   return work;
 }
 

@@ -163,7 +163,7 @@ struct Range {
 // them as a chunk, which may end inside a quantized block.
 Result<Range> last_tokens(std::int64_t n_tokens, std::int64_t wanted) {
   if (n_tokens < 2) {
-    return Error{ErrorCode::kInvalidArgument, "the caches have fewer than two tokens in common"};
+    return invalid("the caches have fewer than two tokens in common");
   }
   const std::int64_t end = n_tokens % kTokenBlock == 1 ? n_tokens - 1 : n_tokens;
   const std::int64_t in_block = (end - 1) % kTokenBlock + 1;

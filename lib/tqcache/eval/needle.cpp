@@ -1,5 +1,7 @@
 #include "tqcache/eval/needle.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -96,14 +98,14 @@ Result<Frame> make_frame(const tokenizer::Tokenizer& tokenizer, const Dialogue& 
 Result<void> check_room(const Haystack& haystack, const Frame& frame, std::int64_t n,
                         std::int64_t length) {
   if (n < kLeastText) {
-    return invalid("a prompt of " + std::to_string(length) + " tokens has no room for a text: " +
-                   "needle, question and the turns around them take " +
-                   std::to_string(frame.size()));
+    return invalid(
+        fmt::format("a prompt of {} tokens has no room for a text: needle, question and the turns "
+                    "around them take {}",
+                    length, frame.size()));
   }
   if (n <= haystack.n_tokens()) return {};
-  return invalid("the haystack has " + std::to_string(haystack.n_tokens()) +
-                 " tokens; a prompt of " + std::to_string(length) + " tokens needs " +
-                 std::to_string(n) + " of them");
+  return invalid(fmt::format("the haystack has {} tokens; a prompt of {} tokens needs {} of them",
+                             haystack.n_tokens(), length, n));
 }
 
 // The number of tokens before the needle, of the `n` tokens from `start` on.

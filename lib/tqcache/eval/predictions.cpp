@@ -1,5 +1,7 @@
 #include "tqcache/eval/predictions.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -177,36 +179,35 @@ constexpr std::uint64_t kMaxLogitBytes = std::uint64_t{16} << 30;
 
 Result<void> check_window(const model::ModelConfig& config, std::int64_t window,
                           std::int64_t n_tokens, bool packs) {
-  if (window < 1)
-    return invalid("a window of " + std::to_string(window) + " tokens; it needs at least 1");
+  if (window < 1) return invalid(fmt::format("a window of {} tokens; it needs at least 1", window));
   if (packs && window < cache::kTokenBlock) {
-    return invalid("a window of " + std::to_string(window) + " tokens: at least " +
-                   std::to_string(cache::kTokenBlock) +
-                   " are needed to fill a token block, which is what gets quantized");
+    return invalid(
+        fmt::format("a window of {} tokens: at least {} are needed to fill a token block, which is "
+                    "what gets quantized",
+                    window, cache::kTokenBlock));
   }
   if (window > config.context_length) {
-    return invalid("a window of " + std::to_string(window) + " tokens: the model's context has " +
-                   std::to_string(config.context_length));
+    return invalid(fmt::format("a window of {} tokens: the model's context has {}", window,
+                               config.context_length));
   }
   if (n_tokens <= window) {
-    return invalid("the text has " + std::to_string(n_tokens) + " tokens; a window of " +
-                   std::to_string(window) + " and the token after it need " +
-                   std::to_string(window + 1));
+    return invalid(
+        fmt::format("the text has {} tokens; a window of {} and the token after it need {}",
+                    n_tokens, window, window + 1));
   }
   const std::uint64_t bytes = to_u64(window) * to_u64(config.vocab_size) * sizeof(float);
   if (!packs || bytes <= kMaxLogitBytes) return {};
-  return Error{ErrorCode::kTooLarge, "a window of " + std::to_string(window) +
-                                         " tokens: its logits take " + std::to_string(bytes) +
-                                         " bytes, more than the limit of " +
-                                         std::to_string(kMaxLogitBytes)};
+  return too_large(
+      fmt::format("a window of {} tokens: its logits take {} bytes, more than the limit of {}",
+                  window, bytes, kMaxLogitBytes));
 }
 
 Result<void> check_ids(std::span<const std::int32_t> ids, std::int64_t vocab_size) {
   const auto outside =
       std::ranges::find_if(ids, [&](std::int32_t id) { return id < 0 || id >= vocab_size; });
   if (outside == ids.end()) return {};
-  return invalid("token id " + std::to_string(*outside) + " is out of range; the model has " +
-                 std::to_string(vocab_size) + " tokens");
+  return invalid(
+      fmt::format("token id {} is out of range; the model has {} tokens", *outside, vocab_size));
 }
 
 // The predictions of one run so far.

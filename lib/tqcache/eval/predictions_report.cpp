@@ -180,8 +180,8 @@ void add_error_figures(const PredictionCosts& costs, Report& report) {
 
 std::vector<std::pair<std::string, std::string>> facts(const PredictionCosts& costs) {
   return {{"text length", std::to_string(costs.n_tokens) + " tokens"},
-          {"windows", std::to_string(costs.n_windows) + " of " + std::to_string(costs.window) +
-                          " tokens, " + std::to_string(costs.n_predictions()) + " predictions"},
+          {"windows", fmt::format("{} of {} tokens, {} predictions", costs.n_windows, costs.window,
+                                  costs.n_predictions())},
           {"keys and values", costs.as_served ? "as served: quantized one token block at a time"
                                               : "as coded: all quantized and dequantized"},
           {"dense perplexity", fmt::format("{:.4f}", costs.dense_perplexity)}};

@@ -1,5 +1,7 @@
 #include "tqcache/eval/profile.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -70,9 +72,8 @@ Result<double> step_for_divergence(const Profile& profile, double kld) {
     if (!(kld >= a.kld && kld <= b.kld)) continue;
     return between(a.step, b.step, a.kld, b.kld, kld);
   }
-  return Error{ErrorCode::kInvalidArgument,
-               "a divergence of " + std::to_string(kld) + ": the profile knows " +
-                   std::to_string(curve.front().kld) + " to " + std::to_string(curve.back().kld)};
+  return invalid(fmt::format("a divergence of {:f}: the profile knows {:f} to {:f}", kld,
+                             curve.front().kld, curve.back().kld));
 }
 
 std::optional<double> divergence_of_step(const Profile& profile, double step) {
@@ -161,7 +162,7 @@ Result<std::string_view> checked_body(std::string_view text) {
   const std::size_t space = text.find(' ');
   if (space == std::string_view::npos || space > 8) return corrupt("no version in line 1");
   if (text.substr(0, space) != kVersion) {
-    return Error{ErrorCode::kUnsupported, "unknown profile version; this program reads version 1"};
+    return unsupported("unknown profile version; this program reads version 1");
   }
   text.remove_prefix(space + 1);
   if (text.size() <= kHashDigits || text[kHashDigits] != '\n')

@@ -1,5 +1,7 @@
 #include "tqcache/eval/questions.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cassert>
 #include <cmath>
@@ -102,7 +104,7 @@ double log_probability(std::span<const float> logits, std::int32_t id) {
 
 Result<void> check_configurations(const model::Model& model,
                                   std::span<const cache::Configuration> configurations) {
-  if (configurations.empty()) return Error{ErrorCode::kInvalidArgument, "no configuration given"};
+  if (configurations.empty()) return invalid("no configuration given");
   TQC_TRY_ASSIGN(const cache::Cache empty, model::make_cache(model, Dtype::kF32));
   for (const cache::Configuration& each : configurations) {
     if (auto planned = cache::plan_layers(cache::describe(empty), each.options); !planned) {
@@ -115,10 +117,9 @@ Result<void> check_configurations(const model::Model& model,
 Result<void> check_context(const model::ModelConfig& config, std::int64_t n_tokens,
                            std::int64_t n_answer) {
   if (n_tokens + n_answer <= config.context_length) return {};
-  return Error{ErrorCode::kInvalidArgument,
-               "the prompt has " + std::to_string(n_tokens) + " tokens and the answer up to " +
-                   std::to_string(n_answer) + "; the model's context has only " +
-                   std::to_string(config.context_length)};
+  return invalid(fmt::format(
+      "the prompt has {} tokens and the answer up to {}; the model's context has only {}", n_tokens,
+      n_answer, config.context_length));
 }
 
 Result<cache::Cache> convert_copy(const cache::Cache& dense,

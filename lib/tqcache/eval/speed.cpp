@@ -1,5 +1,7 @@
 #include "tqcache/eval/speed.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cassert>
 #include <chrono>
@@ -27,10 +29,10 @@ std::int64_t packed_blocks(const cache::Cache& cache) {
 }
 
 Error nothing_quantized(const std::string& name, std::int64_t n_tokens) {
-  return {ErrorCode::kInvalidArgument,
-          name + ": nothing was quantized: " + std::to_string(n_tokens) +
-              " tokens fill no token block, which takes " + std::to_string(cache::kTokenBlock) +
-              " and one more, or K and V both stay dense"};
+  return invalid(fmt::format(
+      "{}: nothing was quantized: {} tokens fill no token block, which takes {} and one "
+      "more, or K and V both stay dense",
+      name, n_tokens, cache::kTokenBlock));
 }
 
 class SpeedMeasurement {
