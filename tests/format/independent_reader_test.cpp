@@ -104,7 +104,7 @@ void expect_same(const cache::Cache& cache, const CacheFileInfo& info, const Jso
       const auto& side =
           side_of(info.layers[static_cast<std::size_t>(section.layer)], section.side);
       expect_decoded(decoded_values(cache, section), row["values"].get<std::vector<float>>(),
-                     side.centering);
+                     side.quant->centering);
     } else {
       EXPECT_EQ(row["values"].get<std::vector<float>>(), values_of(cache, info, section));
     }

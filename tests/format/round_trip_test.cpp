@@ -308,9 +308,9 @@ TEST(CacheFile, HasAnotherContentNameForAnyOtherContent) {
   add([](auto& c) { c.identity.rope.base = 1; });
   add([](auto& c) { c.tokens[2] ^= 1; });
   add([](auto& c) { std::get<0>(c.layers[0]).k = std::get<0>(c.layers[0]).v; });
-  add([](auto& c) { std::get<1>(c.layers[1]).arrays[0].name = "x"; });
-  add([](auto& c) { std::get<1>(c.layers[1]).arrays[0].shape = {20, 3}; });
-  add([](auto& c) { std::get<1>(c.layers[1]).arrays[0].data[0] ^= std::byte{1}; });
+  add([](auto& c) { std::get<cache::StateLayer>(c.layers[1]).arrays[0].name = "x"; });
+  add([](auto& c) { std::get<cache::StateLayer>(c.layers[1]).arrays[0].shape = {20, 3}; });
+  add([](auto& c) { std::get<cache::StateLayer>(c.layers[1]).arrays[0].data[0] ^= std::byte{1}; });
   add([](auto& c) { std::swap(c.layers[0], c.layers[1]); });
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
@@ -324,7 +324,6 @@ TEST(CacheFile, HasAnotherContentNameForHiddenTokensAndForAnotherWindow) {
     change(cache);
     names.push_back(to_hex(info_of(file_of(cache)).content_name));
   };
-  const auto window = [](cache::Cache & c) -> auto& { return std::get<1>(c.layers[0]).window; };
   add([](auto&) {});
   add([](auto& c) { cache::hide_tokens(c); });
   add([](auto& c) {
@@ -340,8 +339,16 @@ TEST(CacheFile, HasAnotherContentNameForHiddenTokensAndForAnotherWindow) {
     c.hidden_tokens->clear();
     c.tokens.pop_back();
   });
-  add([&](auto& c) { window(c)->keep = 2; });
-  add([&](auto& c) { window(c).reset(); });
+  add([](auto& c) { std::get<cache::WindowLayer>(c.layers[0]).window.keep = 2; });
+  add([](auto& c) {
+    const auto window = std::get<cache::WindowLayer>(c.layers[0]);
+    const auto shape = cache::window_array_shape({2, 4}, window.window, 300);
+    const auto array = [&](const char* name, const cache::Side& side) {
+      return cache::NamedArray{name, Dtype::kF16, shape, cache::gather_window(window, side, 300)};
+    };
+    const cache::AttentionLayer& attention = window.attention;
+    c.layers[0] = cache::StateLayer{{array("keys", attention.k), array("values", attention.v)}};
+  });
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
 }

@@ -97,7 +97,9 @@ std::optional<std::size_t> width_of(const Manifest& manifest, const SectionInfo&
   if (static_cast<std::uint64_t>(section.layer) >= manifest.layers.size()) return {};
   const auto& layer = manifest.layers[static_cast<std::size_t>(section.layer)];
   const bool is_array = section.side == format::SideName::kArray;
-  if (is_array && static_cast<std::uint64_t>(section.block) >= layer.arrays.size()) return {};
+  const std::size_t n_arrays = cache::arrays_of(layer, {}).size();
+  if (is_array && static_cast<std::uint64_t>(section.block) >= n_arrays) return {};
+  if (!is_array && cache::attention_of(layer) == nullptr) return {};
   const std::size_t width = format::number_bytes(layer, format::key_of(section));
   return section.raw_bytes % width == 0 ? std::optional(width) : std::nullopt;
 }
