@@ -276,12 +276,12 @@ TEST(V1File, CountsSharedBytesAsOftenAsTheyArePointedTo) {
 TEST(V1File, RefusesATensorTwice) {
   V1File file = file_of(words(3));
   file.entries[0].state.push_back(words(4));
-  expect_refused(write_v1(file), ErrorCode::kCorrupt, "tensor \"a\": twice");
+  expect_refused(write_v1(file), ErrorCode::kCorrupt, "tensor \"a\": duplicate");
 }
 
 TEST(V1File, RefusesAFactTwice) {
   expect_refused(write_v1(V1Builder(0).fact("a", "1").fact("a", "2").build()), ErrorCode::kCorrupt,
-                 "fact \"a\": twice");
+                 "fact \"a\": duplicate");
 }
 
 // --- limits
