@@ -136,10 +136,10 @@ Result<ExitCode> run_info(const Console& console, const InfoFlags& flags) {
   if (console.json) {
     Json json = {{"schema", 1}, {"store", store.name()}};
     json.update(record_json(record));
-    json["layers"] = layers_json(layers, record.state.n_tokens);
+    json["layers"] = layers_json(layers, record.snapshot.n_tokens);
     TQC_TRY(print_json(json));
   } else {
-    TQC_TRY(print(record_text(store, record) + layers_text(layers, record.state.n_tokens)));
+    TQC_TRY(print(record_text(store, record) + layers_text(layers, record.snapshot.n_tokens)));
   }
   return ExitCode::kDone;
 }

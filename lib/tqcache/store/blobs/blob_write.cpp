@@ -63,7 +63,6 @@ format::Manifest manifest_of(const Snapshot& snapshot) {
   manifest.content_name = snapshot.content_name;
   return manifest;
 }
-format::Manifest manifest_of(const PromptRecord& record) { return manifest_of(record.snapshot); }
 
 Result<Bytes> manifest_bytes(const UsageNote&) { return Bytes{}; }
 // Parameters do not depend on the number of tokens: shapes of windows are left out.

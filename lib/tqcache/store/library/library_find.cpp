@@ -50,7 +50,7 @@ class Search {
         namespace_(hash_namespace({identity, options.salt})),
         tokens_(tokens) {}
 
-  Result<void> find_chains(const std::vector<cache::LayerDesc>* form) {
+  Result<void> find_chains(const std::vector<cache::LayerDesc>* settings) {
     const Tokens first = tokens_.first(kBlockTokens);
     const std::vector<std::string> keys = parameters_slot_keys(hash_first(namespace_, first));
     const auto take = [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
