@@ -36,10 +36,11 @@ constexpr const char* kNames[] = {"mlx-lm", "hf", "npz", "llama", "llama-transpo
 interop::LlamaGeometry geometry_of(const format::Manifest& cache) {
   interop::LlamaGeometry geometry;
   geometry.architecture = "qwen3";
-  for (const format::LayerInfo& layer : cache.layers) {
-    geometry.layers.push_back({interop::LlamaLayerKind::kAttention, layer.shape.n_kv_heads,
-                               layer.shape.head_dim, layer.shape.head_dim});
-    geometry.n_rot = layer.shape.head_dim;
+  for (const cache::LayerDesc& layer : cache.layers) {
+    const auto [n_kv_heads, head_dim] = std::get<cache::AttentionDesc>(layer).shape;
+    geometry.layers.push_back(
+        {interop::LlamaLayerKind::kAttention, n_kv_heads, head_dim, head_dim});
+    geometry.n_rot = head_dim;
   }
   return geometry;
 }

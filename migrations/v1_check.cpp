@@ -30,6 +30,7 @@
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/token_block.h"
 #include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache/window.h"
 #include "tqcache/codec/codebook.h"
 
 namespace tqcache::migrations {
@@ -441,8 +442,8 @@ bool same_dtype(const V1Tensor& tensor, Dtype dtype) {
 }
 
 Result<void> check_arrays(const V1Entry& entry, const cache::Layer& layer) {
-  const auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
-  if (arrays == nullptr || arrays->window) return differs("no arrays layer");
+  const auto* arrays = std::get_if<cache::StateLayer>(&layer);
+  if (arrays == nullptr) return differs("no arrays layer");
   const auto same = [](const V1Tensor& tensor, const cache::NamedArray& array) {
     return tensor.name == array.name && tensor.shape == array.shape &&
            same_dtype(tensor, array.dtype) && tensor.data == array.data;
@@ -453,17 +454,17 @@ Result<void> check_arrays(const V1Entry& entry, const cache::Layer& layer) {
 
 // --- rings
 
-Result<void> check_window_array(const V1Tensor& tensor, const cache::NamedArray& array,
-                                const cache::Window& window, const RingRows& ring) {
+Result<void> check_window_side(const V1Tensor& tensor, const cache::WindowLayer& layer,
+                               const cache::Side& side, const RingRows& ring) {
+  const cache::Window& window = layer.window;
+  const cache::HeadShape shape = layer.attention.shape;
   const std::int64_t n_tokens = cache::window_tokens(window, ring.offset);
-  const std::vector<std::uint64_t> shape = {to_size(window.shape.n_kv_heads), to_size(n_tokens),
-                                            to_size(window.shape.head_dim)};
-  if (array.name != tensor.name || array.shape != shape || !same_dtype(tensor, array.dtype)) {
-    return differs(describe(tensor) + ": not carried over");
-  }
-  const std::size_t row_bytes = to_size(window.shape.head_dim) * dtype_size(array.dtype);
-  const ByteView old(tensor.data), own(array.data);
-  for (std::int64_t i = 0; i < window.shape.n_kv_heads * n_tokens; ++i) {
+  const Dtype dtype = cache::dense_dtype(side);
+  if (!same_dtype(tensor, dtype)) return differs(describe(tensor) + ": not carried over");
+  const std::size_t row_bytes = to_size(shape.head_dim) * dtype_size(dtype);
+  const AlignedBytes array = cache::gather_window(layer, side, ring.offset);
+  const ByteView old(tensor.data), own(array);
+  for (std::int64_t i = 0; i < shape.n_kv_heads * n_tokens; ++i) {
     const std::int64_t head = i / n_tokens;
     const std::int64_t token = i % n_tokens;
     const std::int64_t position = token < window.keep ? token : ring.offset - n_tokens + token;
@@ -478,22 +479,22 @@ Result<void> check_window_array(const V1Tensor& tensor, const cache::NamedArray&
 }
 
 Result<void> check_ring(const V1Entry& entry, const cache::Layer& layer, std::int64_t n_tokens) {
-  const auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
-  if (arrays == nullptr || !arrays->window || arrays->arrays.size() != 2) {
-    return differs("no rotating layer");
-  }
+  const auto* window = std::get_if<cache::WindowLayer>(&layer);
+  if (window == nullptr) return differs("no rotating layer");
   TQC_TRY_ASSIGN(const auto numbers, read_numbers(entry.meta_state));
   if (numbers.size() != 4) return differs("meta_state: no ring");
   const NamedTensors state(entry.state);
   TQC_TRY_ASSIGN(const V1Tensor* keys, state.named("keys"));
   TQC_TRY_ASSIGN(const V1Tensor* values, state.named("values"));
   TQC_TRY_ASSIGN(const Grid grid, grid_of(*keys));
-  const cache::Window& window = *arrays->window;
-  const cache::Window expected{{grid.n_kv_heads, grid.width}, numbers[1], numbers[0]};
-  if (window != expected || n_tokens != numbers[2]) return differs("another window");
+  const cache::Window expected{numbers[1], numbers[0]};
+  const cache::HeadShape shape{grid.n_kv_heads, grid.width};
+  if (window->window != expected || window->attention.shape != shape || n_tokens != numbers[2]) {
+    return differs("another window");
+  }
   const RingRows ring{numbers[0], grid.n_tokens, numbers[2], numbers[3]};
-  TQC_TRY(check_window_array(*keys, arrays->arrays[0], window, ring));
-  return check_window_array(*values, arrays->arrays[1], window, ring);
+  TQC_TRY(check_window_side(*keys, *window, window->attention.k, ring));
+  return check_window_side(*values, *window, window->attention.v, ring);
 }
 
 Result<void> check_layer(const V1Entry& entry, const cache::Layer& layer, std::int64_t n_tokens,

@@ -12,6 +12,7 @@
 #include "migrations/v1_side.h"
 #include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
+#include "tqcache/cache/window.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/format/container_format.h"
 
@@ -343,20 +344,27 @@ Result<MigratedLayer> rotating_layer(const V1Entry& entry, MigrationContext& con
   TQC_TRY_ASSIGN(const DensePair pair, dense_pair(state, "keys", "values"));
   TQC_TRY_ASSIGN(const Ring ring, read_ring(entry));
   TQC_TRY_ASSIGN(const auto rows, window_rows(ring, pair.n_tokens));
-  cache::ArraysLayer layer;
-  layer.window = cache::Window{.shape = pair.shape, .size = ring.max_size, .keep = ring.keep};
-  for (const V1Tensor* tensor : {pair.keys, pair.values}) {
-    TQC_TRY_ASSIGN(cache::NamedArray array,
-                   window_array(*tensor, pair.shape, rows, pair.n_tokens, context));
-    layer.arrays.push_back(std::move(array));
-  }
-  return MigratedLayer{std::move(layer), ring.offset};
+  const cache::Window window{.size = ring.max_size, .keep = ring.keep};
+  TQC_TRY(cache::validate_window(pair.shape, window));
+  const auto side_of = [&](const V1Tensor& tensor) -> Result<cache::Side> {
+    TQC_TRY_ASSIGN(const cache::NamedArray array,
+                   window_array(tensor, pair.shape, rows, pair.n_tokens, context));
+    if (array.shape != cache::window_array_shape(pair.shape, window, ring.offset)) {
+      return corrupt(array.name + ": not of the window's shape");
+    }
+    return cache::Side(
+        cache::scatter_window(pair.shape, window, array.dtype, array.data, ring.offset));
+  };
+  TQC_TRY_ASSIGN(cache::Side k, side_of(*pair.keys));
+  TQC_TRY_ASSIGN(cache::Side v, side_of(*pair.values));
+  return MigratedLayer{
+      cache::WindowLayer{{pair.shape, std::move(k), std::move(v)}, window}, ring.offset};
 }
 
 Result<MigratedLayer> arrays_layer(const V1Entry& entry, MigrationContext& context) {
   TQC_TRY_ASSIGN(const auto numbers, read_numbers(entry.meta_state));
   if (!numbers.empty()) return corrupt("meta_state: not empty");
-  cache::ArraysLayer layer;
+  cache::StateLayer layer;
   for (const V1Tensor& tensor : entry.state) {
     if (tensor.name != std::to_string(layer.arrays.size())) {
       return corrupt(

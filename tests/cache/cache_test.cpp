@@ -157,9 +157,9 @@ TEST(CacheValidate, RefusesOutlierChannelsThatDoNotFit) {
 TEST(CacheValidate, RefusesAnArrayWhoseBytesAreNotItsShape) {
   Cache cache = random_cache(1, 3);
   cache.layers.emplace_back(
-      ArraysLayer{{NamedArray{"state", Dtype::kF32, {2, 3}, AlignedBytes(24)}}});
+      StateLayer{{NamedArray{"state", Dtype::kF32, {2, 3}, AlignedBytes(24)}}});
   EXPECT_TRUE(validate(cache));
-  auto& array = std::get<ArraysLayer>(cache.layers.back()).arrays[0];
+  auto& array = std::get<StateLayer>(cache.layers.back()).arrays[0];
   array.shape = {std::uint64_t{1} << 62, 16};  // times 4 bytes wraps around to 0
   array.data.clear();
   EXPECT_EQ(validate(cache).error().code, ErrorCode::kCorrupt);
@@ -173,10 +173,10 @@ Cache with_window() {
 }
 
 void expect_window_refused(ErrorCode code, std::string_view part,
-                           const std::function<void(ArraysLayer&)>& change) {
+                           const std::function<void(WindowLayer&)>& change) {
   Cache cache = with_window();
   ASSERT_TRUE(validate(cache));
-  change(std::get<ArraysLayer>(cache.layers[2]));
+  change(std::get<WindowLayer>(cache.layers[2]));
   const auto checked = validate(cache);
   ASSERT_FALSE(checked) << part;
   EXPECT_EQ(checked.error().code, code);
@@ -184,30 +184,21 @@ void expect_window_refused(ErrorCode code, std::string_view part,
 }
 
 TEST(CacheValidate, RefusesAWindowThatIsNone) {
-  const auto expect_window = [](ErrorCode code, std::string_view part, Window window) {
-    expect_window_refused(code, part, [&](ArraysLayer& layer) { layer.window = window; });
+  const auto expect_window = [](ErrorCode code, std::string_view part, HeadShape shape,
+                                Window window) {
+    expect_window_refused(code, part, [&](WindowLayer& layer) {
+      layer.attention.shape = shape;
+      layer.window = window;
+    });
   };
   constexpr HeadShape kWindowShape{2, 4};
-  expect_window(ErrorCode::kCorrupt, "a window of no tokens", {kWindowShape, 0, 0});
-  expect_window(ErrorCode::kTooLarge, "a window of 16777217", {kWindowShape, kMaxTokens + 1, 0});
-  expect_window(ErrorCode::kCorrupt, "8 first tokens kept in a window of 8", {kWindowShape, 8, 8});
-  expect_window(ErrorCode::kCorrupt, "-1 first tokens", {kWindowShape, 8, -1});
-  expect_window(ErrorCode::kCorrupt, "a shape has a size below 1", {{0, 4}, 8, 0});
-  expect_window(ErrorCode::kTooLarge, "head_dim 1025", {{2, 1025}, 8, 0});
-  expect_window(ErrorCode::kCorrupt, "keys: not of the window's shape", {kWindowShape, 9, 7});
-}
-
-TEST(CacheValidate, RefusesAWindowThatItsArraysDoNotFit) {
-  expect_window_refused(ErrorCode::kCorrupt, "a rotating layer with other arrays",
-                        [](ArraysLayer& layer) { layer.arrays.pop_back(); });
-  expect_window_refused(ErrorCode::kCorrupt, "a rotating layer with other arrays",
-                        [](ArraysLayer& layer) { std::swap(layer.arrays[0], layer.arrays[1]); });
-  expect_window_refused(ErrorCode::kCorrupt, "values: not of the window's shape",
-                        [](ArraysLayer& layer) {
-                          layer.arrays[1].shape = {2, 4, 8};
-                        });
-  expect_window_refused(ErrorCode::kCorrupt, "array \"values\": its shape and its bytes disagree",
-                        [](ArraysLayer& layer) { layer.arrays[1].data.pop_back(); });
+  expect_window(ErrorCode::kCorrupt, "a window of no tokens", kWindowShape, {0, 0});
+  expect_window(ErrorCode::kTooLarge, "a window of 16777217", kWindowShape, {kMaxTokens + 1, 0});
+  expect_window(ErrorCode::kCorrupt, "8 first tokens kept in a window of 8", kWindowShape, {8, 8});
+  expect_window(ErrorCode::kCorrupt, "-1 first tokens", kWindowShape, {8, -1});
+  expect_window(ErrorCode::kCorrupt, "a shape has a size below 1", {0, 4}, {8, 0});
+  expect_window(ErrorCode::kTooLarge, "head_dim 1025", {2, 1025}, {8, 0});
+  expect_window(ErrorCode::kCorrupt, "k: a dense token block of the wrong size", {2, 5}, {8, 0});
 }
 
 TEST(Cache, HoldsOfAWindowThatIsNotFullWhatThereIs) {
@@ -215,7 +206,8 @@ TEST(Cache, HoldsOfAWindowThatIsNotFullWhatThereIs) {
     Cache cache = random_cache(1, n);
     cache.layers.emplace_back(test::rotating_layer({{2, 4}, 8, 2}, n));
     EXPECT_TRUE(validate(cache)) << n;
-    EXPECT_EQ(std::get<ArraysLayer>(cache.layers[2]).arrays[0].data.size(),
+    const auto& layer = std::get<WindowLayer>(cache.layers[2]);
+    EXPECT_EQ(gather_window(layer, layer.attention.k, n).size(),
               static_cast<std::size_t>(2 * 4 * 2 * std::min<std::int64_t>(n, 8)));
   }
 }
@@ -306,7 +298,7 @@ TEST(CacheIdentity, FitsNoModelWhenTheCacheIsOfUnknownOrigin) {
 TEST(Cache, CountsBytesOfAllLayers) {
   Cache cache = random_cache(1, 10);
   cache.layers.emplace_back(
-      ArraysLayer{{NamedArray{"state", Dtype::kF32, {2, 3}, AlignedBytes(24)}}});
+      StateLayer{{NamedArray{"state", Dtype::kF32, {2, 3}, AlignedBytes(24)}}});
   EXPECT_EQ(byte_count(cache).used, 2u * 2 * 10 * 2 * 64 * 2 + 24);
 }
 

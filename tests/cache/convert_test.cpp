@@ -161,13 +161,13 @@ TEST(Convert, RefusesAHeadDimBeyondTheCodec) {
   EXPECT_THAT(converted.error().message, HasSubstr("layer 0 k"));
 }
 
-TEST(Convert, LeavesArraysLayersAlone) {
+TEST(Convert, LeavesStateLayersAlone) {
   Cache cache = random_cache(1, 256);
   cache.layers.emplace_back(
-      ArraysLayer{{NamedArray{"state", Dtype::kF32, {6}, AlignedBytes(24, std::byte{7})}}});
+      StateLayer{{NamedArray{"state", Dtype::kF32, {6}, AlignedBytes(24, std::byte{7})}}});
   const Cache converted = convert(cache, {}).value();
-  EXPECT_EQ(std::get<ArraysLayer>(converted.layers[2]).arrays[0].data,
-            std::get<ArraysLayer>(cache.layers[2]).arrays[0].data);
+  EXPECT_EQ(std::get<StateLayer>(converted.layers[2]).arrays[0].data,
+            std::get<StateLayer>(cache.layers[2]).arrays[0].data);
 }
 
 TEST(Convert, LeavesRotatingLayersAndHiddenTokensAlone) {
@@ -176,11 +176,13 @@ TEST(Convert, LeavesRotatingLayersAndHiddenTokensAlone) {
   hide_tokens(cache);
   const Cache converted = convert(cache, {}).value();
   ASSERT_TRUE(validate(converted));
-  const auto& before = std::get<ArraysLayer>(cache.layers[2]);
-  const auto& after = std::get<ArraysLayer>(converted.layers[2]);
+  const auto& before = std::get<WindowLayer>(cache.layers[2]);
+  const auto& after = std::get<WindowLayer>(converted.layers[2]);
   EXPECT_EQ(after.window, before.window);
-  EXPECT_EQ(after.arrays[0].data, before.arrays[0].data);
-  EXPECT_EQ(after.arrays[1].data, before.arrays[1].data);
+  EXPECT_EQ(gather_window(after, after.attention.k, 300),
+            gather_window(before, before.attention.k, 300));
+  EXPECT_EQ(gather_window(after, after.attention.v, 300),
+            gather_window(before, before.attention.v, 300));
   EXPECT_EQ(converted.hidden_tokens, cache.hidden_tokens);
 }
 

@@ -107,7 +107,7 @@ TEST(Diff, RefusesCachesThatCannotBeCompared) {
   const Cache fewer_layers = random_cache(1, 20, Dtype::kF16, {2, 64}, 1);
   const Cache other_shape = random_cache(1, 20, Dtype::kF16, {1, 64});
   Cache other_kind = a;
-  other_kind.layers[1] = ArraysLayer{};
+  other_kind.layers[1] = StateLayer{};
   for (const Cache& b : {other_tokens, fewer_layers, other_shape, other_kind}) {
     const auto d = diff(a, b, 1);
     ASSERT_FALSE(d);
@@ -118,10 +118,10 @@ TEST(Diff, RefusesCachesThatCannotBeCompared) {
 
 TEST(Diff, ComparesArraysBitForBit) {
   Cache a = random_cache(1, 20);
-  a.layers.emplace_back(ArraysLayer{{NamedArray{"s", Dtype::kF32, {1}, AlignedBytes(4)}}});
+  a.layers.emplace_back(StateLayer{{NamedArray{"s", Dtype::kF32, {1}, AlignedBytes(4)}}});
   Cache b = a;
   EXPECT_TRUE(diff(a, b, 1).value().arrays_equal);
-  std::get<ArraysLayer>(b.layers[2]).arrays[0].data[0] = std::byte{0x80};
+  std::get<StateLayer>(b.layers[2]).arrays[0].data[0] = std::byte{0x80};
   EXPECT_FALSE(diff(a, b, 1).value().arrays_equal);
 }
 
@@ -130,7 +130,9 @@ TEST(Diff, ComparesRotatingLayersBitForBit) {
   a.layers.emplace_back(test::rotating_layer({{2, 4}, 8, 1}, 20));
   Cache b = a;
   EXPECT_TRUE(diff(a, b, 1).value().arrays_equal);
-  std::get<ArraysLayer>(b.layers[2]).arrays[1].data[0] ^= std::byte{1};
+  auto& layer = std::get<WindowLayer>(b.layers[2]);
+  test::change_window(layer, layer.attention.v, 20,
+                      [](AlignedBytes& array, Dtype) { array[0] ^= std::byte{1}; });
   EXPECT_FALSE(diff(a, b, 1).value().arrays_equal);
 }
 
@@ -138,9 +140,9 @@ TEST(Diff, RefusesOtherWindows) {
   Cache a = random_cache(1, 20);
   a.layers.emplace_back(test::rotating_layer({{2, 4}, 8, 1}, 20));
   Cache b = a;
-  std::get<ArraysLayer>(b.layers[2]).window->keep = 2;
+  std::get<WindowLayer>(b.layers[2]).window.keep = 2;
   EXPECT_THAT(diff(a, b, 1).error().message, testing::HasSubstr("layer 2: of another window"));
-  std::get<ArraysLayer>(b.layers[2]).window.reset();
+  b.layers[2] = StateLayer{};
   EXPECT_THAT(diff(a, b, 1).error().message, testing::HasSubstr("layer 2: of another kind"));
 }
 

@@ -24,7 +24,7 @@ Cache hybrid_cache(std::size_t n_attention, std::int64_t n_tokens = 0) {
   cache.identity.rope = kRope;
   std::vector<Layer> layers;
   for (Layer& layer : cache.layers) {
-    layers.emplace_back(ArraysLayer{});
+    layers.emplace_back(StateLayer{});
     layers.push_back(std::move(layer));
   }
   cache.layers = std::move(layers);
@@ -40,7 +40,7 @@ std::vector<int> key_bits(const std::vector<SidePlan>& plans) {
 }
 
 TEST(PlanLayers, SettlesHeadDimAndCenteringOfKeysAndValues) {
-  const std::vector<SidePlan> plans = plan_layers(hybrid_cache(1), {}).value();
+  const std::vector<SidePlan> plans = plan_layers(describe(hybrid_cache(1)), {}).value();
   ASSERT_EQ(plans.size(), 4u);
   EXPECT_TRUE(plans[0].dense && plans[1].dense);  // an arrays layer
   EXPECT_FALSE(plans[2].dense || plans[3].dense);
@@ -52,13 +52,13 @@ TEST(PlanLayers, SettlesHeadDimAndCenteringOfKeysAndValues) {
 TEST(PlanLayers, SaysWhenKeysCannotBeCenteredBeforeRope) {
   Cache cache = hybrid_cache(1);
   cache.identity.rope.style = RopeStyle::kNone;
-  EXPECT_EQ(plan_layers(cache, {}).value()[2].center, Centering::kPostRope);
+  EXPECT_EQ(plan_layers(describe(cache), {}).value()[2].center, Centering::kPostRope);
 }
 
 TEST(PlanLayers, TakesAQuarterOfTheChannelsWhereNoNumberIsGiven) {
   ConvertOptions options = preset("turbo2.5").value();
   options.values.codec.outlier_channels = 24;
-  const std::vector<SidePlan> plans = plan_layers(hybrid_cache(1), options).value();
+  const std::vector<SidePlan> plans = plan_layers(describe(hybrid_cache(1)), options).value();
   EXPECT_EQ(plans[2].codec.outlier_channels, 16);
   EXPECT_EQ(plans[3].codec.outlier_channels, 24);
 }
@@ -66,13 +66,13 @@ TEST(PlanLayers, TakesAQuarterOfTheChannelsWhereNoNumberIsGiven) {
 TEST(PlanLayers, GivesMoreBitsToTheFirstAndLastAttentionLayers) {
   ConvertOptions options = preset("turbo2").value();
   options.boundary = {1, 6};
-  EXPECT_EQ(key_bits(plan_layers(hybrid_cache(4), options).value()),
+  EXPECT_EQ(key_bits(plan_layers(describe(hybrid_cache(4)), options).value()),
             (std::vector<int>{16, 6, 16, 2, 16, 2, 16, 6}));
   options.boundary.n = 2;
-  EXPECT_EQ(key_bits(plan_layers(hybrid_cache(4), options).value()),
+  EXPECT_EQ(key_bits(plan_layers(describe(hybrid_cache(4)), options).value()),
             (std::vector<int>{16, 6, 16, 6, 16, 6, 16, 6}));
   options.boundary.n = 1000;
-  EXPECT_EQ(key_bits(plan_layers(hybrid_cache(3), options).value()),
+  EXPECT_EQ(key_bits(plan_layers(describe(hybrid_cache(3)), options).value()),
             (std::vector<int>{16, 6, 16, 6, 16, 6}));
 }
 
@@ -82,7 +82,7 @@ TEST(PlanLayers, HasModeMseInBoundaryLayersAndDenseSidesStayDense) {
   options.values.n_sinks = 4;
   options.values.codec.seed = 99;
   options.boundary = {1, 8};
-  const std::vector<SidePlan> plans = plan_layers(hybrid_cache(3), options).value();
+  const std::vector<SidePlan> plans = plan_layers(describe(hybrid_cache(3)), options).value();
   EXPECT_TRUE(plans[2].dense);
   EXPECT_EQ(plans[3].codec.mode, codec::Mode::kMse);
   EXPECT_EQ(plans[3].codec.bits, 8);
@@ -103,12 +103,12 @@ ConvertOptions weighted(std::vector<float> keys, std::vector<float> values = {})
 TEST(PlanLayers, MultipliesStepsByTheWeightsOfTheirLayers) {
   // Of layers of arrays the weights mean nothing.
   const std::vector<SidePlan> plans =
-      plan_layers(hybrid_cache(2), weighted({1, 2, 8, 0.5f}, {1, 0.75f, 1, 0})).value();
+      plan_layers(describe(hybrid_cache(2)), weighted({1, 2, 8, 0.5f}, {1, 0.75f, 1, 0})).value();
   EXPECT_EQ(plans[2].codec.step, 1.0f);
   EXPECT_EQ(plans[3].codec.step, 0.1875f);
   EXPECT_EQ(plans[6].codec.step, 0.25f);
   EXPECT_TRUE(plans[7].dense);
-  const std::vector<SidePlan> keys = plan_layers(hybrid_cache(2), weighted({1, 2, 1, 2})).value();
+  const std::vector<SidePlan> keys = plan_layers(describe(hybrid_cache(2)), weighted({1, 2, 1, 2})).value();
   EXPECT_EQ(keys[3].codec.step, 0.25f);
   EXPECT_EQ(keys[7].codec.step, 0.25f);
 }
@@ -116,16 +116,16 @@ TEST(PlanLayers, MultipliesStepsByTheWeightsOfTheirLayers) {
 TEST(PlanLayers, KeepsWeightedStepsWithinWhatStepsMayBe) {
   ConvertOptions options = weighted({1, 8, 1, 0.125f});
   options.keys.codec.step = 4;
-  EXPECT_EQ(plan_layers(hybrid_cache(2), options).value()[2].codec.step, codec::kMaxStep);
+  EXPECT_EQ(plan_layers(describe(hybrid_cache(2)), options).value()[2].codec.step, codec::kMaxStep);
   options.keys.codec.step = 0.02f;
-  EXPECT_EQ(plan_layers(hybrid_cache(2), options).value()[6].codec.step, codec::kMinStep);
+  EXPECT_EQ(plan_layers(describe(hybrid_cache(2)), options).value()[6].codec.step, codec::kMinStep);
 }
 
 TEST(PlanLayers, WeighsNothingThatHasNoStep) {
   ConvertOptions options = weighted({1, 2, 1, 2}, {1, 2, 1, 2});
   options.boundary = {1, 8};
   options.values = preset("turbo3").value().values;
-  const std::vector<SidePlan> plans = plan_layers(hybrid_cache(2), options).value();
+  const std::vector<SidePlan> plans = plan_layers(describe(hybrid_cache(2)), options).value();
   EXPECT_EQ(plans[2].codec.mode, codec::Mode::kMse);
   EXPECT_EQ(plans[3].codec.bits, 8);
 }
@@ -135,7 +135,7 @@ TEST(PlanLayers, IsWhatConvertDoes) {
   options.boundary = {1, 8};
   options.keys.n_sinks = 2;
   const Cache dense = hybrid_cache(3, 300);
-  const std::vector<SidePlan> plans = plan_layers(dense, options).value();
+  const std::vector<SidePlan> plans = plan_layers(describe(dense), options).value();
   const Cache turbo = convert(dense, options).value();
   EXPECT_TRUE(validate(turbo));
   for (const std::size_t layer : {1u, 3u, 5u}) {
@@ -144,11 +144,11 @@ TEST(PlanLayers, IsWhatConvertDoes) {
     EXPECT_EQ(k.mean.kind, plans[2 * layer].center);
     EXPECT_EQ(k.n_sinks, 2);
   }
-  EXPECT_TRUE(plan_layers(turbo, options));  // the same again: as it is
-  EXPECT_THAT(plan_layers(turbo, {}).error().message, HasSubstr("layer 1 k: is packed already"));
+  EXPECT_TRUE(plan_layers(describe(turbo), options));  // the same again: as it is
+  EXPECT_THAT(plan_layers(describe(turbo), {}).error().message, HasSubstr("layer 1 k: is packed already"));
   ConvertOptions kept;
   kept.keep_all = true;
-  const std::vector<SidePlan> none = plan_layers(turbo, kept).value();
+  const std::vector<SidePlan> none = plan_layers(describe(turbo), kept).value();
   EXPECT_TRUE(std::ranges::all_of(none, [](const SidePlan& plan) { return plan.dense; }));
 }
 
@@ -156,7 +156,7 @@ TEST(PlanLayers, RefusesWhatIsOutOfRange) {
   const auto refusal = [](auto change) {
     ConvertOptions options;
     change(options);
-    const auto planned = plan_layers(hybrid_cache(2), options);
+    const auto planned = plan_layers(describe(hybrid_cache(2)), options);
     EXPECT_FALSE(planned);
     return planned ? Error{ErrorCode::kIo, "none"} : planned.error();
   };
@@ -192,7 +192,7 @@ TEST(PlanLayers, NamesTheLayerWhoseSizesDoNotGoTogether) {
   const auto refusal = [](auto change) {
     ConvertOptions options;
     change(options.values.codec);
-    const auto planned = plan_layers(hybrid_cache(2), options);
+    const auto planned = plan_layers(describe(hybrid_cache(2)), options);
     EXPECT_FALSE(planned);
     return planned ? Error{ErrorCode::kIo, "none"} : planned.error();
   };

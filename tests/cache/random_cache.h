@@ -7,7 +7,8 @@
 
 #include "tqcache/cache/cache.h"
 #include "tqcache/cache/convert.h"
-#include "tqcache/cache/window_rows.h"
+#include "support/cache_builder.h"
+#include "tqcache/cache/window.h"
 
 namespace tqcache::test {
 
@@ -20,8 +21,7 @@ inline std::vector<float> random_rows(std::mt19937& random, std::int64_t n,
 }
 
 // Mode mse with so many bits; 16: dense.
-inline cache::SidePlan plan_of_bits(int bits,
-                                    cache::Centering center = cache::Centering::kPreRope) {
+inline cache::SidePlan plan_of_bits(int bits, cache::Centering center = cache::Centering::kPreRope) {
   cache::SidePlan plan;
   plan.dense = bits == 16;
   plan.codec.bits = bits;
@@ -39,9 +39,9 @@ inline cache::ConvertOptions centered(cache::Centering center) {
 }
 
 // A turbo window; otherwise null.
-inline cache::ArraysLayer* turbo_window(cache::Layer& layer) {
-  auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
-  return arrays != nullptr && cache::is_turbo_window(*arrays) ? arrays : nullptr;
+inline cache::WindowLayer* turbo_window(cache::Layer& layer) {
+  auto* window = std::get_if<cache::WindowLayer>(&layer);
+  return window != nullptr && cache::is_quantized(window->attention) ? window : nullptr;
 }
 
 // Appends tokens as a decoder does: block by block, a full tail packed first; also to windows that
@@ -51,10 +51,10 @@ inline void append_tokens(cache::Cache& cache, std::mt19937& random, std::int64_
     const std::int64_t held = cache.n_tokens();
     const std::int64_t piece = std::min(n, cache::kTokenBlock - held % cache::kTokenBlock);
     for (cache::Layer& any : cache.layers) {
-      cache::ArraysLayer* const window = turbo_window(any);
-      auto* layer = window ? &*window->rows : std::get_if<cache::AttentionLayer>(&any);
+      cache::WindowLayer* const window = turbo_window(any);
+      auto* layer = window ? &window->attention : std::get_if<cache::AttentionLayer>(&any);
       if (layer == nullptr) continue;
-      const std::int64_t begin = window ? cache::window_begin(*window->window, held) : 0;
+      const std::int64_t begin = cache::first_token(any, held);
       for (cache::Side* side : {&layer->k, &layer->v}) {
         if (!cache::pack_full_tail(*side, layer->shape, held, 1, begin)) std::abort();
         cache::append(*side, layer->shape, held, random_rows(random, piece, layer->shape));
@@ -79,19 +79,18 @@ inline cache::Cache random_cache(std::uint32_t seed, std::int64_t n_tokens,
 }
 
 // A rotating layer of a cache of so many tokens, its bytes counting up.
-inline cache::ArraysLayer rotating_layer(const cache::Window& window, std::int64_t n_tokens,
+inline cache::WindowLayer rotating_layer(const TestWindow& window, std::int64_t n_tokens,
                                          Dtype keys = Dtype::kF16, Dtype values = Dtype::kF16) {
-  cache::ArraysLayer layer;
-  layer.window = window;
-  const std::vector<std::uint64_t> shape = cache::window_array_shape(window, n_tokens);
+  const std::vector<std::uint64_t> shape = window.array_shape(n_tokens);
   const std::size_t count = shape[0] * shape[1] * shape[2];
-  layer.arrays.push_back({"keys", keys, shape, AlignedBytes(count * dtype_size(keys))});
-  layer.arrays.push_back({"values", values, shape, AlignedBytes(count * dtype_size(values))});
   unsigned next = 0;
-  for (cache::NamedArray& array : layer.arrays) {
-    for (std::byte& byte : array.data) byte = std::byte(next++ % 64);
-  }
-  return layer;
+  const auto array = [&](Dtype dtype) {
+    cache::NamedArray made{"", dtype, shape, AlignedBytes(count * dtype_size(dtype))};
+    for (std::byte& byte : made.data) byte = std::byte(next++ % 64);
+    return made;
+  };
+  const cache::NamedArray k = array(keys);
+  return window_layer(window, k, array(values), n_tokens);
 }
 
 // All values of a side: [n_kv_heads, n_tokens, head_dim].

@@ -93,13 +93,13 @@ TEST(Truncate, RefusesMoreTokensThanThereAre) {
 
 TEST(Truncate, RefusesToTakeBackStateWithoutAttention) {
   Cache cache = random_cache(6, 10);
-  cache.layers.emplace_back(ArraysLayer{});
+  cache.layers.emplace_back(StateLayer{});
   EXPECT_EQ(truncate(cache, 9).error().code, ErrorCode::kUnsupported);
   EXPECT_TRUE(truncate(cache, 10));
 }
 
 void expect_not_cut(const Cache& cache, std::int64_t n_tokens, std::string_view part) {
-  const auto checked = check_truncate(cache, n_tokens);
+  const auto checked = check_truncate(describe(cache), n_tokens);
   ASSERT_FALSE(checked);
   EXPECT_EQ(checked.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(checked.error().message, HasSubstr(part));

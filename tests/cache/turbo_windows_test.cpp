@@ -9,7 +9,7 @@
 #include "support/cache_builder.h"
 #include "tqcache/cache/diff.h"
 #include "tqcache/cache/truncate.h"
-#include "tqcache/cache/window_rows.h"
+#include "tqcache/cache/window.h"
 
 namespace tqcache::cache {
 namespace turbo_windows_test {
@@ -31,29 +31,26 @@ ConvertOptions packing(WindowForm windows, int bits = 4) {
 Cache dense_cache(std::int64_t n_tokens, std::int64_t size, std::int64_t keep = 0) {
   Cache cache = CacheBuilder(n_tokens).rotating({kShape, size, keep}).dense(kShape).build();
   test::Random random(5);
-  for (NamedArray& array : std::get<ArraysLayer>(cache.layers[0]).arrays) {
-    std::vector<float> values(array.data.size() / dtype_size(array.dtype));
-    for (float& value : values) value = random.bell();
-    store_f32(array.dtype, values, array.data.data());
-  }
+  test::make_finite(std::get<WindowLayer>(cache.layers[0]), n_tokens,
+                    [&] { return random.bell(); });
   return cache;
 }
 
 const TurboSide& keys_of(const Cache& cache) {
-  return std::get<TurboSide>(std::get<ArraysLayer>(cache.layers[0]).rows->k);
+  return std::get<TurboSide>(attention_of(cache.layers[0])->k);
 }
 
 TEST(TurboWindows, AreMadeOnDemandOnly) {
   const Cache kept = must(convert(dense_cache(600, 300), packing(WindowForm::kAsTheyAre)));
-  EXPECT_FALSE(is_turbo_window(std::get<ArraysLayer>(kept.layers[0])));
+  EXPECT_FALSE(is_quantized(*attention_of(kept.layers[0])));
   const Cache turbo = must(convert(dense_cache(600, 300), packing(WindowForm::kTurbo)));
-  EXPECT_TRUE(is_turbo_window(std::get<ArraysLayer>(turbo.layers[0])));
+  EXPECT_TRUE(is_quantized(*attention_of(turbo.layers[0])));
   must(validate(turbo));
 }
 
 TEST(TurboWindows, ThatKeepFirstTokensStayDense) {
   const Cache cache = must(convert(dense_cache(600, 300, 4), packing(WindowForm::kTurbo)));
-  EXPECT_FALSE(std::get<ArraysLayer>(cache.layers[0]).rows);
+  EXPECT_FALSE(is_quantized(*attention_of(cache.layers[0])));
 }
 
 TEST(TurboWindows, StayTurboWhenTheOthersArePacked) {
@@ -71,7 +68,7 @@ TEST(TurboWindows, StayTurboWhenTheOthersArePacked) {
 TEST(TurboWindows, HaveKeysCenteredOnDemandAndValuesAlways) {
   const Cache plain = must(convert(dense_cache(600, 300), packing(WindowForm::kTurbo)));
   EXPECT_EQ(keys_of(plain).mean.kind, Centering::kNone);
-  EXPECT_EQ(std::get<TurboSide>(rows_of(plain.layers[0])->v).mean.kind, Centering::kPostRope);
+  EXPECT_EQ(std::get<TurboSide>(attention_of(plain.layers[0])->v).mean.kind, Centering::kPostRope);
   EXPECT_EQ(
       keys_of(must(convert(dense_cache(600, 300), packing(WindowForm::kTurboCentered)))).mean.kind,
       Centering::kPostRope);  // RoPE over 64 components does not fit 32
@@ -100,12 +97,12 @@ TEST(TurboWindows, CountAsBoundaryLayersWhenTheyArePacked) {
   cache.layers.push_back(cache.layers[1]);
   cache.layers.push_back(cache.layers[1]);
   Cache turbo = must(convert(cache, options));
-  EXPECT_EQ(bits_of(rows_of(turbo.layers[0])->k), 6);
-  EXPECT_EQ(bits_of(rows_of(turbo.layers[1])->k), 2);
-  EXPECT_EQ(bits_of(rows_of(turbo.layers[3])->k), 6);
+  EXPECT_EQ(bits_of(attention_of(turbo.layers[0])->k), 6);
+  EXPECT_EQ(bits_of(attention_of(turbo.layers[1])->k), 2);
+  EXPECT_EQ(bits_of(attention_of(turbo.layers[3])->k), 6);
   options.windows = WindowForm::kAsTheyAre;
   turbo = must(convert(cache, options));
-  EXPECT_EQ(bits_of(rows_of(turbo.layers[1])->k), 6);
+  EXPECT_EQ(bits_of(attention_of(turbo.layers[1])->k), 6);
 }
 
 // Whatever of its first block the window has left counts for nothing, so that the state does not
@@ -115,11 +112,10 @@ TEST(TurboWindows, DoNotLookAtWhatTheWindowHasLeft) {
     for (const std::int64_t size : {40, 100, 300, 2000}) {
       Cache cache = dense_cache(n_tokens, size);
       const Cache expected = must(convert(cache, packing(WindowForm::kTurbo)));
-      auto& layer = std::get<ArraysLayer>(cache.layers[0]);
-      open_window(layer, n_tokens);
-      const std::int64_t begin = window_begin(*layer.window, n_tokens);
+      auto& layer = std::get<WindowLayer>(cache.layers[0]);
+      const std::int64_t begin = window_begin(layer.window, n_tokens);
       const std::int64_t block = begin / kTokenBlock;
-      for (Side* side : {&layer.rows->k, &layer.rows->v}) {
+      for (Side* side : {&layer.attention.k, &layer.attention.v}) {
         AlignedBytes& first = std::get<DenseSide>(*side).blocks[static_cast<std::size_t>(block)];
         const auto row = static_cast<std::size_t>(kShape.head_dim) * 2;
         for (std::size_t head = 0; head < 2; ++head) {
@@ -157,19 +153,19 @@ TEST(TurboWindows, HoldTheNewestTokens) {
                                  .dense(kShape, Dtype::kF32)
                                  .build(),
                              packing(WindowForm::kTurbo, 8)));
-  ArraysLayer& layer = *turbo_window(cache.layers[0]);
+  WindowLayer& layer = *turbo_window(cache.layers[0]);
   for (const std::int64_t n_tokens : {1, 255, 256, 257, 300, 301, 556, 557, 812, 900}) {
     test::append_tokens(cache, random, n_tokens - cache.n_tokens());
     must(validate(cache));
-    const auto& keys = std::get<TurboSide>(layer.rows->k);
-    const auto first = static_cast<std::size_t>(first_window_block(*layer.window, n_tokens));
+    const auto& keys = std::get<TurboSide>(layer.attention.k);
+    const auto first = static_cast<std::size_t>(first_window_block(layer.window, n_tokens));
     for (std::size_t i = 0; i < keys.packed.size(); ++i) {
       EXPECT_EQ(keys.packed[i].bytes.size() == 0, i < first) << n_tokens << " block " << i;
     }
-    EXPECT_EQ(layer.arrays[0].shape, window_array_shape(*layer.window, n_tokens));
-    EXPECT_EQ(window_array(layer, 0, n_tokens).size(), layer.arrays[0].shape[1] * 2 * 32 * 4);
+    EXPECT_EQ(gather_window(layer, layer.attention.k, n_tokens).size(),
+              static_cast<std::size_t>(window_tokens(layer.window, n_tokens)) * 2 * 32 * 4);
   }
-  EXPECT_EQ(check_truncate(cache, 800).error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(check_truncate(describe(cache), 800).error().code, ErrorCode::kUnsupported);
 }
 
 TEST(TurboWindows, DecodeToWhatTheyWerePackedFrom) {
@@ -182,7 +178,7 @@ TEST(TurboWindows, DecodeToWhatTheyWerePackedFrom) {
   EXPECT_GT(packed.layers[0].k.relative_mse, 0);
   EXPECT_LT(packed.layers[0].k.relative_mse, 1e-4);
   EXPECT_LT(packed.layers[0].v.relative_mse, 1e-4);
-  close_window(std::get<ArraysLayer>(turbo.layers[0]), 600);
+  test::make_dense(std::get<WindowLayer>(turbo.layers[0]), 600);
   must(validate(turbo));
   const CacheDifference closed = must(diff(dense, turbo, 1));
   EXPECT_EQ(closed.layers.size(), 1u);
@@ -213,38 +209,36 @@ TEST(TurboWindows, CountTheirBytes) {
 }
 
 TEST(TurboWindows, AreValidated) {
-  const auto error_of = [](const std::function<void(ArraysLayer&)>& change) {
+  const auto error_of = [](const std::function<void(WindowLayer&)>& change) {
     Cache cache = must(convert(dense_cache(600, 300), packing(WindowForm::kTurbo)));
-    change(std::get<ArraysLayer>(cache.layers[0]));
+    change(std::get<WindowLayer>(cache.layers[0]));
     const auto checked = validate(cache);
     EXPECT_FALSE(checked.ok());
     EXPECT_EQ(checked.error().code, ErrorCode::kCorrupt);
     return checked.ok() ? std::string() : checked.error().message;
   };
-  const auto keys = [](ArraysLayer& layer) -> TurboSide& {
-    return std::get<TurboSide>(layer.rows->k);
+  const auto keys = [](WindowLayer& layer) -> TurboSide& {
+    return std::get<TurboSide>(layer.attention.k);
   };
   EXPECT_THAT(error_of([&](auto& layer) { keys(layer).n_sinks = 1; }),
-              HasSubstr("layer 0: keys: sink tokens in a window"));
+              HasSubstr("layer 0: k: sink tokens in a window"));
   EXPECT_THAT(error_of([&](auto& layer) { keys(layer).packed[1] = {}; }),
-              HasSubstr("keys: a packed token block of the wrong size"));
+              HasSubstr("k: a packed token block of the wrong size"));
   EXPECT_THAT(error_of([&](auto& layer) { keys(layer).packed.pop_back(); }),
-              HasSubstr("keys: a token block before the last is not packed"));
+              HasSubstr("k: a token block before the last is not packed"));
   EXPECT_THAT(error_of([&](auto& layer) { keys(layer).tail.blocks.clear(); }),
               HasSubstr("0 dense token blocks where 1 belong"));
   EXPECT_THAT(
-      error_of([&](auto& layer) { std::get<TurboSide>(layer.rows->v).mean.values.clear(); }),
-      HasSubstr("values: packed, but without its mean"));
-  EXPECT_THAT(error_of([&](auto& layer) { layer.rows->shape.n_kv_heads = 1; }),
-              HasSubstr("rows of no window"));
-  EXPECT_THAT(error_of([&](auto& layer) { layer.window->keep = 1; }),
-              HasSubstr("rows of no window"));
+      error_of([&](auto& layer) { std::get<TurboSide>(layer.attention.v).mean.values.clear(); }),
+      HasSubstr("v: packed, but without its mean"));
+  EXPECT_THAT(error_of([&](auto& layer) { layer.window.keep = 1; }),
+              HasSubstr("quantized, in a window that keeps first tokens"));
 }
 
 // A mean that nothing is packed with any more, and one that was never fixed.
 TEST(TurboWindows, NeedNoMeanForBlocksThatTheyHaveLeft) {
   Cache cache = must(convert(dense_cache(600, 50), packing(WindowForm::kTurbo)));
-  const auto& values = std::get<TurboSide>(std::get<ArraysLayer>(cache.layers[0]).rows->v);
+  const auto& values = std::get<TurboSide>(attention_of(cache.layers[0])->v);
   EXPECT_EQ(values.packed.size(), 2u);
   EXPECT_FALSE(values.mean.is_fixed());
   must(validate(cache));

@@ -6,7 +6,6 @@
 
 #include "cli/demo.h"
 #include "support/cache_builder.h"
-#include "tqcache/cache/window_rows.h"
 #include "tqcache/format/cache_file.h"
 
 namespace tqcache::test {
@@ -19,7 +18,7 @@ using testing::HasSubstr;
 std::string write_windows(const TempDir& dir) {
   cache::Cache cache =
       CacheBuilder(600).turbo_rotating({{2, 64}, 300, 0}, 8, 8).dense({2, 64}).build();
-  cache::close_window(std::get<cache::ArraysLayer>(cache.layers[0]), 600);
+  make_dense(std::get<cache::WindowLayer>(cache.layers[0]), 600);
   const std::string path = (dir / "dense.kv").string();
   must(format::write_cache_file(cache, path, {}));
   return path;

@@ -22,7 +22,7 @@ Bytes smallest_of_mode(codec::Mode mode) {
 Bytes smallest_mixed(Compression compression) {
   cache::Cache cache =
       CacheBuilder(2).dense({1, 8}, Dtype::kBF16).turbo({1, 32}, 4, 3).arrays().build();
-  cache::ArraysLayer zeros;
+  cache::StateLayer zeros;
   zeros.arrays.push_back({"zeros", Dtype::kF32, {50}, AlignedBytes(200)});
   cache.layers.emplace_back(std::move(zeros));
   return file_of(cache, compression);

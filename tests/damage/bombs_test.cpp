@@ -18,12 +18,8 @@ Bytes small_file_of_all_kinds(Compression compression = Compression::kNone) {
   plan.n_sinks = 1;
   builder.sides({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).dense({1, 2}).arrays();
   cache::Cache cache = builder.build();
-  cache::ArraysLayer window;
-  for (const char* name : {"keys", "values"}) {
-    window.arrays.push_back({name, Dtype::kF16, {1, 4, 8}, AlignedBytes(64)});
-  }
-  window.window = cache::Window{{1, 8}, 4, 1};
-  cache.layers.emplace_back(std::move(window));
+  const cache::NamedArray zeros{"", Dtype::kF16, {1, 4, 8}, AlignedBytes(64)};
+  cache.layers.emplace_back(window_layer({{1, 8}, 4, 1}, zeros, zeros, 256));
   return file_of(cache, compression);
 }
 
@@ -113,21 +109,25 @@ Numbers sizes_of(Manifest& manifest) {
     add(gap.file_offset);
     add(gap.bytes);
   }
-  for (format::LayerInfo& layer : manifest.layers) {
-    add(layer.shape.n_kv_heads);
-    add(layer.shape.head_dim);
-    add(layer.window);
-    for (format::SideInfo* side : {&layer.k, &layer.v}) {
-      if (!is_turbo(*side)) continue;
-      add(side->n_sinks);
-      for (codec::PartSpec& part : side->parts) {
+  for (cache::LayerDesc& layer : manifest.layers) {
+    if (auto* window = std::get_if<cache::WindowDesc>(&layer)) add(window->window.size);
+    if (auto* state = std::get_if<cache::StateDesc>(&layer)) {
+      for (cache::ArrayDesc& array : state->arrays) {
+        for (std::uint64_t& size : array.shape) add(size);
+      }
+    }
+    cache::AttentionDesc* const attention = cache::attention_of(layer);
+    if (attention == nullptr) continue;
+    add(attention->shape.n_kv_heads);
+    add(attention->shape.head_dim);
+    for (cache::TensorDesc* tensor : {&attention->k, &attention->v}) {
+      if (!tensor->quant) continue;
+      add(tensor->quant->n_sinks);
+      for (codec::PartSpec& part : tensor->quant->parts) {
         add(part.first);
         add(part.quantizer.head_dim);
         add(part.quantizer.bits);
       }
-    }
-    for (format::ArrayInfo& array : layer.arrays) {
-      for (std::uint64_t& size : array.shape) add(size);
     }
   }
   return numbers;
@@ -138,9 +138,11 @@ Numbers free_numbers_of(Manifest& manifest) {
   Numbers numbers;
   const auto add = adder_to(numbers);
   add(manifest.identity.rope.n_dims);
-  for (format::LayerInfo& layer : manifest.layers) {
-    add(layer.keep);
-    for (codec::PartSpec& part : layer.k.parts) {
+  for (cache::LayerDesc& layer : manifest.layers) {
+    if (auto* window = std::get_if<cache::WindowDesc>(&layer)) add(window->window.keep);
+    cache::AttentionDesc* const attention = cache::attention_of(layer);
+    if (attention == nullptr || !attention->k.quant) continue;
+    for (codec::PartSpec& part : attention->k.quant->parts) {
       add(part.quantizer.rounds);
       add(part.quantizer.seed);
     }
@@ -189,12 +191,12 @@ TEST(HugeNumber, InAnyOtherFieldTakesLittleMemory) {
 Bytes file_with_frame(std::uint64_t bytes, const Bytes& frame,
                       Compression compression = Compression::kZstd) {
   cache::Cache cache = CacheBuilder(0).build();
-  cache::ArraysLayer layer;
+  cache::StateLayer layer;
   layer.arrays.push_back({"a", Dtype::kF16, {1}, AlignedBytes(2)});
   cache.layers.emplace_back(std::move(layer));
   Bytes file = file_of(cache);
   Manifest manifest = info_of(file);
-  manifest.layers[0].arrays[0].shape = {bytes / 2};
+  std::get<cache::StateDesc>(manifest.layers[0]).arrays[0].shape = {bytes / 2};
   SectionInfo& section = manifest.sections[0];
   section.raw_bytes = bytes;
   section.stored_bytes = frame.size();
@@ -254,7 +256,7 @@ TEST(ZstdBomb, FrameAtTheHighestCompressionRatioIsRead) {
   const Bytes file = file_with_frame(bytes, frame_of({.content = bytes}, kBlocks));
   ASSERT_LT(file.size(), 2048u);
   const cache::Cache cache = must(load_view(file));
-  EXPECT_EQ(std::get<cache::ArraysLayer>(cache.layers[0]).arrays[0].data.size(), bytes);
+  EXPECT_EQ(std::get<cache::StateLayer>(cache.layers[0]).arrays[0].data.size(), bytes);
 }
 
 // Two planes of one frame each.
@@ -285,7 +287,7 @@ TEST(PlaneFrames, AtTheHighestCompressionRatioAreRead) {
   const Bytes frame = frame_of({.content = bytes}, kBlocks);
   const Bytes file = file_with_frame(2 * bytes, planes_of(frame, frame), Compression::kPlanes);
   const cache::Cache cache = must(load_view(file));
-  EXPECT_EQ(std::get<cache::ArraysLayer>(cache.layers[0]).arrays[0].data.size(), 2 * bytes);
+  EXPECT_EQ(std::get<cache::StateLayer>(cache.layers[0]).arrays[0].data.size(), 2 * bytes);
 }
 
 TEST(ZstdBomb, ThatHoldsLessThanItClaimsIsRefused) {

@@ -58,7 +58,7 @@ std::vector<std::pair<cache::Cache, cache::Cache>> versions() {
   one_token_else.tokens[299] += 1;
   pairs.emplace_back(all_kinds(300, 1), std::move(one_token_else));
   cache::Cache one_value_else = all_kinds(300, 1);
-  std::get<cache::ArraysLayer>(one_value_else.layers[2]).arrays[1].data[5] ^= std::byte{1};
+  std::get<cache::StateLayer>(one_value_else.layers[2]).arrays[1].data[5] ^= std::byte{1};
   pairs.emplace_back(all_kinds(300, 1), std::move(one_value_else));
   return pairs;
 }

@@ -26,12 +26,21 @@ namespace tqcache::test {
 inline void grow(cache::Cache& cache, std::mt19937& random, std::int64_t n) {
   append_tokens(cache, random, n);
   for (cache::Layer& any : cache.layers) {
-    auto* const layer = std::get_if<cache::ArraysLayer>(&any);
-    if (layer == nullptr || cache::is_turbo_window(*layer)) continue;
-    for (cache::NamedArray& array : layer->arrays) {
-      if (layer->window) array.shape = cache::window_array_shape(*layer->window, cache.n_tokens());
-      array.data.resize(element_count(array.shape).value() * dtype_size(array.dtype));
-      for (std::byte& byte : array.data) byte = std::byte(random() % 128);
+    if (auto* const state = std::get_if<cache::StateLayer>(&any)) {
+      for (cache::NamedArray& array : state->arrays) {
+        for (std::byte& byte : array.data) byte = std::byte(random() % 128);
+      }
+    }
+    auto* const window = std::get_if<cache::WindowLayer>(&any);
+    if (window == nullptr || cache::is_quantized(window->attention)) continue;
+    const cache::HeadShape shape = window->attention.shape;
+    for (cache::Side* side : {&window->attention.k, &window->attention.v}) {
+      const Dtype dtype = cache::dense_dtype(*side);
+      const std::int64_t n_rows =
+          shape.n_kv_heads * cache::window_tokens(window->window, cache.n_tokens());
+      AlignedBytes array(static_cast<std::size_t>(n_rows * shape.head_dim) * dtype_size(dtype));
+      for (std::byte& byte : array) byte = std::byte(random() % 128);
+      *side = cache::scatter_window(shape, window->window, dtype, array, cache.n_tokens());
     }
   }
 }

@@ -18,8 +18,8 @@ cache::AttentionLayer& attention(Cache& cache, std::size_t layer) {
 cache::TurboSide& turbo_keys(Cache& cache, std::size_t layer) {
   return std::get<cache::TurboSide>(attention(cache, layer).k);
 }
-cache::ArraysLayer& arrays(Cache& cache, std::size_t layer) {
-  return std::get<cache::ArraysLayer>(cache.layers[layer]);
+cache::StateLayer& arrays(Cache& cache, std::size_t layer) {
+  return std::get<cache::StateLayer>(cache.layers[layer]);
 }
 
 struct Plan {
@@ -102,7 +102,7 @@ TEST_F(Mismatch, OfTheLayers) {
   expect_mismatch(other, "layer 0: v: another dtype");
   expect_mismatch(make({.window = 400}), "layer 4: another window");
   other = cache_;
-  arrays(other, 4).window->keep = 1;
+  std::get<cache::WindowLayer>(other.layers[4]).window.keep = 1;
   expect_mismatch(other, "layer 4: another window");
 }
 

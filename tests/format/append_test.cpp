@@ -198,8 +198,8 @@ TEST(Append, WritesNothingOverButAHeaderSlot) {
 TEST(Append, KeepsArraysThatAreStillTheSame) {
   const cache::Cache cache = CacheBuilder(3).dense({1, 4}).arrays().build();
   cache::Cache longer = grown(cache, 1);
-  const auto& old_arrays = std::get<cache::ArraysLayer>(cache.layers[1]);
-  std::get<cache::ArraysLayer>(longer.layers[1]).arrays[0] = old_arrays.arrays[0];
+  const auto& old_arrays = std::get<cache::StateLayer>(cache.layers[1]);
+  std::get<cache::StateLayer>(longer.layers[1]).arrays[0] = old_arrays.arrays[0];
   const CacheOnDisk file(cache);
   const CacheFileInfo before = info_of(file.bytes());
   must(file.append(longer));

@@ -96,7 +96,7 @@ struct SaidSections : format::SectionSource {
 
 TEST(DenseSections, RefuseACodecThatIsNone) {
   Manifest manifest = info_of(file_of(preset_cache()));
-  manifest.layers[0].k.parts[0].quantizer.bits = 9;
+  k_of(manifest, 0).parts[0].quantizer.bits = 9;
   const SaidSections source(manifest);
   EXPECT_FALSE(DenseSections::make(source).ok());
   const TempDir dir;

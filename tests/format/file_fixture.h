@@ -203,6 +203,29 @@ inline Bytes with_manifest(Bytes file, Manifest manifest) {
   return file;
 }
 
+// Parts of a description that is to be changed. Requires: the layer has them.
+inline cache::AttentionDesc& attention_of(Manifest& manifest, std::size_t layer) {
+  return *cache::attention_of(manifest.layers[layer]);
+}
+inline cache::QuantSpec& k_of(Manifest& manifest, std::size_t layer) {
+  return attention_of(manifest, layer).k.quant.value();
+}
+inline cache::QuantSpec& v_of(Manifest& manifest, std::size_t layer) {
+  return attention_of(manifest, layer).v.quant.value();
+}
+inline const cache::AttentionDesc& attention_of(const Manifest& manifest, std::size_t layer) {
+  return *cache::attention_of(manifest.layers[layer]);
+}
+inline const cache::QuantSpec& k_of(const Manifest& manifest, std::size_t layer) {
+  return attention_of(manifest, layer).k.quant.value();
+}
+inline const cache::QuantSpec& v_of(const Manifest& manifest, std::size_t layer) {
+  return attention_of(manifest, layer).v.quant.value();
+}
+inline std::vector<cache::ArrayDesc>& arrays_of(Manifest& manifest, std::size_t layer) {
+  return std::get<cache::StateDesc>(manifest.layers[layer]).arrays;
+}
+
 inline Bytes change_manifest(const Bytes& file, const std::function<void(Manifest&)>& change) {
   Manifest manifest = info_of(file);
   change(manifest);

@@ -251,12 +251,8 @@ TEST(FirstTokensRefused, AreFewerWhereALayerIsOfArrays) {
 
 TEST(FirstTokensRefused, AreFewerWhereALayerRotates) {
   cache::Cache cache = CacheBuilder(300).dense({1, 32}).build();
-  cache::ArraysLayer layer;
-  for (const char* name : {"keys", "values"}) {
-    layer.arrays.push_back({name, Dtype::kF16, {1, 16, 8}, AlignedBytes(256)});
-  }
-  layer.window = cache::Window{{1, 8}, 16, 4};
-  cache.layers.emplace_back(std::move(layer));
+  const cache::NamedArray zeros{"", Dtype::kF16, {1, 16, 8}, AlignedBytes(256)};
+  cache.layers.emplace_back(window_layer({{1, 8}, 16, 4}, zeros, zeros, 300));
   const Bytes file = written(cache);
   for (const std::int64_t n : {0, 10, 299}) {
     expect_refused_alike(file, n, ErrorCode::kUnsupported);

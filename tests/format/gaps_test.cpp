@@ -149,7 +149,7 @@ TEST_F(Gaps, MayBeAnywhereAmongSections) {
 TEST(GapsAndEmptySections, LieBesideEachOther) {
   const auto with_empty = [](std::int64_t n_tokens) {
     cache::Cache cache = CacheBuilder(n_tokens).dense({1, 4}).build();
-    cache::ArraysLayer layer;
+    cache::StateLayer layer;
     layer.arrays.push_back({"empty", Dtype::kF32, {3, 0}, {}});
     layer.arrays.push_back({"state", Dtype::kF32, {1}, AlignedBytes(4)});
     layer.arrays.push_back({"empty too", Dtype::kF32, {0}, {}});

@@ -39,10 +39,10 @@ bool have_python() { return std::system("python3 --version > /dev/null 2>&1") ==
 // The values of a dense section, as the file has them.
 std::vector<float> values_of(const cache::Cache& cache, const CacheFileInfo& info,
                              const SectionInfo& section) {
-  const format::LayerInfo& layer = info.layers[static_cast<std::size_t>(section.layer)];
+  const cache::LayerDesc& layer = info.layers[static_cast<std::size_t>(section.layer)];
   const Dtype dtype = section.side == format::SideName::kArray
-                          ? layer.arrays[static_cast<std::size_t>(section.block)].dtype
-                          : side_of(layer, section.side).dense_dtype;
+                          ? cache::arrays_of(layer, {})[static_cast<std::size_t>(section.block)].dtype
+                          : side_of(layer, section.side).dtype;
   AlignedBytes scratch;
   const ByteView raw = format::section_bytes(cache, section, scratch);
   std::vector<float> values(raw.size() / dtype_size(dtype));
@@ -52,7 +52,7 @@ std::vector<float> values_of(const cache::Cache& cache, const CacheFileInfo& inf
 
 // The values of a packed section: [n_kv_heads, 256, head_dim].
 std::vector<float> decoded_values(const cache::Cache& cache, const SectionInfo& section) {
-  const auto& layer = *cache::rows_of(cache.layers[static_cast<std::size_t>(section.layer)]);
+  const auto& layer = *cache::attention_of(cache.layers[static_cast<std::size_t>(section.layer)]);
   const cache::Side& side = section.side == format::SideName::kKeys ? layer.k : layer.v;
   const auto head_values = static_cast<std::size_t>(cache::kTokenBlock * layer.shape.head_dim);
   std::vector<float> values(static_cast<std::size_t>(layer.shape.n_kv_heads) * head_values);
@@ -104,7 +104,7 @@ void expect_same(const cache::Cache& cache, const CacheFileInfo& info, const Jso
       const auto& side =
           side_of(info.layers[static_cast<std::size_t>(section.layer)], section.side);
       expect_decoded(decoded_values(cache, section), row["values"].get<std::vector<float>>(),
-                     side.centering);
+                     side.quant->centering);
     } else {
       EXPECT_EQ(row["values"].get<std::vector<float>>(), values_of(cache, info, section));
     }
@@ -137,10 +137,16 @@ class IndependentReader : public testing::Test {
 TEST_F(IndependentReader, ReadsTheSameFromEveryKindOfFile) {
   const auto finite_arrays = [](cache::Cache cache) {  // JSON has no NaN
     for (cache::Layer& layer : cache.layers) {
-      auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
-      if (arrays == nullptr) continue;
-      for (cache::NamedArray& array : arrays->arrays) {
-        for (std::byte& byte : array.data) byte &= std::byte{0x3f};
+      const auto make_finite = [](auto& bytes) {
+        for (std::byte& byte : bytes) byte &= std::byte{0x3f};
+      };
+      if (auto* state = std::get_if<cache::StateLayer>(&layer)) {
+        for (cache::NamedArray& array : state->arrays) make_finite(array.data);
+      }
+      auto* window = std::get_if<cache::WindowLayer>(&layer);
+      if (window == nullptr || cache::is_quantized(window->attention)) continue;
+      for (cache::Side* side : {&window->attention.k, &window->attention.v}) {
+        for (AlignedBytes& block : std::get<cache::DenseSide>(*side).blocks) make_finite(block);
       }
     }
     return cache;

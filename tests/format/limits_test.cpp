@@ -91,7 +91,7 @@ TEST(Limits, ReachFarIntoALargeFile) {
 Manifest claiming(cache::HeadShape shape, std::size_t n_tokens, std::size_t n_layers) {
   Manifest manifest = info_of(small_file());
   manifest.tokens.assign(n_tokens, 0);
-  manifest.layers[0].shape = shape;
+  attention_of(manifest, 0).shape = shape;
   manifest.layers.resize(n_layers, manifest.layers[0]);
   manifest.sections.clear();
   for (std::size_t layer = 0; layer < n_layers; ++layer) {
@@ -205,22 +205,21 @@ TEST(Limits, LetATurboWindowBeFarFromTheFirstToken) {
   const PeakMemory memory;
   const cache::Cache cache = must(load(changed));
   EXPECT_LT(memory.grown(), 2 * token_bytes + 32 * kMiB);
-  EXPECT_EQ(cache::packed_block_count(cache::rows_of(cache.layers[0])->k), kBlocks + 2);
+  EXPECT_EQ(cache::packed_block_count(cache::attention_of(cache.layers[0])->k), kBlocks + 2);
 }
 
 // Layers whose codecs differ in their seeds.
 Manifest with_codecs(std::size_t n_layers, const codec::CodecSpec& spec) {
   Manifest manifest = info_of(file_of(CacheBuilder(0).turbo({1, 32}, 4, 4).build()));
-  format::LayerInfo& first = manifest.layers[0];
+  cache::AttentionDesc& first = attention_of(manifest, 0);
   first.shape.head_dim = spec.head_dim;
-  first.k.parts = must(codec::make_parts(spec));
-  const bool is_prod = spec.mode == codec::Mode::kProd;
-  first.k.cache_type_id = is_prod ? "tqcache.turbo_prod.v1" : "tqcache.turbo_mse.v1";
+  first.k.quant->parts = must(codec::make_parts(spec));
+  first.k.quant->mode = spec.mode;
   first.v = first.k;
-  manifest.layers.resize(n_layers, first);
+  manifest.layers.assign(n_layers, cache::LayerDesc(first));
   for (std::size_t i = 0; i < n_layers; ++i) {
-    manifest.layers[i].k.parts[0].quantizer.seed += i;
-    manifest.layers[i].v.parts[0].quantizer.seed += i;
+    k_of(manifest, i).parts[0].quantizer.seed += i;
+    v_of(manifest, i).parts[0].quantizer.seed += i;
   }
   return manifest;
 }
@@ -254,10 +253,10 @@ TEST(Limits, CountTheMatricesThatAFileBringsAlong) {
     for (std::size_t i = 0; i < n; ++i) {
       AlignedFloats values(1024 * 1024, 0.0f);
       values[i] = 1;
-      codec::QuantizerSpec& spec = manifest.layers[i].k.parts[0].quantizer;
+      codec::QuantizerSpec& spec = k_of(manifest, i).parts[0].quantizer;
       spec.rotation = codec::TransformKind::kMatrix;
       spec.matrix = must(codec::TransformMatrix::make(std::move(values)));
-      manifest.layers[i].v.parts = manifest.layers[i].k.parts;
+      v_of(manifest, i).parts = k_of(manifest, i).parts;
     }
     return with_manifest(empty, manifest);
   };

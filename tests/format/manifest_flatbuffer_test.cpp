@@ -11,7 +11,7 @@ namespace manifest_flatbuffer_test {
 // A table in a file's manifest, by the file offset of its first byte.
 class Table {
  public:
-  Table(Bytes& file, std::size_t at) : file_(file), at_(at) {}
+  Table(Bytes& file, std::size_t at) : file_(&file), at_(at) {}
 
   static Table root(Bytes& file) {
     const auto manifest = value_at<std::uint64_t>(file, kManifestOffsetAt);
@@ -20,27 +20,27 @@ class Table {
 
   // The entry of field `id` in the table's vtable.
   std::size_t entry(std::size_t id) const {
-    const auto vtable = at_ - static_cast<std::size_t>(value_at<std::int32_t>(file_, at_));
+    const auto vtable = at_ - static_cast<std::size_t>(value_at<std::int32_t>(*file_, at_));
     return vtable + 4 + 2 * id;
   }
   std::size_t field(std::size_t id) const {
-    return at_ + value_at<std::uint16_t>(file_, entry(id));
+    return at_ + value_at<std::uint16_t>(*file_, entry(id));
   }
   // Where the string, vector or table of field `id` begins.
   std::size_t target(std::size_t id) const { return follow(field(id)); }
-  Table table(std::size_t id) const { return {file_, target(id)}; }
+  Table table(std::size_t id) const { return {*file_, target(id)}; }
   Table element(std::size_t id, std::size_t index) const {
-    return {file_, follow(target(id) + 4 + 4 * index)};
+    return {*file_, follow(target(id) + 4 + 4 * index)};
   }
-  void remove(std::size_t id) { patch(file_, entry(id), std::uint16_t{0}); }
+  void remove(std::size_t id) { patch(*file_, entry(id), std::uint16_t{0}); }
   void point(std::size_t id, std::size_t target) {
-    patch(file_, field(id), static_cast<std::uint32_t>(target - field(id)));
+    patch(*file_, field(id), static_cast<std::uint32_t>(target - field(id)));
   }
 
  private:
-  std::size_t follow(std::size_t at) const { return at + value_at<std::uint32_t>(file_, at); }
+  std::size_t follow(std::size_t at) const { return at + value_at<std::uint32_t>(*file_, at); }
 
-  Bytes& file_;
+  Bytes* file_;
   std::size_t at_;
 };
 
@@ -56,16 +56,17 @@ namespace rope_id {
 constexpr std::size_t kFactors = 3;
 }
 namespace array_id {
-constexpr std::size_t kShape = 2;
+constexpr std::size_t kName = 0, kShape = 2;
 }
 namespace hidden_id {
 constexpr std::size_t kTokens = 0, kHashes = 1;
 }
 namespace layer_id {
-constexpr std::size_t kType = 0, kK = 3, kV = 4, kArrays = 5;
+constexpr std::size_t kType = 0, kHeads = 1, kHeadDim = 2, kK = 3, kV = 4, kArrays = 5,
+                      kWindow = 6, kKeep = 7;
 }
 namespace side_id {
-constexpr std::size_t kCodec = 2, kCentering = 3, kMean = 4, kOutliers = 5, kSinks = 6;
+constexpr std::size_t kType = 0, kCodec = 2, kCentering = 3, kMean = 4, kOutliers = 5, kSinks = 6;
 }
 namespace codec_id {
 constexpr std::size_t kLayout = 0, kParts = 1;
@@ -130,7 +131,7 @@ TEST(ManifestFlatBuffer, RefusesAnArraysLayerWithoutArrays) {
 }
 
 TEST(ManifestFlatBuffer, RefusesALayerOfOneTypeWithThePartsOfAnother) {
-  expect_poked(ErrorCode::kCorrupt, "layer 1: a shape has a size below 1", [](Bytes&, Table root) {
+  expect_poked(ErrorCode::kCorrupt, "layer 1: an attention layer with arrays", [](Bytes&, Table root) {
     const std::size_t attention = root.element(manifest_id::kLayers, 0).target(layer_id::kType);
     root.element(manifest_id::kLayers, 1).point(layer_id::kType, attention);
   });
@@ -140,6 +141,126 @@ TEST(ManifestFlatBuffer, RefusesALayerOfOneTypeWithThePartsOfAnother) {
   root.element(manifest_id::kLayers, 1).point(layer_id::kType, arrays);
   reseal(file);
   expect_refused(file, ErrorCode::kCorrupt, "layer 1: an arrays layer with heads");
+}
+
+// --- layers that are of no kind, or of two
+
+// Full attention that is dense, full attention that is quantized, state, a dense window of 8
+// tokens, and a quantized one.
+enum KindedLayer : std::size_t { kDense, kTurbo, kState, kWindow, kTurboWindow };
+
+class Kinds : public testing::Test {
+ protected:
+  Table layer(std::size_t index) { return root_.element(manifest_id::kLayers, index); }
+  // The layer, or K of it, says that it is of the type that another has.
+  void take_type(KindedLayer from, KindedLayer to) {
+    layer(to).point(layer_id::kType, layer(from).target(layer_id::kType));
+  }
+  void take_key_type(KindedLayer from, KindedLayer to) {
+    const std::size_t type = layer(from).table(layer_id::kK).target(side_id::kType);
+    layer(to).table(layer_id::kK).point(side_id::kType, type);
+  }
+  Table array(std::size_t index) { return layer(kWindow).element(layer_id::kArrays, index); }
+  void expect(std::string_view part, ErrorCode code = ErrorCode::kCorrupt) {
+    reseal(file_);
+    expect_refused(file_, code, part);
+  }
+
+  Bytes file_ = file_of(CacheBuilder(300)
+                            .dense({2, 4})
+                            .turbo({1, 32}, 4, 4)
+                            .arrays()
+                            .rotating({{2, 4}, 8, 7})
+                            .turbo_rotating({{1, 32}, 300, 0}, 4, 3)
+                            .build());
+  Table root_ = Table::root(file_);
+};
+
+TEST_F(Kinds, AttentionHasNoWindow) {
+  take_type(kDense, kWindow);
+  expect("layer 3: an attention layer with a window");
+}
+
+TEST_F(Kinds, AttentionHasNoArrays) {
+  take_type(kDense, kState);
+  expect("layer 2: an attention layer with arrays");
+}
+
+TEST_F(Kinds, StateHasNoHeads) {
+  take_type(kState, kWindow);
+  expect("layer 3: an arrays layer with heads");
+}
+
+TEST_F(Kinds, StateHasNoWindow) {
+  for (const std::size_t id : {layer_id::kHeads, layer_id::kHeadDim}) {
+    patch(file_, layer(kWindow).field(id), std::uint32_t{0});
+  }
+  take_type(kState, kWindow);
+  expect("layer 3: an arrays layer with a window");
+}
+
+TEST_F(Kinds, DenseWindowsHaveArrays) {
+  take_type(kWindow, kTurboWindow);
+  expect("layer 4: arrays beside k or v");
+}
+
+TEST_F(Kinds, QuantizedWindowsHaveNone) {
+  take_type(kTurboWindow, kWindow);
+  expect("layer 3: a turbo window with arrays");
+}
+
+TEST_F(Kinds, QuantizedWindowsAreNotDense) {
+  take_type(kTurboWindow, kDense);
+  expect("layer 0: a turbo window of dense sides");
+}
+
+TEST_F(Kinds, DenseTensorsHaveNoCodec) {
+  take_key_type(kDense, kTurbo);
+  expect("layer 1: k: a dense side with a codec");
+}
+
+TEST_F(Kinds, QuantizedTensorsHaveACodec) {
+  take_key_type(kTurbo, kDense);
+  expect("layer 0: k: a turbo side without a codec");
+}
+
+TEST_F(Kinds, WindowsHaveTheirTwoArrays) {
+  array(1).point(array_id::kName, array(0).target(array_id::kName));
+  expect("layer 3: a rotating layer with other arrays than keys and values");
+}
+
+TEST_F(Kinds, WindowsHaveTheArraysInTheirOrder) {
+  const std::size_t keys = array(0).target(array_id::kName);
+  array(0).point(array_id::kName, array(1).target(array_id::kName));
+  array(1).point(array_id::kName, keys);
+  expect("layer 3: a rotating layer with other arrays than keys and values");
+}
+
+TEST_F(Kinds, WindowsHaveArraysOfTheirShape) {
+  const std::size_t shape = array(1).target(array_id::kShape) + 4;
+  patch(file_, shape + 8, std::uint64_t{7});
+  expect("layer 3: values: not of the window's shape");
+}
+
+TEST_F(Kinds, WindowsHaveArraysOfTheirSize) {
+  patch(file_, layer(kWindow).field(layer_id::kWindow), std::uint32_t{9});
+  expect("layer 3: keys: not of the window's shape");
+}
+
+TEST_F(Kinds, TypesAreNoLongTexts) {
+  file_ = change_manifest(file_, [](Manifest& manifest) {
+    arrays_of(manifest, kState)[0].name.assign(format::kMaxTextBytes + 1, 'x');
+  });
+  const auto name = [&] {
+    return layer(kState).element(layer_id::kArrays, 0).target(array_id::kName);
+  };
+  root_ = Table::root(file_);
+  const Bytes before = file_;
+  layer(kDense).point(layer_id::kType, name());
+  expect("layer 0: 1025", ErrorCode::kTooLarge);
+  std::ranges::copy(before, file_.begin());
+  layer(kDense).table(layer_id::kK).point(side_id::kType, name());
+  expect("layer 0: k: 1025", ErrorCode::kTooLarge);
 }
 
 TEST(ManifestFlatBuffer, RefusesCountsThatTheBufferCannotHold) {
@@ -447,8 +568,8 @@ TEST(ManifestFlatBuffer, RefusesMeansBeyondTheLimitThoughAllAreOne) {
   const std::size_t count = format::kMaxMeanValues / 2 + 1;
   Bytes file = centered_layer();
   Manifest manifest = info_of(file);
-  manifest.layers[0].k.mean.assign(count, 0);
-  manifest.layers[0].v.mean.assign(1, 0);
+  k_of(manifest, 0).mean.assign(count, 0);
+  v_of(manifest, 0).mean.assign(1, 0);
   file = with_manifest(file, manifest);
   const Table layer = layer_of(file);
   layer.table(layer_id::kV).point(side_id::kMean, layer.table(layer_id::kK).target(side_id::kMean));
@@ -459,9 +580,9 @@ TEST(ManifestFlatBuffer, RefusesMeansBeyondTheLimitThoughAllAreOne) {
 // Likewise lists of outlier channels, each of which becomes an order of all channels.
 TEST(ManifestFlatBuffer, RefusesOutlierChannelsBeyondTheLimitThoughAllAreOne) {
   Manifest manifest = info_of(file_of(CacheBuilder(0).preset({1, 64}, "turbo2.5").build()));
-  manifest.layers[0].shape = {1024, 1024};
-  manifest.layers[0].k.outliers = {1};
-  manifest.layers[0].v.outliers = {1};
+  attention_of(manifest, 0).shape = {1024, 1024};
+  k_of(manifest, 0).outliers = {1};
+  v_of(manifest, 0).outliers = {1};
   const auto file_with = [&](std::size_t n_layers) {
     manifest.layers.resize(n_layers, manifest.layers[0]);
     return with_manifest(file_of(CacheBuilder(0).build()), manifest);

@@ -27,13 +27,13 @@ void expect_rule(ErrorCode code, std::string_view part,
 }
 
 TEST(Manifest, RefusesAnUnknownLayerTypeByName) {
-  expect_rule(ErrorCode::kUnsupported, "layer 2: cache type \"tqcache.ssm.v9\"",
-              [](Manifest& m) { m.layers[kArraysLayer].cache_type_id = "tqcache.ssm.v9"; });
+  expect_refused(change_text(mixed_file(), "tqcache.arrays.v1", "tqcache.arrays.v9"),
+                 ErrorCode::kUnsupported, "layer 2: cache type \"tqcache.arrays.v9\"");
 }
 
 TEST(Manifest, RefusesAnUnknownSideTypeByName) {
-  expect_rule(ErrorCode::kUnsupported, "layer 0: k: cache type \"KVCache\"",
-              [](Manifest& m) { m.layers[kDenseLayer].k.cache_type_id = "KVCache"; });
+  expect_refused(change_text(mixed_file(), "tqcache.dense.v1", "KVCache of mlx 1"),
+                 ErrorCode::kUnsupported, "layer 0: k: cache type \"KVCache of mlx 1\"");
 }
 
 TEST(Manifest, RefusesUnknownNamesOfACodec) {
@@ -57,8 +57,8 @@ TEST(Manifest, RefusesUnknownNamesOfACodec) {
 }
 
 TEST(Manifest, ShowsNoControlCharactersOfANameItRefuses) {
-  expect_rule(ErrorCode::kUnsupported, "\"?[2Jx\"",
-              [](Manifest& m) { m.layers[kDenseLayer].k.cache_type_id = "\x1b[2Jx"; });
+  expect_refused(change_text(mixed_file(), "tqcache.dense.v1", "\x1b[2Jache.dense.v1"),
+                 ErrorCode::kUnsupported, "\"?[2Jache.dense.v1\"");
 }
 
 TEST(Manifest, RefusesTextsBeyondTheLimit) {
@@ -68,11 +68,7 @@ TEST(Manifest, RefusesTextsBeyondTheLimit) {
   expect_rule(ErrorCode::kTooLarge, "1025", [&](Manifest& m) { m.identity.model_name = text; });
   expect_rule(ErrorCode::kTooLarge, "1025", [&](Manifest& m) { m.identity.source_format = text; });
   expect_rule(ErrorCode::kTooLarge, "1025",
-              [&](Manifest& m) { m.layers[kArraysLayer].arrays[0].name = text; });
-  expect_rule(ErrorCode::kTooLarge, "1025",
-              [&](Manifest& m) { m.layers[kTurboLayer].k.cache_type_id = text; });
-  expect_rule(ErrorCode::kTooLarge, "1025",
-              [&](Manifest& m) { m.layers[kTurboLayer].cache_type_id = text; });
+              [&](Manifest& m) { arrays_of(m, kArraysLayer)[0].name = text; });
 }
 
 TEST(Manifest, RefusesRopeThatIsNoRope) {
@@ -127,7 +123,7 @@ TEST(Manifest, RefusesMoreHiddenTokensThanACacheMayHave) {
 
 TEST(Manifest, RefusesShapesOutOfBounds) {
   const auto expect_shape = [](ErrorCode code, cache::HeadShape shape, std::string_view part) {
-    expect_rule(code, part, [&](Manifest& m) { m.layers[kDenseLayer].shape = shape; });
+    expect_rule(code, part, [&](Manifest& m) { attention_of(m, kDenseLayer).shape = shape; });
   };
   expect_shape(ErrorCode::kCorrupt, {0, 32}, "below 1");
   expect_shape(ErrorCode::kCorrupt, {1, 0}, "below 1");
@@ -139,47 +135,40 @@ TEST(Manifest, RefusesShapesOutOfBounds) {
 TEST(Manifest, RefusesAnUnknownDtype) {
   const auto bad = static_cast<Dtype>(3);
   expect_rule(ErrorCode::kCorrupt, "layer 0: v: unknown dtype 3",
-              [&](Manifest& m) { m.layers[kDenseLayer].v.dense_dtype = bad; });
+              [&](Manifest& m) { attention_of(m, kDenseLayer).v.dtype = bad; });
   expect_rule(ErrorCode::kCorrupt, "layer 2: unknown dtype 3",
-              [&](Manifest& m) { m.layers[kArraysLayer].arrays[1].dtype = bad; });
-}
-
-TEST(Manifest, RefusesADenseSideWithACodecAndATurboSideWithoutOne) {
-  expect_rule(ErrorCode::kCorrupt, "layer 1: k: a dense side with a codec",
-              [](Manifest& m) { m.layers[kTurboLayer].k.cache_type_id = "tqcache.dense.v1"; });
-  expect_rule(ErrorCode::kCorrupt, "layer 0: v: a turbo side without a codec",
-              [](Manifest& m) { m.layers[kDenseLayer].v.cache_type_id = "tqcache.turbo_mse.v1"; });
+              [&](Manifest& m) { arrays_of(m, kArraysLayer)[1].dtype = bad; });
 }
 
 TEST(Manifest, RefusesACodecOutOfBounds) {
   for (const int bits : {0, 9, 255}) {
     expect_rule(ErrorCode::kUnsupported, "layer 1: k: part 0: ", [&](Manifest& m) {
-      m.layers[kTurboLayer].k.parts[0].quantizer.bits = bits;
+      k_of(m, kTurboLayer).parts[0].quantizer.bits = bits;
     });
   }
   for (const int rounds : {0, 4, 255}) {
     expect_rule(ErrorCode::kUnsupported, "layer 1: v: part 0: ", [&](Manifest& m) {
-      m.layers[kTurboLayer].v.parts[0].quantizer.rounds = rounds;
+      v_of(m, kTurboLayer).parts[0].quantizer.rounds = rounds;
     });
   }
   for (const std::int64_t head_dim : {16, 31}) {
     expect_rule(ErrorCode::kUnsupported, "layer 1: k: ", [&](Manifest& m) {
-      m.layers[kTurboLayer].shape.head_dim = head_dim;
+      attention_of(m, kTurboLayer).shape.head_dim = head_dim;
     });
   }
   for (const int channels : {1025, 0x7fffffff}) {
     expect_rule(ErrorCode::kTooLarge, "channels of a part", [&](Manifest& m) {
-      m.layers[kTurboLayer].k.parts[0].quantizer.head_dim = channels;
+      k_of(m, kTurboLayer).parts[0].quantizer.head_dim = channels;
     });
     expect_rule(ErrorCode::kTooLarge, "channels before a part",
-                [&](Manifest& m) { m.layers[kTurboLayer].k.parts[0].first = channels; });
+                [&](Manifest& m) { k_of(m, kTurboLayer).parts[0].first = channels; });
   }
 }
 
 TEST(Manifest, RefusesACodebookThatIsNone) {
   const auto expect_codebook = [](const std::function<void(std::vector<float>&)>& change) {
     expect_rule(ErrorCode::kCorrupt, "layer 1: k: part 0: codebook",
-                [&](Manifest& m) { change(m.layers[kTurboLayer].k.parts[0].centroids); });
+                [&](Manifest& m) { change(k_of(m, kTurboLayer).parts[0].centroids); });
   };
   expect_codebook([](auto& c) { c.pop_back(); });
   expect_codebook([](auto& c) { c.push_back(1); });
@@ -191,7 +180,7 @@ TEST(Manifest, RefusesACodebookThatIsNone) {
   expect_codebook([](auto& c) { c.front() = -1.5f; });
   expect_codebook([](auto& c) { c.back() = std::numeric_limits<float>::infinity(); });
   expect_rule(ErrorCode::kTooLarge, "257 centroids",
-              [](Manifest& m) { m.layers[kTurboLayer].k.parts[0].centroids.resize(257); });
+              [](Manifest& m) { k_of(m, kTurboLayer).parts[0].centroids.resize(257); });
 }
 
 // Layers of modes_file() and, of its sections, the first of each.
@@ -209,6 +198,8 @@ void expect_mode_rule(ErrorCode code, std::string_view part,
 TEST(Manifest, RefusesPartsOfAnotherModeThanTheTypeSays) {
   const std::string_view types[] = {"tqcache.turbo_mse.v1", "tqcache.turbo_prod.v1",
                                     "tqcache.turbo_mixed.v1", "tqcache.affine.v1"};
+  const codec::Mode modes[] = {codec::Mode::kMse, codec::Mode::kProd, codec::Mode::kMixed,
+                               codec::Mode::kAffine};
   const std::string_view words[] = {"mse", "prod", "mixed", "affine"};
   for (std::size_t layer = 0; layer < 4; ++layer) {
     for (std::size_t type = 0; type < 4; ++type) {
@@ -217,7 +208,7 @@ TEST(Manifest, RefusesPartsOfAnotherModeThanTheTypeSays) {
                                   std::string(types[type]) + " with parts of mode " +
                                   std::string(words[layer]);
       expect_mode_rule(ErrorCode::kCorrupt, refused,
-                       [&](Manifest& m) { m.layers[layer].v.cache_type_id = types[type]; });
+                       [&](Manifest& m) { v_of(m, layer).mode = modes[type]; });
     }
   }
 }
@@ -227,7 +218,7 @@ TEST(Manifest, RefusesPartsThatFitNoMode) {
                                const std::function<void(std::vector<codec::PartSpec>&)>& change) {
     expect_mode_rule(ErrorCode::kCorrupt,
                      "layer " + std::to_string(layer) + ": k: " + std::string(refused),
-                     [&](Manifest& m) { change(m.layers[layer].k.parts); });
+                     [&](Manifest& m) { change(k_of(m, layer).parts); });
   };
   expect_parts(kMseLayer, "part 0", [](auto& p) { p[0].of_residual = true; });
   expect_parts(kMseLayer, "part 0", [](auto& p) { p[0].has_bias = true; });
@@ -246,7 +237,7 @@ TEST(Manifest, RefusesPartsThatFitNoMode) {
 TEST(Manifest, RefusesAMatrixThatDoesNotFit) {
   static const Bytes kFile = file_of(matrix_cache());
   const auto expect_matrix = [](std::string_view refused, const auto& change) {
-    expect_refused(change_manifest(kFile, [&](Manifest& m) { change(m.layers[1].v.parts); }),
+    expect_refused(change_manifest(kFile, [&](Manifest& m) { change(v_of(m, 1).parts); }),
                    ErrorCode::kCorrupt, "layer 1: v: " + std::string(refused));
   };
   expect_matrix("part 0: matrix: 0 values where 1024 belong",
@@ -278,7 +269,7 @@ TEST(Manifest, RefusesAMatrixWithValuesThatAreNone) {
 
 TEST(Manifest, RefusesACodecWithoutPartsOrWithTooMany) {
   expect_rule(ErrorCode::kTooLarge, "layer 1: k: 33 parts", [](Manifest& m) {
-    auto& parts = m.layers[kTurboLayer].k.parts;
+    auto& parts = k_of(m, kTurboLayer).parts;
     parts.resize(33, parts[0]);
   });
 }
@@ -286,7 +277,7 @@ TEST(Manifest, RefusesACodecWithoutPartsOrWithTooMany) {
 TEST(Manifest, RefusesOutlierChannelsThatAreNone) {
   const auto expect_outliers = [](std::string_view refused, const auto& change) {
     expect_mode_rule(ErrorCode::kCorrupt, "layer 2: k: " + std::string(refused),
-                     [&](Manifest& m) { change(m.layers[kMixedLayer].k.outliers); });
+                     [&](Manifest& m) { change(k_of(m, kMixedLayer).outliers); });
   };
   expect_outliers("outlier channels: 31", [](auto& c) { c.pop_back(); });
   expect_outliers("outlier channels: 33", [](auto& c) { c.push_back(63); });
@@ -301,20 +292,20 @@ TEST(Manifest, RefusesOutlierChannelsOfACodecThatHasNone) {
     expect_mode_rule(
         ErrorCode::kCorrupt,
         "layer " + std::to_string(layer) + ": v: outlier channels of a codec that has none",
-        [&](Manifest& m) { m.layers[layer].v.outliers = {1, 2, 3, 4, 5, 6, 7, 8}; });
+        [&](Manifest& m) { v_of(m, layer).outliers = {1, 2, 3, 4, 5, 6, 7, 8}; });
   }
 }
 
 TEST(Manifest, RefusesPackedSectionsWithoutTheirOutlierChannels) {
   expect_mode_rule(ErrorCode::kCorrupt,
                    "section 5 (layer 2 v, block 0): packed, but without its outlier channels",
-                   [](Manifest& m) { m.layers[kMixedLayer].v.outliers.clear(); });
+                   [](Manifest& m) { v_of(m, kMixedLayer).outliers.clear(); });
 }
 
 TEST(Manifest, RefusesMoreSinkTokensThanABlockHas) {
   for (const std::int64_t n : {257, 65535}) {
     expect_mode_rule(ErrorCode::kCorrupt, "layer 0: k: " + std::to_string(n) + " sink tokens",
-                     [&](Manifest& m) { m.layers[kMseLayer].k.n_sinks = n; });
+                     [&](Manifest& m) { k_of(m, kMseLayer).n_sinks = n; });
   }
 }
 
@@ -333,17 +324,18 @@ TEST(Manifest, KeepsZeroAndMinusZeroApart) {
   cache::Cache cache = CacheBuilder(3).turbo({1, 32}, 1, 1).build();
   const Bytes file = file_of(cache);
   const Bytes changed = change_manifest(file, [](Manifest& m) {
-    m.layers[0].k.parts[0].centroids = {-1.0f, 0.0f};
-    m.layers[0].v.parts[0].centroids = {-1.0f, -0.0f};
+    k_of(m, 0).parts[0].centroids = {-1.0f, 0.0f};
+    v_of(m, 0).parts[0].centroids = {-1.0f, -0.0f};
   });
   const CacheFileInfo info = info_of(file_of(must(load(changed))));
-  EXPECT_FALSE(std::signbit(info.layers[0].k.parts[0].centroids[1]));
-  EXPECT_TRUE(std::signbit(info.layers[0].v.parts[0].centroids[1]));
+  const auto& layer = std::get<cache::AttentionDesc>(info.layers[0]);
+  EXPECT_FALSE(std::signbit(layer.k.quant->parts[0].centroids[1]));
+  EXPECT_TRUE(std::signbit(layer.v.quant->parts[0].centroids[1]));
 }
 
 // One layer, both sides centered, 300 tokens.
 void expect_centering_rule(ErrorCode code, std::string_view part,
-                           const std::function<void(Manifest&)>& change) {
+                          const std::function<void(Manifest&)>& change) {
   static const Bytes kFile =
       file_of(CacheBuilder(300).center(cache::Centering::kPreRope).turbo({2, 64}, 4, 4).build());
   expect_refused(change_manifest(kFile, change), code, part);
@@ -351,30 +343,30 @@ void expect_centering_rule(ErrorCode code, std::string_view part,
 
 TEST(Manifest, RefusesAMeanThatDoesNotFit) {
   expect_centering_rule(ErrorCode::kCorrupt, "layer 0: k: a mean without centering",
-                        [](Manifest& m) { m.layers[0].k.centering = cache::Centering::kNone; });
+                       [](Manifest& m) { k_of(m, 0).centering = cache::Centering::kNone; });
   expect_centering_rule(ErrorCode::kCorrupt, "layer 0: v: a mean of 127 values where 128 belong",
-                        [](Manifest& m) { m.layers[0].v.mean.pop_back(); });
+                       [](Manifest& m) { v_of(m, 0).mean.pop_back(); });
   expect_centering_rule(ErrorCode::kCorrupt, "layer 0: v: a mean of 129 values",
-                        [](Manifest& m) { m.layers[0].v.mean.push_back(0); });
+                       [](Manifest& m) { v_of(m, 0).mean.push_back(0); });
   for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
     expect_centering_rule(ErrorCode::kCorrupt, "layer 0: k: a mean that is not finite",
-                          [&](Manifest& m) { m.layers[0].k.mean[9] = bad; });
+                         [&](Manifest& m) { k_of(m, 0).mean[9] = bad; });
   }
 }
 
 TEST(Manifest, RefusesPackedSectionsWithoutTheirMean) {
   expect_centering_rule(ErrorCode::kCorrupt,
-                        "section 0 (layer 0 k, block 0): packed, but without its mean",
-                        [](Manifest& m) { m.layers[0].k.mean.clear(); });
+                       "section 0 (layer 0 k, block 0): packed, but without its mean",
+                       [](Manifest& m) { k_of(m, 0).mean.clear(); });
   expect_centering_rule(ErrorCode::kCorrupt,
-                        "section 1 (layer 0 v, block 0): packed, but without its mean",
-                        [](Manifest& m) { m.layers[0].v.mean.clear(); });
+                       "section 1 (layer 0 v, block 0): packed, but without its mean",
+                       [](Manifest& m) { v_of(m, 0).mean.clear(); });
 }
 
 TEST(Manifest, RefusesCenteringBeforeRopeWhereThereIsNone) {
   constexpr std::string_view kPart = "centering before RoPE where there is none";
   expect_centering_rule(ErrorCode::kCorrupt, kPart,
-                        [](Manifest& m) { m.layers[0].v.centering = cache::Centering::kPreRope; });
+                       [](Manifest& m) { v_of(m, 0).centering = cache::Centering::kPreRope; });
   for (const cache::Rope& rope : {cache::Rope{cache::RopeStyle::kNone, 64, 1e4},
                                   cache::Rope{cache::RopeStyle::kHalfSplit, 0, 1e4},
                                   cache::Rope{cache::RopeStyle::kHalfSplit, 33, 1e4},
@@ -388,70 +380,50 @@ TEST(Manifest, RefusesCenteringBeforeRopeWhereThereIsNone) {
 
 TEST(Manifest, RefusesArraysBeyondTheLimits) {
   expect_rule(ErrorCode::kTooLarge, "9 dimensions",
-              [](Manifest& m) { m.layers[kArraysLayer].arrays[0].shape.assign(9, 1); });
+              [](Manifest& m) { arrays_of(m, kArraysLayer)[0].shape.assign(9, 1); });
   const std::uint64_t huge = std::uint64_t{1} << 63;
   for (const std::vector<std::uint64_t>& shape :
        {std::vector<std::uint64_t>{huge, 2}, {huge}, {(format::kMaxArrayBytes >> 1) + 1}}) {
     expect_rule(ErrorCode::kTooLarge, "layer 2: array 0: its shape takes too many bytes",
-                [&](Manifest& m) { m.layers[kArraysLayer].arrays[0].shape = shape; });
+                [&](Manifest& m) { arrays_of(m, kArraysLayer)[0].shape = shape; });
   }
   expect_rule(ErrorCode::kTooLarge, "65 arrays",
-              [](Manifest& m) { m.layers[kArraysLayer].arrays.resize(65); });
+              [](Manifest& m) { arrays_of(m, kArraysLayer).resize(65); });
 }
 
 // Of 300 tokens: a window of 8, full, and an attention layer.
 void expect_window_rule(ErrorCode code, std::string_view part,
-                        const std::function<void(format::LayerInfo&)>& change) {
+                        const std::function<void(cache::WindowDesc&)>& change) {
   static const Bytes kFile =
       file_of(CacheBuilder(300).rotating({{2, 4}, 8, 7}).dense({1, 4}).build());
-  expect_refused(change_manifest(kFile, [&](Manifest& m) { change(m.layers[0]); }), code,
+  expect_refused(change_manifest(kFile, [&](Manifest& m) { change(std::get<cache::WindowDesc>(m.layers[0])); }),
+                 code,
                  "layer 0: " + std::string(part));
 }
 
 TEST(Manifest, RefusesAWindowThatIsNone) {
-  expect_window_rule(ErrorCode::kCorrupt, "a window of no tokens", [](auto& l) { l.window = 0; });
+  expect_window_rule(ErrorCode::kCorrupt, "a window of no tokens", [](auto& l) { l.window.size = 0; });
   expect_window_rule(ErrorCode::kTooLarge, "a window of 16777217 tokens",
-                     [](auto& l) { l.window = cache::kMaxTokens + 1; });
+                     [](auto& l) { l.window.size = cache::kMaxTokens + 1; });
   expect_window_rule(ErrorCode::kTooLarge, "a window of 4294967295 tokens",
-                     [](auto& l) { l.window = 0xffffffff; });
+                     [](auto& l) { l.window.size = 0xffffffff; });
   expect_window_rule(ErrorCode::kCorrupt, "8 first tokens kept in a window of 8",
-                     [](auto& l) { l.keep = 8; });
+                     [](auto& l) { l.window.keep = 8; });
   expect_window_rule(ErrorCode::kCorrupt, "4294967295 first tokens kept",
-                     [](auto& l) { l.keep = 0xffffffff; });
+                     [](auto& l) { l.window.keep = 0xffffffff; });
   expect_window_rule(ErrorCode::kCorrupt, "a shape has a size below 1",
-                     [](auto& l) { l.shape.n_kv_heads = 0; });
+                     [](auto& l) { l.attention.shape.n_kv_heads = 0; });
   expect_window_rule(ErrorCode::kTooLarge, "head_dim 1025",
-                     [](auto& l) { l.shape.head_dim = 1025; });
+                     [](auto& l) { l.attention.shape.head_dim = 1025; });
 }
 
-TEST(Manifest, RefusesAWindowThatItsArraysDoNotFit) {
-  constexpr std::string_view kOthers = "a rotating layer with other arrays than keys and values";
-  expect_window_rule(ErrorCode::kCorrupt, kOthers, [](auto& l) { l.arrays.pop_back(); });
-  expect_window_rule(ErrorCode::kCorrupt, kOthers,
-                     [](auto& l) { l.arrays.push_back(l.arrays[1]); });
-  expect_window_rule(ErrorCode::kCorrupt, kOthers, [](auto& l) { l.arrays[1].name = "keys"; });
-  expect_window_rule(ErrorCode::kCorrupt, "keys: not of the window's shape", [](auto& l) {
-    l.arrays[0].shape = {2, 7, 4};
+// The largest array of a window is within the limit of arrays.
+TEST(Manifest, RefusesAWindowOfTooManyBytes) {
+  expect_window_rule(ErrorCode::kTooLarge, "array 0: its shape takes too many bytes", [](auto& l) {
+    l.attention.shape = {1024, 1024};
+    l.attention.k.dtype = Dtype::kF32;
+    l.window = {cache::kMaxTokens, 0};
   });
-  expect_window_rule(ErrorCode::kCorrupt, "values: not of the window's shape", [](auto& l) {
-    l.arrays[1].shape = {8, 2, 4};
-  });
-  expect_window_rule(ErrorCode::kCorrupt, "keys: not of the window's shape", [](auto& l) {
-    l.window = 9;  // 300 tokens would fill it
-  });
-  expect_window_rule(ErrorCode::kTooLarge, "array 0: its shape takes too many bytes",
-                     [](auto& l) { l.arrays[0].shape[1] = format::kMaxArrayBytes; });
-}
-
-TEST(Manifest, RefusesAWindowOfOtherLayers) {
-  expect_rule(ErrorCode::kCorrupt, "layer 0: an attention layer with a window",
-              [](Manifest& m) { m.layers[kDenseLayer].window = 8; });
-  for (const std::int64_t n : {0, 1}) {
-    expect_rule(ErrorCode::kCorrupt, "layer 2: an arrays layer with a window", [&](Manifest& m) {
-      m.layers[kArraysLayer].window = n;
-      m.layers[kArraysLayer].keep = 1 - n;
-    });
-  }
 }
 
 TEST(SectionTable, RefusesASectionTooFewOrTooMany) {
@@ -504,10 +476,10 @@ TEST(SectionTable, RefusesARawSizeThatIsNotTheShapes) {
                 [&](Manifest& m) { m.sections[kPackedSection].raw_bytes += off_by; });
   }
   expect_rule(ErrorCode::kCorrupt, "where the shape says", [](Manifest& m) {
-    m.layers[kDenseLayer].shape = {2, 32};
+    attention_of(m, kDenseLayer).shape = {2, 32};
   });
   expect_rule(ErrorCode::kCorrupt, "where the shape says", [](Manifest& m) {
-    m.layers[kArraysLayer].arrays[0].shape = {3, 21};
+    arrays_of(m, kArraysLayer)[0].shape = {3, 21};
   });
 }
 
@@ -541,7 +513,7 @@ Manifest with_zstd_size(Manifest manifest, std::size_t index, std::uint64_t stor
 TEST(SectionTable, RefusesASectionThatReachesIntoTheManifest) {
   const Bytes file = file_of(CacheBuilder(200).dense({1, 4}).build());
   Manifest manifest = info_of(file);
-  manifest.layers[0].v.dense_dtype = Dtype::kF32;
+  attention_of(manifest, 0).v.dtype = Dtype::kF32;
   manifest.sections[1].raw_bytes *= 2;
   const std::uint64_t too_many = manifest.sections[1].stored_bytes + 100;
   expect_refused(with_manifest(file, with_zstd_size(manifest, 1, too_many)), ErrorCode::kCorrupt,

@@ -35,7 +35,7 @@ TEST(Maps, ComeBackAsTheyWere) {
 TEST(Maps, CountInTheContentName) {
   const Bytes file = file_of(mapped_cache());
   const Bytes changed =
-      change_manifest(file, [](Manifest& manifest) { manifest.layers[0].v.transforms[77] ^= 1; });
+      change_manifest(file, [](Manifest& manifest) { v_of(manifest, 0).transforms[77] ^= 1; });
   EXPECT_NE(info_of(file).content_name, info_of(changed).content_name);
 }
 
@@ -56,13 +56,13 @@ void expect_changed_refused(void (*change)(Manifest&), std::string_view part) {
 TEST(Maps, AreForModeTrellisAlone) {
   const Bytes file = file_of(CacheBuilder(256).turbo({2, 40}, 8, 8).build());
   const Bytes changed = change_manifest(
-      file, [](Manifest& manifest) { manifest.layers[0].k.transforms.assign(2 * 40 * 40, 1); });
+      file, [](Manifest& manifest) { k_of(manifest, 0).transforms.assign(2 * 40 * 40, 1); });
   expect_refused(changed, ErrorCode::kCorrupt, "maps of a codec that has none");
 }
 
 TEST(Maps, HaveRowsThatAreNotOfEachOther) {
   const auto change = [](Manifest& manifest) {
-    std::fill_n(manifest.layers[0].v.transforms.begin() + 40, 80, std::int8_t{5});
+    std::fill_n(v_of(manifest, 0).transforms.begin() + 40, 80, std::int8_t{5});
   };
   const Bytes file = change_manifest(file_of(mapped_cache()), change);
   const auto loaded = load(file);
@@ -73,7 +73,7 @@ TEST(Maps, HaveRowsThatAreNotOfEachOther) {
 }
 
 TEST(Maps, AreOfAsManyEntriesAsHeadsHave) {
-  expect_changed_refused([](Manifest& manifest) { manifest.layers[0].k.transforms.pop_back(); },
+  expect_changed_refused([](Manifest& manifest) { k_of(manifest, 0).transforms.pop_back(); },
                          "maps");
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "file_fixture.h"
+#include "tqcache/format/type_names.h"
 #include "support/temp_dir.h"
 
 namespace tqcache::test {
@@ -138,7 +139,7 @@ TEST(CacheFile, KeepsTheWholeIdentity) {
 
 TEST(CacheFile, KeepsArraysOfNoValueAndOfOneValue) {
   cache::Cache cache = CacheBuilder(2).build();
-  cache::ArraysLayer layer;
+  cache::StateLayer layer;
   layer.arrays.push_back({"none", Dtype::kF16, {4, 0, 3}, {}});
   layer.arrays.push_back({"one", Dtype::kF32, {}, AlignedBytes(4, std::byte{9})});
   layer.arrays.push_back({"", Dtype::kBF16, {1, 1, 1, 1, 1, 1, 1, 2}, AlignedBytes(4)});
@@ -195,14 +196,14 @@ TEST(CacheFile, IsListedWithoutReadingASection) {
   EXPECT_EQ(info.tokens.size(), 300u);
   EXPECT_THAT(info.writer, testing::StartsWith("tqcache "));
   ASSERT_EQ(info.layers.size(), 4u);
-  EXPECT_EQ(info.layers[0].cache_type_id, "tqcache.attention.v1");
-  EXPECT_EQ(info.layers[0].k.cache_type_id, "tqcache.dense.v1");
-  EXPECT_EQ(info.layers[1].v.cache_type_id, "tqcache.turbo_mse.v1");
-  ASSERT_EQ(info.layers[1].v.parts.size(), 1u);
-  EXPECT_EQ(info.layers[1].v.parts[0].quantizer.bits, 3);
-  EXPECT_EQ(info.layers[1].v.parts[0].centroids.size(), 8u);
-  EXPECT_EQ(info.layers[2].cache_type_id, "tqcache.arrays.v1");
-  EXPECT_EQ(info.layers[2].arrays[1].name, "state");
+  EXPECT_EQ(format::type_name(info.layers[0]), "tqcache.attention.v1");
+  EXPECT_EQ(format::type_name(attention_of(info, 0).k), "tqcache.dense.v1");
+  EXPECT_EQ(format::type_name(attention_of(info, 1).v), "tqcache.turbo_mse.v1");
+  ASSERT_EQ(v_of(info, 1).parts.size(), 1u);
+  EXPECT_EQ(v_of(info, 1).parts[0].quantizer.bits, 3);
+  EXPECT_EQ(v_of(info, 1).parts[0].centroids.size(), 8u);
+  EXPECT_EQ(format::type_name(info.layers[2]), "tqcache.arrays.v1");
+  EXPECT_EQ(std::get<cache::StateDesc>(info.layers[2]).arrays[1].name, "state");
   std::uint64_t bytes = format::kHeaderBytes + info.padding_bytes + info.manifest_bytes;
   for (const SectionInfo& section : info.sections) bytes += section.stored_bytes;
   EXPECT_EQ(bytes, file.size());
@@ -215,11 +216,11 @@ TEST(CacheFile, ListsWhatWasTakenOut) {
     const Bytes file =
         file_of(CacheBuilder(n_tokens).center(center).turbo({2, 64}, 4, 4).dense({1, 64}).build());
     const CacheFileInfo info = info_of(file);
-    EXPECT_EQ(info.layers[0].k.centering, k);
-    EXPECT_EQ(info.layers[0].v.centering, v);
-    EXPECT_EQ(info.layers[0].k.mean.size(), n_values);
-    EXPECT_EQ(info.layers[0].v.mean.size(), n_values);
-    EXPECT_EQ(info.layers[1].k.centering, Centering::kNone);
+    EXPECT_EQ(k_of(info, 0).centering, k);
+    EXPECT_EQ(v_of(info, 0).centering, v);
+    EXPECT_EQ(k_of(info, 0).mean.size(), n_values);
+    EXPECT_EQ(v_of(info, 0).mean.size(), n_values);
+    EXPECT_FALSE(cache::is_quantized(attention_of(info, 1)));
   };
   expect_listed(300, Centering::kPreRope, Centering::kPreRope, Centering::kPostRope, 128);
   expect_listed(300, Centering::kPostRope, Centering::kPostRope, Centering::kPostRope, 128);
@@ -230,9 +231,9 @@ TEST(CacheFile, ListsWhatWasTakenOut) {
 TEST(CacheFile, ListsHowEachModeIsMadeOfParts) {
   const CacheFileInfo info = info_of(modes_file());
   const auto listed = [&](std::size_t layer) {
-    const format::SideInfo& k = info.layers[layer].k;
-    std::string text = k.cache_type_id;
-    for (const codec::PartSpec& part : k.parts) {
+    const cache::TensorDesc& k = std::get<cache::AttentionDesc>(info.layers[layer]).k;
+    std::string text(format::type_name(k));
+    for (const codec::PartSpec& part : k.quant->parts) {
       text += " " + std::to_string(part.first) + "+" + std::to_string(part.quantizer.head_dim) +
               ":" + std::to_string(part.quantizer.bits) + (part.of_residual ? "r" : "") +
               (part.has_bias ? "b" : "");
@@ -243,8 +244,8 @@ TEST(CacheFile, ListsHowEachModeIsMadeOfParts) {
   EXPECT_EQ(listed(1), "tqcache.turbo_prod.v1 0+64:2 0+64:1r");
   EXPECT_EQ(listed(2), "tqcache.turbo_mixed.v1 0+16:3 16+48:2");
   EXPECT_EQ(listed(3), "tqcache.affine.v1 0+64:4b");
-  EXPECT_EQ(info.layers[2].k.outliers.size(), 32u);
-  EXPECT_EQ(info.layers[4].k.n_sinks, 4);
+  EXPECT_EQ(std::get<cache::AttentionDesc>(info.layers[2]).k.quant->outliers.size(), 32u);
+  EXPECT_EQ(k_of(info, 4).n_sinks, 4);
 }
 
 TEST(CacheFile, KeepsPackedBlocksAsTheyStandInTheFile) {
@@ -307,9 +308,9 @@ TEST(CacheFile, HasAnotherContentNameForAnyOtherContent) {
   add([](auto& c) { c.identity.rope.base = 1; });
   add([](auto& c) { c.tokens[2] ^= 1; });
   add([](auto& c) { std::get<0>(c.layers[0]).k = std::get<0>(c.layers[0]).v; });
-  add([](auto& c) { std::get<1>(c.layers[1]).arrays[0].name = "x"; });
-  add([](auto& c) { std::get<1>(c.layers[1]).arrays[0].shape = {20, 3}; });
-  add([](auto& c) { std::get<1>(c.layers[1]).arrays[0].data[0] ^= std::byte{1}; });
+  add([](auto& c) { std::get<cache::StateLayer>(c.layers[1]).arrays[0].name = "x"; });
+  add([](auto& c) { std::get<cache::StateLayer>(c.layers[1]).arrays[0].shape = {20, 3}; });
+  add([](auto& c) { std::get<cache::StateLayer>(c.layers[1]).arrays[0].data[0] ^= std::byte{1}; });
   add([](auto& c) { std::swap(c.layers[0], c.layers[1]); });
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
@@ -323,7 +324,6 @@ TEST(CacheFile, HasAnotherContentNameForHiddenTokensAndForAnotherWindow) {
     change(cache);
     names.push_back(to_hex(info_of(file_of(cache)).content_name));
   };
-  const auto window = [](cache::Cache & c) -> auto& { return std::get<1>(c.layers[0]).window; };
   add([](auto&) {});
   add([](auto& c) { cache::hide_tokens(c); });
   add([](auto& c) {
@@ -339,8 +339,16 @@ TEST(CacheFile, HasAnotherContentNameForHiddenTokensAndForAnotherWindow) {
     c.hidden_tokens->clear();
     c.tokens.pop_back();
   });
-  add([&](auto& c) { window(c)->keep = 2; });
-  add([&](auto& c) { window(c).reset(); });
+  add([](auto& c) { std::get<cache::WindowLayer>(c.layers[0]).window.keep = 2; });
+  add([](auto& c) {
+    const auto window = std::get<cache::WindowLayer>(c.layers[0]);
+    const auto shape = cache::window_array_shape({2, 4}, window.window, 300);
+    const auto array = [&](const char* name, const cache::Side& side) {
+      return cache::NamedArray{name, Dtype::kF16, shape, cache::gather_window(window, side, 300)};
+    };
+    const cache::AttentionLayer& attention = window.attention;
+    c.layers[0] = cache::StateLayer{{array("keys", attention.k), array("values", attention.v)}};
+  });
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
 }
@@ -366,7 +374,7 @@ TEST(CacheFile, HasAnotherContentNameForAnyOtherCodec) {
   std::vector<std::string> names;
   const auto add = [&] { names.push_back(to_hex(format::content_name(manifest))); };
   add();
-  format::SideInfo& side = manifest.layers[2].k;
+  cache::QuantSpec& side = k_of(manifest, 2);
   codec::PartSpec& part = side.parts[1];
   ++part.first, add();
   ++part.quantizer.head_dim, add();
@@ -385,7 +393,7 @@ TEST(CacheFile, HasAnotherContentNameForAnyOtherCodec) {
   side.outliers[3] ^= 1, add();
   ++side.n_sinks, add();
   side.centering = cache::Centering::kPostRope, add();
-  side.cache_type_id = "tqcache.affine.v1", add();
+  side.mode = codec::Mode::kAffine, add();
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
 }

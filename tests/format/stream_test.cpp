@@ -17,7 +17,7 @@ constexpr std::uint64_t kArrayBytes = 1 << 20;
 // Three large sections.
 cache::Cache large_cache() {
   cache::Cache cache = CacheBuilder(0).build();
-  cache::ArraysLayer layer;
+  cache::StateLayer layer;
   for (int i = 0; i < 3; ++i) {
     layer.arrays.push_back(
         {"a", Dtype::kF32, {kArrayBytes / 4}, AlignedBytes(kArrayBytes, std::byte(i))});
@@ -144,7 +144,7 @@ TEST(CacheFileWork, WritesNoCacheThatCouldNotBeRead) {
   expect_error(dropped(format::write_cache_bytes(cache, {})), ErrorCode::kCorrupt, "token");
 
   cache = CacheBuilder(0).build();
-  cache.layers.emplace_back(cache::ArraysLayer{
+  cache.layers.emplace_back(cache::StateLayer{
       std::vector<cache::NamedArray>(format::kMaxArrays + 1, {"", Dtype::kF32, {0}, {}})});
   expect_error(dropped(format::write_cache_bytes(cache, {})), ErrorCode::kTooLarge, "65 arrays");
 }

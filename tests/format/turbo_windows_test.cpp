@@ -4,11 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "append_fixture.h"
-#include "tqcache/cache/window_rows.h"
+#include "tqcache/cache/window.h"
 #include "tqcache/format/convert_file.h"
 #include "tqcache/format/dense_sections.h"
 #include "tqcache/format/section_plan.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/format/type_names.h"
 
 namespace tqcache::test {
 namespace turbo_windows_test {
@@ -54,8 +55,8 @@ TEST(TurboWindowFile, GivesBackWhatWasWritten) {
 // The window begins in token block 1.
 TEST(TurboWindowFile, HasTheTokenBlocksOfTheWindowAlone) {
   const CacheFileInfo info = info_of(windowed_file(600));
-  EXPECT_EQ(info.layers[0].cache_type_id, "tqcache.rotating.v2");
-  EXPECT_EQ(info.layers[0].window, 300);
+  EXPECT_EQ(format::type_name(info.layers[0]), "tqcache.rotating.v2");
+  EXPECT_EQ(std::get<cache::WindowDesc>(info.layers[0]).window.size, 300);
   std::vector<std::string> sections;
   for (const SectionInfo& section : info.sections) {
     sections.push_back(std::to_string(section.layer) +
@@ -94,33 +95,22 @@ TEST(TurboWindowFile, IsMapped) {
 
 // --- what is refused
 
-void expect_rule(const std::function<void(format::LayerInfo&)>& change, std::string_view part,
+void expect_rule(const std::function<void(cache::WindowDesc&)>& change, std::string_view part,
                  ErrorCode code = ErrorCode::kCorrupt) {
   Manifest manifest = info_of(windowed_file());
-  change(manifest.layers[0]);
+  change(std::get<cache::WindowDesc>(manifest.layers[0]));
   expect_error(format::check_contents(manifest), code, part);
 }
 
 TEST(TurboWindowRules, HoldForItsFields) {
-  expect_rule([](auto& layer) { layer.window = 0; }, "layer 0: a window of no tokens");
-  expect_rule([](auto& layer) { layer.window = cache::kMaxTokens + 1; },
+  expect_rule([](auto& layer) { layer.window.size = 0; }, "layer 0: a window of no tokens");
+  expect_rule([](auto& layer) { layer.window.size = cache::kMaxTokens + 1; },
               "layer 0: a window of 16777217 tokens", ErrorCode::kTooLarge);
-  expect_rule([](auto& layer) { layer.keep = 1; }, "a turbo window that keeps first tokens");
-  expect_rule([](auto& layer) { layer.keep = 300; }, "300 first tokens kept in a window of 300");
-  expect_rule([](auto& layer) { layer.arrays.emplace_back(); }, "a turbo window with arrays");
-  expect_rule([](auto& layer) { layer.k.n_sinks = 1; }, "sink tokens in a window");
-  expect_rule([](auto& layer) { layer.v.n_sinks = 1; }, "sink tokens in a window");
-  expect_rule([](auto& layer) { layer.shape.head_dim = 0; }, "a shape has a size below 1");
-  expect_rule([](auto& layer) { layer.k.cache_type_id = "tqcache.dense.v1"; },
-              "k: a dense side with a codec");
-  expect_rule(
-      [](auto& layer) {
-        for (format::SideInfo* side : {&layer.k, &layer.v}) {
-          *side = {};
-          side->cache_type_id = "tqcache.dense.v1";
-        }
-      },
-      "a turbo window of dense sides");
+  expect_rule([](auto& layer) { layer.window.keep = 1; }, "a turbo window that keeps first tokens");
+  expect_rule([](auto& layer) { layer.window.keep = 300; }, "300 first tokens kept in a window of 300");
+  expect_rule([](auto& layer) { layer.attention.k.quant->n_sinks = 1; }, "sink tokens in a window");
+  expect_rule([](auto& layer) { layer.attention.v.quant->n_sinks = 1; }, "sink tokens in a window");
+  expect_rule([](auto& layer) { layer.attention.shape.head_dim = 0; }, "a shape has a size below 1");
 }
 
 // A few bytes may claim many token blocks, each of which would take a row in memory.
@@ -141,16 +131,16 @@ TEST(TurboWindowRules, HoldForTheSectionTable) {
     expect_refused(change_manifest(file, change), ErrorCode::kCorrupt, part);
   };
   // A window that is narrower, or wider, has other blocks.
-  refused([](Manifest& manifest) { manifest.layers[0].window = 80; },
+  refused([](Manifest& manifest) { std::get<cache::WindowDesc>(manifest.layers[0]).window.size = 80; },
           "10 sections where the layers have 8");
-  refused([](Manifest& manifest) { manifest.layers[0].window = 400; },
+  refused([](Manifest& manifest) { std::get<cache::WindowDesc>(manifest.layers[0]).window.size = 400; },
           "10 sections where the layers have 12");
   refused([](Manifest& manifest) { manifest.sections[2].block = 0; },
           "section 2 (layer 0 k, block 0): not the section that follows here");
   refused([](Manifest& manifest) { manifest.sections[2].packed = false; },
           "a token block before the last is not packed");
   refused([](Manifest& manifest) { manifest.sections[6].packed = true; }, "packed, but not full");
-  refused([](Manifest& manifest) { manifest.layers[0].v.mean.clear(); },
+  refused([](Manifest& manifest) { v_of(manifest, 0).mean.clear(); },
           "section 3 (layer 0 v, block 1): packed, but without its mean");
 }
 
@@ -174,7 +164,7 @@ TEST(TurboWindowFile, LosesTheSectionsThatItsWindowHasLeft) {
 TEST(TurboWindowFile, IsNotAppendedToByADenseWindow) {
   const CacheOnDisk file(windowed_file(300));
   cache::Cache other = must(load(file.bytes()));
-  cache::close_window(std::get<cache::ArraysLayer>(other.layers[0]), 300);
+  make_dense(std::get<cache::WindowLayer>(other.layers[0]), 300);
   const auto appended = file.append(other);
   ASSERT_FALSE(appended.ok());
   EXPECT_EQ(appended.error().code, ErrorCode::kMismatch);
@@ -193,8 +183,8 @@ cache::ConvertOptions packing(WindowForm windows) {
 // Dense windows of finite values, from the cache of turbo ones.
 cache::Cache with_dense_windows(cache::Cache cache) {
   for (cache::Layer& layer : cache.layers) {
-    auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
-    if (arrays != nullptr) cache::close_window(*arrays, cache.n_tokens());
+    auto* window = std::get_if<cache::WindowLayer>(&layer);
+    if (window != nullptr) make_dense(*window, cache.n_tokens());
   }
   return cache;
 }
@@ -242,17 +232,19 @@ TEST(TurboWindowFile, PacksWhatIsLeftToPack) {
     const Bytes given = converted(file, options);
     EXPECT_EQ(given, must(format::write_cache_bytes(must(cache::convert(cache, options)), {})));
     const cache::Cache packed = must(load(given));
-    EXPECT_EQ(cache::packed_block_count(cache::rows_of(packed.layers[0])->k), 2);
-    EXPECT_EQ(cache::packed_block_count(cache::rows_of(packed.layers[0])->v), both ? 2 : 0);
+    EXPECT_EQ(cache::packed_block_count(cache::attention_of(packed.layers[0])->k), 2);
+    EXPECT_EQ(cache::packed_block_count(cache::attention_of(packed.layers[0])->v), both ? 2 : 0);
   }
 }
 
 TEST(TurboWindowFile, TellsWhereAWindowCannotBePacked) {
   cache::Cache cache =
       with_dense_windows(CacheBuilder(300).turbo_rotating({{1, 32}, 300, 0}, 4, 4).build());
-  auto& array = std::get<cache::ArraysLayer>(cache.layers[0]).arrays[1];
-  array.data[2 * 32 * 5] = std::byte{0};
-  array.data[2 * 32 * 5 + 1] = std::byte{0x7c};  // infinity, of token 5
+  auto& layer = std::get<cache::WindowLayer>(cache.layers[0]);
+  change_window(layer, layer.attention.v, 300, [](AlignedBytes& array, Dtype) {
+    array[2 * 32 * 5] = std::byte{0};
+    array[2 * 32 * 5 + 1] = std::byte{0x7c};  // infinity, of token 5
+  });
   const Bytes file = file_of(cache);
   const TempDir dir;
   const auto refused =
@@ -281,13 +273,7 @@ class UnreadSource : public format::SectionSource {
 Manifest wide_windows(std::size_t n_layers) {
   Manifest manifest;
   manifest.tokens.assign(1 << 22, 1);
-  const cache::Window window{{64, 64}, 1 << 22, 0};
-  const auto shape = cache::window_array_shape(window, window.size);
-  format::LayerInfo layer;
-  layer.cache_type_id = "tqcache.rotating.v1";
-  layer.shape = window.shape;
-  layer.window = window.size;
-  layer.arrays = {{"keys", Dtype::kF16, shape}, {"values", Dtype::kF16, shape}};
+  const cache::LayerDesc layer = cache::WindowDesc{{{64, 64}, {}, {}}, {1 << 22, 0}};
   manifest.layers.assign(n_layers, layer);
   for (const auto& key : format::plan_sections(manifest.layers, manifest.n_tokens())) {
     SectionInfo section;

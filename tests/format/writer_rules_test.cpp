@@ -32,7 +32,7 @@ TEST(WriterRules, RefuseTextsBeyondTheLimit) {
   refused([&](Manifest& m) { m.identity.architecture = text; });
   refused([&](Manifest& m) { m.identity.model_name = text; });
   refused([&](Manifest& m) { m.identity.source_format = text; });
-  refused([&](Manifest& m) { m.layers[1].arrays[0].name = text; });
+  refused([&](Manifest& m) { arrays_of(m, 1)[0].name = text; });
 }
 
 TEST(WriterRules, RefuseMoreItemsThanAFileMayHave) {
@@ -41,8 +41,8 @@ TEST(WriterRules, RefuseMoreItemsThanAFileMayHave) {
   };
   refused([](Manifest& m) { m.layers.resize(1025, m.layers[0]); }, "1025 layers");
   refused([](Manifest& m) { m.gaps.resize(format::kMaxGaps + 1); }, "1048577 gaps");
-  refused([](Manifest& m) { m.layers[1].arrays.resize(65); }, "layer 1: 65 arrays");
-  refused([](Manifest& m) { m.layers[1].arrays[1].shape.assign(9, 1); },
+  refused([](Manifest& m) { arrays_of(m, 1).resize(65); }, "layer 1: 65 arrays");
+  refused([](Manifest& m) { arrays_of(m, 1)[1].shape.assign(9, 1); },
           "layer 1: array 1: 9 dimensions");
   refused([](Manifest& m) { m.identity.rope.n_dims = 1025; }, "rope: 1025 components");
 }
@@ -52,21 +52,8 @@ TEST(WriterRules, RefuseNumbersBelowZero) {
                           "rope: -1 components");
   const Manifest turbo = info_of(file_of(CacheBuilder(3).turbo({1, 32}, 4, 4).build()));
   Manifest manifest = turbo;
-  manifest.layers[0].k.n_sinks = -1;
+  k_of(manifest, 0).n_sinks = -1;
   expect_error(format::check_contents(manifest), ErrorCode::kCorrupt, "layer 0: k: -1 sink tokens");
-}
-
-TEST(WriterRules, RefuseFieldsOfAnotherKindOfLayer) {
-  const auto refused = [&](const std::function<void(Manifest&)>& change, std::string_view part) {
-    expect_refused_contents(change, ErrorCode::kCorrupt, part);
-  };
-  refused([](Manifest& m) { m.layers[0].arrays = m.layers[1].arrays; },
-          "layer 0: an attention layer with arrays");
-  refused([](Manifest& m) { m.layers[1].k = m.layers[0].k; }, "layer 1: arrays beside k or v");
-  refused([](Manifest& m) { m.layers[1].v = m.layers[0].v; }, "layer 1: arrays beside k or v");
-  refused([](Manifest& m) { m.layers[2].k = m.layers[0].k; }, "layer 2: arrays beside k or v");
-  refused([](Manifest& m) { m.layers[2].arrays[1].name = "keys"; },
-          "layer 2: a rotating layer with other arrays than keys and values");
 }
 
 TEST(WriterRules, RefuseCodecsThatTogetherTakeTooMuch) {
@@ -75,7 +62,7 @@ TEST(WriterRules, RefuseCodecsThatTogetherTakeTooMuch) {
   Manifest manifest = info_of(file_of(cache));
   manifest.layers.resize(33, manifest.layers[0]);
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
-    codec::QuantizerSpec& quantizer = manifest.layers[i].v.parts[0].quantizer;
+    codec::QuantizerSpec& quantizer = v_of(manifest, i).parts[0].quantizer;
     quantizer.rotation = codec::TransformKind::kDenseQr;
     quantizer.seed = i;
   }

@@ -97,7 +97,9 @@ std::optional<std::size_t> width_of(const Manifest& manifest, const SectionInfo&
   if (static_cast<std::uint64_t>(section.layer) >= manifest.layers.size()) return {};
   const auto& layer = manifest.layers[static_cast<std::size_t>(section.layer)];
   const bool is_array = section.side == format::SideName::kArray;
-  if (is_array && static_cast<std::uint64_t>(section.block) >= layer.arrays.size()) return {};
+  const std::size_t n_arrays = cache::arrays_of(layer, {}).size();
+  if (is_array && static_cast<std::uint64_t>(section.block) >= n_arrays) return {};
+  if (!is_array && cache::attention_of(layer) == nullptr) return {};
   const std::size_t width = format::number_bytes(layer, format::key_of(section));
   return section.raw_bytes % width == 0 ? std::optional(width) : std::nullopt;
 }
@@ -175,7 +177,7 @@ std::optional<std::vector<SectionInfo>> plan(const Manifest& manifest) {
     section.block = key.block;
     const auto& layer = manifest.layers[static_cast<std::size_t>(key.layer)];
     section.packed = key.side != format::SideName::kArray &&
-                     format::is_turbo(format::side_of(layer, key.side)) &&
+                     cache::is_quantized(format::side_of(layer, key.side)) &&
                      cache::tokens_in_block(manifest.n_tokens(), key.block) == cache::kTokenBlock;
     section.raw_bytes = format::raw_bytes(layer, key, section.packed, manifest.n_tokens());
     if (section.raw_bytes > kMostRawBytes) return {};
@@ -196,7 +198,7 @@ Bytes make_content(Chance& chance, std::uint64_t n) {
 }
 
 // Gives how it was done, in `out`, if it makes the section shorter.
-format::Compression compress(Chance& chance, const format::LayerInfo& layer,
+format::Compression compress(Chance& chance, const cache::LayerDesc& layer,
                              const SectionInfo& section, ByteView raw, Bytes& out) {
   static const format::Compressor zstd = format::Compressor::make(1).value();
   static const format::Compressor for_planes = format::Compressor::for_planes();
@@ -210,7 +212,7 @@ format::Compression compress(Chance& chance, const format::LayerInfo& layer,
 }
 
 // Fills in what the bytes decide, and puts them into the file, compressed if that makes it shorter.
-void add_section(Chance& chance, Bytes& file, const format::LayerInfo& layer,
+void add_section(Chance& chance, Bytes& file, const cache::LayerDesc& layer,
                  SectionInfo& section) {
   const Bytes raw = make_content(chance, section.raw_bytes);
   Bytes compressed;

@@ -13,16 +13,15 @@
 namespace tqcache::fuzz {
 namespace {
 
-using format::ArrayInfo;
-using format::LayerInfo;
+using cache::ArrayDesc;
+using cache::AttentionDesc;
+using cache::LayerDesc;
+using cache::QuantSpec;
+using cache::StateDesc;
+using cache::TensorDesc;
+using cache::WindowDesc;
 using format::Manifest;
 using format::SectionInfo;
-using format::SideInfo;
-
-constexpr std::string_view kTypes[] = {
-    format::kAttentionType, format::kArraysType,     format::kRotatingType,    format::kDenseType,
-    "tqcache.turbo_mse.v1", "tqcache.turbo_prod.v1", "tqcache.turbo_mixed.v1", "tqcache.affine.v1",
-    "tqcache.trellis.v1",   "tqcache.rotating.v2",   "tqcache.attention.v2"};
 
 // Most lists are kept short: long ones cost time and say nothing more.
 constexpr std::size_t kMostElements = 600;
@@ -158,7 +157,7 @@ void change_part(Chance& chance, codec::PartSpec& part) {
 }
 
 // A codec of each mode that head_dim allows.
-void replace_codec(Chance& chance, SideInfo& side, std::int64_t head_dim) {
+void replace_codec(Chance& chance, TensorDesc& tensor, std::int64_t head_dim) {
   const auto mode = static_cast<codec::Mode>(chance.below(5));
   codec::CodecSpec spec;
   spec.head_dim = static_cast<int>(std::clamp<std::int64_t>(head_dim, 32, 64));
@@ -170,15 +169,17 @@ void replace_codec(Chance& chance, SideInfo& side, std::int64_t head_dim) {
   spec.step = 0.5f;
   auto parts = codec::make_parts(spec);
   if (!parts) return;
+  if (!tensor.quant) tensor.quant.emplace();
+  QuantSpec& side = *tensor.quant;
   side.parts = std::move(parts).value();
-  side.cache_type_id = format::name_of(format::kTurboTypes, mode);
+  side.mode = mode;
   side.outliers.clear();
   if (mode != codec::Mode::kMixed) return;
   for (std::uint16_t i = 0; i < 8; ++i) side.outliers.push_back(i);
 }
 
 // Maps of the right size, or nearly.
-void change_maps(Chance& chance, SideInfo& side, cache::HeadShape shape) {
+void change_maps(Chance& chance, QuantSpec& side, cache::HeadShape shape) {
   const auto dim = static_cast<std::size_t>(std::clamp<std::int64_t>(shape.head_dim, 0, 64));
   const auto heads = static_cast<std::size_t>(std::clamp<std::int64_t>(shape.n_kv_heads, 0, 4));
   side.transforms.assign(heads * dim * dim, 0);
@@ -189,17 +190,21 @@ void change_maps(Chance& chance, SideInfo& side, cache::HeadShape shape) {
   if (chance.one_in(4)) side.transforms.push_back(1);
 }
 
-void change_side(Chance& chance, SideInfo& side, cache::HeadShape shape) {
+void change_tensor(Chance& chance, TensorDesc& tensor, cache::HeadShape shape) {
+  if (chance.one_in(10)) return change_enum(chance, tensor.dtype, 3);
+  if (!tensor.quant) return replace_codec(chance, tensor, shape.head_dim);
+  QuantSpec& side = *tensor.quant;
   switch (chance.below(10)) {
     case 0:
-      side.cache_type_id = chance.one_of(kTypes);
+      side.mode = static_cast<codec::Mode>(chance.below(5));
       return;
     case 1:
-      return change_enum(chance, side.dense_dtype, 3);
+      tensor.quant.reset();
+      return;
     case 2:
       return change_order(chance, side.parts, 4);
     case 3:
-      return replace_codec(chance, side, shape.head_dim);
+      return replace_codec(chance, tensor, shape.head_dim);
     case 4:
       change_enum(chance, side.centering, 3);
       // Either may be any number by now.
@@ -217,12 +222,12 @@ void change_side(Chance& chance, SideInfo& side, cache::HeadShape shape) {
     case 8:
       return change_maps(chance, side, shape);
     default:
-      if (side.parts.empty()) return replace_codec(chance, side, shape.head_dim);
+      if (side.parts.empty()) return replace_codec(chance, tensor, shape.head_dim);
       return change_part(chance, side.parts[chance.below(side.parts.size())]);
   }
 }
 
-void change_array(Chance& chance, ArrayInfo& array) {
+void change_array(Chance& chance, ArrayDesc& array) {
   switch (chance.below(4)) {
     case 0:
       return change_text(chance, array.name);
@@ -236,63 +241,82 @@ void change_array(Chance& chance, ArrayInfo& array) {
   }
 }
 
-// The layer becomes a rotating one, with the arrays that it has to have.
-void make_rotating(Chance& chance, LayerInfo& layer, std::int64_t n_tokens) {
-  layer.cache_type_id = format::kRotatingType;
-  layer.k = layer.v = {};
-  layer.shape = {1, 1 + static_cast<std::int64_t>(chance.below(9))};
-  layer.window = 1 + static_cast<std::int64_t>(chance.below(9));
-  layer.keep = static_cast<std::int64_t>(chance.below(static_cast<std::size_t>(layer.window)));
-  const auto held = static_cast<std::uint64_t>(std::min(layer.window, n_tokens));
-  const std::vector<std::uint64_t> shape = {1, held,
-                                            static_cast<std::uint64_t>(layer.shape.head_dim)};
-  layer.arrays = {{"keys", Dtype::kF16, shape}, {"values", Dtype::kF16, shape}};
+// A window of the newest tokens, dense.
+LayerDesc make_rotating(Chance& chance) {
+  WindowDesc window;
+  window.attention.shape = {1, 1 + static_cast<std::int64_t>(chance.below(9))};
+  window.window.size = 1 + static_cast<std::int64_t>(chance.below(9));
+  window.window.keep =
+      static_cast<std::int64_t>(chance.below(static_cast<std::size_t>(window.window.size)));
+  return window;
 }
 
-// A layer with sides becomes one of the newest tokens, or back.
-void turn_window(Chance& chance, LayerInfo& layer) {
-  const bool is_window = layer.cache_type_id == format::kTurboRotatingType;
-  layer.cache_type_id = is_window ? format::kAttentionType : format::kTurboRotatingType;
-  layer.window = is_window ? 0 : 1 + static_cast<std::int64_t>(chance.below(600));
-  layer.keep = 0;
-  if (is_window || chance.one_in(4)) return;
-  layer.k.n_sinks = layer.v.n_sinks = 0;
+// Full attention becomes a window of the newest tokens, or back.
+void turn_window(Chance& chance, LayerDesc& layer) {
+  if (const auto* window = std::get_if<WindowDesc>(&layer)) {
+    layer = AttentionDesc(window->attention);
+    return;
+  }
+  const auto* attention = std::get_if<AttentionDesc>(&layer);
+  if (attention == nullptr) return;
+  WindowDesc window{*attention, {1 + static_cast<std::int64_t>(chance.below(600)), 0}};
+  for (TensorDesc* tensor : {&window.attention.k, &window.attention.v}) {
+    if (tensor->quant && !chance.one_in(4)) tensor->quant->n_sinks = 0;
+  }
+  layer = std::move(window);
 }
 
-void change_layer(Chance& chance, LayerInfo& layer, std::int64_t n_tokens) {
-  switch (chance.below(10)) {
+void change_state(Chance& chance, StateDesc& state) {
+  if (state.arrays.empty()) {
+    state.arrays.push_back({"state", Dtype::kF32, {2, 3}});
+  } else if (chance.one_in(2)) {
+    change_order(chance, state.arrays, kMostLayers);
+  } else {
+    change_array(chance, state.arrays[chance.below(state.arrays.size())]);
+  }
+}
+
+void change_attention(Chance& chance, AttentionDesc& attention) {
+  switch (chance.below(6)) {
     case 0:
-      layer.cache_type_id = chance.one_of(kTypes);
+      return change_number(chance, attention.shape.n_kv_heads);
+    case 1:
+      return change_number(chance, attention.shape.head_dim);
+    default:
+      return change_tensor(chance, chance.one_in(2) ? attention.k : attention.v, attention.shape);
+  }
+}
+
+void change_layer(Chance& chance, LayerDesc& layer) {
+  switch (chance.below(8)) {
+    case 0:
+      layer = make_rotating(chance);
       return;
     case 1:
-      return change_number(chance, layer.shape.n_kv_heads);
-    case 2:
-      return change_number(chance, layer.shape.head_dim);
-    case 3:
-      return change_number(chance, chance.one_in(2) ? layer.window : layer.keep);
-    case 4:
-      return make_rotating(chance, layer, n_tokens);
-    case 9:
       return turn_window(chance, layer);
-    case 5:
-      if (layer.arrays.empty()) {
-        layer.arrays.push_back({"state", Dtype::kF32, {2, 3}});
-        return;
-      }
-      return change_order(chance, layer.arrays, kMostLayers);
-    case 6:
-      if (layer.arrays.empty()) return;
-      return change_array(chance, layer.arrays[chance.below(layer.arrays.size())]);
+    case 2:
+      layer = StateDesc{{{"state", Dtype::kF32, {2, 3}}}};
+      return;
     default:
-      return change_side(chance, chance.one_in(2) ? layer.k : layer.v, layer.shape);
+      break;
   }
+  std::visit(Overload{[&](AttentionDesc& attention) { change_attention(chance, attention); },
+                      [&](WindowDesc& window) {
+                        if (chance.one_in(3)) {
+                          cache::Window& size = window.window;
+                          return change_number(chance, chance.one_in(2) ? size.size : size.keep);
+                        }
+                        change_attention(chance, window.attention);
+                      },
+                      [&](StateDesc& state) { change_state(chance, state); }},
+             layer);
 }
 
 void change_layers(Chance& chance, Manifest& manifest) {
   if (manifest.layers.empty() || chance.one_in(6)) {
     return change_order(chance, manifest.layers, kMostLayers);
   }
-  change_layer(chance, manifest.layers[chance.below(manifest.layers.size())], manifest.n_tokens());
+  change_layer(chance, manifest.layers[chance.below(manifest.layers.size())]);
 }
 
 void change_section(Chance& chance, SectionInfo& section) {

@@ -10,7 +10,7 @@
 #include "support/gaussian.h"
 #include "tqcache/base/half.h"
 #include "tqcache/cache/token_hashes.h"
-#include "tqcache/cache/window_rows.h"
+#include "tqcache/cache/window.h"
 #include "tqcache/codec/codec_spec.h"
 
 namespace tqcache::fuzz {
@@ -166,17 +166,13 @@ cache::Side SmallCache::make_side(const SideChoice& choice, const LayerChoice& l
 }
 
 // Sides as full attention has them, without the token blocks that the window has left.
-cache::ArraysLayer SmallCache::make_turbo_window(const LayerChoice& choice,
+cache::WindowLayer SmallCache::make_turbo_window(const LayerChoice& choice,
                                                  std::int64_t n_tokens) const {
   LayerChoice layer = choice;
   layer.k.n_sinks = layer.v.n_sinks = 0;
-  cache::ArraysLayer made;
-  made.window = cache::Window{layer.shape, 16 * layer.window, 0};
-  made.rows = cache::AttentionLayer{layer.shape, make_side(layer.k, layer, true, n_tokens),
-                                    make_side(layer.v, layer, false, n_tokens)};
-  const auto shape = cache::window_array_shape(*made.window, n_tokens);
-  made.arrays.push_back({std::string(cache::kWindowKeys), layer.k.dtype, shape, {}});
-  made.arrays.push_back({std::string(cache::kWindowValues), layer.v.dtype, shape, {}});
+  cache::Side k = make_side(layer.k, layer, true, n_tokens);
+  cache::Side v = make_side(layer.v, layer, false, n_tokens);
+  cache::WindowLayer made{{layer.shape, std::move(k), std::move(v)}, {16 * layer.window, 0}};
   cache::advance_window(made, n_tokens);
   return made;
 }
@@ -190,18 +186,20 @@ cache::Layer SmallCache::make_layer(const LayerChoice& layer, std::int64_t n_tok
     fill(made.data, layer.seed + static_cast<std::uint64_t>(n_tokens));
     return made;
   };
-  cache::ArraysLayer arrays;
   if (layer.kind == 0) {
-    arrays.arrays.push_back(array("conv", layer.k.dtype, {2, layer.seed % 5}));
-    arrays.arrays.push_back(array("", layer.v.dtype, {}));
-    return arrays;
+    cache::StateLayer state;
+    state.arrays.push_back(array("conv", layer.k.dtype, {2, layer.seed % 5}));
+    state.arrays.push_back(array("", layer.v.dtype, {}));
+    return state;
   }
   if (layer.kind == 1) {
-    arrays.window = cache::Window{layer.shape, layer.window, layer.keep};
-    const auto shape = cache::window_array_shape(*arrays.window, n_tokens);
-    arrays.arrays.push_back(array(std::string(cache::kWindowKeys), layer.k.dtype, shape));
-    arrays.arrays.push_back(array(std::string(cache::kWindowValues), layer.v.dtype, shape));
-    return arrays;
+    const cache::Window window{layer.window, layer.keep};
+    const auto side = [&](Dtype dtype) {
+      const auto shape = cache::window_array_shape(layer.shape, window, n_tokens);
+      return cache::scatter_window(layer.shape, window, dtype, array("", dtype, shape).data,
+                                   n_tokens);
+    };
+    return cache::WindowLayer{{layer.shape, side(layer.k.dtype), side(layer.v.dtype)}, window};
   }
   const bool is_turbo = layer.k.kind != 0 || layer.v.kind != 0;
   if (layer.kind == 4 && is_turbo) return make_turbo_window(layer, n_tokens);

@@ -41,7 +41,7 @@ class SmallCache {
   static SideChoice choose_side(Input& input);
   static LayerChoice choose_layer(Input& input);
   cache::Layer make_layer(const LayerChoice& layer, std::int64_t n_tokens) const;
-  cache::ArraysLayer make_turbo_window(const LayerChoice& layer, std::int64_t n_tokens) const;
+  cache::WindowLayer make_turbo_window(const LayerChoice& layer, std::int64_t n_tokens) const;
   cache::Side make_side(const SideChoice& side, const LayerChoice& layer, bool keys,
                         std::int64_t n_tokens) const;
 

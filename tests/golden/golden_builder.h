@@ -11,7 +11,7 @@
 #include "tqcache/cache/convert.h"
 #include "tqcache/cache/pack_side.h"
 #include "tqcache/cache/token_hashes.h"
-#include "tqcache/cache/window_rows.h"
+#include "tqcache/cache/window.h"
 
 namespace tqcache::test {
 
@@ -42,8 +42,7 @@ struct SideChoice {
 
 inline SideChoice dense_as(Dtype dtype) { return {dtype, {.dense = true}}; }
 inline SideChoice coded(const codec::CodecSpec& spec,
-                        cache::Centering center = cache::Centering::kNone,
-                        std::int64_t n_sinks = 0) {
+                        cache::Centering center = cache::Centering::kNone, std::int64_t n_sinks = 0) {
   return {Dtype::kF16, {.codec = spec, .center = center, .n_sinks = n_sinks}};
 }
 
@@ -72,7 +71,7 @@ class GoldenBuilder {
   }
 
   GoldenBuilder& arrays() {
-    cache::ArraysLayer layer;
+    cache::StateLayer layer;
     layer.arrays.push_back(array("conv", Dtype::kBF16, {3, 20}));
     layer.arrays.push_back(array("state", Dtype::kF32, {2, 5, 7}));
     layer.arrays.push_back(array("half", Dtype::kF16, {11}));
@@ -82,27 +81,21 @@ class GoldenBuilder {
     return *this;
   }
 
-  GoldenBuilder& rotating(const cache::Window& window, Dtype keys, Dtype values) {
-    const auto shape = cache::window_array_shape(window, cache_.n_tokens());
-    cache::ArraysLayer layer;
-    layer.window = window;
-    layer.arrays.push_back(array("keys", keys, shape));
-    layer.arrays.push_back(array("values", values, shape));
-    cache_.layers.emplace_back(std::move(layer));
+  GoldenBuilder& rotating(const TestWindow& window, Dtype keys, Dtype values) {
+    const auto shape = window.array_shape(cache_.n_tokens());
+    const cache::NamedArray k = array("keys", keys, shape);
+    const cache::NamedArray v = array("values", values, shape);
+    cache_.layers.emplace_back(window_layer(window, k, v, cache_.n_tokens()));
     return *this;
   }
 
   // Requires: the window keeps no first tokens, and one of the sides is coded, without sink tokens.
-  GoldenBuilder& turbo_rotating(const cache::Window& window, const SideChoice& k,
+  GoldenBuilder& turbo_rotating(const TestWindow& window, const SideChoice& k,
                                 const SideChoice& v) {
-    cache::ArraysLayer layer;
-    layer.window = window;
-    layer.rows = cache::AttentionLayer{window.shape, window_rows(window, k.dtype),
-                                       window_rows(window, v.dtype)};
-    const auto shape = cache::window_array_shape(window, cache_.n_tokens());
-    layer.arrays.push_back({"keys", k.dtype, shape, {}});
-    layer.arrays.push_back({"values", v.dtype, shape, {}});
-    cache_.layers.emplace_back(std::move(layer));
+    cache::DenseSide keys = window_rows(window, k.dtype);
+    cache::DenseSide values = window_rows(window, v.dtype);
+    cache_.layers.emplace_back(cache::WindowLayer{
+        {window.shape, std::move(keys), std::move(values)}, window.window()});
     const std::vector<cache::SidePlan> plans = {k.plan, v.plan};
     cache::SideMaker maker(cache_.identity.rope);
     const auto no_progress = [](std::uint64_t) -> Result<void> { return {}; };
@@ -127,9 +120,9 @@ class GoldenBuilder {
 
  private:
   // What stands before the window in its first block stays there.
-  cache::DenseSide window_rows(const cache::Window& window, Dtype dtype) {
+  cache::DenseSide window_rows(const TestWindow& window, Dtype dtype) {
     cache::DenseSide rows = dense_side(window.shape, dtype);
-    const std::int64_t n_left = cache::first_window_block(window, cache_.n_tokens());
+    const std::int64_t n_left = cache::first_window_block(window.window(), cache_.n_tokens());
     for (std::int64_t i = 0; i < n_left; ++i) rows.blocks[static_cast<std::size_t>(i)].clear();
     return rows;
   }

@@ -15,7 +15,7 @@
 
 #include "support/cache_builder.h"
 #include "tqcache/base/hash.h"
-#include "tqcache/cache/window_rows.h"
+#include "tqcache/cache/window.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/type_names.h"
 
@@ -88,7 +88,7 @@ inline Json part(const codec::PartSpec& part) {
   return json;
 }
 
-inline void add_codec(const format::SideInfo& info, Json& json) {
+inline void add_codec(const cache::QuantSpec& info, Json& json) {
   for (const codec::PartSpec& each : info.parts) json["parts"].push_back(part(each));
   json["centring"] = format::name_of(format::kCenteringNames, info.centering);
   if (!info.mean.empty()) json["mean_sha256"] = digest(info.mean);
@@ -114,13 +114,13 @@ inline Json some_values(const std::vector<float>& values, cache::HeadShape shape
   return rows;
 }
 
-inline Json side(const format::SideInfo& info, const cache::Side& side, cache::HeadShape shape,
+inline Json side(const cache::TensorDesc& info, const cache::Side& side, cache::HeadShape shape,
                  std::int64_t n_tokens) {
   const std::vector<float> values = all_values(side, shape, n_tokens);
   Json json;
-  json["cache_type_id"] = info.cache_type_id;
-  json["dtype"] = dtype_word(info.dense_dtype);
-  if (is_turbo(info)) add_codec(info, json);
+  json["cache_type_id"] = format::type_name(info);
+  json["dtype"] = dtype_word(info.dtype);
+  if (info.quant) add_codec(*info.quant, json);
   json["packed_blocks"] = cache::packed_block_count(side);
   json["values_sha256"] = digest(values);
   json["values"] = some_values(values, shape, n_tokens);
@@ -128,54 +128,66 @@ inline Json side(const format::SideInfo& info, const cache::Side& side, cache::H
 }
 
 // Values of the tokens of the window, [n_kv_heads, tokens, head_dim] of the side's dtype.
-inline Json window_side(const format::SideInfo& info, const cache::ArraysLayer& layer,
-                        std::size_t index, std::int64_t n_tokens) {
-  const cache::Side& rows = index == 0 ? layer.rows->k : layer.rows->v;
+inline Json window_side(const cache::TensorDesc& info, const cache::WindowLayer& layer,
+                        const cache::Side& rows, std::int64_t n_tokens) {
   Json json;
-  json["cache_type_id"] = info.cache_type_id;
-  json["dtype"] = dtype_word(info.dense_dtype);
-  if (is_turbo(info)) add_codec(info, json);
+  json["cache_type_id"] = format::type_name(info);
+  json["dtype"] = dtype_word(info.dtype);
+  if (info.quant) add_codec(*info.quant, json);
   json["packed_blocks"] = cache::packed_block_count(rows);
-  json["bytes_sha256"] = to_hex(sha256(cache::window_array(layer, index, n_tokens)));
+  json["bytes_sha256"] = to_hex(sha256(cache::gather_window(layer, rows, n_tokens)));
   return json;
 }
 
-inline Json turbo_window(const format::LayerInfo& info, const cache::ArraysLayer& layer,
-                         std::int64_t n_tokens) {
-  Json json;
-  json["cache_type_id"] = info.cache_type_id;
-  json["n_kv_heads"] = info.shape.n_kv_heads;
-  json["head_dim"] = info.shape.head_dim;
-  json["window"] = info.window;
-  json["k"] = window_side(info.k, layer, 0, n_tokens);
-  json["v"] = window_side(info.v, layer, 1, n_tokens);
-  return json;
+inline void add_heads(cache::HeadShape shape, Json& json) {
+  json["n_kv_heads"] = shape.n_kv_heads;
+  json["head_dim"] = shape.head_dim;
 }
 
-inline Json layer(const format::LayerInfo& info, const cache::Layer& layer, std::int64_t n_tokens) {
+inline void add_array(const std::string& name, Dtype dtype,
+                      const std::vector<std::uint64_t>& shape, ByteView data, Json& json) {
+  json["arrays"].push_back({{"name", name},
+                            {"dtype", dtype_word(dtype)},
+                            {"shape", shape},
+                            {"bytes_sha256", to_hex(sha256(data))}});
+}
+
+inline void add_window(const cache::WindowDesc& info, const cache::WindowLayer& layer,
+                       std::int64_t n_tokens, Json& json) {
+  add_heads(info.attention.shape, json);
+  json["window"] = info.window.size;
+  const cache::AttentionLayer& attention = layer.attention;
+  if (cache::is_quantized(attention)) {
+    json["k"] = window_side(info.attention.k, layer, attention.k, n_tokens);
+    json["v"] = window_side(info.attention.v, layer, attention.v, n_tokens);
+    return;
+  }
+  json["keep"] = info.window.keep;
+  const auto shape = cache::window_array_shape(info.attention.shape, info.window, n_tokens);
+  add_array("keys", info.attention.k.dtype, shape,
+            cache::gather_window(layer, attention.k, n_tokens), json);
+  add_array("values", info.attention.v.dtype, shape,
+            cache::gather_window(layer, attention.v, n_tokens), json);
+}
+
+inline Json layer(const cache::LayerDesc& info, const cache::Layer& layer, std::int64_t n_tokens) {
   Json json;
-  json["cache_type_id"] = info.cache_type_id;
-  if (const auto* attention = std::get_if<cache::AttentionLayer>(&layer)) {
-    json["n_kv_heads"] = info.shape.n_kv_heads;
-    json["head_dim"] = info.shape.head_dim;
-    json["k"] = side(info.k, attention->k, info.shape, n_tokens);
-    json["v"] = side(info.v, attention->v, info.shape, n_tokens);
-    return json;
-  }
-  const auto& arrays = std::get<cache::ArraysLayer>(layer);
-  if (cache::is_turbo_window(arrays)) return turbo_window(info, arrays, n_tokens);
-  if (arrays.window) {
-    json["n_kv_heads"] = arrays.window->shape.n_kv_heads;
-    json["head_dim"] = arrays.window->shape.head_dim;
-    json["window"] = arrays.window->size;
-    json["keep"] = arrays.window->keep;
-  }
-  for (const cache::NamedArray& array : arrays.arrays) {
-    json["arrays"].push_back({{"name", array.name},
-                              {"dtype", dtype_word(array.dtype)},
-                              {"shape", array.shape},
-                              {"bytes_sha256", to_hex(sha256(array.data))}});
-  }
+  json["cache_type_id"] = format::type_name(info);
+  std::visit(Overload{[&](const cache::AttentionLayer& attention) {
+                        const auto& desc = std::get<cache::AttentionDesc>(info);
+                        add_heads(desc.shape, json);
+                        json["k"] = side(desc.k, attention.k, desc.shape, n_tokens);
+                        json["v"] = side(desc.v, attention.v, desc.shape, n_tokens);
+                      },
+                      [&](const cache::WindowLayer& window) {
+                        add_window(std::get<cache::WindowDesc>(info), window, n_tokens, json);
+                      },
+                      [&](const cache::StateLayer& state) {
+                        for (const cache::NamedArray& array : state.arrays) {
+                          add_array(array.name, array.dtype, array.shape, array.data, json);
+                        }
+                      }},
+             layer);
   return json;
 }
 

@@ -50,12 +50,15 @@ TEST(GoldenFiles, HaveEveryNameAndNumberOfTheFormat) {
   for (const std::string& name : names_ending(".tqkv")) {
     const auto info = must(format::read_cache_info(*memory_source(golden_file(name))));
     features |= info.required_features;
-    for (const format::LayerInfo& layer : info.layers) {
-      have.insert(layer.cache_type_id);
-      for (const format::SideInfo* side : {&layer.k, &layer.v}) {
-        have.insert(side->cache_type_id);
-        have.insert(std::string(format::name_of(format::kCenteringNames, side->centering)));
-        for (const codec::PartSpec& part : side->parts) {
+    for (const cache::LayerDesc& layer : info.layers) {
+      have.emplace(format::type_name(layer));
+      if (!cache::is_in_token_blocks(layer)) continue;
+      const cache::AttentionDesc& attention = *cache::attention_of(layer);
+      for (const cache::TensorDesc* tensor : {&attention.k, &attention.v}) {
+        have.emplace(format::type_name(*tensor));
+        if (!tensor->quant) continue;
+        have.emplace(format::name_of(format::kCenteringNames, tensor->quant->centering));
+        for (const codec::PartSpec& part : tensor->quant->parts) {
           const codec::QuantizerSpec& spec = part.quantizer;
           bits.insert(spec.bits);
           have.insert(std::string(format::name_of(format::kScaleNames, spec.scale)));
@@ -137,7 +140,7 @@ std::vector<float> decoded_by(const codec::Kernels& kernels, const cache::TurboS
 TEST_P(Golden, DecodesTheSameOnEveryKindOfCpu) {
   const cache::Cache cache = must(format::read_cache(*memory_source(file_)));
   for (const cache::Layer& layer : cache.layers) {
-    const cache::AttentionLayer* attention = cache::rows_of(layer);
+    const cache::AttentionLayer* attention = cache::attention_of(layer);
     if (attention == nullptr) continue;
     for (const cache::Side* side : {&attention->k, &attention->v}) {
       const auto* turbo = std::get_if<cache::TurboSide>(side);

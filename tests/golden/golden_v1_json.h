@@ -15,6 +15,7 @@
 #include "migrations/v1_file.h"
 #include "migrations/v1_to_v2.h"
 #include "support/cache_builder.h"
+#include "tqcache/cache/window.h"
 #include "tqcache/base/hash.h"
 #include "tqcache/format/type_names.h"
 
@@ -122,19 +123,30 @@ inline Json layer(const cache::Layer& in, std::int64_t n_tokens) {
     json["v"] = side(attention->v, attention->shape, n_tokens);
     return json;
   }
-  const auto& arrays = std::get<cache::ArraysLayer>(in);
-  json["kind"] = arrays.window ? "rotating" : "arrays";
-  if (arrays.window) {
-    json["window"] = {{"n_kv_heads", arrays.window->shape.n_kv_heads},
-                      {"head_dim", arrays.window->shape.head_dim},
-                      {"size", arrays.window->size},
-                      {"keep", arrays.window->keep}};
+  const auto add_array = [&](const std::string& name, Dtype dtype,
+                             const std::vector<std::uint64_t>& shape, ByteView data) {
+    json["arrays"].push_back({{"name", name},
+                              {"dtype", dtype_name(dtype)},
+                              {"shape", shape},
+                              {"bytes_sha256", to_hex(sha256(data))}});
+  };
+  if (const auto* window = std::get_if<cache::WindowLayer>(&in)) {
+    const cache::AttentionLayer& attention = window->attention;
+    json["kind"] = "rotating";
+    json["window"] = {{"n_kv_heads", attention.shape.n_kv_heads},
+                      {"head_dim", attention.shape.head_dim},
+                      {"size", window->window.size},
+                      {"keep", window->window.keep}};
+    const auto shape = cache::window_array_shape(attention.shape, window->window, n_tokens);
+    add_array("keys", cache::dense_dtype(attention.k), shape,
+              cache::gather_window(*window, attention.k, n_tokens));
+    add_array("values", cache::dense_dtype(attention.v), shape,
+              cache::gather_window(*window, attention.v, n_tokens));
+    return json;
   }
-  for (const cache::NamedArray& array : arrays.arrays) {
-    json["arrays"].push_back({{"name", array.name},
-                              {"dtype", dtype_name(array.dtype)},
-                              {"shape", array.shape},
-                              {"bytes_sha256", to_hex(sha256(array.data))}});
+  json["kind"] = "arrays";
+  for (const cache::NamedArray& array : std::get<cache::StateLayer>(in).arrays) {
+    add_array(array.name, array.dtype, array.shape, array.data);
   }
   return json;
 }

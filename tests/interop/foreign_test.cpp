@@ -14,7 +14,7 @@
 namespace tqcache::test {
 namespace foreign_test {
 
-using interop::ForeignArrays;
+using interop::ForeignState;
 using interop::ForeignAttention;
 using interop::ForeignCache;
 using interop::sections_of;
@@ -41,7 +41,7 @@ ForeignCache two_layers(std::int64_t n_tokens) {
   cache.identity.source_format = "test";
   cache.layers.push_back(
       ForeignAttention{{2, 4}, {Dtype::kF16, rows_of(1, 8, 2)}, {Dtype::kBF16, rows_of(2, 8, 2)}});
-  cache.layers.push_back(ForeignArrays{{{"state", Dtype::kF32, {3}, [](std::span<std::byte> out) {
+  cache.layers.push_back(ForeignState{{{"state", Dtype::kF32, {3}, [](std::span<std::byte> out) {
                                            std::memset(out.data(), 0, out.size());
                                            return Result<void>();
                                          }}}});
@@ -69,7 +69,7 @@ TEST(ForeignCache, IsACacheWithItsValuesWhereTheyBelong) {
     EXPECT_EQ(bytes[0], std::byte(name));
     EXPECT_EQ(bytes[8 * 43 + 1], std::byte(299 % 64));
   }
-  const auto& arrays = std::get<cache::ArraysLayer>(cache.layers[1]);
+  const auto& arrays = std::get<cache::StateLayer>(cache.layers[1]);
   EXPECT_EQ(arrays.arrays[0].data.size(), 12u);
 }
 
@@ -97,7 +97,7 @@ TEST(ForeignCache, IsRefusedWhenItContradictsItself) {
   refused(ErrorCode::kCorrupt, "layer 0",
           [](auto& c) { std::get<ForeignAttention>(c.layers[0]).shape.head_dim = 0; });
   refused(ErrorCode::kTooLarge, "layer 1", [](auto& c) {
-    std::get<ForeignArrays>(c.layers[1]).arrays[0].shape = {std::uint64_t{1} << 60};
+    std::get<ForeignState>(c.layers[1]).arrays[0].shape = {std::uint64_t{1} << 60};
   });
   refused(ErrorCode::kTooLarge, "layers", [](auto& c) { c.layers.resize(1025, c.layers[1]); });
 }

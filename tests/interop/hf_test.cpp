@@ -78,11 +78,11 @@ cache::Cache hybrid_cache() {
                            .rotating({{2, 32}, 63, 0}, Dtype::kBF16, Dtype::kF32)
                            .dense({1, 8}, Dtype::kF32)
                            .build();
-  cache::ArraysLayer linear;
+  cache::StateLayer linear;
   linear.arrays.push_back(state("conv_states.0", Dtype::kBF16, {1, 5, 3}));
   linear.arrays.push_back(state("recurrent_states.0", Dtype::kF32, {1, 2, 3, 4}));
   cache.layers.emplace_back(std::move(linear));
-  cache.layers.emplace_back(cache::ArraysLayer{});
+  cache.layers.emplace_back(cache::StateLayer{});
   return cache;
 }
 
@@ -131,15 +131,17 @@ TEST(Hf, ReadsWhatTheScriptWrote) {
   EXPECT_EQ(v.dtype, Dtype::kBF16);
   EXPECT_EQ(bf16_to_f32(number_at<std::uint16_t>(v.blocks[0], 2 * ((256 + 8) * 4 + 3))), -71.0f);
   // Of a window of 5, which has the token to come in it, tokens 5 to 8.
-  const auto& sliding = std::get<cache::ArraysLayer>(cache.layers[1]);
-  EXPECT_EQ(sliding.window, (cache::Window{{2, 4}, 4, 0}));
-  EXPECT_EQ(f16_to_f32(number_at<std::uint16_t>(sliding.arrays[0].data, 0)), 20.0f);
-  const auto& linear = std::get<cache::ArraysLayer>(cache.layers[2]).arrays;
+  const auto& sliding = std::get<cache::WindowLayer>(cache.layers[1]);
+  EXPECT_EQ(sliding.window, (cache::Window{4, 0}));
+  EXPECT_EQ(sliding.attention.shape, (cache::HeadShape{2, 4}));
+  const AlignedBytes keys = cache::gather_window(sliding, sliding.attention.k, cache.n_tokens());
+  EXPECT_EQ(f16_to_f32(number_at<std::uint16_t>(keys, 0)), 20.0f);
+  const auto& linear = std::get<cache::StateLayer>(cache.layers[2]).arrays;
   ASSERT_EQ(linear.size(), 2u);
   EXPECT_EQ(linear[0].name, "conv_states.0");
   EXPECT_EQ(linear[1].shape, (std::vector<std::uint64_t>{1, 2, 2, 2}));
   EXPECT_EQ(number_at<float>(linear[1].data, 28), 7.0f);
-  EXPECT_TRUE(std::get<cache::ArraysLayer>(cache.layers[3]).arrays.empty());
+  EXPECT_TRUE(std::get<cache::StateLayer>(cache.layers[3]).arrays.empty());
 }
 
 TEST(Hf, ReadsTensorsWithoutABatchAndTokensWithOne) {
@@ -234,7 +236,7 @@ TEST(Hf, ExportRefusesWhatTransformersHasNoPlaceFor) {
   EXPECT_EQ(try_export(CacheBuilder(10).rotating({{1, 8}, 6, 2}).build()).error().code,
             ErrorCode::kUnsupported);
   cache::Cache twice = hybrid_cache();
-  auto& arrays = std::get<cache::ArraysLayer>(twice.layers[3]).arrays;
+  auto& arrays = std::get<cache::StateLayer>(twice.layers[3]).arrays;
   arrays.push_back(arrays[0]);
   EXPECT_EQ(try_export(std::move(twice)).error().message,
             "layer 3: array \"conv_states.0\": there twice");

@@ -166,7 +166,7 @@ TEST(LlamaExport, RefusesACodecThatIsNone) {
     format::Manifest said;
   };
   Said said(sections_of(cache)->manifest());
-  said.said.layers[0].k.parts[0].quantizer.bits = 9;
+  std::get<cache::AttentionDesc>(said.said.layers[0]).k.quant->parts[0].quantizer.bits = 9;
   const TempDir dir;
   EXPECT_FALSE(interop::export_llama_state(said, geometry_of(cache), dir / "a", {}).ok());
   EXPECT_EQ(dir.entry_count(), 0u);

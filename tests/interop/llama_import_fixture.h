@@ -12,6 +12,7 @@
 #include "foreign_cache_reading.h"
 #include "llama_models.h"
 #include "llama_state_writer.h"
+#include "tqcache/cache/window.h"
 #include "tqcache/base/file.h"
 #include "tqcache/cache/side.h"
 #include "tqcache/interop/llama/llama_state.h"
@@ -96,18 +97,24 @@ inline void expect_layer(const cache::AttentionLayer& layer, const LlamaGeometry
   EXPECT_EQ(side_values(layer.v, layer.shape, n), expected_side(model, spec, i, false, 0, n)) << i;
 }
 
-inline void expect_layer(const cache::ArraysLayer& layer, const LlamaGeometry& model,
+inline void expect_layer(const cache::WindowLayer& layer, const LlamaGeometry& model,
+                         const StateSpec& spec, std::size_t i) {
+  const auto n_tokens = static_cast<std::int64_t>(spec.tokens.size());
+  const std::int64_t n = cache::window_tokens(layer.window, n_tokens);
+  for (const bool is_key : {true, false}) {
+    const cache::Side& side = is_key ? layer.attention.k : layer.attention.v;
+    const cache::NamedArray array{
+        "", cache::dense_dtype(side), {}, cache::gather_window(layer, side, n_tokens)};
+    EXPECT_EQ(array_values(array), expected_side(model, spec, i, is_key, n_tokens - n, n)) << i;
+  }
+}
+
+inline void expect_layer(const cache::StateLayer& layer, const LlamaGeometry&,
                          const StateSpec& spec, std::size_t i) {
   const auto n_tokens = static_cast<std::int64_t>(spec.tokens.size());
   ASSERT_EQ(layer.arrays.size(), 2U);
   for (const bool first : {true, false}) {
     const cache::NamedArray& array = layer.arrays[first ? 0 : 1];
-    if (layer.window) {
-      const std::int64_t n = cache::window_tokens(*layer.window, n_tokens);
-      EXPECT_EQ(array.name, first ? "keys" : "values");
-      EXPECT_EQ(array_values(array), expected_side(model, spec, i, first, n_tokens - n, n)) << i;
-      continue;
-    }
     EXPECT_EQ(array.name, first ? "r" : "s");
     std::vector<float> expected;
     for (std::uint64_t k = 0; k < array.shape.at(0); ++k) {

@@ -187,10 +187,10 @@ inline std::vector<float> section_values(const interop::ForeignCache& cache, std
   for (std::size_t i = 0; i < manifest.sections.size(); ++i) {
     const format::SectionInfo& section = manifest.sections[i];
     if (section.layer != layer || section.side != side || section.block != block) continue;
-    const format::LayerInfo& info = manifest.layers[static_cast<std::size_t>(layer)];
+    const cache::LayerDesc& info = manifest.layers[static_cast<std::size_t>(layer)];
     const Dtype dtype = side == format::SideName::kArray
-                            ? info.arrays[static_cast<std::size_t>(block)].dtype
-                            : format::side_of(info, side).dense_dtype;
+                            ? cache::arrays_of(info, {})[static_cast<std::size_t>(block)].dtype
+                            : format::side_of(info, side).dtype;
     AlignedBytes raw;
     must(sections->read(i, raw));
     std::vector<float> values(raw.size() / dtype_size(dtype));

@@ -78,8 +78,8 @@ TEST(MlxExport, GivesBackWhatWasImported) {
       const Bytes file = export_bytes(*source, for_minor(minor));
       ForeignCache foreign = must(test::import_mlx(file));
       EXPECT_EQ(foreign.n_tokens, n_tokens);
-      const auto& window = std::get<ForeignArrays>(foreign.layers[2]).window;
-      EXPECT_EQ(window, (cache::Window{{2, 32}, 100, 4}));
+      EXPECT_EQ(std::get<interop::ForeignWindow>(foreign.layers[2]).window,
+                (cache::Window{100, 4}));
       EXPECT_EQ(foreign.identity.model_name, "a test's model");
       expect_same_sections(*source, *must(sections_of(std::move(foreign))));
     }
@@ -182,7 +182,7 @@ TEST(MlxExport, PacksKeysAndValuesIntoGroups) {
           EXPECT_EQ(test::section_values(back, 0, info.side, info.block),
                     through_groups(values, 128, {bits, group_size}, Dtype::kBF16));
         }
-        EXPECT_TRUE(std::get<ForeignArrays>(back.layers[1]).window);
+        EXPECT_TRUE(std::holds_alternative<interop::ForeignWindow>(back.layers[1]));
       }
     }
   }
@@ -226,7 +226,7 @@ TEST(MlxExport, RefusesWhatMlxLmDoesNotHave) {
   expect_refused(CacheBuilder(0).dense({2, 64}).build(), {}, "an empty cache");
   expect_refused(CacheBuilder(5).build(), {}, "an empty cache");
   cache::Cache no_arrays = small_cache();
-  no_arrays.layers.emplace_back(cache::ArraysLayer{});
+  no_arrays.layers.emplace_back(cache::StateLayer{});
   expect_refused(no_arrays, {}, "layer 1: without arrays: mlx-lm has no such cache");
 }
 

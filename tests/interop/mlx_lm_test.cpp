@@ -34,10 +34,11 @@ void expect_attention(const ForeignCache& cache, std::int64_t layer, HeadShape s
   EXPECT_EQ(section_values(cache, layer, SideName::kValues), head_values(shape, list, 1));
 }
 
-void expect_window(const ForeignCache& cache, std::int64_t layer, const cache::Window& window,
+void expect_window(const ForeignCache& cache, std::int64_t layer, const test::TestWindow& window,
                    const test::Positions& list) {
-  const auto& arrays = std::get<ForeignArrays>(cache.layers[static_cast<std::size_t>(layer)]);
-  EXPECT_EQ(arrays.window, window);
+  const auto& found = std::get<ForeignWindow>(cache.layers[static_cast<std::size_t>(layer)]);
+  EXPECT_EQ(found.window, window.window());
+  EXPECT_EQ(found.shape, window.shape);
   EXPECT_EQ(section_values(cache, layer, SideName::kArray, 0), head_values(window.shape, list, 0));
   EXPECT_EQ(section_values(cache, layer, SideName::kArray, 1), head_values(window.shape, list, 1));
 }
@@ -300,9 +301,8 @@ MlxBuilder& add_slots(MlxBuilder& file, const std::string& prefix) {
 }
 
 void expect_slots(const ForeignCache& cache, std::int64_t layer) {
-  const auto& arrays = std::get<ForeignArrays>(cache.layers[static_cast<std::size_t>(layer)]);
+  const auto& arrays = std::get<ForeignState>(cache.layers[static_cast<std::size_t>(layer)]);
   ASSERT_EQ(arrays.arrays.size(), 2u);
-  EXPECT_FALSE(arrays.window);
   EXPECT_EQ(arrays.arrays[0].name, "0");
   EXPECT_EQ(arrays.arrays[1].name, "1");
   EXPECT_EQ(arrays.arrays[0].dtype, Dtype::kBF16);

@@ -85,12 +85,15 @@ TEST(Npz, ReadsWhatNumpyWrote) {
     // Of head 1, token 2: 28 to 31.
     const auto& block = std::get<cache::DenseSide>(layer.k).blocks[0];
     EXPECT_EQ(f16_to_f32(number_at<std::uint16_t>(block, 2 * ((256 + 2) * 4))), 28.0f);
-    const auto& window = std::get<cache::ArraysLayer>(cache.layers[1]);
-    EXPECT_EQ(window.window, (cache::Window{{2, 4}, 3, 1}));
-    EXPECT_EQ(window.arrays[0].dtype, Dtype::kBF16);
-    EXPECT_EQ(bf16_to_f32(number_at<std::uint16_t>(window.arrays[0].data, 2 * 23)), 23.0f);
-    EXPECT_EQ(window.arrays[1].dtype, Dtype::kF32);
-    const auto& arrays = std::get<cache::ArraysLayer>(cache.layers[2]).arrays;
+    const auto& window = std::get<cache::WindowLayer>(cache.layers[1]);
+    EXPECT_EQ(window.window, (cache::Window{3, 1}));
+    const auto& [window_shape, k, v] = window.attention;
+    EXPECT_EQ(window_shape, (cache::HeadShape{2, 4}));
+    EXPECT_EQ(cache::dense_dtype(k), Dtype::kBF16);
+    const AlignedBytes keys = cache::gather_window(window, k, cache.n_tokens());
+    EXPECT_EQ(bf16_to_f32(number_at<std::uint16_t>(keys, 2 * 23)), 23.0f);
+    EXPECT_EQ(cache::dense_dtype(v), Dtype::kF32);
+    const auto& arrays = std::get<cache::StateLayer>(cache.layers[2]).arrays;
     EXPECT_EQ(arrays[0].name, "conv");
     EXPECT_EQ(arrays[0].shape, (std::vector<std::uint64_t>{1, 2, 3}));
     EXPECT_EQ(number_at<float>(arrays[0].data, 20), 5.0f);
@@ -160,11 +163,11 @@ TEST(Npz, AnF32ThatIsNoBf16IsRounded) {
 TEST(Npz, ExportRefusesNamesThatCannotBe) {
   for (const std::string name : {"", "a/b", "a b", "\xff"}) {
     cache::Cache cache = CacheBuilder(3).arrays().build();
-    std::get<cache::ArraysLayer>(cache.layers[0]).arrays[0].name = name;
+    std::get<cache::StateLayer>(cache.layers[0]).arrays[0].name = name;
     EXPECT_EQ(export_error(std::move(cache)), ErrorCode::kUnsupported) << name;
   }
   cache::Cache cache = CacheBuilder(3).arrays().build();
-  std::get<cache::ArraysLayer>(cache.layers[0]).arrays[0].name = "state";
+  std::get<cache::StateLayer>(cache.layers[0]).arrays[0].name = "state";
   EXPECT_EQ(export_error(std::move(cache)), ErrorCode::kUnsupported);
 }
 

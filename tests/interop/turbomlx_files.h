@@ -79,7 +79,13 @@ inline Result<std::vector<float>> read_values(const interop::ForeignCache& cache
       }
       continue;
     }
-    for (const auto& array : std::get<interop::ForeignArrays>(layer).arrays) {
+    std::vector<interop::ForeignArray> arrays;
+    if (const auto* window = std::get_if<interop::ForeignWindow>(&layer)) {
+      arrays = {window->k, window->v};
+    } else {
+      arrays = std::get<interop::ForeignState>(layer).arrays;
+    }
+    for (const interop::ForeignArray& array : arrays) {
       Bytes raw(count_values(array.shape) * dtype_size(array.dtype));
       TQC_TRY(array.read(raw));
       append_f32(array.dtype, raw, values);

@@ -14,6 +14,7 @@
 #include "support/temp_dir.h"
 #include "tqcache/base/half.h"
 #include "tqcache/cache/truncate.h"
+#include "tqcache/format/type_names.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/convert_file.h"
 
@@ -214,18 +215,20 @@ TEST(TurboMlxPacked, NamesTheModeAndHasTheMapByValue) {
       .turbo({.bits = 3, .is_prod = true})
       .turbo({.mixed = BuiltMixed{16, 3, 2}, .values = BuiltGroups{2, 64, Dtype::kBF16}});
   const auto sections = must(sections_of(import_built(builder)));
-  const auto& layers = sections->manifest().layers;
-  EXPECT_EQ(layers[0].k.cache_type_id, "tqcache.turbo_mse.v1");
-  EXPECT_EQ(layers[0].v.cache_type_id, "tqcache.dense.v1");
-  EXPECT_EQ(layers[1].k.cache_type_id, "tqcache.turbo_prod.v1");
-  EXPECT_EQ(layers[2].k.cache_type_id, "tqcache.turbo_mixed.v1");
-  EXPECT_EQ(layers[2].v.cache_type_id, "tqcache.affine.v1");
-  const codec::QuantizerSpec& first = layers[0].k.parts[0].quantizer;
-  const codec::QuantizerSpec& second = layers[1].k.parts[0].quantizer;
+  const auto tensor = [&](std::size_t layer) {
+    return std::get<cache::AttentionDesc>(sections->manifest().layers[layer]);
+  };
+  EXPECT_EQ(format::type_name(tensor(0).k), "tqcache.turbo_mse.v1");
+  EXPECT_EQ(format::type_name(tensor(0).v), "tqcache.dense.v1");
+  EXPECT_EQ(format::type_name(tensor(1).k), "tqcache.turbo_prod.v1");
+  EXPECT_EQ(format::type_name(tensor(2).k), "tqcache.turbo_mixed.v1");
+  EXPECT_EQ(format::type_name(tensor(2).v), "tqcache.affine.v1");
+  const codec::QuantizerSpec first = tensor(0).k.quant->parts[0].quantizer;
+  const codec::QuantizerSpec second = tensor(1).k.quant->parts[0].quantizer;
   EXPECT_EQ(first.rotation, codec::TransformKind::kMatrix);
   EXPECT_EQ(first.matrix.values().data(), second.matrix.values().data());  // one matrix for both
-  EXPECT_FALSE(layers[1].k.parts[1].quantizer.matrix == second.matrix);
-  EXPECT_EQ(layers[2].k.outliers.size(), 32u);
+  EXPECT_FALSE(tensor(1).k.quant->parts[1].quantizer.matrix == second.matrix);
+  EXPECT_EQ(tensor(2).k.quant->outliers.size(), 32u);
 }
 
 // --- groups
@@ -377,8 +380,8 @@ TEST(TurboMlxMisfits, MoreMatricesThanAFileMayHaveAreNotKept) {
   const ForeignCache foreign = import_built(builder);
   EXPECT_TRUE(attention(foreign, 8).k.packed);
   const auto sections = must(sections_of(foreign));
-  for (const format::LayerInfo& layer : sections->manifest().layers) {
-    EXPECT_EQ(layer.k.cache_type_id, "tqcache.dense.v1");
+  for (const cache::LayerDesc& layer : sections->manifest().layers) {
+    EXPECT_FALSE(cache::is_quantized(std::get<cache::AttentionDesc>(layer).k));
   }
 }
 

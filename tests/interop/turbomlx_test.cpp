@@ -127,17 +127,16 @@ TEST(TurboMlx, SaysWhatIsLost) {
 
 TEST(TurboMlx, BringsARingIntoTheOrderOfPositions) {
   const ForeignCache cache = import_named("v3_hybrid");
-  const auto& ring = std::get<ForeignArrays>(cache.layers[5]);
-  ASSERT_TRUE(ring.window.has_value());
-  EXPECT_EQ(*ring.window, (cache::Window{{2, 16}, 6, 2}));
-  EXPECT_EQ(ring.arrays[0].name, "keys");
-  EXPECT_EQ(ring.arrays[0].shape, (std::vector<std::uint64_t>{2, 6, 16}));
+  const auto& ring = std::get<ForeignWindow>(cache.layers[5]);
+  EXPECT_EQ(ring.window, (cache::Window{6, 2}));
+  EXPECT_EQ(ring.shape, (cache::HeadShape{2, 16}));
+  EXPECT_EQ(ring.k.shape, (std::vector<std::uint64_t>{2, 6, 16}));
 }
 
 TEST(TurboMlx, NamesArraysBySlot) {
   const ForeignCache cache = import_named("v3_hybrid");
   for (const std::size_t layer : {0u, 3u}) {
-    const auto& arrays = std::get<ForeignArrays>(cache.layers[layer]);
+    const auto& arrays = std::get<ForeignState>(cache.layers[layer]);
     ASSERT_EQ(arrays.arrays.size(), 2u);
     EXPECT_EQ(arrays.arrays[0].name, "0");
     EXPECT_EQ(arrays.arrays[0].dtype, Dtype::kF16);

@@ -110,22 +110,27 @@ TEST(CheckMigrated, NoticesADenseValue) {
 
 TEST(CheckMigrated, NoticesARowOfAWindow) {
   expect_noticed("layer 4: head 1 token 299: ", [](Cache& c) {
-    auto& arrays = std::get<cache::ArraysLayer>(c.layers.at(4)).arrays;
-    arrays.at(1).data.back() ^= std::byte{1};
+    auto& layer = std::get<cache::WindowLayer>(c.layers.at(4));
+    test::change_window(layer, layer.attention.v, c.n_tokens(),
+                        [](AlignedBytes& array, Dtype) { array.back() ^= std::byte{1}; });
   });
   expect_noticed("layer 4: tensor \"keys\", 1 x 2 x 16 x 4: not carried over", [](Cache& c) {
-    std::get<cache::ArraysLayer>(c.layers.at(4)).arrays.at(0).name = "values";
+    Dtype& dtype = std::get<cache::DenseSide>(cache::attention_of(c.layers.at(4))->k).dtype;
+    dtype = dtype == Dtype::kF16 ? Dtype::kBF16 : Dtype::kF16;
   });
   expect_noticed("layer 4: another window",
-                 [](Cache& c) { std::get<cache::ArraysLayer>(c.layers.at(4)).window->keep = 1; });
+                 [](Cache& c) { std::get<cache::WindowLayer>(c.layers.at(4)).window.keep = 1; });
+  expect_noticed("layer 4: another window", [](Cache& c) {
+    cache::attention_of(c.layers.at(4))->shape.n_kv_heads = 1;
+  });
 }
 
 TEST(CheckMigrated, NoticesAnArray) {
   expect_noticed("layer 5: arrays", [](Cache& c) {
-    std::get<cache::ArraysLayer>(c.layers.at(5)).arrays.at(1).data.back() ^= std::byte{1};
+    std::get<cache::StateLayer>(c.layers.at(5)).arrays.at(1).data.back() ^= std::byte{1};
   });
   expect_noticed("layer 5: arrays",
-                 [](Cache& c) { std::get<cache::ArraysLayer>(c.layers.at(5)).arrays.pop_back(); });
+                 [](Cache& c) { std::get<cache::StateLayer>(c.layers.at(5)).arrays.pop_back(); });
 }
 
 TEST(CheckMigrated, NoticesWhatGoesForTheWholeCache) {
@@ -163,8 +168,8 @@ TEST(CheckMigrated, NoticesTokensWhereNoneWereKnown) {
 }
 
 TEST(CheckMigrated, NoticesAnotherFormOfArrays) {
-  const auto arrays = [](Cache& c, std::size_t layer) -> cache::ArraysLayer& {
-    return std::get<cache::ArraysLayer>(c.layers.at(layer));
+  const auto arrays = [](Cache& c, std::size_t layer) -> cache::StateLayer& {
+    return std::get<cache::StateLayer>(c.layers.at(layer));
   };
   expect_noticed("layer 5: arrays", [&](Cache& c) { arrays(c, 5).arrays[0].name += "!"; });
   expect_noticed("layer 5: arrays", [&](Cache& c) { arrays(c, 5).arrays[0].shape.push_back(1); });
@@ -172,14 +177,12 @@ TEST(CheckMigrated, NoticesAnotherFormOfArrays) {
     Dtype& dtype = arrays(c, 5).arrays[0].dtype;
     dtype = dtype == Dtype::kF32 ? Dtype::kF16 : Dtype::kF32;
   });
-  expect_noticed("layer 5: no arrays", [&](Cache& c) { arrays(c, 5).window = cache::Window{}; });
+  expect_noticed("layer 5: no arrays", [](Cache& c) { c.layers[5] = c.layers[4]; });
   expect_noticed("layer 5: no arrays", [](Cache& c) { c.layers[5] = c.layers[3]; });
-  expect_noticed("layer 4: no rotating", [&](Cache& c) { arrays(c, 4).window.reset(); });
-  expect_noticed("layer 4: no rotating", [&](Cache& c) { arrays(c, 4).arrays.pop_back(); });
-  expect_noticed("not carried over", [&](Cache& c) { arrays(c, 4).arrays[0].name += "!"; });
-  expect_noticed("not carried over", [&](Cache& c) { arrays(c, 4).arrays[1].shape[1] += 1; });
-  expect_noticed("not carried over",
-                 [&](Cache& c) { arrays(c, 4).arrays[1].dtype = Dtype::kBF16; });
+  expect_noticed("layer 4: no rotating", [](Cache& c) { c.layers[4] = c.layers[5]; });
+  expect_noticed("not carried over", [](Cache& c) {
+    std::get<cache::DenseSide>(cache::attention_of(c.layers[4])->v).dtype = Dtype::kBF16;
+  });
 }
 
 // -0 where the definition gives 0 is no difference, and neither is what f32 does below 2^-126.

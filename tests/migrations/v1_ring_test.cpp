@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tqcache/cache/window.h"
 #include "migrations/v1_to_v2.h"
 #include "support/v1_builder.h"
 
@@ -53,14 +54,14 @@ void expect_positions(std::int64_t offset, const V1Ring& ring, const std::vector
   const V1File file = ring_file(offset, ring, rows);
   const Migration migration = must(v1_to_v2(file));
   must(check_migrated(file, migration.cache, 1));
-  const auto& layer = std::get<cache::ArraysLayer>(migration.cache.layers.at(0));
-  ASSERT_TRUE(layer.window);
-  EXPECT_EQ(*layer.window, (cache::Window{{2, 4}, ring.max_size, ring.keep}));
-  ASSERT_EQ(layer.arrays.size(), 2u);
-  EXPECT_EQ(layer.arrays[0].name, "keys");
-  EXPECT_EQ(layer.arrays[1].name, "values");
-  for (const cache::NamedArray& array : layer.arrays) {
-    EXPECT_EQ(array.shape, (std::vector<std::uint64_t>{2, expected.size(), 4}));
+  const auto& layer = std::get<cache::WindowLayer>(migration.cache.layers.at(0));
+  EXPECT_EQ(layer.window, (cache::Window{ring.max_size, ring.keep}));
+  EXPECT_EQ(layer.attention.shape, (cache::HeadShape{2, 4}));
+  for (const cache::Side* side : {&layer.attention.k, &layer.attention.v}) {
+    const cache::NamedArray array{"",
+                                  cache::dense_dtype(*side),
+                                  {2, expected.size(), 4},
+                                  cache::gather_window(layer, *side, offset)};
     for (const std::size_t head : {0u, 1u}) EXPECT_EQ(positions_of(array, head), expected);
   }
   EXPECT_EQ(migration.cache.n_tokens(), offset);

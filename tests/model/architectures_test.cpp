@@ -11,7 +11,7 @@
 #include "model/fixture_model.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/cache/truncate.h"
-#include "tqcache/cache/window_rows.h"
+#include "tqcache/cache/window.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/model/attention/gated_delta_net.h"
 
@@ -169,19 +169,17 @@ TEST_P(Windows, AreRotatingLayersOfTheNewestTokens) {
   prefill(decoder, cache, model_.ids());
   const cache::Cache loaded = through_a_file(cache);
   const std::int64_t window = first_window(model_.config);
-  const auto& layer = std::get<cache::ArraysLayer>(loaded.layers.front());
-  EXPECT_EQ(layer.window, (cache::Window{model_.config.head_shape(), window, 0}));
-  EXPECT_EQ(layer.arrays[0].shape,
-            (std::vector<std::uint64_t>{2, static_cast<std::uint64_t>(window), 32}));
+  const auto& layer = std::get<cache::WindowLayer>(loaded.layers.front());
+  EXPECT_EQ(layer.window, (cache::Window{window, 0}));
+  EXPECT_EQ(layer.attention.shape, model_.config.head_shape());
 }
 
 TEST_P(Windows, TakeNoMoreMemoryThanATokenBlockBeside) {
   Decoder decoder = model_.decoder();
   cache::Cache cache = model_.make_cache();
   prefill(decoder, cache, model_.many_ids(511));
-  const auto& layer = std::get<cache::ArraysLayer>(cache.layers.front());
-  ASSERT_TRUE(layer.rows);
-  const auto& blocks = std::get<cache::DenseSide>(layer.rows->k).blocks;
+  const auto& layer = std::get<cache::WindowLayer>(cache.layers.front());
+  const auto& blocks = std::get<cache::DenseSide>(layer.attention.k).blocks;
   ASSERT_EQ(blocks.size(), 2u);
   EXPECT_TRUE(blocks[0].empty());
   EXPECT_FALSE(blocks[1].empty());
@@ -199,21 +197,14 @@ TEST_P(Windows, RepeatTheLastLogits) {
   }
 }
 
-// A layer as transformers keeps it: what the next token sees of those before.
-void drop_oldest(cache::ArraysLayer& layer, std::int64_t n_tokens) {
-  cache::open_window(layer, n_tokens);
-  layer.window->size -= 1;
-  cache::close_window(layer, n_tokens);
-}
-
 TEST_P(Windows, MayBeATokenShorter) {
   Decoder decoder = model_.decoder();
   cache::Cache cache = model_.make_cache();
   prefill(decoder, cache, model_.ids());
   cache::Cache shorter = through_a_file(cache);
   for (cache::Layer& layer : shorter.layers) {
-    auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
-    if (arrays != nullptr) drop_oldest(*arrays, shorter.n_tokens());
+    // As transformers keeps it: without the token that is being computed.
+    if (auto* window = std::get_if<cache::WindowLayer>(&layer)) window->window.size -= 1;
   }
   must(cache::validate(shorter));
   const auto again = decoder.last_logits(shorter);
@@ -228,26 +219,27 @@ TEST_P(Windows, MayBeATokenShorter) {
 
 TEST_P(Windows, OfOtherSizesAreRefused) {
   Decoder decoder = model_.decoder();
-  const auto error_of = [&](const std::function<void(cache::ArraysLayer&)>& change) {
+  const auto error_of = [&](const std::function<void(cache::WindowLayer&)>& change) {
     cache::Cache cache = model_.make_cache();
-    change(std::get<cache::ArraysLayer>(cache.layers.front()));
+    change(std::get<cache::WindowLayer>(cache.layers.front()));
     const auto step = decoder.decode_step(cache, 1);
     EXPECT_FALSE(step.ok());
     EXPECT_EQ(step.error().code, ErrorCode::kMismatch);
     return step.error().message;
   };
-  EXPECT_THAT(error_of([](auto& layer) { layer.window->size += 1; }),
+  EXPECT_THAT(error_of([](auto& layer) { layer.window.size += 1; }),
               HasSubstr("layer 0: a window of"));
-  EXPECT_THAT(error_of([](auto& layer) { layer.window->keep = 1; }),
+  EXPECT_THAT(error_of([](auto& layer) { layer.window.keep = 1; }),
               HasSubstr("1 of them the first ones"));
-  EXPECT_THAT(error_of([](auto& layer) { layer.window.reset(); }),
-              HasSubstr("an arrays layer; the model has a window of"));
-  EXPECT_THAT(error_of([](auto& layer) { layer.window->shape.n_kv_heads = 1; }),
+  EXPECT_THAT(error_of([](auto& layer) { layer.attention.shape.n_kv_heads = 1; }),
               HasSubstr("1 kv heads of 32 components; the model has 2 of 32"));
   cache::Cache cache = model_.make_cache();
   cache.layers.front() = cache::AttentionLayer{model_.config.head_shape(), {}, {}};
   EXPECT_THAT(decoder.decode_step(cache, 1).error().message,
               HasSubstr("layer 0: full attention; the model has a window of"));
+  cache.layers.front() = cache::StateLayer{};
+  EXPECT_THAT(decoder.decode_step(cache, 1).error().message,
+              HasSubstr("layer 0: an arrays layer; the model has a window of"));
 }
 
 TEST_P(Windows, CannotBeCutShorter) {
@@ -267,8 +259,8 @@ class Hybrids : public testing::TestWithParam<std::string> {
     prefill(decoder, cache, model_.ids());
     return cache;
   }
-  cache::ArraysLayer& state(cache::Cache& cache) const {
-    return std::get<cache::ArraysLayer>(cache.layers.front());
+  cache::StateLayer& state(cache::Cache& cache) const {
+    return std::get<cache::StateLayer>(cache.layers.front());
   }
 
   FixtureModel model_{GetParam()};
@@ -278,7 +270,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Hybrids, testing::Values("qwen3_next", "qwen3
 
 TEST_P(Hybrids, KeepTheirStateAsMlxLmDoes) {
   cache::Cache cache = prefilled();
-  const cache::ArraysLayer& layer = state(cache);
+  const cache::StateLayer& layer = state(cache);
   ASSERT_EQ(layer.arrays.size(), 2u);
   EXPECT_EQ(layer.arrays[0].name, "0");
   EXPECT_EQ(layer.arrays[0].shape, (std::vector<std::uint64_t>{1, 3, 2 * 2 * 16 + 4 * 24}));
@@ -304,7 +296,7 @@ TEST_P(Hybrids, RefuseOtherArrays) {
   EXPECT_EQ(step.error().code, ErrorCode::kMismatch);
   EXPECT_THAT(step.error().message, HasSubstr("layer 0: its arrays are not the state"));
   cache = prefilled();
-  state(cache).window = cache::Window{{1, 1}, 1, 0};
+  cache.layers.front() = cache::empty_window({1, 1}, {1, 0}, Dtype::kF32);
   EXPECT_THAT(decoder.decode_step(cache, 1).error().message,
               HasSubstr("layer 0: a rotating layer; the model has a gated delta net"));
   cache = prefilled();
@@ -329,7 +321,7 @@ cache::NamedArray moved(const cache::NamedArray& from, const std::string& name,
 TEST_P(Hybrids, GoOnFromTheStateOfTransformers) {
   cache::Cache cache = prefilled();
   cache::Cache other = cache;
-  const cache::ArraysLayer ours = state(cache);
+  const cache::StateLayer ours = state(cache);
   constexpr std::size_t kChannels = 160;
   state(other).arrays = {
       // Four inputs, of which the oldest is not needed.
@@ -353,8 +345,8 @@ TEST_P(Hybrids, GoOnFromTheStateOfLlamaCpp) {
     const auto head_in_file = [&](std::size_t head) {
       return tiled ? head % 2 * 2 + head / 2 : head;
     };
-    cache::ArraysLayer layer = state(cache);
-    const cache::ArraysLayer ours = layer;
+    cache::StateLayer layer = state(cache);
+    const cache::StateLayer ours = layer;
     layer.arrays = {moved(ours.arrays[0], "r", {3 * kChannels},
                           [&](std::size_t i) {
                             std::size_t channel = i % kChannels;
@@ -460,8 +452,8 @@ TEST(WeightForms, ReadsValueHeadsInTiles) {
   const Floats logits = take_steps(other, from_tiles, model.ids());
   EXPECT_LT(test::relative_error(logits, expected, kVocab), 1e-5);
   // The state does not depend on the last product, whose sums are in another order.
-  EXPECT_EQ(std::get<cache::ArraysLayer>(from_tiles.layers[0]).arrays[1].data,
-            std::get<cache::ArraysLayer>(cache.layers[0]).arrays[1].data);
+  EXPECT_EQ(std::get<cache::StateLayer>(from_tiles.layers[0]).arrays[1].data,
+            std::get<cache::StateLayer>(cache.layers[0]).arrays[1].data);
 }
 
 TEST(WeightForms, RefusesASurplusTensorOfTheWrongLayer) {

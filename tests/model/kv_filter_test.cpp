@@ -93,14 +93,7 @@ TEST(CodingFilter, LeavesDenseSidesAlone) {
 
 // The same keys and values, as a window as wide as they are.
 cache::Cache as_window(cache::Cache cache) {
-  const cache::AttentionLayer rows = first_layer(cache);
-  cache::ArraysLayer layer;
-  layer.window = cache::Window{kShape, cache.n_tokens(), 0};
-  const auto shape = cache::window_array_shape(*layer.window, cache.n_tokens());
-  layer.arrays.push_back({std::string(cache::kWindowKeys), Dtype::kF32, shape, {}});
-  layer.arrays.push_back({std::string(cache::kWindowValues), Dtype::kF32, shape, {}});
-  layer.rows = rows;
-  cache.layers.front() = std::move(layer);
+  cache.layers.front() = cache::WindowLayer{first_layer(cache), {cache.n_tokens(), 0}};
   return cache;
 }
 

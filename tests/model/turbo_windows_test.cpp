@@ -7,7 +7,7 @@
 #include "model/fixture_model.h"
 #include "model/tiny_model.h"
 #include "tqcache/cache/convert.h"
-#include "tqcache/cache/window_rows.h"
+#include "tqcache/cache/window.h"
 #include "tqcache/format/cache_file.h"
 
 namespace tqcache::model {
@@ -120,9 +120,9 @@ TEST_P(TurboWindows, GiveTheirPackedBlocksBack) {
   Decoder decoder = model_.decoder();
   cache::Cache cache = as_turbo(model_.make_cache());
   prefill(decoder, cache, model_.many_ids(511));
-  const auto& layer = std::get<cache::ArraysLayer>(cache.layers.front());
-  ASSERT_TRUE(cache::is_turbo_window(layer));
-  const auto& packed = std::get<cache::TurboSide>(layer.rows->k).packed;
+  const cache::AttentionLayer& layer = std::get<cache::WindowLayer>(cache.layers.front()).attention;
+  ASSERT_TRUE(cache::is_quantized(layer));
+  const auto& packed = std::get<cache::TurboSide>(layer.k).packed;
   ASSERT_EQ(packed.size(), 1u);
   EXPECT_EQ(packed[0].bytes.size(), 0u);
 }
@@ -164,9 +164,9 @@ TEST(TurboWindow, IsAttendedAsWhatItDecodesTo) {
     cache::Cache turbo = as_turbo(empty_cache(model));
     prefill(decoder, turbo, std::span(ids).first(n));
     cache::Cache decoded = turbo;
-    auto& layer = std::get<cache::ArraysLayer>(decoded.layers[0]);
-    cache::close_window(layer, decoded.n_tokens());
-    EXPECT_FALSE(cache::is_turbo_window(layer));
+    auto& layer = std::get<cache::WindowLayer>(decoded.layers[0]);
+    test::make_dense(layer, decoded.n_tokens());
+    EXPECT_FALSE(cache::is_quantized(layer.attention));
     must(cache::validate(decoded));
     cache::Cache of_chunk = turbo, decoded_of_chunk = decoded;
     const auto next = std::span(ids).subspan(n, 5);
@@ -215,15 +215,13 @@ TEST(TurboWindow, MayBeATokenShorter) {
   cache::Cache whole = empty_cache(model);
   prefill(decoder, whole, std::span(ids).first(600));
   cache::Cache shorter = whole;
-  auto& layer = std::get<cache::ArraysLayer>(shorter.layers[0]);
-  layer.window->size -= 1;
-  cache::close_window(layer, 600);
+  std::get<cache::WindowLayer>(shorter.layers[0]).window.size -= 1;
   whole = as_turbo(std::move(whole));
   shorter = as_turbo(std::move(shorter));
   const auto next = std::span(ids).subspan(600);
   take_steps(decoder, shorter, next);
   take_steps(decoder, whole, next);
-  EXPECT_EQ(std::get<cache::ArraysLayer>(shorter.layers[0]).window->size, 300);
+  EXPECT_EQ(std::get<cache::WindowLayer>(shorter.layers[0]).window.size, 300);
   EXPECT_EQ(test::difference(through_a_file(shorter), shorter), "");
 }
 

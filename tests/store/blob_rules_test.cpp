@@ -74,12 +74,11 @@ TEST(BlobRules, ParametersAreThoseOfACache) {
     expect_rule<Parameters>("parameters", change, message, code);
   };
   rule([](Parameters& p) { p.identity.rope.base = -1; }, "base is no number");
-  rule([](Parameters& p) { p.layers[0].k.mean.pop_back(); }, "layer 0: k: a mean of 31");
-  rule([](Parameters& p) { p.layers[0].k.parts[0].centroids[1] = -1; }, "do not ascend");
-  rule([](Parameters& p) { p.layers[1].arrays.pop_back(); }, "layer 1: a rotating layer");
-  rule([](Parameters& p) { p.layers[2].cache_type_id = "other.v1"; }, "other.v1",
-       ErrorCode::kUnsupported);
-  rule([](Parameters& p) { p.layers[0].shape.n_kv_heads = 4096; }, "4096", ErrorCode::kTooLarge);
+  rule([](Parameters& p) { sample_keys(p.layers).mean.pop_back(); }, "layer 0: k: a mean of 31");
+  rule([](Parameters& p) { sample_keys(p.layers).parts[0].centroids[1] = -1; }, "do not ascend");
+  rule([](Parameters& p) { sample_window(p.layers).window.keep = 8; }, "layer 1: 8 first tokens");
+  rule([](Parameters& p) { sample_attention(p.layers).shape.n_kv_heads = 4096; }, "4096",
+       ErrorCode::kTooLarge);
   rule([](Parameters& p) { p.layers.resize(1025, p.layers[2]); }, "layers", ErrorCode::kTooLarge);
 }
 
@@ -175,8 +174,8 @@ TEST(BlobRules, AStateHasItsTail) {
   rule([](Snapshot& s) { s.data_keys[0][0] = 'b'; }, "an invalid data key");
   rule([](Snapshot& s) { s.data_keys.resize(65537, s.data_keys[0]); }, "65537 data blobs",
        ErrorCode::kTooLarge);
-  rule([](Snapshot& s) { s.layers[1].arrays[0].shape[1] = 7; }, "not of the window's shape");
-  rule([](Snapshot& s) { s.layers[2].arrays[0].shape.assign(9, 1); }, "9 dimensions",
+  rule([](Snapshot& s) { sample_window(s.layers).window.size = 0; }, "a window of no tokens");
+  rule([](Snapshot& s) { sample_arrays(s.layers)[0].shape.assign(9, 1); }, "9 dimensions",
        ErrorCode::kTooLarge);
 }
 
@@ -184,7 +183,6 @@ TEST(BlobRules, AStateHasItsTail) {
 TEST(BlobRules, AStateOfFewTokensHasASmallerWindow) {
   Snapshot snapshot = sample_state();
   snapshot.n_tokens = 3;
-  for (format::ArrayInfo& array : snapshot.layers[1].arrays) array.shape = {1, 3, 2};
   EXPECT_TRUE(store::encode_blob(sample("state").key, snapshot));
 }
 

@@ -43,31 +43,36 @@ inline std::vector<std::int32_t> sample_tokens(std::int64_t n = kSampleTokens) {
 }
 
 // Keys of 2 bits with a mean, values of bf16; a full window of 8 tokens; two arrays.
-inline std::vector<format::LayerInfo> sample_layers() {
-  format::LayerInfo attention;
-  attention.cache_type_id = format::kAttentionType;
+inline std::vector<cache::LayerDesc> sample_layers() {
+  cache::AttentionDesc attention;
   attention.shape = {1, 32};
   codec::PartSpec part;
   part.quantizer.head_dim = 32;
   part.quantizer.bits = 2;
   part.centroids = {-0.5f, -0.125f, 0.125f, 0.5f};
-  attention.k.cache_type_id = format::name_of(format::kTurboTypes, codec::Mode::kMse);
-  attention.k.parts = {part};
-  attention.k.centering = cache::Centering::kPostRope;
-  attention.k.mean.assign(32, 0.25f);
-  attention.v.cache_type_id = format::kDenseType;
-  attention.v.dense_dtype = Dtype::kBF16;
+  attention.k.quant = cache::QuantSpec{.mode = codec::Mode::kMse,
+                                       .parts = {part},
+                                       .centering = cache::Centering::kPostRope,
+                                       .mean = std::vector<float>(32, 0.25f)};
+  attention.v.dtype = Dtype::kBF16;
 
-  format::LayerInfo window;
-  window.cache_type_id = format::kRotatingType;
-  window.shape = {1, 2};
-  window.window = 8;
-  window.arrays = {{"keys", Dtype::kF16, {1, 8, 2}}, {"values", Dtype::kF16, {1, 8, 2}}};
+  const cache::WindowDesc window{{{1, 2}, {}, {}}, {8, 0}};
+  const cache::StateDesc state{{{"conv", Dtype::kBF16, {3, 2}}, {"state", Dtype::kF32, {}}}};
+  return {attention, window, state};
+}
 
-  format::LayerInfo arrays;
-  arrays.cache_type_id = format::kArraysType;
-  arrays.arrays = {{"conv", Dtype::kBF16, {3, 2}}, {"state", Dtype::kF32, {}}};
-  return {attention, window, arrays};
+// Parts of sample_layers(), to be changed.
+inline cache::AttentionDesc& sample_attention(std::vector<cache::LayerDesc>& layers) {
+  return std::get<cache::AttentionDesc>(layers[0]);
+}
+inline cache::QuantSpec& sample_keys(std::vector<cache::LayerDesc>& layers) {
+  return sample_attention(layers).k.quant.value();
+}
+inline cache::WindowDesc& sample_window(std::vector<cache::LayerDesc>& layers) {
+  return std::get<cache::WindowDesc>(layers[1]);
+}
+inline std::vector<cache::ArrayDesc>& sample_arrays(std::vector<cache::LayerDesc>& layers) {
+  return std::get<cache::StateDesc>(layers[2]).arrays;
 }
 
 // Bytes 0, 1, 2, ... in the place of a section's.
@@ -100,9 +105,7 @@ struct SampleBlob {
 
 inline store::Parameters sample_parameters() {
   store::Parameters parameters{sample_identity(), sample_tokens(256), sample_layers()};
-  for (format::LayerInfo& layer : parameters.layers) {
-    for (format::ArrayInfo& array : layer.arrays) array.shape.clear();
-  }
+  for (cache::ArrayDesc& array : sample_arrays(parameters.layers)) array.shape.clear();
   return parameters;
 }
 

@@ -12,7 +12,7 @@
 namespace tqcache::test {
 namespace blob_test {
 
-using format::LayerInfo;
+using cache::LayerDesc;
 using store::Block;
 using store::Content;
 using store::Data;
@@ -24,8 +24,8 @@ using store::UsageNote;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-bool same_layers(const std::vector<LayerInfo>& a, const std::vector<LayerInfo>& b) {
-  const auto bytes = [](const std::vector<LayerInfo>& layers) {
+bool same_layers(const std::vector<LayerDesc>& a, const std::vector<LayerDesc>& b) {
+  const auto bytes = [](const std::vector<LayerDesc>& layers) {
     format::Manifest manifest;
     manifest.layers = layers;
     return must(format::encode_manifest(manifest));
@@ -64,7 +64,8 @@ TEST(Blob, ParametersComeBack) {
   EXPECT_EQ(parameters.identity.adapter_fingerprint, expected.identity.adapter_fingerprint);
   EXPECT_EQ(parameters.tokens, expected.tokens);
   EXPECT_TRUE(same_layers(parameters.layers, expected.layers));
-  EXPECT_EQ(parameters.layers[0].k.mean, expected.layers[0].k.mean);
+  const auto mean_of = [](Parameters each) { return sample_keys(each.layers).mean; };
+  EXPECT_EQ(mean_of(parameters), mean_of(expected));
 }
 
 TEST(Blob, ABlockComesBack) {
@@ -178,20 +179,20 @@ TEST(Blob, SnapshotsKeepNoMeansAndCodecs) {
 
 // They stay windows in turbo form; with what, the parameters say.
 TEST(Blob, SnapshotsKeepOnlyCodecsOfQuantizedWindows) {
-  Snapshot snapshot = sample_state();
-  LayerInfo window = sample_layers()[0];
-  window.cache_type_id = format::kTurboRotatingType;
-  window.window = 300;
-  snapshot.layers.push_back(window);
+  Snapshot state = sample_state();
+  auto layers = sample_layers();
+  const cache::WindowDesc window{sample_attention(layers), {300, 0}};
+  state.layers.push_back(window);
   const std::string& key = sample("state").key;
-  const Snapshot back = decode_as<Snapshot>(key, must(store::encode_blob(key, snapshot)));
-  const LayerInfo& bare = back.layers.back();
-  EXPECT_EQ(bare.window, 300);
-  EXPECT_TRUE(format::same_bits(bare.k.parts, window.k.parts));
-  EXPECT_EQ(bare.k.centering, cache::Centering::kNone);
-  EXPECT_TRUE(bare.k.mean.empty());
+  const Snapshot back = decode_as<Snapshot>(key, must(store::encode_blob(key, state)));
+  const auto& bare = std::get<cache::WindowDesc>(back.layers.back());
+  EXPECT_EQ(bare.window.size, 300);
+  const cache::QuantSpec& keys = bare.attention.k.quant.value();
+  EXPECT_TRUE(cache::same_bits(keys.parts, window.attention.k.quant->parts));
+  EXPECT_EQ(keys.centering, cache::Centering::kNone);
+  EXPECT_TRUE(keys.mean.empty());
 
-  std::vector<LayerInfo> parameters = sample_parameters().layers;
+  std::vector<LayerDesc> parameters = sample_parameters().layers;
   parameters.push_back(window);
   const auto joined = must(store::join_layers(parameters, back.layers));
   EXPECT_TRUE(same_layers({joined.back()}, {window}));
@@ -205,19 +206,19 @@ TEST(Blob, SnapshotAndParametersGiveTheLayersOfAPrompt) {
 
 TEST(Blob, LayersThatDoNotBelongTogetherAreNotJoined) {
   const auto expect_mismatch = [](auto change) {
-    std::vector<LayerInfo> bare = sample_state().layers;
+    std::vector<LayerDesc> bare = sample_state().layers;
     change(bare);
     const auto joined = store::join_layers(sample_parameters().layers, bare);
     ASSERT_FALSE(joined.ok());
     EXPECT_EQ(joined.error().code, ErrorCode::kMismatch);
   };
   expect_mismatch([](auto& layers) { layers.pop_back(); });
-  expect_mismatch([](auto& layers) { layers[0].shape.head_dim = 64; });
-  expect_mismatch([](auto& layers) { layers[1].window = 9; });
+  expect_mismatch([](auto& layers) { sample_attention(layers).shape.head_dim = 64; });
+  expect_mismatch([](auto& layers) { sample_window(layers).window.size = 9; });
   expect_mismatch([](auto& layers) { std::swap(layers[1], layers[2]); });
-  expect_mismatch([](auto& layers) { layers[2].arrays[0].name = "other"; });
-  expect_mismatch([](auto& layers) { layers[2].arrays[0].dtype = Dtype::kF32; });
-  expect_mismatch([](auto& layers) { layers[2].arrays.pop_back(); });
+  expect_mismatch([](auto& layers) { sample_arrays(layers)[0].name = "other"; });
+  expect_mismatch([](auto& layers) { sample_arrays(layers)[0].dtype = Dtype::kF32; });
+  expect_mismatch([](auto& layers) { sample_arrays(layers).pop_back(); });
 }
 
 // All that is in the content name of a prompt, so that each chain has one.
@@ -228,9 +229,9 @@ TEST(HashParameters, CountsAllButTokensAndShapesOfArrays) {
     change(parameters);
     return store::hash_parameters(parameters);
   };
-  EXPECT_NE(changed([](Parameters& p) { p.layers[0].k.mean[31] = 0; }), hash);
-  EXPECT_NE(changed([](Parameters& p) { p.layers[0].k.parts[0].quantizer.seed = 1; }), hash);
-  EXPECT_NE(changed([](Parameters& p) { p.layers[0].v.dense_dtype = Dtype::kF16; }), hash);
+  EXPECT_NE(changed([](Parameters& p) { sample_keys(p.layers).mean[31] = 0; }), hash);
+  EXPECT_NE(changed([](Parameters& p) { sample_keys(p.layers).parts[0].quantizer.seed = 1; }), hash);
+  EXPECT_NE(changed([](Parameters& p) { sample_attention(p.layers).v.dtype = Dtype::kF16; }), hash);
   EXPECT_NE(changed([](Parameters& p) { p.identity.weights_fingerprint[3] = {}; }), hash);
   EXPECT_NE(changed([](Parameters& p) { p.identity.source_format = "mlx-lm"; }), hash);
   EXPECT_NE(changed([](Parameters& p) { p.identity.model_name = "other"; }), hash);
@@ -251,12 +252,8 @@ TEST(CutIntoParts, EndsARunBeforeItGetsTooLarge) {
 }
 
 // As a model of 36 layers with 8 heads of 128, f16: 512 KiB a section.
-std::vector<LayerInfo> many_layers() {
-  LayerInfo layer;
-  layer.cache_type_id = format::kAttentionType;
-  layer.shape = {8, 128};
-  layer.k.cache_type_id = layer.v.cache_type_id = format::kDenseType;
-  return std::vector<LayerInfo>(36, layer);
+std::vector<LayerDesc> many_layers() {
+  return std::vector<LayerDesc>(36, cache::AttentionDesc{{8, 128}, {}, {}});
 }
 
 TEST(BlockParts, FollowFromTheLayers) {
@@ -287,7 +284,7 @@ TEST(CheckBlock, RefusesOtherSections) {
   expect_corrupt([](Parameters&, Block& b) { b.sections[1].info.packed = true; });
   expect_corrupt([](Parameters&, Block& b) { b.n_parts = 2; });
   expect_corrupt([](Parameters&, Block& b) { b.part = 1; });
-  expect_corrupt([](Parameters& p, Block&) { p.layers[0].k.mean.clear(); });
+  expect_corrupt([](Parameters& p, Block&) { sample_keys(p.layers).mean.clear(); });
   expect_corrupt([](Parameters& p, Block&) { p.layers.erase(p.layers.begin()); });
 }
 

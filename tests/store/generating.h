@@ -107,8 +107,7 @@ inline StoreRun run_from(store::Backend& backend, const StoreModel& model, const
                          const StoreRunOptions& options = {}) {
   StoreRun run;
   cache::Cache cache = model.empty(options.settings);
-  std::vector<format::LayerInfo> settings;
-  for (const cache::Layer& layer : cache.layers) settings.push_back(format::describe_layer(layer));
+  const std::vector<cache::LayerDesc> settings = cache::describe(cache).layers;
   store::Library library(
       backend, {.salt = options.salt, .n_threads = 1, .on_warning = [&](const std::string& text) {
                   run.warnings.push_back(text);

@@ -16,7 +16,7 @@ struct Kind {
 std::ostream& operator<<(std::ostream& out, const Kind& kind) { return out << kind.name; }
 
 const cache::HeadShape kTwoHeads{2, 64};
-const cache::Window kWindow{{2, 64}, 300, 4};
+const TestWindow kWindow{{2, 64}, 300, 4};
 
 cache::Cache dense(std::int64_t n) { return CacheBuilder(n).dense(kTwoHeads).build(); }
 cache::Cache dense_of_three(std::int64_t n) {

@@ -28,6 +28,7 @@
 #include "tqcache/cache/presets.h"
 #include "tqcache/cache/side.h"
 #include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache/window.h"
 
 namespace tqcache::test {
 
@@ -76,6 +77,56 @@ inline cache::Identity random_identity(Random& random) {
   for (std::byte& byte : identity.tokenizer_fingerprint) byte = std::byte(random.below(256));
   identity.source_format = "tqcache";
   return identity;
+}
+
+// Heads, size and kept first tokens of a sliding window.
+struct TestWindow {
+  cache::HeadShape shape;
+  std::int64_t size = 0;
+  std::int64_t keep = 0;
+
+  cache::Window window() const { return {size, keep}; }
+  std::vector<std::uint64_t> array_shape(std::int64_t n_tokens) const {
+    return cache::window_array_shape(shape, window(), n_tokens);
+  }
+};
+
+// A dense window of these arrays.
+inline cache::WindowLayer window_layer(const TestWindow& window, const cache::NamedArray& k,
+                                       const cache::NamedArray& v, std::int64_t n_tokens) {
+  const auto side = [&](const cache::NamedArray& array) {
+    return cache::scatter_window(window.shape, window.window(), array.dtype, array.data, n_tokens);
+  };
+  return {{window.shape, side(k), side(v)}, window.window()};
+}
+
+// K or V of a window changed as the array that files have: change(bytes, dtype). It is dense then.
+template <class Change>
+void change_window(cache::WindowLayer& layer, cache::Side& side, std::int64_t n_tokens,
+                   const Change& change) {
+  const Dtype dtype = cache::dense_dtype(side);
+  AlignedBytes array = cache::gather_window(layer, side, n_tokens);
+  change(array, dtype);
+  side = cache::scatter_window(layer.attention.shape, layer.window, dtype, array, n_tokens);
+}
+
+// The same window with what its packed blocks decode to.
+inline void make_dense(cache::WindowLayer& layer, std::int64_t n_tokens) {
+  for (cache::Side* side : {&layer.attention.k, &layer.attention.v}) {
+    change_window(layer, *side, n_tokens, [](AlignedBytes&, Dtype) {});
+  }
+}
+
+// Gives a window the values of next().
+template <class Next>
+void make_finite(cache::WindowLayer& layer, std::int64_t n_tokens, const Next& next) {
+  for (cache::Side* side : {&layer.attention.k, &layer.attention.v}) {
+    change_window(layer, *side, n_tokens, [&](AlignedBytes& array, Dtype dtype) {
+      std::vector<float> values(array.size() / dtype_size(dtype));
+      for (float& value : values) value = next();
+      store_f32(dtype, values, array.data());
+    });
+  }
 }
 
 class CacheBuilder {
@@ -129,7 +180,7 @@ class CacheBuilder {
   }
   // A convolution state [3, 20] of bf16 and a recurrent state [2, 5, 7] of f32.
   CacheBuilder& arrays() {
-    cache::ArraysLayer layer;
+    cache::StateLayer layer;
     layer.arrays.push_back(array("conv", Dtype::kBF16, {3, 20}));
     layer.arrays.push_back(array("state", Dtype::kF32, {2, 5, 7}));
     cache_.layers.emplace_back(std::move(layer));
@@ -137,28 +188,23 @@ class CacheBuilder {
   }
 
   // Random state of a sliding window.
-  CacheBuilder& rotating(const cache::Window& window, Dtype keys = Dtype::kF16,
+  CacheBuilder& rotating(const TestWindow& window, Dtype keys = Dtype::kF16,
                          Dtype values = Dtype::kF16) {
-    const auto shape = cache::window_array_shape(window, cache_.n_tokens());
-    cache::ArraysLayer layer;
-    layer.window = window;
-    layer.arrays.push_back(array(std::string(cache::kWindowKeys), keys, shape));
-    layer.arrays.push_back(array(std::string(cache::kWindowValues), values, shape));
-    cache_.layers.emplace_back(std::move(layer));
+    const auto shape = window.array_shape(cache_.n_tokens());
+    const cache::NamedArray k = array(std::string(cache::kWindowKeys), keys, shape);
+    const cache::NamedArray v = array(std::string(cache::kWindowValues), values, shape);
+    cache_.layers.emplace_back(window_layer(window, k, v, cache_.n_tokens()));
     return *this;
   }
 
   // A window whose sides are packed by convert, of values that are finite. 16 bits: a dense side.
-  CacheBuilder& turbo_rotating(const cache::Window& window, int key_bits, int value_bits,
+  CacheBuilder& turbo_rotating(const TestWindow& window, int key_bits, int value_bits,
                                Dtype keys = Dtype::kF16, Dtype values = Dtype::kF16) {
     rotating(window, keys, values);
     cache::Cache one{cache_.identity, cache_.tokens, {}, {}};
     one.layers.push_back(std::move(cache_.layers.back()));
-    for (cache::NamedArray& array : std::get<cache::ArraysLayer>(one.layers.front()).arrays) {
-      std::vector<float> of_array(array.data.size() / dtype_size(array.dtype));
-      for (float& value : of_array) value = random_.bell();
-      store_f32(array.dtype, of_array, array.data.data());
-    }
+    make_finite(std::get<cache::WindowLayer>(one.layers.front()), cache_.n_tokens(),
+                [&] { return random_.bell(); });
     const cache::ConvertOptions options{.keys = plan_of_bits(key_bits),
                                         .values = plan_of_bits(value_bits),
                                         .n_threads = 1,
@@ -320,9 +366,20 @@ inline std::string of_rows(const cache::AttentionLayer& a, const cache::Attentio
   return v.empty() ? v : "v: " + v;
 }
 
-inline bool is_turbo_window(const cache::Layer& layer) {
-  const auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
-  return arrays != nullptr && cache::is_turbo_window(*arrays);
+// Of a dense window only the tokens in it count.
+inline std::string of_window(const cache::WindowLayer& a, const cache::WindowLayer& b,
+                             std::int64_t n_tokens) {
+  if (a.window != b.window) return "window";
+  const bool is_turbo = cache::is_quantized(a.attention);
+  if (is_turbo != cache::is_quantized(b.attention)) return "kind of window";
+  if (is_turbo) return of_rows(a.attention, b.attention, n_tokens);
+  if (a.attention.shape != b.attention.shape) return "head shape";
+  const auto same = [&](const cache::Side& x, const cache::Side& y) {
+    return cache::dense_dtype(x) == cache::dense_dtype(y) &&
+           cache::gather_window(a, x, n_tokens) == cache::gather_window(b, y, n_tokens);
+  };
+  if (!same(a.attention.k, b.attention.k)) return "keys of the window";
+  return same(a.attention.v, b.attention.v) ? "" : "values of the window";
 }
 
 inline std::string of_layer(const cache::Layer& a, const cache::Layer& b, std::int64_t n_tokens) {
@@ -330,16 +387,11 @@ inline std::string of_layer(const cache::Layer& a, const cache::Layer& b, std::i
   if (const auto* attention = std::get_if<cache::AttentionLayer>(&a)) {
     return of_rows(*attention, std::get<cache::AttentionLayer>(b), n_tokens);
   }
-  if (std::get<cache::ArraysLayer>(a).window != std::get<cache::ArraysLayer>(b).window) {
-    return "window";
+  if (const auto* window = std::get_if<cache::WindowLayer>(&a)) {
+    return of_window(*window, std::get<cache::WindowLayer>(b), n_tokens);
   }
-  if (is_turbo_window(a) != is_turbo_window(b)) return "kind of window";
-  if (is_turbo_window(a)) {
-    const std::string rows = of_rows(*cache::rows_of(a), *cache::rows_of(b), n_tokens);
-    if (!rows.empty()) return rows;
-  }
-  const auto& arrays = std::get<cache::ArraysLayer>(a).arrays;
-  const auto& others = std::get<cache::ArraysLayer>(b).arrays;
+  const auto& arrays = std::get<cache::StateLayer>(a).arrays;
+  const auto& others = std::get<cache::StateLayer>(b).arrays;
   const auto equal = [](const cache::NamedArray& x, const cache::NamedArray& y) {
     return x.name == y.name && x.dtype == y.dtype && x.shape == y.shape && x.data == y.data;
   };

@@ -143,8 +143,9 @@ std::string_view name_of(Target target) {
 std::vector<std::string> losses_of(Target target, const format::Manifest& cache) {
   std::vector<std::string> losses;
   if (target == Target::kTqkv) return losses;
-  const auto is_packed = [](const format::LayerInfo& layer) {
-    return is_turbo(layer.k) || is_turbo(layer.v);
+  const auto is_packed = [](const cache::LayerDesc& layer) {
+    const cache::AttentionDesc* attention = cache::attention_of(layer);
+    return attention != nullptr && cache::is_quantized(*attention);
   };
   if (std::ranges::any_of(cache.layers, is_packed)) {
     losses.emplace_back("quantized keys and values are written decoded");

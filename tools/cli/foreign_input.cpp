@@ -63,7 +63,7 @@ Result<void> set_tokens(const std::vector<std::int32_t>& ids, ForeignCache& cach
 Result<void> cut(std::int64_t first_tokens, ForeignCache& cache) {
   if (first_tokens >= cache.n_tokens) return {};
   const auto is_array = [](const auto& layer) {
-    return std::holds_alternative<interop::ForeignArrays>(layer);
+    return !std::holds_alternative<interop::ForeignAttention>(layer);
   };
   if (std::ranges::any_of(cache.layers, is_array)) {
     return Error{ErrorCode::kInvalidArgument,

@@ -87,7 +87,7 @@ std::optional<int> fewest_bits(const cache::Cache& cache) {
     fewest = std::min(fewest.value_or(codec::kMaxBits), least_bits(turbo->codec));
   };
   for (const cache::Layer& layer : cache.layers) {
-    if (const cache::AttentionLayer* rows = cache::rows_of(layer)) {
+    if (const cache::AttentionLayer* rows = cache::attention_of(layer)) {
       look(rows->k);
       look(rows->v);
     }
@@ -142,7 +142,8 @@ std::optional<std::string> ProbeReport::complaint() const {
 }
 
 bool can_probe(const cache::Cache& cache) {
-  return cache.n_tokens() == 0 || cache::check_truncate(cache, cache.n_tokens() - 1).ok();
+  return cache.n_tokens() == 0 ||
+         cache::check_truncate(cache::describe(cache), cache.n_tokens() - 1).ok();
 }
 
 bool has_full_attention_alone(const model::ModelConfig& config) {

@@ -12,16 +12,17 @@
 namespace tqcache::cli {
 namespace {
 
-std::string side_text(const format::SideInfo& side) {
-  return format::is_turbo(side) ? codec_text(side) : std::string(dtype_name(side.dense_dtype));
+std::string tensor_text(const cache::TensorDesc& tensor) {
+  return tensor.quant ? codec_text(*tensor.quant) : std::string(dtype_name(tensor.dtype));
 }
 
-// The quantization of the first layer that has keys and values.
-std::string form_text(const std::vector<format::LayerInfo>& layers) {
-  for (const format::LayerInfo& layer : layers) {
-    if (!format::has_sides(layer)) continue;
-    const std::string keys = side_text(layer.k);
-    const std::string values = side_text(layer.v);
+// The quantization of the first layer that has keys and values in token blocks.
+std::string settings_text(const std::vector<cache::LayerDesc>& layers) {
+  for (const cache::LayerDesc& layer : layers) {
+    if (!cache::is_in_token_blocks(layer)) continue;
+    const cache::AttentionDesc& attention = *cache::attention_of(layer);
+    const std::string keys = tensor_text(attention.k);
+    const std::string values = tensor_text(attention.v);
     return keys == values ? keys : fmt::format("keys {}; values {}", keys, values);
   }
   return "windows";
@@ -124,11 +125,11 @@ Result<void> begin_from(const Console& console, session::PromptStore& store,
   }
   ids.erase(ids.begin(), ids.begin() + session.cache().n_tokens());
   if (!store.gave_up()) {
-    const std::vector<format::LayerInfo>& layers = store.found_layers();
+    const std::vector<cache::LayerDesc>& layers = store.found_layers();
     note(console, fmt::format("{} of {} tokens of the prompt from the store{}",
                               grouped(static_cast<std::uint64_t>(store.reused_tokens())),
                               grouped(static_cast<std::uint64_t>(store.prompt_tokens())),
-                              layers.empty() ? "" : fmt::format(" ({})", form_text(layers))));
+                              layers.empty() ? "" : fmt::format(" ({})", settings_text(layers))));
   }
   note_route(console, session);
   return {};

@@ -234,15 +234,15 @@ Result<store::PromptRecord> find_record(const OpenStore& store, store::Library& 
   return Error{ErrorCode::kNotFound, message, store.name()};
 }
 
-Result<std::vector<format::LayerInfo>> layers_of(const OpenStore& store,
+Result<std::vector<cache::LayerDesc>> layers_of(const OpenStore& store,
                                                  const store::PromptRecord& record) {
   const std::string& key = record.parameters_key;
   TQC_TRY_ASSIGN(const std::optional<Bytes> blob, store.in(store.backend->get(key)));
-  if (!blob) return std::vector<format::LayerInfo>{};
+  if (!blob) return std::vector<cache::LayerDesc>{};
   TQC_TRY_ASSIGN(store::Content content,
                  store.in(store::decode_blob(key, SharedBytes(nullptr, ByteView(*blob)))));
   const auto* parameters = std::get_if<store::Parameters>(&content);
-  if (parameters == nullptr) return std::vector<format::LayerInfo>{};
+  if (parameters == nullptr) return std::vector<cache::LayerDesc>{};
   return store.in(store::join_layers(parameters->layers, record.snapshot.layers));
 }
 
@@ -266,7 +266,7 @@ Json prefix_json(const FoundPrefix& found) {
   json["found_tokens"] = prefix.n_tokens;
   json["n_blocks"] = prefix.chain.size();
   json["ends_with_state"] = prefix.snapshot.has_value();
-  json["layers"] = layers_json(prefix.parameters.layers);
+  json["layers"] = layers_json(prefix.parameters.layers, {});
   return json;
 }
 

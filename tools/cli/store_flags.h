@@ -97,7 +97,7 @@ Result<store::PromptRecord> find_record(const OpenStore& store, store::Library& 
                                         const std::string& name);
 
 // Of a record: forms of its layers, for people and for JSON. Empty if its parameters are gone.
-Result<std::vector<format::LayerInfo>> layers_of(const OpenStore& store,
+Result<std::vector<cache::LayerDesc>> layers_of(const OpenStore& store,
                                                  const store::PromptRecord& record);
 
 Json record_json(const store::PromptRecord& record);

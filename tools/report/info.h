@@ -42,9 +42,9 @@ struct ForeignView {
 struct LayerGroup {
   std::int64_t first = 0;
   std::int64_t last = 0;
-  const format::LayerInfo* layer = nullptr;
+  const cache::LayerDesc* layer = nullptr;
 };
-std::vector<LayerGroup> group_layers(const std::vector<format::LayerInfo>& layers);
+std::vector<LayerGroup> group_layers(const std::vector<cache::LayerDesc>& layers);
 
 // Whether the file names the model that it belongs to. Version 1 did not.
 bool is_of_known_origin(const cache::Identity& identity);
@@ -59,11 +59,11 @@ std::string_view compression_word(format::Compression compression);
 std::string_view side_word(format::SideName side);
 
 // "turbo 4 bits", "mixed 3 bits for 32 channels, 2 for 96, dense rotation", and what surrounds it:
-// ", centering pre_rope.v1, 4 sink tokens". Requires: format::is_turbo(side).
-std::string codec_text(const format::SideInfo& side);
+// ", centering pre_rope.v1, 4 sink tokens".
+std::string codec_text(const cache::QuantSpec& quant);
 
-// Bits of the codes of a head vector, over its channels: 4, 3.25. Requires: as above.
-double code_bits(const format::SideInfo& side);
+// Bits of the codes of a head vector, over its channels: 4, 3.25.
+double code_bits(const cache::QuantSpec& quant);
 
 // Keys and values of the first `n_tokens` tokens in all layers with attention, as single numbers:
 // of a rotating layer those that its window holds.
@@ -95,12 +95,13 @@ std::string info_text(const InfoView& view);
 std::string info_text(const ForeignView& view);
 
 // A line for each group of layers that are alike.
-std::string layers_text(const std::vector<format::LayerInfo>& layers);
+std::string layers_text(const std::vector<cache::LayerDesc>& layers,
+                        std::optional<std::int64_t> n_tokens);
 
 Json info_json(const InfoView& view);
 Json info_json(const ForeignView& view);
 
 // An object for each group of layers that are alike.
-Json layers_json(const std::vector<format::LayerInfo>& layers);
+Json layers_json(const std::vector<cache::LayerDesc>& layers, std::optional<std::int64_t> n_tokens);
 
 }  // namespace tqcache::cli

@@ -42,57 +42,59 @@ Json part_json(const codec::PartSpec& part) {
   return json;
 }
 
-Json side_json(const format::SideInfo& side) {
+Json tensor_json(const cache::TensorDesc& tensor) {
   Json json;
-  json["cache_type_id"] = side.cache_type_id;
-  json["dense_dtype"] = dtype_name(side.dense_dtype);
-  if (!is_turbo(side)) return json;
-  json["bits"] = code_bits(side);
+  json["cache_type_id"] = format::type_name(tensor);
+  json["dense_dtype"] = dtype_name(tensor.dtype);
+  if (!tensor.quant) return json;
+  const cache::QuantSpec& quant = *tensor.quant;
+  json["bits"] = code_bits(quant);
   json["layout"] = format::kLayoutName;
   json["parts"] = Json::array();
-  for (const codec::PartSpec& part : side.parts) json["parts"].push_back(part_json(part));
-  json["centring"] = name_of(format::kCenteringNames, side.centering);
-  json["sink_tokens"] = side.n_sinks;
+  for (const codec::PartSpec& part : quant.parts) json["parts"].push_back(part_json(part));
+  json["centring"] = name_of(format::kCenteringNames, quant.centering);
+  json["sink_tokens"] = quant.n_sinks;
   return json;
 }
 
-Json arrays_json(const std::vector<format::ArrayInfo>& arrays) {
+Json arrays_json(const std::vector<cache::ArrayDesc>& arrays) {
   Json json = Json::array();
-  for (const format::ArrayInfo& array : arrays) {
+  for (const cache::ArrayDesc& array : arrays) {
     json.push_back(
         {{"name", array.name}, {"dtype", dtype_name(array.dtype)}, {"shape", array.shape}});
   }
   return json;
 }
 
-Json layer_json(const LayerGroup& group) {
-  const format::LayerInfo& layer = *group.layer;
+Json layer_json(const LayerGroup& group, std::optional<std::int64_t> n_tokens) {
+  const cache::LayerDesc& layer = *group.layer;
   Json json;
   json["first"] = group.first;
   json["last"] = group.last;
-  json["cache_type_id"] = layer.cache_type_id;
-  if (layer.shape.n_kv_heads > 0) {
-    json["n_kv_heads"] = layer.shape.n_kv_heads;
-    json["head_dim"] = layer.shape.head_dim;
+  json["cache_type_id"] = format::type_name(layer);
+  if (const cache::AttentionDesc* attention = cache::attention_of(layer)) {
+    json["n_kv_heads"] = attention->shape.n_kv_heads;
+    json["head_dim"] = attention->shape.head_dim;
   }
-  if (layer.window > 0) {
-    json["window"] = layer.window;
-    json["keep"] = layer.keep;
+  if (const auto* window = std::get_if<cache::WindowDesc>(&layer)) {
+    json["window"] = window->window.size;
+    json["keep"] = window->window.keep;
   }
-  if (has_sides(layer)) {
-    json["k"] = side_json(layer.k);
-    json["v"] = side_json(layer.v);
+  if (cache::is_in_token_blocks(layer)) {
+    json["k"] = tensor_json(cache::attention_of(layer)->k);
+    json["v"] = tensor_json(cache::attention_of(layer)->v);
     return json;
   }
-  json["arrays"] = arrays_json(layer.arrays);
+  json["arrays"] = arrays_json(cache::arrays_of(layer, n_tokens));
   return json;
 }
 
 }  // namespace
 
-Json layers_json(const std::vector<format::LayerInfo>& layers) {
+Json layers_json(const std::vector<cache::LayerDesc>& layers,
+                 std::optional<std::int64_t> n_tokens) {
   Json json = Json::array();
-  for (const LayerGroup& group : group_layers(layers)) json.push_back(layer_json(group));
+  for (const LayerGroup& group : group_layers(layers)) json.push_back(layer_json(group, n_tokens));
   return json;
 }
 
@@ -167,7 +169,7 @@ void add_cache(const format::Manifest& info, std::uint64_t file_bytes, Json& jso
   json["n_tokens"] = info.tokens.size();
   json["token_hashes"] = info.hidden_tokens ? Json(info.hidden_tokens->size()) : Json(nullptr);
   json["n_layers"] = info.layers.size();
-  json["layers"] = layers_json(info.layers);
+  json["layers"] = layers_json(info.layers, info.n_tokens());
   json["n_values"] = n_values;
   json["bits_per_value"] = bits ? Json(*bits) : Json(nullptr);
 }

@@ -65,38 +65,55 @@ std::string identity_text(const cache::Identity& identity) {
          line("values from", identity.source_format);
 }
 
-std::string side_text(const format::SideInfo& side) {
-  const std::string_view dtype = dtype_name(side.dense_dtype);
-  if (!is_turbo(side)) return fmt::format("dense {}", dtype);
-  return fmt::format("{} (tail {})", codec_text(side), dtype);
+std::string tensor_text(const cache::TensorDesc& tensor) {
+  const std::string_view dtype = dtype_name(tensor.dtype);
+  if (!tensor.quant) return fmt::format("dense {}", dtype);
+  return fmt::format("{} (tail {})", codec_text(*tensor.quant), dtype);
 }
 
-std::string array_text(const format::ArrayInfo& array) {
-  return fmt::format("{} {} [{}]", array.name, dtype_name(array.dtype),
-                     fmt::join(array.shape, ", "));
+std::string heads_text(cache::HeadShape shape) {
+  return fmt::format("{} KV heads of {}", shape.n_kv_heads, shape.head_dim);
 }
 
-std::string state_text(const format::LayerInfo& layer) {
-  const std::string heads =
-      fmt::format("{} KV heads of {}", layer.shape.n_kv_heads, layer.shape.head_dim);
-  if (has_sides(layer)) {
-    const std::string kind = is_attention(layer)
-                                 ? "attention"
-                                 : fmt::format("sliding window of {} tokens", layer.window);
-    return fmt::format("{}, {}: k {}, v {}", kind, heads, side_text(layer.k), side_text(layer.v));
+std::string attention_text(std::string_view kind, const cache::AttentionDesc& attention) {
+  return fmt::format("{}, {}: k {}, v {}", kind, heads_text(attention.shape),
+                     tensor_text(attention.k), tensor_text(attention.v));
+}
+
+std::string arrays_text(const std::vector<cache::ArrayDesc>& arrays) {
+  std::vector<std::string> texts;
+  for (const cache::ArrayDesc& array : arrays) {
+    texts.push_back(fmt::format("{} {} [{}]", array.name, dtype_name(array.dtype),
+                                fmt::join(array.shape, ", ")));
   }
-  std::vector<std::string> arrays;
-  for (const format::ArrayInfo& array : layer.arrays) arrays.push_back(array_text(array));
-  const std::string all = fmt::format("{}", fmt::join(arrays, ", "));
-  if (!is_rotating(layer)) return "arrays: " + all;
-  return fmt::format("sliding window of {} tokens ({} kept permanently), {}: {}", layer.window,
-                     layer.keep, heads, all);
+  return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-std::string layer_text(const LayerGroup& group) {
+std::string state_text(const cache::LayerDesc& layer, std::optional<std::int64_t> n_tokens) {
+  return std::visit(
+      Overload{[](const cache::AttentionDesc& attention) {
+                 return attention_text("attention", attention);
+               },
+               [&](const cache::WindowDesc& window) {
+                 const auto [size, keep] = window.window;
+                 const std::string kind = fmt::format("sliding window of {} tokens", size);
+                 if (cache::is_quantized(window.attention)) {
+                   return attention_text(kind, window.attention);
+                 }
+                 return fmt::format("{} ({} kept permanently), {}: {}", kind, keep,
+                                    heads_text(window.attention.shape),
+                                    arrays_text(cache::arrays_of(layer, n_tokens)));
+               },
+               [](const cache::StateDesc& state) {
+                 return "arrays: " + arrays_text(state.arrays);
+               }},
+      layer);
+}
+
+std::string layer_text(const LayerGroup& group, std::optional<std::int64_t> n_tokens) {
   const auto first = static_cast<std::size_t>(group.first);
   const auto last = static_cast<std::size_t>(group.last);
-  return line("layers " + range_text(first, last), state_text(*group.layer));
+  return line("layers " + range_text(first, last), state_text(*group.layer, n_tokens));
 }
 
 std::string tokens_text(const format::Manifest& info) {
@@ -159,9 +176,10 @@ std::string prompt_text(const InfoView& view) {
 
 }  // namespace
 
-std::string layers_text(const std::vector<format::LayerInfo>& layers) {
+std::string layers_text(const std::vector<cache::LayerDesc>& layers,
+                        std::optional<std::int64_t> n_tokens) {
   std::string text;
-  for (const LayerGroup& group : group_layers(layers)) text += layer_text(group);
+  for (const LayerGroup& group : group_layers(layers)) text += layer_text(group, n_tokens);
   return text;
 }
 
@@ -171,7 +189,7 @@ std::string info_text(const InfoView& view) {
   std::string text = line("file", view.input.name) +
                      (v1 ? v1_text(*v1, view.show_prompt) : head_text(info)) +
                      identity_text(info.identity) + tokens_text(info);
-  text += layers_text(info.layers);
+  text += layers_text(info.layers, info.n_tokens());
   const std::uint64_t n_values = value_count(info, info.n_tokens());
   const std::uint64_t file_bytes = v1 ? view.input.file_bytes : info.file_bytes;
   if (const auto bits = bits_per_value(file_bytes, n_values)) {
@@ -193,7 +211,7 @@ std::string info_text(const ForeignView& view) {
   text += line("bytes", grouped(view.file_bytes));
   if (const format::Manifest* cache = view.manifest) {
     text += tokens_text(*cache);
-    text += layers_text(cache->layers);
+    text += layers_text(cache->layers, cache->n_tokens());
     const std::uint64_t n_values = value_count(*cache, cache->n_tokens());
     if (const auto bits = bits_per_value(view.file_bytes, n_values)) {
       text += line("bits per value", fmt::format("{:.3f}, for the whole file", *bits));

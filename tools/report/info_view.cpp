@@ -9,25 +9,14 @@ namespace tqcache::cli {
 
 namespace {
 
-bool alike(const format::SideInfo& a, const format::SideInfo& b) {
-  return a.cache_type_id == b.cache_type_id && a.dense_dtype == b.dense_dtype &&
-         a.parts == b.parts && a.centering == b.centering && a.n_sinks == b.n_sinks;
-}
-
-bool alike(const std::vector<format::ArrayInfo>& a, const std::vector<format::ArrayInfo>& b) {
-  return std::ranges::equal(a, b, [](const format::ArrayInfo& x, const format::ArrayInfo& y) {
-    return x.name == y.name && x.dtype == y.dtype && x.shape == y.shape;
-  });
-}
-
-bool alike(const format::LayerInfo& a, const format::LayerInfo& b) {
-  return a.cache_type_id == b.cache_type_id && a.shape == b.shape && a.window == b.window &&
-         a.keep == b.keep && alike(a.k, b.k) && alike(a.v, b.v) && alike(a.arrays, b.arrays);
+// Layers of one form whose arrays have one shape.
+bool alike(const cache::LayerDesc& a, const cache::LayerDesc& b) {
+  return cache::same_form(a, b) && cache::arrays_of(a, {}) == cache::arrays_of(b, {});
 }
 
 }  // namespace
 
-std::vector<LayerGroup> group_layers(const std::vector<format::LayerInfo>& layers) {
+std::vector<LayerGroup> group_layers(const std::vector<cache::LayerDesc>& layers) {
   std::vector<LayerGroup> groups;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const auto index = static_cast<std::int64_t>(i);
@@ -81,9 +70,9 @@ std::string_view side_word(format::SideName side) {
 
 namespace {
 
-int channels_of(const format::SideInfo& side) {
+int channels_of(const cache::QuantSpec& quant) {
   int channels = 0;
-  for (const codec::PartSpec& part : side.parts) {
+  for (const codec::PartSpec& part : quant.parts) {
     if (!part.of_residual) channels += part.quantizer.head_dim;
   }
   return channels;
@@ -94,9 +83,9 @@ const char* residual_word(codec::TransformKind rotation) {
   return rotation == codec::TransformKind::kMatrix ? "given" : "orthogonal";
 }
 
-std::string mode_text(const format::SideInfo& side) {
-  const codec::PartSpec& first = side.parts.front();
-  const codec::PartSpec& last = side.parts.back();
+std::string mode_text(const cache::QuantSpec& quant) {
+  const codec::PartSpec& first = quant.parts.front();
+  const codec::PartSpec& last = quant.parts.back();
   if (last.of_residual) {
     return fmt::format("prod {} bits, {} residual", first.quantizer.bits + last.quantizer.bits,
                        residual_word(last.quantizer.rotation));
@@ -105,13 +94,13 @@ std::string mode_text(const format::SideInfo& side) {
     return fmt::format("affine {} bits, groups of {}", first.quantizer.bits,
                        first.quantizer.head_dim);
   }
-  if (side.parts.size() > 1) {
+  if (quant.parts.size() > 1) {
     return fmt::format("mixed {} bits for {} channels, {} for {}", first.quantizer.bits,
                        first.quantizer.head_dim, last.quantizer.bits, last.quantizer.head_dim);
   }
   if (first.quantizer.scale == codec::ScaleRule::kStep) {
     return fmt::format("archive, step {:.4f}{}", first.quantizer.step,
-                       side.transforms.empty() ? "" : ", transforms made for its vectors");
+                       quant.transforms.empty() ? "" : ", transforms made for its vectors");
   }
   return fmt::format("turbo {} bits", first.quantizer.bits);
 }
@@ -130,28 +119,22 @@ std::string turn_text(const codec::PartSpec& part) {
 
 }  // namespace
 
-std::string codec_text(const format::SideInfo& side) {
-  std::string text = mode_text(side) + turn_text(side.parts.front());
-  text += fmt::format(", centering {}", name_of(format::kCenteringNames, side.centering));
-  if (side.n_sinks > 0) text += fmt::format(", {} sink tokens", side.n_sinks);
+std::string codec_text(const cache::QuantSpec& quant) {
+  std::string text = mode_text(quant) + turn_text(quant.parts.front());
+  text += fmt::format(", centering {}", name_of(format::kCenteringNames, quant.centering));
+  if (quant.n_sinks > 0) text += fmt::format(", {} sink tokens", quant.n_sinks);
   return text;
 }
 
-double code_bits(const format::SideInfo& side) {
+double code_bits(const cache::QuantSpec& quant) {
   double bits = 0;
-  for (const codec::PartSpec& part : side.parts) {
+  for (const codec::PartSpec& part : quant.parts) {
     bits += static_cast<double>(part.quantizer.bits) * part.quantizer.head_dim;
   }
-  return bits / channels_of(side);
+  return bits / channels_of(quant);
 }
 
 namespace {
-
-// Tokens of which a layer holds keys and values.
-std::int64_t tokens_in(const format::LayerInfo& layer, std::int64_t n_tokens) {
-  if (is_attention(layer)) return n_tokens;
-  return std::min(layer.window, n_tokens);  // of arrays layers none
-}
 
 std::uint64_t& part_of(const format::SectionInfo& section, PartBytes& parts) {
   switch (section.side) {
@@ -169,8 +152,11 @@ std::uint64_t& part_of(const format::SectionInfo& section, PartBytes& parts) {
 
 std::uint64_t value_count(const format::Manifest& info, std::int64_t n_tokens) {
   std::int64_t n_values = 0;
-  for (const format::LayerInfo& layer : info.layers) {
-    n_values += 2 * layer.shape.n_kv_heads * layer.shape.head_dim * tokens_in(layer, n_tokens);
+  for (const cache::LayerDesc& layer : info.layers) {
+    const cache::AttentionDesc* attention = cache::attention_of(layer);
+    if (attention == nullptr) continue;
+    const auto [n_kv_heads, head_dim] = attention->shape;
+    n_values += 2 * n_kv_heads * head_dim * cache::tokens_held(layer, n_tokens);
   }
   return static_cast<std::uint64_t>(n_values);
 }

@@ -169,11 +169,13 @@ void report_fallback(const Console& console, const format::Manifest& info,
                      const cache::ConvertOptions& options) {
   const cache::SidePlan& keys = options.keys;
   if (options.keep_all || keys.dense || keys.center != cache::Centering::kPreRope) return;
-  for (const format::LayerInfo& layer : info.layers) {
-    const bool is_centered_window =
-        is_rotating(layer) && options.windows == cache::WindowForm::kTurboCentered;
-    if (!(is_attention(layer) || is_centered_window) || is_turbo(layer.k)) continue;
-    const auto got = cache::key_centering(keys.center, info.identity.rope, layer.shape.head_dim);
+  for (const cache::LayerDesc& layer : info.layers) {
+    const bool is_window = std::holds_alternative<cache::WindowDesc>(layer);
+    if (is_window && options.windows != cache::WindowForm::kTurboCentered) continue;
+    const cache::AttentionDesc* attention = cache::attention_of(layer);
+    if (attention == nullptr || attention->k.quant) continue;
+    const auto got =
+        cache::key_centering(keys.center, info.identity.rope, attention->shape.head_dim);
     if (got == keys.center) continue;
     note(console,
          "the cache does not store the RoPE parameters of its model; keys are centered after RoPE "
@@ -215,8 +217,9 @@ class WatchedSource : public ByteSource {
 };
 
 bool has_dense_sides(const format::Manifest& manifest) {
-  return std::ranges::any_of(manifest.layers, [](const format::LayerInfo& layer) {
-    return is_attention(layer) && (!is_turbo(layer.k) || !is_turbo(layer.v));
+  return std::ranges::any_of(manifest.layers, [](const cache::LayerDesc& layer) {
+    const auto* attention = std::get_if<cache::AttentionDesc>(&layer);
+    return attention != nullptr && (!attention->k.quant || !attention->v.quant);
   });
 }
 
@@ -343,18 +346,19 @@ ForeignFlags foreign_flags(const Job& job) {
 
 // Rejects sides whose stored bit width differs from the requested one.
 Result<void> check_kept_codes(const format::Manifest& manifest, const Job& job) {
-  const auto check = [](std::size_t layer, const format::SideInfo& side, const char* what,
+  const auto check = [](std::size_t layer, const cache::TensorDesc& tensor, const char* what,
                         const cache::SidePlan& plan) -> Result<void> {
-    if (!is_turbo(side) || plan.keep_packed) return {};
+    if (!tensor.quant || plan.keep_packed) return {};
     return Error{ErrorCode::kInvalidArgument,
                  fmt::format("layer {} {}: is packed already, in codes that are kept if no flag "
                              "asks for others; --{}-bits 16 decodes them",
                              layer, what[0], what)};
   };
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
-    if (!is_attention(manifest.layers[i])) continue;
-    TQC_TRY(check(i, manifest.layers[i].k, "key", job.options.keys));
-    TQC_TRY(check(i, manifest.layers[i].v, "value", job.options.values));
+    const auto* attention = std::get_if<cache::AttentionDesc>(&manifest.layers[i]);
+    if (attention == nullptr) continue;
+    TQC_TRY(check(i, attention->k, "key", job.options.keys));
+    TQC_TRY(check(i, attention->v, "value", job.options.values));
   }
   return {};
 }

@@ -130,16 +130,16 @@ Result<ExitCode> run_info(const Console& console, const InfoFlags& flags) {
   TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
   store::Library library = store.library();
   TQC_TRY_ASSIGN(const store::PromptRecord record, find_record(store, library, flags.name));
-  TQC_TRY_ASSIGN(const std::vector<format::LayerInfo> layers, layers_of(store, record));
+  TQC_TRY_ASSIGN(const std::vector<cache::LayerDesc> layers, layers_of(store, record));
   if (layers.empty())
     warn(store.name(), record.parameters_key + ": missing; the prompt is incomplete");
   if (console.json) {
     Json json = {{"schema", 1}, {"store", store.name()}};
     json.update(record_json(record));
-    json["layers"] = layers_json(layers);
+    json["layers"] = layers_json(layers, record.snapshot.n_tokens);
     TQC_TRY(print_json(json));
   } else {
-    TQC_TRY(print(record_text(store, record) + layers_text(layers)));
+    TQC_TRY(print(record_text(store, record) + layers_text(layers, record.snapshot.n_tokens)));
   }
   return ExitCode::kDone;
 }

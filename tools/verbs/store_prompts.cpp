@@ -259,7 +259,7 @@ Result<ExitCode> run_find(const Console& console, const FindFlags& flags) {
                             grouped(static_cast<std::uint64_t>(found.n_wanted)),
                             found.prefix.chain.size(),
                             found.prefix.snapshot ? " and the end of a stored prompt" : "",
-                            layers_text(found.prefix.parameters.layers))));
+                            layers_text(found.prefix.parameters.layers, {}))));
   return ExitCode::kDone;
 }
 

@@ -9,7 +9,7 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/head_coder.h"
-#include "tqcache/cache/window_rows.h"
+#include "tqcache/cache/window.h"
 
 namespace tqcache::cache {
 namespace {
@@ -175,56 +175,46 @@ Result<void> validate_layer(const AttentionLayer& layer, std::int64_t n_tokens, 
   return {};
 }
 
-Result<void> validate_rotating(const ArraysLayer& layer, const Window& window,
-                               std::int64_t n_tokens) {
-  TQC_TRY(validate_window(window));
-  if (layer.arrays.size() != 2 || layer.arrays[0].name != kWindowKeys ||
-      layer.arrays[1].name != kWindowValues) {
-    return corrupt("a rotating layer with other arrays than keys and values");
+// Blocks of a window: those before its first one may be empty.
+Result<void> validate_window_blocks(const DenseSide& side, const Window& window,
+                                    const SideContext& context) {
+  const std::int64_t n_blocks = block_count(context.n_tokens);
+  if (std::ssize(side.blocks) != n_blocks) {
+    return corrupt(std::to_string(side.blocks.size()) + " dense token blocks where " +
+                   std::to_string(n_blocks) + " belong");
   }
-  const auto expected = window_array_shape(window, n_tokens);
-  for (const NamedArray& array : layer.arrays) {
-    if (array.shape != expected) return corrupt(array.name + ": not of the window's shape");
+  for (std::int64_t i = 0; i < n_blocks; ++i) {
+    if (!holds_block(window, context.n_tokens, i)) continue;
+    TQC_TRY(validate_blocks({&side.blocks[static_cast<std::size_t>(i)], 1}, context.shape,
+                            side.dtype, 1));
   }
   return {};
 }
 
-Result<void> validate_window_side(const Side& side, const NamedArray& array,
+Result<void> validate_window_side(const Side& side, const Window& window,
                                   const SideContext& context) {
-  const bool is_alike = dense_dtype(side) == array.dtype && array.data.empty();
-  if (!is_alike) return corrupt("rows of another kind");
   if (const auto* turbo = std::get_if<TurboSide>(&side)) {
+    if (window.keep != 0) return corrupt("quantized, in a window that keeps first tokens");
     if (turbo->n_sinks != 0) return corrupt("sink tokens in a window");
     return validate_turbo(*turbo, context);
   }
-  const auto& blocks = std::get<DenseSide>(side).blocks;
-  const auto n_left = std::min(static_cast<std::size_t>(context.first_block), blocks.size());
-  return validate_blocks(std::span(blocks).subspan(n_left), context.shape, array.dtype,
-                         block_count(context.n_tokens) - context.first_block);
+  return validate_window_blocks(std::get<DenseSide>(side), window, context);
 }
 
-// An open rotating layer: token blocks in the place of the arrays' data.
-Result<void> validate_rows(const ArraysLayer& layer, std::int64_t n_tokens, const Rope& rope) {
-  if (!layer.window || layer.window->keep != 0 || layer.rows->shape != layer.window->shape) {
-    return corrupt("rows of no window");
-  }
-  const Side* sides[] = {&layer.rows->k, &layer.rows->v};
-  for (std::size_t i = 0; i < layer.arrays.size(); ++i) {
-    const NamedArray& array = layer.arrays[i];
-    const SideContext context = {layer.window->shape, n_tokens, rope, /*is_keys=*/i == 0,
-                                 first_window_block(*layer.window, n_tokens)};
-    if (auto side = validate_window_side(*sides[i], array, context); !side) {
-      return in_context(array.name, std::move(side).error());
-    }
-  }
+Result<void> validate_layer(const WindowLayer& layer, std::int64_t n_tokens, const Rope& rope) {
+  const AttentionLayer& attention = layer.attention;
+  TQC_TRY(validate_window(attention.shape, layer.window));
+  const auto check = [&](const Side& side, bool is_keys) {
+    return validate_window_side(side, layer.window,
+                                {attention.shape, n_tokens, rope, is_keys,
+                                 first_window_block(layer.window, n_tokens)});
+  };
+  if (auto k = check(attention.k, true); !k) return in_context("k", std::move(k).error());
+  if (auto v = check(attention.v, false); !v) return in_context("v", std::move(v).error());
   return {};
 }
 
-Result<void> validate_layer(const ArraysLayer& layer, std::int64_t n_tokens, const Rope& rope) {
-  if (layer.window) {
-    TQC_TRY(validate_rotating(layer, *layer.window, n_tokens));
-  }
-  if (layer.rows) return validate_rows(layer, n_tokens, rope);
+Result<void> validate_layer(const StateLayer& layer, std::int64_t, const Rope&) {
   for (const NamedArray& array : layer.arrays) {
     const auto count = element_count(array.shape);
     const auto bytes = count ? checked_mul(*count, dtype_size(array.dtype)) : std::nullopt;
@@ -235,29 +225,31 @@ Result<void> validate_layer(const ArraysLayer& layer, std::int64_t n_tokens, con
   return {};
 }
 
-// Of a dense side only the tokens of the window are used.
-ByteCount byte_count_of_rows(const Side& side, const Window& window, std::int64_t n_tokens) {
-  ByteCount bytes = byte_count(side, window.shape, n_tokens);
-  if (std::holds_alternative<TurboSide>(side)) return bytes;
-  const auto n_before = static_cast<std::uint64_t>(window_begin(window, n_tokens));
-  const auto row = static_cast<std::uint64_t>(window.shape.n_kv_heads * window.shape.head_dim);
-  bytes.used -= n_before * row * dtype_size(dense_dtype(side));
+ByteCount byte_count(const AttentionLayer& layer, std::int64_t n_tokens) {
+  ByteCount bytes = byte_count(layer.k, layer.shape, n_tokens);
+  bytes += byte_count(layer.v, layer.shape, n_tokens);
   return bytes;
 }
 
-ByteCount byte_count(const ArraysLayer& layer, std::int64_t n_tokens) {
-  ByteCount bytes;
-  if (layer.rows) {
-    for (const Side* side : {&layer.rows->k, &layer.rows->v}) {
-      const ByteCount of_side = byte_count_of_rows(*side, *layer.window, n_tokens);
-      bytes.allocated += of_side.allocated;
-      bytes.used += of_side.used;
+// Of dense blocks only the tokens of the window are used.
+ByteCount byte_count(const WindowLayer& layer, std::int64_t n_tokens) {
+  const AttentionLayer& attention = layer.attention;
+  ByteCount bytes = byte_count(attention, n_tokens);
+  const std::int64_t n_outside = n_tokens - window_tokens(layer.window, n_tokens);
+  const auto n_values =
+      static_cast<std::uint64_t>(n_outside * attention.shape.n_kv_heads * attention.shape.head_dim);
+  for (const Side* side : {&attention.k, &attention.v}) {
+    if (std::holds_alternative<DenseSide>(*side)) {
+      bytes.used -= n_values * dtype_size(dense_dtype(*side));
     }
-    return bytes;
   }
+  return bytes;
+}
+
+ByteCount byte_count(const StateLayer& layer, std::int64_t) {
+  ByteCount bytes;
   for (const NamedArray& array : layer.arrays) {
-    const auto count = element_count(array.shape);
-    bytes.used += count.value_or(0) * dtype_size(array.dtype);
+    bytes.used += element_count(array.shape).value_or(0) * dtype_size(array.dtype);
     bytes.allocated += array.data.size();
   }
   return bytes;
@@ -280,45 +272,6 @@ std::string describe(const std::optional<Sha256>& fingerprint) {
 }
 
 }  // namespace
-
-Result<void> validate_shape(HeadShape shape) {
-  const auto [n_kv_heads, head_dim] = shape;
-  if (n_kv_heads < 1 || head_dim < 1) return corrupt("a shape has a size below 1");
-  if (n_kv_heads > kMaxKvHeads) return too_large(std::to_string(n_kv_heads) + " kv heads");
-  if (head_dim > kMaxHeadDim) return too_large("head_dim " + std::to_string(head_dim));
-  return {};
-}
-
-Result<void> validate_window(const Window& window) {
-  TQC_TRY(validate_shape(window.shape));
-  if (window.size < 1) return corrupt("a window of no tokens");
-  if (window.size > kMaxTokens) {
-    return too_large("a window of " + std::to_string(window.size) + " tokens");
-  }
-  if (window.keep < 0 || window.keep >= window.size) {
-    return corrupt(std::to_string(window.keep) + " first tokens kept in a window of " +
-                   std::to_string(window.size));
-  }
-  return {};
-}
-
-Result<void> validate_tokens(std::span<const std::int32_t> tokens,
-                             const std::optional<std::vector<Sha256>>& hidden) {
-  const std::int64_t n_tokens = std::ssize(tokens);
-  if (n_tokens > kMaxTokens) return too_large(std::to_string(n_tokens) + " tokens");
-  if (!hidden) {
-    const auto is_negative = [](std::int32_t token) { return token < 0; };
-    if (std::ranges::any_of(tokens, is_negative)) return corrupt("a token id below 0");
-    return {};
-  }
-  const auto is_known = [](std::int32_t token) { return token != kUnknownToken; };
-  if (std::ranges::any_of(tokens, is_known)) return corrupt("a token id that is not hidden");
-  if (!hidden->empty() && std::ssize(*hidden) != block_count(n_tokens)) {
-    return corrupt(std::to_string(hidden->size()) + " hashes for " + std::to_string(n_tokens) +
-                   " tokens");
-  }
-  return {};
-}
 
 Result<Cache> make_cache(Identity identity, std::span<const LayerPlan> layers) {
   if (static_cast<std::int64_t>(layers.size()) > kMaxLayers) {
@@ -377,19 +330,16 @@ Result<void> check_identity(const Cache& cache, const Identity& model) {
   return {};
 }
 
+CacheDesc describe(const Cache& cache) {
+  CacheDesc desc{cache.identity, cache.tokens, cache.hidden_tokens, {}};
+  for (const Layer& layer : cache.layers) desc.layers.push_back(describe(layer));
+  return desc;
+}
+
 ByteCount byte_count(const Cache& cache) {
   ByteCount total;
-  const auto add = [&](ByteCount part) {
-    total.allocated += part.allocated;
-    total.used += part.used;
-  };
   for (const Layer& layer : cache.layers) {
-    if (const auto* attention = std::get_if<AttentionLayer>(&layer)) {
-      add(byte_count(attention->k, attention->shape, cache.n_tokens()));
-      add(byte_count(attention->v, attention->shape, cache.n_tokens()));
-    } else {
-      add(byte_count(std::get<ArraysLayer>(layer), cache.n_tokens()));
-    }
+    total += std::visit([&](const auto& kind) { return byte_count(kind, cache.n_tokens()); }, layer);
   }
   return total;
 }

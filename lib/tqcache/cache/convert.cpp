@@ -9,20 +9,15 @@
 
 #include "tqcache/base/result.h"
 #include "tqcache/cache/pack_side.h"
-#include "tqcache/cache/window_rows.h"
 
 namespace tqcache::cache {
 namespace {
 
-// Windows that shall be packed are opened.
 std::vector<PackJob> jobs_of(Cache& cache, std::span<const SidePlan> plans) {
   std::vector<PackJob> jobs;
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     const auto of_layer = plans.subspan(2 * i, 2);
     if (of_layer[0].dense && of_layer[1].dense) continue;
-    if (auto* window = std::get_if<ArraysLayer>(&cache.layers[i])) {
-      open_window(*window, cache.n_tokens());
-    }
     std::ranges::move(pack_jobs(cache.layers[i], i, of_layer, cache.n_tokens()),
                       std::back_inserter(jobs));
   }
@@ -58,7 +53,7 @@ std::uint64_t vectors_to_pack(const std::vector<PackJob>& jobs, std::int64_t n_t
 
 Result<Cache> convert(Cache cache, const ConvertOptions& options, const Progress& progress) {
   TQC_TRY(validate(cache));
-  TQC_TRY_ASSIGN(const std::vector<SidePlan> plans, plan_layers(cache, options));
+  TQC_TRY_ASSIGN(const std::vector<SidePlan> plans, plan_layers(describe(cache), options));
   const std::vector<PackJob> jobs = jobs_of(cache, plans);
   SideMaker maker(cache.identity.rope);
   Counter counter(progress, vectors_to_pack(jobs, cache.n_tokens()));

@@ -9,7 +9,7 @@
 #include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/token_hashes.h"
-#include "tqcache/cache/window_rows.h"
+#include "tqcache/cache/window.h"
 
 namespace tqcache::cache {
 namespace {
@@ -132,72 +132,68 @@ bool same_arrays(const std::vector<NamedArray>& a, const std::vector<NamedArray>
   });
 }
 
-// A rotating layer that is open is closed first, in a copy.
-bool same_arrays(const ArraysLayer& a, std::int64_t n_a, const ArraysLayer& b, std::int64_t n_b) {
-  if (!a.rows && !b.rows) return same_arrays(a.arrays, b.arrays);
-  ArraysLayer closed_a = a, closed_b = b;
-  close_window(closed_a, n_a);
-  close_window(closed_b, n_b);
-  return same_arrays(closed_a.arrays, closed_b.arrays);
+bool same_window(const WindowLayer& a, std::int64_t n_a, const WindowLayer& b, std::int64_t n_b) {
+  const auto same = [&](const Side& of_a, const Side& of_b) {
+    return dense_dtype(of_a) == dense_dtype(of_b) &&
+           gather_window(a, of_a, n_a) == gather_window(b, of_b, n_b);
+  };
+  return same(a.attention.k, b.attention.k) && same(a.attention.v, b.attention.v);
 }
 
-// Keys and values of a pair of layers, and which of their tokens can be compared. A window that is
-// not open is opened in a copy.
+// Bit for bit: state, and windows.
+bool same_values(const Layer& a, std::int64_t n_a, const Layer& b, std::int64_t n_b) {
+  if (const auto* window = std::get_if<WindowLayer>(&a)) {
+    return same_window(*window, n_a, std::get<WindowLayer>(b), n_b);
+  }
+  return same_arrays(std::get<StateLayer>(a).arrays, std::get<StateLayer>(b).arrays);
+}
+
+// Keys and values of a pair of layers, and the tokens that can be compared.
 struct RowsPair {
-  std::optional<ArraysLayer> opened_a, opened_b;
-  const AttentionLayer* a = nullptr;
-  const AttentionLayer* b = nullptr;
-  TokenRange range = {0, 0};
+  const AttentionLayer* a;
+  const AttentionLayer* b;
+  TokenRange range;
 };
 
-const AttentionLayer* open_rows(const ArraysLayer& layer, std::int64_t n_tokens,
-                                std::optional<ArraysLayer>& opened) {
-  if (layer.rows) return &*layer.rows;
-  opened = layer;
-  open_window(*opened, n_tokens);
-  return &*opened->rows;
-}
-
-// Windows are compared value by value if one of them is turbo: otherwise they are the same, or not.
-// Those of other tokens have nothing in common.
-bool has_rows_to_compare(const ArraysLayer& a, std::int64_t n_a, const ArraysLayer& b,
-                         std::int64_t n_b) {
-  return (is_turbo_window(a) || is_turbo_window(b)) && a.window == b.window && n_a == n_b;
-}
-
-// Leaves `a` of the pair null when there are none. `pair` refers to itself and to the layers.
-void find_rows(const Layer& a, std::int64_t n_a, const Layer& b, std::int64_t n_b, RowsPair& pair) {
-  if (std::holds_alternative<AttentionLayer>(a)) {
-    pair.a = &std::get<AttentionLayer>(a);
-    pair.b = &std::get<AttentionLayer>(b);
-    pair.range = {0, std::min(n_a, n_b)};
-    return;
-  }
-  const auto& x = std::get<ArraysLayer>(a);
-  const auto& y = std::get<ArraysLayer>(b);
-  if (!has_rows_to_compare(x, n_a, y, n_b)) return;
-  pair.a = open_rows(x, n_a, pair.opened_a);
-  pair.b = open_rows(y, n_b, pair.opened_b);
-  pair.range = {window_begin(*x.window, n_a), n_a};
-}
-
-Result<void> check_layer(const AttentionLayer& a, const AttentionLayer& b) {
-  if (a.shape != b.shape) return mismatch("of another shape");
-  return {};
-}
-
-Result<void> check_layer(const ArraysLayer& a, const ArraysLayer& b) {
-  if (a.window.has_value() != b.window.has_value()) return mismatch("of another kind");
-  if (a.window != b.window) return mismatch("of another window");
-  return {};
+// Windows are compared value by value if one of them is quantized: otherwise they are the same, or
+// not. Those of other tokens have nothing in common.
+//
+// Requires: check_layer(a, b).
+std::optional<RowsPair> find_rows(const Layer& a, std::int64_t n_a, const Layer& b,
+                                  std::int64_t n_b) {
+  using Found = std::optional<RowsPair>;
+  return std::visit(
+      Overload{[&](const AttentionLayer& attention) -> Found {
+                 return RowsPair{&attention, attention_of(b), {0, std::min(n_a, n_b)}};
+               },
+               [&](const WindowLayer& window) -> Found {
+                 const AttentionLayer& other = *attention_of(b);
+                 const bool is_exact = !is_quantized(window.attention) && !is_quantized(other);
+                 if (is_exact || n_a != n_b) return std::nullopt;
+                 const TokenRange range = {window_begin(window.window, n_a), n_a};
+                 return RowsPair{&window.attention, &other, range};
+               },
+               [](const StateLayer&) -> Found { return std::nullopt; }},
+      a);
 }
 
 Result<void> check_layer(const Layer& a, const Layer& b) {
   if (a.index() != b.index()) return mismatch("of another kind");
-  if (const auto* x = std::get_if<AttentionLayer>(&a)) {
-    return check_layer(*x, std::get<AttentionLayer>(b));
-  }
-  return check_layer(std::get<ArraysLayer>(a), std::get<ArraysLayer>(b));
+  return std::visit(
+      Overload{[&](const AttentionLayer& attention) -> Result<void> {
+                 if (attention.shape == attention_of(b)->shape) return {};
+                 return mismatch("of another shape");
+               },
+               [&](const WindowLayer& window) -> Result<void> {
+                 const auto& other = std::get<WindowLayer>(b);
+                 if (window.window == other.window &&
+                     window.attention.shape == other.attention.shape) {
+                   return {};
+                 }
+                 return mismatch("of another window");
+               },
+               [](const StateLayer&) -> Result<void> { return {}; }},
+      a);
 }
 
 Result<void> check_layers(const Cache& a, const Cache& b) {
@@ -259,19 +255,18 @@ Result<CacheDifference> diff(const Cache& a, const Cache& b, unsigned n_threads)
   TQC_TRY_ASSIGN(result.n_tokens_checked, check_tokens(a, b, result.n_tokens));
   Sums all_k, all_v;
   for (std::size_t i = 0; i < a.layers.size(); ++i) {
-    RowsPair rows;
-    find_rows(a.layers[i], a.n_tokens(), b.layers[i], b.n_tokens(), rows);
-    if (rows.a == nullptr) {
-      result.arrays_equal &= same_arrays(std::get<ArraysLayer>(a.layers[i]), a.n_tokens(),
-                                         std::get<ArraysLayer>(b.layers[i]), b.n_tokens());
+    const auto rows = find_rows(a.layers[i], a.n_tokens(), b.layers[i], b.n_tokens());
+    if (!rows) {
+      result.arrays_equal &=
+          same_values(a.layers[i], a.n_tokens(), b.layers[i], b.n_tokens());
       continue;
     }
     const auto compare_pair = [&](const Side& of_a, const Side& of_b) {
-      return compare_sides({of_a, a.n_tokens()}, {of_b, b.n_tokens()}, rows.a->shape, rows.range,
+      return compare_sides({of_a, a.n_tokens()}, {of_b, b.n_tokens()}, rows->a->shape, rows->range,
                            n_threads);
     };
-    const std::vector<Sums> k = compare_pair(rows.a->k, rows.b->k);
-    const std::vector<Sums> v = compare_pair(rows.a->v, rows.b->v);
+    const std::vector<Sums> k = compare_pair(rows->a->k, rows->b->k);
+    const std::vector<Sums> v = compare_pair(rows->a->v, rows->b->v);
     all_k.add(total(k));
     all_v.add(total(v));
     result.layers.push_back({static_cast<std::int64_t>(i), difference_of(total(k)),

@@ -1,17 +1,16 @@
 #pragma once
-// cache/layer.h: what one decoder layer keeps of the prompt.
+// cache/layer.h: the state that one decoder layer keeps of the prompt.
 //
-// A closed set of kinds: code that visits a Layer does not compile when it forgets one.
+// A closed set of kinds: code that visits a Layer with Overload does not compile when it forgets
+// one. Each kind has a description without values in cache/description.h.
 
-#include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "tqcache/base/aligned.h"
+#include "tqcache/cache/description.h"
 #include "tqcache/cache/side.h"
 
 namespace tqcache::cache {
@@ -24,8 +23,15 @@ struct AttentionLayer {
   Side v;
 };
 
-// State of a layer without attention (linear attention, convolution, SSM). It is kept bit for
-// bit, belongs to exactly the cache's token count, and is never cut shorter.
+// Sliding-window attention: keys and values of the window's tokens alone. Token blocks are numbered
+// from the cache's first token, as in full attention; a block without a token of the window is
+// empty. Values of tokens that lie in a block of the window, but not in the window, may be
+// anything.
+struct WindowLayer {
+  AttentionLayer attention;
+  Window window;
+};
+
 struct NamedArray {
   std::string name;  // "conv", "state", ...
   Dtype dtype = Dtype::kF32;
@@ -33,60 +39,27 @@ struct NamedArray {
   AlignedBytes data;                 // [shape] of dtype
 };
 
-// Sliding-window attention: the state of the newest tokens alone. Of a layer that has seen n tokens
-// min(n, size) are there: the first `keep` ones, which stay for good, and then the newest, in the
-// order of their positions whatever order a ring had them in. Keys are as in AttentionLayer.
-// Only a window that keeps no first tokens can be turbo.
-struct Window {
-  HeadShape shape;
-  std::int64_t size = 0;  // tokens kept at most, at least 1
-  std::int64_t keep = 0;  // of these the cache's first ones, 0 to size - 1
-  bool operator==(const Window&) const = default;
-};
-
-struct ArraysLayer {
+// Recurrent state of a layer without attention (linear attention, convolution, SSM). It is kept bit
+// for bit, belongs to exactly the cache's token count, and cannot be truncated.
+struct StateLayer {
   std::vector<NamedArray> arrays;
-  // A rotating layer: the arrays are "keys" and "values", each [n_kv_heads, tokens, head_dim]. It
-  // is state like any other here: kept bit for bit, and never cut shorter.
-  std::optional<Window> window = {};
-  // Of a rotating layer that a model goes on from, the tokens of the window, in token blocks that
-  // new ones can be appended to (cache/window_rows.h). The data of the arrays is then empty. One
-  // that is turbo has them always; its arrays only say the shape and the dtype of what is dense.
-  std::optional<AttentionLayer> rows = {};
 };
 
-// Whether a side of a rotating layer is turbo.
-inline bool is_turbo_window(const ArraysLayer& layer) {
-  return layer.rows && (std::holds_alternative<TurboSide>(layer.rows->k) ||
-                        std::holds_alternative<TurboSide>(layer.rows->v));
+using Layer = std::variant<AttentionLayer, WindowLayer, StateLayer>;
+
+// Keys and values of a layer; null for recurrent state.
+const AttentionLayer* attention_of(const Layer& layer);
+AttentionLayer* attention_of(Layer& layer);
+
+// Whether K or V is quantized.
+inline bool is_quantized(const AttentionLayer& layer) {
+  return std::holds_alternative<TurboSide>(layer.k) || std::holds_alternative<TurboSide>(layer.v);
 }
 
-// Tokens whose state a rotating layer holds.
-inline std::int64_t window_tokens(const Window& window, std::int64_t n_tokens) {
-  return std::min(window.size, n_tokens);
-}
+// The first token of the run of newest tokens that a layer holds: 0 for full attention.
+std::int64_t first_token(const Layer& layer, std::int64_t n_tokens);
 
-// What the two arrays of a rotating layer are called.
-inline constexpr std::string_view kWindowKeys = "keys";
-inline constexpr std::string_view kWindowValues = "values";
-
-// The shape of both, outermost first.
-inline std::vector<std::uint64_t> window_array_shape(const Window& window, std::int64_t n_tokens) {
-  return {static_cast<std::uint64_t>(window.shape.n_kv_heads),
-          static_cast<std::uint64_t>(window_tokens(window, n_tokens)),
-          static_cast<std::uint64_t>(window.shape.head_dim)};
-}
-
-using Layer = std::variant<AttentionLayer, ArraysLayer>;
-
-// Keys and values in token blocks, of full attention or of a window that is open; otherwise null.
-inline AttentionLayer* rows_of(Layer& layer) {
-  if (auto* attention = std::get_if<AttentionLayer>(&layer)) return attention;
-  auto& rows = std::get<ArraysLayer>(layer).rows;
-  return rows ? &*rows : nullptr;
-}
-inline const AttentionLayer* rows_of(const Layer& layer) {
-  return rows_of(const_cast<Layer&>(layer));
-}
+// The description of a layer.
+LayerDesc describe(const Layer& layer);
 
 }  // namespace tqcache::cache

@@ -5,7 +5,6 @@
 
 #include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/cache/window_rows.h"
 
 namespace tqcache::cache {
 namespace {
@@ -56,17 +55,17 @@ Result<void> pack_blocks(const PackJob& job, TurboSide& turbo, DenseSide& dense,
 std::vector<PackJob> pack_jobs(Layer& layer, std::size_t index, std::span<const SidePlan> plans,
                                std::int64_t n_tokens) {
   std::vector<PackJob> jobs;
-  AttentionLayer* const rows = rows_of(layer);
-  if (rows == nullptr) return jobs;
-  const auto* arrays = std::get_if<ArraysLayer>(&layer);
-  const std::int64_t begin = arrays ? window_begin(*arrays->window, n_tokens) : 0;
+  AttentionLayer* const attention = attention_of(layer);
+  if (attention == nullptr) return jobs;
+  const HeadShape shape = attention->shape;
+  const std::int64_t begin = first_token(layer, n_tokens);
   const std::string name = "layer " + std::to_string(index);
   if (!plans[0].dense) {
-    jobs.push_back({name + " k", &rows->k, rows->shape, plans[0], codec::BlockOrder::kKeys, begin});
+    jobs.push_back({name + " k", &attention->k, shape, plans[0], codec::BlockOrder::kKeys, begin});
   }
   if (!plans[1].dense) {
     jobs.push_back(
-        {name + " v", &rows->v, rows->shape, plans[1], codec::BlockOrder::kValues, begin});
+        {name + " v", &attention->v, shape, plans[1], codec::BlockOrder::kValues, begin});
   }
   return jobs;
 }

@@ -25,7 +25,6 @@ struct PackJob {
 };
 
 // Both sides of a layer, as far as they have a plan. `plans` are [2]: keys, values.
-// Requires: a rotating layer that has one is open.
 std::vector<PackJob> pack_jobs(Layer& layer, std::size_t index, std::span<const SidePlan> plans,
                                std::int64_t n_tokens);
 

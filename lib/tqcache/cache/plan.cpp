@@ -132,62 +132,61 @@ class PartsOfSpecs {
   std::vector<Known> known_;
 };
 
-std::string form_of(const TurboSide& side) {
-  const codec::Mode mode = side.codec.mode();
-  std::string form = "mode " + std::string(codec::mode_word(mode));
-  if (mode == codec::Mode::kMse) {
-    form += " with " + std::to_string(side.codec.parts()[0].quantizer.bits) + " bits";
+std::string form_of(const QuantSpec& quant) {
+  std::string form = "mode " + std::string(codec::mode_word(quant.mode));
+  if (quant.mode == codec::Mode::kMse) {
+    form += " with " + std::to_string(quant.parts[0].quantizer.bits) + " bits";
   }
-  form += ", " + std::string(words(side.mean.kind));
-  if (side.n_sinks != 0) form += ", " + std::to_string(side.n_sinks) + " sink tokens";
+  form += ", " + std::string(words(quant.centering));
+  if (quant.n_sinks != 0) form += ", " + std::to_string(quant.n_sinks) + " sink tokens";
   return form;
 }
 
-// Errors: the side is turbo, but not as `plan` wants it. Null: it is dense.
-Result<void> check_form(const TurboSide* turbo, const SidePlan& plan,
+// Errors: the tensor is quantized, but not as `plan` wants it.
+Result<void> check_form(const TensorDesc& tensor, const SidePlan& plan,
                         const std::vector<codec::PartSpec>& parts) {
-  if (turbo == nullptr) return {};
-  if (!plan.dense && turbo->codec.parts() == parts && turbo->mean.kind == plan.center &&
-      turbo->n_sinks == plan.n_sinks) {
+  if (!tensor.quant) return {};
+  const QuantSpec& quant = *tensor.quant;
+  if (!plan.dense && quant.parts == parts && quant.centering == plan.center &&
+      quant.n_sinks == plan.n_sinks) {
     return {};
   }
-  return invalid("is packed already, in " + form_of(*turbo) +
+  return invalid("is packed already, in " + form_of(quant) +
                  "; to keep it in another form, convert the dense cache it was made from");
 }
 
-Result<SidePlan> plan_side(const TurboSide* turbo, const SidePlan& wanted, BlockOrder order,
+Result<SidePlan> plan_side(const TensorDesc& tensor, const SidePlan& wanted, BlockOrder order,
                            std::int64_t head_dim, const Rope& rope, PartsOfSpecs& specs) {
-  if (wanted.keep_packed && turbo != nullptr) return dense_plan();
+  if (wanted.keep_packed && is_quantized(tensor)) return dense_plan();
   if (wanted.dense) {
-    TQC_TRY(check_form(turbo, wanted, {}));
+    TQC_TRY(check_form(tensor, wanted, {}));
     return dense_plan();
   }
   const SidePlan plan = settled(wanted, order, head_dim, rope);
   TQC_TRY_ASSIGN(const auto* parts, specs.of(plan.codec));
-  TQC_TRY(check_form(turbo, plan, *parts));
+  TQC_TRY(check_form(tensor, plan, *parts));
   return plan;
 }
 
-// A layer that is to be packed: full attention, or a window.
+// A layer that is to be quantized: full attention, or a window.
 struct PackedLayer {
-  std::array<const TurboSide*, 2> sides;  // null: dense
-  std::int64_t head_dim;
+  const AttentionDesc* attention;
   bool is_window;
 };
 
-bool is_to_be_packed(const ArraysLayer& layer, WindowForm windows) {
-  return layer.window && layer.window->keep == 0 && windows != WindowForm::kAsTheyAre;
-}
-
-std::optional<PackedLayer> packed_layer(const Layer& layer, WindowForm windows) {
-  const auto* arrays = std::get_if<ArraysLayer>(&layer);
-  if (arrays != nullptr && !is_to_be_packed(*arrays, windows)) return std::nullopt;
-  if (const AttentionLayer* rows = rows_of(layer)) {
-    return PackedLayer{{std::get_if<TurboSide>(&rows->k), std::get_if<TurboSide>(&rows->v)},
-                       rows->shape.head_dim,
-                       arrays != nullptr};
-  }
-  return PackedLayer{{}, arrays->window->shape.head_dim, true};
+std::optional<PackedLayer> packed_layer(const LayerDesc& layer, WindowForm windows) {
+  using Found = std::optional<PackedLayer>;
+  return std::visit(
+      Overload{[](const AttentionDesc& attention) -> Found {
+                 return PackedLayer{&attention, /*is_window=*/false};
+               },
+               [&](const WindowDesc& window) -> Found {
+                 const bool stays = window.window.keep != 0 || windows == WindowForm::kAsTheyAre;
+                 if (stays) return std::nullopt;
+                 return PackedLayer{&window.attention, /*is_window=*/true};
+               },
+               [](const StateDesc&) -> Found { return std::nullopt; }},
+      layer);
 }
 
 // What `plan` is for a side of a window: that leaves the first tokens, and is too short for maps.
@@ -203,9 +202,9 @@ SidePlan window_plan(SidePlan plan, BlockOrder order, WindowForm windows) {
 // a boundary layer.
 class LayerPlanner {
  public:
-  LayerPlanner(const Cache& cache, const ConvertOptions& options)
+  LayerPlanner(const CacheDesc& cache, const ConvertOptions& options)
       : cache_(cache), options_(options) {
-    n_packed_ = std::ranges::count_if(cache.layers, [&](const Layer& layer) {
+    n_packed_ = std::ranges::count_if(cache.layers, [&](const LayerDesc& layer) {
       return packed_layer(layer, options.windows).has_value();
     });
   }
@@ -220,12 +219,13 @@ class LayerPlanner {
     const std::array<SidePlan, 2> wanted = {
         weighted_plan(options_.keys, options_.weights.keys, index),
         weighted_plan(options_.values, options_.weights.values, index)};
+    const std::array<const TensorDesc*, 2> tensors = {&layer->attention->k, &layer->attention->v};
     for (std::size_t s = 0; s < 2; ++s) {
       SidePlan plan = is_boundary ? boundary_plan(wanted[s], boundary.bits) : wanted[s];
       if (layer->is_window) plan = window_plan(plan, kSideOrders[s], options_.windows);
       // There is nothing to make maps for, and nothing of the wish would be kept.
       if (cache_.n_tokens() < kTokenBlock) plan.fit_transforms = false;
-      auto planned = plan_side(layer->sides[s], plan, kSideOrders[s], layer->head_dim,
+      auto planned = plan_side(*tensors[s], plan, kSideOrders[s], layer->attention->shape.head_dim,
                                cache_.identity.rope, specs_);
       if (!planned) {
         return in_context("layer " + std::to_string(index) + std::string(kSideNames[s]),
@@ -237,7 +237,7 @@ class LayerPlanner {
   }
 
  private:
-  const Cache& cache_;
+  const CacheDesc& cache_;
   const ConvertOptions& options_;
   PartsOfSpecs specs_;
   std::int64_t n_packed_ = 0;
@@ -246,7 +246,7 @@ class LayerPlanner {
 
 }  // namespace
 
-Result<std::vector<SidePlan>> plan_layers(const Cache& cache, const ConvertOptions& options) {
+Result<std::vector<SidePlan>> plan_layers(const CacheDesc& cache, const ConvertOptions& options) {
   std::vector<SidePlan> plans(2 * cache.layers.size(), dense_plan());
   if (options.keep_all) return plans;
   TQC_TRY(check_options(options));

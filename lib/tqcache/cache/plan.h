@@ -15,12 +15,10 @@ struct SidePlan {
   bool dense = false;  // stays dense; what follows does not count
   // head_dim is taken from the layer. Of mode mixed, outlier_channels 0 means a quarter of it.
   codec::CodecSpec codec = {};
-  Centering center =
-      Centering::kPreRope;  // key_centering() and value_centering() say what each gets
+  Centering center = Centering::kPreRope;  // key_centering() and value_centering() say what each gets
   OutlierPolicy outlier_policy = OutlierPolicy::kCalibrationVariance;
   std::int64_t n_sinks = 0;  // first tokens that stay dense, 0 to kTokenBlock
-  // Of mode trellis: in place of its rotation, maps that are made for the vectors
-  // (head_transforms.h).
+  // Of mode trellis: in place of its rotation, maps that are made for the vectors (head_transforms.h).
   bool fit_transforms = false;
   bool keep_packed = false;  // a side that is turbo already stays so, in whatever form it is
 
@@ -70,17 +68,15 @@ struct ConvertOptions {
 // are, windows that do and arrays layers have dense plans. In the others all is settled: head_dim,
 // how many channels are loud, and the centering that the side really gets.
 //
-// Looks at what sides are and not at their values: a cache without its token blocks will do.
 // Errors: kInvalidArgument (bits, sinks, boundary layers or weights out of range; weights of
 // another
 //         number of layers; a side that is turbo already, in another form), kUnsupported (as
 //         codec::make_parts: a head_dim, number of outlier channels or group size that do not go
 //         together). The message names layer and side where there is one to name.
-Result<std::vector<SidePlan>> plan_layers(const Cache& cache, const ConvertOptions& options);
+Result<std::vector<SidePlan>> plan_layers(const CacheDesc& cache, const ConvertOptions& options);
 
-// Makes turbo sides without a packed block, whose mean and outlier channels are not fixed yet.
-// Sides of one plan and head_dim share their tables, keys that are centered before RoPE the table
-// of that.
+// Makes turbo sides without a packed block, whose mean and outlier channels are not fixed yet. Sides
+// of one plan and head_dim share their tables, keys that are centered before RoPE the table of that.
 class SideMaker {
  public:
   explicit SideMaker(const Rope& rope) : rope_(rope) {}

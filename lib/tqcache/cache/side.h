@@ -135,6 +135,12 @@ Result<TurboBlock> pack_block(const TurboSide& side, const FullBlock& block, uns
 struct ByteCount {
   std::uint64_t allocated = 0;
   std::uint64_t used = 0;
+
+  ByteCount& operator+=(const ByteCount& other) {
+    allocated += other.allocated;
+    used += other.used;
+    return *this;
+  }
 };
 ByteCount byte_count(const Side& side, HeadShape shape, std::int64_t n_tokens);
 

@@ -33,19 +33,24 @@ void truncate_side(Side& side, HeadShape shape, std::int64_t n_tokens) {
   turbo.tail.blocks = std::move(tail);
 }
 
-Result<void> check_layer(const Layer& layer, const std::string& name) {
-  const auto* arrays = std::get_if<ArraysLayer>(&layer);
-  if (arrays == nullptr) return {};
-  if (arrays->window)
-    return unsupported(name + " keeps a sliding window, which cannot be cut shorter");
-  return unsupported(name + ": its state belongs to all of the tokens");
+Result<void> check_layer(const LayerDesc& layer, const std::string& name) {
+  return std::visit(
+      Overload{[](const AttentionDesc&) -> Result<void> { return {}; },
+               [&](const WindowDesc&) -> Result<void> {
+                 return unsupported(name + " keeps a sliding window, which cannot be cut shorter");
+               },
+               [&](const StateDesc&) -> Result<void> {
+                 return unsupported(name + ": its state belongs to all of the tokens");
+               }},
+      layer);
 }
 
-bool has_hashes(const Cache& cache) { return cache.hidden_tokens && !cache.hidden_tokens->empty(); }
+template <class AnyCache>
+bool has_hashes(const AnyCache& cache) { return cache.hidden_tokens && !cache.hidden_tokens->empty(); }
 
 }  // namespace
 
-Result<void> check_truncate(const Cache& cache, std::int64_t n_tokens) {
+Result<void> check_truncate(const CacheDesc& cache, std::int64_t n_tokens) {
   if (n_tokens < 0 || n_tokens > cache.n_tokens()) {
     return Error{ErrorCode::kInvalidArgument, std::to_string(n_tokens) + " tokens wanted of " +
                                                   std::to_string(cache.n_tokens())};
@@ -63,7 +68,7 @@ Result<void> check_truncate(const Cache& cache, std::int64_t n_tokens) {
 }
 
 Result<Cache> truncate(Cache cache, std::int64_t n_tokens) {
-  TQC_TRY(check_truncate(cache, n_tokens));
+  TQC_TRY(check_truncate(describe(cache), n_tokens));
   if (n_tokens == cache.n_tokens()) return cache;
   for (Layer& layer : cache.layers) {
     AttentionLayer& attention = std::get<AttentionLayer>(layer);

@@ -1,5 +1,5 @@
 #pragma once
-// cache/truncate.h: takes the last tokens out of a cache.
+// cache/truncate.h: removal of the last tokens of a cache.
 
 #include <cstdint>
 
@@ -8,10 +8,9 @@
 
 namespace tqcache::cache {
 
-// Whether truncate() can do it, which depends on everything but values: a cache without its token
-// blocks will do.
+// Checks that truncate() can cut a cache of this description.
 // Errors: as truncate().
-Result<void> check_truncate(const Cache& cache, std::int64_t n_tokens);
+Result<void> check_truncate(const CacheDesc& cache, std::int64_t n_tokens);
 
 // The cache as it was at `n_tokens` tokens, as nearly as its packed blocks allow: a packed block
 // that is cut becomes the dense tail, with the values that its codes stand for.

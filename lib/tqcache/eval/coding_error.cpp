@@ -101,7 +101,7 @@ model::KvFilter measuring_filter(const cache::Cache& cache, CodingErrors& errors
     const AlignedFloats v_before(v.begin(), v.end());
     TQC_TRY(filter(index, first, k, v));
     const std::size_t layer = to_size(index);
-    const cache::AttentionLayer* sides = cache::rows_of(cache.layers[layer]);
+    const cache::AttentionLayer* sides = cache::attention_of(cache.layers[layer]);
     if (sides == nullptr) return {};
     add_side(sides->k, {sides->shape, first, k_before, k}, layer, 0, errors);
     add_side(sides->v, {sides->shape, first, v_before, v}, layer, 1, errors);

@@ -60,10 +60,9 @@ Result<WindowSize> window_size(const cache::Cache& empty, const cache::Configura
   const std::uint64_t dense_value_bytes = configuration.is_dense() ? 4 : 2;
   SideSize k, v;
   for (const cache::Layer& each : converted->layers) {
-    const cache::AttentionLayer* layer = cache::rows_of(each);
+    const cache::AttentionLayer* layer = cache::attention_of(each);
     if (layer == nullptr) continue;
-    const auto* arrays = std::get_if<cache::ArraysLayer>(&each);
-    const std::int64_t n_held = arrays ? cache::window_tokens(*arrays->window, n_tokens) : n_tokens;
+    const std::int64_t n_held = cache::tokens_held(cache::describe(each), n_tokens);
     add_side(layer->k, layer->shape, n_held, dense_value_bytes, k);
     add_side(layer->v, layer->shape, n_held, dense_value_bytes, v);
   }

@@ -107,7 +107,7 @@ Result<void> check_configurations(const model::Model& model,
   if (configurations.empty()) return invalid("no configuration given");
   TQC_TRY_ASSIGN(const cache::Cache empty, model::make_cache(model, Dtype::kF32));
   for (const cache::Configuration& each : configurations) {
-    if (auto planned = cache::plan_layers(empty, each.options); !planned) {
+    if (auto planned = cache::plan_layers(cache::describe(empty), each.options); !planned) {
       return in_context(each.name, std::move(planned).error());
     }
   }

@@ -21,7 +21,7 @@ namespace {
 std::int64_t packed_blocks(const cache::Cache& cache) {
   std::int64_t n = 0;
   for (const cache::Layer& any : cache.layers) {
-    const cache::AttentionLayer* layer = cache::rows_of(any);
+    const cache::AttentionLayer* layer = cache::attention_of(any);
     if (layer == nullptr) continue;
     n += cache::packed_block_count(layer->k) + cache::packed_block_count(layer->v);
   }

@@ -185,9 +185,8 @@ class Trials {
     plan.n_sinks = 0;  // they stand in one block of many, and are counted apart
     plan.codec.step = static_cast<float>(
         std::clamp(step * side.weight, double{codec::kMinStep}, double{codec::kMaxStep}));
-    const LayerInfo& layer = source_.manifest().layers[side.layer];
-    return maker_.make(plan, order_of(side.name), side.shape,
-                       side_of(layer, side.name).dense_dtype);
+    const cache::LayerDesc& layer = source_.manifest().layers[side.layer];
+    return maker_.make(plan, order_of(side.name), side.shape, side_of(layer, side.name).dtype);
   }
 
   std::vector<cache::FullBlock> full_blocks(const Candidate& side, Dtype dtype,
@@ -234,12 +233,11 @@ class Trials {
   Result<double> size_of(const Candidate& side, const cache::TurboSide& turbo,
                          const cache::FullBlock& block) const {
     TQC_TRY_ASSIGN(const cache::TurboBlock packed, cache::pack_block(turbo, block, 1));
-    LayerInfo layer;
-    layer.shape = side.shape;
-    SideInfo& info = side.name == SideName::kKeys ? layer.k : layer.v;
-    info.parts = turbo.codec.parts();
-    info.dense_dtype = turbo.tail.dtype;
-    info.n_sinks = turbo.n_sinks;
+    cache::AttentionDesc layer{side.shape, {}, {}};
+    cache::QuantSpec quant;
+    quant.parts = turbo.codec.parts();
+    quant.n_sinks = turbo.n_sinks;
+    (side.name == SideName::kKeys ? layer.k : layer.v) = {turbo.tail.dtype, std::move(quant)};
     SectionInfo section;
     section.side = side.name;
     section.block = block.index;
@@ -267,10 +265,12 @@ struct Outlook {
 };
 
 void count_values(const Manifest& manifest, Outlook& outlook) {
-  for (const LayerInfo& layer : manifest.layers) {
-    if (!is_attention(layer)) continue;
-    outlook.n_values += 2.0 * static_cast<double>(layer.shape.n_kv_heads * layer.shape.head_dim *
-                                                  manifest.n_tokens());
+  for (const cache::LayerDesc& layer : manifest.layers) {
+    const auto* attention = std::get_if<cache::AttentionDesc>(&layer);
+    if (attention == nullptr) continue;
+    const cache::HeadShape shape = attention->shape;
+    outlook.n_values +=
+        2.0 * static_cast<double>(shape.n_kv_heads * shape.head_dim * manifest.n_tokens());
   }
 }
 
@@ -291,14 +291,14 @@ double other_sections(const Manifest& manifest, const std::vector<cache::SidePla
 
 // Requires: options have a step of 1, so that plans have the weights.
 Result<Outlook> look_ahead(const Manifest& manifest, const cache::ConvertOptions& options) {
-  TQC_TRY_ASSIGN(cache::Cache target, make_empty_cache(manifest));
-  TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(target, options));
+  TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(manifest, options));
   Outlook outlook;
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
     for (const SideName name : {SideName::kKeys, SideName::kValues}) {
       const cache::SidePlan& plan = plans[2 * i + static_cast<std::size_t>(name)];
-      if (plan.dense || is_turbo(side_of(manifest.layers[i], name))) continue;
-      outlook.sides.push_back({i, name, plan, manifest.layers[i].shape, double{plan.codec.step}});
+      if (plan.dense || side_of(manifest.layers[i], name).quant) continue;
+      outlook.sides.push_back({i, name, plan, cache::attention_of(manifest.layers[i])->shape,
+                               double{plan.codec.step}});
     }
   }
   count_values(manifest, outlook);
@@ -311,7 +311,7 @@ Result<Outlook> look_ahead(const Manifest& manifest, const cache::ConvertOptions
     const bool has_mean = side.plan.center != cache::Centering::kNone;
     packed_sides += dim * static_cast<double>(side.shape.n_kv_heads * side.plan.n_sinks) *
                     static_cast<double>(
-                        dtype_size(side_of(manifest.layers[side.layer], side.name).dense_dtype));
+                        dtype_size(side_of(manifest.layers[side.layer], side.name).dtype));
     packed_sides += has_mean ? dim * static_cast<double>(side.shape.n_kv_heads) * sizeof(float) : 0;
   }
   constexpr double kCodecBytes = 1400;  // once: 256 centroids, and texts

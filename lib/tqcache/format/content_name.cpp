@@ -48,7 +48,7 @@ void add_identity(Serialization& out, const cache::Identity& identity) {
   out.text(identity.source_format);
 }
 
-// Many sides may share a matrix of megabytes: it stands in the name by its digest, made once.
+// Many layers may share a matrix of megabytes: it stands in the name by its digest, made once.
 class MatrixDigests {
  public:
   const Sha256& of(const codec::TransformMatrix& matrix) {
@@ -83,20 +83,19 @@ void add_part(Serialization& out, const codec::PartSpec& part, MatrixDigests& di
   }
 }
 
-void add_side(Serialization& out, const SideInfo& side, MatrixDigests& digests) {
-  out.text(side.cache_type_id);
-  out.number(side.dense_dtype);
-  if (!is_turbo(side)) return;  // the type id tells whether what follows is there
+void add_tensor(Serialization& out, const cache::TensorDesc& tensor, MatrixDigests& digests) {
+  out.text(type_name(tensor));
+  out.number(tensor.dtype);
+  if (!tensor.quant) return;  // the name says whether the rest is there
+  const cache::QuantSpec& quant = *tensor.quant;
   out.text(kLayoutName);
-  out.number(std::uint64_t{side.parts.size()});
-  for (const codec::PartSpec& part : side.parts) add_part(out, part, digests);
-  out.text(name_of(kCenteringNames, side.centering));
-  out.bytes(object_bytes(side.mean));
-  out.bytes(object_bytes(side.outliers));
-  out.number(side.n_sinks);
-  if (side.cache_type_id == name_of(kTurboTypes, codec::Mode::kTrellis)) {
-    out.bytes(object_bytes(side.transforms));
-  }
+  out.number(std::uint64_t{quant.parts.size()});
+  for (const codec::PartSpec& part : quant.parts) add_part(out, part, digests);
+  out.text(name_of(kCenteringNames, quant.centering));
+  out.bytes(object_bytes(quant.mean));
+  out.bytes(object_bytes(quant.outliers));
+  out.number(quant.n_sinks);
+  if (quant.mode == codec::Mode::kTrellis) out.bytes(object_bytes(quant.transforms));
 }
 
 // The length of the ids in bytes is never as large as kHidden, so that it tells whether they follow
@@ -109,28 +108,47 @@ void add_tokens(Serialization& out, const Manifest& manifest) {
   for (const Sha256& hash : *manifest.hidden_tokens) out.fixed(hash);
 }
 
-void add_layer(Serialization& out, const LayerInfo& layer, MatrixDigests& digests) {
-  out.text(layer.cache_type_id);
-  if (has_sides(layer)) {
-    out.number(layer.shape.n_kv_heads);
-    out.number(layer.shape.head_dim);
-    if (is_turbo_rotating(layer)) out.number(layer.window);
-    add_side(out, layer.k, digests);
-    add_side(out, layer.v, digests);
-    return;
-  }
-  if (is_rotating(layer)) {
-    out.number(layer.shape.n_kv_heads);
-    out.number(layer.shape.head_dim);
-    out.number(layer.window);
-    out.number(layer.keep);
-  }
-  out.number(std::uint64_t{layer.arrays.size()});
-  for (const ArrayInfo& array : layer.arrays) {
+void add_shape(Serialization& out, cache::HeadShape shape) {
+  out.number(shape.n_kv_heads);
+  out.number(shape.head_dim);
+}
+
+void add_arrays(Serialization& out, const std::vector<cache::ArrayDesc>& arrays) {
+  out.number(std::uint64_t{arrays.size()});
+  for (const cache::ArrayDesc& array : arrays) {
     out.text(array.name);
     out.number(array.dtype);
     out.bytes(object_bytes(array.shape));
   }
+}
+
+void add_window(Serialization& out, const cache::WindowDesc& window, WindowTokens window_tokens,
+                MatrixDigests& digests) {
+  const cache::AttentionDesc& attention = window.attention;
+  add_shape(out, attention.shape);
+  out.number(window.window.size);
+  if (cache::is_quantized(attention)) {
+    add_tensor(out, attention.k, digests);
+    add_tensor(out, attention.v, digests);
+    return;
+  }
+  out.number(window.window.keep);
+  add_arrays(out, cache::arrays_of(window, window_tokens));
+}
+
+void add_layer(Serialization& out, const cache::LayerDesc& layer, WindowTokens window_tokens,
+               MatrixDigests& digests) {
+  out.text(type_name(layer));
+  std::visit(Overload{[&](const cache::AttentionDesc& attention) {
+                        add_shape(out, attention.shape);
+                        add_tensor(out, attention.k, digests);
+                        add_tensor(out, attention.v, digests);
+                      },
+                      [&](const cache::WindowDesc& window) {
+                        add_window(out, window, window_tokens, digests);
+                      },
+                      [&](const cache::StateDesc& state) { add_arrays(out, state.arrays); }},
+             layer);
 }
 
 void add_section(Serialization& out, const SectionInfo& section) {
@@ -145,13 +163,19 @@ void add_section(Serialization& out, const SectionInfo& section) {
 }  // namespace
 
 Sha256 content_name(const Manifest& manifest) {
+  return content_name(manifest, manifest.n_tokens());
+}
+
+Sha256 content_name(const Manifest& manifest, WindowTokens window_tokens) {
   Serialization out;
   out.text(kDomain);
   add_identity(out, manifest.identity);
   add_tokens(out, manifest);
   out.number(std::uint64_t{manifest.layers.size()});
   MatrixDigests digests;
-  for (const LayerInfo& layer : manifest.layers) add_layer(out, layer, digests);
+  for (const cache::LayerDesc& layer : manifest.layers) {
+    add_layer(out, layer, window_tokens, digests);
+  }
   out.number(std::uint64_t{manifest.sections.size()});
   for (const SectionInfo& section : manifest.sections) add_section(out, section);
   return out.digest();

@@ -12,5 +12,6 @@ namespace tqcache::format {
 // SHA-256 over everything in the manifest that is content; the values count by the SHA-256 of
 // each section before compression.
 Sha256 content_name(const Manifest& manifest);
+Sha256 content_name(const Manifest& manifest, WindowTokens window_tokens);
 
 }  // namespace tqcache::format

@@ -15,7 +15,6 @@
 #include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/pack_side.h"
-#include "tqcache/cache/window_rows.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/container_writer.h"
 #include "tqcache/format/describe.h"
@@ -48,8 +47,7 @@ struct SideJob {
   std::size_t layer = 0;
   SideName name = SideName::kKeys;
   cache::OutlierPolicy policy;
-  std::vector<std::int64_t>
-      sample;  // token blocks that its mean and outlier channels are taken from
+  std::vector<std::int64_t> sample;  // token blocks that its mean and outlier channels are taken from
 };
 
 // The token blocks that have to be seen before the first one of a side can be packed.
@@ -64,9 +62,8 @@ std::vector<std::int64_t> sample_of(const cache::TurboSide& side, cache::Outlier
 }
 
 // A cache that passes by. In `target_` stands what it will be: every layer and side, its codec,
-// mean and outlier channels, and room for its token blocks, none of which is ever there. The
-// sections of source and target are the same ones in the same order; only their form and bytes
-// differ.
+// mean and outlier channels, and room for its token blocks, none of which is ever there. The sections
+// of source and target are the same ones in the same order; only their form and bytes differ.
 //
 // Windows that become turbo are the exception: arrays in the source, token blocks in the target.
 // They are short, so they are packed in memory and wait there until they are written.
@@ -79,13 +76,13 @@ class Conversion {
   // Makes the target, but for means and outlier channels.
   Result<void> plan() {
     TQC_TRY_ASSIGN(target_, make_empty_cache(source_.manifest()));
-    TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(target_, options_));
+    TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(source_.manifest(), options_));
     number_sections();
     maker_.emplace(target_.identity.rope);
     for (std::size_t i = 0; i < target_.layers.size(); ++i) {
       const auto of_layer = std::span(plans).subspan(2 * i, 2);
       if (of_layer[0].dense && of_layer[1].dense) continue;
-      if (is_rotating(source_.manifest().layers[i])) {
+      if (is_dense_window(i)) {
         windows_.push_back({i, {of_layer.begin(), of_layer.end()}});
         continue;
       }
@@ -149,8 +146,12 @@ class Conversion {
   };
 
   const SectionInfo& section(std::size_t i) const { return source_.manifest().sections[i]; }
+  bool is_dense_window(std::size_t layer) const {
+    const auto* window = std::get_if<cache::WindowDesc>(&source_.manifest().layers[layer]);
+    return window != nullptr && !cache::is_quantized(window->attention);
+  }
   cache::AttentionLayer& layer_of(std::size_t layer) {
-    return *cache::rows_of(target_.layers[layer]);
+    return *cache::attention_of(target_.layers[layer]);
   }
   cache::Side& side_of(std::size_t layer, SideName name) {
     return name == SideName::kKeys ? layer_of(layer).k : layer_of(layer).v;
@@ -160,8 +161,7 @@ class Conversion {
   }
   // The first token that a layer holds.
   std::int64_t begin_of(std::size_t layer) const {
-    const auto* arrays = std::get_if<cache::ArraysLayer>(&target_.layers[layer]);
-    return arrays ? cache::window_begin(*arrays->window, target_.n_tokens()) : 0;
+    return cache::first_token(target_.layers[layer], target_.n_tokens());
   }
 
   Result<void> plan_side(std::size_t layer, SideName name, const cache::SidePlan& plan) {
@@ -216,12 +216,13 @@ class Conversion {
 
   // Reads a window's arrays and packs them where they are.
   Result<void> pack_window(const WindowJob& job) {
-    auto& layer = std::get<cache::ArraysLayer>(target_.layers[job.layer]);
     for (const std::int64_t i : {0, 1}) {
-      TQC_TRY(source_.read(array_number(job, i), layer.arrays[to_size(i)].data));
+      AlignedBytes raw;
+      const std::size_t number = array_number(job, i);
+      TQC_TRY(source_.read(number, raw));
+      place_section(section(number), std::move(raw), target_);
     }
     const std::int64_t n_tokens = target_.n_tokens();
-    cache::open_window(layer, n_tokens);
     const auto no_progress = [](std::uint64_t) -> Result<void> { return {}; };
     for (const cache::PackJob& side :
          cache::pack_jobs(target_.layers[job.layer], job.layer, job.plans, n_tokens)) {

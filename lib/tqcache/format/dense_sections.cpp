@@ -6,43 +6,29 @@
 #include <utility>
 
 #include "tqcache/base/dtype.h"
-#include "tqcache/cache/window_rows.h"
 #include "tqcache/format/section_plan.h"
-#include "tqcache/format/type_names.h"
 #include "tqcache/format/unpack_section.h"
 
 namespace tqcache::format {
 namespace {
 
-SideInfo dense_side(Dtype dtype) {
-  SideInfo side;
-  side.cache_type_id = std::string(kDenseType);
-  side.dense_dtype = dtype;
-  return side;
+bool is_turbo_window(const cache::LayerDesc& layer) {
+  const auto* window = std::get_if<cache::WindowDesc>(&layer);
+  return window != nullptr && cache::is_quantized(window->attention);
 }
 
-ArrayInfo window_array(const LayerInfo& layer, const SideInfo& side, std::string_view name,
-                       std::int64_t n_tokens) {
-  const cache::Window window{layer.shape, layer.window, layer.keep};
-  return {std::string(name), side.dense_dtype, cache::window_array_shape(window, n_tokens)};
+void make_dense(cache::LayerDesc& layer) {
+  cache::AttentionDesc* const attention = cache::attention_of(layer);
+  if (attention == nullptr) return;
+  attention->k.quant.reset();
+  attention->v.quant.reset();
 }
 
-void make_dense(LayerInfo& layer, std::int64_t n_tokens) {
-  if (is_attention(layer)) {
-    layer.k = dense_side(layer.k.dense_dtype);
-    layer.v = dense_side(layer.v.dense_dtype);
-  }
-  if (!is_turbo_rotating(layer)) return;
-  layer.cache_type_id = std::string(kRotatingType);
-  layer.arrays = {window_array(layer, layer.k, cache::kWindowKeys, n_tokens),
-                  window_array(layer, layer.v, cache::kWindowValues, n_tokens)};
-  layer.k = layer.v = {};
-}
-
-// What a section of the source becomes, or a part of: token blocks of a turbo window are its array.
-SectionKey dense_key(const SectionInfo& section, const std::vector<LayerInfo>& layers) {
+// The section that a section of the source becomes, or a part of: token blocks of a turbo window
+// become its arrays.
+SectionKey dense_key(const SectionInfo& section, const std::vector<cache::LayerDesc>& layers) {
   SectionKey key = key_of(section);
-  if (!is_turbo_rotating(layers[static_cast<std::size_t>(section.layer)])) return key;
+  if (!is_turbo_window(layers[static_cast<std::size_t>(section.layer)])) return key;
   return {key.layer, SideName::kArray, static_cast<std::int64_t>(key.side)};
 }
 
@@ -77,12 +63,12 @@ DenseSections::DenseSections(const SectionSource& source, cache::Cache decoders)
   for (std::size_t i = 0; i < sections.size(); ++i) {
     origins[dense_key(sections[i], source.manifest().layers)].push_back(i);
   }
-  for (LayerInfo& layer : manifest_.layers) make_dense(layer, manifest_.n_tokens());
+  for (cache::LayerDesc& layer : manifest_.layers) make_dense(layer);
   manifest_.sections.clear();
   for (const SectionKey& key : plan_sections(manifest_.layers, manifest_.n_tokens())) {
     origins_.push_back(origins[key]);
-    const LayerInfo& before = source.manifest().layers[static_cast<std::size_t>(key.layer)];
-    const bool is_one = !is_turbo_rotating(before);
+    const cache::LayerDesc& before = source.manifest().layers[static_cast<std::size_t>(key.layer)];
+    const bool is_one = !is_turbo_window(before);
     SectionInfo section = is_one ? sections[origins_.back().front()] : SectionInfo{};
     section.layer = key.layer;
     section.side = key.side;
@@ -96,7 +82,7 @@ DenseSections::DenseSections(const SectionSource& source, cache::Cache decoders)
 
 Result<void> DenseSections::read(std::size_t section, AlignedBytes& raw) const {
   const auto layer = static_cast<std::size_t>(manifest_.sections[section].layer);
-  if (is_turbo_rotating(source_->manifest().layers[layer])) return read_window(section, raw);
+  if (is_turbo_window(source_->manifest().layers[layer])) return read_window(section, raw);
   return read_block(origins_[section].front(), raw);
 }
 
@@ -110,11 +96,13 @@ Result<void> DenseSections::read_block(std::size_t in_source, AlignedBytes& raw)
 
 Result<void> DenseSections::read_window(std::size_t section, AlignedBytes& raw) const {
   const SectionInfo& info = manifest_.sections[section];
-  const LayerInfo& layer = manifest_.layers[static_cast<std::size_t>(info.layer)];
+  const auto& window =
+      std::get<cache::WindowDesc>(manifest_.layers[static_cast<std::size_t>(info.layer)]);
+  const cache::AttentionDesc& layer = window.attention;
   const std::int64_t n_tokens = manifest_.n_tokens();
-  const std::int64_t begin = cache::window_begin({layer.shape, layer.window, layer.keep}, n_tokens);
+  const std::int64_t begin = cache::window_begin(window.window, n_tokens);
   const std::size_t row = static_cast<std::size_t>(layer.shape.head_dim) *
-                          dtype_size(layer.arrays[static_cast<std::size_t>(info.block)].dtype);
+                          dtype_size((info.block == 0 ? layer.k : layer.v).dtype);
   const auto bytes_of = [&](std::int64_t n) { return static_cast<std::size_t>(n) * row; };
   raw.resize(info.raw_bytes);
   AlignedBytes block;

@@ -8,9 +8,6 @@
 
 namespace tqcache::format {
 
-// What the manifest says of one layer: its kind, shapes and codecs, not its sections.
-LayerInfo describe_layer(const cache::Layer& layer);
-
 // Everything but what only writing shows: of the sections layer, side, block, form and size
 // before compression stand there; where they are and their digests do not, nor the content name.
 //

@@ -46,8 +46,8 @@ AlignedBytes cut_dense(AlignedBytes raw, cache::HeadShape shape, Dtype dtype, st
 Result<TokenCut> TokenCut::make(Manifest& manifest, std::int64_t n_tokens) {
   TokenCut cut;
   if (n_tokens == manifest.n_tokens()) return cut;
+  TQC_TRY(cache::check_truncate(manifest, n_tokens));
   TQC_TRY_ASSIGN(cut.sides_, make_decoders(manifest));
-  TQC_TRY(cache::check_truncate(cut.sides_, n_tokens));
 
   cut_tokens(manifest, n_tokens);
   manifest.sections.resize(count_sections(manifest.layers, n_tokens));
@@ -64,7 +64,7 @@ Result<TokenCut> TokenCut::make(Manifest& manifest, std::int64_t n_tokens) {
 AlignedBytes TokenCut::cut(std::size_t section, AlignedBytes raw) const {
   const SectionInfo& info = in_file(section);
   if (info.packed) return unpack_section(sides_, info, SharedBytes(std::move(raw)), n_kept_);
-  const auto& layer = *cache::rows_of(sides_.layers[to_size(info.layer)]);
+  const auto& layer = *cache::attention_of(sides_.layers[to_size(info.layer)]);
   const cache::Side& side = info.side == SideName::kKeys ? layer.k : layer.v;
   return cut_dense(std::move(raw), layer.shape, cache::dense_dtype(side), n_kept_);
 }

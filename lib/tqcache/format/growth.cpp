@@ -1,5 +1,7 @@
 #include "tqcache/format/growth.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 #include <string>
@@ -11,47 +13,70 @@
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/token_hashes.h"
 #include "tqcache/format/section_plan.h"
+#include "tqcache/format/type_names.h"
 
 namespace tqcache::format {
 namespace {
 
-// What is there from the first token on, and what the first packed block fixes once it is there.
-Result<void> check_side(const SideInfo& file, const SideInfo& grown) {
-  if (grown.cache_type_id != file.cache_type_id) {
-    return mismatch(grown.cache_type_id + " where the file has " + file.cache_type_id);
+using cache::AttentionDesc;
+using cache::LayerDesc;
+using cache::StateDesc;
+using cache::TensorDesc;
+using cache::WindowDesc;
+
+// What a file has from the first token on, and what its first packed block fixes.
+Result<void> check_tensor(const TensorDesc& file, const TensorDesc& grown) {
+  if (type_name(grown) != type_name(file)) {
+    return mismatch(fmt::format("{} where the file has {}", type_name(grown), type_name(file)));
   }
-  if (grown.dense_dtype != file.dense_dtype) return mismatch("another dtype");
-  if (!same_bits(grown.parts, file.parts)) return mismatch("another codec");
-  if (grown.centering != file.centering) return mismatch("other centering");
-  if (grown.n_sinks != file.n_sinks) return mismatch("another number of sink tokens");
-  if (!file.mean.empty() && !same_bits(grown.mean, file.mean)) return mismatch("another mean");
-  if (grown.transforms != file.transforms) return mismatch("other maps");
-  if (!file.outliers.empty() && grown.outliers != file.outliers) {
-    return mismatch("other outlier channels");
-  }
+  if (grown.dtype != file.dtype) return mismatch("another dtype");
+  if (!file.quant) return {};
+  const cache::QuantSpec& old = *file.quant;
+  const cache::QuantSpec& now = *grown.quant;
+  if (!cache::same_bits(now.parts, old.parts)) return mismatch("another codec");
+  if (now.centering != old.centering) return mismatch("other centering");
+  if (now.n_sinks != old.n_sinks) return mismatch("another number of sink tokens");
+  if (!old.mean.empty() && !cache::same_bits(now.mean, old.mean)) return mismatch("another mean");
+  if (now.transforms != old.transforms) return mismatch("other maps");
+  if (!old.outliers.empty() && now.outliers != old.outliers) return mismatch("other outlier channels");
   return {};
 }
 
-// Those of a rotating layer grow with the cache until its window is full.
-bool same_array(const LayerInfo& layer, const ArrayInfo& file, const ArrayInfo& grown) {
-  return file.name == grown.name && file.dtype == grown.dtype &&
-         (layer.window > 0 || file.shape == grown.shape);
-}
-
-Result<void> check_layer(const LayerInfo& file, const LayerInfo& grown) {
-  if (grown.cache_type_id != file.cache_type_id) {
-    return mismatch(grown.cache_type_id + " where the file has " + file.cache_type_id);
-  }
+Result<void> check_attention(const AttentionDesc& file, const AttentionDesc& grown) {
   if (grown.shape != file.shape) return mismatch("another shape");
-  if (grown.window != file.window || grown.keep != file.keep) return mismatch("another window");
-  const auto same = [&](const ArrayInfo& a, const ArrayInfo& b) { return same_array(file, a, b); };
-  if (!std::ranges::equal(file.arrays, grown.arrays, same)) return mismatch("other arrays");
-  if (auto k = check_side(file.k, grown.k); !k) return in_context("k", std::move(k).error());
-  if (auto v = check_side(file.v, grown.v); !v) return in_context("v", std::move(v).error());
+  if (auto k = check_tensor(file.k, grown.k); !k) return in_context("k", std::move(k).error());
+  if (auto v = check_tensor(file.v, grown.v); !v) return in_context("v", std::move(v).error());
   return {};
 }
 
-Result<void> check_layers(const std::vector<LayerInfo>& file, const std::vector<LayerInfo>& grown) {
+// Arrays of a dense window grow with the cache until the window is full.
+Result<void> check_window(const WindowDesc& file, const WindowDesc& grown) {
+  if (grown.attention.shape != file.attention.shape) return mismatch("another shape");
+  if (grown.window != file.window) return mismatch("another window");
+  if (cache::is_quantized(file.attention)) return check_attention(file.attention, grown.attention);
+  const bool is_same = file.attention.k.dtype == grown.attention.k.dtype &&
+                       file.attention.v.dtype == grown.attention.v.dtype;
+  return is_same ? Result<void>() : mismatch("other arrays");
+}
+
+Result<void> check_layer(const LayerDesc& file, const LayerDesc& grown) {
+  if (type_name(grown) != type_name(file)) {
+    return mismatch(fmt::format("{} where the file has {}", type_name(grown), type_name(file)));
+  }
+  return std::visit(Overload{[&](const AttentionDesc& attention) {
+                               return check_attention(attention, std::get<AttentionDesc>(grown));
+                             },
+                             [&](const WindowDesc& window) {
+                               return check_window(window, std::get<WindowDesc>(grown));
+                             },
+                             [&](const StateDesc& state) -> Result<void> {
+                               if (state.arrays == std::get<StateDesc>(grown).arrays) return {};
+                               return mismatch("other arrays");
+                             }},
+                    file);
+}
+
+Result<void> check_layers(const std::vector<LayerDesc>& file, const std::vector<LayerDesc>& grown) {
   if (grown.size() != file.size()) {
     return mismatch(std::to_string(grown.size()) + " layers where the file has " +
                     std::to_string(file.size()));

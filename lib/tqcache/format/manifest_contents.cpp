@@ -12,11 +12,19 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
 #include "tqcache/format/container_format.h"
+#include "tqcache/cache/outliers.h"
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::format {
 namespace {
+
+using cache::AttentionDesc;
+using cache::LayerDesc;
+using cache::QuantSpec;
+using cache::StateDesc;
+using cache::TensorDesc;
+using cache::WindowDesc;
 
 Result<void> check_text(std::string_view what, std::string_view text) {
   if (text.size() <= kMaxTextBytes) return {};
@@ -60,83 +68,77 @@ Result<void> check_codebook(const codec::PartSpec& part) {
   return {};
 }
 
-Result<void> check_codec(const SideInfo& side, codec::Mode expected, std::int64_t head_dim) {
-  if (!is_turbo(side)) return corrupt("a turbo side without a codec");
-  TQC_TRY_ASSIGN(const codec::Mode mode, codec::mode_of(static_cast<int>(head_dim), side.parts));
-  if (mode != expected) {
-    return corrupt("cache type " + side.cache_type_id + " with parts of mode " +
-                   std::string(codec::mode_word(mode)));
+Result<void> check_codec(const QuantSpec& quant, std::int64_t head_dim) {
+  TQC_TRY_ASSIGN(const codec::Mode mode, codec::mode_of(static_cast<int>(head_dim), quant.parts));
+  if (mode != quant.mode) {
+    return corrupt("cache type " + std::string(name_of(kTurboTypes, quant.mode)) +
+                   " with parts of mode " + std::string(codec::mode_word(mode)));
   }
-  for (std::size_t i = 0; i < side.parts.size(); ++i) {
-    if (auto codebook = check_codebook(side.parts[i]); !codebook) {
+  for (std::size_t i = 0; i < quant.parts.size(); ++i) {
+    if (auto codebook = check_codebook(quant.parts[i]); !codebook) {
       return in_context("part " + std::to_string(i), std::move(codebook).error());
     }
   }
   return {};
 }
 
-// A mean that fits the heads. Whether there has to be one depends on the sections.
-Result<void> check_centering(const SideInfo& side, SideName name, cache::HeadShape shape,
-                             const cache::Rope& rope) {
-  if (side.centering == cache::Centering::kNone) {
-    if (!side.mean.empty()) return corrupt("a mean without centering");
+// A mean that fits the heads. Whether it has to be there depends on the sections.
+Result<void> check_centering(const QuantSpec& quant, SideName name, cache::HeadShape shape,
+                            const cache::Rope& rope) {
+  if (quant.centering == cache::Centering::kNone) {
+    if (!quant.mean.empty()) return corrupt("a mean without centering");
     return {};
   }
-  if (side.centering == cache::Centering::kPreRope &&
+  if (quant.centering == cache::Centering::kPreRope &&
       (name != SideName::kKeys || !cache::can_turn(rope, shape.head_dim))) {
     return corrupt("centering before RoPE where there is none");
   }
   const std::int64_t expected = shape.n_kv_heads * shape.head_dim;
-  if (!side.mean.empty() && std::ssize(side.mean) != expected) {
-    return corrupt("a mean of " + std::to_string(side.mean.size()) + " values where " +
+  if (!quant.mean.empty() && std::ssize(quant.mean) != expected) {
+    return corrupt("a mean of " + std::to_string(quant.mean.size()) + " values where " +
                    std::to_string(expected) + " belong");
   }
-  if (!std::ranges::all_of(side.mean, [](float x) { return std::isfinite(x); })) {
+  if (!std::ranges::all_of(quant.mean, [](float x) { return std::isfinite(x); })) {
     return corrupt("a mean that is not finite");
   }
   return {};
 }
 
 // As for the mean, whether there have to be any depends on the sections.
-Result<void> check_outliers(const SideInfo& side, codec::Mode mode, cache::HeadShape shape) {
-  if (side.outliers.empty()) return {};
-  if (mode != codec::Mode::kMixed) return corrupt("outlier channels of a codec that has none");
-  const auto n_channels = static_cast<std::size_t>(side.parts[0].quantizer.head_dim);
-  auto outliers = cache::make_outliers(shape, n_channels, side.outliers);
+Result<void> check_outliers(const QuantSpec& quant, cache::HeadShape shape) {
+  if (quant.outliers.empty()) return {};
+  if (quant.mode != codec::Mode::kMixed) return corrupt("outlier channels of a codec that has none");
+  const auto n_channels = static_cast<std::size_t>(quant.parts[0].quantizer.head_dim);
+  auto outliers = cache::make_outliers(shape, n_channels, quant.outliers);
   if (!outliers) return in_context("outlier channels", std::move(outliers).error());
   return {};
 }
 
-// Whether their rows are good for a map shows when it is made: make_empty_cache().
-Result<void> check_maps(const SideInfo& side, codec::Mode mode, cache::HeadShape shape) {
-  if (side.transforms.empty()) return {};
-  if (mode != codec::Mode::kTrellis) return corrupt("maps of a codec that has none");
+// Whether their rows are independent shows when the maps are made.
+Result<void> check_maps(const QuantSpec& quant, cache::HeadShape shape) {
+  if (quant.transforms.empty()) return {};
+  if (quant.mode != codec::Mode::kTrellis) return corrupt("maps of a codec that has none");
   const std::int64_t expected = shape.n_kv_heads * shape.head_dim * shape.head_dim;
-  if (std::ssize(side.transforms) == expected) return {};
-  return corrupt("maps of " + std::to_string(side.transforms.size()) + " entries where " +
+  if (std::ssize(quant.transforms) == expected) return {};
+  return corrupt("maps of " + std::to_string(quant.transforms.size()) + " entries where " +
                  std::to_string(expected) + " belong");
 }
 
-Result<void> check_side(const SideInfo& side, SideName name, cache::HeadShape shape,
+Result<void> check_side(const TensorDesc& tensor, SideName name, cache::HeadShape shape,
                         const cache::Rope& rope) {
-  if (side.cache_type_id == kDenseType) {
-    if (is_turbo(side)) return corrupt("a dense side with a codec");
-    return {};
-  }
-  TQC_TRY_ASSIGN(const codec::Mode mode, kind_of(kTurboTypes, "cache type", side.cache_type_id));
-  TQC_TRY(check_codec(side, mode, shape.head_dim));
-  TQC_TRY(check_centering(side, name, shape, rope));
-  TQC_TRY(check_outliers(side, mode, shape));
-  TQC_TRY(check_maps(side, mode, shape));
-  if (side.n_sinks < 0 || side.n_sinks > cache::kTokenBlock) {
-    return corrupt(std::to_string(side.n_sinks) + " sink tokens");
+  if (!tensor.quant) return {};
+  const QuantSpec& quant = *tensor.quant;
+  TQC_TRY(check_codec(quant, shape.head_dim));
+  TQC_TRY(check_centering(quant, name, shape, rope));
+  TQC_TRY(check_outliers(quant, shape));
+  TQC_TRY(check_maps(quant, shape));
+  if (quant.n_sinks < 0 || quant.n_sinks > cache::kTokenBlock) {
+    return corrupt(std::to_string(quant.n_sinks) + " sink tokens");
   }
   return {};
 }
 
-bool has_window(const LayerInfo& layer) { return layer.window != 0 || layer.keep != 0; }
-
-Result<void> check_sides(const LayerInfo& layer, const cache::Rope& rope) {
+Result<void> check_sides(const AttentionDesc& layer, const cache::Rope& rope) {
   if (auto k = check_side(layer.k, SideName::kKeys, layer.shape, rope); !k) {
     return in_context("k", std::move(k).error());
   }
@@ -146,25 +148,24 @@ Result<void> check_sides(const LayerInfo& layer, const cache::Rope& rope) {
   return {};
 }
 
-Result<void> check_attention(const LayerInfo& layer, const cache::Rope& rope) {
+Result<void> check_attention(const AttentionDesc& layer, const cache::Rope& rope) {
   TQC_TRY(cache::validate_shape(layer.shape));
-  if (has_window(layer)) return corrupt("an attention layer with a window");
-  if (!layer.arrays.empty()) return corrupt("an attention layer with arrays");
   return check_sides(layer, rope);
 }
 
-// Of two dense sides it would be arrays, so that there is one way to write a window.
-Result<void> check_turbo_rotating(const LayerInfo& layer, const cache::Rope& rope) {
-  TQC_TRY(cache::validate_window({layer.shape, layer.window, layer.keep}));
-  if (layer.keep != 0) return corrupt("a turbo window that keeps first tokens");
-  if (!layer.arrays.empty()) return corrupt("a turbo window with arrays");
-  TQC_TRY(check_sides(layer, rope));
-  if (!is_turbo(layer.k) && !is_turbo(layer.v)) return corrupt("a turbo window of dense sides");
-  if (layer.k.n_sinks != 0 || layer.v.n_sinks != 0) return corrupt("sink tokens in a window");
+bool has_sinks(const TensorDesc& tensor) { return tensor.quant && tensor.quant->n_sinks != 0; }
+
+Result<void> check_window(const WindowDesc& layer, const cache::Rope& rope) {
+  const AttentionDesc& attention = layer.attention;
+  TQC_TRY(cache::validate_window(attention.shape, layer.window));
+  if (!cache::is_quantized(attention)) return {};
+  if (layer.window.keep != 0) return corrupt("a turbo window that keeps first tokens");
+  TQC_TRY(check_sides(attention, rope));
+  if (has_sinks(attention.k) || has_sinks(attention.v)) return corrupt("sink tokens in a window");
   return {};
 }
 
-Result<void> check_array(const ArrayInfo& array) {
+Result<void> check_array(const cache::ArrayDesc& array) {
   TQC_TRY(check_text("name", array.name));
   if (array.shape.size() > kMaxArrayRank) {
     return too_large(std::to_string(array.shape.size()) + " dimensions");
@@ -175,10 +176,7 @@ Result<void> check_array(const ArrayInfo& array) {
   return {};
 }
 
-Result<void> check_array_list(const LayerInfo& layer) {
-  if (!layer.k.cache_type_id.empty() || !layer.v.cache_type_id.empty()) {
-    return corrupt("arrays beside k or v");
-  }
+Result<void> check_state(const StateDesc& layer) {
   if (layer.arrays.size() > kMaxArrays) {
     return too_large(std::to_string(layer.arrays.size()) + " arrays");
   }
@@ -190,45 +188,34 @@ Result<void> check_array_list(const LayerInfo& layer) {
   return {};
 }
 
-Result<void> check_arrays(const LayerInfo& layer) {
-  if (layer.shape != cache::HeadShape{}) return corrupt("an arrays layer with heads");
-  if (has_window(layer)) return corrupt("an arrays layer with a window");
-  return check_array_list(layer);
-}
-
-Result<void> check_rotating(const LayerInfo& layer, std::int64_t n_tokens) {
-  const cache::Window window{layer.shape, layer.window, layer.keep};
-  TQC_TRY(cache::validate_window(window));
-  TQC_TRY(check_array_list(layer));
-  if (layer.arrays.size() != 2 || layer.arrays[0].name != cache::kWindowKeys ||
-      layer.arrays[1].name != cache::kWindowValues) {
-    return corrupt("a rotating layer with other arrays than keys and values");
-  }
-  const auto expected = cache::window_array_shape(window, n_tokens);
-  for (const ArrayInfo& array : layer.arrays) {
-    if (array.shape != expected) return corrupt(array.name + ": not of the window's shape");
+Result<void> check_layer(const LayerDesc& layer, const cache::Rope& rope, std::int64_t n_tokens) {
+  TQC_TRY(std::visit(
+      Overload{[&](const AttentionDesc& attention) { return check_attention(attention, rope); },
+               [&](const WindowDesc& window) { return check_window(window, rope); },
+               [](const StateDesc& state) { return check_state(state); }},
+      layer));
+  if (!std::holds_alternative<WindowDesc>(layer)) return {};
+  const auto arrays = cache::arrays_of(layer, n_tokens);
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    if (auto array = check_array(arrays[i]); !array) {
+      return in_context("array " + std::to_string(i), std::move(array).error());
+    }
   }
   return {};
 }
 
-Result<void> check_layer(const LayerInfo& layer, const cache::Rope& rope, std::int64_t n_tokens) {
-  if (is_attention(layer)) return check_attention(layer, rope);
-  if (is_rotating(layer)) return check_rotating(layer, n_tokens);
-  if (is_turbo_rotating(layer)) return check_turbo_rotating(layer, rope);
-  if (layer.cache_type_id != kArraysType) return unknown_name("cache type", layer.cache_type_id);
-  return check_arrays(layer);
-}
-
 // Adds up what it takes to make the codecs of a file, which is a table a part, and of some
-// rotations a matrix. Sides that are coded alike share theirs.
+// rotations a matrix. K and V that are quantized alike share theirs.
 class CodecCosts {
  public:
-  Result<void> add(const SideInfo& side) {
-    const auto is_same = [&](const auto* known) { return same_bits(*known, side.parts); };
-    if (!is_turbo(side) || std::ranges::any_of(different_, is_same)) return {};
-    different_.push_back(&side.parts);
-    n_parts_ += side.parts.size();
-    for (const codec::PartSpec& part : side.parts) n_matrix_values_ += matrix_values(part);
+  Result<void> add(const TensorDesc& tensor) {
+    if (!tensor.quant) return {};
+    const std::vector<codec::PartSpec>& parts = tensor.quant->parts;
+    const auto is_same = [&](const auto* known) { return cache::same_bits(*known, parts); };
+    if (std::ranges::any_of(different_, is_same)) return {};
+    different_.push_back(&parts);
+    n_parts_ += parts.size();
+    for (const codec::PartSpec& part : parts) n_matrix_values_ += matrix_values(part);
     if (n_parts_ > kMaxDifferentParts) {
       return too_large("codecs: " + std::to_string(n_parts_) + " different parts");
     }
@@ -253,25 +240,31 @@ class CodecCosts {
   std::size_t n_matrix_values_ = 0;
 };
 
-Result<void> check_window_blocks(const std::vector<LayerInfo>& layers, std::int64_t n_tokens) {
+Result<void> check_window_blocks(const std::vector<LayerDesc>& layers, std::int64_t n_tokens) {
+  const auto is_turbo_window = [](const LayerDesc& layer) {
+    const auto* window = std::get_if<WindowDesc>(&layer);
+    return window != nullptr && cache::is_quantized(window->attention);
+  };
   const std::int64_t n_blocks =
-      2 * std::ranges::count_if(layers, is_turbo_rotating) * cache::block_count(n_tokens);
+      2 * std::ranges::count_if(layers, is_turbo_window) * cache::block_count(n_tokens);
   if (n_blocks <= kMaxWindowBlocks) return {};
   return too_large("turbo windows behind " + std::to_string(n_blocks) + " token blocks");
 }
 
-Result<void> check_codec_costs(const std::vector<LayerInfo>& layers) {
+Result<void> check_codec_costs(const std::vector<LayerDesc>& layers) {
   CodecCosts costs;
-  for (const LayerInfo& layer : layers) {
-    TQC_TRY(costs.add(layer.k));
-    TQC_TRY(costs.add(layer.v));
+  for (const LayerDesc& layer : layers) {
+    const AttentionDesc* attention = cache::attention_of(layer);
+    if (attention == nullptr) continue;
+    TQC_TRY(costs.add(attention->k));
+    TQC_TRY(costs.add(attention->v));
   }
   return {};
 }
 
 }  // namespace
 
-Result<void> check_layers(const std::vector<LayerInfo>& layers, const cache::Rope& rope,
+Result<void> check_layers(const std::vector<cache::LayerDesc>& layers, const cache::Rope& rope,
                           std::int64_t n_tokens) {
   if (layers.size() > static_cast<std::size_t>(cache::kMaxLayers)) {
     return too_large(std::to_string(layers.size()) + " layers");

@@ -26,6 +26,8 @@
 namespace tqcache::format {
 namespace {
 
+using cache::LayerDesc;
+
 template <std::uint16_t n>
 std::array<std::byte, n> to_array(const flatbuffers::Array<std::uint8_t, n>& bytes) {
   std::array<std::byte, n> result;
@@ -92,7 +94,7 @@ Result<cache::Identity> read_identity(const fb::Identity& in) {
   return identity;
 }
 
-// What all sides of a manifest may copy together. Many may point to the same vector, so that a
+// Limits on the values that all layers of a manifest may copy together. Many may point to the same vector, so that a
 // small file could ask for much.
 struct Budget {
   std::uint64_t mean_values = kMaxMeanValues;
@@ -209,47 +211,64 @@ Result<std::vector<codec::PartSpec>> read_codec(const fb::Codec& in, Budget& bud
   return parts;
 }
 
-// What stands beside a codec and nowhere else. `n_channels` counts those of all kv heads.
-Result<void> read_turbo_fields(const fb::Side& in, std::uint64_t n_channels, Budget& budget,
-                               SideInfo& side) {
-  TQC_TRY_ASSIGN(side.parts, read_codec(*in.codec(), budget));
+// A codec and the fields that belong to it. `n_channels` counts the channels of all kv heads.
+Result<cache::QuantSpec> read_quant(const fb::Side& in, codec::Mode mode, std::uint64_t n_channels,
+                                    Budget& budget) {
+  cache::QuantSpec quant;
+  quant.mode = mode;
+  TQC_TRY_ASSIGN(quant.parts, read_codec(*in.codec(), budget));
   if (in.centring() == nullptr) return corrupt("a codec without centering");
-  TQC_TRY_ASSIGN(side.centering, read_kind(kCenteringNames, "centering", *in.centring()));
+  TQC_TRY_ASSIGN(quant.centering, read_kind(kCenteringNames, "centering", *in.centring()));
   if (in.mean() != nullptr) {
-    TQC_TRY_ASSIGN(side.mean, read_mean(*in.mean(), budget));
+    TQC_TRY_ASSIGN(quant.mean, read_mean(*in.mean(), budget));
   }
   if (in.outliers() != nullptr) {
-    TQC_TRY_ASSIGN(side.outliers, read_outliers(*in.outliers(), n_channels, budget));
+    TQC_TRY_ASSIGN(quant.outliers, read_outliers(*in.outliers(), n_channels, budget));
   }
-  side.n_sinks = in.n_sinks();
+  quant.n_sinks = in.n_sinks();
   if (in.maps() != nullptr) {
-    const int head_dim = side.parts.front().quantizer.head_dim;
-    TQC_TRY_ASSIGN(side.transforms, read_maps(*in.maps(), n_channels, head_dim, budget));
+    const int head_dim = quant.parts.front().quantizer.head_dim;
+    TQC_TRY_ASSIGN(quant.transforms, read_maps(*in.maps(), n_channels, head_dim, budget));
   }
-  return {};
+  return quant;
 }
 
-Result<SideInfo> read_side(const fb::Side& in, std::uint64_t n_channels, Budget& budget) {
-  SideInfo side;
-  TQC_TRY_ASSIGN(side.cache_type_id, read_text(*in.cache_type_id()));
-  TQC_TRY_ASSIGN(side.dense_dtype, to_dtype(in.dtype()));
-  if (in.codec() != nullptr) {
-    TQC_TRY(read_turbo_fields(in, n_channels, budget, side));
-  } else if (in.centring() || in.mean() || in.outliers() || in.n_sinks() != 0 || in.maps()) {
-    return corrupt("what belongs to a codec without one");
+// K or V of a layer in token blocks.
+Result<cache::TensorDesc> read_tensor(const fb::Side& in, std::uint64_t n_channels,
+                                      Budget& budget) {
+  cache::TensorDesc tensor;
+  TQC_TRY_ASSIGN(const std::string type, read_text(*in.cache_type_id()));
+  TQC_TRY_ASSIGN(tensor.dtype, to_dtype(in.dtype()));
+  if (type == kDenseType) {
+    if (in.codec() != nullptr) return corrupt("a dense side with a codec");
+    if (in.centring() || in.mean() || in.outliers() || in.n_sinks() != 0 || in.maps()) {
+      return corrupt("what belongs to a codec without one");
+    }
+    return tensor;
   }
-  return side;
+  TQC_TRY_ASSIGN(const codec::Mode mode, kind_of(kTurboTypes, "cache type", type));
+  if (in.codec() == nullptr) return corrupt("a turbo side without a codec");
+  TQC_TRY_ASSIGN(tensor.quant, read_quant(in, mode, n_channels, budget));
+  return tensor;
 }
 
-Result<SideInfo> read_side_at(std::string_view place, const fb::Side& in, std::uint64_t n_channels,
-                              Budget& budget) {
-  auto side = read_side(in, n_channels, budget);
-  if (!side) return in_context(place, std::move(side).error());
-  return side;
+Result<cache::TensorDesc> read_tensor_at(std::string_view place, const fb::Side& in,
+                                         std::uint64_t n_channels, Budget& budget) {
+  auto tensor = read_tensor(in, n_channels, budget);
+  if (!tensor) return in_context(place, std::move(tensor).error());
+  return tensor;
 }
 
-Result<ArrayInfo> read_array(const fb::Array& in) {
-  ArrayInfo array;
+Result<cache::AttentionDesc> read_attention(const fb::Layer& in, Budget& budget) {
+  cache::AttentionDesc attention{{in.n_kv_heads(), in.head_dim()}, {}, {}};
+  const std::uint64_t n_channels = std::uint64_t{in.n_kv_heads()} * in.head_dim();
+  TQC_TRY_ASSIGN(attention.k, read_tensor_at("k", *in.k(), n_channels, budget));
+  TQC_TRY_ASSIGN(attention.v, read_tensor_at("v", *in.v(), n_channels, budget));
+  return attention;
+}
+
+Result<cache::ArrayDesc> read_array(const fb::Array& in) {
+  cache::ArrayDesc array;
   TQC_TRY_ASSIGN(array.name, read_text(*in.name()));
   TQC_TRY_ASSIGN(array.dtype, to_dtype(in.dtype()));
   TQC_TRY(check_count(in.shape()->size(), kMaxArrayRank, "dimensions of an array"));
@@ -258,28 +277,73 @@ Result<ArrayInfo> read_array(const fb::Array& in) {
   return array;
 }
 
-Result<LayerInfo> read_layer(const fb::Layer& in, Budget& budget) {
-  LayerInfo layer;
-  TQC_TRY_ASSIGN(layer.cache_type_id, read_text(*in.cache_type_id()));
-  layer.shape = {in.n_kv_heads(), in.head_dim()};
-  layer.window = in.window();
-  layer.keep = in.keep();
+Result<std::vector<cache::ArrayDesc>> read_arrays(const fb::Layer& in) {
+  TQC_TRY(check_count(in.arrays()->size(), kMaxArrays, "arrays"));
+  std::vector<cache::ArrayDesc> arrays;
+  for (const fb::Array* each : *in.arrays()) {
+    TQC_TRY_ASSIGN(cache::ArrayDesc array, read_array(*each));
+    arrays.push_back(std::move(array));
+  }
+  return arrays;
+}
+
+// A dense window is stored as two arrays; what they are follows from the window.
+Result<LayerDesc> read_dense_window(const fb::Layer& in, WindowTokens window_tokens) {
+  const cache::HeadShape shape = {in.n_kv_heads(), in.head_dim()};
+  const cache::Window window = {in.window(), in.keep()};
+  TQC_TRY(cache::validate_window(shape, window));
+  TQC_TRY_ASSIGN(const std::vector<cache::ArrayDesc> arrays, read_arrays(in));
+  if (arrays.size() != 2 || arrays[0].name != cache::kWindowKeys ||
+      arrays[1].name != cache::kWindowValues) {
+    return corrupt("a rotating layer with other arrays than keys and values");
+  }
+  std::vector<std::uint64_t> expected;
+  if (window_tokens) expected = cache::window_array_shape(shape, window, *window_tokens);
+  for (const cache::ArrayDesc& array : arrays) {
+    if (array.shape != expected) return corrupt(array.name + ": not of the window's shape");
+  }
+  return LayerDesc(
+      cache::WindowDesc{{shape, {arrays[0].dtype, {}}, {arrays[1].dtype, {}}}, window});
+}
+
+Result<LayerDesc> read_turbo_window(const fb::Layer& in, Budget& budget) {
+  const cache::Window window = {in.window(), in.keep()};
+  TQC_TRY_ASSIGN(cache::AttentionDesc attention, read_attention(in, budget));
+  // There is one way to write a window: of two dense tensors it is arrays.
+  if (!cache::is_quantized(attention)) return corrupt("a turbo window of dense sides");
+  return LayerDesc(cache::WindowDesc{std::move(attention), window});
+}
+
+bool has_window(const fb::Layer& in) { return in.window() != 0 || in.keep() != 0; }
+
+Result<LayerDesc> read_layer(const fb::Layer& in, WindowTokens window_tokens, Budget& budget) {
+  TQC_TRY_ASSIGN(const std::string type, read_text(*in.cache_type_id()));
   if ((in.k() == nullptr) != (in.v() == nullptr) ||
       (in.k() == nullptr) == (in.arrays() == nullptr)) {
     return corrupt("neither k and v alone nor arrays alone");
   }
-  if (in.k() != nullptr) {
-    const std::uint64_t n_channels = std::uint64_t{in.n_kv_heads()} * in.head_dim();
-    TQC_TRY_ASSIGN(layer.k, read_side_at("k", *in.k(), n_channels, budget));
-    TQC_TRY_ASSIGN(layer.v, read_side_at("v", *in.v(), n_channels, budget));
-    return layer;
+  const bool has_arrays = in.arrays() != nullptr;
+  if (type == kAttentionType) {
+    if (has_window(in)) return corrupt("an attention layer with a window");
+    if (has_arrays) return corrupt("an attention layer with arrays");
+    TQC_TRY_ASSIGN(cache::AttentionDesc attention, read_attention(in, budget));
+    return LayerDesc(std::move(attention));
   }
-  TQC_TRY(check_count(in.arrays()->size(), kMaxArrays, "arrays"));
-  for (const fb::Array* array : *in.arrays()) {
-    TQC_TRY_ASSIGN(ArrayInfo info, read_array(*array));
-    layer.arrays.push_back(std::move(info));
+  if (type == kRotatingType) {
+    if (!has_arrays) return corrupt("arrays beside k or v");
+    return read_dense_window(in, window_tokens);
   }
-  return layer;
+  if (type == kTurboRotatingType) {
+    if (has_arrays) return corrupt("a turbo window with arrays");
+    return read_turbo_window(in, budget);
+  }
+  if (type != kArraysType) return unknown_name("cache type", type);
+  if (in.n_kv_heads() != 0 || in.head_dim() != 0) return corrupt("an arrays layer with heads");
+  if (has_window(in)) return corrupt("an arrays layer with a window");
+  if (!has_arrays) return corrupt("arrays beside k or v");
+  cache::StateDesc state;
+  TQC_TRY_ASSIGN(state.arrays, read_arrays(in));
+  return LayerDesc(std::move(state));
 }
 
 Result<SectionInfo> read_section(const fb::Section& in) {
@@ -311,11 +375,11 @@ Result<const fb::Manifest*> verified_root(ByteView bytes) {
   return fb::GetManifest(data);
 }
 
-Result<void> read_layers(const fb::Manifest& root, Manifest& manifest) {
+Result<void> read_layers(const fb::Manifest& root, WindowTokens window_tokens, Manifest& manifest) {
   TQC_TRY(check_count(root.layers()->size(), cache::kMaxLayers, "layers"));
   Budget budget;
   for (const fb::Layer* in : *root.layers()) {
-    auto layer = read_layer(*in, budget);
+    auto layer = read_layer(*in, window_tokens, budget);
     if (!layer) {
       return in_context("layer " + std::to_string(manifest.layers.size()),
                         std::move(layer).error());
@@ -385,20 +449,35 @@ Result<void> read_tokens(const fb::Manifest& root, Manifest& manifest) {
   return {};
 }
 
-}  // namespace
+std::int64_t count_tokens(const fb::Manifest& root) {
+  return root.hidden_tokens() != nullptr ? std::int64_t{root.hidden_tokens()->n_tokens()}
+                                         : std::int64_t{root.tokens()->size()};
+}
 
-Result<Manifest> decode_manifest(ByteView bytes) {
-  assert(reinterpret_cast<std::uintptr_t>(bytes.data()) % kSectionAlignment == 0);
-  TQC_TRY_ASSIGN(const fb::Manifest* root, verified_root(bytes));
+Result<Manifest> read_manifest(const fb::Manifest* root, WindowTokens window_tokens) {
   Manifest manifest;
   TQC_TRY_ASSIGN(manifest.writer, read_text(*root->writer()));
   TQC_TRY_ASSIGN(manifest.identity, read_identity(*root->identity()));
-  TQC_TRY(read_layers(*root, manifest));
+  TQC_TRY(read_layers(*root, window_tokens, manifest));
   TQC_TRY(read_sections(*root, manifest));
   TQC_TRY(read_tokens(*root, manifest));
   TQC_TRY(read_gaps(*root, manifest));
   manifest.content_name = to_sha256(*root->content_name());
   return manifest;
+}
+
+}  // namespace
+
+Result<Manifest> decode_manifest(ByteView bytes) {
+  assert(reinterpret_cast<std::uintptr_t>(bytes.data()) % kSectionAlignment == 0);
+  TQC_TRY_ASSIGN(const fb::Manifest* root, verified_root(bytes));
+  return read_manifest(root, count_tokens(*root));
+}
+
+Result<Manifest> decode_manifest(ByteView bytes, WindowTokens window_tokens) {
+  assert(reinterpret_cast<std::uintptr_t>(bytes.data()) % kSectionAlignment == 0);
+  TQC_TRY_ASSIGN(const fb::Manifest* root, verified_root(bytes));
+  return read_manifest(root, window_tokens);
 }
 
 }  // namespace tqcache::format

@@ -9,37 +9,36 @@
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/section_plan.h"
 #include "tqcache/format/sections/symbol_section.h"
-#include "tqcache/format/type_names.h"
 
 namespace tqcache::format {
 namespace {
 
 // Of a packed section all that its codes were made with is known.
-Result<void> check_fixed(const SideInfo& side) {
-  if (side.centering != cache::Centering::kNone && side.mean.empty()) {
+Result<void> check_fixed(const cache::QuantSpec& quant) {
+  if (quant.centering != cache::Centering::kNone && quant.mean.empty()) {
     return corrupt("packed, but without its mean");
   }
-  if (side.cache_type_id == name_of(kTurboTypes, codec::Mode::kMixed) && side.outliers.empty()) {
+  if (quant.mode == codec::Mode::kMixed && quant.outliers.empty()) {
     return corrupt("packed, but without its outlier channels");
   }
   return {};
 }
 
 // A turbo side packs every token block but the last, which it cannot pack before it is full.
-Result<void> check_form(const LayerInfo& layer, std::int64_t n_tokens, const SectionInfo& section) {
-  if (section.side == SideName::kArray || !is_turbo(side_of(layer, section.side))) {
+Result<void> check_form(const cache::LayerDesc& layer, std::int64_t n_tokens, const SectionInfo& section) {
+  if (section.side == SideName::kArray || !side_of(layer, section.side).quant) {
     if (section.packed) return corrupt("packed, of a side that is not turbo");
     return {};
   }
   const bool is_full = cache::tokens_in_block(n_tokens, section.block) == cache::kTokenBlock;
   const bool is_last = section.block + 1 == cache::block_count(n_tokens);
   if (section.packed && !is_full) return corrupt("packed, but not full");
-  if (section.packed) return check_fixed(side_of(layer, section.side));
+  if (section.packed) return check_fixed(*side_of(layer, section.side).quant);
   if (!is_last) return corrupt("a token block before the last is not packed");
   return {};
 }
 
-Result<void> check_sizes(const LayerInfo& layer, std::int64_t n_tokens,
+Result<void> check_sizes(const cache::LayerDesc& layer, std::int64_t n_tokens,
                          const SectionInfo& section) {
   const std::uint64_t expected = raw_bytes(layer, key_of(section), section.packed, n_tokens);
   if (section.raw_bytes != expected) {
@@ -133,10 +132,10 @@ Result<void> check_gaps(const std::vector<GapInfo>& gaps) {
 
 }  // namespace
 
-Result<void> check_section(const std::vector<LayerInfo>& layers, std::int64_t n_tokens,
+Result<void> check_section(const std::vector<cache::LayerDesc>& layers, std::int64_t n_tokens,
                            const SectionInfo& section, const SectionKey& expected) {
   if (key_of(section) != expected) return corrupt("not the section that follows here");
-  const LayerInfo& layer = layers[static_cast<std::size_t>(section.layer)];
+  const cache::LayerDesc& layer = layers[static_cast<std::size_t>(section.layer)];
   TQC_TRY(check_form(layer, n_tokens, section));
   return check_sizes(layer, n_tokens, section);
 }
@@ -172,7 +171,7 @@ std::uint64_t total_memory_bytes(const Manifest& manifest) {
   std::uint64_t total = 0;
   for (const SectionInfo& section : manifest.sections) {
     total += memory_bytes(manifest.layers[static_cast<std::size_t>(section.layer)], key_of(section),
-                          section.packed);
+                          section.packed, manifest.n_tokens());
   }
   return total;
 }

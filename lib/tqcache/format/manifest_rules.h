@@ -23,7 +23,7 @@ namespace tqcache::format {
 Result<void> check_contents(const Manifest& manifest);
 
 // Layers alone, of a cache of `n_tokens`. `rope`: whether keys can be centered before it.
-Result<void> check_layers(const std::vector<LayerInfo>& layers, const cache::Rope& rope,
+Result<void> check_layers(const std::vector<cache::LayerDesc>& layers, const cache::Rope& rope,
                           std::int64_t n_tokens);
 
 // One row of the section table of a cache with these layers and so many tokens: it is the section
@@ -32,7 +32,7 @@ Result<void> check_layers(const std::vector<LayerInfo>& layers, const cache::Rop
 //
 // Requires: check_layers(); `expected` is one of plan_sections().
 // Errors:   kCorrupt.
-Result<void> check_section(const std::vector<LayerInfo>& layers, std::int64_t n_tokens,
+Result<void> check_section(const std::vector<cache::LayerDesc>& layers, std::int64_t n_tokens,
                            const SectionInfo& section, const SectionKey& expected);
 
 // The section table but for places: it names exactly the sections that the layers have, in their

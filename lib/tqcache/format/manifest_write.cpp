@@ -67,7 +67,7 @@ class Written {
   template <class Make>
   Offset<Made> get(const Key& key, Make make) {
     for (const auto& [known, offset] : known_) {
-      if (same_bits(*known, key)) return offset;
+      if (cache::same_bits(*known, key)) return offset;
     }
     const Offset<Made> offset = make(key);
     known_.emplace_back(&key, offset);
@@ -86,17 +86,17 @@ class SideWriter {
   // Requires: what make() is given outlives this.
   explicit SideWriter(Builder& out) : out_(out) {}
 
-  Offset<fb::Side> make(const SideInfo& side) {
-    const auto type = text(side.cache_type_id);
-    if (!is_turbo(side)) return fb::CreateSide(out_, type, make_dtype(side.dense_dtype));
+  Offset<fb::Side> make(const cache::TensorDesc& tensor) {
+    const auto type = text(type_name(tensor));
+    if (!tensor.quant) return fb::CreateSide(out_, type, make_dtype(tensor.dtype));
+    const cache::QuantSpec& quant = *tensor.quant;
     const auto codec =
-        codecs_.get(side.parts, [&](const auto& parts) { return make_codec(parts); });
-    const auto centering = text(name_of(kCenteringNames, side.centering));
-    const auto mean = side.mean.empty() ? 0 : out_.CreateVector(side.mean);
-    const auto outliers = side.outliers.empty() ? 0 : out_.CreateVector(side.outliers);
-    return fb::CreateSide(out_, type, make_dtype(side.dense_dtype), codec, centering, mean,
-                          outliers, static_cast<std::uint16_t>(side.n_sinks),
-                          make_maps(side.transforms));
+        codecs_.get(quant.parts, [&](const auto& parts) { return make_codec(parts); });
+    const auto centering = text(name_of(kCenteringNames, quant.centering));
+    const auto mean = quant.mean.empty() ? 0 : out_.CreateVector(quant.mean);
+    const auto outliers = quant.outliers.empty() ? 0 : out_.CreateVector(quant.outliers);
+    return fb::CreateSide(out_, type, make_dtype(tensor.dtype), codec, centering, mean, outliers,
+                          static_cast<std::uint16_t>(quant.n_sinks), make_maps(quant.transforms));
   }
 
   Offset<flatbuffers::String> text(std::string_view value) {
@@ -154,28 +154,66 @@ class SideWriter {
   Written<codec::TransformMatrix, flatbuffers::Vector<float>> matrices_;
 };
 
-Offset<fb::Array> make_array(Builder& out, const ArrayInfo& array) {
+Offset<fb::Array> make_array(Builder& out, const cache::ArrayDesc& array) {
   const auto name = out.CreateString(array.name);
   const auto shape = out.CreateVector(array.shape);
   return fb::CreateArray(out, name, make_dtype(array.dtype), shape);
 }
 
-Offset<fb::Layer> make_layer(Builder& out, SideWriter& sides, const LayerInfo& layer) {
-  const auto type = sides.text(layer.cache_type_id);
-  Offset<fb::Side> k, v;
-  Offset<flatbuffers::Vector<Offset<fb::Array>>> arrays;
-  if (has_sides(layer)) {
-    k = sides.make(layer.k);
-    v = sides.make(layer.v);
+using ArrayOffsets = Offset<flatbuffers::Vector<Offset<fb::Array>>>;
+
+ArrayOffsets make_arrays(Builder& out, const std::vector<cache::ArrayDesc>& arrays) {
+  std::vector<Offset<fb::Array>> offsets;
+  for (const cache::ArrayDesc& array : arrays) offsets.push_back(make_array(out, array));
+  return out.CreateVector(offsets);
+}
+
+struct LayerFields {
+  cache::HeadShape shape = {};
+  Offset<fb::Side> k = {}, v = {};
+  ArrayOffsets arrays = {};
+  cache::Window window = {};
+};
+
+LayerFields make_fields(SideWriter& sides, const cache::AttentionDesc& attention) {
+  LayerFields fields;
+  fields.shape = attention.shape;
+  fields.k = sides.make(attention.k);
+  fields.v = sides.make(attention.v);
+  return fields;
+}
+
+// A dense window is stored as two arrays, a quantized one in token blocks.
+LayerFields make_fields(Builder& out, SideWriter& sides, const cache::WindowDesc& window,
+                        WindowTokens window_tokens) {
+  LayerFields fields;
+  if (cache::is_quantized(window.attention)) {
+    fields = make_fields(sides, window.attention);
   } else {
-    std::vector<Offset<fb::Array>> offsets;
-    for (const ArrayInfo& array : layer.arrays) offsets.push_back(make_array(out, array));
-    arrays = out.CreateVector(offsets);
+    fields.shape = window.attention.shape;
+    fields.arrays = make_arrays(out, cache::arrays_of(window, window_tokens));
   }
-  return fb::CreateLayer(out, type, static_cast<std::uint32_t>(layer.shape.n_kv_heads),
-                         static_cast<std::uint32_t>(layer.shape.head_dim), k, v, arrays,
-                         static_cast<std::uint32_t>(layer.window),
-                         static_cast<std::uint32_t>(layer.keep));
+  fields.window = window.window;
+  return fields;
+}
+
+Offset<fb::Layer> make_layer(Builder& out, SideWriter& sides, const cache::LayerDesc& layer,
+                             WindowTokens window_tokens) {
+  const auto type = sides.text(type_name(layer));
+  const LayerFields fields = std::visit(
+      Overload{
+          [&](const cache::AttentionDesc& attention) { return make_fields(sides, attention); },
+          [&](const cache::WindowDesc& window) {
+            return make_fields(out, sides, window, window_tokens);
+          },
+          [&](const cache::StateDesc& state) {
+            return LayerFields{.arrays = make_arrays(out, state.arrays)};
+          }},
+      layer);
+  return fb::CreateLayer(out, type, static_cast<std::uint32_t>(fields.shape.n_kv_heads),
+                         static_cast<std::uint32_t>(fields.shape.head_dim), fields.k, fields.v,
+                         fields.arrays, static_cast<std::uint32_t>(fields.window.size),
+                         static_cast<std::uint32_t>(fields.window.keep));
 }
 
 // Absent when there are none.
@@ -222,14 +260,14 @@ fb::Section make_section(const SectionInfo& section) {
           kReserved};
 }
 
-void build(Builder& out, const Manifest& manifest) {
+void build(Builder& out, const Manifest& manifest, WindowTokens window_tokens) {
   const auto writer = out.CreateString(manifest.writer);
   const auto identity = make_identity(out, manifest.identity);
   const auto tokens = make_tokens(out, manifest);
   std::vector<Offset<fb::Layer>> layer_offsets;
   SideWriter sides(out);
-  for (const LayerInfo& layer : manifest.layers) {
-    layer_offsets.push_back(make_layer(out, sides, layer));
+  for (const cache::LayerDesc& layer : manifest.layers) {
+    layer_offsets.push_back(make_layer(out, sides, layer, window_tokens));
   }
   const auto layers = out.CreateVector(layer_offsets);
   std::vector<fb::Section> rows;
@@ -250,10 +288,15 @@ std::uint64_t least_size(const Manifest& manifest) {
       manifest.sections.size() * sizeof(fb::Section) + manifest.gaps.size() * sizeof(fb::Gap);
   size += manifest.hidden_tokens ? manifest.hidden_tokens->size() * sizeof(Sha256)
                                  : manifest.tokens.size() * sizeof(std::int32_t);
-  for (const LayerInfo& layer : manifest.layers) {
-    size += (layer.k.mean.size() + layer.v.mean.size()) * sizeof(float);
-    size += (layer.k.transforms.size() + layer.v.transforms.size()) / 64;
-    size += (layer.k.outliers.size() + layer.v.outliers.size()) * sizeof(std::uint16_t);
+  for (const cache::LayerDesc& layer : manifest.layers) {
+    const cache::AttentionDesc* attention = cache::attention_of(layer);
+    if (attention == nullptr) continue;
+    for (const cache::TensorDesc* tensor : {&attention->k, &attention->v}) {
+      if (!tensor->quant) continue;
+      size += tensor->quant->mean.size() * sizeof(float);
+      size += tensor->quant->transforms.size() / 64;
+      size += tensor->quant->outliers.size() * sizeof(std::uint16_t);
+    }
   }
   return size;
 }
@@ -265,9 +308,13 @@ Error too_large(std::uint64_t size) {
 }  // namespace
 
 Result<Bytes> encode_manifest(const Manifest& manifest) {
+  return encode_manifest(manifest, manifest.n_tokens());
+}
+
+Result<Bytes> encode_manifest(const Manifest& manifest, WindowTokens window_tokens) {
   if (least_size(manifest) > kMaxManifestBytes) return too_large(least_size(manifest));
   Builder out;
-  build(out, manifest);
+  build(out, manifest, window_tokens);
   if (out.GetSize() > kMaxManifestBytes) return too_large(out.GetSize());
   const auto bytes = std::as_bytes(std::span(out.GetBufferPointer(), out.GetSize()));
   return Bytes(bytes.begin(), bytes.end());

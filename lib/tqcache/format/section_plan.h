@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "tqcache/cache/layer.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/format/manifest.h"
 
@@ -27,12 +26,12 @@ inline SectionKey key_of(const SectionInfo& section) {
   return {section.layer, section.side, section.block};
 }
 
-std::uint64_t count_sections(const std::vector<LayerInfo>& layers, std::int64_t n_tokens);
+std::uint64_t count_sections(const std::vector<cache::LayerDesc>& layers, std::int64_t n_tokens);
 
-// Token block by token block, in it layer by layer, keys before values; then all arrays. Rotating
-// layers with sides have the blocks that their window touches. So a longer cache adds sections
-// behind those it has, and loses some that windows have left.
-std::vector<SectionKey> plan_sections(const std::vector<LayerInfo>& layers, std::int64_t n_tokens);
+// Token block by token block, in it layer by layer, keys before values; then all arrays. Quantized
+// windows have the blocks that hold a token of the window. So a longer cache adds sections behind
+// those it has, and loses some that windows have left.
+std::vector<SectionKey> plan_sections(const std::vector<cache::LayerDesc>& layers, std::int64_t n_tokens);
 
 // Where things stand in a packed section: a block of codes for every kv head, then rows of scales
 // for every kv head, then, in token block 0 of a side with sink tokens, their dense head vectors.
@@ -45,8 +44,8 @@ struct PackedLayout {
   std::uint64_t sinks_at = 0;
   std::uint64_t raw_bytes = 0;
 };
-// Requires: the shape and the parts are within the limits (manifest_rules.h); `side` is turbo.
-PackedLayout packed_layout(cache::HeadShape shape, const SideInfo& side, const SectionKey& key);
+// Requires: the shape and the parts are within the limits (manifest_rules.h); `tensor` is quantized.
+PackedLayout packed_layout(cache::HeadShape shape, const cache::TensorDesc& tensor, const SectionKey& key);
 
 // The order in which codes stand on a side.
 inline codec::BlockOrder order_of(SideName side) {
@@ -57,15 +56,16 @@ inline codec::BlockOrder order_of(SideName side) {
 codec::BlockShape block_shape(const codec::PartSpec& part, SideName side);
 
 // Bytes of a number of a section that is not packed: 2 or 4.
-std::size_t number_bytes(const LayerInfo& layer, const SectionKey& key);
+std::size_t number_bytes(const cache::LayerDesc& layer, const SectionKey& key);
 
 // Bytes of a section before compression.
 // Requires: the layer is within the limits (manifest_rules.h); a packed section is of a turbo side.
-std::uint64_t raw_bytes(const LayerInfo& layer, const SectionKey& key, bool packed,
+std::uint64_t raw_bytes(const cache::LayerDesc& layer, const SectionKey& key, bool packed,
                         std::int64_t n_tokens);
 
 // Bytes of memory that the section's content takes when loaded: a token block in memory always
 // has room for 256 tokens, and so can be 256 times what the file holds of it.
-std::uint64_t memory_bytes(const LayerInfo& layer, const SectionKey& key, bool packed);
+std::uint64_t memory_bytes(const cache::LayerDesc& layer, const SectionKey& key, bool packed,
+                           std::int64_t n_tokens);
 
 }  // namespace tqcache::format

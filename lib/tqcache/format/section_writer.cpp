@@ -53,7 +53,7 @@ class SectionWriter {
     SectionInfo& info = section(i);
     TQC_TRY_ASSIGN(prepared.raw, content_.make_section(numbers_[i]));
     assert(prepared.raw.size() == info.raw_bytes);
-    const LayerInfo& layer = content_.manifest.layers[static_cast<std::size_t>(info.layer)];
+    const cache::LayerDesc& layer = content_.manifest.layers[static_cast<std::size_t>(info.layer)];
     compressor_.prepare(layer, prepared.raw.view(), info, prepared.compressed);
     return {};
   }

@@ -4,6 +4,20 @@
 
 namespace tqcache::format {
 
+std::string_view type_name(const cache::TensorDesc& tensor) {
+  return tensor.quant ? name_of(kTurboTypes, tensor.quant->mode) : kDenseType;
+}
+
+std::string_view type_name(const cache::LayerDesc& layer) {
+  return std::visit(
+      Overload{[](const cache::AttentionDesc&) { return kAttentionType; },
+               [](const cache::WindowDesc& window) {
+                 return cache::is_quantized(window.attention) ? kTurboRotatingType : kRotatingType;
+               },
+               [](const cache::StateDesc&) { return kArraysType; }},
+      layer);
+}
+
 Error unknown_name(std::string_view what, std::string_view name) {
   constexpr std::size_t kShown = 64;
   std::string text = std::string(what) + " \"";

@@ -1,5 +1,5 @@
 #pragma once
-// format/type_names.h: the names by which a file says what a layer, a side or a codec is.
+// format/type_names.h: names of layers, of K and V, and of codecs in a file.
 //
 // A reader knows a name or refuses the file; a name never leads to code by any other way. What a
 // name means is fixed for ever: a change gets the next ".v".
@@ -11,8 +11,7 @@
 #include <string_view>
 
 #include "tqcache/base/result.h"
-#include "tqcache/cache/centering.h"
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/cache/description.h"
 
 namespace tqcache::format {
 
@@ -72,6 +71,10 @@ constexpr std::string_view name_of(const std::array<KindName<Kind>, n>& table, K
   }
   return {};
 }
+
+// The name of the form of K or V, and of a layer.
+std::string_view type_name(const cache::TensorDesc& tensor);
+std::string_view type_name(const cache::LayerDesc& layer);
 
 // Refuses a name that this reader does not know. The message has it in printable ASCII only, so
 // that a file cannot steer a terminal: `rotation "x"`.

@@ -21,7 +21,7 @@ Result<cache::Cache> make_decoders(const Manifest& manifest) {
 
 AlignedBytes unpack_section(const cache::Cache& decoders, const SectionInfo& section,
                             SharedBytes packed, std::int64_t n_tokens) {
-  const auto& layer = *cache::rows_of(decoders.layers[to_size(section.layer)]);
+  const auto& layer = *cache::attention_of(decoders.layers[to_size(section.layer)]);
   cache::Side side = section.side == SideName::kKeys ? layer.k : layer.v;
   auto& turbo = std::get<cache::TurboSide>(side);
   turbo.packed.resize(to_size(section.block) + 1);

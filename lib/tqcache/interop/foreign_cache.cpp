@@ -8,56 +8,62 @@
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/section_plan.h"
 #include "tqcache/format/sections/section_bytes.h"
-#include "tqcache/format/type_names.h"
 
 namespace tqcache::interop {
 namespace {
 
-using format::LayerInfo;
+using cache::LayerDesc;
+using cache::TensorDesc;
 using format::Manifest;
 using format::SectionInfo;
 using format::SectionKey;
-using format::SideInfo;
 using format::SideName;
 
-Result<SideInfo> info_of(const ForeignSide& side, cache::HeadShape shape) {
-  SideInfo info;
-  info.cache_type_id = format::kDenseType;
-  info.dense_dtype = side.dtype;
-  if (!side.packed) return info;
-  TQC_TRY_ASSIGN(const codec::Mode mode,
+Result<TensorDesc> describe(const ForeignSide& side, cache::HeadShape shape) {
+  TensorDesc tensor{side.dtype, {}};
+  if (!side.packed) return tensor;
+  cache::QuantSpec quant;
+  TQC_TRY_ASSIGN(quant.mode,
                  codec::mode_of(static_cast<int>(shape.head_dim), side.packed->parts));
-  info.cache_type_id = format::name_of(format::kTurboTypes, mode);
-  info.parts = side.packed->parts;
-  info.outliers = side.packed->outliers;
-  return info;
+  quant.parts = side.packed->parts;
+  quant.outliers = side.packed->outliers;
+  tensor.quant = std::move(quant);
+  return tensor;
 }
 
-Result<LayerInfo> info_of(const ForeignAttention& layer) {
-  LayerInfo info;
-  info.cache_type_id = format::kAttentionType;
-  info.shape = layer.shape;
-  auto k = info_of(layer.k, layer.shape);
+Result<LayerDesc> describe(const ForeignAttention& layer) {
+  auto k = describe(layer.k, layer.shape);
   if (!k) return in_context("k", std::move(k).error());
-  auto v = info_of(layer.v, layer.shape);
+  auto v = describe(layer.v, layer.shape);
   if (!v) return in_context("v", std::move(v).error());
-  info.k = std::move(k).value();
-  info.v = std::move(v).value();
-  return info;
+  return LayerDesc(
+      cache::AttentionDesc{layer.shape, std::move(k).value(), std::move(v).value()});
 }
 
-Result<LayerInfo> info_of(const ForeignArrays& layer) {
-  LayerInfo info;
-  info.cache_type_id = layer.window ? format::kRotatingType : format::kArraysType;
+Result<LayerDesc> describe(const ForeignWindow& layer, std::int64_t n_tokens) {
+  TQC_TRY(cache::validate_window(layer.shape, layer.window));
+  const auto expected = cache::window_array_shape(layer.shape, layer.window, n_tokens);
+  for (const ForeignArray* array : {&layer.k, &layer.v}) {
+    if (array->shape != expected) return corrupt(array->name + ": not of the window's shape");
+  }
+  return LayerDesc(
+      cache::WindowDesc{{layer.shape, {layer.k.dtype, {}}, {layer.v.dtype, {}}}, layer.window});
+}
+
+LayerDesc describe(const ForeignState& layer) {
+  cache::StateDesc state;
   for (const ForeignArray& array : layer.arrays) {
-    info.arrays.push_back({array.name, array.dtype, array.shape});
+    state.arrays.push_back({array.name, array.dtype, array.shape});
   }
-  if (layer.window) {
-    info.shape = layer.window->shape;
-    info.window = layer.window->size;
-    info.keep = layer.window->keep;
-  }
-  return info;
+  return state;
+}
+
+Result<LayerDesc> describe(const ForeignLayer& layer, std::int64_t n_tokens) {
+  return std::visit(
+      Overload{[](const ForeignAttention& attention) { return describe(attention); },
+               [&](const ForeignWindow& window) { return describe(window, n_tokens); },
+               [](const ForeignState& state) -> Result<LayerDesc> { return describe(state); }},
+      layer);
 }
 
 Result<void> set_tokens(const ForeignCache& cache, Manifest& manifest) {
@@ -76,14 +82,14 @@ Result<void> set_tokens(const ForeignCache& cache, Manifest& manifest) {
   return {};
 }
 
-SectionInfo describe_section(const std::vector<LayerInfo>& layers, const SectionKey& key,
+SectionInfo describe_section(const std::vector<LayerDesc>& layers, const SectionKey& key,
                              std::int64_t n_tokens) {
   SectionInfo section;
   section.layer = key.layer;
   section.side = key.side;
   section.block = key.block;
-  const LayerInfo& layer = layers[static_cast<std::size_t>(key.layer)];
-  section.packed = key.side != SideName::kArray && is_turbo(side_of(layer, key.side)) &&
+  const LayerDesc& layer = layers[static_cast<std::size_t>(key.layer)];
+  section.packed = key.side != SideName::kArray && side_of(layer, key.side).quant &&
                    cache::tokens_in_block(n_tokens, key.block) == cache::kTokenBlock;
   section.raw_bytes = format::raw_bytes(layer, key, section.packed, n_tokens);
   return section;
@@ -107,7 +113,7 @@ Result<Manifest> describe_foreign(const ForeignCache& cache) {
   manifest.identity = cache.identity;
   TQC_TRY(set_tokens(cache, manifest));
   for (const ForeignLayer& layer : cache.layers) {
-    auto info = std::visit([](const auto& each) { return info_of(each); }, layer);
+    auto info = describe(layer, manifest.n_tokens());
     if (!info) {
       return in_context(fmt::format("layer {}", manifest.layers.size()), std::move(info).error());
     }
@@ -153,14 +159,22 @@ class ForeignSections : public format::SectionSource {
  private:
   Result<void> read_into(const SectionInfo& section, std::span<std::byte> raw) const {
     const ForeignLayer& layer = cache_.layers[static_cast<std::size_t>(section.layer)];
-    if (const auto* arrays = std::get_if<ForeignArrays>(&layer)) {
-      return arrays->arrays[static_cast<std::size_t>(section.block)].read(raw);
-    }
-    const auto& attention = std::get<ForeignAttention>(layer);
-    const ForeignSide& side = section.side == SideName::kKeys ? attention.k : attention.v;
-    if (section.packed) return side.packed->read(section.block, raw);
-    return side.read(section.block * cache::kTokenBlock,
-                     cache::tokens_in_block(manifest_.n_tokens(), section.block), raw);
+    return std::visit(
+        Overload{[&](const ForeignAttention& attention) {
+                   const ForeignSide& side =
+                       section.side == SideName::kKeys ? attention.k : attention.v;
+                   if (section.packed) return side.packed->read(section.block, raw);
+                   return side.read(section.block * cache::kTokenBlock,
+                                    cache::tokens_in_block(manifest_.n_tokens(), section.block),
+                                    raw);
+                 },
+                 [&](const ForeignWindow& window) {
+                   return (section.block == 0 ? window.k : window.v).read(raw);
+                 },
+                 [&](const ForeignState& state) {
+                   return state.arrays[static_cast<std::size_t>(section.block)].read(raw);
+                 }},
+        layer);
   }
 
   ForeignCache cache_;

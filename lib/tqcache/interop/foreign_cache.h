@@ -39,7 +39,7 @@ using ReadBlock = std::function<Result<void>(std::int64_t block, std::span<std::
 // The form in which our codec has a side's codes as they are. Without centering or sink tokens.
 struct ForeignPacked {
   std::vector<codec::PartSpec> parts;
-  std::vector<std::uint16_t> outliers;  // of mode mixed: [n_kv_heads, n], as format::SideInfo's
+  std::vector<std::uint16_t> outliers;  // of mode mixed: [n_kv_heads, n], as cache::QuantSpec's
   ReadBlock read;
 };
 
@@ -64,14 +64,20 @@ struct ForeignArray {
   ReadArray read;
 };
 
-// As cache::ArraysLayer: with a window its arrays are "keys" and "values", of the shape of
-// cache::window_array_shape(), in the order of positions.
-struct ForeignArrays {
-  std::vector<ForeignArray> arrays;
-  std::optional<cache::Window> window = {};
+// A dense sliding window: arrays of cache::window_array_shape(), tokens in the order of their
+// positions.
+struct ForeignWindow {
+  cache::HeadShape shape;
+  cache::Window window;
+  ForeignArray k, v;
 };
 
-using ForeignLayer = std::variant<ForeignAttention, ForeignArrays>;
+// Recurrent state.
+struct ForeignState {
+  std::vector<ForeignArray> arrays;
+};
+
+using ForeignLayer = std::variant<ForeignAttention, ForeignWindow, ForeignState>;
 
 struct ForeignCache {
   // Only what the file says. A caller who has the model puts its identity here, but for

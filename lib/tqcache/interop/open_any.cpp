@@ -155,7 +155,7 @@ Result<void> set_tokens(const std::vector<std::int32_t>& ids, ForeignCache& cach
 Result<void> keep_first_tokens(std::int64_t n, ForeignCache& cache) {
   if (n >= cache.n_tokens) return {};
   const auto is_array = [](const ForeignLayer& layer) {
-    return std::holds_alternative<ForeignArrays>(layer);
+    return !std::holds_alternative<ForeignAttention>(layer);
   };
   if (std::ranges::any_of(cache.layers, is_array)) {
     return invalid("recurrent state and sliding windows cannot be cut to fewer tokens");

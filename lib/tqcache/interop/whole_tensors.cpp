@@ -18,7 +18,6 @@
 namespace tqcache::interop {
 namespace {
 
-using format::LayerInfo;
 using format::Manifest;
 using format::SideName;
 
@@ -83,18 +82,19 @@ Result<void> WholeSides::read_section(std::size_t section, AlignedBytes& raw) {
 
 Result<void> WholeSides::read_side(std::size_t layer, SideName side, AlignedBytes& out) {
   const Manifest& manifest = source_.manifest();
-  const LayerInfo& info = manifest.layers[layer];
+  const cache::LayerDesc& desc = manifest.layers[layer];
+  const cache::HeadShape shape = cache::attention_of(desc)->shape;
   const std::size_t row_bytes =
-      to_size(info.shape.head_dim) * dtype_size(format::side_of(info, side).dense_dtype);
+      to_size(shape.head_dim) * dtype_size(format::side_of(desc, side).dtype);
   const std::size_t head_bytes = to_size(manifest.n_tokens()) * row_bytes;
-  out.resize(to_size(info.shape.n_kv_heads) * head_bytes);
+  out.resize(to_size(shape.n_kv_heads) * head_bytes);
   for (const std::size_t section : sections_of(layer, side)) {
     TQC_TRY(read_section(section, block_));
     const std::int64_t block = manifest.sections[section].block;
     const std::size_t n_bytes =
         to_size(cache::tokens_in_block(manifest.n_tokens(), block)) * row_bytes;
     const std::size_t begin = to_size(block * cache::kTokenBlock) * row_bytes;
-    for (std::size_t head = 0; head < to_size(info.shape.n_kv_heads); ++head) {
+    for (std::size_t head = 0; head < to_size(shape.n_kv_heads); ++head) {
       std::memcpy(out.data() + head * head_bytes + begin, block_.data() + head * n_bytes, n_bytes);
     }
   }

@@ -10,7 +10,7 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/token_hashes.h"
-#include "tqcache/cache/window_rows.h"
+#include "tqcache/cache/window.h"
 #include "tqcache/model/attention/gated_delta_net.h"
 #include "tqcache/model/linear/blas.h"
 #include "tqcache/model/transformer.h"
@@ -60,18 +60,12 @@ Result<void> check_context(const cache::Cache& cache, std::int64_t n_new,
                                                 " of " + std::to_string(config.context_length)};
 }
 
-// The first token that a layer still holds.
-std::int64_t first_token(const cache::Layer& layer, std::int64_t n_tokens) {
-  const auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
-  return arrays != nullptr ? cache::window_begin(*arrays->window, n_tokens) : 0;
-}
-
 // Packs the blocks that have become full, before any layer appends: packing is what can fail.
 Result<void> pack_full_tails(cache::Cache& cache, std::size_t n_threads) {
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    cache::AttentionLayer* const rows = cache::rows_of(cache.layers[i]);
+    cache::AttentionLayer* const rows = cache::attention_of(cache.layers[i]);
     if (rows == nullptr) continue;
-    const std::int64_t begin = first_token(cache.layers[i], cache.n_tokens());
+    const std::int64_t begin = cache::first_token(cache.layers[i], cache.n_tokens());
     for (auto [side, name] : {std::pair{&rows->k, " k"}, std::pair{&rows->v, " v"}}) {
       auto packed = cache::pack_full_tail(*side, rows->shape, cache.n_tokens(),
                                           static_cast<unsigned>(n_threads), begin);
@@ -83,15 +77,12 @@ Result<void> pack_full_tails(cache::Cache& cache, std::size_t n_threads) {
   return {};
 }
 
-// Brings what is no full attention into a form that tokens can be appended to. It stays the same
-// cache.
-Result<void> open_layers(cache::Cache& cache, const ModelConfig& config) {
+// Brings recurrent state into the model's own arrangement.
+Result<void> adopt_states(cache::Cache& cache, const ModelConfig& config) {
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    auto* layer = std::get_if<cache::ArraysLayer>(&cache.layers[i]);
-    if (layer == nullptr) continue;
-    if (layer->window) {
-      cache::open_window(*layer, cache.n_tokens());
-    } else if (auto adopted = adopt_delta_state(config, *layer); !adopted) {
+    auto* state = std::get_if<cache::StateLayer>(&cache.layers[i]);
+    if (state == nullptr) continue;
+    if (auto adopted = adopt_delta_state(config, *state); !adopted) {
       return in_context("layer " + std::to_string(i), std::move(adopted).error());
     }
   }
@@ -103,14 +94,14 @@ class AppendGuard {
  public:
   // `after`: states behind the new tokens, of layers that have no keys and values.
   AppendGuard(cache::Cache& cache, const ModelConfig& config,
-              std::vector<cache::ArraysLayer>& after)
+              std::vector<cache::StateLayer>& after)
       : cache_(cache), config_(config), after_(after) {}
   AppendGuard(const AppendGuard&) = delete;
   AppendGuard& operator=(const AppendGuard&) = delete;
   ~AppendGuard() {
     if (committed_) return;
     for (cache::Layer& layer : cache_.layers) {
-      cache::AttentionLayer* rows = cache::rows_of(layer);
+      cache::AttentionLayer* rows = cache::attention_of(layer);
       if (rows == nullptr) continue;
       cache::remove_tail(rows->k, cache_.n_tokens());
       cache::remove_tail(rows->v, cache_.n_tokens());
@@ -120,15 +111,14 @@ class AppendGuard {
   void commit(std::span<const std::int32_t> ids) {
     cache_.tokens.insert(cache_.tokens.end(), ids.begin(), ids.end());
     for (std::size_t i = 0; i < cache_.layers.size(); ++i) {
-      auto* layer = std::get_if<cache::ArraysLayer>(&cache_.layers[i]);
-      if (layer == nullptr) continue;
-      if (layer->window) {
-        // It may have been one token less.
-        layer->window->size = config_.layer(static_cast<std::int64_t>(i)).window;
-        cache::advance_window(*layer, cache_.n_tokens());
-      } else {
-        std::swap(*layer, after_[i]);
-      }
+      std::visit(Overload{[](cache::AttentionLayer&) {},
+                          [&](cache::WindowLayer& window) {
+                            // The cache may have come with one token less.
+                            window.window.size = config_.layer(static_cast<std::int64_t>(i)).window;
+                            cache::advance_window(window, cache_.n_tokens());
+                          },
+                          [&](cache::StateLayer& state) { std::swap(state, after_[i]); }},
+                 cache_.layers[i]);
     }
     committed_ = true;
   }
@@ -136,13 +126,13 @@ class AppendGuard {
  private:
   cache::Cache& cache_;
   const ModelConfig& config_;
-  std::vector<cache::ArraysLayer>& after_;
+  std::vector<cache::StateLayer>& after_;
   bool committed_ = false;
 };
 
-std::uint64_t byte_count(const std::vector<cache::ArraysLayer>& layers) {
+std::uint64_t byte_count(const std::vector<cache::StateLayer>& layers) {
   std::uint64_t bytes = 0;
-  for (const cache::ArraysLayer& layer : layers) {
+  for (const cache::StateLayer& layer : layers) {
     for (const cache::NamedArray& array : layer.arrays) bytes += array.data.size();
   }
   return bytes;
@@ -162,12 +152,11 @@ struct Decoder::State {
   Result<void> run_again(const cache::Cache& cache, std::int64_t first, std::int64_t n,
                          const QuerySink& sink);
   Result<void> run_layer(std::size_t index, cache::Layer& layer, const KvFilter& filter);
-  void run_again(std::size_t index, const cache::Layer& layer, std::int64_t n_tokens);
   void give_logits(std::int64_t first, std::int64_t n, const LogitsSink& sink);
 
   const ModelConfig& config;
   Transformer transformer;
-  std::vector<cache::ArraysLayer> after;  // [n_layers], states behind a chunk until it is counted
+  std::vector<cache::StateLayer> after;  // [n_layers], states behind a chunk until it is counted
 };
 
 Decoder::Decoder(const ModelConfig& config, const Weights& weights, unsigned n_threads,
@@ -205,10 +194,10 @@ Result<void> Decoder::State::append_chunk(cache::Cache& cache, std::span<const s
 Result<void> Decoder::State::run_layer(std::size_t index, cache::Layer& layer,
                                        const KvFilter& filter) {
   const auto number = static_cast<std::int64_t>(index);
-  if (cache::AttentionLayer* rows = cache::rows_of(layer)) {
+  if (cache::AttentionLayer* rows = cache::attention_of(layer)) {
     return transformer.run_attention(number, *rows, filter);
   }
-  transformer.run_delta_net(number, std::get<cache::ArraysLayer>(layer), after[index]);
+  transformer.run_delta_net(number, std::get<cache::StateLayer>(layer), after[index]);
   return {};
 }
 
@@ -223,7 +212,7 @@ Result<void> Decoder::State::append_all(cache::Cache& cache, std::span<const std
                                         const LogitsSink& sink, const KvFilter& filter,
                                         const Progress& progress) {
   TQC_TRY(check(cache, ids));
-  TQC_TRY(open_layers(cache, config));
+  TQC_TRY(adopt_states(cache, config));
   const auto total = static_cast<std::int64_t>(ids.size());
   for (std::int64_t done = 0, n = 0; done < total; done += n) {
     n = chunk_size(cache.n_tokens(), total - done);
@@ -266,24 +255,13 @@ Result<void> Decoder::State::run_again(const cache::Cache& cache, std::int64_t f
   if (n > 1) TQC_TRY(load_blas());
   transformer.begin(ids, first);
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    run_again(i, cache.layers[i], cache.n_tokens());
+    // check_can_run_again() has refused recurrent state.
+    transformer.rerun_attention(static_cast<std::int64_t>(i),
+                                *cache::attention_of(cache.layers[i]));
     const bool is_full = std::holds_alternative<cache::AttentionLayer>(cache.layers[i]);
     if (sink && is_full) TQC_TRY(sink(static_cast<std::int64_t>(i), transformer.queries()));
   }
   return {};
-}
-
-void Decoder::State::run_again(std::size_t index, const cache::Layer& layer,
-                               std::int64_t n_tokens) {
-  const auto number = static_cast<std::int64_t>(index);
-  if (const auto* attention = std::get_if<cache::AttentionLayer>(&layer)) {
-    return transformer.rerun_attention(number, *attention);
-  }
-  const auto& window = std::get<cache::ArraysLayer>(layer);
-  if (window.rows) return transformer.rerun_attention(number, *window.rows);
-  cache::ArraysLayer copy = window;
-  cache::open_window(copy, n_tokens);
-  transformer.rerun_attention(number, *copy.rows);
 }
 
 Result<std::span<const float>> Decoder::last_logits(const cache::Cache& cache) {
@@ -312,33 +290,50 @@ Result<void> check_shape(cache::HeadShape own, cache::HeadShape model) {
 }
 
 Result<void> check_full(const cache::Layer& layer, const ModelConfig& config) {
-  if (const auto* attention = std::get_if<cache::AttentionLayer>(&layer)) {
-    return check_shape(attention->shape, config.head_shape());
-  }
-  const bool rotates = std::get<cache::ArraysLayer>(layer).window.has_value();
-  return Error{ErrorCode::kInvalidArgument, std::string(rotates ? "a rotating" : "an arrays") +
-                                                " layer, which this model does not have"};
+  const auto refuse = [](std::string_view kind) -> Result<void> {
+    return invalid(std::string(kind) + " layer, which this model does not have");
+  };
+  return std::visit(Overload{[&](const cache::AttentionLayer& attention) {
+                               return check_shape(attention.shape, config.head_shape());
+                             },
+                             [&](const cache::WindowLayer&) { return refuse("a rotating"); },
+                             [&](const cache::StateLayer&) { return refuse("an arrays"); }},
+                    layer);
 }
 
-Result<void> check_window(const cache::Layer& layer, std::int64_t size, const ModelConfig& config) {
-  const auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
-  if (arrays == nullptr || !arrays->window) {
-    return mismatch(std::string(arrays ? "an arrays layer" : "full attention") +
-                    "; the model has a window of " + std::to_string(size) + " tokens");
-  }
-  const cache::Window& window = *arrays->window;
-  TQC_TRY(check_shape(window.shape, config.head_shape()));
+// A window of the model's size, or of one token less: other programs do not count the token that
+// is being computed.
+Result<void> check_size(const cache::WindowLayer& layer, std::int64_t size,
+                        const ModelConfig& config) {
+  const cache::Window& window = layer.window;
+  TQC_TRY(check_shape(layer.attention.shape, config.head_shape()));
   if (window.keep == 0 && (window.size == size || window.size + 1 == size)) return {};
   return mismatch("a window of " + std::to_string(window.size) + " tokens, " +
                   std::to_string(window.keep) + " of them the first ones; the model has one of " +
                   std::to_string(size));
 }
 
+Result<void> check_window(const cache::Layer& layer, std::int64_t size, const ModelConfig& config) {
+  const auto refuse = [&](std::string_view kind) -> Result<void> {
+    return mismatch(std::string(kind) + "; the model has a window of " + std::to_string(size) +
+                    " tokens");
+  };
+  return std::visit(
+      Overload{[&](const cache::AttentionLayer&) { return refuse("full attention"); },
+               [&](const cache::WindowLayer& window) { return check_size(window, size, config); },
+               [&](const cache::StateLayer&) { return refuse("an arrays layer"); }},
+      layer);
+}
+
 Result<void> check_delta_net(const cache::Layer& layer) {
-  const auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
-  if (arrays != nullptr && !arrays->window) return {};
-  return mismatch(std::string(arrays ? "a rotating layer" : "full attention") +
-                  "; the model has a gated delta net");
+  const auto refuse = [](std::string_view kind) -> Result<void> {
+    return mismatch(std::string(kind) + "; the model has a gated delta net");
+  };
+  return std::visit(
+      Overload{[&](const cache::AttentionLayer&) { return refuse("full attention"); },
+               [&](const cache::WindowLayer&) { return refuse("a rotating layer"); },
+               [](const cache::StateLayer&) -> Result<void> { return {}; }},
+      layer);
 }
 
 Result<void> check_layer(const cache::Layer& layer, const LayerConfig& wanted,
@@ -356,7 +351,7 @@ Result<void> check_again(const cache::Layer& layer, const LayerConfig& wanted, s
         " again; give a token to go on with");
   }
   if (wanted.window == 0) return {};
-  const cache::Window& window = *std::get<cache::ArraysLayer>(layer).window;
+  const cache::Window& window = std::get<cache::WindowLayer>(layer).window;
   const std::int64_t oldest = std::max<std::int64_t>(first + 1 - wanted.window, 0);
   if (oldest >= cache::window_begin(window, n_tokens)) return {};
   return unsupported("keeps a window that has left what token " + std::to_string(first) +

@@ -147,8 +147,8 @@ void Transformer::rerun_attention(std::int64_t index, const cache::AttentionLaye
   feed_forward(weights);
 }
 
-void Transformer::run_delta_net(std::int64_t index, const cache::ArraysLayer& before,
-                                cache::ArraysLayer& after) {
+void Transformer::run_delta_net(std::int64_t index, const cache::StateLayer& before,
+                                cache::StateLayer& after) {
   const LayerWeights& weights = weights_.layers[to_size(index)];
   normalize(weights.attention_norm);
   delta_net_.run(weights.delta_net, before, after, n_, normed_, update_.data(), workers_);

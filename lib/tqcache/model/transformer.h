@@ -62,8 +62,8 @@ class Transformer {
 
   // Runs layer `index`, which has a gated delta net, over x, from one state to the other.
   // Requires: as GatedDeltaNet::run().
-  void run_delta_net(std::int64_t index, const cache::ArraysLayer& before,
-                     cache::ArraysLayer& after);
+  void run_delta_net(std::int64_t index, const cache::StateLayer& before,
+                     cache::StateLayer& after);
 
   // The queries of the attention layer that ran last: [n, n_heads, head_dim], after RoPE.
   std::span<const float> queries() const;

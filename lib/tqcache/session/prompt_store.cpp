@@ -6,7 +6,6 @@
 #include <utility>
 #include <variant>
 
-#include "tqcache/format/describe.h"
 #include "tqcache/model/attention/gated_delta_net.h"
 #include "tqcache/model/decoder.h"
 
@@ -16,12 +15,6 @@ namespace {
 // A user waits for the first token, or for the shell.
 constexpr std::chrono::seconds kIdleTimeout{5};
 constexpr std::chrono::seconds kPutTimeout{10};
-
-std::vector<format::LayerInfo> layers_of(const cache::Cache& cache) {
-  std::vector<format::LayerInfo> layers;
-  for (const cache::Layer& layer : cache.layers) layers.push_back(format::describe_layer(layer));
-  return layers;
-}
 
 // Seconds since 1970.
 std::int64_t now() {
@@ -35,9 +28,8 @@ Result<void> adopt(cache::Cache& cache, const model::Model& model) {
   TQC_TRY(cache::check_identity(cache, model.identity));
   TQC_TRY(model::check_layers(cache, model.config));
   for (cache::Layer& layer : cache.layers) {
-    auto* arrays = std::get_if<cache::ArraysLayer>(&layer);
-    if (arrays != nullptr && !arrays->window) {
-      TQC_TRY(model::adopt_delta_state(model.config, *arrays));
+    if (auto* state = std::get_if<cache::StateLayer>(&layer)) {
+      TQC_TRY(model::adopt_delta_state(model.config, *state));
     }
   }
   cache.identity = model.identity;  // with the names that this model has here
@@ -96,7 +88,7 @@ Result<void> PromptStore::check_name() {
 Result<std::optional<store::LoadedPrefix>> PromptStore::look_up(
     const model::Model& model, std::span<const std::int32_t> prompt, const cache::Cache& empty,
     const Progress& progress) {
-  const std::vector<format::LayerInfo> settings = layers_of(empty);
+  const std::vector<cache::LayerDesc> settings = cache::describe(empty).layers;
   store::FindOptions find;
   if (options_.same_quantization) find.settings = &settings;
   TQC_TRY_ASSIGN(

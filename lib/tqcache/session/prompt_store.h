@@ -66,7 +66,7 @@ class PromptStore {
   std::int64_t prompt_tokens() const { return usage_.wanted_tokens; }
   std::uint64_t read_bytes() const { return usage_.read_bytes; }
   // Layers of the prefix that begin() found; empty: none.
-  const std::vector<format::LayerInfo>& found_layers() const { return found_layers_; }
+  const std::vector<cache::LayerDesc>& found_layers() const { return found_layers_; }
   const store::BackgroundPutReport& stored() const { return stored_; }
   // What finish() saved under the name.
   const std::optional<store::PutReport>& named() const { return named_; }
@@ -92,7 +92,7 @@ class PromptStore {
   std::optional<store::BackgroundPut> putting_;
   store::BackgroundPutReport stored_;
   std::optional<store::PutReport> named_;
-  std::vector<format::LayerInfo> found_layers_;
+  std::vector<cache::LayerDesc> found_layers_;
   store::UsageNote usage_;
   bool began_ = false;
   bool gave_up_ = false;

@@ -114,7 +114,7 @@ Result<PrefixReuse> Session::keep_common_prefix(std::span<const std::int32_t> pr
   reuse.n_before = cache_.n_tokens();
   reuse.n_common = common_prefix(cache_.tokens, prompt);
   if (reuse.n_common < reuse.n_before) {
-    if (const Result<void> possible = cache::check_truncate(cache_, reuse.n_common); !possible) {
+    if (const Result<void> possible = cache::check_truncate(cache::describe(cache_), reuse.n_common); !possible) {
       reuse.obstacle = possible.error().message;
       TQC_TRY_ASSIGN(cache_, model::make_cache(*model_, Dtype::kF16));
     } else {

@@ -17,7 +17,7 @@ namespace {
 // All codes and scales become zero, so that a packed block takes a few bytes of zstd.
 cache::Cache with_zero_codes(cache::Cache cache) {
   for (cache::Layer& any : cache.layers) {
-    cache::AttentionLayer* layer = cache::rows_of(any);
+    cache::AttentionLayer* layer = cache::attention_of(any);
     if (layer == nullptr) continue;
     for (cache::Side* side : {&layer->k, &layer->v}) {
       auto* turbo = std::get_if<cache::TurboSide>(side);

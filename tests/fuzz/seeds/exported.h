@@ -24,11 +24,11 @@ inline cache::Cache attention_alone() { return test::CacheBuilder(3).dense({1, 4
 inline cache::Cache every_layer() {
   cache::Cache cache =
       test::CacheBuilder(5).dense({2, 4}).rotating({{1, 4}, 3, 0}, Dtype::kBF16).build();
-  cache::ArraysLayer linear;
+  cache::StateLayer linear;
   linear.arrays.push_back({"conv_states.0", Dtype::kBF16, {1, 3, 2}, AlignedBytes(12)});
   linear.arrays.push_back({"recurrent_states.0", Dtype::kF32, {1, 2, 2}, AlignedBytes(16)});
   cache.layers.emplace_back(std::move(linear));
-  cache.layers.emplace_back(cache::ArraysLayer{});
+  cache.layers.emplace_back(cache::StateLayer{});
   return cache;
 }
 

@@ -9,23 +9,26 @@
 #include <variant>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/cache/window_rows.h"
+#include "tqcache/base/result.h"
+#include "tqcache/cache/window.h"
+#include "tqcache/format/container_format.h"
 #include "tqcache/format/section_plan.h"
 
 namespace tqcache::format {
 namespace {
 
-// Works for Cache& and const Cache&. Requires: the section is of a side.
+// Works for Cache& and const Cache&. Requires: the section is of K or V.
 auto& rows_of_section(auto& cache, const SectionInfo& section) {
-  return *cache::rows_of(cache.layers[to_size(section.layer)]);
-}
-
-auto& array_of(auto& cache, const SectionInfo& section) {
-  return std::get<1>(cache.layers[to_size(section.layer)]).arrays[to_size(section.block)];
+  return *cache::attention_of(cache.layers[to_size(section.layer)]);
 }
 
 auto& side_of_section(auto& layer, const SectionInfo& section) {
   return section.side == SideName::kKeys ? layer.k : layer.v;
+}
+
+// K or V of the window that an array section holds.
+auto& side_of_array(auto& window, const SectionInfo& section) {
+  return section.block == 0 ? window.attention.k : window.attention.v;
 }
 
 // Memory and file hold a dense block head by head. In memory every head has room for 256 tokens;
@@ -60,10 +63,23 @@ ByteView dense_section(const cache::AttentionLayer& layer, const cache::Side& si
 
 ByteView array_section(const cache::Cache& cache, const SectionInfo& section,
                        AlignedBytes& scratch) {
-  const auto& layer = std::get<cache::ArraysLayer>(cache.layers[to_size(section.layer)]);
-  if (!layer.rows) return array_of(cache, section).data;
-  scratch = cache::window_array(layer, to_size(section.block), cache.n_tokens());
-  return scratch;
+  const cache::Layer& layer = cache.layers[to_size(section.layer)];
+  if (const auto* window = std::get_if<cache::WindowLayer>(&layer)) {
+    scratch = cache::gather_window(*window, side_of_array(*window, section), cache.n_tokens());
+    return scratch;
+  }
+  return std::get<cache::StateLayer>(layer).arrays[to_size(section.block)].data;
+}
+
+void place_array(const SectionInfo& section, AlignedBytes raw, cache::Cache& cache) {
+  cache::Layer& layer = cache.layers[to_size(section.layer)];
+  if (auto* window = std::get_if<cache::WindowLayer>(&layer)) {
+    cache::Side& side = side_of_array(*window, section);
+    side = cache::scatter_window(window->attention.shape, window->window,
+                                 cache::dense_dtype(side), raw, cache.n_tokens());
+    return;
+  }
+  std::get<cache::StateLayer>(layer).arrays[to_size(section.block)].data = std::move(raw);
 }
 
 AlignedBytes& dense_memory(cache::Side& side, std::int64_t block) {
@@ -86,16 +102,13 @@ cache::TurboBlock& packed_block(cache::Cache& cache, const SectionInfo& section)
   return std::get<cache::TurboSide>(side).packed[to_size(section.block)];
 }
 
-// The memory of an array or a dense block, and how it is arranged there.
+// The memory of a dense block, and how it is arranged there.
 struct DensePlace {
   AlignedBytes& memory;
-  DenseRows rows;  // of an array: one row
+  DenseRows rows;
 };
 
 DensePlace dense_place(cache::Cache& cache, const SectionInfo& section) {
-  if (section.side == SideName::kArray) {
-    return {array_of(cache, section).data, {1, section.raw_bytes, section.raw_bytes}};
-  }
   cache::AttentionLayer& layer = rows_of_section(cache, section);
   cache::Side& side = side_of_section(layer, section);
   return {dense_memory(side, section.block),
@@ -105,14 +118,15 @@ DensePlace dense_place(cache::Cache& cache, const SectionInfo& section) {
 // Makes the codecs of a manifest, one for all sides that describe it alike.
 class CodecCache {
  public:
-  Result<codec::HeadCodec> get(const SideInfo& side, int head_dim, codec::BlockOrder order) {
+  Result<codec::HeadCodec> get(const std::vector<codec::PartSpec>& parts, int head_dim,
+                               codec::BlockOrder order) {
     for (const codec::HeadCodec& known : known_) {
       if (known.order() == order && static_cast<int>(known.head_dim()) == head_dim &&
-          same_bits(known.parts(), side.parts)) {
+          cache::same_bits(known.parts(), parts)) {
         return known;
       }
     }
-    TQC_TRY_ASSIGN(codec::HeadCodec made, codec::HeadCodec::make(head_dim, side.parts, order));
+    TQC_TRY_ASSIGN(codec::HeadCodec made, codec::HeadCodec::make(head_dim, parts, order));
     return known_.emplace_back(std::move(made));
   }
 
@@ -123,8 +137,8 @@ class CodecCache {
 // How many token blocks stand packed, [layer][side], with those that a window has left: they were.
 std::vector<std::array<std::size_t, 2>> count_packed(const Manifest& manifest) {
   std::vector<std::array<std::size_t, 2>> counts;
-  for (const LayerInfo& layer : manifest.layers) {
-    const std::size_t n_left = to_size(first_block(layer, manifest.n_tokens()));
+  for (const cache::LayerDesc& layer : manifest.layers) {
+    const std::size_t n_left = to_size(cache::first_block(layer, manifest.n_tokens()));
     counts.push_back({n_left, n_left});
   }
   for (const SectionInfo& section : manifest.sections) {
@@ -135,7 +149,7 @@ std::vector<std::array<std::size_t, 2>> count_packed(const Manifest& manifest) {
   return counts;
 }
 
-cache::Mean make_mean(const SideInfo& info, const std::shared_ptr<const cache::RopeTable>& rope) {
+cache::Mean make_mean(const cache::QuantSpec& info, const std::shared_ptr<const cache::RopeTable>& rope) {
   cache::Mean mean;
   mean.kind = info.centering;
   mean.values.assign(info.mean.begin(), info.mean.end());
@@ -144,7 +158,7 @@ cache::Mean make_mean(const SideInfo& info, const std::shared_ptr<const cache::R
 }
 
 // Outlier channels that are not fixed yet leave only their number.
-Result<cache::Outliers> make_outliers(const SideInfo& info, cache::HeadShape shape,
+Result<cache::Outliers> make_outliers(const cache::QuantSpec& info, cache::HeadShape shape,
                                       const codec::HeadCodec& codec) {
   if (!info.outliers.empty()) {
     return cache::make_outliers(shape, codec.outlier_channels(), info.outliers);
@@ -154,8 +168,10 @@ Result<cache::Outliers> make_outliers(const SideInfo& info, cache::HeadShape sha
 
 // One table for all keys, if there are any whose mean turns.
 std::shared_ptr<const cache::RopeTable> make_rope_table(const Manifest& manifest) {
-  const auto turns = [](const LayerInfo& layer) {
-    return layer.k.centering == cache::Centering::kPreRope;
+  const auto turns = [](const cache::LayerDesc& layer) {
+    const cache::AttentionDesc* attention = cache::attention_of(layer);
+    return attention != nullptr && attention->k.quant &&
+           attention->k.quant->centering == cache::Centering::kPreRope;
   };
   if (std::ranges::none_of(manifest.layers, turns)) return nullptr;
   return std::make_shared<const cache::RopeTable>(manifest.identity.rope);
@@ -168,23 +184,33 @@ class SideMaker {
       : n_blocks_(to_size(cache::block_count(manifest.n_tokens()))),
         rope_(make_rope_table(manifest)) {}
 
-  // A side whose first `n_packed` token blocks stand packed, if it is turbo.
-  Result<cache::Side> make_empty(const LayerInfo& layer, SideName name, std::size_t n_packed) {
-    const SideInfo& info = side_of(layer, name);
-    if (!is_turbo(info)) {
-      return cache::Side(cache::DenseSide{info.dense_dtype, std::vector<AlignedBytes>(n_blocks_)});
+  // K or V whose first `n_packed` token blocks are packed, if it is quantized.
+  Result<cache::Side> make_empty(const cache::AttentionDesc& layer, SideName name,
+                                 std::size_t n_packed) {
+    const cache::TensorDesc& tensor = name == SideName::kKeys ? layer.k : layer.v;
+    if (!tensor.quant) {
+      return cache::Side(cache::DenseSide{tensor.dtype, std::vector<AlignedBytes>(n_blocks_)});
     }
-    cache::DenseSide dense{info.dense_dtype, std::vector<AlignedBytes>(n_blocks_ - n_packed)};
-    TQC_TRY_ASSIGN(codec::HeadCodec codec,
-                   codecs_.get(info, static_cast<int>(layer.shape.head_dim), order_of(name)));
-    TQC_TRY_ASSIGN(cache::Outliers outliers, make_outliers(info, layer.shape, codec));
+    const cache::QuantSpec& quant = *tensor.quant;
+    cache::DenseSide dense{tensor.dtype, std::vector<AlignedBytes>(n_blocks_ - n_packed)};
+    TQC_TRY_ASSIGN(
+        codec::HeadCodec codec,
+        codecs_.get(quant.parts, static_cast<int>(layer.shape.head_dim), order_of(name)));
+    TQC_TRY_ASSIGN(cache::Outliers outliers, make_outliers(quant, layer.shape, codec));
     cache::HeadTransforms maps;
-    if (!info.transforms.empty()) {
-      TQC_TRY_ASSIGN(maps, cache::make_head_transforms(layer.shape, info.transforms));
+    if (!quant.transforms.empty()) {
+      TQC_TRY_ASSIGN(maps, cache::make_head_transforms(layer.shape, quant.transforms));
     }
     return cache::Side(cache::TurboSide{std::move(codec), std::vector<cache::TurboBlock>(n_packed),
-                                        std::move(dense), make_mean(info, rope_),
-                                        std::move(outliers), info.n_sinks, std::move(maps)});
+                                        std::move(dense), make_mean(quant, rope_),
+                                        std::move(outliers), quant.n_sinks, std::move(maps)});
+  }
+
+  Result<cache::AttentionLayer> make_layer(const cache::AttentionDesc& layer,
+                                           const std::array<std::size_t, 2>& n_packed) {
+    TQC_TRY_ASSIGN(cache::Side k, make_empty(layer, SideName::kKeys, n_packed[0]));
+    TQC_TRY_ASSIGN(cache::Side v, make_empty(layer, SideName::kValues, n_packed[1]));
+    return cache::AttentionLayer{layer.shape, std::move(k), std::move(v)};
   }
 
  private:
@@ -193,24 +219,22 @@ class SideMaker {
   CodecCache codecs_;
 };
 
-cache::ArraysLayer make_empty_arrays(const LayerInfo& info) {
-  cache::ArraysLayer layer;
-  for (const ArrayInfo& array : info.arrays) {
+cache::StateLayer make_empty_state(const cache::StateDesc& state) {
+  cache::StateLayer layer;
+  for (const cache::ArrayDesc& array : state.arrays) {
     layer.arrays.push_back({array.name, array.dtype, array.shape, {}});
   }
-  if (is_rotating(info)) layer.window = cache::Window{info.shape, info.window, info.keep};
   return layer;
 }
 
-cache::ArraysLayer make_turbo_window(const LayerInfo& info, cache::AttentionLayer rows,
-                                     std::int64_t n_tokens) {
-  cache::ArraysLayer layer;
-  layer.window = cache::Window{info.shape, info.window, info.keep};
-  const auto shape = cache::window_array_shape(*layer.window, n_tokens);
-  layer.arrays.push_back({std::string(cache::kWindowKeys), info.k.dense_dtype, shape, {}});
-  layer.arrays.push_back({std::string(cache::kWindowValues), info.v.dense_dtype, shape, {}});
-  layer.rows = std::move(rows);
-  return layer;
+// Windows in memory have a place for each token block since the cache's first token.
+Result<void> check_window_blocks(const Manifest& manifest) {
+  const std::int64_t n_windows = std::ranges::count_if(
+      manifest.layers,
+      [](const cache::LayerDesc& layer) { return std::holds_alternative<cache::WindowDesc>(layer); });
+  const std::int64_t n_blocks = 2 * n_windows * cache::block_count(manifest.n_tokens());
+  if (n_blocks <= kMaxWindowBlocks) return {};
+  return too_large("windows behind " + std::to_string(n_blocks) + " token blocks");
 }
 
 }  // namespace
@@ -228,22 +252,27 @@ ByteView section_bytes(const cache::Cache& cache, const SectionInfo& section,
 
 Result<cache::Cache> make_empty_cache(const Manifest& manifest) {
   cache::Cache cache{manifest.identity, manifest.tokens, manifest.hidden_tokens, {}};
+  TQC_TRY(check_window_blocks(manifest));
   SideMaker sides(manifest);
   const auto n_packed = count_packed(manifest);
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
-    const LayerInfo& info = manifest.layers[i];
-    if (!has_sides(info)) {
-      cache.layers.emplace_back(make_empty_arrays(info));
-      continue;
-    }
-    TQC_TRY_ASSIGN(cache::Side k, sides.make_empty(info, SideName::kKeys, n_packed[i][0]));
-    TQC_TRY_ASSIGN(cache::Side v, sides.make_empty(info, SideName::kValues, n_packed[i][1]));
-    cache::AttentionLayer rows{info.shape, std::move(k), std::move(v)};
-    if (is_attention(info)) {
-      cache.layers.emplace_back(std::move(rows));
-    } else {
-      cache.layers.emplace_back(make_turbo_window(info, std::move(rows), manifest.n_tokens()));
-    }
+    TQC_TRY(std::visit(
+        Overload{[&](const cache::AttentionDesc& attention) -> Result<void> {
+                   TQC_TRY_ASSIGN(cache::Layer made, sides.make_layer(attention, n_packed[i]));
+                   cache.layers.push_back(std::move(made));
+                   return {};
+                 },
+                 [&](const cache::WindowDesc& window) -> Result<void> {
+                   TQC_TRY_ASSIGN(cache::AttentionLayer made,
+                                  sides.make_layer(window.attention, n_packed[i]));
+                   cache.layers.push_back(cache::WindowLayer{std::move(made), window.window});
+                   return {};
+                 },
+                 [&](const cache::StateDesc& state) -> Result<void> {
+                   cache.layers.push_back(make_empty_state(state));
+                   return {};
+                 }},
+        manifest.layers[i]));
   }
   return cache;
 }
@@ -255,12 +284,17 @@ void place_section(const SectionInfo& section, SharedBytes raw, cache::Cache& ca
     auto& side = std::get<cache::TurboSide>(side_of_section(layer, section));
     return cache::complete_block(side, layer.shape, section.block);
   }
+  if (section.side == SideName::kArray) {
+    const ByteView bytes = raw.view();
+    return place_array(section, AlignedBytes(bytes.begin(), bytes.end()), cache);
+  }
   const DensePlace place = dense_place(cache, section);
   copy_dense(place.rows, raw.view(), place.memory);
 }
 
 void place_section(const SectionInfo& section, AlignedBytes raw, cache::Cache& cache) {
   if (section.packed) return place_section(section, SharedBytes(std::move(raw)), cache);
+  if (section.side == SideName::kArray) return place_array(section, std::move(raw), cache);
   const DensePlace place = dense_place(cache, section);
   if (place.rows.same()) {
     place.memory = std::move(raw);

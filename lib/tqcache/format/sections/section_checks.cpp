@@ -54,12 +54,12 @@ std::string vector_place(std::size_t head, std::size_t token) {
 }
 
 // Rows of head vectors, [n_kv_heads, n_tokens, head_dim] of the side's dtype.
-Result<void> check_dense_rows(const LayerInfo& layer, const SideInfo& side, ByteView rows) {
-  const auto bad = find_not_finite(rows, side.dense_dtype);
+Result<void> check_dense_rows(cache::HeadShape shape, Dtype dtype, ByteView rows) {
+  const auto bad = find_not_finite(rows, dtype);
   if (!bad) return {};
-  const auto head_dim = static_cast<std::size_t>(layer.shape.head_dim);
-  const std::size_t n_vectors = rows.size() / dtype_size(side.dense_dtype) / head_dim;
-  const auto n_tokens = n_vectors / static_cast<std::size_t>(layer.shape.n_kv_heads);
+  const auto head_dim = static_cast<std::size_t>(shape.head_dim);
+  const std::size_t n_vectors = rows.size() / dtype_size(dtype) / head_dim;
+  const auto n_tokens = n_vectors / static_cast<std::size_t>(shape.n_kv_heads);
   const std::size_t vector = *bad / head_dim;
   return corrupt(vector_place(vector / n_tokens, vector % n_tokens) + "a value is not finite");
 }
@@ -79,10 +79,10 @@ Result<void> check_codes(const codec::BlockShape& shape, ByteView block, std::si
 }
 
 // Shapes: codes [PackedLayout::head_code_bytes], a block for every part.
-Result<void> check_head_codes(const SideInfo& side, SideName name, ByteView codes,
+Result<void> check_head_codes(const std::vector<codec::PartSpec>& parts, SideName name, ByteView codes,
                               std::size_t n_sinks) {
-  for (std::size_t i = 0, at = 0; i < side.parts.size(); ++i) {
-    const codec::BlockShape shape = block_shape(side.parts[i], name);
+  for (std::size_t i = 0, at = 0; i < parts.size(); ++i) {
+    const codec::BlockShape shape = block_shape(parts[i], name);
     const ByteView block = codes.subspan(at, shape.block_bytes());
     if (auto checked = check_codes(shape, block, n_sinks); !checked) {
       return in_context("part " + std::to_string(i), std::move(checked).error());
@@ -103,7 +103,7 @@ Result<void> check_scale_row(std::size_t head, ByteView row, std::size_t n_sinks
 }
 
 // Of mode trellis codes are a path, and scales have no more bits than a byte tells.
-Result<void> check_paths(const LayerInfo& layer, const SectionInfo& section, ByteView raw) {
+Result<void> check_paths(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw) {
   if (!has_symbols(side_of(layer, section.side))) return {};
   const SymbolShape shape = symbol_shape(layer, section);
   std::vector<std::uint8_t> symbols(shape.head_dim * codec::kBlockTokens);
@@ -126,13 +126,14 @@ Result<void> check_paths(const LayerInfo& layer, const SectionInfo& section, Byt
   return {};
 }
 
-Result<void> check_packed(const LayerInfo& layer, const SectionInfo& section, ByteView raw) {
-  const SideInfo& side = side_of(layer, section.side);
-  const PackedLayout layout = packed_layout(layer.shape, side, key_of(section));
-  const auto n_heads = static_cast<std::size_t>(layer.shape.n_kv_heads);
+Result<void> check_packed(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw) {
+  const cache::TensorDesc& tensor = side_of(layer, section.side);
+  const cache::HeadShape shape = cache::attention_of(layer)->shape;
+  const PackedLayout layout = packed_layout(shape, tensor, key_of(section));
+  const auto n_heads = static_cast<std::size_t>(shape.n_kv_heads);
   for (std::size_t head = 0; head < n_heads; ++head) {
     const ByteView codes = raw.subspan(head * layout.head_code_bytes, layout.head_code_bytes);
-    if (auto ok = check_head_codes(side, section.side, codes, layout.n_sinks); !ok) {
+    if (auto ok = check_head_codes(tensor.quant->parts, section.side, codes, layout.n_sinks); !ok) {
       return in_context("head " + std::to_string(head), std::move(ok).error());
     }
   }
@@ -143,16 +144,17 @@ Result<void> check_packed(const LayerInfo& layer, const SectionInfo& section, By
                             layout.n_sinks));
   }
   TQC_TRY(check_paths(layer, section, raw));
-  return check_dense_rows(layer, side, raw.subspan(layout.sinks_at));
+  return check_dense_rows(shape, tensor.dtype, raw.subspan(layout.sinks_at));
 }
 
 }  // namespace
 
-Result<void> check_values(const LayerInfo& layer, const SectionInfo& section, ByteView raw) {
+Result<void> check_values(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw) {
   assert(raw.size() == section.raw_bytes);
   if (section.side == SideName::kArray) return {};
   if (section.packed) return check_packed(layer, section, raw);
-  return check_dense_rows(layer, side_of(layer, section.side), raw);
+  return check_dense_rows(cache::attention_of(layer)->shape, side_of(layer, section.side).dtype,
+                          raw);
 }
 
 }  // namespace tqcache::format

@@ -17,6 +17,6 @@ namespace tqcache::format {
 //
 // Requires: raw has the size that the manifest says.
 // Errors:   kCorrupt; the message names the head, and of a value the token in the block.
-Result<void> check_values(const LayerInfo& layer, const SectionInfo& section, ByteView raw);
+Result<void> check_values(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw);
 
 }  // namespace tqcache::format

@@ -17,7 +17,7 @@ Result<SectionCompressor> SectionCompressor::make(Compression method, int zstd_l
   return SectionCompressor(method, std::move(zstd));
 }
 
-void SectionCompressor::prepare(const LayerInfo& layer, ByteView raw, SectionInfo& section,
+void SectionCompressor::prepare(const cache::LayerDesc& layer, ByteView raw, SectionInfo& section,
                                 Bytes& compressed) const {
   compressed.clear();
   section.raw_sha256 = sha256(raw);
@@ -28,7 +28,7 @@ void SectionCompressor::prepare(const LayerInfo& layer, ByteView raw, SectionInf
 }
 
 // Gives how it was done. Not at all: it would not be smaller, and `out` is empty.
-Compression SectionCompressor::compress(const LayerInfo& layer, const SectionInfo& section,
+Compression SectionCompressor::compress(const cache::LayerDesc& layer, const SectionInfo& section,
                                         ByteView raw, Bytes& out) const {
   if (method_ == Compression::kNone) return Compression::kNone;
   if (method_ == Compression::kPlanes && !section.packed) {

@@ -19,11 +19,11 @@ class SectionCompressor {
 
   // Fills in compression, stored size and digests of `section`, whose other fields and layer say
   // what it is. `compressed` gets the bytes to be stored; it is empty if these are `raw` itself.
-  void prepare(const LayerInfo& layer, ByteView raw, SectionInfo& section, Bytes& compressed) const;
+  void prepare(const cache::LayerDesc& layer, ByteView raw, SectionInfo& section, Bytes& compressed) const;
 
  private:
   SectionCompressor(Compression method, Compressor zstd);
-  Compression compress(const LayerInfo& layer, const SectionInfo& section, ByteView raw,
+  Compression compress(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw,
                        Bytes& out) const;
 
   Compression method_;

@@ -217,14 +217,17 @@ Result<void> place_codes(const SymbolShape& shape, Symbols& symbols, std::span<s
 
 }  // namespace
 
-bool has_symbols(const SideInfo& side) {
-  return side.parts.size() == 1 && side.parts[0].quantizer.scale == codec::ScaleRule::kStep;
+bool has_symbols(const cache::TensorDesc& tensor) {
+  if (!tensor.quant) return false;
+  const std::vector<codec::PartSpec>& parts = tensor.quant->parts;
+  return parts.size() == 1 && parts[0].quantizer.scale == codec::ScaleRule::kStep;
 }
 
-SymbolShape symbol_shape(const LayerInfo& layer, const SectionInfo& section) {
-  return {static_cast<std::size_t>(layer.shape.n_kv_heads),
-          static_cast<std::size_t>(layer.shape.head_dim), order_of(section.side),
-          packed_layout(layer.shape, side_of(layer, section.side), key_of(section))};
+SymbolShape symbol_shape(const cache::LayerDesc& layer, const SectionInfo& section) {
+  const cache::HeadShape shape = cache::attention_of(layer)->shape;
+  return {static_cast<std::size_t>(shape.n_kv_heads), static_cast<std::size_t>(shape.head_dim),
+          order_of(section.side),
+          packed_layout(shape, side_of(layer, section.side), key_of(section))};
 }
 
 bool compress_symbols(const Compressor& compressor, const SymbolShape& shape, ByteView raw,

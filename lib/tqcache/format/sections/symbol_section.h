@@ -32,10 +32,10 @@ struct SymbolShape {
 };
 
 // Whether the packed sections of a side can be symbols: those of mode trellis.
-bool has_symbols(const SideInfo& side);
+bool has_symbols(const cache::TensorDesc& tensor);
 
 // Requires: the section is packed, of a side that has_symbols().
-SymbolShape symbol_shape(const LayerInfo& layer, const SectionInfo& section);
+SymbolShape symbol_shape(const cache::LayerDesc& layer, const SectionInfo& section);
 
 // Fills `stored` with the symbols of `raw`. False: they would not be smaller, or its codes are no
 // paths, as those of a file may be that was made elsewhere.

@@ -20,8 +20,8 @@
 namespace tqcache::interop {
 namespace {
 
-using format::ArrayInfo;
-using format::LayerInfo;
+using cache::ArrayDesc;
+using cache::LayerDesc;
 using format::Manifest;
 using format::SideName;
 using tensors::NewTensor;
@@ -52,10 +52,16 @@ struct Part {
 // The tensors of a file, and the metadata that describe its layers.
 class HfPlan {
  public:
-  Result<void> add_layer(std::size_t number, const LayerInfo& layer, std::int64_t n_tokens) {
-    if (format::is_attention(layer)) return add_full(number, layer, n_tokens);
-    if (format::is_rotating(layer)) return add_sliding(number, layer);
-    return add_linear(number, layer);
+  Result<void> add_layer(std::size_t number, const LayerDesc& layer, std::int64_t n_tokens) {
+    return std::visit(
+        Overload{[&](const cache::AttentionDesc& attention) {
+                   return add_full(number, attention, n_tokens);
+                 },
+                 [&](const cache::WindowDesc& window) {
+                   return add_sliding(number, window, n_tokens);
+                 },
+                 [&](const cache::StateDesc& state) { return add_linear(number, state); }},
+        layer);
   }
 
   // Wide values first, so that every tensor begins at a multiple of the size of its values: torch
@@ -106,34 +112,39 @@ class HfPlan {
          dtype == Dtype::kF32});
   }
 
-  Result<void> add_full(std::size_t number, const LayerInfo& layer, std::int64_t n_tokens) {
+  Result<void> add_full(std::size_t number, const cache::AttentionDesc& layer,
+                        std::int64_t n_tokens) {
     add_type(kHfFull);
     const std::vector<std::uint64_t> shape = {1, to_u64(layer.shape.n_kv_heads), to_u64(n_tokens),
                                               to_u64(layer.shape.head_dim)};
-    add_part(number, "key", layer.k.dense_dtype, shape, SideName::kKeys);
-    add_part(number, "value", layer.v.dense_dtype, shape, SideName::kValues);
+    add_part(number, "key", layer.k.dtype, shape, SideName::kKeys);
+    add_part(number, "value", layer.v.dtype, shape, SideName::kValues);
     return {};
   }
 
-  Result<void> add_sliding(std::size_t number, const LayerInfo& layer) {
-    if (layer.keep != 0) {
-      return unsupported(fmt::format(
-          "its window keeps {} first tokens, and those of transformers keep none", layer.keep));
+  Result<void> add_sliding(std::size_t number, const cache::WindowDesc& layer,
+                           std::int64_t n_tokens) {
+    if (layer.window.keep != 0) {
+      return unsupported(
+          fmt::format("its window keeps {} first tokens, and those of transformers keep none",
+                      layer.window.keep));
     }
     // The token that is being computed is in transformers' window too.
-    add_type(kHfSliding, layer.window + 1);
-    std::vector<std::uint64_t> shape = layer.arrays[0].shape;  // and of the other
+    add_type(kHfSliding, layer.window.size + 1);
+    const cache::AttentionDesc& attention = layer.attention;
+    std::vector<std::uint64_t> shape =
+        cache::window_array_shape(attention.shape, layer.window, n_tokens);
     shape.insert(shape.begin(), 1);
-    add_part(number, "key", layer.arrays[0].dtype, shape, SideName::kArray, 0);
-    add_part(number, "value", layer.arrays[1].dtype, shape, SideName::kArray, 1);
+    add_part(number, "key", attention.k.dtype, shape, SideName::kArray, 0);
+    add_part(number, "value", attention.v.dtype, shape, SideName::kArray, 1);
     return {};
   }
 
-  Result<void> add_linear(std::size_t number, const LayerInfo& layer) {
+  Result<void> add_linear(std::size_t number, const cache::StateDesc& layer) {
     add_type(layer.arrays.empty() ? kHfDummy : kHfLinear);
     std::set<std::string_view> names;
     for (std::size_t i = 0; i < layer.arrays.size(); ++i) {
-      const ArrayInfo& array = layer.arrays[i];
+      const ArrayDesc& array = layer.arrays[i];
       if (!hf_state_of(array.name)) {
         return unsupported("array " + tensors::printable_name(array.name) +
                            ": not a state as transformers has them");

@@ -125,7 +125,7 @@ class HfReader {
     if (type == kHfFull) return read_full(prefix);
     if (type == kHfSliding) return read_sliding(prefix, window - 1);
     if (type == kHfLinear) return read_linear(prefix);
-    if (type == kHfDummy) return ForeignLayer(ForeignArrays{});
+    if (type == kHfDummy) return ForeignLayer(ForeignState{});
     return unsupported("a layer of type " + printable_name(type));
   }
 
@@ -223,14 +223,12 @@ class HfReader {
 
   Result<ForeignLayer> read_sliding(const std::string& prefix, std::int64_t n_kept) {
     TQC_TRY_ASSIGN(const BothSides sides, read_both(prefix, std::min(n_kept, n_tokens)));
-    ForeignArrays layer;
-    layer.window = cache::Window{sides.k.shape, n_kept, 0};
-    const auto shape = cache::window_array_shape(*layer.window, n_tokens);
-    layer.arrays.push_back(
-        foreign_array(std::string(cache::kWindowKeys), sides.k.dtype, shape, sides.k.offset));
-    layer.arrays.push_back(
-        foreign_array(std::string(cache::kWindowValues), sides.v.dtype, shape, sides.v.offset));
-    return ForeignLayer(std::move(layer));
+    const cache::Window window{n_kept, 0};
+    const auto shape = cache::window_array_shape(sides.k.shape, window, n_tokens);
+    return ForeignLayer(ForeignWindow{
+        sides.k.shape, window,
+        foreign_array(std::string(cache::kWindowKeys), sides.k.dtype, shape, sides.k.offset),
+        foreign_array(std::string(cache::kWindowValues), sides.v.dtype, shape, sides.v.offset)});
   }
 
   Result<ForeignLayer> read_linear(const std::string& prefix) {
@@ -242,7 +240,7 @@ class HfReader {
     }
     std::ranges::sort(states);
     if (states.empty()) return corrupt("a linear-attention layer without a state");
-    ForeignArrays layer;
+    ForeignState layer;
     for (const auto& [state, name] : states) {
       const TensorPlace& place = *find(name);
       auto dtype = dtype_of(place);

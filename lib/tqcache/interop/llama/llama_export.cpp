@@ -56,14 +56,15 @@ Result<void> check_blocks(const LlamaRowType& type, std::int64_t head_dim) {
                              type.name, block, head_dim));
 }
 
-Result<void> check_kind(LlamaLayerKind of_model, const format::LayerInfo& layer) {
+Result<void> check_kind(LlamaLayerKind of_model, const cache::LayerDesc& layer) {
   if (of_model == LlamaLayerKind::kRecurrent) {
     return unsupported("recurrent state, which llama-server cannot resume from");
   }
-  if (of_model == LlamaLayerKind::kSlidingWindow || layer.window > 0) {
+  if (of_model == LlamaLayerKind::kSlidingWindow ||
+      std::holds_alternative<cache::WindowDesc>(layer)) {
     return unsupported("a sliding window, which llama-server cannot resume from");
   }
-  if (format::is_attention(layer)) return {};
+  if (std::holds_alternative<cache::AttentionDesc>(layer)) return {};
   return mismatch("not an attention layer, unlike the model's");
 }
 
@@ -77,12 +78,13 @@ Result<void> check_shape(const LlamaLayer& of_model, cache::HeadShape shape) {
       shape.head_dim, of_model.n_kv_heads, of_model.k_head_dim, of_model.v_head_dim));
 }
 
-Result<void> check_layer(const LlamaLayer& of_model, const format::LayerInfo& layer,
+Result<void> check_layer(const LlamaLayer& of_model, const cache::LayerDesc& layer,
                          const LlamaRowTypes& types) {
   TQC_TRY(check_kind(of_model.kind, layer));
-  TQC_TRY(check_shape(of_model, layer.shape));
-  TQC_TRY(check_blocks(*types.k, layer.shape.head_dim));
-  return check_blocks(*types.v, layer.shape.head_dim);
+  const cache::HeadShape shape = std::get<cache::AttentionDesc>(layer).shape;
+  TQC_TRY(check_shape(of_model, shape));
+  TQC_TRY(check_blocks(*types.k, shape.head_dim));
+  return check_blocks(*types.v, shape.head_dim);
 }
 
 Result<void> check_architecture(const std::string& of_cache, const std::string& of_model) {
@@ -327,15 +329,15 @@ class StateWriter {
   }
 
   LlamaRowPlan side_of(std::size_t layer, SideName name) const {
-    const format::LayerInfo& info = manifest().layers[layer];
+    const cache::LayerDesc& desc = manifest().layers[layer];
     const bool is_keys = name == SideName::kKeys;
     LlamaRowPlan side;
-    side.shape = info.shape;
-    side.dtype = format::side_of(info, name).dense_dtype;
+    side.shape = cache::attention_of(desc)->shape;
+    side.dtype = format::side_of(desc, name).dtype;
     side.type = is_keys ? types_.k : types_.v;
     if (is_keys && model_.interleaved_keys) side.n_rot = model_.n_rot;
     if (side.type->dense || options_.rotation == LlamaRotation::kOff) return side;
-    const std::int64_t head_dim = info.shape.head_dim;
+    const std::int64_t head_dim = side.shape.head_dim;
     side.rotation = is_keys ? key_rotation_size(head_dim) : value_rotation_size(head_dim);
     return side;
   }

@@ -189,8 +189,9 @@ class Import {
   // The newest tokens, as many as the window has. Older ones are seen by no token to come.
   Result<void> add_window(const LlamaAttentionSection& section, std::size_t i) {
     const std::size_t layer = section.layers[i];
-    const cache::Window window{shape_of(layer), model_.window, 0};
-    TQC_TRY(cache::validate_window(window));
+    const cache::HeadShape shape = shape_of(layer);
+    const cache::Window window{model_.window, 0};
+    TQC_TRY(cache::validate_window(shape, window));
     const std::int64_t n_tokens = imported_.cache.n_tokens;
     const std::int64_t n = cache::window_tokens(window, n_tokens);
     auto order = order_of(section, n_tokens - n);
@@ -199,16 +200,14 @@ class Import {
                         std::move(order).error());
     }
     if (n_cells(section.cells) > n) has_older_cells_ = true;
-    ForeignArrays arrays;
-    arrays.window = window;
-    for (const bool is_key : {true, false}) {
-      const std::string_view name = is_key ? cache::kWindowKeys : cache::kWindowValues;
-      const ForeignSide side = side_of(section, i, is_key, *order);
-      arrays.arrays.push_back({std::string(name), side.dtype,
-                               cache::window_array_shape(window, n_tokens),
-                               whole_of(side, window.shape, n)});
-    }
-    imported_.cache.layers[layer] = std::move(arrays);
+    const auto array_of = [&](std::string_view name, const ForeignSide& side) {
+      return ForeignArray{std::string(name), side.dtype,
+                          cache::window_array_shape(shape, window, n_tokens),
+                          whole_of(side, shape, n)};
+    };
+    imported_.cache.layers[layer] = ForeignWindow{
+        shape, window, array_of(cache::kWindowKeys, side_of(section, i, true, *order)),
+        array_of(cache::kWindowValues, side_of(section, i, false, *order))};
     return {};
   }
 
@@ -247,7 +246,7 @@ class Import {
     }
     for (std::size_t i = 0; i < section.layers.size(); ++i) {
       const LlamaLayer& layer = model_.layers[section.layers[i]];
-      ForeignArrays arrays;
+      ForeignState arrays;
       if (layer.r_values > 0) arrays.arrays.push_back(array_of("r", layer.r_values, section.r[i]));
       if (layer.s_values > 0) arrays.arrays.push_back(array_of("s", layer.s_values, section.s[i]));
       imported_.cache.layers[section.layers[i]] = std::move(arrays);

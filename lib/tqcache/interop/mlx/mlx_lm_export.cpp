@@ -59,7 +59,8 @@ struct MlxPlan {
   std::map<std::string, std::string> metadata;
 };
 
-using format::LayerInfo;
+using cache::AttentionDesc;
+using cache::LayerDesc;
 using format::SideName;
 
 std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
@@ -69,14 +70,21 @@ std::string type_name(Dtype dtype) {
   return dtype == Dtype::kF16 ? "F16" : "BF16";
 }
 
-Result<void> check_layer(const LayerInfo& layer, const MlxLmExport& options) {
-  if (!format::is_attention(layer)) {
-    if (!layer.arrays.empty()) return {};
-    return invalid("without arrays: mlx-lm has no such cache");
-  }
-  if (options.kv_bits == 0 || layer.shape.head_dim % options.group_size == 0) return {};
-  return invalid(
-      fmt::format("groups of {} in head_dim {}", options.group_size, layer.shape.head_dim));
+Result<void> check_groups(cache::HeadShape shape, const MlxLmExport& options) {
+  if (options.kv_bits == 0 || shape.head_dim % options.group_size == 0) return {};
+  return invalid(fmt::format("groups of {} in head_dim {}", options.group_size, shape.head_dim));
+}
+
+Result<void> check_layer(const LayerDesc& layer, const MlxLmExport& options) {
+  return std::visit(
+      Overload{
+          [&](const AttentionDesc& attention) { return check_groups(attention.shape, options); },
+          [](const cache::WindowDesc&) -> Result<void> { return {}; },
+          [](const cache::StateDesc& state) -> Result<void> {
+            if (!state.arrays.empty()) return {};
+            return invalid("without arrays: mlx-lm has no such cache");
+          }},
+      layer);
 }
 
 Result<void> check_form(const MlxLmExport& options) {
@@ -128,11 +136,13 @@ class Planner {
     plan_.metadata[(with_scalars_ ? "0." : "1.") + key] = value;
   }
 
-  void add_layer(const LayerInfo& layer) {
-    if (!format::is_attention(layer)) {
-      return format::is_rotating(layer) ? add_rotating(layer) : add_arrays(layer);
-    }
-    return options_.kv_bits == 0 ? add_kv(layer) : add_quantized(layer);
+  void add_layer(const LayerDesc& layer) {
+    std::visit(Overload{[&](const AttentionDesc& attention) {
+                          options_.kv_bits == 0 ? add_kv(attention) : add_quantized(attention);
+                        },
+                        [&](const cache::WindowDesc& window) { add_rotating(window); },
+                        [&](const cache::StateDesc& state) { add_arrays(state); }},
+               layer);
   }
 
   void add_class(const char* name) {
@@ -170,20 +180,21 @@ class Planner {
     }
   }
 
-  std::vector<std::uint64_t> shape_of(const LayerInfo& layer, std::int64_t width) const {
+  std::vector<std::uint64_t> shape_of(const AttentionDesc& layer, std::int64_t width) const {
     return {1, to_u64(layer.shape.n_kv_heads), to_u64(cache_.n_tokens()), to_u64(width)};
   }
 
-  void add_kv(const LayerInfo& layer) {
+  void add_kv(const AttentionDesc& layer) {
     add_class("KVCache");
     const auto shape = shape_of(layer, layer.shape.head_dim);
-    add_tensor("0", type_name(layer.k.dense_dtype), shape, MlxSideData{layer_, SideName::kKeys});
-    add_tensor("1", type_name(layer.v.dense_dtype), shape, MlxSideData{layer_, SideName::kValues});
+    add_tensor("0", type_name(layer.k.dtype), shape, MlxSideData{layer_, SideName::kKeys});
+    add_tensor("1", type_name(layer.v.dtype), shape, MlxSideData{layer_, SideName::kValues});
     add_no_numbers();
     if (with_scalars_) add_numbers(2, {cache_.n_tokens()});
   }
 
-  void add_groups(const LayerInfo& layer, const std::string& slot, Dtype dtype, MlxSideData side) {
+  void add_groups(const AttentionDesc& layer, const std::string& slot, Dtype dtype,
+                  MlxSideData side) {
     const std::int64_t n_u32 = layer.shape.head_dim * options_.kv_bits / 32;
     const auto groups = shape_of(layer, layer.shape.head_dim / options_.group_size);
     add_tensor(slot + ".0", "U32", shape_of(layer, n_u32),
@@ -192,10 +203,10 @@ class Planner {
     add_tensor(slot + ".2", type_name(dtype), groups, MlxGroupData{side, MlxGroupData::kBiases});
   }
 
-  void add_quantized(const LayerInfo& layer) {
+  void add_quantized(const AttentionDesc& layer) {
     add_class("QuantizedKVCache");
-    add_groups(layer, "0", layer.k.dense_dtype, {layer_, SideName::kKeys});
-    add_groups(layer, "1", layer.v.dense_dtype, {layer_, SideName::kValues});
+    add_groups(layer, "0", layer.k.dtype, {layer_, SideName::kKeys});
+    add_groups(layer, "1", layer.v.dtype, {layer_, SideName::kValues});
     const std::vector<std::int64_t> numbers = {cache_.n_tokens(), options_.group_size,
                                                options_.kv_bits};
     with_scalars_ ? add_numbers(2, numbers) : add_info(numbers);
@@ -203,28 +214,30 @@ class Planner {
 
   // The window is in the order of positions, and so the row to be written next is the one behind
   // it: mlx-lm goes back to the oldest one if there is no room.
-  void add_rotating(const LayerInfo& layer) {
+  void add_rotating(const cache::WindowDesc& layer) {
     add_class("RotatingKVCache");
-    for (std::int64_t i = 0; i < std::ssize(layer.arrays); ++i) {
-      const format::ArrayInfo& array = layer.arrays[static_cast<std::size_t>(i)];
+    const auto arrays = cache::arrays_of(layer, cache_.n_tokens());
+    for (std::int64_t i = 0; i < std::ssize(arrays); ++i) {
+      const cache::ArrayDesc& array = arrays[static_cast<std::size_t>(i)];
       std::vector<std::uint64_t> shape = array.shape;
       shape.insert(shape.begin(), 1);  // [1, n_kv_heads, tokens, head_dim]
       add_tensor(std::to_string(i), type_name(array.dtype), std::move(shape),
                  MlxArrayData{layer_, i});
     }
     const std::int64_t offset = cache_.n_tokens();
-    const std::int64_t next = std::min(layer.window, offset);
+    const auto [size, keep] = layer.window;
+    const std::int64_t next = std::min(size, offset);
     if (with_scalars_) {
-      add_numbers(2, {offset, layer.keep, layer.window, next});
+      add_numbers(2, {offset, keep, size, next});
     } else {
-      add_info({layer.keep, layer.window, offset, next});
+      add_info({keep, size, offset, next});
     }
   }
 
-  void add_arrays(const LayerInfo& layer) {
+  void add_arrays(const cache::StateDesc& layer) {
     add_class("ArraysCache");
     for (std::int64_t i = 0; i < std::ssize(layer.arrays); ++i) {
-      const format::ArrayInfo& array = layer.arrays[static_cast<std::size_t>(i)];
+      const cache::ArrayDesc& array = layer.arrays[static_cast<std::size_t>(i)];
       add_tensor(fmt::format("{}{}", (with_scalars_ ? "0." : ""), i), type_name(array.dtype),
                  with_batch(array.shape), MlxArrayData{layer_, i});
     }
@@ -249,8 +262,6 @@ Result<MlxPlan> plan_mlx(const format::Manifest& cache, const MlxLmExport& optio
   return Planner(cache, options).plan();
 }
 
-using format::SideInfo;
-
 // Tensors one after another. No more than one side of one layer is in memory, or one array.
 class MlxWriter {
  public:
@@ -271,8 +282,11 @@ class MlxWriter {
 
  private:
   const format::Manifest& manifest() const { return cache_.manifest(); }
-  const LayerInfo& layer_info(std::int64_t layer) const {
-    return manifest().layers[to_size(layer)];
+  cache::HeadShape shape_of(const MlxSideData& side) const {
+    return cache::attention_of(manifest().layers[to_size(side.layer)])->shape;
+  }
+  Dtype dtype_of(const MlxSideData& side) const {
+    return format::side_of(manifest().layers[to_size(side.layer)], side.side).dtype;
   }
 
   // Finds the sections of each layer's keys, values and arrays in the section table.
@@ -299,16 +313,15 @@ class MlxWriter {
   // Calls use(row, bytes) with every head vector of a side; `row` counts kv head by kv head.
   template <class Use>
   Result<void> each_row(const MlxSideData& side, Use use) {
-    const LayerInfo& layer = layer_info(side.layer);
-    const std::size_t bytes =
-        to_size(layer.shape.head_dim) * dtype_size(format::side_of(layer, side.side).dense_dtype);
+    const cache::HeadShape shape = shape_of(side);
+    const std::size_t bytes = to_size(shape.head_dim) * dtype_size(dtype_of(side));
     std::int64_t first = 0;
     for (const std::size_t section : sections_of(side.layer, side.side)) {
       TQC_TRY(read(section));
       const std::int64_t n =
           cache::tokens_in_block(manifest().n_tokens(), manifest().sections[section].block);
       const std::byte* row = section_.data();
-      for (std::int64_t head = 0; head < layer.shape.n_kv_heads; ++head) {
+      for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
         for (std::int64_t i = 0; i < n; ++i, row += bytes) {
           use(to_size(head * manifest().n_tokens() + first + i), ByteView(row, bytes));
         }
@@ -319,13 +332,12 @@ class MlxWriter {
   }
 
   std::size_t n_rows(const MlxSideData& side) const {
-    return to_size(layer_info(side.layer).shape.n_kv_heads * manifest().n_tokens());
+    return to_size(shape_of(side).n_kv_heads * manifest().n_tokens());
   }
 
   Result<void> write_data(const MlxSideData& side) {
-    const LayerInfo& layer = layer_info(side.layer);
-    const std::size_t bytes =
-        to_size(layer.shape.head_dim) * dtype_size(format::side_of(layer, side.side).dense_dtype);
+    const cache::HeadShape shape = shape_of(side);
+    const std::size_t bytes = to_size(shape.head_dim) * dtype_size(dtype_of(side));
     buffers_[0].resize(n_rows(side) * bytes);
     TQC_TRY(each_row(side, [&](std::size_t row, ByteView values) {
       std::memcpy(buffers_[0].data() + row * bytes, values.data(), bytes);
@@ -340,14 +352,14 @@ class MlxWriter {
   }
 
   Result<void> pack(const MlxSideData& side) {
-    const LayerInfo& layer = layer_info(side.layer);
-    const Dtype dtype = format::side_of(layer, side.side).dense_dtype;
-    const std::size_t code_bytes = affine_code_bytes(form_, layer.shape.head_dim);
-    const std::size_t group_bytes = affine_groups(form_, layer.shape.head_dim) * dtype_size(dtype);
+    const cache::HeadShape shape = shape_of(side);
+    const Dtype dtype = dtype_of(side);
+    const std::size_t code_bytes = affine_code_bytes(form_, shape.head_dim);
+    const std::size_t group_bytes = affine_groups(form_, shape.head_dim) * dtype_size(dtype);
     buffers_[MlxGroupData::kCodes].resize(n_rows(side) * code_bytes);
     buffers_[MlxGroupData::kScales].resize(n_rows(side) * group_bytes);
     buffers_[MlxGroupData::kBiases].resize(n_rows(side) * group_bytes);
-    std::vector<float> x(to_size(layer.shape.head_dim));
+    std::vector<float> x(to_size(shape.head_dim));
     const auto part = [&](MlxGroupData::Part name, std::size_t row, std::size_t bytes) {
       return std::span(buffers_[name]).subspan(row * bytes, bytes);
     };

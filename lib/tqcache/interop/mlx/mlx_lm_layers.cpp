@@ -77,11 +77,12 @@ Result<ForeignSide> dense_side(const MlxFile& file, const MlxGrid& grid, cache::
 }
 
 Result<ForeignArray> window_array(const MlxFile& file, const MlxGrid& grid, std::string_view name,
-                                  const cache::Window& window, const RowRuns& runs) {
+                                  cache::HeadShape shape, const cache::Window& window,
+                                  const RowRuns& runs) {
   TQC_TRY_ASSIGN(const Dtype dtype, float_dtype(grid.type, grid.type_name));
   return ForeignArray{
-      std::string(name), dtype, cache::window_array_shape(window, count_rows(runs)),
-      read_row_runs(file.bytes(), window.shape.n_kv_heads, rows_of(grid, dtype_size(dtype)), runs)};
+      std::string(name), dtype, cache::window_array_shape(shape, window, count_rows(runs)),
+      read_row_runs(file.bytes(), shape.n_kv_heads, rows_of(grid, dtype_size(dtype)), runs)};
 }
 
 // Full attention: the tokens from row `first` on. There may be more rows, which are of no token.
@@ -103,13 +104,11 @@ Result<ForeignLayer> dense_layer(const MlxFile& file, const MlxPair& pair, std::
 // Requires: as many rows as the window holds.
 Result<ForeignLayer> window_layer(const MlxFile& file, const MlxPair& pair,
                                   const cache::Window& window, const RowRuns& runs) {
-  ForeignArrays layer;
-  layer.window = window;
-  TQC_TRY_ASSIGN(ForeignArray keys, window_array(file, pair.k, cache::kWindowKeys, window, runs));
-  TQC_TRY_ASSIGN(ForeignArray values,
-                 window_array(file, pair.v, cache::kWindowValues, window, runs));
-  layer.arrays.push_back(std::move(keys));
-  layer.arrays.push_back(std::move(values));
+  ForeignWindow layer{pair.shape, window, {}, {}};
+  TQC_TRY_ASSIGN(layer.k,
+                 window_array(file, pair.k, cache::kWindowKeys, pair.shape, window, runs));
+  TQC_TRY_ASSIGN(layer.v,
+                 window_array(file, pair.v, cache::kWindowValues, pair.shape, window, runs));
   return ForeignLayer(std::move(layer));
 }
 
@@ -195,8 +194,8 @@ Result<ForeignLayer> rotating_layer(MlxFile& file, const MlxCache& cache, std::i
   TQC_TRY_ASSIGN(ring.max_size, state_number(file, cache, 1, 4));
   TQC_TRY_ASSIGN(ring.offset, state_number(file, cache, 2, 2));
   TQC_TRY_ASSIGN(ring.next, state_number(file, cache, 3, 5));
-  const cache::Window window{.shape = pair.shape, .size = ring.max_size, .keep = ring.keep};
-  TQC_TRY(cache::validate_window(window));
+  const cache::Window window{.size = ring.max_size, .keep = ring.keep};
+  TQC_TRY(cache::validate_window(pair.shape, window));
   TQC_TRY_ASSIGN(const RowRuns runs, ring_rows(ring, pair.k.n_rows));
   return window_layer(file, pair, window, runs);
 }
@@ -212,8 +211,8 @@ Result<ForeignLayer> chunked_layer(MlxFile& file, const MlxCache& cache, std::in
   TQC_TRY_ASSIGN(const std::int64_t start, state_number(file, cache, 1, 4));
   dropped_fields.push_back(fmt::format("attention in chunks of {} tokens is not kept", chunk_size));
   if (start == 0) return dense_layer(file, pair, 0, n_tokens);
-  const cache::Window window{.shape = pair.shape, .size = chunk_size, .keep = 0};
-  TQC_TRY(cache::validate_window(window));
+  const cache::Window window{.size = chunk_size, .keep = 0};
+  TQC_TRY(cache::validate_window(pair.shape, window));
   const std::int64_t n_valid = n_tokens - start;
   const std::int64_t wanted = cache::window_tokens(window, n_tokens);
   if (n_valid < wanted || n_valid > pair.k.n_rows) {
@@ -268,8 +267,8 @@ Result<ForeignLayer> batch_rotating_layer(MlxFile& file, const MlxCache& cache,
   TQC_TRY_ASSIGN(ring.rotated, is_rotated(file, cache));
   TQC_TRY_ASSIGN(ring.left_padding, left_padding(file, cache, row));
   ring.offset = n_tokens;
-  const cache::Window window{.shape = pair.shape, .size = ring.max_size, .keep = 0};
-  TQC_TRY(cache::validate_window(window));
+  const cache::Window window{.size = ring.max_size, .keep = 0};
+  TQC_TRY(cache::validate_window(pair.shape, window));
   TQC_TRY_ASSIGN(const RowRuns runs, batch_ring_rows(ring, pair.k.n_rows));
   return window_layer(file, pair, window, runs);
 }
@@ -306,7 +305,7 @@ Result<ForeignLayer> arrays_layer(MlxFile& file, const MlxCache& cache, std::int
   TQC_TRY(require_info(file, cache, 0));
   const bool is_nested = file.has(cache.prefix + "0.0");
   const std::string prefix = is_nested ? cache.prefix + "0." : cache.prefix;
-  ForeignArrays layer;
+  ForeignState layer;
   for (std::size_t slot = 0; file.has(fmt::format("{}{}", prefix, slot)); ++slot) {
     TQC_TRY_ASSIGN(ForeignArray array, array_of(file, fmt::format("{}{}", prefix, slot), slot,
                                                 batch_size(file, cache), row));

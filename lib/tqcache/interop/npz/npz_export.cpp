@@ -19,7 +19,7 @@
 namespace tqcache::interop {
 namespace {
 
-using format::LayerInfo;
+using cache::LayerDesc;
 using format::Manifest;
 using format::SideName;
 using nlohmann::json;
@@ -38,19 +38,28 @@ struct Part {
 
 class NpzPlan {
  public:
-  Result<void> add_layer(std::size_t number, const LayerInfo& layer, std::int64_t n_tokens) {
+  Result<void> add_layer(std::size_t number, const LayerDesc& layer, std::int64_t n_tokens) {
     bf16_ = json::array();
     json description = json::object();
-    if (format::is_attention(layer)) {
-      description["kind"] = kNpzAttention;
-      add_attention(number, layer, n_tokens);
-    } else if (format::is_rotating(layer)) {
-      description = {{"kind", kNpzWindow}, {"size", layer.window}, {"keep", layer.keep}};
-      add_window(number, layer);
-    } else {
-      description["kind"] = kNpzArrays;
-      TQC_TRY_ASSIGN(description["arrays"], add_arrays(number, layer));
-    }
+    TQC_TRY(std::visit(
+        Overload{[&](const cache::AttentionDesc& attention) -> Result<void> {
+                   description["kind"] = kNpzAttention;
+                   add_attention(number, attention, n_tokens);
+                   return {};
+                 },
+                 [&](const cache::WindowDesc& window) -> Result<void> {
+                   description = {{"kind", kNpzWindow},
+                                  {"size", window.window.size},
+                                  {"keep", window.window.keep}};
+                   add_window(number, cache::arrays_of(layer, n_tokens));
+                   return {};
+                 },
+                 [&](const cache::StateDesc& state) -> Result<void> {
+                   description["kind"] = kNpzArrays;
+                   TQC_TRY_ASSIGN(description["arrays"], add_arrays(number, state));
+                   return {};
+                 }},
+        layer));
     if (!bf16_.empty()) description["bf16"] = bf16_;
     layers_.push_back(std::move(description));
     return {};
@@ -76,29 +85,30 @@ class NpzPlan {
     parts_.push_back(std::move(part));
   }
 
-  void add_attention(std::size_t number, const LayerInfo& layer, std::int64_t n_tokens) {
+  void add_attention(std::size_t number, const cache::AttentionDesc& layer,
+                     std::int64_t n_tokens) {
     const std::vector<std::uint64_t> shape = {to_u64(layer.shape.n_kv_heads), to_u64(n_tokens),
                                               to_u64(layer.shape.head_dim)};
-    add_part({npz_side_name(number, kNpzKey), layer.k.dense_dtype, shape, number, SideName::kKeys},
+    add_part({npz_side_name(number, kNpzKey), layer.k.dtype, shape, number, SideName::kKeys},
              kNpzKey);
     add_part(
-        {npz_side_name(number, kNpzValue), layer.v.dense_dtype, shape, number, SideName::kValues},
+        {npz_side_name(number, kNpzValue), layer.v.dtype, shape, number, SideName::kValues},
         kNpzValue);
   }
 
-  void add_window(std::size_t number, const LayerInfo& layer) {
+  void add_window(std::size_t number, const std::vector<cache::ArrayDesc>& arrays) {
     const std::array names = {kNpzKey, kNpzValue};
     for (std::size_t i = 0; i < names.size(); ++i) {
-      add_part({npz_side_name(number, names[i]), layer.arrays[i].dtype, layer.arrays[i].shape,
-                number, SideName::kArray, i},
+      add_part({npz_side_name(number, names[i]), arrays[i].dtype, arrays[i].shape, number,
+                SideName::kArray, i},
                names[i]);
     }
   }
 
-  Result<json> add_arrays(std::size_t number, const LayerInfo& layer) {
+  Result<json> add_arrays(std::size_t number, const cache::StateDesc& layer) {
     json names = json::array();
     for (std::size_t i = 0; i < layer.arrays.size(); ++i) {
-      const format::ArrayInfo& array = layer.arrays[i];
+      const cache::ArrayDesc& array = layer.arrays[i];
       const bool is_there = std::ranges::count(names, json(array.name)) > 0;
       if (is_there || !fits_npz_name(array.name)) {
         return unsupported("array " + tensors::printable_name(array.name) +

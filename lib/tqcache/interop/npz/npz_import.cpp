@@ -186,16 +186,15 @@ class NpzReader {
     TQC_TRY_ASSIGN(const std::int64_t size, number_of(description, "size", cache::kMaxTokens));
     TQC_TRY_ASSIGN(const std::int64_t keep, number_of(description, "keep", cache::kMaxTokens));
     TQC_TRY_ASSIGN(const Sides sides, read_sides(layer, std::min(size, n_tokens_)));
-    ForeignArrays arrays;
-    arrays.window = cache::Window{sides.shape, size, keep};
-    arrays.arrays.push_back(foreign_array(cache::kWindowKeys, sides.k));
-    arrays.arrays.push_back(foreign_array(cache::kWindowValues, sides.v));
-    return ForeignLayer(std::move(arrays));
+    return ForeignLayer(ForeignWindow{sides.shape,
+                                      {size, keep},
+                                      foreign_array(cache::kWindowKeys, sides.k),
+                                      foreign_array(cache::kWindowValues, sides.v)});
   }
 
   Result<ForeignLayer> read_arrays(std::size_t layer, const json& description) {
     TQC_TRY_ASSIGN(const std::vector<std::string> names, names_of(description, "arrays"));
-    ForeignArrays arrays;
+    ForeignState arrays;
     for (const std::string& name : names) {
       TQC_TRY_ASSIGN(const Values values, find_values(npz_array_name(layer, name), name));
       arrays.arrays.push_back(foreign_array(name, values));

@@ -96,10 +96,11 @@ Result<std::vector<std::int64_t>> window_rows(const MlxRing& ring, std::int64_t 
 }
 
 ForeignArray window_array(const TurboMlxSource& file, std::string_view name,
-                          const TurboMlxDense& dense, const cache::Window& window,
-                          const std::vector<std::int64_t>& rows) {
-  return {std::string(name), dense.dtype, cache::window_array_shape(window, std::ssize(rows)),
-          turbomlx_listed_rows(file, window.shape.n_kv_heads, dense.rows, rows)};
+                          const TurboMlxDense& dense, cache::HeadShape shape,
+                          const cache::Window& window, const std::vector<std::int64_t>& rows) {
+  return {std::string(name), dense.dtype,
+          cache::window_array_shape(shape, window, std::ssize(rows)),
+          turbomlx_listed_rows(file, shape.n_kv_heads, dense.rows, rows)};
 }
 
 // --- arrays
@@ -223,15 +224,13 @@ Result<TurboMlxLayer> turbomlx_rotating_layer(const TurboMlxSource& file, const 
   TQC_TRY_ASSIGN(const auto numbers,
                  numbers_of(tree, tree.at(entry.meta_state), 4, "keep, max_size, offset and _idx"));
   const MlxRing ring{numbers[0], numbers[1], numbers[2], numbers[3]};
-  const cache::Window window{pair.shape, ring.max_size, ring.keep};
-  TQC_TRY(cache::validate_window(window));
+  const cache::Window window{ring.max_size, ring.keep};
+  TQC_TRY(cache::validate_window(pair.shape, window));
   TQC_TRY_ASSIGN(const auto rows, window_rows(ring, pair.n_tokens));
-  ForeignArrays arrays;
-  arrays.window = window;
-  arrays.arrays.push_back(window_array(file, cache::kWindowKeys, pair.k, window, rows));
-  arrays.arrays.push_back(window_array(file, cache::kWindowValues, pair.v, window, rows));
   TurboMlxLayer result;
-  result.layer = std::move(arrays);
+  result.layer = ForeignWindow{
+      pair.shape, window, window_array(file, cache::kWindowKeys, pair.k, pair.shape, window, rows),
+      window_array(file, cache::kWindowValues, pair.v, pair.shape, window, rows)};
   result.n_tokens = ring.offset;
   return result;
 }
@@ -239,7 +238,7 @@ Result<TurboMlxLayer> turbomlx_rotating_layer(const TurboMlxSource& file, const 
 Result<TurboMlxLayer> turbomlx_arrays_layer(const TurboMlxSource& file, const ValueTree& tree,
                                             const TurboMlxEntry& entry) {
   TQC_TRY_ASSIGN(const auto slots, slots_of(tree, tree.at(entry.state)));
-  ForeignArrays arrays;
+  ForeignState arrays;
   for (const ValueId id : slots) {
     const std::string name = std::to_string(arrays.arrays.size());
     TQC_TRY_ASSIGN(ForeignArray array, slot_array(file, tree.at(id), name));

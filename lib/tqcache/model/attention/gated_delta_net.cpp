@@ -39,8 +39,8 @@ void normalize(float* x, std::size_t n, float length) {
 
 }  // namespace
 
-void GatedDeltaNet::run(const DeltaNetWeights& weights, const cache::ArraysLayer& before,
-                        cache::ArraysLayer& after, std::int64_t n, std::span<const float> x,
+void GatedDeltaNet::run(const DeltaNetWeights& weights, const cache::StateLayer& before,
+                        cache::StateLayer& after, std::int64_t n, std::span<const float> x,
                         float* out, const Workers& workers) {
   after = before;
   project(weights, n, x, workers);
@@ -195,13 +195,13 @@ AlignedFloats widened(const NamedArray& array) {
   return values;
 }
 
-bool is_pair(const cache::ArraysLayer& layer, const Shape& first, const Shape& second) {
-  return !layer.window && layer.arrays.size() == 2 && layer.arrays[0].shape == first &&
+bool is_pair(const cache::StateLayer& layer, const Shape& first, const Shape& second) {
+  return layer.arrays.size() == 2 && layer.arrays[0].shape == first &&
          layer.arrays[1].shape == second;
 }
 
 // mlx-lm's order, in whatever type.
-void adopt_same(const cache::ArraysLayer& from, cache::ArraysLayer& to) {
+void adopt_same(const cache::StateLayer& from, cache::StateLayer& to) {
   for (std::size_t i = 0; i < 2; ++i) {
     const AlignedFloats values = widened(from.arrays[i]);
     std::ranges::copy(values, state_values(to.arrays[i]).begin());
@@ -210,8 +210,8 @@ void adopt_same(const cache::ArraysLayer& from, cache::ArraysLayer& to) {
 
 // transformers: [1, conv_size, kernel], of which the last kernel - 1 columns count, and
 // [1, n_value_heads, key_dim, value_dim].
-void adopt_transposed(const DeltaNetConfig& net, const cache::ArraysLayer& from,
-                      cache::ArraysLayer& to) {
+void adopt_transposed(const DeltaNetConfig& net, const cache::StateLayer& from,
+                      cache::StateLayer& to) {
   const AlignedFloats conv = widened(from.arrays[0]);
   const auto columns = static_cast<std::int64_t>(from.arrays[0].shape.back());
   const std::span<float> conv_out = state_values(to.arrays[0]);
@@ -230,7 +230,7 @@ void adopt_transposed(const DeltaNetConfig& net, const cache::ArraysLayer& from,
 
 // llama.cpp: [conv_size, kernel - 1] and [n_value_heads, value_dim, key_dim] as rows, with value
 // heads in the order of the GGUF file.
-void adopt_rows(const ModelConfig& config, const cache::ArraysLayer& from, cache::ArraysLayer& to) {
+void adopt_rows(const ModelConfig& config, const cache::StateLayer& from, cache::StateLayer& to) {
   const DeltaNetConfig& net = config.delta_net;
   const std::int64_t group = net.n_value_heads / net.n_key_heads;
   const auto head_in_file = [&](std::int64_t head) {
@@ -256,20 +256,20 @@ void adopt_rows(const ModelConfig& config, const cache::ArraysLayer& from, cache
   }
 }
 
-bool is_ours(const DeltaNetConfig& net, const cache::ArraysLayer& layer) {
+bool is_ours(const DeltaNetConfig& net, const cache::StateLayer& layer) {
   return is_pair(layer, conv_shape(net), state_shape(net)) && layer.arrays[0].name == "0" &&
          layer.arrays[1].name == "1" && layer.arrays[0].dtype == Dtype::kF32 &&
          layer.arrays[1].dtype == Dtype::kF32;
 }
 
-bool is_named(const cache::ArraysLayer& layer, std::string_view first, std::string_view second) {
+bool is_named(const cache::StateLayer& layer, std::string_view first, std::string_view second) {
   return layer.arrays.size() == 2 && layer.arrays[0].name == first &&
          layer.arrays[1].name == second;
 }
 
 // By names, because shapes may agree where the order does not.
-bool adopt_as_named(const ModelConfig& config, const cache::ArraysLayer& from,
-                    cache::ArraysLayer& to) {
+bool adopt_as_named(const ModelConfig& config, const cache::StateLayer& from,
+                    cache::StateLayer& to) {
   const DeltaNetConfig& net = config.delta_net;
   const std::uint64_t channels = to_unsigned(net.conv_size());
   const std::uint64_t tokens = to_unsigned(net.kernel);
@@ -299,16 +299,16 @@ std::span<float> state_values(cache::NamedArray& array) {
   return {reinterpret_cast<float*>(array.data.data()), array.data.size() / sizeof(float)};
 }
 
-cache::ArraysLayer empty_delta_state(const DeltaNetConfig& config) {
-  cache::ArraysLayer layer;
+cache::StateLayer empty_delta_state(const DeltaNetConfig& config) {
+  cache::StateLayer layer;
   layer.arrays.push_back(zeros("0", conv_shape(config)));
   layer.arrays.push_back(zeros("1", state_shape(config)));
   return layer;
 }
 
-Result<void> adopt_delta_state(const ModelConfig& config, cache::ArraysLayer& layer) {
+Result<void> adopt_delta_state(const ModelConfig& config, cache::StateLayer& layer) {
   if (is_ours(config.delta_net, layer)) return {};
-  cache::ArraysLayer ours = empty_delta_state(config.delta_net);
+  cache::StateLayer ours = empty_delta_state(config.delta_net);
   if (!adopt_as_named(config, layer, ours)) {
     return Error{ErrorCode::kMismatch,
                  "its arrays are not the state of the model's gated delta net"};
@@ -317,12 +317,12 @@ Result<void> adopt_delta_state(const ModelConfig& config, cache::ArraysLayer& la
   return {};
 }
 
-std::span<const float> convolution_inputs(const cache::ArraysLayer& layer) {
+std::span<const float> convolution_inputs(const cache::StateLayer& layer) {
   const AlignedBytes& data = layer.arrays[0].data;
   return {reinterpret_cast<const float*>(data.data()), data.size() / sizeof(float)};
 }
 
-std::span<const float> head_matrices(const cache::ArraysLayer& layer) {
+std::span<const float> head_matrices(const cache::StateLayer& layer) {
   const AlignedBytes& data = layer.arrays[1].data;
   return {reinterpret_cast<const float*>(data.data()), data.size() / sizeof(float)};
 }

@@ -37,8 +37,8 @@ class GatedDeltaNet {
   //           overwritten.
   // Bytes:    identical for any number of threads; the same for tokens alone or together but for
   //           the products with the weights.
-  void run(const DeltaNetWeights& weights, const cache::ArraysLayer& before,
-           cache::ArraysLayer& after, std::int64_t n, std::span<const float> x, float* out,
+  void run(const DeltaNetWeights& weights, const cache::StateLayer& before,
+           cache::StateLayer& after, std::int64_t n, std::span<const float> x, float* out,
            const Workers& workers);
 
   std::uint64_t scratch_bytes() const;
@@ -76,15 +76,15 @@ class GatedDeltaNet {
 // LinearAttentionLayer; ggml-org/llama.cpp src/llama-memory-recurrent.cpp.
 
 // The state before the first token: zeros.
-cache::ArraysLayer empty_delta_state(const DeltaNetConfig& config);
+cache::StateLayer empty_delta_state(const DeltaNetConfig& config);
 
 // Converts a layer to our layout, unless it has it already.
 // Errors: kMismatch when its arrays are not the state of such a layer.
-Result<void> adopt_delta_state(const ModelConfig& config, cache::ArraysLayer& layer);
+Result<void> adopt_delta_state(const ModelConfig& config, cache::StateLayer& layer);
 
 // The values in our layout. Requires: adopt_delta_state() has succeeded.
-std::span<const float> convolution_inputs(const cache::ArraysLayer& layer);
-std::span<const float> head_matrices(const cache::ArraysLayer& layer);
+std::span<const float> convolution_inputs(const cache::StateLayer& layer);
+std::span<const float> head_matrices(const cache::StateLayer& layer);
 std::span<float> state_values(cache::NamedArray& array);
 
 }  // namespace tqcache::model

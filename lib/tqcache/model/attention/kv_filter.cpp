@@ -70,7 +70,7 @@ Result<void> code_side(const cache::Side& side, const Rows& rows) {
 KvFilter coding_filter(const cache::Cache& cache) {
   return [&cache](std::int64_t index, std::int64_t first, std::span<float> k,
                   std::span<float> v) -> Result<void> {
-    const cache::AttentionLayer* found = cache::rows_of(cache.layers[to_size(index)]);
+    const cache::AttentionLayer* found = cache::attention_of(cache.layers[to_size(index)]);
     if (found == nullptr) return {};
     const cache::AttentionLayer& layer = *found;
     const std::string name = "layer " + std::to_string(index);

@@ -49,7 +49,7 @@ void add_side(const cache::Side& side, Scorer scorer, const std::string& name, K
 KernelPath kernel_path(const cache::Cache& cache, Scorer scorer) {
   KernelPath path;
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    const cache::AttentionLayer* const rows = cache::rows_of(cache.layers[i]);
+    const cache::AttentionLayer* const rows = cache::attention_of(cache.layers[i]);
     if (rows == nullptr) continue;
     const std::string layer = "layer " + std::to_string(i);
     add_side(rows->k, scorer, layer + " k", path);

@@ -1,3 +1,4 @@
+#include "tqcache/cache/window.h"
 #include "tqcache/model/loading/model.h"
 
 #include <map>
@@ -40,15 +41,6 @@ Result<void> refuse_surplus(const ModelConfig& config, const Weights& weights,
   return Error{ErrorCode::kUnsupported, "tensors: " + std::to_string(tensors.size()) + " where " +
                                             config.architecture + " uses " +
                                             std::to_string(weights.n_tensors)};
-}
-
-cache::ArraysLayer empty_window(const cache::Window& window, Dtype dtype) {
-  cache::ArraysLayer layer;
-  layer.window = window;
-  for (const std::string_view name : {cache::kWindowKeys, cache::kWindowValues}) {
-    layer.arrays.push_back({std::string(name), dtype, cache::window_array_shape(window, 0), {}});
-  }
-  return layer;
 }
 
 cache::Identity make_identity(const ModelConfig& config, const TensorMap& tensors,
@@ -127,7 +119,7 @@ Result<cache::Cache> make_cache(const ModelConfig& config, cache::Identity ident
     if (layer.kind == LayerKind::kDeltaNet) {
       made = empty_delta_state(config.delta_net);
     } else if (layer.window > 0) {
-      made = empty_window({config.head_shape(), layer.window, 0}, dtype);
+      made = cache::empty_window(config.head_shape(), {layer.window, 0}, dtype);
     }
   }
   return cache;

@@ -20,42 +20,62 @@ namespace {
 
 constexpr std::string_view kParametersDomain = "tqcache store parameters 1";
 
-format::SideInfo bare_side() {
-  format::SideInfo side;
-  side.cache_type_id = format::kDenseType;
-  return side;
-}
-
-// A turbo window has to stay one: its sides keep their codecs.
-void drop_data(format::SideInfo& side) {
-  side.centering = cache::Centering::kNone;
-  side.mean.clear();
-  side.outliers.clear();
-  side.transforms.clear();
+// A quantized window has to stay one: it keeps its codecs.
+void drop_data(cache::TensorDesc& tensor) {
+  if (!tensor.quant) return;
+  tensor.quant->centering = cache::Centering::kNone;
+  tensor.quant->mean.clear();
+  tensor.quant->outliers.clear();
+  tensor.quant->transforms.clear();
 }
 
 Error layer_mismatch(std::size_t layer, std::string message) {
   return {ErrorCode::kMismatch, fmt::format("layer {}: {}", layer, message)};
 }
 
-bool same_arrays(const format::LayerInfo& a, const format::LayerInfo& b) {
-  return std::ranges::equal(a.arrays, b.arrays,
-                            [](const format::ArrayInfo& x, const format::ArrayInfo& y) {
-                              return x.name == y.name && x.dtype == y.dtype;
-                            });
+bool same_arrays(const std::vector<cache::ArrayDesc>& a, const std::vector<cache::ArrayDesc>& b) {
+  return std::ranges::equal(a, b, [](const cache::ArrayDesc& x, const cache::ArrayDesc& y) {
+    return x.name == y.name && x.dtype == y.dtype;
+  });
 }
 
-bool same_kind(const format::LayerInfo& a, const format::LayerInfo& b) {
-  return a.cache_type_id == b.cache_type_id && a.shape == b.shape && a.window == b.window &&
-         a.keep == b.keep;
+// Checks that the layer of a state is that of the parameters, and takes its shapes of arrays.
+Result<void> join_layer(std::size_t index, const cache::LayerDesc& bare, cache::LayerDesc& layer) {
+  if (format::type_name(bare) != format::type_name(layer)) {
+    return layer_mismatch(index, "of another kind or shape");
+  }
+  const auto check = [&](bool is_same, const char* what) -> Result<void> {
+    if (is_same) return {};
+    return layer_mismatch(index, what);
+  };
+  return std::visit(
+      Overload{[&](const cache::AttentionDesc& attention) {
+                 return check(std::get<cache::AttentionDesc>(bare).shape == attention.shape,
+                              "of another kind or shape");
+               },
+               [&](const cache::WindowDesc& window) -> Result<void> {
+                 const auto& other = std::get<cache::WindowDesc>(bare);
+                 const bool is_same = other.attention.shape == window.attention.shape &&
+                                      other.window == window.window;
+                 TQC_TRY(check(is_same, "of another kind or shape"));
+                 return check(same_arrays(cache::arrays_of(bare, {}), cache::arrays_of(layer, {})),
+                              "other arrays");
+               },
+               [&](cache::StateDesc& state) -> Result<void> {
+                 const auto& other = std::get<cache::StateDesc>(bare);
+                 TQC_TRY(check(same_arrays(other.arrays, state.arrays), "other arrays"));
+                 state.arrays = other.arrays;
+                 return {};
+               }},
+      layer);
 }
 
 // The sections of a final token block, as they stand in a file.
-std::vector<format::SectionKey> block_sections(const std::vector<format::LayerInfo>& layers,
+std::vector<format::SectionKey> block_sections(const std::vector<cache::LayerDesc>& layers,
                                                std::int64_t index) {
   std::vector<format::SectionKey> keys;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (!format::is_attention(layers[i])) continue;
+    if (!std::holds_alternative<cache::AttentionDesc>(layers[i])) continue;
     const auto layer = static_cast<std::int64_t>(i);
     keys.push_back({layer, format::SideName::kKeys, index});
     keys.push_back({layer, format::SideName::kValues, index});
@@ -66,10 +86,10 @@ std::vector<format::SectionKey> block_sections(const std::vector<format::LayerIn
 // A prompt of so many tokens has the block, and it is not its last one.
 std::int64_t tokens_behind(std::int64_t index) { return (index + 1) * cache::kTokenBlock + 1; }
 
-std::uint64_t raw_bytes_of(const std::vector<format::LayerInfo>& layers,
+std::uint64_t raw_bytes_of(const std::vector<cache::LayerDesc>& layers,
                            const format::SectionKey& key) {
-  const format::LayerInfo& layer = layers[static_cast<std::size_t>(key.layer)];
-  const bool packed = format::is_turbo(format::side_of(layer, key.side));
+  const cache::LayerDesc& layer = layers[static_cast<std::size_t>(key.layer)];
+  const bool packed = cache::is_quantized(format::side_of(layer, key.side));
   return format::raw_bytes(layer, key, packed, tokens_behind(key.block));
 }
 
@@ -94,27 +114,28 @@ Error mistake(Error error) {
 
 }  // namespace
 
-std::vector<format::LayerInfo> bare_layers(std::vector<format::LayerInfo> layers) {
-  for (format::LayerInfo& layer : layers) {
-    if (format::is_attention(layer)) layer.k = layer.v = bare_side();
-    if (!format::is_turbo_rotating(layer)) continue;
-    drop_data(layer.k);
-    drop_data(layer.v);
+std::vector<cache::LayerDesc> bare_layers(std::vector<cache::LayerDesc> layers) {
+  for (cache::LayerDesc& layer : layers) {
+    std::visit(Overload{[](cache::AttentionDesc& attention) { attention.k = attention.v = {}; },
+                        [](cache::WindowDesc& window) {
+                          drop_data(window.attention.k);
+                          drop_data(window.attention.v);
+                        },
+                        [](cache::StateDesc&) {}},
+               layer);
   }
   return layers;
 }
 
-Result<std::vector<format::LayerInfo>> join_layers(const std::vector<format::LayerInfo>& parameters,
-                                                   const std::vector<format::LayerInfo>& bare) {
+Result<std::vector<cache::LayerDesc>> join_layers(const std::vector<cache::LayerDesc>& parameters,
+                                                   const std::vector<cache::LayerDesc>& bare) {
   if (parameters.size() != bare.size()) {
     return Error{ErrorCode::kMismatch,
                  fmt::format("{} layers where {} belong", bare.size(), parameters.size())};
   }
-  std::vector<format::LayerInfo> layers = parameters;
+  std::vector<cache::LayerDesc> layers = parameters;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (!same_kind(layers[i], bare[i])) return layer_mismatch(i, "of another kind or shape");
-    if (!same_arrays(layers[i], bare[i])) return layer_mismatch(i, "other arrays");
-    layers[i].arrays = bare[i].arrays;
+    TQC_TRY(join_layer(i, bare[i], layers[i]));
   }
   return layers;
 }
@@ -131,7 +152,7 @@ Sha256 hash_parameters(const Parameters& parameters) {
   format::Manifest manifest;
   manifest.identity = parameters.identity;
   manifest.layers = without_array_shapes(parameters.layers);
-  const Sha256 content = format::content_name(manifest);
+  const Sha256 content = format::content_name(manifest, /*window_tokens=*/{});
   const ByteView fields[] = {as_bytes(kParametersDomain), content};
   return hash_fields(fields);
 }
@@ -150,7 +171,7 @@ std::vector<std::size_t> cut_into_parts(std::span<const std::uint64_t> raw_bytes
   return ends;
 }
 
-std::vector<std::size_t> block_parts(const std::vector<format::LayerInfo>& layers,
+std::vector<std::size_t> block_parts(const std::vector<cache::LayerDesc>& layers,
                                      std::int64_t index) {
   std::vector<std::uint64_t> sizes;
   for (const format::SectionKey& key : block_sections(layers, index)) {

@@ -38,7 +38,7 @@ inline constexpr std::uint64_t kBlobBytes = std::uint64_t{2} << 20;
 struct Parameters {
   cache::Identity identity;
   std::vector<std::int32_t> tokens;  // the first token block: 256, or all tokens
-  std::vector<format::LayerInfo>
+  std::vector<cache::LayerDesc>
       layers;  // with means, outliers, maps; shapes of arrays are dropped
 };
 
@@ -60,7 +60,7 @@ struct Block {
 struct Snapshot {
   std::int64_t n_tokens = 0;              // of the whole prompt
   std::vector<std::int32_t> tail;         // its last 1 to 256 tokens
-  std::vector<format::LayerInfo> layers;  // bare_layers() of the whole prompt
+  std::vector<cache::LayerDesc> layers;  // bare_layers() of the whole prompt
   std::vector<std::string> data_keys;     // in the order of their sections
   std::uint64_t data_bytes = 0;           // size of these blobs
   Sha256 content_name{};                  // content digest of the whole prompt
@@ -95,12 +95,12 @@ using Content = std::variant<Parameters, Block, Snapshot, Data, PromptRecord, Us
 // Drops what parameters have: sides of attention layers become dense ones of f16, and those of
 // turbo windows keep their codecs alone. What is left are kinds, shapes of heads and windows, and
 // arrays with their shapes.
-std::vector<format::LayerInfo> bare_layers(std::vector<format::LayerInfo> layers);
+std::vector<cache::LayerDesc> bare_layers(std::vector<cache::LayerDesc> layers);
 
 // The layers of a whole prompt: those of its parameters, with the array shapes of its snapshot.
 // Errors: kMismatch if the two do not belong together.
-Result<std::vector<format::LayerInfo>> join_layers(const std::vector<format::LayerInfo>& parameters,
-                                                   const std::vector<format::LayerInfo>& bare);
+Result<std::vector<cache::LayerDesc>> join_layers(const std::vector<cache::LayerDesc>& parameters,
+                                                   const std::vector<cache::LayerDesc>& bare);
 
 // Bytes:  the same content gives the same bytes (with the same FlatBuffers library).
 // Errors: kTooLarge; kInvalidArgument (a key that is not of this kind, or content that
@@ -130,7 +130,7 @@ std::vector<std::size_t> cut_into_parts(std::span<const std::uint64_t> raw_bytes
 
 // The end of each part of a final token block, among the sections of the block.
 // Requires: layers of parameters.
-std::vector<std::size_t> block_parts(const std::vector<format::LayerInfo>& layers,
+std::vector<std::size_t> block_parts(const std::vector<cache::LayerDesc>& layers,
                                      std::int64_t index);
 
 }  // namespace tqcache::store

@@ -64,7 +64,7 @@ bool is_data_key(std::string_view key);
 Result<void> check_content(std::string_view key, const Content& content);
 
 // Layers of parameters without the shapes of their arrays.
-std::vector<format::LayerInfo> without_array_shapes(std::vector<format::LayerInfo> layers);
+std::vector<cache::LayerDesc> without_array_shapes(std::vector<cache::LayerDesc> layers);
 
 // As encode_blob(), without checks. Requires: check_content(key, content).
 // Errors:   kTooLarge.

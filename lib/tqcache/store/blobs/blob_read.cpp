@@ -186,7 +186,10 @@ Result<format::Manifest> read_manifest(const fb::Description& root) {
   TQC_TRY(check_count(root.manifest()->size(), format::kMaxManifestBytes, "bytes of manifest"));
   const auto bytes = std::as_bytes(std::span(root.manifest()->data(), root.manifest()->size()));
   const AlignedBytes aligned(bytes.begin(), bytes.end());
-  TQC_TRY_ASSIGN(format::Manifest manifest, format::decode_manifest(aligned));
+  // Of parameters the shapes of windows are left out.
+  format::WindowTokens window_tokens;
+  if (root.state() != nullptr) window_tokens = root.state()->n_tokens();
+  TQC_TRY_ASSIGN(format::Manifest manifest, format::decode_manifest(aligned, window_tokens));
   if (manifest.hidden_tokens) return corrupt("manifest: hidden tokens");
   if (!manifest.gaps.empty()) return corrupt("manifest: gaps");
   return manifest;

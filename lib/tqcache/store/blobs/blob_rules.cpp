@@ -31,20 +31,10 @@ Result<void> check_tokens(std::span<const std::int32_t> tokens) {
   return cache::validate_tokens(tokens, std::nullopt);
 }
 
-// Windows have the shape that follows from the number of tokens: any will do to check the rest.
-std::vector<format::LayerInfo> with_window_shapes(std::vector<format::LayerInfo> layers) {
-  for (format::LayerInfo& layer : layers) {
-    if (!format::is_rotating(layer)) continue;
-    const cache::Window window{layer.shape, layer.window, layer.keep};
-    for (auto& array : layer.arrays) array.shape = cache::window_array_shape(window, 1);
-  }
-  return layers;
-}
-
-bool has_array_shapes(const std::vector<format::LayerInfo>& layers) {
-  const auto has_shape = [](const format::ArrayInfo& array) { return !array.shape.empty(); };
-  return std::ranges::any_of(layers, [&](const format::LayerInfo& layer) {
-    return std::ranges::any_of(layer.arrays, has_shape);
+bool has_array_shapes(const std::vector<cache::LayerDesc>& layers) {
+  const auto has_shape = [](const cache::ArrayDesc& array) { return !array.shape.empty(); };
+  return std::ranges::any_of(layers, [&](const cache::LayerDesc& layer) {
+    return std::ranges::any_of(cache::arrays_of(layer, {}), has_shape);
   });
 }
 
@@ -58,7 +48,7 @@ Result<void> check_parameters(std::string_view, const Parameters& parameters) {
   manifest.identity = parameters.identity;
   manifest.tokens = parameters.tokens;
   TQC_TRY(format::check_contents(manifest));
-  return format::check_layers(with_window_shapes(parameters.layers), parameters.identity.rope, 1);
+  return format::check_layers(parameters.layers, parameters.identity.rope, 1);
 }
 
 // Checks of a section that do not need its layer.
@@ -211,9 +201,11 @@ bool is_data_key(std::string_view key) {
          std::ranges::all_of(key.substr(2), is_digit);
 }
 
-std::vector<format::LayerInfo> without_array_shapes(std::vector<format::LayerInfo> layers) {
-  for (format::LayerInfo& layer : layers) {
-    for (format::ArrayInfo& array : layer.arrays) array.shape.clear();
+std::vector<cache::LayerDesc> without_array_shapes(std::vector<cache::LayerDesc> layers) {
+  for (cache::LayerDesc& layer : layers) {
+    auto* state = std::get_if<cache::StateDesc>(&layer);
+    if (state == nullptr) continue;
+    for (cache::ArrayDesc& array : state->arrays) array.shape.clear();
   }
   return layers;
 }

@@ -63,9 +63,16 @@ format::Manifest manifest_of(const Snapshot& snapshot) {
   manifest.content_name = snapshot.content_name;
   return manifest;
 }
-format::Manifest manifest_of(const PromptRecord& record) { return manifest_of(record.snapshot); }
 
 Result<Bytes> manifest_bytes(const UsageNote&) { return Bytes{}; }
+// Parameters do not depend on the number of tokens: shapes of windows are left out.
+Result<Bytes> manifest_bytes(const Parameters& parameters) {
+  return format::encode_manifest(manifest_of(parameters), /*window_tokens=*/{});
+}
+Result<Bytes> manifest_bytes(const Snapshot& snapshot) {
+  return format::encode_manifest(manifest_of(snapshot), snapshot.n_tokens);
+}
+Result<Bytes> manifest_bytes(const PromptRecord& record) { return manifest_bytes(record.snapshot); }
 template <class T>
 Result<Bytes> manifest_bytes(const T& content) {
   return format::encode_manifest(manifest_of(content));

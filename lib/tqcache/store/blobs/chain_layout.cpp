@@ -18,8 +18,10 @@ auto place_in_file(const format::SectionInfo& info) {
 
 }  // namespace
 
-bool can_be_cut(const std::vector<format::LayerInfo>& layers) {
-  return std::ranges::all_of(layers, format::is_attention);
+bool can_be_cut(const std::vector<cache::LayerDesc>& layers) {
+  return std::ranges::all_of(layers, [](const cache::LayerDesc& layer) {
+    return std::holds_alternative<cache::AttentionDesc>(layer);
+  });
 }
 
 SectionPlaces place_sections(const format::Manifest& manifest) {
@@ -29,7 +31,7 @@ SectionPlaces place_sections(const format::Manifest& manifest) {
   for (std::size_t i = 0; i < manifest.sections.size(); ++i) {
     const format::SectionInfo& info = manifest.sections[i];
     const auto layer = static_cast<std::size_t>(info.layer);
-    const bool is_final = format::is_attention(manifest.layers[layer]) && info.block < n_final;
+    const bool is_final = std::holds_alternative<cache::AttentionDesc>(manifest.layers[layer]) && info.block < n_final;
     auto& numbers =
         is_final ? places.blocks[static_cast<std::size_t>(info.block)] : places.snapshot;
     numbers.push_back(i);
@@ -41,12 +43,12 @@ bool stands_before(const format::SectionInfo& a, const format::SectionInfo& b) {
   return place_in_file(a) < place_in_file(b);
 }
 
-std::uint64_t block_bytes(const std::vector<format::LayerInfo>& layers) {
+std::uint64_t block_bytes(const std::vector<cache::LayerDesc>& layers) {
   std::uint64_t bytes = 0;
-  for (const format::LayerInfo& layer : layers) {
-    if (!format::is_attention(layer)) continue;
+  for (const cache::LayerDesc& layer : layers) {
+    if (!std::holds_alternative<cache::AttentionDesc>(layer)) continue;
     for (const format::SideName side : {format::SideName::kKeys, format::SideName::kValues}) {
-      const bool packed = format::is_turbo(format::side_of(layer, side));
+      const bool packed = cache::is_quantized(format::side_of(layer, side));
       bytes += format::raw_bytes(layer, {0, side, 1}, packed, 2 * cache::kTokenBlock);
     }
   }

@@ -14,7 +14,7 @@
 namespace tqcache::store {
 
 // Whether a cache of these layers can be cut after any token block: all are attention layers.
-bool can_be_cut(const std::vector<format::LayerInfo>& layers);
+bool can_be_cut(const std::vector<cache::LayerDesc>& layers);
 
 // The numbers of the sections of each final token block and of the snapshot, in the order of a
 // file. The sections of windows belong to the snapshot, wherever they are in a file.
@@ -28,12 +28,12 @@ SectionPlaces place_sections(const format::Manifest& manifest);
 bool stands_before(const format::SectionInfo& a, const format::SectionInfo& b);
 
 // Bytes of a final token block before compression, without sink tokens.
-std::uint64_t block_bytes(const std::vector<format::LayerInfo>& layers);
+std::uint64_t block_bytes(const std::vector<cache::LayerDesc>& layers);
 
 // The number of blobs of a final token block. The first block may have sink tokens.
 class PartCounts {
  public:
-  explicit PartCounts(const std::vector<format::LayerInfo>& layers)
+  explicit PartCounts(const std::vector<cache::LayerDesc>& layers)
       : first_(block_parts(layers, 0).size()), later_(block_parts(layers, 1).size()) {}
 
   std::size_t of(std::int64_t block) const { return block == 0 ? first_ : later_; }

@@ -105,7 +105,7 @@ class BackgroundPutter {
   std::optional<SectionStorer> storer_;
   std::optional<ChainWriter> writer_;
   cache::Identity identity_;  // of the parameters of the chain, like the next two
-  std::vector<format::LayerInfo> layers_;
+  std::vector<cache::LayerDesc> layers_;
   Sha256 hash_{};
   std::int64_t n_blocks_ = 0;
   std::int64_t states_ = 0;

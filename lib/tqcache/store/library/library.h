@@ -84,13 +84,13 @@ class StoredPrompt : public format::SectionSource {
 struct FindOptions {
   std::int64_t max_tokens = 0;  // limit for the prefix; 0: one less than the prompt has
   // Find only chains with these quantization settings (same_settings()).
-  const std::vector<format::LayerInfo>* settings = nullptr;
+  const std::vector<cache::LayerDesc>* settings = nullptr;
 };
 
 // Whether layers agree in everything except means, outlier channels, transforms and array shapes. A
 // cache cannot be continued with other settings.
-bool same_settings(const std::vector<format::LayerInfo>& a,
-                   const std::vector<format::LayerInfo>& b);
+bool same_settings(const std::vector<cache::LayerDesc>& a,
+                   const std::vector<cache::LayerDesc>& b);
 
 // Threads: several may find and fetch at once; one puts at a time through one Library.
 class Library {

@@ -13,21 +13,6 @@ namespace {
 
 using Tokens = std::span<const std::int32_t>;
 
-bool same_tensor_settings(const format::SideInfo& a, const format::SideInfo& b) {
-  return a.cache_type_id == b.cache_type_id && a.dense_dtype == b.dense_dtype &&
-         format::same_bits(a.parts, b.parts) && a.centering == b.centering &&
-         a.n_sinks == b.n_sinks;
-}
-
-bool same_layer_settings(const format::LayerInfo& a, const format::LayerInfo& b) {
-  const auto same_array = [](const format::ArrayInfo& x, const format::ArrayInfo& y) {
-    return x.name == y.name && x.dtype == y.dtype;
-  };
-  return a.cache_type_id == b.cache_type_id && a.shape == b.shape &&
-         same_tensor_settings(a.k, b.k) && same_tensor_settings(a.v, b.v) && a.window == b.window &&
-         a.keep == b.keep && std::ranges::equal(a.arrays, b.arrays, same_array);
-}
-
 bool same_model(const cache::Identity& a, const cache::Identity& b) {
   return a.architecture == b.architecture && a.rope == b.rope &&
          a.weights_fingerprint == b.weights_fingerprint &&
@@ -65,7 +50,7 @@ class Search {
         namespace_(hash_namespace({identity, options.salt})),
         tokens_(tokens) {}
 
-  Result<void> find_chains(const std::vector<format::LayerInfo>* settings) {
+  Result<void> find_chains(const std::vector<cache::LayerDesc>* settings) {
     const Tokens first = tokens_.first(kBlockTokens);
     const std::vector<std::string> keys = parameters_slot_keys(hash_first(namespace_, first));
     const auto take = [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
@@ -201,9 +186,10 @@ std::size_t longest_wanted(Tokens tokens, std::int64_t max_tokens) {
 
 }  // namespace
 
-bool same_settings(const std::vector<format::LayerInfo>& a,
-                   const std::vector<format::LayerInfo>& b) {
-  return std::ranges::equal(a, b, same_layer_settings);
+bool same_settings(const std::vector<cache::LayerDesc>& a, const std::vector<cache::LayerDesc>& b) {
+  return std::ranges::equal(a, b, [](const cache::LayerDesc& x, const cache::LayerDesc& y) {
+    return cache::same_form(x, y);
+  });
 }
 
 Result<Prefix> Library::find(const cache::Identity& identity, std::span<const std::int32_t> tokens,

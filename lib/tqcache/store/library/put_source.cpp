@@ -45,13 +45,13 @@ Result<Sha256> CacheSource::digest(std::size_t i) const {
 Result<StoredSection> CacheSource::section(std::size_t i) const {
   TQC_TRY_ASSIGN(SharedBytes raw, content_.make_section(i));
   const format::SectionInfo& info = manifest().sections[i];
-  const format::LayerInfo& layer = manifest().layers[static_cast<std::size_t>(info.layer)];
+  const cache::LayerDesc& layer = manifest().layers[static_cast<std::size_t>(info.layer)];
   return storer_.store(layer, info, std::move(raw));
 }
 
 namespace {
 
-bool becomes_smaller(const format::LayerInfo& layer, const format::SectionInfo& section) {
+bool becomes_smaller(const cache::LayerDesc& layer, const format::SectionInfo& section) {
   return !section.packed || format::has_symbols(format::side_of(layer, section.side));
 }
 
@@ -64,7 +64,7 @@ Result<SectionStorer> SectionStorer::make() {
   return SectionStorer(std::move(as_it_is), std::move(smaller));
 }
 
-StoredSection SectionStorer::store(const format::LayerInfo& layer,
+StoredSection SectionStorer::store(const cache::LayerDesc& layer,
                                    const format::SectionInfo& section, SharedBytes raw) const {
   format::SectionInfo info = section;
   Bytes compressed;
@@ -83,7 +83,7 @@ using format::SideName;
 
 SharedBytes raw_bytes_of(const cache::Cache& cache, const SectionInfo& info) {
   if (info.packed) {
-    const cache::AttentionLayer& layer = *cache::rows_of(cache.layers[to_size(info.layer)]);
+    const cache::AttentionLayer& layer = *cache::attention_of(cache.layers[to_size(info.layer)]);
     const cache::Side& side = info.side == SideName::kKeys ? layer.k : layer.v;
     return std::get<cache::TurboSide>(side).packed[to_size(info.block)].bytes;
   }
@@ -93,7 +93,7 @@ SharedBytes raw_bytes_of(const cache::Cache& cache, const SectionInfo& info) {
   return SharedBytes(AlignedBytes(view.begin(), view.end()));
 }
 
-SectionInfo section_of(const cache::Cache& cache, const format::LayerInfo& layer,
+SectionInfo section_of(const cache::Cache& cache, const cache::LayerDesc& layer,
                        const format::SectionKey& key, const cache::Side& side) {
   SectionInfo info;
   info.layer = key.layer;
@@ -114,7 +114,7 @@ std::uint64_t total_bytes(const std::vector<RawSection>& sections) {
 
 bool keeps_state(const cache::Cache& cache) {
   return std::ranges::any_of(cache.layers, [](const cache::Layer& layer) {
-    return std::holds_alternative<cache::ArraysLayer>(layer);
+    return !std::holds_alternative<cache::AttentionLayer>(layer);
   });
 }
 
@@ -122,13 +122,13 @@ Parameters parameters_of(const cache::Cache& cache) {
   Parameters parameters{cache.identity, {}, {}};
   parameters.tokens.assign(cache.tokens.begin(), cache.tokens.begin() + kTokenBlock);
   for (const cache::Layer& layer : cache.layers) {
-    parameters.layers.push_back(format::describe_layer(layer));
+    parameters.layers.push_back(cache::describe(layer));
   }
   return parameters;
 }
 
 std::vector<RawSection> block_pieces(const cache::Cache& cache,
-                                     const std::vector<format::LayerInfo>& layers,
+                                     const std::vector<cache::LayerDesc>& layers,
                                      std::int64_t block) {
   std::vector<RawSection> pieces;
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {

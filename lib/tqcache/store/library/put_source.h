@@ -32,7 +32,7 @@ class SectionStorer {
   static Result<SectionStorer> make();
 
   // With all digests. `info` and `layer` say what the section is.
-  StoredSection store(const format::LayerInfo& layer, const format::SectionInfo& info,
+  StoredSection store(const cache::LayerDesc& layer, const format::SectionInfo& info,
                       SharedBytes raw) const;
 
  private:
@@ -111,7 +111,7 @@ Parameters parameters_of(const cache::Cache& cache);
 // One token block. Packed sections are shared with the cache, dense ones are copied.
 // Requires: `block` < final_blocks(cache.n_tokens()); `layers` are those of parameters_of(cache).
 std::vector<RawSection> block_pieces(const cache::Cache& cache,
-                                     const std::vector<format::LayerInfo>& layers,
+                                     const std::vector<cache::LayerDesc>& layers,
                                      std::int64_t block);
 
 // Everything that is not in a final block: the tail, windows, arrays. Packed sections are shared.

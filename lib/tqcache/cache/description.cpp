@@ -1,0 +1,158 @@
+#include "tqcache/cache/description.h"
+
+#include <cstring>
+#include <iterator>
+
+namespace tqcache::cache {
+namespace {
+
+std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
+
+bool same_named(const ArrayDesc& a, const ArrayDesc& b) {
+  return a.name == b.name && a.dtype == b.dtype;
+}
+
+bool same_attention(const AttentionDesc& a, const AttentionDesc& b) {
+  return a.shape == b.shape && same_form(a.k, b.k) && same_form(a.v, b.v);
+}
+
+}  // namespace
+
+const AttentionDesc* attention_of(const LayerDesc& layer) {
+  using Found = const AttentionDesc*;
+  return std::visit(
+      Overload{[](const AttentionDesc& attention) -> Found { return &attention; },
+               [](const WindowDesc& window) -> Found { return &window.attention; },
+               [](const StateDesc&) -> Found { return nullptr; }},
+      layer);
+}
+
+AttentionDesc* attention_of(LayerDesc& layer) {
+  return const_cast<AttentionDesc*>(attention_of(std::as_const(layer)));
+}
+
+std::int64_t tokens_held(const LayerDesc& layer, std::int64_t n_tokens) {
+  return std::visit(
+      Overload{[&](const AttentionDesc&) { return n_tokens; },
+               [&](const WindowDesc& window) { return window_tokens(window.window, n_tokens); },
+               [](const StateDesc&) { return std::int64_t{0}; }},
+      layer);
+}
+
+std::vector<std::uint64_t> window_array_shape(HeadShape shape, const Window& window,
+                                              std::int64_t n_tokens) {
+  return {to_u64(shape.n_kv_heads), to_u64(window_tokens(window, n_tokens)),
+          to_u64(shape.head_dim)};
+}
+
+bool is_in_token_blocks(const LayerDesc& layer) {
+  return std::visit(
+      Overload{[](const AttentionDesc&) { return true; },
+               [](const WindowDesc& window) { return is_quantized(window.attention); },
+               [](const StateDesc&) { return false; }},
+      layer);
+}
+
+std::int64_t first_block(const LayerDesc& layer, std::int64_t n_tokens) {
+  return std::visit(
+      Overload{[](const AttentionDesc&) { return std::int64_t{0}; },
+               [&](const WindowDesc& window) { return first_window_block(window.window, n_tokens); },
+               [](const StateDesc&) { return std::int64_t{0}; }},
+      layer);
+}
+
+std::vector<ArrayDesc> arrays_of(const LayerDesc& layer, std::optional<std::int64_t> n_tokens) {
+  using Arrays = std::vector<ArrayDesc>;
+  return std::visit(
+      Overload{[](const AttentionDesc&) { return Arrays{}; },
+               [&](const WindowDesc& window) {
+                 const AttentionDesc& attention = window.attention;
+                 if (is_quantized(attention)) return Arrays{};
+                 std::vector<std::uint64_t> shape;
+                 if (n_tokens) shape = window_array_shape(attention.shape, window.window, *n_tokens);
+                 return Arrays{{std::string(kWindowKeys), attention.k.dtype, shape},
+                               {std::string(kWindowValues), attention.v.dtype, shape}};
+               },
+               [](const StateDesc& state) { return state.arrays; }},
+      layer);
+}
+
+Result<void> validate_shape(HeadShape shape) {
+  const auto [n_kv_heads, head_dim] = shape;
+  if (n_kv_heads < 1 || head_dim < 1) return corrupt("a shape has a size below 1");
+  if (n_kv_heads > kMaxKvHeads) return too_large(std::to_string(n_kv_heads) + " kv heads");
+  if (head_dim > kMaxHeadDim) return too_large("head_dim " + std::to_string(head_dim));
+  return {};
+}
+
+Result<void> validate_window(HeadShape shape, const Window& window) {
+  TQC_TRY(validate_shape(shape));
+  if (window.size < 1) return corrupt("a window of no tokens");
+  if (window.size > kMaxTokens) {
+    return too_large("a window of " + std::to_string(window.size) + " tokens");
+  }
+  if (window.keep < 0 || window.keep >= window.size) {
+    return corrupt(std::to_string(window.keep) + " first tokens kept in a window of " +
+                   std::to_string(window.size));
+  }
+  return {};
+}
+
+Result<void> validate_tokens(std::span<const std::int32_t> tokens,
+                             const std::optional<std::vector<Sha256>>& hidden) {
+  const std::int64_t n_tokens = std::ssize(tokens);
+  if (n_tokens > kMaxTokens) return too_large(std::to_string(n_tokens) + " tokens");
+  if (!hidden) {
+    const auto is_negative = [](std::int32_t token) { return token < 0; };
+    if (std::ranges::any_of(tokens, is_negative)) return corrupt("a token id below 0");
+    return {};
+  }
+  const auto is_known = [](std::int32_t token) { return token != kUnknownToken; };
+  if (std::ranges::any_of(tokens, is_known)) return corrupt("a token id that is not hidden");
+  if (!hidden->empty() && std::ssize(*hidden) != block_count(n_tokens)) {
+    return corrupt(std::to_string(hidden->size()) + " hashes for " + std::to_string(n_tokens) +
+                   " tokens");
+  }
+  return {};
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+bool same_bits(const codec::TransformMatrix& a, const codec::TransformMatrix& b) { return a == b; }
+
+bool same_bits(const codec::PartSpec& a, const codec::PartSpec& b) {
+  return a.first == b.first && a.quantizer == b.quantizer && a.of_residual == b.of_residual &&
+         a.has_bias == b.has_bias && same_bits(a.centroids, b.centroids);
+}
+
+bool same_bits(const std::vector<codec::PartSpec>& a, const std::vector<codec::PartSpec>& b) {
+  return std::ranges::equal(
+      a, b, [](const codec::PartSpec& x, const codec::PartSpec& y) { return same_bits(x, y); });
+}
+
+bool same_form(const TensorDesc& a, const TensorDesc& b) {
+  if (a.dtype != b.dtype || is_quantized(a) != is_quantized(b)) return false;
+  if (!is_quantized(a)) return true;
+  return a.quant->mode == b.quant->mode && same_bits(a.quant->parts, b.quant->parts) &&
+         a.quant->centering == b.quant->centering && a.quant->n_sinks == b.quant->n_sinks;
+}
+
+bool same_form(const LayerDesc& a, const LayerDesc& b) {
+  return std::visit(
+      Overload{[](const AttentionDesc& x, const AttentionDesc& y) { return same_attention(x, y); },
+               [](const WindowDesc& x, const WindowDesc& y) {
+                 return x.window == y.window && same_attention(x.attention, y.attention);
+               },
+               [](const StateDesc& x, const StateDesc& y) {
+                 return std::ranges::equal(x.arrays, y.arrays, same_named);
+               },
+               []<class X, class Y>(const X&, const Y&) requires(!std::is_same_v<X, Y>) {
+                 return false;
+               }},
+      a, b);
+}
+
+}  // namespace tqcache::cache

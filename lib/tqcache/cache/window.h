@@ -1,0 +1,28 @@
+#pragma once
+// cache/window.h: token blocks of a sliding window: how they move with the newest token, and how
+// they become the contiguous arrays that files and other programs have.
+
+#include <cstdint>
+
+#include "tqcache/cache/layer.h"
+
+namespace tqcache::cache {
+
+// A dense window of a cache without tokens.
+WindowLayer empty_window(HeadShape shape, const Window& window, Dtype dtype);
+
+// Gives back the memory of token blocks that the window has left, after tokens were appended to its
+// keys and values. The block in which the window begins stays whole.
+void advance_window(WindowLayer& layer, std::int64_t n_tokens);
+
+// K or V of a window as one array, packed blocks decoded: [n_kv_heads, window_tokens, head_dim] of
+// dense_dtype(side), tokens in the order of their positions.
+// Requires: `side` is layer.attention.k or layer.attention.v.
+AlignedBytes gather_window(const WindowLayer& layer, const Side& side, std::int64_t n_tokens);
+
+// The token blocks of such an array.
+// Requires: `array` has the bytes of window_array_shape().
+DenseSide scatter_window(HeadShape shape, const Window& window, Dtype dtype, ByteView array,
+                         std::int64_t n_tokens);
+
+}  // namespace tqcache::cache
