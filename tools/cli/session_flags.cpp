@@ -152,8 +152,8 @@ Result<void> finish_store(const Console& console, session::PromptStore* store,
                               human_bytes(stored.new_bytes)));
   }
   if (store->named()) {
-    note(console,
-         fmt::format("saved in the store under its name: {} tokens", store->named()->n_tokens));
+    note(console, fmt::format("saved in the store as {}: {} tokens", store->name(),
+                              store->named()->n_tokens));
   }
   return finished;
 }
