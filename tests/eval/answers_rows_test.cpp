@@ -55,7 +55,7 @@ TEST(AnswerRow, RefusesWhatIsNotOne) {
         {"{\"prompt\": \"p\"}", "no expected answer"},
         {"{\"prompt\": \"p\", \"answers\": []}", "no expected answer"},
         {"{\"prompt\": \"p\", \"answers\": \"x\"}", "answers"},
-        {"{\"prompt\": \"p\", \"answers\": [1]}", "not a list of texts"},
+        {"{\"prompt\": \"p\", \"answers\": [1]}", "not a list of strings"},
         {"{\"prompt\": \"p\", \"answer\": \"!\"}", "without a letter"}}) {
     const Error error = error_of(json);
     EXPECT_EQ(error.code, ErrorCode::kCorrupt) << json;
