@@ -132,7 +132,8 @@ TEST_P(Splice, OfASectionOfAnotherFileIsFound) {
     sealed.sections[i].raw_sha256 = other_.sections[i].raw_sha256;
     expect_refused(with_sealed_manifest(file, sealed), ErrorCode::kCorrupt, "content name");
   }
-  EXPECT_GT(n_spliced, 0u);
+  // Compressed sections of two files seldom have one size; stored ones always do.
+  if (GetParam() == Compression::kNone) EXPECT_GT(n_spliced, 0u);
 }
 
 // Stored without compression, so that the sections of both files have the same sizes.

@@ -33,7 +33,16 @@ class Table {
     return {*file_, follow(target(id) + 4 + 4 * index)};
   }
   void remove(std::size_t id) { patch(*file_, entry(id), std::uint16_t{0}); }
+  // Offsets are unsigned: a text that is before the field is copied behind the manifest first.
   void point(std::size_t id, std::size_t target) {
+    if (target < field(id)) {
+      const std::size_t n = 4 + value_at<std::uint32_t>(*file_, target) + 1;
+      const Bytes text(file_->begin() + static_cast<std::ptrdiff_t>(target),
+                       file_->begin() + static_cast<std::ptrdiff_t>(target + n));
+      target = (file_->size() + 3) / 4 * 4;
+      file_->resize(target);
+      file_->insert(file_->end(), text.begin(), text.end());
+    }
     patch(*file_, field(id), static_cast<std::uint32_t>(target - field(id)));
   }
 
@@ -62,8 +71,8 @@ namespace hidden_id {
 constexpr std::size_t kTokens = 0, kHashes = 1;
 }
 namespace layer_id {
-constexpr std::size_t kType = 0, kHeads = 1, kHeadDim = 2, kK = 3, kV = 4, kArrays = 5,
-                      kWindow = 6, kKeep = 7;
+constexpr std::size_t kType = 0, kHeads = 1, kHeadDim = 2, kK = 3, kV = 4, kArrays = 5, kWindow = 6,
+                      kKeep = 7;
 }
 namespace side_id {
 constexpr std::size_t kType = 0, kCodec = 2, kCentering = 3, kMean = 4, kOutliers = 5, kSinks = 6;
@@ -131,10 +140,11 @@ TEST(ManifestFlatBuffer, RefusesAnArraysLayerWithoutArrays) {
 }
 
 TEST(ManifestFlatBuffer, RefusesALayerOfOneTypeWithThePartsOfAnother) {
-  expect_poked(ErrorCode::kCorrupt, "layer 1: an attention layer with arrays", [](Bytes&, Table root) {
-    const std::size_t attention = root.element(manifest_id::kLayers, 0).target(layer_id::kType);
-    root.element(manifest_id::kLayers, 1).point(layer_id::kType, attention);
-  });
+  expect_poked(
+      ErrorCode::kCorrupt, "layer 1: an attention layer with arrays", [](Bytes&, Table root) {
+        const std::size_t attention = root.element(manifest_id::kLayers, 0).target(layer_id::kType);
+        root.element(manifest_id::kLayers, 1).point(layer_id::kType, attention);
+      });
   Bytes file = file_of(CacheBuilder(3).arrays().dense({2, 4}).build());
   Table root = Table::root(file);
   const std::size_t arrays = root.element(manifest_id::kLayers, 0).target(layer_id::kType);
@@ -509,7 +519,7 @@ TEST(ManifestFlatBuffer, RefusesWhatBelongsToACodecWithoutOne) {
       file_of(CacheBuilder(256).sides({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).build());
   for (const std::size_t kept :
        {side_id::kCentering, side_id::kMean, side_id::kOutliers, side_id::kSinks}) {
-    expect_poked_keys(file, ErrorCode::kCorrupt, "layer 0: k: what belongs to a codec without one",
+    expect_poked_keys(file, ErrorCode::kCorrupt, "layer 0: k: a turbo side without a codec",
                       [&](Bytes&, Table k) {
                         for (std::size_t id = side_id::kCodec; id <= side_id::kSinks; ++id) {
                           if (id != kept) k.remove(id);

@@ -57,8 +57,8 @@ TEST(Manifest, RefusesUnknownNamesOfACodec) {
 }
 
 TEST(Manifest, ShowsNoControlCharactersOfANameItRefuses) {
-  expect_refused(change_text(mixed_file(), "tqcache.dense.v1", "\x1b[2Jache.dense.v1"),
-                 ErrorCode::kUnsupported, "\"?[2Jache.dense.v1\"");
+  expect_refused(change_text(mixed_file(), "tqcache.dense.v1", "\x1b[2Jche.dense.v1"),
+                 ErrorCode::kUnsupported, "\"?[2Jche.dense.v1\"");
 }
 
 TEST(Manifest, RefusesTextsBeyondTheLimit) {
@@ -418,8 +418,8 @@ TEST(Manifest, RefusesAWindowThatIsNone) {
 }
 
 // The largest array of a window is within the limit of arrays.
-TEST(Manifest, RefusesAWindowOfTooManyBytes) {
-  expect_window_rule(ErrorCode::kTooLarge, "array 0: its shape takes too many bytes", [](auto& l) {
+TEST(Manifest, RefusesAWindowLargerThanItsSections) {
+  expect_window_rule(ErrorCode::kCorrupt, "raw size 128 where the shape says", [](auto& l) {
     l.attention.shape = {1024, 1024};
     l.attention.k.dtype = Dtype::kF32;
     l.window = {cache::kMaxTokens, 0};
