@@ -145,7 +145,7 @@ TEST_P(ReuseOfFamilies, BeginsAnewAndSaysSoWhereTheCacheCannotBeCut) {
   const Output output =
       model_.generate({"--cache", model_.prefill(30), "--reuse", "--ids", prompt});
   EXPECT_THAT(output.err, HasSubstr("differs from the cache after 29 tokens, and the cache cannot "
-                                    "be cut there (layer 0"));
+                                    "be truncated there (layer 0"));
   EXPECT_THAT(output.err, HasSubstr("nothing is reused"));
   const auto json = nlohmann::json::parse(output.out);
   EXPECT_EQ(json["cached_tokens"], 0);
