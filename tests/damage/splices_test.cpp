@@ -133,7 +133,9 @@ TEST_P(Splice, OfASectionOfAnotherFileIsFound) {
     expect_refused(with_sealed_manifest(file, sealed), ErrorCode::kCorrupt, "content name");
   }
   // Compressed sections of two files seldom have one size; stored ones always do.
-  if (GetParam() == Compression::kNone) EXPECT_GT(n_spliced, 0u);
+  if (GetParam() == Compression::kNone) {
+    EXPECT_GT(n_spliced, 0u);
+  }
 }
 
 // Stored without compression, so that the sections of both files have the same sizes.

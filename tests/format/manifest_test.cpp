@@ -419,11 +419,15 @@ TEST(Manifest, RefusesAWindowThatIsNone) {
 
 // The largest array of a window is within the limit of arrays.
 TEST(Manifest, RefusesAWindowLargerThanItsSections) {
-  expect_window_rule(ErrorCode::kCorrupt, "raw size 128 where the shape says", [](auto& l) {
-    l.attention.shape = {1024, 1024};
-    l.attention.k.dtype = Dtype::kF32;
-    l.window = {cache::kMaxTokens, 0};
+  const Bytes file = file_of(CacheBuilder(300).rotating({{2, 4}, 8, 7}).dense({1, 4}).build());
+  const Bytes changed = change_manifest(file, [](Manifest& m) {
+    auto& window = std::get<cache::WindowDesc>(m.layers[0]);
+    window.attention.shape = {1024, 1024};
+    window.attention.k.dtype = Dtype::kF32;
+    window.window = {cache::kMaxTokens, 0};
   });
+  expect_refused(changed, ErrorCode::kCorrupt,
+                 "(layer 0 array 0): raw size 128 where the shape says");
 }
 
 TEST(SectionTable, RefusesASectionTooFewOrTooMany) {
