@@ -1,4 +1,4 @@
-#include "tqcache/cache/rope.h"
+#include "tqcache/cache/rope_angles.h"
 
 #include <gtest/gtest.h>
 

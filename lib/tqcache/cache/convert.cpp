@@ -55,10 +55,10 @@ Result<Cache> convert(Cache cache, const ConvertOptions& options, const Progress
   TQC_TRY(validate(cache));
   TQC_TRY_ASSIGN(const std::vector<SidePlan> plans, plan_layers(describe(cache), options));
   const std::vector<PackJob> jobs = jobs_of(cache, plans);
-  SideMaker maker(cache.identity.rope);
+  const KvTables tables(cache.identity.rope);
   Counter counter(progress, vectors_to_pack(jobs, cache.n_tokens()));
   for (const PackJob& job : jobs) {
-    auto packed = pack_side(job, cache.n_tokens(), options.n_threads, maker,
+    auto packed = pack_side(job, cache.n_tokens(), options.n_threads, tables,
                             [&](std::uint64_t n) { return counter.add(n); });
     if (packed) continue;
     if (packed.error().code == ErrorCode::kInterrupted) return std::move(packed).error();

@@ -18,7 +18,6 @@
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/hash.h"
 #include "tqcache/base/result.h"
-#include "tqcache/cache/centering.h"
 #include "tqcache/cache/rope.h"
 #include "tqcache/cache/token_block.h"
 #include "tqcache/codec/codec_spec.h"
@@ -59,6 +58,9 @@ struct Identity {
   std::optional<Sha256> adapter_fingerprint;  // absent: no adapter
   std::string source_format;                  // where the values came from: "tqcache", "mlx-lm"
 };
+
+// Where the mean head vector is removed before K or V is quantized (docs/reference/codec.md §8).
+enum class Centering : std::uint8_t { kNone = 0, kPostRope = 1, kPreRope = 2 };
 
 // How K or V of a layer is quantized.
 //

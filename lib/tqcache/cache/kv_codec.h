@@ -59,8 +59,8 @@ struct PackedLayout {
 PackedLayout packed_layout(const TensorDesc& tensor, HeadShape shape, codec::BlockOrder order,
                            std::int64_t block);
 
-// The token blocks that choose outlier channels. A new cache has one block when it is first
-// quantized, so both mean the same there.
+// The token blocks that choose outlier channels. A cache that grows from nothing has one block when
+// it is first quantized, so both mean the same there.
 enum class OutlierPolicy : std::uint8_t {
   kCalibrationVariance,  // the first token block
   kRollingVariance       // those that the mean is taken over: mean_blocks()
@@ -76,8 +76,8 @@ class KvTables {
 
   const Rope& rope() const;
 
-  // codec::make_parts(), made once for each spec. Valid until the next call. Errors: as there.
-  Result<std::span<const codec::PartSpec>> parts(const codec::CodecSpec& spec);
+  // codec::make_parts(), computed once for each spec. Errors: as there.
+  Result<std::vector<codec::PartSpec>> parts(const codec::CodecSpec& spec);
 
  private:
   friend class KvCodec;
@@ -126,10 +126,10 @@ class KvCodec {
   // Bytes:    identical on every CPU and for any number of threads.
   void fit(std::span<const FullBlock> blocks, OutlierPolicy policy, unsigned n_threads);
 
-  // What fit() would change if it were called: whether it needs all of mean_blocks(), the first of
-  // them, or none.
-  enum class FitNeeds : std::uint8_t { kNothing, kFirstBlock, kMeanBlocks };
-  FitNeeds fit_needs(OutlierPolicy policy) const;
+  // The full token blocks that fit() needs of a cache of `n_tokens`, ascending: those that the mean
+  // is taken over (mean_blocks()), the first of them, or none. `begin`: the first token in a window.
+  std::vector<std::int64_t> blocks_to_fit(OutlierPolicy policy, std::int64_t n_tokens,
+                                          std::int64_t begin = 0) const;
 
   // The layout of token block `block`. Valid as long as this codec and its copies.
   const PackedLayout& layout(std::int64_t block) const;

@@ -35,12 +35,12 @@ Result<void> pack_blocks(const PackJob& job, TurboSide& turbo, DenseSide& dense,
     const std::int64_t n = std::min(kBatchBlocks, full.end - first);
     const auto pack_one = [&](std::size_t i) -> Result<void> {
       const std::int64_t index = first + static_cast<std::int64_t>(i);
-      auto packed = pack_block(turbo, full_block(job, dense, index), n_threads);
+      auto packed = turbo.codec.encode(full_block(job, dense, index), n_threads);
       if (!packed) {
         return in_context("token block " + std::to_string(index), std::move(packed).error());
       }
-      turbo.packed[to_size(index)] = std::move(packed).value();
-      complete_block(turbo, job.shape, index);
+      turbo.packed[to_size(index)] =
+          make_turbo_block(turbo.codec, index, std::move(packed).value());
       AlignedBytes().swap(dense.blocks[to_size(index)]);
       return {};
     };
@@ -77,17 +77,20 @@ std::uint64_t vectors_to_pack(const PackJob& job, std::int64_t n_tokens) {
 }
 
 Result<void> pack_side(const PackJob& job, std::int64_t n_tokens, unsigned n_threads,
-                       SideMaker& maker, const PackProgress& progress) {
+                       KvTables tables, const PackProgress& progress) {
   if (std::holds_alternative<TurboSide>(*job.side)) {
-    return pack_full_tail(*job.side, job.shape, n_tokens, n_threads, job.begin);
+    return pack_full_tail(*job.side, n_tokens, n_threads, job.begin);
   }
   auto& dense = std::get<DenseSide>(*job.side);
-  TQC_TRY_ASSIGN(TurboSide turbo, maker.make(job.plan, job.order, job.shape, dense.dtype));
+  TQC_TRY_ASSIGN(KvCodec codec,
+                 make_codec(job.plan, job.order, job.shape, dense.dtype, std::move(tables)));
+  const cache::OutlierPolicy policy = job.plan.outlier_policy;
   std::vector<FullBlock> sample;
-  for (const std::int64_t index : mean_blocks(n_tokens, job.begin)) {
+  for (const std::int64_t index : codec.blocks_to_fit(policy, n_tokens, job.begin)) {
     sample.push_back(full_block(job, dense, index));
   }
-  if (!sample.empty()) fix_side(turbo, sample, job.plan.outlier_policy, n_threads);
+  if (!sample.empty()) codec.fit(sample, policy, n_threads);
+  TurboSide turbo{std::move(codec), {}, {dense.dtype, {}}};
   const FullBlocks full(job, n_tokens);
   TQC_TRY(pack_blocks(job, turbo, dense, full, n_threads, progress));
   for (auto i = to_size(full.end); i < dense.blocks.size(); ++i) {

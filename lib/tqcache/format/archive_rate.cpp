@@ -12,6 +12,8 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
+#include "tqcache/cache/centering.h"
+#include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/describe.h"
 #include "tqcache/format/section_plan.h"
@@ -122,7 +124,7 @@ class Trials {
   Trials(const SectionSource& source, unsigned n_threads, double first_step, std::size_t n_trials)
       : source_(source),
         numbers_(source.manifest()),
-        maker_(source.manifest().identity.rope),
+        tables_(source.manifest().identity.rope),
         compressor_(Compressor::for_planes()),
         n_threads_(n_threads) {
     for (std::size_t i = 0; i < n_trials; ++i) {
@@ -138,10 +140,10 @@ class Trials {
     TQC_TRY(read(side, blocks));
     const auto n_full = static_cast<double>(n_tokens / cache::kTokenBlock);
     for (const bool is_mapped : {false, true}) {
-      TQC_TRY_ASSIGN(cache::TurboSide turbo, make_side(side, steps_.front(), is_mapped));
-      const std::vector<cache::FullBlock> sample = full_blocks(side, turbo.tail.dtype, blocks);
-      cache::fix_side(turbo, sample, side.plan.outlier_policy, n_threads_);
-      TQC_TRY(code(side, turbo, sample, n_full, is_mapped));
+      TQC_TRY_ASSIGN(cache::KvCodec codec, make_codec(side, steps_.front(), is_mapped));
+      const std::vector<cache::FullBlock> sample = full_blocks(side, codec.dtype(), blocks);
+      codec.fit(sample, side.plan.outlier_policy, n_threads_);
+      TQC_TRY(code(side, codec, sample, n_full, is_mapped));
     }
     return {};
   }
@@ -179,14 +181,15 @@ class Trials {
     return bytes_[static_cast<std::size_t>(side)][is_mapped ? 1 : 0];
   }
 
-  Result<cache::TurboSide> make_side(const Candidate& side, double step, bool is_mapped) {
+  Result<cache::KvCodec> make_codec(const Candidate& side, double step, bool is_mapped) {
     cache::SidePlan plan = side.plan;
     plan.fit_transforms = is_mapped;
-    plan.n_sinks = 0;  // they stand in one block of many, and are counted apart
+    plan.n_sinks = 0;  // they are in one block of many, and are counted apart
     plan.codec.step = static_cast<float>(
         std::clamp(step * side.weight, double{codec::kMinStep}, double{codec::kMaxStep}));
     const cache::LayerDesc& layer = source_.manifest().layers[side.layer];
-    return maker_.make(plan, order_of(side.name), side.shape, side_of(layer, side.name).dtype);
+    return cache::make_codec(plan, order_of(side.name), side.shape,
+                             side_of(layer, side.name).dtype, tables_);
   }
 
   std::vector<cache::FullBlock> full_blocks(const Candidate& side, Dtype dtype,
@@ -199,16 +202,18 @@ class Trials {
   }
 
   // Every n-th block of the sample with every step.
-  Result<void> code(const Candidate& side, cache::TurboSide& fixed,
+  Result<void> code(const Candidate& side, const cache::KvCodec& fitted,
                     const std::vector<cache::FullBlock>& sample, double n_full, bool is_mapped) {
     const std::size_t every = (sample.size() + kMostTrialBlocks - 1) / kMostTrialBlocks;
     const std::size_t n_blocks = (sample.size() + every - 1) / every;
     std::vector<double> found(n_blocks * steps_.size());
     for (std::size_t trial = 0; trial < steps_.size(); ++trial) {
-      TQC_TRY_ASSIGN(cache::TurboSide turbo, make_side(side, steps_[trial], is_mapped));
-      fixed.codec = turbo.codec;
+      TQC_TRY_ASSIGN(const cache::KvCodec other, make_codec(side, steps_[trial], is_mapped));
+      cache::KvCodec::State state = fitted.state();
+      state.codec = other.state().codec;
+      const cache::KvCodec codec(std::move(state));
       TQC_TRY(parallel_try(n_blocks, n_threads_, [&](std::size_t i) -> Result<void> {
-        TQC_TRY_ASSIGN(found[trial * n_blocks + i], size_of(side, fixed, sample[i * every]));
+        TQC_TRY_ASSIGN(found[trial * n_blocks + i], size_of(side, codec, sample[i * every]));
         return {};
       }));
     }
@@ -216,40 +221,37 @@ class Trials {
     for (std::size_t i = 0; i < found.size(); ++i) {
       sizes[i / n_blocks] += found[i] / static_cast<double>(n_blocks) * n_full;
     }
-    const double of_maps = map_bytes(fixed);
+    const double of_maps = map_bytes(fitted);
     for (double& size : sizes) size += of_maps;
     return {};
   }
 
   // What they take in the manifest.
-  double map_bytes(const cache::TurboSide& side) const {
-    const ByteView entries = std::as_bytes(std::span(side.transforms.entries));
+  double map_bytes(const cache::KvCodec& codec) const {
+    const ByteView entries = std::as_bytes(std::span(codec.state().transforms.entries));
     Bytes frame;
     if (entries.empty()) return 0;
     return static_cast<double>(compressor_.compress(entries, frame) ? frame.size()
                                                                     : entries.size());
   }
 
-  Result<double> size_of(const Candidate& side, const cache::TurboSide& turbo,
+  Result<double> size_of(const Candidate& side, const cache::KvCodec& codec,
                          const cache::FullBlock& block) const {
-    TQC_TRY_ASSIGN(const cache::TurboBlock packed, cache::pack_block(turbo, block, 1));
+    TQC_TRY_ASSIGN(const SharedBytes packed, codec.encode(block, 1));
     cache::AttentionDesc layer{side.shape, {}, {}};
-    cache::QuantSpec quant;
-    quant.parts = turbo.codec.parts();
-    quant.n_sinks = turbo.n_sinks;
-    (side.name == SideName::kKeys ? layer.k : layer.v) = {turbo.tail.dtype, std::move(quant)};
+    (side.name == SideName::kKeys ? layer.k : layer.v) = codec.describe();
     SectionInfo section;
     section.side = side.name;
     section.block = block.index;
     Bytes stored;
-    const ByteView raw = packed.bytes.view();
+    const ByteView raw = packed.view();
     const bool shrank = compress_symbols(compressor_, symbol_shape(layer, section), raw, stored);
     return static_cast<double>(align_section(shrank ? stored.size() : raw.size()));
   }
 
   const SectionSource& source_;
   SectionNumbers numbers_;
-  cache::SideMaker maker_;  // sides of one step share their tables
+  cache::KvTables tables_;  // codecs of one step share them
   Compressor compressor_;
   unsigned n_threads_;
   std::vector<double> steps_;

@@ -4,13 +4,13 @@
 #include "tqcache/base/hash.h"
 #include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
+#include "tqcache/cache/kv_codec.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/open_container.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/sections/section_checks.h"
-#include "tqcache/format/unpack_section.h"
 
 namespace tqcache::format {
 namespace {
@@ -82,9 +82,9 @@ Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& o
   if (auto name = check_content_name(manifest); !name)
     report.damage.push_back(name.error().message);
 
-  // Whether its maps are any.
-  if (auto decoders = make_decoders(manifest); !decoders) {
-    report.damage.push_back(decoders.error().message);
+  // The manifest's rules do not see codebooks and transforms that decode nothing.
+  if (auto codecs = cache::make_codecs(manifest.layers, manifest.identity.rope); !codecs) {
+    report.damage.push_back(codecs.error().message);
   }
 
   const Decompressor decompressor;

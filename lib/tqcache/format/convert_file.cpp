@@ -50,17 +50,6 @@ struct SideJob {
   std::vector<std::int64_t> sample;  // token blocks that its mean and outlier channels are taken from
 };
 
-// The token blocks that have to be seen before the first one of a side can be packed.
-std::vector<std::int64_t> sample_of(const cache::TurboSide& side, cache::OutlierPolicy policy,
-                                    std::int64_t n_tokens, std::int64_t begin) {
-  std::vector<std::int64_t> blocks = cache::mean_blocks(n_tokens, begin);
-  if (!side.mean.is_fixed() || !side.transforms.is_fixed()) return blocks;
-  if (side.outliers.is_fixed()) return {};
-  const bool first_decides = policy == cache::OutlierPolicy::kCalibrationVariance;
-  if (first_decides && !blocks.empty()) return {blocks.front()};
-  return blocks;
-}
-
 // A cache that passes by. In `target_` stands what it will be: every layer and side, its codec,
 // mean and outlier channels, and room for its token blocks, none of which is ever there. The sections
 // of source and target are the same ones in the same order; only their form and bytes differ.
@@ -78,7 +67,7 @@ class Conversion {
     TQC_TRY_ASSIGN(target_, make_empty_cache(source_.manifest()));
     TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(source_.manifest(), options_));
     number_sections();
-    maker_.emplace(target_.identity.rope);
+    tables_.emplace(target_.identity.rope);
     for (std::size_t i = 0; i < target_.layers.size(); ++i) {
       const auto of_layer = std::span(plans).subspan(2 * i, 2);
       if (of_layer[0].dense && of_layer[1].dense) continue;
@@ -167,9 +156,11 @@ class Conversion {
   Result<void> plan_side(std::size_t layer, SideName name, const cache::SidePlan& plan) {
     cache::Side& side = side_of(layer, name);
     if (const auto* dense = std::get_if<cache::DenseSide>(&side)) {
-      TQC_TRY_ASSIGN(cache::TurboSide made,
-                     maker_->make(plan, order_of(name), layer_of(layer).shape, dense->dtype));
-      side = std::move(made);
+      const Dtype dtype = dense->dtype;
+      TQC_TRY_ASSIGN(
+          cache::KvCodec codec,
+          cache::make_codec(plan, order_of(name), layer_of(layer).shape, dtype, *tables_));
+      side = cache::TurboSide{std::move(codec), {}, {dtype, {}}};
     }
     cache::TurboSide& turbo = std::get<cache::TurboSide>(side);
     const std::int64_t n_tokens = target_.n_tokens();
@@ -177,7 +168,7 @@ class Conversion {
     turbo.packed.resize(to_size(n_full));
     turbo.tail.blocks.resize(to_size(cache::block_count(n_tokens) - n_full));
     jobs_.push_back({layer, name, plan.outlier_policy,
-                     sample_of(turbo, plan.outlier_policy, n_tokens, begin_of(layer))});
+                     turbo.codec.blocks_to_fit(plan.outlier_policy, n_tokens, begin_of(layer))});
     return {};
   }
 
@@ -226,7 +217,7 @@ class Conversion {
     const auto no_progress = [](std::uint64_t) -> Result<void> { return {}; };
     for (const cache::PackJob& side :
          cache::pack_jobs(target_.layers[job.layer], job.layer, job.plans, n_tokens)) {
-      auto packed = cache::pack_side(side, n_tokens, options_.n_threads, *maker_, no_progress);
+      auto packed = cache::pack_side(side, n_tokens, options_.n_threads, *tables_, no_progress);
       if (!packed) return in_context(side.name, std::move(packed).error());
     }
     return {};
@@ -252,7 +243,7 @@ class Conversion {
       sample.push_back({layer_of(job.layer).shape, side.tail.dtype, job.sample[i], blocks[i],
                         cache::tokens_before(begin_of(job.layer), job.sample[i])});
     }
-    cache::fix_side(side, sample, job.policy, options_.n_threads);
+    side.codec.fit(sample, job.policy, options_.n_threads);
   }
 
   Result<SharedBytes> carry_over(std::size_t i) const {
@@ -268,11 +259,10 @@ class Conversion {
     const auto layer = to_size(section.layer);
     const cache::TurboSide& side = turbo_of(layer, section.side);
     // One thread: other sections keep the others busy.
-    auto packed = cache::pack_block(side,
-                                    {layer_of(layer).shape, side.tail.dtype, section.block, *raw,
+    auto packed = side.codec.encode({layer_of(layer).shape, side.tail.dtype, section.block, *raw,
                                      cache::tokens_before(begin_of(layer), section.block)},
                                     1);
-    if (packed) return std::move(packed->bytes);
+    if (packed) return packed;
     const std::string where = "layer " + std::to_string(section.layer) +
                               (section.side == SideName::kKeys ? " k" : " v") + ": token block " +
                               std::to_string(section.block);
@@ -284,7 +274,7 @@ class Conversion {
   cache::Cache target_;
   std::vector<SideJob> jobs_;
   std::vector<WindowJob> windows_;
-  std::optional<cache::SideMaker> maker_;
+  std::optional<cache::KvTables> tables_;
   std::map<SectionKey, std::size_t> numbers_;  // of sections of the source
   Pool<AlignedBytes> buffers_;
 };

@@ -7,7 +7,6 @@
 
 #include "tqcache/base/dtype.h"
 #include "tqcache/format/section_plan.h"
-#include "tqcache/format/unpack_section.h"
 
 namespace tqcache::format {
 namespace {
@@ -52,12 +51,13 @@ void copy_rows(const RowsCopy& copy, ByteView block, AlignedBytes& window) {
 }  // namespace
 
 Result<DenseSections> DenseSections::make(const SectionSource& source) {
-  TQC_TRY_ASSIGN(cache::Cache decoders, make_decoders(source.manifest()));
-  return DenseSections(source, std::move(decoders));
+  const Manifest& manifest = source.manifest();
+  TQC_TRY_ASSIGN(auto codecs, cache::make_codecs(manifest.layers, manifest.identity.rope));
+  return DenseSections(source, std::move(codecs));
 }
 
-DenseSections::DenseSections(const SectionSource& source, cache::Cache decoders)
-    : source_(&source), decoders_(std::move(decoders)), manifest_(source.manifest()) {
+DenseSections::DenseSections(const SectionSource& source, std::vector<cache::LayerCodecs> codecs)
+    : source_(&source), codecs_(std::move(codecs)), manifest_(source.manifest()) {
   const std::vector<SectionInfo>& sections = source.manifest().sections;
   std::map<SectionKey, std::vector<std::size_t>> origins;
   for (std::size_t i = 0; i < sections.size(); ++i) {
@@ -90,7 +90,9 @@ Result<void> DenseSections::read_block(std::size_t in_source, AlignedBytes& raw)
   TQC_TRY(source_->read(in_source, raw));
   const SectionInfo& info = source_->manifest().sections[in_source];
   if (!info.packed) return {};
-  raw = unpack_section(decoders_, info, SharedBytes(std::move(raw)), cache::kTokenBlock);
+  const cache::LayerCodecs& codecs = codecs_[static_cast<std::size_t>(info.layer)];
+  const auto& codec = info.side == SideName::kKeys ? codecs.k : codecs.v;
+  raw = codec->decode_block(raw, info.block, cache::kTokenBlock);
   return {};
 }
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache/kv_codec.h"
 #include "tqcache/format/section_source.h"
 
 namespace tqcache::format {
@@ -16,19 +16,19 @@ namespace tqcache::format {
 // Threads: as SectionSource.
 class DenseSections : public SectionSource {
  public:
-  // `source` must outlive this. Errors: those of codec::HeadCodec::make.
+  // `source` must outlive this. Errors: those of cache::KvCodec::make().
   static Result<DenseSections> make(const SectionSource& source);
 
   const Manifest& manifest() const override { return manifest_; }
   Result<void> read(std::size_t section, AlignedBytes& raw) const override;
 
  private:
-  DenseSections(const SectionSource& source, cache::Cache decoders);
+  DenseSections(const SectionSource& source, std::vector<cache::LayerCodecs> codecs);
   Result<void> read_block(std::size_t in_source, AlignedBytes& raw) const;
   Result<void> read_window(std::size_t section, AlignedBytes& raw) const;
 
   const SectionSource* source_;
-  cache::Cache decoders_;
+  std::vector<cache::LayerCodecs> codecs_;  // [n_layers]
   Manifest manifest_;
   // [n_sections] where each comes from: numbers of sections of the source, those of a window in the
   // order of its token blocks.

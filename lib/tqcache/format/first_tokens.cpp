@@ -7,10 +7,8 @@
 
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/shared_bytes.h"
 #include "tqcache/cache/truncate.h"
 #include "tqcache/format/section_plan.h"
-#include "tqcache/format/unpack_section.h"
 
 namespace tqcache::format {
 namespace {
@@ -47,7 +45,8 @@ Result<TokenCut> TokenCut::make(Manifest& manifest, std::int64_t n_tokens) {
   TokenCut cut;
   if (n_tokens == manifest.n_tokens()) return cut;
   TQC_TRY(cache::check_truncate(manifest, n_tokens));
-  TQC_TRY_ASSIGN(cut.sides_, make_decoders(manifest));
+  TQC_TRY_ASSIGN(cut.codecs_, cache::make_codecs(manifest.layers, manifest.identity.rope));
+  cut.layers_ = manifest.layers;
 
   cut_tokens(manifest, n_tokens);
   manifest.sections.resize(count_sections(manifest.layers, n_tokens));
@@ -63,10 +62,14 @@ Result<TokenCut> TokenCut::make(Manifest& manifest, std::int64_t n_tokens) {
 
 AlignedBytes TokenCut::cut(std::size_t section, AlignedBytes raw) const {
   const SectionInfo& info = in_file(section);
-  if (info.packed) return unpack_section(sides_, info, SharedBytes(std::move(raw)), n_kept_);
-  const auto& layer = *cache::attention_of(sides_.layers[to_size(info.layer)]);
-  const cache::Side& side = info.side == SideName::kKeys ? layer.k : layer.v;
-  return cut_dense(std::move(raw), layer.shape, cache::dense_dtype(side), n_kept_);
+  if (info.packed) {
+    const cache::LayerCodecs& codecs = codecs_[to_size(info.layer)];
+    const auto& codec = info.side == SideName::kKeys ? codecs.k : codecs.v;
+    return codec->decode_block(raw, info.block, n_kept_);
+  }
+  const cache::LayerDesc& layer = layers_[to_size(info.layer)];
+  return cut_dense(std::move(raw), cache::attention_of(layer)->shape,
+                   side_of(layer, info.side).dtype, n_kept_);
 }
 
 }  // namespace tqcache::format

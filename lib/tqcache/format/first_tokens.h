@@ -14,7 +14,7 @@
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache/kv_codec.h"
 #include "tqcache/format/manifest.h"
 
 namespace tqcache::format {
@@ -32,7 +32,7 @@ class TokenCut {
   //
   // Requires: check_contents(manifest) and check_sections(manifest).
   // Errors:   as cache::truncate(); the manifest is then as it was. Those of
-  //           codec::HeadCodec::make.
+  //           cache::KvCodec::make().
   static Result<TokenCut> make(Manifest& manifest, std::int64_t n_tokens);
 
   bool cuts(std::size_t section) const { return section >= first_; }
@@ -48,7 +48,8 @@ class TokenCut {
   std::size_t first_ = std::numeric_limits<std::size_t>::max();  // section that is cut; all behind
   std::vector<SectionInfo> in_file_;
   std::int64_t n_kept_ = 0;  // tokens of the block that is cut
-  cache::Cache sides_;       // dtypes, codecs and means; no token block
+  std::vector<cache::LayerDesc> layers_;
+  std::vector<cache::LayerCodecs> codecs_;  // [n_layers]
 };
 
 }  // namespace tqcache::format

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tqcache/base/integers.h"
+#include "tqcache/cache/kv_codec.h"
 
 namespace tqcache::format {
 namespace {
@@ -100,33 +101,13 @@ std::size_t number_bytes(const LayerDesc& layer, const SectionKey& key) {
   return dtype_size(side_of(layer, static_cast<SideName>(key.block)).dtype);
 }
 
-codec::BlockShape block_shape(const codec::PartSpec& part, SideName side) {
-  return {part.quantizer.head_dim, part.quantizer.bits, order_of(side)};
-}
-
-PackedLayout packed_layout(cache::HeadShape shape, const cache::TensorDesc& tensor,
-                           const SectionKey& key) {
-  PackedLayout layout;
-  for (const codec::PartSpec& part : tensor.quant->parts) {
-    layout.head_code_bytes += block_shape(part, key.side).block_bytes();
-    layout.n_scale_rows += part.has_bias ? 2 : 1;
-  }
-  layout.n_sinks = key.block == 0 ? to_u64(tensor.quant->n_sinks) : 0;
-  const std::uint64_t n_heads = to_u64(shape.n_kv_heads);
-  const std::uint64_t row_bytes = to_u64(cache::kTokenBlock) * sizeof(std::uint16_t);
-  layout.scales_at = n_heads * layout.head_code_bytes;
-  layout.sinks_at = layout.scales_at + n_heads * layout.n_scale_rows * row_bytes;
-  layout.raw_bytes = layout.sinks_at +
-                     n_heads * layout.n_sinks * to_u64(shape.head_dim) * dtype_size(tensor.dtype);
-  return layout;
-}
-
 std::uint64_t raw_bytes(const LayerDesc& layer, const SectionKey& key, bool packed,
                         std::int64_t n_tokens) {
   if (key.side == SideName::kArray) return array_bytes(layer, key.block, n_tokens);
   if (packed) {
-    return packed_layout(cache::attention_of(layer)->shape, side_of(layer, key.side), key)
-        .raw_bytes;
+    return cache::packed_layout(side_of(layer, key.side), cache::attention_of(layer)->shape,
+                                order_of(key.side), key.block)
+        .bytes();
   }
   return dense_bytes(layer, key.side, cache::tokens_in_block(n_tokens, key.block));
 }

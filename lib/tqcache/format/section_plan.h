@@ -33,27 +33,9 @@ std::uint64_t count_sections(const std::vector<cache::LayerDesc>& layers, std::i
 // those it has, and loses some that windows have left.
 std::vector<SectionKey> plan_sections(const std::vector<cache::LayerDesc>& layers, std::int64_t n_tokens);
 
-// Where things stand in a packed section: a block of codes for every kv head, then rows of scales
-// for every kv head, then, in token block 0 of a side with sink tokens, their dense head vectors.
-// Codes are made of 64-byte lines and a row takes 512 bytes, so all three begin aligned.
-struct PackedLayout {
-  std::uint64_t head_code_bytes = 0;  // of one kv head
-  std::uint64_t n_scale_rows = 0;     // of one kv head
-  std::uint64_t n_sinks = 0;          // of each kv head
-  std::uint64_t scales_at = 0;        // offset in the section, as sinks_at
-  std::uint64_t sinks_at = 0;
-  std::uint64_t raw_bytes = 0;
-};
-// Requires: the shape and the parts are within the limits (manifest_rules.h); `tensor` is quantized.
-PackedLayout packed_layout(cache::HeadShape shape, const cache::TensorDesc& tensor, const SectionKey& key);
-
-// The order in which codes stand on a side.
 inline codec::BlockOrder order_of(SideName side) {
   return side == SideName::kKeys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues;
 }
-
-// The shape of one part's block of codes of one kv head.
-codec::BlockShape block_shape(const codec::PartSpec& part, SideName side);
 
 // Bytes of a number of a section that is not packed: 2 or 4.
 std::size_t number_bytes(const cache::LayerDesc& layer, const SectionKey& key);

@@ -97,11 +97,6 @@ void copy_dense(const DenseRows& rows, ByteView raw, AlignedBytes& memory) {
   }
 }
 
-cache::TurboBlock& packed_block(cache::Cache& cache, const SectionInfo& section) {
-  cache::Side& side = side_of_section(rows_of_section(cache, section), section);
-  return std::get<cache::TurboSide>(side).packed[to_size(section.block)];
-}
-
 // The memory of a dense block, and how it is arranged there.
 struct DensePlace {
   AlignedBytes& memory;
@@ -114,25 +109,6 @@ DensePlace dense_place(cache::Cache& cache, const SectionInfo& section) {
   return {dense_memory(side, section.block),
           dense_rows(layer.shape, cache::dense_dtype(side), cache.n_tokens(), section.block)};
 }
-
-// Makes the codecs of a manifest, one for all sides that describe it alike.
-class CodecCache {
- public:
-  Result<codec::HeadCodec> get(const std::vector<codec::PartSpec>& parts, int head_dim,
-                               codec::BlockOrder order) {
-    for (const codec::HeadCodec& known : known_) {
-      if (known.order() == order && static_cast<int>(known.head_dim()) == head_dim &&
-          cache::same_bits(known.parts(), parts)) {
-        return known;
-      }
-    }
-    TQC_TRY_ASSIGN(codec::HeadCodec made, codec::HeadCodec::make(head_dim, parts, order));
-    return known_.emplace_back(std::move(made));
-  }
-
- private:
-  std::vector<codec::HeadCodec> known_;
-};
 
 // How many token blocks stand packed, [layer][side], with those that a window has left: they were.
 std::vector<std::array<std::size_t, 2>> count_packed(const Manifest& manifest) {
@@ -149,40 +125,12 @@ std::vector<std::array<std::size_t, 2>> count_packed(const Manifest& manifest) {
   return counts;
 }
 
-cache::Mean make_mean(const cache::QuantSpec& info, const std::shared_ptr<const cache::RopeTable>& rope) {
-  cache::Mean mean;
-  mean.kind = info.centering;
-  mean.values.assign(info.mean.begin(), info.mean.end());
-  if (info.centering == cache::Centering::kPreRope) mean.rope = rope;
-  return mean;
-}
-
-// Outlier channels that are not fixed yet leave only their number.
-Result<cache::Outliers> make_outliers(const cache::QuantSpec& info, cache::HeadShape shape,
-                                      const codec::HeadCodec& codec) {
-  if (!info.outliers.empty()) {
-    return cache::make_outliers(shape, codec.outlier_channels(), info.outliers);
-  }
-  return cache::Outliers{codec.outlier_channels(), codec.head_dim(), {}};
-}
-
-// One table for all keys, if there are any whose mean turns.
-std::shared_ptr<const cache::RopeTable> make_rope_table(const Manifest& manifest) {
-  const auto turns = [](const cache::LayerDesc& layer) {
-    const cache::AttentionDesc* attention = cache::attention_of(layer);
-    return attention != nullptr && attention->k.quant &&
-           attention->k.quant->centering == cache::Centering::kPreRope;
-  };
-  if (std::ranges::none_of(manifest.layers, turns)) return nullptr;
-  return std::make_shared<const cache::RopeTable>(manifest.identity.rope);
-}
-
 // Makes the sides of one file, with what they share.
 class SideMaker {
  public:
   explicit SideMaker(const Manifest& manifest)
       : n_blocks_(to_size(cache::block_count(manifest.n_tokens()))),
-        rope_(make_rope_table(manifest)) {}
+        tables_(manifest.identity.rope) {}
 
   // K or V whose first `n_packed` token blocks are packed, if it is quantized.
   Result<cache::Side> make_empty(const cache::AttentionDesc& layer, SideName name,
@@ -191,19 +139,11 @@ class SideMaker {
     if (!tensor.quant) {
       return cache::Side(cache::DenseSide{tensor.dtype, std::vector<AlignedBytes>(n_blocks_)});
     }
-    const cache::QuantSpec& quant = *tensor.quant;
+    TQC_TRY_ASSIGN(cache::KvCodec codec,
+                   cache::KvCodec::make(tensor, layer.shape, order_of(name), tables_));
     cache::DenseSide dense{tensor.dtype, std::vector<AlignedBytes>(n_blocks_ - n_packed)};
-    TQC_TRY_ASSIGN(
-        codec::HeadCodec codec,
-        codecs_.get(quant.parts, static_cast<int>(layer.shape.head_dim), order_of(name)));
-    TQC_TRY_ASSIGN(cache::Outliers outliers, make_outliers(quant, layer.shape, codec));
-    cache::HeadTransforms maps;
-    if (!quant.transforms.empty()) {
-      TQC_TRY_ASSIGN(maps, cache::make_head_transforms(layer.shape, quant.transforms));
-    }
     return cache::Side(cache::TurboSide{std::move(codec), std::vector<cache::TurboBlock>(n_packed),
-                                        std::move(dense), make_mean(quant, rope_),
-                                        std::move(outliers), quant.n_sinks, std::move(maps)});
+                                        std::move(dense)});
   }
 
   Result<cache::AttentionLayer> make_layer(const cache::AttentionDesc& layer,
@@ -215,8 +155,7 @@ class SideMaker {
 
  private:
   std::size_t n_blocks_;
-  std::shared_ptr<const cache::RopeTable> rope_;
-  CodecCache codecs_;
+  cache::KvTables tables_;
 };
 
 cache::StateLayer make_empty_state(const cache::StateDesc& state) {
@@ -279,10 +218,11 @@ Result<cache::Cache> make_empty_cache(const Manifest& manifest) {
 
 void place_section(const SectionInfo& section, SharedBytes raw, cache::Cache& cache) {
   if (section.packed) {
-    packed_block(cache, section).bytes = std::move(raw);
-    cache::AttentionLayer& layer = rows_of_section(cache, section);
-    auto& side = std::get<cache::TurboSide>(side_of_section(layer, section));
-    return cache::complete_block(side, layer.shape, section.block);
+    auto& side =
+        std::get<cache::TurboSide>(side_of_section(rows_of_section(cache, section), section));
+    side.packed[to_size(section.block)] =
+        cache::make_turbo_block(side.codec, section.block, std::move(raw));
+    return;
   }
   if (section.side == SideName::kArray) {
     const ByteView bytes = raw.view();

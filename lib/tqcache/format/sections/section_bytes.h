@@ -22,7 +22,7 @@ ByteView section_bytes(const cache::Cache& cache, const SectionInfo& section,
 // A cache without values, with room for every token block and array of the manifest.
 //
 // Requires: check_contents(manifest) and check_sections(manifest).
-// Errors:   those of codec::HeadCodec::make.
+// Errors:   those of cache::KvCodec::make().
 Result<cache::Cache> make_empty_cache(const Manifest& manifest);
 
 // Puts the bytes of one section, which are as many as the manifest says, where they belong. The

@@ -1,5 +1,7 @@
 #include "tqcache/model/attention/score_params.h"
 
+#include "tqcache/cache/kv_codec_state.h"
+
 namespace tqcache::model {
 
 namespace {
@@ -34,7 +36,7 @@ void add_side(const cache::Side& side, Scorer scorer, const std::string& name, K
   if (cache::packed_block_count(side) == 0) return;
   path.prompt = "decoded";
   const std::string fact =
-      scorer == Scorer::kFast ? obstacle(std::get<cache::TurboSide>(side).codec) : std::string();
+      scorer == Scorer::kFast ? obstacle(std::get<cache::TurboSide>(side).codec.state().codec) : std::string();
   const bool in_bytes = scorer == Scorer::kFast && fact.empty();
   if (!in_bytes) {
     path.step = "packed_f32";
