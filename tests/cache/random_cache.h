@@ -56,7 +56,7 @@ inline void append_tokens(cache::Cache& cache, std::mt19937& random, std::int64_
       if (layer == nullptr) continue;
       const std::int64_t begin = cache::first_token(any, held);
       for (cache::Side* side : {&layer->k, &layer->v}) {
-        if (!cache::pack_full_tail(*side, layer->shape, held, 1, begin)) std::abort();
+        if (!cache::pack_full_tail(*side, held, 1, begin)) std::abort();
         cache::append(*side, layer->shape, held, random_rows(random, piece, layer->shape));
       }
       if (window) cache::advance_window(*window, held + piece);

@@ -95,7 +95,7 @@ void grow(cache::Cache& cache) {
     auto& attention = std::get<cache::AttentionLayer>(layer);
     for (cache::Side* side : {&attention.k, &attention.v}) {
       cache::append(*side, attention.shape, kBefore, new_rows(attention.shape));
-      must(cache::pack_full_tail(*side, attention.shape, kAfter, 1));
+      must(cache::pack_full_tail(*side, kAfter, 1));
       EXPECT_EQ(cache::packed_block_count(*side), kAfter / cache::kTokenBlock);
     }
   }
@@ -122,7 +122,7 @@ double coded_error(const cache::Side& side, cache::HeadShape shape) {
 }
 
 const cache::HeadTransforms& maps_of(const cache::Side& side) {
-  return std::get<cache::TurboSide>(side).transforms;
+  return std::get<cache::TurboSide>(side).codec.state().transforms;
 }
 
 // A conversation that goes on: what comes later is coded with the same maps.

@@ -358,12 +358,12 @@ TEST(CacheFile, HasAnotherContentNameForAnotherMeanOfTheSameCodes) {
       CacheBuilder(256).center(cache::Centering::kPreRope).turbo({1, 64}, 4, 4).build();
   const auto name = [&] { return to_hex(info_of(file_of(cache)).content_name); };
   std::vector<std::string> names = {name()};
-  cache::Mean& mean = std::get<cache::TurboSide>(std::get<0>(cache.layers[0]).k).mean;
-  mean.values[3] += 1;
+  cache::KvCodec& codec = std::get<cache::TurboSide>(std::get<0>(cache.layers[0]).k).codec;
+  edit_codec(codec, [](auto& state) { state.mean.values[3] += 1; });
   names.push_back(name());
-  mean.kind = cache::Centering::kPostRope;
+  edit_codec(codec, [](auto& state) { state.mean.kind = cache::Centering::kPostRope; });
   names.push_back(name());
-  mean = {};
+  edit_codec(codec, [](auto& state) { state.mean = {}; });
   names.push_back(name());
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());

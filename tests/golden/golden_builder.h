@@ -97,11 +97,11 @@ class GoldenBuilder {
     cache_.layers.emplace_back(cache::WindowLayer{
         {window.shape, std::move(keys), std::move(values)}, window.window()});
     const std::vector<cache::SidePlan> plans = {k.plan, v.plan};
-    cache::SideMaker maker(cache_.identity.rope);
+    const cache::KvTables tables(cache_.identity.rope);
     const auto no_progress = [](std::uint64_t) -> Result<void> { return {}; };
     for (const cache::PackJob& job :
          cache::pack_jobs(cache_.layers.back(), 0, plans, cache_.n_tokens())) {
-      must(cache::pack_side(job, cache_.n_tokens(), 1, maker, no_progress));
+      must(cache::pack_side(job, cache_.n_tokens(), 1, tables, no_progress));
     }
     return *this;
   }
@@ -130,8 +130,10 @@ class GoldenBuilder {
   cache::Side side(cache::HeadShape shape, const SideChoice& choice, codec::BlockOrder order) {
     cache::DenseSide dense = dense_side(shape, choice.dtype);
     if (choice.plan.dense) return dense;
-    cache::TurboSide turbo =
-        must(cache::SideMaker(cache_.identity.rope).make(choice.plan, order, shape, choice.dtype));
+    cache::TurboSide turbo{
+        must(cache::make_codec(choice.plan, order, shape, choice.dtype, cache_.identity.rope)),
+        {},
+        {choice.dtype, {}}};
     pack(shape, choice, std::move(dense), turbo);
     return turbo;
   }
@@ -144,10 +146,10 @@ class GoldenBuilder {
     }
     std::size_t n_packed = full.size();
     if (choice.keep_full_tail && n_packed == dense.blocks.size() && n_packed > 0) --n_packed;
-    if (n_packed > 0) cache::fix_side(turbo, full, choice.plan.outlier_policy, 1);
+    if (n_packed > 0) turbo.codec.fit(full, choice.plan.outlier_policy, 1);
     for (std::size_t i = 0; i < n_packed; ++i) {
-      turbo.packed.push_back(must(cache::pack_block(turbo, full[i], 1)));
-      cache::complete_block(turbo, shape, static_cast<std::int64_t>(i));
+      turbo.packed.push_back(cache::make_turbo_block(turbo.codec, full[i].index,
+                                                     must(turbo.codec.encode(full[i], 1))));
     }
     for (std::size_t i = n_packed; i < dense.blocks.size(); ++i) {
       turbo.tail.blocks.push_back(std::move(dense.blocks[i]));

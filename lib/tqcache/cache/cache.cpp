@@ -58,8 +58,12 @@ Result<void> validate_codec(const TurboSide& side, const SideContext& context) {
       context.is_keys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues;
   if (codec.order() != order) return corrupt("codes in the order of the other side");
   if (codec.dtype() != side.tail.dtype) return corrupt("a tail of another dtype than the codec");
-  if (codec.centering() == Centering::kPreRope &&
-      codec.state().mean.rope->rope() != context.rope) {
+  if (codec.centering() != Centering::kPreRope) return {};
+  if (!context.is_keys || !can_turn(context.rope, context.shape.head_dim)) {
+    return corrupt("centering before RoPE where there is none");
+  }
+  const RopeTable* const table = codec.state().mean.rope.get();
+  if (table == nullptr || table->rope() != context.rope) {
     return corrupt("a mean that turns as keys of another model do");
   }
   return {};
