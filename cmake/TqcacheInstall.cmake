@@ -22,6 +22,18 @@ if(TARGET tqcache_cli)
   set_target_properties(tqcache_cli PROPERTIES
     INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   install(TARGETS tqcache_cli)
+  # Made from the program's flags, and kept in step with them by a test.
+  file(GLOB man_pages ${PROJECT_SOURCE_DIR}/man/*.1)
+  install(FILES ${man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  set(completions ${PROJECT_SOURCE_DIR}/completions)
+  install(FILES ${completions}/tqcache.bash RENAME tqcache
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions OPTIONAL)
+  install(FILES ${completions}/tqcache.zsh RENAME _tqcache
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions OPTIONAL)
+  install(FILES ${completions}/tqcache.fish
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d OPTIONAL)
+  install(FILES ${PROJECT_SOURCE_DIR}/LICENSE RENAME copyright
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tqcache)
   # What transformers writes and reads caches with, from Python.
   install(PROGRAMS ${PROJECT_SOURCE_DIR}/tools/tqcache_hf.py DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
