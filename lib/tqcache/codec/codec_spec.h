@@ -154,4 +154,8 @@ Result<std::vector<PartSpec>> make_parts(const CodecSpec& spec);
 // Errors: kCorrupt, saying what does not fit together; kUnsupported as validate().
 Result<Mode> mode_of(int head_dim, const std::vector<PartSpec>& parts);
 
+// f32 throughout, or products of whole numbers where the CPU has fast ones
+// (docs/reference/codec.md, "Kernels").
+enum class Precision : std::uint8_t { kExact, kFast };
+
 }  // namespace tqcache::codec
