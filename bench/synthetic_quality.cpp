@@ -18,7 +18,7 @@
 #include "tqcache/cache/convert.h"
 #include "tqcache/cache/diff.h"
 #include "tqcache/codec/random.h"
-#include "tqcache/eval/cache_error.h"
+#include "tqcache/eval/attention_error.h"
 #include "tqcache/eval/predictions.h"
 
 namespace tqcache::bench {

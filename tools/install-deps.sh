@@ -22,8 +22,12 @@ packages=(
 for group in "$@"; do
   case $group in
     # The second reader of the file format, in Python, checks more when it has xxhash and zstandard.
-    # strace makes system calls fail.
-    test) packages+=(libgtest-dev libgmock-dev python3 python3-xxhash python3-zstandard strace) ;;
+    # strace makes system calls fail. dpkg-dev makes the Debian package, doxygen the reference.
+    test)
+      packages+=(
+        libgtest-dev libgmock-dev python3 python3-xxhash python3-zstandard strace dpkg-dev doxygen
+      )
+      ;;
     clang) packages+=(clang-14) ;;
     neon) packages+=(g++-aarch64-linux-gnu qemu-user googletest) ;;
     fuzz) packages+=(clang-14 libclang-rt-14-dev llvm-14) ;;

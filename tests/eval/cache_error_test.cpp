@@ -11,6 +11,7 @@
 #include "tqcache/cache/convert.h"
 #include "tqcache/cache/token_hashes.h"
 #include "tqcache/cache/truncate.h"
+#include "tqcache/eval/attention_error.h"
 #include "tqcache/model/decoder.h"
 
 namespace tqcache::eval {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fuzz/fuzz.h"
-#include "tqcache/model/loading/config.h"
+#include "tqcache/model/loading/config_readers.h"
 #include "tqcache/tensors/gguf.h"
 #include "tqcache/tokenizer/tokenizer.h"
 

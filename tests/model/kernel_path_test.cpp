@@ -8,7 +8,7 @@
 #include "support/cache_builder.h"
 #include "tqcache/cache/convert.h"
 #include "tqcache/codec/kernels/head_queries.h"
-#include "tqcache/model/attention/score_params.h"
+#include "tqcache/model/decoder.h"
 
 namespace tqcache::model {
 namespace kernel_path_test {

@@ -126,15 +126,14 @@ TEST(PromptStore, GivesTheNextSessionWhatTheLastOnePut) {
   const auto first = must(Session::open({.model = kModel}));
   const std::vector<std::int32_t> ids = encode(*first, text);
   ASSERT_GT(ids.size(), 512u);
-  {
-    const auto store = must(PromptStore::open({.url = url, .name = "alice"}));
-    must(first->begin_from(*store, ids));
-    EXPECT_EQ(first->cache().n_tokens(), 0);
-    must(first->feed(ids));
-    must(store->finish(first->cache()));
-    EXPECT_EQ(store->named()->n_tokens, std::ssize(ids));
-    EXPECT_EQ(store->warning(), "");
-  }
+  const auto putting = must(PromptStore::open({.url = url, .name = "alice"}));
+  must(first->begin_from(*putting, ids));
+  EXPECT_EQ(first->cache().n_tokens(), 0);
+  must(first->feed(ids));
+  must(putting->finish(first->cache()));
+  EXPECT_EQ(putting->named()->n_tokens, std::ssize(ids));
+  EXPECT_EQ(putting->warning(), "");
+
   const auto second = must(Session::open({.model = kModel}));
   const auto store = must(PromptStore::open({.url = url, .read_only = true}));
   must(second->begin_from(*store, ids));

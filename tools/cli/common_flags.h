@@ -8,7 +8,7 @@
 
 #include "cli/flags.h"
 #include "tqcache/format/cache_file.h"
-#include "tqcache/model/attention/score_params.h"
+#include "tqcache/model/decoder.h"
 #include "tqcache/model/sampler.h"
 
 namespace tqcache::cli {

@@ -5,7 +5,7 @@
 
 #include "cli/console.h"
 #include "tqcache/cache/side.h"
-#include "tqcache/model/attention/score_params.h"
+#include "tqcache/model/decoder.h"
 #include "tqcache/model/loading/model.h"
 
 namespace tqcache::cli {

@@ -177,4 +177,8 @@ struct HeadLayout {
 // Requires: parts that mode_of() takes.
 HeadLayout head_layout(const std::vector<PartSpec>& parts, BlockOrder order);
 
+// f32 throughout, or products of whole numbers where the CPU has fast ones
+// (docs/reference/codec.md, "Kernels").
+enum class Precision : std::uint8_t { kExact, kFast };
+
 }  // namespace tqcache::codec

@@ -10,6 +10,7 @@
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
+#include "tqcache/eval/attention_error.h"
 #include "tqcache/model/decoder.h"
 #include "tqcache/model/linear/kernels.h"
 

@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "tqcache/base/progress.h"
@@ -19,7 +18,6 @@
 #include "tqcache/cache/cache.h"
 #include "tqcache/cache/diff.h"
 #include "tqcache/eval/report.h"
-#include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/loading/model.h"
 
 namespace tqcache::eval {
@@ -49,27 +47,6 @@ struct LayerAttentionError {
 Result<std::vector<LayerAttentionError>> attention_errors(
     const model::Model& model, const cache::Cache& a, const cache::Cache& b, std::int64_t n_queries,
     unsigned n_threads, const Progress& progress = {});
-
-// The queries [n, n_heads, head_dim] of one layer for the tokens [first, first + n). Each query
-// attends to the tokens up to its own.
-struct LayerQueries {
-  std::int64_t first = 0;
-  std::int64_t n = 0;
-  std::span<const float> values;
-  // For models with another scale or a cap of attention scores; absent: 1 / sqrt(head_dim).
-  std::optional<model::ScoreParams> scores = {};
-};
-struct LayerPair {
-  const cache::AttentionLayer& a;
-  std::int64_t n_tokens_a;  // in the layer
-  const cache::AttentionLayer& b;
-  std::int64_t n_tokens_b;
-};
-// Attention errors of one layer.
-// Requires: both layers have the same shape and hold these tokens; n_heads is a multiple of
-//           n_kv_heads.
-std::vector<AttentionError> attention_errors(const LayerPair& layers, const LayerQueries& queries,
-                                             unsigned n_threads);
 
 // Tables and heat maps of the errors of keys and values by layer and kv head, and of the attention
 // errors by layer and query head if they were measured.

@@ -106,7 +106,7 @@ inline Result<PredictionCosts> measure_predictions(
     std::span<const cache::Configuration> configurations, PredictionOptions options,
     const Progress& progress = {}) {
   if (!options.begin_token) options.begin_token = begin_token_of(model.tokenizer, ids);
-  return measure_predictions(model.config, model.weights, model.identity, ids, configurations,
+  return measure_predictions(model.config, *model.weights, model.identity, ids, configurations,
                              options, progress);
 }
 

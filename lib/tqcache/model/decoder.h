@@ -15,16 +15,39 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
+#include "tqcache/codec/codec_spec.h"
 #include "tqcache/model/attention/kv_filter.h"
-#include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/loading/config.h"
 #include "tqcache/model/loading/model.h"
 
 namespace tqcache::model {
+
+// How quantized keys are scored: in f32, or with queries and centroids rounded to integers where
+// the CPU multiplies those faster (docs/reference/codec.md, "Kernels", has the error bounds).
+using Scorer = codec::Precision;
+
+// How attention reads a cache on this CPU, for reports.
+struct KernelPath {
+  // Decode steps: "dense" (no block is quantized), "packed_int8" or "packed_f32" (codes are scored
+  // without decoding them, in integers or in f32). The slowest of K and V of all layers.
+  std::string_view step = "dense";
+
+  // Prompts, many tokens at once: "dense", or "decoded": each block is decoded once for all
+  // queries.
+  std::string_view prompt = "dense";
+
+  // Why decode steps are slower than requested, for the first K or V where they are: "layer 0 k: no
+  // kernels of whole numbers on scalar". Empty if they are not.
+  std::string fallback;
+};
+
+KernelPath kernel_path(const cache::Cache& cache, Scorer scorer);
 
 // Called with the logits [n, vocab_size] of tokens [first, first + n) of the prompt.
 using LogitsSink =
@@ -41,7 +64,7 @@ class Decoder {
   Decoder(const ModelConfig& config, const Weights& weights, unsigned n_threads,
           Scorer scorer = Scorer::kFast);
   Decoder(const Model& model, unsigned n_threads, Scorer scorer = Scorer::kFast)
-      : Decoder(model.config, model.weights, n_threads, scorer) {}
+      : Decoder(model.config, *model.weights, n_threads, scorer) {}
   Decoder(Decoder&&) noexcept;
   Decoder& operator=(Decoder&&) noexcept;
   ~Decoder();

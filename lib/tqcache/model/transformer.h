@@ -32,6 +32,7 @@
 #include "tqcache/model/attention/rope_table.h"
 #include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/attention/step_attention.h"
+#include "tqcache/model/decoder.h"
 #include "tqcache/model/feed_forward.h"
 #include "tqcache/model/linear/matrix.h"
 #include "tqcache/model/linear/workers.h"
@@ -62,8 +63,7 @@ class Transformer {
 
   // Runs layer `index`, which has a gated delta net, over x, from one state to the other.
   // Requires: as GatedDeltaNet::run().
-  void run_delta_net(std::int64_t index, const cache::StateLayer& before,
-                     cache::StateLayer& after);
+  void run_delta_net(std::int64_t index, const cache::StateLayer& before, cache::StateLayer& after);
 
   // The queries of the attention layer that ran last: [n, n_heads, head_dim], after RoPE.
   std::span<const float> queries() const;

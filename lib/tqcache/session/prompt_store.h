@@ -15,9 +15,7 @@
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/format/manifest.h"
 #include "tqcache/model/loading/model.h"
-#include "tqcache/store/backend.h"
 #include "tqcache/store/library/background_put.h"
 #include "tqcache/store/library/library.h"
 
@@ -59,44 +57,25 @@ class PromptStore {
   // Errors: those of saving under the name.
   Result<void> finish(const cache::Cache& cache, const Progress& progress = {});
 
-  const std::string& url() const { return backend_->name(); }
-  const std::string& name() const { return options_.name; }
-  bool gave_up() const { return gave_up_; }  // the store failed and is no longer used
-  std::int64_t reused_tokens() const { return usage_.found_tokens; }
-  std::int64_t prompt_tokens() const { return usage_.wanted_tokens; }
-  std::uint64_t read_bytes() const { return usage_.read_bytes; }
+  ~PromptStore();
+
+  const std::string& url() const;
+  const std::string& name() const;
+  bool gave_up() const;  // the store failed and is no longer used
+  std::int64_t reused_tokens() const;
+  std::int64_t prompt_tokens() const;
+  std::uint64_t read_bytes() const;
   // Layers of the prefix that begin() found; empty: none.
-  const std::vector<cache::LayerDesc>& found_layers() const { return found_layers_; }
-  const store::BackgroundPutReport& stored() const { return stored_; }
+  const std::vector<cache::LayerDesc>& found_layers() const;
+  const store::BackgroundPutReport& stored() const;
   // What finish() saved under the name.
-  const std::optional<store::PutReport>& named() const { return named_; }
-  const std::string& warning() const { return warning_; }  // empty: none
+  const std::optional<store::PutReport>& named() const;
+  const std::string& warning() const;  // empty: none
 
  private:
-  PromptStore(PromptStoreOptions options, std::unique_ptr<store::Backend> backend);
-  Result<void> check_name();
-  Result<void> save_name(const cache::Cache& cache, const Progress& progress);
-  Result<std::optional<store::LoadedPrefix>> look_up(const model::Model& model,
-                                                     std::span<const std::int32_t> prompt,
-                                                     const cache::Cache& empty,
-                                                     const Progress& progress);
-  void finish_putting(const cache::Cache& cache);
-  void note_usage();
-  void give_up(const Error& error);
-  void warn(const std::string& message);
-
-  PromptStoreOptions options_;
-  std::unique_ptr<store::Backend> backend_;
-  std::vector<std::string> library_warnings_;
-  store::Library library_;
-  std::optional<store::BackgroundPut> putting_;
-  store::BackgroundPutReport stored_;
-  std::optional<store::PutReport> named_;
-  std::vector<cache::LayerDesc> found_layers_;
-  store::UsageNote usage_;
-  bool began_ = false;
-  bool gave_up_ = false;
-  std::string warning_;
+  struct State;
+  explicit PromptStore(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace tqcache::session

@@ -16,9 +16,13 @@
 #include <string_view>
 #include <vector>
 
+#include "tqcache/base/bytes.h"
 #include "tqcache/base/hash.h"
 #include "tqcache/base/result.h"
-#include "tqcache/tensors/gguf.h"
+
+namespace tqcache::tensors {
+struct Gguf;  // tensors/gguf.h
+}
 
 namespace tqcache::tokenizer {
 

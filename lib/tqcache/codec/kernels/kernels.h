@@ -20,6 +20,7 @@
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/kernels/code_tables.h"
 
 namespace tqcache::codec {
@@ -110,10 +111,6 @@ struct TransformedRows {
   std::size_t head_dim = 0;
   bool turns = false;  // they were taken before RoPE, and turn as the center does
 };
-
-// f32 throughout, or products of whole numbers where the CPU has fast ones
-// (docs/reference/codec.md, "Kernels").
-enum class Precision : std::uint8_t { kExact, kFast };
 
 // A product of small matrices: out[r][i] = sum over j of in(r, j) * matrix[j][i], where in(r, j) is
 // at r * row_stride + j * depth_stride.

@@ -20,6 +20,7 @@
 #include "tqcache/cache/layer.h"
 #include "tqcache/codec/kernels/head_queries.h"
 #include "tqcache/model/attention/score_params.h"
+#include "tqcache/model/decoder.h"
 #include "tqcache/model/linear/workers.h"
 
 namespace tqcache::model {

@@ -1,10 +1,9 @@
-#include "tqcache/model/loading/config.h"
-
 #include <array>
 #include <cmath>
 #include <span>
 
 #include "tqcache/base/result.h"
+#include "tqcache/model/loading/config_readers.h"
 #include "tqcache/tokenizer/vocabulary.h"
 
 namespace tqcache::model {

@@ -1,8 +1,5 @@
 #pragma once
-// model/loading/config.h: the configuration of a decoder-only transformer, read from its files.
-//
-// Safe for untrusted input: every number is checked against a bound before anyone sizes by it.
-// Settings that would change the arithmetic and are not implemented are refused, not ignored.
+// model/loading/config.h: the configuration of a decoder-only transformer.
 //
 // Families of models differ (model/loading/architecture.h), but a ModelConfig holds only values:
 // the decoder asks for no names.
@@ -10,21 +7,13 @@
 // Source: ggml docs/gguf.md; huggingface/transformers models/*/configuration_*.py.
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/tensors/gguf.h"
 
 namespace tqcache::model {
-
-// Layers of a hybrid from one with full attention to the next, where a file does not say it.
-inline constexpr std::int64_t kDefaultFullInterval = 4;
-
-using GgufTensors = std::map<std::string, tensors::TensorView>;  // by name
 
 enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 
@@ -113,19 +102,5 @@ struct ModelConfig {
   LayerConfig layer(std::int64_t index) const;
   float score_scale() const;
 };
-
-// Errors: kUnsupported (another architecture, other RoPE scaling, and whatever else is not done
-//         here, by the name of its key), and those of validate(); kCorrupt when a value is missing.
-// The tensors are those of all files that the model stands in; without them those of `file`.
-Result<ModelConfig> read_gguf_config(const tensors::Gguf& file);
-Result<ModelConfig> read_gguf_config(const tensors::Gguf& file, const GgufTensors& tensors);
-Result<ModelConfig> read_hf_config(ByteView config_json);
-
-// A window as wide as the context is none.
-void drop_wide_windows(ModelConfig& config);
-
-// Checks every number against its bounds, and that the heads fit together.
-// Errors: kCorrupt, kTooLarge; the message names the number.
-Result<void> validate(const ModelConfig& config);
 
 }  // namespace tqcache::model

@@ -7,7 +7,7 @@
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/result.h"
 #include "tqcache/model/loading/architecture.h"
-#include "tqcache/model/loading/config.h"
+#include "tqcache/model/loading/config_readers.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::model {

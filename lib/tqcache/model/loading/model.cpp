@@ -1,4 +1,3 @@
-#include "tqcache/cache/window.h"
 #include "tqcache/model/loading/model.h"
 
 #include <map>
@@ -7,7 +6,9 @@
 #include <system_error>
 #include <utility>
 
+#include "tqcache/cache/window.h"
 #include "tqcache/model/attention/gated_delta_net.h"
+#include "tqcache/model/loading/config_readers.h"
 #include "tqcache/model/loading/model_files.h"
 #include "tqcache/model/loading/weights.h"
 #include "tqcache/tensors/gguf.h"
@@ -61,8 +62,9 @@ Result<std::unique_ptr<Model>> assemble(ModelConfig config, tokenizer::Tokenizer
   TQC_TRY_ASSIGN(Weights weights, read_weights(tensors, config));
   TQC_TRY(refuse_surplus(config, weights, tensors));
   cache::Identity identity = make_identity(config, tensors, tokenizer);
-  return std::make_unique<Model>(Model{std::move(config), std::move(weights), std::move(tokenizer),
-                                       std::move(identity), std::move(files)});
+  return std::make_unique<Model>(
+      Model{std::move(config), std::make_shared<const Weights>(std::move(weights)),
+            std::move(tokenizer), std::move(identity), std::move(files)});
 }
 
 Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path) {

@@ -9,14 +9,15 @@
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/model/loading/config.h"
-#include "tqcache/model/loading/weights.h"
 #include "tqcache/tokenizer/tokenizer.h"
 
 namespace tqcache::model {
 
+struct Weights;  // model/loading/weights.h
+
 struct Model {
   ModelConfig config;
-  Weights weights;  // views into `files`
+  std::shared_ptr<const Weights> weights;  // views into `files`
   tokenizer::Tokenizer tokenizer;
   cache::Identity identity;
   std::vector<MappedFile> files;

@@ -28,19 +28,12 @@
 #include "tqcache/base/result.h"
 #include "tqcache/base/shared_bytes.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/store/blobs/records.h"
 
 namespace tqcache::store {
 
 // Sections are combined into blobs of about this size; no section is divided.
 inline constexpr std::uint64_t kBlobBytes = std::uint64_t{2} << 20;
-
-// Prompts without a complete token block have parameters, too.
-struct Parameters {
-  cache::Identity identity;
-  std::vector<std::int32_t> tokens;  // the first token block: 256, or all tokens
-  std::vector<cache::LayerDesc>
-      layers;  // with means, outliers, maps; shapes of arrays are dropped
-};
 
 // A section with its stored bytes. `info.file_offset` has no meaning.
 struct StoredSection {
@@ -57,37 +50,8 @@ struct Block {
       sections;  // in their order; of part 0, 1, ... together, all of the block
 };
 
-struct Snapshot {
-  std::int64_t n_tokens = 0;              // of the whole prompt
-  std::vector<std::int32_t> tail;         // its last 1 to 256 tokens
-  std::vector<cache::LayerDesc> layers;  // bare_layers() of the whole prompt
-  std::vector<std::string> data_keys;     // in the order of their sections
-  std::uint64_t data_bytes = 0;           // size of these blobs
-  Sha256 content_name{};                  // content digest of the whole prompt
-};
-
 struct Data {
   std::vector<StoredSection> sections;
-};
-
-struct PromptRecord {
-  std::string name;
-  std::string model_name;
-  std::string architecture;
-  std::vector<std::int32_t> tokens;  // all, or none: then the blocks and the tail have them
-  std::string parameters_key;
-  std::vector<Sha256> chain;  // of its final blocks
-  Snapshot snapshot;          // as in its own blob
-  std::string state_key;      // its own blob; empty: no final block, or no free slot
-  std::int64_t created = 0;   // seconds since 1970, by the clock of the writer
-  std::uint64_t bytes = 0;    // size of all its blobs, also shared ones
-};
-
-struct UsageNote {
-  std::int64_t created = 0;
-  std::int64_t wanted_tokens = 0;  // of the prompt
-  std::int64_t found_tokens = 0;   // of these, found in the store
-  std::uint64_t read_bytes = 0, stored_bytes = 0;
 };
 
 using Content = std::variant<Parameters, Block, Snapshot, Data, PromptRecord, UsageNote>;
@@ -100,7 +64,7 @@ std::vector<cache::LayerDesc> bare_layers(std::vector<cache::LayerDesc> layers);
 // The layers of a whole prompt: those of its parameters, with the array shapes of its snapshot.
 // Errors: kMismatch if the two do not belong together.
 Result<std::vector<cache::LayerDesc>> join_layers(const std::vector<cache::LayerDesc>& parameters,
-                                                   const std::vector<cache::LayerDesc>& bare);
+                                                  const std::vector<cache::LayerDesc>& bare);
 
 // Bytes:  the same content gives the same bytes (with the same FlatBuffers library).
 // Errors: kTooLarge; kInvalidArgument (a key that is not of this kind, or content that

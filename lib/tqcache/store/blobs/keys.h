@@ -8,7 +8,6 @@
 //
 // Spec: docs/reference/store.md, "Keys".
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -18,6 +17,7 @@
 
 #include "tqcache/base/hash.h"
 #include "tqcache/cache/cache.h"
+#include "tqcache/store/blobs/records.h"
 
 namespace tqcache::store {
 
@@ -58,8 +58,6 @@ std::string parameters_key(const Sha256& first, int slot);                // "p/
 std::string block_key(const Sha256& hash, std::int64_t index, int part);  // "b/000012/HEX/0"
 std::string state_key(const Sha256& hash, int slot);                      // "s/HEX/0"
 std::string data_key(const Sha256& name_space, ByteView content);         // "d/HEX"
-std::string record_prefix(std::string_view salt);                         // "n/HEX16/"
-std::string record_key(std::string_view salt, std::string_view name);     // "n/HEX16/HEX"
 std::string usage_key(const Sha256& random);                              // "u/HEX"
 
 // The keys of all candidate slots.
@@ -67,17 +65,6 @@ std::vector<std::string> parameters_slot_keys(const Sha256& first);
 std::vector<std::string> state_slot_keys(const Sha256& hash);
 
 // --- parsing keys, safe for untrusted input
-
-// In the order of Content.
-enum class BlobKind : std::uint32_t { kParameters, kBlock, kState, kData, kRecord, kUsage };
-inline constexpr std::uint32_t kBlobKinds = 6;
-
-inline constexpr std::array kAllKinds = {BlobKind::kParameters, BlobKind::kBlock,
-                                         BlobKind::kState,      BlobKind::kData,
-                                         BlobKind::kRecord,     BlobKind::kUsage};
-
-// "parameters", "block", "state", "data", "record", "usage"
-std::string_view name_of(BlobKind kind);
 
 // The fields of a key, as views of it.
 struct KeyParts {

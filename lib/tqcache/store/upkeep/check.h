@@ -10,7 +10,7 @@
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
 #include "tqcache/store/backend.h"
-#include "tqcache/store/upkeep/inventory.h"
+#include "tqcache/store/upkeep/stats.h"
 
 namespace tqcache::store {
 

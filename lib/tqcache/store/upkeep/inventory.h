@@ -1,13 +1,12 @@
 #pragma once
-// store/upkeep/inventory.h: the content of a store: its items with sizes and last uses, its named
-// prompts, and statistics.
+// store/upkeep/inventory.h: the content of a store: its items with sizes and last uses, and its
+// named prompts.
 //
 // Memory: about 200 bytes for each block, snapshot and record.
 
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +18,7 @@
 #include "tqcache/store/backend.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/upkeep/stats.h"
 
 namespace tqcache::store {
 
@@ -36,11 +36,6 @@ struct InventoryItem {
 // Part 0 of a block comes first: without it readers do not find the other parts.
 std::vector<std::string> keys_of(const InventoryItem& item);
 bool has_part(const InventoryItem& item, int part);
-
-struct KindTotal {
-  std::uint64_t blobs = 0;
-  std::uint64_t bytes = 0;
-};
 
 class Inventory {
  public:
@@ -106,40 +101,5 @@ struct NamedPrompt {
 //         its key. kInterrupted.
 Result<std::vector<NamedPrompt>> read_named_prompts(Backend& backend, const Inventory& inventory,
                                                     const Progress& progress = {});
-
-// Passes each named prompt whose key begins with `prefix` (record_prefix(); "n/": all tenants) to
-// `sink`, in the order of the keys. Damaged ones are reported. `sink` must not call the backend.
-// Errors: those of the backend and of `sink`.
-using RecordSink = std::function<Result<void>(const Entry& entry, const PromptRecord& record)>;
-Result<void> list_prompts(Backend& backend, const std::string& prefix, const OnWarning& on_warning,
-                          const RecordSink& sink);
-
-// --- statistics
-
-// Totals of a store. Bytes are as the backend counts them.
-// Spec: docs/reference/store.md, "What a store holds".
-struct StoreStats {
-  std::array<KindTotal, kBlobKinds> kinds{};  // by BlobKind
-  KindTotal others;                           // under foreign keys
-
-  std::uint64_t prompts = 0;  // named prompts of all tenants
-  std::uint64_t prompt_tokens = 0;
-  std::uint64_t bytes_alone = 0;     // of these prompts, if nothing was shared
-  std::uint64_t bytes_needed = 0;    // of these prompts, with sharing
-  std::uint64_t bytes_unneeded = 0;  // that no named prompt needs
-
-  // Hit statistics of the runs that looked for a prompt.
-  std::uint64_t runs = 0;
-  std::uint64_t runs_that_found = 0;
-  std::uint64_t wanted_tokens = 0, found_tokens = 0;
-  std::uint64_t read_bytes = 0, stored_bytes = 0;
-
-  std::uint64_t bytes_saved() const { return bytes_alone - bytes_needed; }
-};
-
-// Damaged notes are ignored.
-// Progress: in blobs read.
-// Errors: those of the backend and of read_named_prompts(); kInterrupted.
-Result<StoreStats> read_stats(Backend& backend, const Progress& progress = {});
 
 }  // namespace tqcache::store

@@ -1,4 +1,8 @@
-#include "tqcache/model/attention/score_params.h"
+#include <string>
+
+#include "tqcache/cache/cache.h"
+#include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/model/decoder.h"
 
 #include "tqcache/cache/kv_codec_state.h"
 
