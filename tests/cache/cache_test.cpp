@@ -144,9 +144,9 @@ TEST(CacheValidate, RefusesACodecForAnotherHeadDim) {
 TEST(CacheValidate, RefusesValuesInTheOrderOfKeys) {
   const Error error = error_after(4, [](Cache& cache) {
     auto& side = std::get<TurboSide>(attention(cache, 1).v);
-    side.codec = KvCodec::make(side.codec.describe(), side.codec.shape(),
-                               codec::BlockOrder::kKeys, Rope())
-                     .value();
+    side.codec =
+        KvCodec::make(side.codec.describe(), side.codec.shape(), codec::BlockOrder::kKeys, Rope())
+            .value();
   });
   EXPECT_THAT(error.message, HasSubstr("layer 1: v: codes in the order of the other side"));
 }
@@ -166,8 +166,8 @@ TEST(KvCodec, RefusesOutlierChannelsThatDoNotFit) {
   const Cache cache = convert(random_cache(1, 300), preset("turbo2.5").value()).value();
   const KvCodec& codec = std::get<TurboSide>(attention(cache, 0).k).codec;
   const auto expect_refused = [&](std::string_view part, auto change) {
-    const auto made = test::remade(codec, cache.identity.rope,
-                                   [&](QuantSpec& quant) { change(quant.outliers); });
+    const auto made =
+        test::remade(codec, cache.identity.rope, [&](QuantSpec& quant) { change(quant.outliers); });
     ASSERT_FALSE(made.ok()) << part;
     EXPECT_EQ(made.error().code, ErrorCode::kCorrupt);
     EXPECT_THAT(made.error().message, HasSubstr(part));

@@ -13,7 +13,8 @@ namespace side_test {
 constexpr HeadShape kShape{2, 64};
 
 TurboSide side_of(const SidePlan& plan, Dtype dtype) {
-  return {make_codec(plan, codec::BlockOrder::kKeys, kShape, dtype, Rope()).value(), {}, {dtype, {}}};
+  return {
+      make_codec(plan, codec::BlockOrder::kKeys, kShape, dtype, Rope()).value(), {}, {dtype, {}}};
 }
 
 // Keys of `bits` without centering.

@@ -71,7 +71,8 @@ TEST(TurboWindows, HaveKeysCenteredOnDemandAndValuesAlways) {
   EXPECT_EQ(std::get<TurboSide>(attention_of(plain.layers[0])->v).codec.centering(),
             Centering::kPostRope);
   const Cache centered = must(convert(dense_cache(600, 300), packing(WindowForm::kTurboCentered)));
-  EXPECT_EQ(keys_of(centered).codec.centering(), Centering::kPostRope);  // RoPE over 64 components does not fit 32
+  EXPECT_EQ(keys_of(centered).codec.centering(),
+            Centering::kPostRope);  // RoPE over 64 components does not fit 32
 }
 
 TEST(TurboWindows, HaveNeitherSinkTokensNorMaps) {
@@ -230,12 +231,11 @@ TEST(TurboWindows, AreValidated) {
               HasSubstr("k: a token block before the last is not packed"));
   EXPECT_THAT(error_of([&](auto& layer) { keys(layer).tail.blocks.clear(); }),
               HasSubstr("0 dense token blocks where 1 belong"));
-  EXPECT_THAT(
-      error_of([&](auto& layer) {
-        test::edit_codec(std::get<TurboSide>(layer.attention.v).codec,
-                         [](auto& state) { state.mean.values.clear(); });
-      }),
-      HasSubstr("v: packed, but without its mean"));
+  EXPECT_THAT(error_of([&](auto& layer) {
+                test::edit_codec(std::get<TurboSide>(layer.attention.v).codec,
+                                 [](auto& state) { state.mean.values.clear(); });
+              }),
+              HasSubstr("v: packed, but without its mean"));
   EXPECT_THAT(error_of([&](auto& layer) { layer.window.keep = 1; }),
               HasSubstr("quantized, in a window that keeps first tokens"));
 }

@@ -133,9 +133,8 @@ std::vector<float> bounds(const cache::TurboSide& side, cache::HeadShape shape,
       if (token % cache::kTokenBlock == 0 && is_prod) {
         const auto packed = test::packed_head(side, block, head);
         const codec::BlockCodec& first = side.codec.state().codec.part(0);
-        first.decode(
-            packed.codes.first(first.shape().block_bytes()), packed.scales.first(256),
-            256, {Dtype::kF32, reinterpret_cast<std::byte*>(base.data()), dim * sizeof(float)});
+        first.decode(packed.codes.first(first.shape().block_bytes()), packed.scales.first(256), 256,
+                     {Dtype::kF32, reinterpret_cast<std::byte*>(base.data()), dim * sizeof(float)});
       }
       const std::size_t at = to_size(head * kTokens + token) * dim;
       double length = 0;

@@ -282,8 +282,8 @@ class CacheBuilder {
     if (keep_full_tail_ && n_packed == dense.blocks.size() && n_packed > 0) --n_packed;
     if (n_packed > 0) side.codec.fit(full, policy, 1);
     for (std::size_t i = 0; i < n_packed; ++i) {
-      side.packed.push_back(cache::make_turbo_block(side.codec, full[i].index,
-                                                    must(side.codec.encode(full[i], 1))));
+      side.packed.push_back(
+          cache::make_turbo_block(side.codec, full[i].index, must(side.codec.encode(full[i], 1))));
     }
     for (std::size_t i = n_packed; i < dense.blocks.size(); ++i) {
       side.tail.blocks.push_back(std::move(dense.blocks[i]));

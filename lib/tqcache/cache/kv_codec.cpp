@@ -186,10 +186,9 @@ Result<void> encode_head(const KvCodec::State& state, const FullBlock& block, st
   const PackedLayout& layout = state.layout_of(block.index);
   const auto head = static_cast<std::int64_t>(kv_head);
   const ByteView rows = block.head(head);
-  TQC_TRY(keep_sinks(block, rows.first(layout.sink_bytes),
-                     packed.data() + layout.sinks_at(kv_head)));
-  auto* const scales =
-      reinterpret_cast<std::uint16_t*>(packed.data() + layout.scales_at(kv_head));
+  TQC_TRY(
+      keep_sinks(block, rows.first(layout.sink_bytes), packed.data() + layout.sinks_at(kv_head)));
+  auto* const scales = reinterpret_cast<std::uint16_t*>(packed.data() + layout.scales_at(kv_head));
   return HeadCoder(state, block.index, head)
       .encode({block.dtype, rows.data(), row_bytes(block.shape, block.dtype)}, 0,
               to_size(kTokenBlock), to_size(uncoded_tokens(block, state.n_sinks)),
@@ -204,8 +203,8 @@ Result<void> quantize_head(const KvCodec::State& state, std::int64_t position,
   const std::size_t dim = codec.head_dim();
   const std::size_t stride = to_size(state.shape.n_kv_heads) * dim;
   const std::size_t n = rows.size() / stride;
-  const std::size_t n_sinks = to_size(
-      std::clamp<std::int64_t>(state.n_sinks - position, 0, static_cast<std::int64_t>(n)));
+  const std::size_t n_sinks =
+      to_size(std::clamp<std::int64_t>(state.n_sinks - position, 0, static_cast<std::int64_t>(n)));
   const std::int64_t place = position % kTokenBlock;
   const HeadCoder coder(state, position / kTokenBlock, kv_head);
 
@@ -213,8 +212,8 @@ Result<void> quantize_head(const KvCodec::State& state, std::int64_t position,
   std::vector<std::uint16_t> scales(codec.n_scale_rows() * to_size(kTokenBlock));
   float* const head = rows.data() + to_size(kv_head) * dim;
   const auto* const bytes = reinterpret_cast<const std::byte*>(head);
-  TQC_TRY(coder.encode({Dtype::kF32, bytes, stride * sizeof(float)}, place, n, n_sinks, codes,
-                       scales));
+  TQC_TRY(
+      coder.encode({Dtype::kF32, bytes, stride * sizeof(float)}, place, n, n_sinks, codes, scales));
   AlignedFloats decoded(n * dim);
   coder.decode({codes, scales}, place, decoded);
   for (std::size_t token = n_sinks; token < n; ++token) {
@@ -258,8 +257,7 @@ ByteView KvCodec::State::sink_rows(ByteView packed, std::int64_t kv_head) const 
 
 KvCodec::KvCodec(State state) {
   state.layout = make_layout(state.codec.layout(), state.shape, state.dtype, 0);
-  state.first_layout =
-      make_layout(state.codec.layout(), state.shape, state.dtype, state.n_sinks);
+  state.first_layout = make_layout(state.codec.layout(), state.shape, state.dtype, state.n_sinks);
   state_ = std::make_shared<const State>(std::move(state));
 }
 
@@ -362,8 +360,8 @@ Result<SharedBytes> KvCodec::encode(const FullBlock& block, unsigned n_threads) 
                        [&](std::size_t head) -> Result<void> {
                          auto done = encode_head(state, block, head, packed);
                          if (done) return {};
-                         return Error{done.error().code, "head " + std::to_string(head) + " " +
-                                                             done.error().message};
+                         return Error{done.error().code,
+                                      "head " + std::to_string(head) + " " + done.error().message};
                        }));
   return SharedBytes(std::move(packed));
 }
@@ -385,7 +383,8 @@ AlignedBytes KvCodec::decode_block(ByteView packed, std::int64_t block,
   const std::size_t head_bytes = to_size(n_tokens) * row;
   const std::size_t sink_bytes = std::min(head_bytes, layout(block).sink_bytes);
   AlignedBytes out(to_size(state.shape.n_kv_heads) * head_bytes);
-  // Whole blocks are decoded in any case, so that a token has the same bits wherever a block is cut.
+  // Whole blocks are decoded in any case, so that a token has the same bits wherever a block is
+  // cut.
   AlignedBytes whole(n_tokens == kTokenBlock ? 0 : to_size(kTokenBlock) * row);
   for (std::int64_t head = 0; head < state.shape.n_kv_heads; ++head) {
     std::byte* const to = out.data() + to_size(head) * head_bytes;
@@ -402,9 +401,9 @@ AlignedBytes KvCodec::decode_block(ByteView packed, std::int64_t block,
 Result<void> KvCodec::quantize_rows(std::int64_t position, std::span<float> rows) const {
   for (std::int64_t head = 0; head < state_->shape.n_kv_heads; ++head) {
     if (auto done = quantize_head(*state_, position, rows, head); !done) {
-      return in_context("head " + std::to_string(head) + ", from token " +
-                            std::to_string(position) + " on",
-                        std::move(done).error());
+      return in_context(
+          "head " + std::to_string(head) + ", from token " + std::to_string(position) + " on",
+          std::move(done).error());
     }
   }
   return {};

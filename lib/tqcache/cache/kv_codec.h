@@ -6,8 +6,8 @@
 // a plan for a new cache. One for a new cache does not know its mean, outlier channels and
 // transforms yet: fit() takes them from the first token blocks, and they stay fixed afterwards.
 //
-//   auto codec = KvCodec::make(layer.k, layer.shape, codec::BlockOrder::kKeys, cache.identity.rope);
-//   codec->fit(blocks, OutlierPolicy::kCalibrationVariance, n_threads);     // a new one
+//   auto codec = KvCodec::make(layer.k, layer.shape, codec::BlockOrder::kKeys, rope);
+//   codec->fit(blocks, OutlierPolicy::kCalibrationVariance, n_threads);  // of a new cache
 //   auto packed = codec->encode(block, n_threads);
 //   AlignedBytes values = codec->decode_block(packed->view(), block.index, kTokenBlock);
 //
@@ -39,7 +39,7 @@ namespace tqcache::cache {
 //
 // All three begin at a multiple of 64 bytes.
 struct PackedLayout {
-  codec::HeadLayout head;      // codes and scales of one kv head
+  codec::HeadLayout head;  // codes and scales of one kv head
   std::size_t n_heads = 0;
   std::size_t n_sinks = 0;     // sink tokens of one kv head: none behind token block 0
   std::size_t sink_bytes = 0;  // of one kv head
@@ -127,7 +127,8 @@ class KvCodec {
   void fit(std::span<const FullBlock> blocks, OutlierPolicy policy, unsigned n_threads);
 
   // The full token blocks that fit() needs of a cache of `n_tokens`, ascending: those that the mean
-  // is taken over (mean_blocks()), the first of them, or none. `begin`: the first token in a window.
+  // is taken over (mean_blocks()), the first of them, or none. `begin`: the first token in a
+  // window.
   std::vector<std::int64_t> blocks_to_fit(OutlierPolicy policy, std::int64_t n_tokens,
                                           std::int64_t begin = 0) const;
 

@@ -36,7 +36,8 @@ using PackProgress = std::function<Result<void>(std::uint64_t n_vectors)>;
 std::uint64_t vectors_to_pack(const PackJob& job, std::int64_t n_tokens);
 
 // Gives memory of dense blocks back as they are packed.
-// Errors: as make_codec() and KvCodec::encode(), with the token block's number; those of `progress`.
+// Errors: as make_codec() and KvCodec::encode(), with the token block's number; those of
+// `progress`.
 Result<void> pack_side(const PackJob& job, std::int64_t n_tokens, unsigned n_threads,
                        KvTables tables, const PackProgress& progress);
 

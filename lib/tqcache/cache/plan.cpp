@@ -205,8 +205,8 @@ class LayerPlanner {
       if (layer->is_window) plan = window_plan(plan, kSideOrders[s], options_.windows);
       // There is nothing to make maps for, and nothing of the wish would be kept.
       if (cache_.n_tokens() < kTokenBlock) plan.fit_transforms = false;
-      auto planned = plan_side(*tensors[s], plan, kSideOrders[s], layer->attention->shape.head_dim,
-                               tables_);
+      auto planned =
+          plan_side(*tensors[s], plan, kSideOrders[s], layer->attention->shape.head_dim, tables_);
       if (!planned) {
         return in_context("layer " + std::to_string(index) + std::string(kSideNames[s]),
                           std::move(planned).error());

@@ -188,8 +188,8 @@ class Trials {
     plan.codec.step = static_cast<float>(
         std::clamp(step * side.weight, double{codec::kMinStep}, double{codec::kMaxStep}));
     const cache::LayerDesc& layer = source_.manifest().layers[side.layer];
-    return cache::make_codec(plan, order_of(side.name), side.shape,
-                             side_of(layer, side.name).dtype, tables_);
+    return cache::make_codec(plan, order_of(side.name), side.shape, side_of(layer, side.name).dtype,
+                             tables_);
   }
 
   std::vector<cache::FullBlock> full_blocks(const Candidate& side, Dtype dtype,

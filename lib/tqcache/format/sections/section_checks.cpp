@@ -107,8 +107,7 @@ Result<void> check_paths(const cache::LayerDesc& layer, const SectionInfo& secti
   const SymbolShape shape = symbol_shape(layer, section);
   std::vector<std::uint8_t> symbols(shape.head_dim * codec::kBlockTokens);
   for (std::size_t head = 0; head < shape.n_heads; ++head) {
-    const ByteView block =
-        raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes);
+    const ByteView block = raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes);
     auto path = codec::trellis_block_symbols({shape.head_dim, codec::kBlockTokens}, block,
                                              shape.order, symbols);
     if (!path) return in_context("head " + std::to_string(head), std::move(path).error());

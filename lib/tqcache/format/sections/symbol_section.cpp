@@ -113,8 +113,7 @@ bool load(const SymbolShape& shape, ByteView raw, Symbols& symbols) {
       return (scale & kUnusedBits) == 0 && scale < kF16Infinity;
     };
     if (!std::ranges::all_of(scales, is_step)) return false;
-    const ByteView block =
-        raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes);
+    const ByteView block = raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes);
     auto found =
         codec::trellis_block_symbols(trellis_shape(shape), block, shape.order, symbols.head());
     if (!found) return false;
@@ -132,8 +131,7 @@ bool is_silent_where_scales_are(const SymbolShape& shape, ByteView raw) {
     const auto scales = scales_of(shape, raw, head);
     if (std::ranges::find(scales, 0) == scales.end()) continue;
     codec::unpack_block(
-        block, raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes),
-        codes);
+        block, raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes), codes);
     for (std::size_t t = 0; t < kTokens; ++t) {
       if (scales[t] != 0) continue;
       const auto of_token = std::span(codes).subspan(t * shape.head_dim, shape.head_dim);

@@ -16,9 +16,9 @@
 #include "tqcache/base/result.h"
 #include "tqcache/cache/kv_codec.h"
 #include "tqcache/codec/block_layout.h"
-#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/format/section_plan.h"
+#include "tqcache/format/sections/compression.h"
 
 namespace tqcache::format {
 

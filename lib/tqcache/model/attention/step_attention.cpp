@@ -50,8 +50,7 @@ codec::DenseBlock decoded_block(const cache::TurboSide& side, cache::HeadShape s
 
 codec::DenseBlock sink_block(const cache::TurboSide& side, cache::HeadShape shape,
                              std::int64_t n_sinks, std::int64_t kv_head) {
-  const ByteView rows =
-      side.codec.state().sink_rows(side.packed.front().bytes.view(), kv_head);
+  const ByteView rows = side.codec.state().sink_rows(side.packed.front().bytes.view(), kv_head);
   return {side.tail.dtype, rows.data(), to_size(shape.head_dim), to_size(n_sinks)};
 }
 
