@@ -69,7 +69,7 @@ TEST(Maps, HaveRowsThatAreNotOfEachOther) {
   ASSERT_FALSE(loaded.ok());
   EXPECT_EQ(loaded.error().code, ErrorCode::kCorrupt);
   EXPECT_THAT(damage_of(file),
-              testing::ElementsAre("map of head 0: its rows depend on each other"));
+              testing::ElementsAre("layer 0 v: map of head 0: its rows depend on each other"));
 }
 
 TEST(Maps, AreOfAsManyEntriesAsHeadsHave) {
