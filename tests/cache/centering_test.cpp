@@ -9,7 +9,7 @@
 
 #include "cache/random_cache.h"
 #include "support/gaussian.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 
 namespace tqcache::cache {
 namespace centring_test {

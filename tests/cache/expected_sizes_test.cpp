@@ -11,8 +11,8 @@
 #include <sstream>
 
 #include "cache/random_cache.h"
-#include "tqcache/cache/convert.h"
 #include "tqcache/cache/presets.h"
+#include "tqcache/cache/quantize.h"
 
 namespace tqcache::test {
 namespace expected_sizes_test {

@@ -5,8 +5,8 @@
 #include <map>
 
 #include "cache/random_cache.h"
-#include "tqcache/cache/convert.h"
 #include "tqcache/cache/presets.h"
+#include "tqcache/cache/quantize.h"
 
 namespace tqcache::cache {
 namespace modes_test {

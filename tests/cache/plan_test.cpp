@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "cache/random_cache.h"
-#include "tqcache/cache/convert.h"
 #include "tqcache/cache/presets.h"
+#include "tqcache/cache/quantize.h"
 
 namespace tqcache::cache {
 namespace plan_test {
@@ -108,7 +108,8 @@ TEST(PlanLayers, MultipliesStepsByTheWeightsOfTheirLayers) {
   EXPECT_EQ(plans[3].codec.step, 0.1875f);
   EXPECT_EQ(plans[6].codec.step, 0.25f);
   EXPECT_TRUE(plans[7].dense);
-  const std::vector<SidePlan> keys = plan_layers(describe(hybrid_cache(2)), weighted({1, 2, 1, 2})).value();
+  const std::vector<SidePlan> keys =
+      plan_layers(describe(hybrid_cache(2)), weighted({1, 2, 1, 2})).value();
   EXPECT_EQ(keys[3].codec.step, 0.25f);
   EXPECT_EQ(keys[7].codec.step, 0.25f);
 }
@@ -145,7 +146,8 @@ TEST(PlanLayers, IsWhatConvertDoes) {
     EXPECT_EQ(k.codec.n_sinks(), 2);
   }
   EXPECT_TRUE(plan_layers(describe(turbo), options));  // the same again: as it is
-  EXPECT_THAT(plan_layers(describe(turbo), {}).error().message, HasSubstr("layer 1 k: is packed already"));
+  EXPECT_THAT(plan_layers(describe(turbo), {}).error().message,
+              HasSubstr("layer 1 k: is packed already"));
   ConvertOptions kept;
   kept.keep_all = true;
   const std::vector<SidePlan> none = plan_layers(describe(turbo), kept).value();

@@ -5,9 +5,9 @@
 #include <random>
 #include <vector>
 
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/convert.h"
 #include "support/cache_builder.h"
+#include "tqcache/cache/cache.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/cache/window.h"
 
 namespace tqcache::test {
@@ -21,7 +21,8 @@ inline std::vector<float> random_rows(std::mt19937& random, std::int64_t n,
 }
 
 // Mode mse with so many bits; 16: dense.
-inline cache::SidePlan plan_of_bits(int bits, cache::Centering center = cache::Centering::kPreRope) {
+inline cache::SidePlan plan_of_bits(int bits,
+                                    cache::Centering center = cache::Centering::kPreRope) {
   cache::SidePlan plan;
   plan.dense = bits == 16;
   plan.codec.bits = bits;

@@ -8,8 +8,8 @@
 
 #include "cache/random_cache.h"
 #include "tqcache/base/half.h"
-#include "tqcache/cache/convert.h"
 #include "tqcache/cache/presets.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::cache {

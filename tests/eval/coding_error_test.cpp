@@ -7,7 +7,7 @@
 #include "support/cache_builder.h"
 #include "support/gaussian.h"
 #include "tqcache/cache/configuration.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 
 namespace tqcache::eval {
 namespace coding_error_test {

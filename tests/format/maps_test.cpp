@@ -44,7 +44,7 @@ TEST(Maps, CountAsMemoryWhereKeysStandDecoded) {
   const auto needs = [&](std::uint64_t bytes) {
     return load(file_of(fitted_cache()), {.max_payload_bytes = bytes}).ok();
   };
-  const std::uint64_t total = format::total_memory_bytes(info);
+  const std::uint64_t total = cache::total_memory_bytes(info, info.sections);
   EXPECT_TRUE(needs(total));
   EXPECT_FALSE(needs(total - 1));
 }

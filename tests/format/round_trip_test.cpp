@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "file_fixture.h"
-#include "tqcache/format/type_names.h"
 #include "support/temp_dir.h"
+#include "tqcache/format/type_names.h"
 
 namespace tqcache::test {
 namespace round_trip_test {
@@ -254,7 +254,7 @@ TEST(CacheFile, KeepsPackedBlocksAsTheyStandInTheFile) {
   for (const SectionInfo& section : info_of(file).sections) {
     if (!section.packed) continue;
     const auto& layer = std::get<0>(cache.layers[static_cast<std::size_t>(section.layer)]);
-    const cache::Side& side = section.side == format::SideName::kKeys ? layer.k : layer.v;
+    const cache::Side& side = section.side == cache::TensorKind::kKeys ? layer.k : layer.v;
     const ByteView packed = std::get<cache::TurboSide>(side).packed[0].bytes.view();
     const auto stored = ByteView(file).subspan(section.file_offset, section.stored_bytes);
     EXPECT_TRUE(std::ranges::equal(packed, stored)) << section.layer;

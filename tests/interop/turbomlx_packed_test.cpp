@@ -14,9 +14,9 @@
 #include "support/temp_dir.h"
 #include "tqcache/base/half.h"
 #include "tqcache/cache/truncate.h"
-#include "tqcache/format/type_names.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/convert_file.h"
+#include "tqcache/format/type_names.h"
 
 namespace tqcache::interop {
 namespace turbomlx_packed_test {
@@ -214,9 +214,9 @@ TEST(TurboMlxPacked, NamesTheModeAndHasTheMapByValue) {
   builder.turbo({.bits = 4})
       .turbo({.bits = 3, .is_prod = true})
       .turbo({.mixed = BuiltMixed{16, 3, 2}, .values = BuiltGroups{2, 64, Dtype::kBF16}});
-  const auto sections = must(sections_of(import_built(builder)));
+  const auto sections = must(reader_of(import_built(builder)));
   const auto tensor = [&](std::size_t layer) {
-    return std::get<cache::AttentionDesc>(sections->manifest().layers[layer]);
+    return std::get<cache::AttentionDesc>(sections->description().layers[layer]);
   };
   EXPECT_EQ(format::type_name(tensor(0).k), "tqcache.turbo_mse.v1");
   EXPECT_EQ(format::type_name(tensor(0).v), "tqcache.dense.v1");
@@ -379,8 +379,8 @@ TEST(TurboMlxMisfits, MoreMatricesThanAFileMayHaveAreNotKept) {
   }
   const ForeignCache foreign = import_built(builder);
   EXPECT_TRUE(attention(foreign, 8).k.packed);
-  const auto sections = must(sections_of(foreign));
-  for (const cache::LayerDesc& layer : sections->manifest().layers) {
+  const auto sections = must(reader_of(foreign));
+  for (const cache::LayerDesc& layer : sections->description().layers) {
     EXPECT_FALSE(cache::is_quantized(std::get<cache::AttentionDesc>(layer).k));
   }
 }
@@ -395,8 +395,8 @@ class Converted : public ::testing::Test {
     options.keys.dense = options.values.dense = true;
     options.keys.keep_packed = options.values.keep_packed = true;
     const auto path = dir_ / "a.tqkv";
-    must(format::convert_sections(*must(sections_of(import_built(builder))), path, options,
-                                  {.compression = format::Compression::kNone}));
+    must(format::convert_file(*must(reader_of(import_built(builder))), path, options,
+                              {.compression = format::Compression::kNone}));
     return path;
   }
 
@@ -536,7 +536,7 @@ TEST(TurboMlxPacked, AFileThatChangesMeanwhileIsRefused) {
     Bytes bytes;
   };
   const auto source = std::make_shared<Changing>(builder.file());
-  const auto sections = must(sections_of(must(import_turbomlx(source))));
+  const auto sections = must(reader_of(must(import_turbomlx(source))));
   const float infinity = HUGE_VALF;
   for (std::size_t at = 0; at < builder.array("0.reg_norms").size(); at += sizeof infinity) {
     std::memcpy(builder.array("0.reg_norms").data() + at, &infinity, sizeof infinity);

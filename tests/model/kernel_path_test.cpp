@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/codec/kernels/head_queries.h"
 #include "tqcache/model/decoder.h"
 

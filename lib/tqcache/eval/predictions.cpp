@@ -13,7 +13,7 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/eval/distribution.h"
 #include "tqcache/eval/divergence.h"
 #include "tqcache/eval/total_progress.h"

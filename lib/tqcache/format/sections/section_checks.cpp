@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "tqcache/base/result.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/trellis/trellis.h"
 #include "tqcache/codec/trellis/trellis_rows.h"
-#include "tqcache/format/section_plan.h"
 #include "tqcache/format/sections/symbol_section.h"
 
 namespace tqcache::format {
@@ -103,7 +103,7 @@ Result<void> check_scale_row(std::size_t head, ByteView row, std::size_t n_sinks
 
 // Of mode trellis codes are a path, and scales have no more bits than a byte tells.
 Result<void> check_paths(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw) {
-  if (!has_symbols(side_of(layer, section.side))) return {};
+  if (!has_symbols(tensor_of(layer, section.side))) return {};
   const SymbolShape shape = symbol_shape(layer, section);
   std::vector<std::uint8_t> symbols(shape.head_dim * codec::kBlockTokens);
   for (std::size_t head = 0; head < shape.n_heads; ++head) {
@@ -125,7 +125,7 @@ Result<void> check_paths(const cache::LayerDesc& layer, const SectionInfo& secti
 }
 
 Result<void> check_packed(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw) {
-  const cache::TensorDesc& tensor = side_of(layer, section.side);
+  const cache::TensorDesc& tensor = tensor_of(layer, section.side);
   const cache::HeadShape shape = cache::attention_of(layer)->shape;
   const cache::PackedLayout layout =
       cache::packed_layout(tensor, shape, order_of(section.side), section.block);
@@ -150,9 +150,9 @@ Result<void> check_packed(const cache::LayerDesc& layer, const SectionInfo& sect
 
 Result<void> check_values(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw) {
   assert(raw.size() == section.raw_bytes);
-  if (section.side == SideName::kArray) return {};
+  if (section.side == TensorKind::kArray) return {};
   if (section.packed) return check_packed(layer, section, raw);
-  return check_dense_rows(cache::attention_of(layer)->shape, side_of(layer, section.side).dtype,
+  return check_dense_rows(cache::attention_of(layer)->shape, tensor_of(layer, section.side).dtype,
                           raw);
 }
 

@@ -225,7 +225,7 @@ SymbolShape symbol_shape(const cache::LayerDesc& layer, const SectionInfo& secti
   const cache::HeadShape shape = cache::attention_of(layer)->shape;
   return {static_cast<std::size_t>(shape.n_kv_heads), static_cast<std::size_t>(shape.head_dim),
           order_of(section.side),
-          cache::packed_layout(side_of(layer, section.side), shape, order_of(section.side),
+          cache::packed_layout(tensor_of(layer, section.side), shape, order_of(section.side),
                                section.block)};
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// format/sections/symbol_section.h: one packed section of mode trellis as the symbols of its paths, entropy
-// coded, and back. Decompression is safe for untrusted input.
+// format/sections/symbol_section.h: one packed section of mode trellis as the symbols of its paths,
+// entropy coded, and back. Decompression is safe for untrusted input.
 //
 // In memory a component takes a byte, of which a path through the trellis leaves few bits open.
 // Here stand these alone: symbols component by component, since components of one map are alike and
@@ -14,10 +14,10 @@
 
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/result.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/cache/kv_codec.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/format/manifest.h"
-#include "tqcache/format/section_plan.h"
 #include "tqcache/format/sections/compression.h"
 
 namespace tqcache::format {
