@@ -175,7 +175,9 @@ TEST(OpenAny, SaysWhichHintIsMissing) {
 TEST(OpenAny, AsksWhetherQuantizedRowsAreRotated) {
   OpenHints hints{.geometry = test::plain_model(64)};
   int n_asked = 0;
-  hints.decide_rotation = [&](const ForeignCache&, const ForeignCache&) -> Result<LlamaRotation> {
+  hints.decide_rotation = [&](const cache::CacheReader& rotated,
+                              const cache::CacheReader& not_rotated) -> Result<LlamaRotation> {
+    EXPECT_EQ(rotated.n_tokens(), not_rotated.n_tokens());
     ++n_asked;
     return LlamaRotation::kOn;
   };

@@ -2,9 +2,7 @@
 
 #include <filesystem>
 
-#include "tqcache/base/file.h"
 #include "tqcache/interop/llama/llama_geometry.h"
-#include "tqcache/tensors/gguf.h"
 
 namespace tqcache::cli {
 namespace {
@@ -44,12 +42,6 @@ interop::LlamaGeometry geometry_of(const model::ModelConfig& config) {
   return geometry;
 }
 
-Result<interop::LlamaGeometry> geometry_of_file(const std::string& path) {
-  TQC_TRY_ASSIGN(const MappedFile file, MappedFile::open(path));
-  TQC_TRY_ASSIGN(const tensors::Gguf gguf, tensors::read_gguf(file.bytes()));
-  return interop::read_llama_geometry(gguf);
-}
-
 }  // namespace
 
 Result<ModelFacts> load_model_facts(const std::string& path) {
@@ -69,7 +61,7 @@ Result<ModelFacts> load_model_facts(const std::string& path) {
     if (facts.model) facts.geometry = geometry_of(facts.model->config);
     return facts;
   }
-  TQC_TRY_ASSIGN(facts.geometry, in_file(path, geometry_of_file(path)));
+  TQC_TRY_ASSIGN(facts.geometry, in_file(path, interop::read_llama_geometry(path)));
   return facts;
 }
 

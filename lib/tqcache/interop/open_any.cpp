@@ -91,8 +91,9 @@ Result<LlamaImported> import_llama(const std::shared_ptr<const ByteSource>& file
     return invalid("quantized rows, which may be Hadamard-rotated: say whether they are");
   }
   TQC_TRY_ASSIGN(LlamaImported rotated, import_as(LlamaRotation::kOn));
-  TQC_TRY_ASSIGN(const LlamaRotation decided,
-                 hints.decide_rotation(rotated.cache, not_rotated.cache));
+  TQC_TRY_ASSIGN(const auto as_rotated, reader_of(rotated.cache));
+  TQC_TRY_ASSIGN(const auto as_not_rotated, reader_of(not_rotated.cache));
+  TQC_TRY_ASSIGN(const LlamaRotation decided, hints.decide_rotation(*as_rotated, *as_not_rotated));
   return decided == LlamaRotation::kOn ? std::move(rotated) : std::move(not_rotated);
 }
 

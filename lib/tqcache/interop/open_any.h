@@ -62,8 +62,8 @@ struct OpenHints {
 
   // Quantized rows may be Hadamard-rotated, and files of older versions do not say so. Called for
   // such a file with the cache read both ways; only called when the two differ.
-  using DecideRotation = std::function<Result<LlamaRotation>(const ForeignCache& rotated,
-                                                             const ForeignCache& not_rotated)>;
+  using DecideRotation = std::function<Result<LlamaRotation>(
+      const cache::CacheReader& rotated, const cache::CacheReader& not_rotated)>;
   DecideRotation decide_rotation = {};
   // nullopt: ask decide_rotation, which is then required.
   std::optional<LlamaRotation> rotation = {};

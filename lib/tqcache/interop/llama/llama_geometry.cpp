@@ -10,6 +10,7 @@
 #include <utility>
 #include <variant>
 
+#include "tqcache/base/file.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/tensors/printable_name.h"
@@ -349,6 +350,12 @@ Result<LlamaGeometry> read_llama_geometry(const Gguf& model) {
   TQC_TRY(drop_extra_layers(keys, geometry));
   TQC_TRY(check_kv_heads(geometry));
   return geometry;
+}
+
+Result<LlamaGeometry> read_llama_geometry(const std::filesystem::path& gguf) {
+  TQC_TRY_ASSIGN(const MappedFile file, MappedFile::open(gguf));
+  TQC_TRY_ASSIGN(const Gguf model, tensors::read_gguf(file.bytes()));
+  return read_llama_geometry(model);
 }
 
 }  // namespace tqcache::interop

@@ -9,6 +9,7 @@
 //         llama_model_rope_type).
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,5 +65,8 @@ struct LlamaGeometry {
 // Errors: kCorrupt (a value missing or of another kind), kTooLarge, kUnsupported (MLA, and other
 //         attention without one key and one value a token, by name).
 Result<LlamaGeometry> read_llama_geometry(const tensors::Gguf& model);
+
+// The same from a GGUF file. Errors: also those of opening and reading it.
+Result<LlamaGeometry> read_llama_geometry(const std::filesystem::path& gguf);
 
 }  // namespace tqcache::interop

@@ -11,6 +11,7 @@
 
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/section_writer.h"
+#include "tqcache/format/sections/compression.h"
 #include "tqcache/store/blobs/blob_io.h"
 
 namespace tqcache::store {
@@ -80,7 +81,8 @@ StoredPrompt::StoredPrompt(format::Manifest manifest, std::vector<SharedBytes> s
     : manifest_(std::move(manifest)),
       blocks_(format::blocks_of(manifest_.sections)),
       stored_(std::move(stored)),
-      blob_bytes_(blob_bytes) {}
+      blob_bytes_(blob_bytes),
+      decompressor_(std::make_shared<const format::Decompressor>()) {}
 
 Result<void> StoredPrompt::read(std::size_t section, AlignedBytes& raw) const {
   const format::SectionInfo& info = manifest_.sections[section];
@@ -89,7 +91,7 @@ Result<void> StoredPrompt::read(std::size_t section, AlignedBytes& raw) const {
     raw.assign(stored.begin(), stored.end());
     return {};
   }
-  auto unpacked = format::unpack_stored(manifest_, info, stored, decompressor_, raw);
+  auto unpacked = format::unpack_stored(manifest_, info, stored, *decompressor_, raw);
   if (unpacked) return {};
   return in_context(cache::block_place(section, info), std::move(unpacked).error());
 }

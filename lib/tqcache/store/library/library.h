@@ -20,10 +20,13 @@
 #include "tqcache/cache/cache.h"
 #include "tqcache/cache/reader.h"
 #include "tqcache/format/manifest.h"
-#include "tqcache/format/sections/compression.h"
 #include "tqcache/store/backend.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/keys.h"
+
+namespace tqcache::format {
+class Decompressor;
+}
 
 namespace tqcache::store {
 
@@ -82,7 +85,7 @@ class StoredPrompt : public cache::CacheReader {
   std::vector<cache::BlockInfo> blocks_;
   std::vector<SharedBytes> stored_;
   std::uint64_t blob_bytes_ = 0;
-  format::Decompressor decompressor_;
+  std::shared_ptr<const format::Decompressor> decompressor_;
 };
 
 struct FindOptions {
