@@ -22,13 +22,11 @@
 #include <vector>
 
 #include "bench_model.h"
-#include "tqcache/base/file.h"
 #include "tqcache/cache/rope_angles.h"
 #include "tqcache/codec/kernels/row_transform.h"
-#include "tqcache/format/archive_rate.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/format/convert_file.h"
+#include "tqcache/file.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/tqkv.h"
 
 namespace {
 

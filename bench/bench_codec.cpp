@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/head_codec.h"
 
 namespace {

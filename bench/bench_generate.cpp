@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "bench_model.h"
-#include "tqcache/cache/truncate.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/cache.h"
+#include "tqcache/decoder.h"
 
 namespace {
 

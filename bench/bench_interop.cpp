@@ -16,7 +16,7 @@
 #include <string>
 
 #include "bench_model.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/hf/hf.h"
 #include "tqcache/interop/llama/llama_state.h"

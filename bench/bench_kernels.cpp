@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/cache/centering_score.h"
 #include "tqcache/codec/block_codec.h"
 #include "tqcache/codec/kernels/head_queries.h"

@@ -13,8 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/dtype.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/sections/plane_section.h"
 
 namespace {

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/trellis/symmetric_eigen.h"
 #include "tqcache/codec/trellis/trellis.h"
 

@@ -21,9 +21,8 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/store/backend.h"
-#include "tqcache/store/library/library.h"
+#include "tqcache/store.h"
+#include "tqcache/tqkv.h"
 
 namespace {
 

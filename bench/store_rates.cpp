@@ -25,7 +25,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 
 #ifdef TQCACHE_STORE_REDIS
 #include <hiredis/hiredis.h>

@@ -14,12 +14,11 @@
 #include <vector>
 
 #include "bench/bench_model.h"
-#include "tqcache/cache/configuration.h"
-#include "tqcache/cache/diff.h"
-#include "tqcache/cache/quantize.h"
+#include "tqcache/cache.h"
 #include "tqcache/codec/random.h"
+#include "tqcache/eval.h"
 #include "tqcache/eval/attention_error.h"
-#include "tqcache/eval/predictions.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::bench {
 namespace {

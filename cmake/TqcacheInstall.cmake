@@ -7,17 +7,8 @@ set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tqcache)
 
 install(TARGETS tqcache EXPORT tqcacheTargets)
 install(EXPORT tqcacheTargets NAMESPACE tqcache:: DESTINATION ${config_dir})
-# For the modules' own sources: base/json.h, hf_rope.h and tokenizer_json_parts.h show another
-# library's types; lane_rotation.h, block_codes_*.h, lanes_*.h and what ends in _lanes.h are compiled
-# into each table of kernels; engines of the store are had by backend.h.
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/lib/tqcache DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h" PATTERN "json.h" EXCLUDE PATTERN "hf_rope.h" EXCLUDE
-  PATTERN "tokenizer_json_parts.h" EXCLUDE PATTERN "block_codes_*.h" EXCLUDE
-  PATTERN "lanes_*.h" EXCLUDE PATTERN "registers_*.h" EXCLUDE PATTERN "packed_avx*.h" EXCLUDE
-  PATTERN "lane_rotation.h" EXCLUDE PATTERN "*_lanes.h" EXCLUDE
-  PATTERN "redis_*.h" EXCLUDE PATTERN "s3_*.h" EXCLUDE
-  PATTERN "dir_*.h" EXCLUDE PATTERN "store_url.h" EXCLUDE
-  PATTERN "backend_support.h" EXCLUDE)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/lib/include/tqcache
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 if(TARGET tqcache_cli)
   set_target_properties(tqcache_cli PROPERTIES
     INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")

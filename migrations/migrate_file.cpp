@@ -14,8 +14,8 @@
 
 #include "migrations/v1_file.h"
 #include "migrations/v1_to_v2.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 
 namespace tqcache::migrations {
 namespace {

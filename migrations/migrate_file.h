@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
+#include "tqcache/progress.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::migrations {
 

@@ -26,12 +26,12 @@
 #include "migrations/v1_tensors.h"
 #include "migrations/v1_to_v2.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/cache/token_block.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
 #include "tqcache/codec/codebook.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 
 namespace tqcache::migrations {
 namespace {

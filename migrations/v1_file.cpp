@@ -12,11 +12,11 @@
 #include <array>
 #include <string_view>
 
-#include "tqcache/base/hash.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/format/sections/compression.h"
+#include "tqcache/hash.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::migrations {

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 
 namespace tqcache::migrations {
 
@@ -55,7 +55,7 @@ bool looks_like_v1(const ByteSource& source);
 //         layer and tensor.
 Result<V1File> read_v1(const ByteSource& source, const V1ReadOptions& options = {});
 
-// Limits of version 1, in addition to those of cache/cache.h. Checked before memory is allocated.
+// Limits of version 1, in addition to those of tqcache/cache.h. Checked before memory is allocated.
 //
 // Spec: docs/reference/format.md, "Version 1".
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::migrations {
 

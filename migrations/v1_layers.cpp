@@ -11,9 +11,9 @@
 #include "migrations/v1_metadata.h"
 #include "migrations/v1_side.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
+#include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
 
 namespace tqcache::migrations {

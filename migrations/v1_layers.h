@@ -12,10 +12,10 @@
 
 #include "migrations/v1_file.h"
 #include "migrations/v1_tensors.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/layer.h"
+#include "tqcache/cache.h"
 #include "tqcache/codec/head_codec.h"
 #include "tqcache/codec/rotation.h"
+#include "tqcache/error.h"
 
 namespace tqcache::migrations {
 

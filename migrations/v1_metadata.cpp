@@ -12,9 +12,9 @@
 
 #include "migrations/v1_file.h"
 #include "migrations/v1_json.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/cache.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/tensors/printable_name.h"
 

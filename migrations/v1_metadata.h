@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 
 namespace tqcache::migrations {
 

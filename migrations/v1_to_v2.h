@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "migrations/v1_file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 
 namespace tqcache::migrations {
 

@@ -10,10 +10,10 @@
 #include "migrations/v1_layers.h"
 #include "migrations/v1_metadata.h"
 #include "migrations/v1_side.h"
-#include "tqcache/base/result.h"
 #include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/codebook.h"
+#include "tqcache/error.h"
 
 namespace tqcache::migrations {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "cli/flags.h"
 #include "cli/verb.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 
 namespace tqcache::cli {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cli {
 

@@ -16,7 +16,7 @@
 #include "cli/verb.h"
 #include "reference.h"
 #include "tqcache/codec/kernels/kernels.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 
 namespace tqcache::cli {
 namespace {

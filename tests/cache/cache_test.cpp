@@ -1,4 +1,4 @@
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,7 @@
 #include <memory>
 
 #include "cache/random_cache.h"
-#include "tqcache/cache/presets.h"
-#include "tqcache/cache/quantize.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace cache_test {

@@ -9,7 +9,7 @@
 
 #include "cache/random_cache.h"
 #include "support/gaussian.h"
-#include "tqcache/cache/quantize.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace centring_test {

@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "cache/random_cache.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/quantize.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace convert_test {

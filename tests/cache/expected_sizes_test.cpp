@@ -11,8 +11,7 @@
 #include <sstream>
 
 #include "cache/random_cache.h"
-#include "tqcache/cache/presets.h"
-#include "tqcache/cache/quantize.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::test {
 namespace expected_sizes_test {

@@ -1,4 +1,4 @@
-#include "tqcache/cache/kv_codec.h"
+#include "tqcache/kv_codec.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cache/random_cache.h"
-#include "tqcache/cache/presets.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace kv_codec_test {

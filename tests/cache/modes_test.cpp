@@ -5,8 +5,7 @@
 #include <map>
 
 #include "cache/random_cache.h"
-#include "tqcache/cache/presets.h"
-#include "tqcache/cache/quantize.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace modes_test {

@@ -1,5 +1,3 @@
-#include "tqcache/cache/plan.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,8 +5,7 @@
 #include <cmath>
 
 #include "cache/random_cache.h"
-#include "tqcache/cache/presets.h"
-#include "tqcache/cache/quantize.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace plan_test {

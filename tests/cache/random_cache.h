@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/quantize.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::test {
 

@@ -6,7 +6,7 @@
 
 #include "support/gaussian.h"
 #include "tqcache/cache/rope_angles.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/description.h"
 
 namespace tqcache::cache {
 namespace rope_test {

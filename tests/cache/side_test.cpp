@@ -1,11 +1,10 @@
-#include "tqcache/cache/side.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include "cache/random_cache.h"
 #include "tqcache/base/half.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::cache {
 namespace side_test {

@@ -1,5 +1,3 @@
-#include "tqcache/cache/truncate.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,9 +6,8 @@
 
 #include "cache/random_cache.h"
 #include "tqcache/base/half.h"
-#include "tqcache/cache/presets.h"
-#include "tqcache/cache/quantize.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace truncate_test {

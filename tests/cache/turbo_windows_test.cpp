@@ -7,8 +7,7 @@
 
 #include "cache/random_cache.h"
 #include "support/cache_builder.h"
-#include "tqcache/cache/diff.h"
-#include "tqcache/cache/truncate.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
 
 namespace tqcache::cache {

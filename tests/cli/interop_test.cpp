@@ -11,10 +11,10 @@
 #include "cli/demo.h"
 #include "interop/turbomlx_builder.h"
 #include "support/cache_builder.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/decoder.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/hf/hf.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace interop_test {

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "damage.h"
-#include "tqcache/format/append.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace concurrent_test {
@@ -104,8 +104,7 @@ class Crowd {
       if (!conversation_.has(held)) return Error{ErrorCode::kCorrupt, "the appender read another"};
     }
     const cache::Cache& next = conversation_.any(random, appender.info().n_tokens());
-    const auto report =
-        appender.append(next, {.compression = Compression::kNone, .n_threads = 1});
+    const auto report = appender.append(next, {.compression = Compression::kNone, .n_threads = 1});
     if (!report) return report.error();
     return {};
   }

@@ -1,13 +1,12 @@
-#include "tqcache/eval/coding_error.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "support/cache_builder.h"
 #include "support/gaussian.h"
-#include "tqcache/cache/configuration.h"
-#include "tqcache/cache/quantize.h"
+#include "tqcache/eval.h"
+#include "tqcache/eval/measuring_filter.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::eval {
 namespace coding_error_test {

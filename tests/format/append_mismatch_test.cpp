@@ -5,8 +5,7 @@
 #include <numeric>
 
 #include "append_fixture.h"
-#include "tqcache/cache/token_hashes.h"
-#include "tqcache/cache/truncate.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::test {
 namespace append_mismatch_test {

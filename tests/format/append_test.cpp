@@ -1,7 +1,5 @@
 // A file that grew holds what a file written anew would hold.
 
-#include "tqcache/format/append.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +8,8 @@
 
 #include "append_fixture.h"
 #include "support/file_size_limit.h"
-#include "tqcache/cache/truncate.h"
+#include "tqcache/cache.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace append_test {

@@ -1,7 +1,5 @@
 // From file to file, what converting in memory gives, in bounded memory.
 
-#include "tqcache/format/convert_file.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +11,8 @@
 #include "support/scripted_reader.h"
 #include "support/temp_dir.h"
 #include "tqcache/cache/memory_blocks.h"
-#include "tqcache/cache/presets.h"
+#include "tqcache/quantize.h"
+#include "tqcache/tqkv.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TQCACHE_TEST_SANITIZED 1

@@ -5,11 +5,11 @@
 #include "file_fixture.h"
 #include "support/scripted_reader.h"
 #include "support/temp_dir.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/cache/quantize.h"
-#include "tqcache/cache/reader.h"
-#include "tqcache/format/convert_file.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/quantize.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace dense_sections_test {

@@ -17,14 +17,14 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/base/bytes.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/rotation.h"
-#include "tqcache/format/cache_file.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest_rules.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 

@@ -6,11 +6,11 @@
 #include "append_fixture.h"
 #include "support/scripted_reader.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/reader.h"
 #include "tqcache/cache/window.h"
-#include "tqcache/format/convert_file.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/type_names.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace turbo_windows_test {

@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "fuzz/mutate.h"
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/hash.h"
+#include "tqcache/bytes.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/format/checksum_bytes.h"
 #include "tqcache/format/container_format.h"
@@ -15,6 +14,7 @@
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/sections/compression.h"
 #include "tqcache/format/sections/plane_section.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::fuzz {
 namespace {

@@ -7,7 +7,7 @@
 #include "fuzz/fuzz.h"
 #include "tqcache/model/loading/config_readers.h"
 #include "tqcache/tensors/gguf.h"
-#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer.h"
 
 namespace tqcache {
 namespace {

@@ -5,7 +5,7 @@
 #include "fuzz/fuzz.h"
 #include "fuzz/safetensors_changes.h"
 #include "interop/foreign_cache_reading.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/hf/hf.h"
 
 namespace tqcache {

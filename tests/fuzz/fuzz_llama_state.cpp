@@ -7,7 +7,7 @@
 #include "fuzz/fuzz.h"
 #include "interop/foreign_cache_reading.h"
 #include "interop/llama_models.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/llama/llama_state.h"
 
 namespace tqcache {

@@ -6,7 +6,7 @@
 #include "fuzz/fuzz.h"
 #include "fuzz/manifest_changes.h"
 #include "fuzz/mutate.h"
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest.h"

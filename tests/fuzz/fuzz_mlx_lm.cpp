@@ -4,7 +4,7 @@
 
 #include "fuzz/fuzz.h"
 #include "fuzz/safetensors_changes.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 
 namespace tqcache {

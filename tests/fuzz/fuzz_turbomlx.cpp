@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "fuzz/fuzz.h"
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/interop/turbomlx/turbomlx.h"
 
 namespace tqcache {

@@ -9,10 +9,10 @@
 
 #include "support/gaussian.h"
 #include "tqcache/base/half.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/kv_codec_state.h"
-#include "tqcache/cache/token_hashes.h"
 #include "tqcache/cache/window.h"
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/codec_spec.h"
 
 namespace tqcache::fuzz {
 namespace {

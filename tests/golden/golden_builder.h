@@ -7,12 +7,10 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/kv_codec.h"
-#include "tqcache/cache/plan.h"
-#include "tqcache/cache/quantize.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
+#include "tqcache/kv_codec.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::test {
 

@@ -16,8 +16,8 @@
 #include "migrations/v1_to_v2.h"
 #include "support/cache_builder.h"
 #include "tqcache/cache/window.h"
-#include "tqcache/base/hash.h"
 #include "tqcache/format/type_names.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::test {
 namespace golden_v1_detail {

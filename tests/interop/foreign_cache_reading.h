@@ -5,9 +5,9 @@
 #include <memory>
 #include <utility>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/memory_blocks.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/foreign_cache.h"
 
 namespace tqcache::test {

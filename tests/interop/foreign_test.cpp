@@ -6,10 +6,10 @@
 #include <cstring>
 
 #include "support/cache_builder.h"
-#include "tqcache/cache/reader.h"
-#include "tqcache/cache/token_hashes.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/cache.h"
 #include "tqcache/interop/foreign_cache.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace foreign_test {

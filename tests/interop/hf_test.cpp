@@ -13,8 +13,8 @@
 #include "support/failing_source.h"
 #include "support/temp_dir.h"
 #include "tqcache/base/half.h"
-#include "tqcache/cache/reader.h"
 #include "tqcache/interop/hf/hf_schema.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::interop {
 namespace hf_test {

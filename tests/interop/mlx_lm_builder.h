@@ -16,9 +16,9 @@
 
 #include "interop/foreign_cache_reading.h"
 #include "support/cache_builder.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/file.h"
+#include "tqcache/bytes.h"
 #include "tqcache/cache/blocks.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/mlx/mlx_lm_state.h"
 #include "tqcache/tensors/safetensors.h"

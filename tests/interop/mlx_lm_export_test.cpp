@@ -6,10 +6,10 @@
 #include "support/failing_source.h"
 #include "support/temp_dir.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/reader.h"
-#include "tqcache/format/cache_file.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/interop/mlx/mlx_lm_rows.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::interop {
 namespace mlx_lm_export_test {

@@ -13,10 +13,10 @@
 #include "support/failing_source.h"
 #include "support/temp_dir.h"
 #include "tqcache/base/half.h"
-#include "tqcache/cache/reader.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/npz/npz_schema.h"
 #include "tqcache/interop/whole_tensors.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::interop {
 namespace npz_test {

@@ -1,5 +1,3 @@
-#include "tqcache/interop/open_any.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,8 +12,9 @@
 #include "interop/zip_builder.h"
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/interop.h"
 #include "tqcache/interop/hf/hf.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::interop {
 namespace open_any_test {

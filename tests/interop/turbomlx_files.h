@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "support/temp_dir.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/bytes.h"
+#include "tqcache/description.h"
 #include "tqcache/interop/turbomlx/turbomlx.h"
 
 namespace tqcache::test {

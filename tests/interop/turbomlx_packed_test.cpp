@@ -13,10 +13,9 @@
 #include "support/failing_source.h"
 #include "support/temp_dir.h"
 #include "tqcache/base/half.h"
-#include "tqcache/cache/truncate.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/format/convert_file.h"
+#include "tqcache/cache.h"
 #include "tqcache/format/type_names.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::interop {
 namespace turbomlx_packed_test {

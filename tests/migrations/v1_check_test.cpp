@@ -10,7 +10,7 @@
 
 #include "migrations/v1_to_v2.h"
 #include "support/v1_builder.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::test {
 namespace v1_check_test {
@@ -121,9 +121,8 @@ TEST(CheckMigrated, NoticesARowOfAWindow) {
   });
   expect_noticed("layer 4: another window",
                  [](Cache& c) { std::get<cache::WindowLayer>(c.layers.at(4)).window.keep = 1; });
-  expect_noticed("layer 4: another window", [](Cache& c) {
-    cache::attention_of(c.layers.at(4))->shape.n_kv_heads = 1;
-  });
+  expect_noticed("layer 4: another window",
+                 [](Cache& c) { cache::attention_of(c.layers.at(4))->shape.n_kv_heads = 1; });
 }
 
 TEST(CheckMigrated, NoticesAnArray) {

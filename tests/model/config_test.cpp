@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/tiny_files.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/model/loading/config_readers.h"
 
 namespace tqcache::model {

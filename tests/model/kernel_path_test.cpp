@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/cache/quantize.h"
 #include "tqcache/codec/kernels/head_queries.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/decoder.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::model {
 namespace kernel_path_test {

@@ -8,7 +8,7 @@
 
 #include "model/tiny_files.h"
 #include "support/temp_dir.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/model.h"
 #include "tqcache/model/loading/weights.h"
 
 namespace tqcache::model {

@@ -1,6 +1,6 @@
 // A session of the library does what `tqcache generate` does, without the program.
 
-#include "tqcache/session/session.h"
+#include "tqcache/session.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "support/temp_dir.h"
-#include "tqcache/cache/token_hashes.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/cache.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::session {
 namespace {

@@ -7,8 +7,8 @@
 #include "store/altered_backend.h"
 #include "store/library_fixture.h"
 #include "tqcache/cache/memory_blocks.h"
-#include "tqcache/cache/reader.h"
 #include "tqcache/format/sections/section_compressor.h"
+#include "tqcache/reader.h"
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {

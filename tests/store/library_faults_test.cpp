@@ -7,7 +7,7 @@
 #include "store/altered_backend.h"
 #include "store/blob_fixture.h"
 #include "store/library_fixture.h"
-#include "tqcache/cache/truncate.h"
+#include "tqcache/cache.h"
 #include "tqcache/store/blobs/chain_layout.h"
 #include "tqcache/store/blobs/keys.h"
 

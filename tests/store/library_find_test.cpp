@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "store/library_fixture.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/memory_blocks.h"
-#include "tqcache/cache/truncate.h"
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {

@@ -10,11 +10,10 @@
 
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/base/file.h"
-#include "tqcache/cache/reader.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/store/backend.h"
-#include "tqcache/store/library/library.h"
+#include "tqcache/file.h"
+#include "tqcache/reader.h"
+#include "tqcache/store.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 

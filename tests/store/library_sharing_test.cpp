@@ -5,7 +5,7 @@
 #include <map>
 
 #include "store/library_fixture.h"
-#include "tqcache/cache/side.h"
+#include "tqcache/cache.h"
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {

@@ -21,15 +21,11 @@
 #include <variant>
 #include <vector>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/kv_codec_state.h"
-#include "tqcache/cache/layer.h"
-#include "tqcache/cache/presets.h"
-#include "tqcache/cache/quantize.h"
-#include "tqcache/cache/side.h"
-#include "tqcache/cache/token_hashes.h"
 #include "tqcache/cache/window.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::test {
 

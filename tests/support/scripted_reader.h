@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/reader.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::test {
 

@@ -15,8 +15,9 @@
 #include "cli/text.h"
 #include "migrations/v1_file.h"
 #include "migrations/v1_to_v2.h"
-#include "tqcache/format/cache_file.h"
 #include "tqcache/format/header.h"
+#include "tqcache/format/manifest.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
 

@@ -11,12 +11,10 @@
 #include "cli/common_flags.h"
 #include "cli/console.h"
 #include "cli/flags.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/diff.h"
-#include "tqcache/format/append.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
 

@@ -11,11 +11,9 @@
 #include <string>
 
 #include "cli/flags.h"
-#include "tqcache/base/result.h"
 #include "tqcache/cache/codec_words.h"
-#include "tqcache/cache/plan.h"
-#include "tqcache/cache/presets.h"
-#include "tqcache/cache/quantize.h"
+#include "tqcache/error.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cli {
 
@@ -39,8 +37,8 @@ struct SideFlags {
 };
 
 struct CodecFlags {
-  std::optional<std::string> configuration;  // cache/configuration.h; in the place of all others
-  std::optional<std::string> quality;        // cache/presets.h; likewise
+  std::optional<std::string> configuration;  // tqcache/quantize.h; in the place of all others
+  std::optional<std::string> quality;        // tqcache/quantize.h; likewise
   std::string preset{cache::kDefaultPreset};
   std::string boundary_layers;  // "N" or "N:BITS"; empty: none
   std::string windows{cache::word_of(cache::kWindowWords, cache::WindowForm::kAsTheyAre)};

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "cli/flags.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/model/decoder.h"
-#include "tqcache/model/sampler.h"
+#include "tqcache/decoder.h"
+#include "tqcache/sampler.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
 

@@ -10,10 +10,10 @@
 
 #include "cli/flags.h"
 #include "cli/model_facts.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/reader.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
+#include "tqcache/progress.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::cli {
 

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace CLI {
 class App;

@@ -11,11 +11,11 @@
 #include "cli/probe.h"
 #include "cli/prompt.h"
 #include "migrations/migrate_file.h"
+#include "tqcache/interop.h"
 #include "tqcache/interop/hf/hf.h"
 #include "tqcache/interop/llama/llama_state.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/npz/npz_cache.h"
-#include "tqcache/interop/open_any.h"
 #include "tqcache/interop/turbomlx/turbomlx.h"
 #include "tqcache/tensors/safetensors.h"
 

@@ -11,8 +11,8 @@
 #include "cli/console.h"
 #include "cli/flags.h"
 #include "cli/model_facts.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/foreign_cache.h"
 
 namespace tqcache::cli {

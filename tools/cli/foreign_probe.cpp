@@ -7,8 +7,8 @@
 
 #include "cli/probe.h"
 #include "cli/terminal.h"
-#include "tqcache/cache/reader.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "cli/console.h"
 #include "cli/model_facts.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/foreign_cache.h"
 
 namespace tqcache::cli {

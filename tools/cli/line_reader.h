@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cli {
 

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/llama/llama_geometry.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/model.h"
 
 namespace tqcache::cli {
 

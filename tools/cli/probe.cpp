@@ -6,8 +6,8 @@
 #include <cmath>
 #include <span>
 
-#include "tqcache/cache/truncate.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/cache.h"
+#include "tqcache/decoder.h"
 
 namespace tqcache::cli {
 namespace {

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/model.h"
+#include "tqcache/progress.h"
 
 namespace tqcache::cli {
 

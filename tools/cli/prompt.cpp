@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "cli/cache_io.h"
-#include "tqcache/base/file.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/file.h"
 
 namespace tqcache::cli {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cli/flags.h"
-#include "tqcache/base/result.h"
-#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/error.h"
+#include "tqcache/tokenizer.h"
 
 namespace tqcache::cli {
 

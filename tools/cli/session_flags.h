@@ -11,7 +11,7 @@
 #include "cli/common_flags.h"
 #include "cli/console.h"
 #include "cli/store_flags.h"
-#include "tqcache/session/session.h"
+#include "tqcache/session.h"
 
 namespace tqcache::cli {
 

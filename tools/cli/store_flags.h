@@ -11,9 +11,8 @@
 #include "cli/console.h"
 #include "cli/flags.h"
 #include "cli/prompt.h"
-#include "tqcache/base/result.h"
-#include "tqcache/store/backend.h"
-#include "tqcache/store/library/library.h"
+#include "tqcache/error.h"
+#include "tqcache/store.h"
 
 namespace tqcache::cli {
 
@@ -98,7 +97,7 @@ Result<store::PromptRecord> find_record(const OpenStore& store, store::Library& 
 
 // Of a record: forms of its layers, for people and for JSON. Empty if its parameters are gone.
 Result<std::vector<cache::LayerDesc>> layers_of(const OpenStore& store,
-                                                 const store::PromptRecord& record);
+                                                const store::PromptRecord& record);
 
 Json record_json(const store::PromptRecord& record);
 Json prefix_json(const FoundPrefix& found);

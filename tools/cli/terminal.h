@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "cli/console.h"
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/progress.h"
 
 namespace tqcache::cli {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cli/console.h"
-#include "tqcache/session/stop_strings.h"
-#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/session.h"
+#include "tqcache/tokenizer.h"
 
 namespace tqcache::cli {
 

@@ -7,8 +7,8 @@
 #include <map>
 #include <string_view>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 
 namespace tqcache::cli {
 namespace {

@@ -8,10 +8,10 @@
 #include "cli/codec_flags.h"
 #include "cli/common_flags.h"
 #include "cli/flags.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/quantize.h"
-#include "tqcache/eval/profile.h"
-#include "tqcache/format/archive_rate.h"
+#include "tqcache/error.h"
+#include "tqcache/eval.h"
+#include "tqcache/quantize.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/eval/report.h"
+#include "tqcache/report.h"
 
 namespace tqcache::report {
 

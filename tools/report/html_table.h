@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tqcache/eval/report.h"
+#include "tqcache/report.h"
 
 namespace tqcache::report {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/eval/report.h"
+#include "tqcache/report.h"
 
 namespace tqcache::report {
 

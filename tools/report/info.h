@@ -13,9 +13,9 @@
 
 #include "cli/cache_io.h"
 #include "cli/console.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/cache.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
 

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
 #include "report/info.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/hash.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/type_names.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::cli {
 namespace {

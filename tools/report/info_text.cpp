@@ -4,7 +4,7 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "report/info.h"
-#include "tqcache/base/dtype.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::cli {

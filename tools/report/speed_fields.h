@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "cli/console.h"
-#include "tqcache/cache/side.h"
-#include "tqcache/model/decoder.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/cache.h"
+#include "tqcache/decoder.h"
+#include "tqcache/model.h"
 
 namespace tqcache::cli {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "report/svg_canvas.h"
-#include "tqcache/eval/report.h"
+#include "tqcache/report.h"
 
 namespace tqcache::report {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/eval/report.h"
+#include "tqcache/report.h"
 
 namespace tqcache::report {
 

@@ -13,8 +13,8 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/verb.h"
-#include "tqcache/eval/advise.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/eval.h"
+#include "tqcache/model.h"
 #include "verbs/eval_common.h"
 
 namespace tqcache::cli {

@@ -15,11 +15,11 @@
 #include "cli/text.h"
 #include "cli/verb.h"
 #include "report/speed_fields.h"
-#include "tqcache/cache/configuration.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/eval/speed.h"
-#include "tqcache/model/loading/model.h"
-#include "tqcache/session/session.h"
+#include "tqcache/model.h"
+#include "tqcache/quantize.h"
+#include "tqcache/session.h"
 #include "verbs/eval_common.h"
 
 namespace tqcache::cli {

@@ -15,9 +15,8 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/verb.h"
-#include "tqcache/cache/token_hashes.h"
-#include "tqcache/cache/truncate.h"
-#include "tqcache/session/chat_turns.h"
+#include "tqcache/cache.h"
+#include "tqcache/session.h"
 
 namespace tqcache::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include "cli/text.h"
 #include "cli/verb.h"
 #include "migrations/v1_file.h"
-#include "tqcache/format/append.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
 namespace {

@@ -22,11 +22,10 @@
 #include "cli/verb.h"
 #include "migrations/migrate_file.h"
 #include "report/info.h"
-#include "tqcache/cache/configuration.h"
-#include "tqcache/cache/quantize.h"
-#include "tqcache/cache/reader.h"
-#include "tqcache/format/convert_file.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/quantize.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
 namespace {

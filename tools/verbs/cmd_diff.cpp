@@ -9,7 +9,7 @@
 #include "cli/common_flags.h"
 #include "cli/text.h"
 #include "cli/verb.h"
-#include "tqcache/cache/diff.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::cli {
 namespace {

@@ -16,7 +16,7 @@
 #include "cli/text.h"
 #include "cli/verb.h"
 #include "report/speed_fields.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::cli {
 namespace {

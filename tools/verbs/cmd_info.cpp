@@ -10,7 +10,7 @@
 #include "cli/verb.h"
 #include "report/info.h"
 #include "tqcache/interop/llama/llama_state.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/model.h"
 
 namespace tqcache::cli {
 namespace {

@@ -13,9 +13,9 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/verb.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/model/decoder.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/bytes.h"
+#include "tqcache/decoder.h"
+#include "tqcache/model.h"
 
 namespace tqcache::cli {
 namespace {

@@ -10,9 +10,9 @@
 #include "cli/terminal.h"
 #include "cli/verb.h"
 #include "report/text_table.h"
-#include "tqcache/base/file.h"
-#include "tqcache/eval/measure_profile.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/eval.h"
+#include "tqcache/file.h"
+#include "tqcache/model.h"
 
 namespace tqcache::cli {
 namespace {

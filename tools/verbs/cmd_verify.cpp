@@ -13,8 +13,8 @@
 #include "cli/text.h"
 #include "cli/verb.h"
 #include "migrations/v1_file.h"
-#include "tqcache/cache/token_hashes.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/cache.h"
+#include "tqcache/model.h"
 
 namespace tqcache::cli {
 namespace {

@@ -10,8 +10,8 @@
 #include "cli/common_flags.h"
 #include "cli/terminal.h"
 #include "cli/verb.h"
-#include "tqcache/eval/cache_error.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/eval.h"
+#include "tqcache/model.h"
 #include "verbs/eval_common.h"
 
 namespace tqcache::cli {

@@ -10,8 +10,8 @@
 #include "cli/verb.h"
 #include "report/html_page.h"
 #include "report/text_table.h"
-#include "tqcache/base/file.h"
-#include "tqcache/session/chat_turns.h"
+#include "tqcache/file.h"
+#include "tqcache/session.h"
 
 namespace tqcache::cli {
 

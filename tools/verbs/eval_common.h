@@ -12,12 +12,12 @@
 
 #include "cli/console.h"
 #include "cli/flags.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/configuration.h"
+#include "tqcache/error.h"
 #include "tqcache/eval/answers.h"
 #include "tqcache/eval/questions.h"
-#include "tqcache/eval/report.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/model.h"
+#include "tqcache/quantize.h"
+#include "tqcache/report.h"
 
 namespace tqcache::cli {
 

@@ -11,10 +11,8 @@
 #include "cli/verb.h"
 #include "report/text_table.h"
 #include "tqcache/store/blobs/keys.h"
-#include "tqcache/store/upkeep/check.h"
-#include "tqcache/store/upkeep/collect.h"
-#include "tqcache/store/upkeep/copy.h"
 #include "tqcache/store/upkeep/inventory.h"
+#include "tqcache/upkeep.h"
 
 namespace tqcache::cli {
 namespace {

@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/file.h"
 #include "tqcache/base/file_io.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 
 namespace tqcache {
 

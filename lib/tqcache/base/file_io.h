@@ -2,7 +2,7 @@
 // base/file_io.h: POSIX file descriptors: reading, writing, flushing, locking, and errno as an
 // Error.
 //
-// Only for the sources of base; all other modules use base/file.h.
+// Only for the sources of base; all other modules use tqcache/file.h.
 
 #include <cerrno>
 #include <cstdint>
@@ -12,8 +12,8 @@
 #include <string_view>
 #include <utility>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 
 namespace tqcache {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/cache/kv_codec.h"
+#include "tqcache/kv_codec.h"
 
 namespace tqcache::cache {
 namespace {

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/cache/reader.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::cache {
 

@@ -1,4 +1,4 @@
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
 
 #include <algorithm>
 #include <iterator>
@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
 #include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/cache/window.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cache {
 namespace {
@@ -158,9 +158,9 @@ Result<void> validate_layer(const WindowLayer& layer, std::int64_t n_tokens, con
   const AttentionLayer& attention = layer.attention;
   TQC_TRY(validate_window(attention.shape, layer.window));
   const auto check = [&](const Side& side, bool is_keys) {
-    return validate_window_side(side, layer.window,
-                                {attention.shape, n_tokens, rope, is_keys,
-                                 first_window_block(layer.window, n_tokens)});
+    return validate_window_side(
+        side, layer.window,
+        {attention.shape, n_tokens, rope, is_keys, first_window_block(layer.window, n_tokens)});
   };
   if (auto k = check(attention.k, true); !k) return in_context("k", std::move(k).error());
   if (auto v = check(attention.v, false); !v) return in_context("v", std::move(v).error());
@@ -292,7 +292,8 @@ CacheDesc describe(const Cache& cache) {
 ByteCount byte_count(const Cache& cache) {
   ByteCount total;
   for (const Layer& layer : cache.layers) {
-    total += std::visit([&](const auto& kind) { return byte_count(kind, cache.n_tokens()); }, layer);
+    total +=
+        std::visit([&](const auto& kind) { return byte_count(kind, cache.n_tokens()); }, layer);
   }
   return total;
 }

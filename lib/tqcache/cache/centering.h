@@ -14,12 +14,10 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/cache/description.h"
+#include "tqcache/bytes.h"
 #include "tqcache/cache/rope_angles.h"
-#include "tqcache/cache/token_block.h"
 #include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/description.h"
 
 namespace tqcache::cache {
 

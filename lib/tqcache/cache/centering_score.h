@@ -16,11 +16,11 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/cache/rope_angles.h"
-#include "tqcache/cache/token_block.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/codec/kernels/sinusoid_table.h"
+#include "tqcache/description.h"
 
 namespace tqcache::cache {
 

@@ -1,6 +1,6 @@
 #pragma once
 // cache/codec_words.h: the words by which people choose a codec, on a command line and in a
-// configuration (cache/configuration.h). Files have names of their own (format/type_names.h).
+// configuration (tqcache/quantize.h). Files have names of their own (format/type_names.h).
 
 #include <array>
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 #include "tqcache/cache/centering.h"
 #include "tqcache/cache/outliers.h"
-#include "tqcache/cache/plan.h"
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 

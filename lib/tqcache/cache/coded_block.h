@@ -9,10 +9,10 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/cache/kv_codec.h"
-#include "tqcache/cache/token_block.h"
 #include "tqcache/codec/block_layout.h"
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/description.h"
+#include "tqcache/kv_codec.h"
 
 namespace tqcache::cache {
 

@@ -1,15 +1,13 @@
-#include "tqcache/cache/configuration.h"
-
 #include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
 #include <utility>
 
-#include "tqcache/base/result.h"
 #include "tqcache/cache/codec_words.h"
 #include "tqcache/cache/configuration_items.h"
-#include "tqcache/cache/presets.h"
+#include "tqcache/error.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace {

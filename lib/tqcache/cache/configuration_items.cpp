@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
 #include "tqcache/cache/codec_words.h"
-#include "tqcache/cache/presets.h"
+#include "tqcache/error.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 // cache/configuration_items.h: the items of a configuration that change a side, as a table that
-// reading and writing share. Not for users of the library: cache/configuration.h is.
+// reading and writing share. Not for users of the library: tqcache/quantize.h is.
 
 #include <cstdint>
 #include <optional>
@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/plan.h"
+#include "tqcache/error.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 

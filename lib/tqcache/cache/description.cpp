@@ -1,4 +1,4 @@
-#include "tqcache/cache/description.h"
+#include "tqcache/description.h"
 
 #include <cstring>
 #include <iterator>

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/description.h"
 #include "tqcache/cache/outliers.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cache {
 namespace {

@@ -1,15 +1,13 @@
-#include "tqcache/cache/diff.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <optional>
 #include <string>
 
-#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cache {
 namespace {
@@ -179,21 +177,20 @@ std::optional<RowsPair> find_rows(const Layer& a, std::int64_t n_a, const Layer&
 
 Result<void> check_layer(const Layer& a, const Layer& b) {
   if (a.index() != b.index()) return mismatch("of another kind");
-  return std::visit(
-      Overload{[&](const AttentionLayer& attention) -> Result<void> {
-                 if (attention.shape == attention_of(b)->shape) return {};
-                 return mismatch("of another shape");
-               },
-               [&](const WindowLayer& window) -> Result<void> {
-                 const auto& other = std::get<WindowLayer>(b);
-                 if (window.window == other.window &&
-                     window.attention.shape == other.attention.shape) {
-                   return {};
-                 }
-                 return mismatch("of another window");
-               },
-               [](const StateLayer&) -> Result<void> { return {}; }},
-      a);
+  return std::visit(Overload{[&](const AttentionLayer& attention) -> Result<void> {
+                               if (attention.shape == attention_of(b)->shape) return {};
+                               return mismatch("of another shape");
+                             },
+                             [&](const WindowLayer& window) -> Result<void> {
+                               const auto& other = std::get<WindowLayer>(b);
+                               if (window.window == other.window &&
+                                   window.attention.shape == other.attention.shape) {
+                                 return {};
+                               }
+                               return mismatch("of another window");
+                             },
+                             [](const StateLayer&) -> Result<void> { return {}; }},
+                    a);
 }
 
 Result<void> check_layers(const Cache& a, const Cache& b) {
@@ -257,8 +254,7 @@ Result<CacheDifference> diff(const Cache& a, const Cache& b, unsigned n_threads)
   for (std::size_t i = 0; i < a.layers.size(); ++i) {
     const auto rows = find_rows(a.layers[i], a.n_tokens(), b.layers[i], b.n_tokens());
     if (!rows) {
-      result.arrays_equal &=
-          same_values(a.layers[i], a.n_tokens(), b.layers[i], b.n_tokens());
+      result.arrays_equal &= same_values(a.layers[i], a.n_tokens(), b.layers[i], b.n_tokens());
       continue;
     }
     const auto compare_pair = [&](const Side& of_a, const Side& of_b) {

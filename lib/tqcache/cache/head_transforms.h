@@ -13,10 +13,10 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
 #include "tqcache/cache/centering.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cache {
 

@@ -1,4 +1,4 @@
-#include "tqcache/cache/kv_codec.h"
+#include "tqcache/kv_codec.h"
 
 #include <algorithm>
 #include <cassert>

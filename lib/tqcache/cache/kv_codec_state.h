@@ -4,14 +4,13 @@
 #include <cstdint>
 #include <span>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/dtype.h"
+#include "tqcache/bytes.h"
 #include "tqcache/cache/centering.h"
 #include "tqcache/cache/head_transforms.h"
-#include "tqcache/cache/kv_codec.h"
 #include "tqcache/cache/outliers.h"
-#include "tqcache/cache/token_block.h"
 #include "tqcache/codec/head_codec.h"
+#include "tqcache/description.h"
+#include "tqcache/kv_codec.h"
 
 namespace tqcache::cache {
 

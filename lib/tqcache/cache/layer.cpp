@@ -1,6 +1,6 @@
-#include "tqcache/cache/layer.h"
-
 #include <utility>
+
+#include "tqcache/cache.h"
 
 namespace tqcache::cache {
 namespace {
@@ -26,11 +26,10 @@ StateDesc describe(const StateLayer& layer) {
 
 const AttentionLayer* attention_of(const Layer& layer) {
   using Found = const AttentionLayer*;
-  return std::visit(
-      Overload{[](const AttentionLayer& attention) -> Found { return &attention; },
-               [](const WindowLayer& window) -> Found { return &window.attention; },
-               [](const StateLayer&) -> Found { return nullptr; }},
-      layer);
+  return std::visit(Overload{[](const AttentionLayer& attention) -> Found { return &attention; },
+                             [](const WindowLayer& window) -> Found { return &window.attention; },
+                             [](const StateLayer&) -> Found { return nullptr; }},
+                    layer);
 }
 
 AttentionLayer* attention_of(Layer& layer) {

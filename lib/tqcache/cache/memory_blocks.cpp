@@ -11,8 +11,8 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/kv_codec.h"
 #include "tqcache/cache/window.h"
+#include "tqcache/kv_codec.h"
 
 namespace tqcache::cache {
 namespace {

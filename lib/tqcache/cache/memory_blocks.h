@@ -3,10 +3,9 @@
 //
 // Spec: docs/reference/format.md §6.
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/result.h"
-#include "tqcache/base/shared_bytes.h"
-#include "tqcache/cache/reader.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::cache {
 

@@ -10,10 +10,10 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/result.h"
 #include "tqcache/cache/centering.h"
-#include "tqcache/cache/token_block.h"
 #include "tqcache/codec/head_codec.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cache {
 

@@ -1,5 +1,3 @@
-#include "tqcache/cache/plan.h"
-
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -9,8 +7,9 @@
 #include <string_view>
 #include <utility>
 
-#include "tqcache/base/result.h"
 #include "tqcache/cache/centering.h"
+#include "tqcache/error.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace {
@@ -156,17 +155,17 @@ struct PackedLayer {
 
 std::optional<PackedLayer> packed_layer(const LayerDesc& layer, WindowForm windows) {
   using Found = std::optional<PackedLayer>;
-  return std::visit(
-      Overload{[](const AttentionDesc& attention) -> Found {
-                 return PackedLayer{&attention, /*is_window=*/false};
-               },
-               [&](const WindowDesc& window) -> Found {
-                 const bool stays = window.window.keep != 0 || windows == WindowForm::kAsTheyAre;
-                 if (stays) return std::nullopt;
-                 return PackedLayer{&window.attention, /*is_window=*/true};
-               },
-               [](const StateDesc&) -> Found { return std::nullopt; }},
-      layer);
+  return std::visit(Overload{[](const AttentionDesc& attention) -> Found {
+                               return PackedLayer{&attention, /*is_window=*/false};
+                             },
+                             [&](const WindowDesc& window) -> Found {
+                               const bool stays =
+                                   window.window.keep != 0 || windows == WindowForm::kAsTheyAre;
+                               if (stays) return std::nullopt;
+                               return PackedLayer{&window.attention, /*is_window=*/true};
+                             },
+                             [](const StateDesc&) -> Found { return std::nullopt; }},
+                    layer);
 }
 
 // What `plan` is for a side of a window: that leaves the first tokens, and is too short for maps.

@@ -1,8 +1,8 @@
-#include "tqcache/cache/presets.h"
-
 #include <algorithm>
 #include <array>
 #include <string>
+
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace {

@@ -1,4 +1,4 @@
-#include "tqcache/cache/quantize.h"
+#include "tqcache/quantize.h"
 
 #include <map>
 #include <optional>
@@ -10,9 +10,9 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/kv_codec.h"
 #include "tqcache/cache/memory_blocks.h"
 #include "tqcache/cache/window.h"
+#include "tqcache/kv_codec.h"
 
 namespace tqcache::cache {
 namespace {

@@ -1,12 +1,10 @@
-#include "tqcache/cache/rope.h"
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <numbers>
 
 #include "tqcache/cache/rope_angles.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/description.h"
 
 namespace tqcache::cache {
 namespace {

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/cache/rope.h"
+#include "tqcache/bytes.h"
+#include "tqcache/description.h"
 
 namespace tqcache::cache {
 

@@ -1,5 +1,3 @@
-#include "tqcache/cache/side.h"
-
 #include <algorithm>
 #include <cassert>
 #include <cmath>
@@ -8,6 +6,7 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::cache {
 namespace {

@@ -1,10 +1,9 @@
-#include "tqcache/cache/token_hashes.h"
-
 #include <algorithm>
 #include <string>
 #include <string_view>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::cache {
 namespace {

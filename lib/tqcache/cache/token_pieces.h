@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <span>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/description.h"
 
 namespace tqcache::cache {
 

@@ -1,9 +1,8 @@
-#include "tqcache/cache/truncate.h"
-
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cache {
 namespace {
@@ -35,7 +34,9 @@ Result<void> check_layer(const LayerDesc& layer, const std::string& name) {
 }
 
 template <class AnyCache>
-bool has_hashes(const AnyCache& cache) { return cache.hidden_tokens && !cache.hidden_tokens->empty(); }
+bool has_hashes(const AnyCache& cache) {
+  return cache.hidden_tokens && !cache.hidden_tokens->empty();
+}
 
 }  // namespace
 

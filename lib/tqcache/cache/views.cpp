@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/kv_codec.h"
-#include "tqcache/cache/reader.h"
-#include "tqcache/cache/truncate.h"
+#include "tqcache/kv_codec.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::cache {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "tqcache/cache/layer.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::cache {
 

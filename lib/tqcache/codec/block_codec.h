@@ -11,11 +11,11 @@
 #include <memory>
 #include <span>
 
-#include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/kernels/code_tables.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/codec/quantizer.h"
+#include "tqcache/error.h"
 
 namespace tqcache::codec {
 

@@ -4,8 +4,8 @@
 #include <cassert>
 #include <cstring>
 
-#include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/kernels/lanes.h"
+#include "tqcache/codec_spec.h"
 
 namespace tqcache::codec {
 

@@ -22,70 +22,9 @@
 #include <cstdint>
 #include <span>
 
+#include "tqcache/codec_spec.h"
+
 namespace tqcache::codec {
-
-inline constexpr std::size_t kBlockTokens = 256;  // tokens of a block
-inline constexpr std::size_t kLanes = 16;         // lanes of a line
-inline constexpr std::size_t kLineBytes = 64;     // four codes a lane
-inline constexpr std::size_t kUnitLines = 8;      // lines of bytes that are packed together
-inline constexpr std::size_t kLaneCodes = 4;      // codes of one lane in a line of bytes
-inline constexpr std::size_t kUnitLaneCodes = kUnitLines * kLaneCodes;
-
-enum class BlockOrder : std::uint8_t { kKeys, kValues };
-
-// Packed lines that hold the first `lines` (0 to 8) lines of bytes of a unit: a cut unit is the
-// beginning of a whole one. All eight take `bits` lines.
-constexpr std::size_t packed_lines(int bits, std::size_t lines) {
-  const std::size_t pairs = (lines + 1) / 2;
-  const std::size_t three_of_four = lines < 4 ? lines : lines == 4 ? 3 : lines < 8 ? lines - 1 : 6;
-  if (lines == 0) return 0;
-  switch (bits) {
-    case 1:
-      return 1;
-    case 2:
-      return (lines + 3) / 4;
-    case 3:
-      return pairs < 3 ? pairs : 3;
-    case 4:
-      return pairs;
-    case 5:
-      return 1 + pairs;
-    case 6:
-      return three_of_four;
-    case 7:
-      return 1 + three_of_four;
-    default:
-      return lines;
-  }
-}
-
-// The shape of one block of one kv head. Requires: head_dim and bits as validate(QuantizerSpec).
-struct BlockShape {
-  int head_dim = 0;
-  int bits = 0;
-  BlockOrder order = BlockOrder::kKeys;
-
-  bool operator==(const BlockShape&) const = default;
-
-  constexpr std::size_t dim() const { return static_cast<std::size_t>(head_dim); }
-  constexpr std::size_t groups() const {
-    return (order == BlockOrder::kKeys ? kBlockTokens : dim() + kLanes - 1) / kLanes;
-  }
-  // Codes of one lane: what a group's sum runs over.
-  constexpr std::size_t lane_codes() const {
-    return order == BlockOrder::kKeys ? dim() : kBlockTokens;
-  }
-  constexpr std::size_t whole_units() const { return lane_codes() / kUnitLaneCodes; }
-  // Packed lines of the unit that is cut short, 0 if there is none.
-  constexpr std::size_t tail_lines() const {
-    return packed_lines(bits, (lane_codes() % kUnitLaneCodes + kLaneCodes - 1) / kLaneCodes);
-  }
-  constexpr std::size_t group_lines() const {
-    return whole_units() * static_cast<std::size_t>(bits) + tail_lines();
-  }
-  constexpr std::size_t group_bytes() const { return group_lines() * kLineBytes; }
-  constexpr std::size_t block_bytes() const { return groups() * group_bytes(); }
-};
 
 // Packs one unit, and takes it apart.
 //

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/codec_spec.h"
 
 namespace tqcache::codec {
 

@@ -1,4 +1,4 @@
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/codec_spec.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
 #include "tqcache/codec/codebook.h"
 #include "tqcache/codec/random.h"
+#include "tqcache/error.h"
 
 namespace tqcache::codec {
 
@@ -77,7 +77,7 @@ std::string_view mode_word(Mode mode) {
   return "unknown";
 }
 
-// The parts that a mode is made of, and which mode a list of parts is (codec/codec_spec.h).
+// The parts that a mode is made of, and which mode a list of parts is (tqcache/codec_spec.h).
 
 namespace {
 

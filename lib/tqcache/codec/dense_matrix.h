@@ -8,7 +8,7 @@
 #include <optional>
 #include <span>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::codec {
 

@@ -12,19 +12,19 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/result.h"
 #include "tqcache/codec/block_codec.h"
-#include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/error.h"
 
 namespace tqcache::codec {
 
-// The order in which a codec reads the channels of a head vector: entry i is the channel at place i.
-// Empty: channels stay in their order.
+// The order in which a codec reads the channels of a head vector: entry i is the channel at place
+// i. Empty: channels stay in their order.
 //
 // Mode mixed quantizes outlier channels with more bits. They depend on the vectors of a kv head, so
-// they belong to the data and not to the codec: each kv head has its own list. The codec reads these
-// channels first and the others behind them, both in ascending order.
+// they belong to the data and not to the codec: each kv head has its own list. The codec reads
+// these channels first and the others behind them, both in ascending order.
 using ChannelOrder = std::span<const std::uint16_t>;
 
 // The whole order, from the channels that come first.

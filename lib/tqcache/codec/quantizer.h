@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/result.h"
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/rotation.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/error.h"
 
 namespace tqcache::codec {
 
@@ -80,8 +80,8 @@ class Quantizer {
 // comparison give the number of boundaries below y. Bin k from -15 to 15 is entry k mod 32.
 //
 // The bin of y is y * bins_per_unit rounded to a whole number (ties to even), with y at most
-// `limit` in magnitude. Boundaries are rounded in the same way, which never changes the order of two
-// numbers, so codes are exact whatever the rounding.
+// `limit` in magnitude. Boundaries are rounded in the same way, which never changes the order of
+// two numbers, so codes are exact whatever the rounding.
 struct CodeBins {
   bool is_usable = false;  // false: there is no such width; the rest is not set
   float limit = 0.0f;      // the largest |boundary|

@@ -23,8 +23,8 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/bytes.h"
+#include "tqcache/codec_spec.h"
 
 namespace tqcache::codec {
 
@@ -69,9 +69,9 @@ class Rotation {
   std::shared_ptr<const AlignedFloats> matrix_;
 };
 
-// The inner product, in the only order of additions that the format allows: sixteen lanes, component
-// i in lane i % 16, then the lanes by halves. Registers of 4, 8 or 16 floats add in exactly this
-// order, so encoded bytes do not depend on the CPU (docs/reference/codec.md §4).
+// The inner product, in the only order of additions that the format allows: sixteen lanes,
+// component i in lane i % 16, then the lanes by halves. Registers of 4, 8 or 16 floats add in
+// exactly this order, so encoded bytes do not depend on the CPU (docs/reference/codec.md §4).
 //
 // Shapes: a, b [n], any n.
 // Bytes:  identical on every CPU (without fused multiply-add).

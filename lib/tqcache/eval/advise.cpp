@@ -1,13 +1,11 @@
-#include "tqcache/eval/advise.h"
-
 #include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
 #include <variant>
 
-#include "tqcache/eval/predictions.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/eval.h"
+#include "tqcache/model.h"
 
 namespace tqcache::eval {
 namespace {

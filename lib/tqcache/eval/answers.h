@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/eval/report.h"
+#include "tqcache/report.h"
 
 namespace tqcache::eval {
 

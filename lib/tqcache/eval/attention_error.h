@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/cache/layer.h"
-#include "tqcache/eval/cache_error.h"
+#include "tqcache/cache.h"
+#include "tqcache/eval.h"
 #include "tqcache/model/attention/score_params.h"
 
 namespace tqcache::eval {

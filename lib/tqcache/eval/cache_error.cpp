@@ -1,5 +1,3 @@
-#include "tqcache/eval/cache_error.h"
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -7,11 +5,12 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
+#include "tqcache/bytes.h"
+#include "tqcache/decoder.h"
+#include "tqcache/eval.h"
 #include "tqcache/eval/attention_error.h"
-#include "tqcache/model/decoder.h"
 #include "tqcache/model/linear/kernels.h"
 
 namespace tqcache::eval {

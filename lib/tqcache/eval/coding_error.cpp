@@ -1,11 +1,11 @@
-#include "tqcache/eval/coding_error.h"
-
 #include <algorithm>
 #include <utility>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/bytes.h"
 #include "tqcache/cache/kv_codec_state.h"
+#include "tqcache/eval.h"
+#include "tqcache/eval/measuring_filter.h"
 #include "tqcache/model/linear/kernels.h"
 
 namespace tqcache::eval {

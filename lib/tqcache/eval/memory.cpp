@@ -6,12 +6,12 @@
 #include <system_error>
 #include <utility>
 
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/decoder.h"
 #include "tqcache/eval/answers.h"
 #include "tqcache/eval/questions.h"
 #include "tqcache/eval/total_progress.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::eval {
 namespace {

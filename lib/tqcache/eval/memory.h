@@ -23,14 +23,14 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/configuration.h"
+#include "tqcache/error.h"
 #include "tqcache/eval/answers.h"
 #include "tqcache/eval/questions.h"
 #include "tqcache/eval/random_choice.h"
-#include "tqcache/eval/report.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/model.h"
+#include "tqcache/progress.h"
+#include "tqcache/quantize.h"
+#include "tqcache/report.h"
 
 namespace tqcache::eval {
 

@@ -8,13 +8,13 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/quantize.h"
+#include "tqcache/decoder.h"
+#include "tqcache/error.h"
 #include "tqcache/eval/answers.h"
 #include "tqcache/eval/questions.h"
 #include "tqcache/eval/random_choice.h"
 #include "tqcache/eval/total_progress.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::eval {
 namespace {

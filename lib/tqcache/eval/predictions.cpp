@@ -1,5 +1,3 @@
-#include "tqcache/eval/predictions.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,16 +7,18 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/cache/quantize.h"
+#include "tqcache/bytes.h"
+#include "tqcache/decoder.h"
+#include "tqcache/error.h"
+#include "tqcache/eval.h"
 #include "tqcache/eval/distribution.h"
 #include "tqcache/eval/divergence.h"
+#include "tqcache/eval/measuring_filter.h"
 #include "tqcache/eval/total_progress.h"
-#include "tqcache/model/decoder.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/model.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::eval {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/eval/predictions.h"
+#include "tqcache/eval.h"
 
 namespace tqcache::eval {
 namespace {

@@ -1,5 +1,3 @@
-#include "tqcache/eval/profile.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +9,8 @@
 #include <utility>
 
 #include "tqcache/base/json.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/eval.h"
 
 namespace tqcache::eval {
 namespace {

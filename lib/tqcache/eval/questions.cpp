@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/cache/quantize.h"
-#include "tqcache/model/sampler.h"
+#include "tqcache/quantize.h"
+#include "tqcache/sampler.h"
 
 namespace tqcache::eval {
 Ids Dialogue::user(const Ids& text) const { return join({open_user, text, close_user}); }

@@ -9,12 +9,12 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/configuration.h"
-#include "tqcache/model/decoder.h"
-#include "tqcache/model/loading/model.h"
-#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/cache.h"
+#include "tqcache/decoder.h"
+#include "tqcache/error.h"
+#include "tqcache/model.h"
+#include "tqcache/quantize.h"
+#include "tqcache/tokenizer.h"
 
 namespace tqcache::eval {
 

@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/plan.h"
-#include "tqcache/model/decoder.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/cache.h"
+#include "tqcache/decoder.h"
+#include "tqcache/error.h"
+#include "tqcache/model.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::eval {
 

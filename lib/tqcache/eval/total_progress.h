@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "tqcache/base/progress.h"
+#include "tqcache/progress.h"
 
 namespace tqcache::eval {
 

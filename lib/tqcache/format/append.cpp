@@ -1,17 +1,16 @@
-#include "tqcache/format/append.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <utility>
 
-#include "tqcache/cache/reader.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/growth.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/open_container.h"
 #include "tqcache/format/section_writer.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 namespace {

@@ -1,5 +1,3 @@
-#include "tqcache/format/archive_rate.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,16 +8,17 @@
 #include <vector>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/cache/centering.h"
 #include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/cache/memory_blocks.h"
+#include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/section_writer.h"
 #include "tqcache/format/sections/compression.h"
 #include "tqcache/format/sections/symbol_section.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 namespace {

@@ -2,12 +2,12 @@
 #include <memory>
 #include <utility>
 
-#include "tqcache/base/shared_bytes.h"
-#include "tqcache/cache/reader.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/open_container.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 namespace {

@@ -1,17 +1,17 @@
 #include <algorithm>
 #include <utility>
 
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/kv_codec.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/open_container.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/sections/section_checks.h"
+#include "tqcache/hash.h"
+#include "tqcache/kv_codec.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 namespace {

@@ -10,10 +10,11 @@
 #include <vector>
 
 #include "tqcache/cache/memory_blocks.h"
-#include "tqcache/format/cache_file.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/section_writer.h"
+#include "tqcache/tqkv.h"
+#include "tqcache/version.h"
 
 namespace tqcache::format {
 namespace {
@@ -24,7 +25,7 @@ struct Output {
   std::function<Result<void>(ByteView)> replace_start;  // the first bytes, once all is known
 };
 
-std::string this_writer() { return "tqcache " TQCACHE_VERSION; }
+std::string this_writer() { return "tqcache " + std::string(version()); }
 
 using WriteSections = std::function<Result<void>(FileEnd& end)>;
 

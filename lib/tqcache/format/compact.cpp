@@ -2,12 +2,13 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/hash.h"
-#include "tqcache/cache/reader.h"
-#include "tqcache/format/append.h"
+#include "tqcache/format/manifest.h"
 #include "tqcache/format/open_container.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/sections/compression.h"
+#include "tqcache/hash.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::format {
 
@@ -34,7 +34,7 @@ inline constexpr std::uint32_t kFeaturePlanes = 1u << 3;        // sections of p
 inline constexpr std::uint32_t kKnownRequiredFeatures =
     kFeatureGrowing | kFeatureGaps | kFeatureHiddenTokens | kFeaturePlanes;
 
-// Limits, besides those of cache/cache.h and codec/codec_spec.h.
+// Limits, besides those of tqcache/cache.h and tqcache/codec_spec.h.
 inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
 inline constexpr std::uint32_t kMaxManifestDepth = 16;        // tables within tables
 inline constexpr std::uint32_t kMaxManifestTables = 200000;   // also bounds shared sub-tables

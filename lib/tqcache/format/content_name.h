@@ -4,8 +4,8 @@
 //
 // Spec: docs/reference/format.md §7.
 
-#include "tqcache/base/hash.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::format {
 

@@ -1,13 +1,12 @@
-#include "tqcache/format/convert_file.h"
-
 #include <cstdint>
 #include <utility>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/quantize.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/sections/compression.h"
+#include "tqcache/quantize.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 namespace {

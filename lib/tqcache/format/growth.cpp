@@ -8,12 +8,12 @@
 #include <tuple>
 #include <utility>
 
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/error.h"
 #include "tqcache/format/type_names.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::format {
 namespace {

@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/reader.h"
+#include "tqcache/error.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::format {
 

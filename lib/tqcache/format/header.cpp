@@ -7,8 +7,8 @@
 #include <span>
 #include <utility>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/format/checksum_bytes.h"
 
 namespace tqcache::format {

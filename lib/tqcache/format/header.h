@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/format/container_format.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::format {
 

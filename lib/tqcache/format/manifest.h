@@ -10,45 +10,14 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/description.h"
-#include "tqcache/cache/reader.h"
+#include "tqcache/bytes.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
+#include "tqcache/hash.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
-
-// Of a section: as it is, one zstd frame, or planes of bytes (plane_section.h). Only dense sections
-// and arrays have planes.
-enum class Compression : std::uint8_t { kNone = 0, kZstd = 1, kPlanes = 2, kSymbols = 3 };
-
-using cache::BlockKey;
-using cache::TensorKind;
-
-// One row of the section table: a block of the cache, and where the file has it.
-struct SectionInfo : cache::BlockInfo {
-  Compression compression = Compression::kNone;
-  std::uint64_t file_offset = 0;
-  Checksum128 checksum;  // of the stored bytes
-  Sha256 raw_sha256{};   // of the bytes before compression
-};
-
-// Dead bytes of a file that was appended to: an old manifest, or a section that another one took
-// the place of.
-struct GapInfo {
-  std::uint64_t file_offset = 0;
-  std::uint64_t bytes = 0;
-  Checksum128 checksum;
-};
-
-// A description of the cache, and what only a file has.
-struct Manifest : cache::CacheDesc {
-  std::string writer;  // program and version that wrote the file
-  std::vector<SectionInfo> sections;
-  std::vector<GapInfo> gaps = {};  // ascending
-  Sha256 content_name{};           // docs/reference/format.md §Content name; gaps do not count
-};
 
 // How a file's sections were made smaller: planes if any has them (its packed ones are zstd frames
 // then), otherwise zstd if any is a frame.

@@ -14,9 +14,9 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 #include "tqcache/format/checksum_bytes.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest.h"

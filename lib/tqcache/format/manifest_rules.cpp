@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
 #include "tqcache/cache/blocks.h"
+#include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/sections/symbol_section.h"
 

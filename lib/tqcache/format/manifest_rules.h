@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/result.h"
 #include "tqcache/cache/blocks.h"
+#include "tqcache/error.h"
 #include "tqcache/format/manifest.h"
 
 namespace tqcache::format {

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest_rules.h"

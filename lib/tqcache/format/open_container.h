@@ -4,10 +4,10 @@
 //
 // Spec: docs/reference/format.md §2.
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/format/header.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 

@@ -6,11 +6,11 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/hash.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/sections/plane_section.h"
 #include "tqcache/format/sections/symbol_section.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::format {
 

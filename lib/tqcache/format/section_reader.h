@@ -10,13 +10,12 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/base/shared_bytes.h"
-#include "tqcache/cache/reader.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/format/sections/compression.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 

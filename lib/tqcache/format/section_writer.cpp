@@ -5,9 +5,9 @@
 #include <optional>
 #include <utility>
 
-#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest_rules.h"

@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/format/sections/compression.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 

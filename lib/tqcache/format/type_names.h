@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <string_view>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/description.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 
 namespace tqcache::format {
 

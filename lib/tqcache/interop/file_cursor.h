@@ -10,9 +10,9 @@
 #include <span>
 #include <string>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 
 namespace tqcache::interop {
 

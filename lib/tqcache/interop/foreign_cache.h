@@ -15,16 +15,16 @@
 #include <variant>
 #include <vector>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/reader.h"
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/error.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::interop {
 
 // Fills `out` with the head vectors of tokens [first, first + n): [n_kv_heads, n, head_dim] of the
-// side's dtype, keys after RoPE and in half-split order (cache/layer.h).
+// side's dtype, keys after RoPE and in half-split order (tqcache/cache.h).
 //
 // Requires: n is 1 to 256, and the range lies within one token block.
 // Threads:  may be called from several at once.

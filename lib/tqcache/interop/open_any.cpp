@@ -1,19 +1,21 @@
-#include "tqcache/interop/open_any.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <span>
 
-#include "tqcache/format/cache_file.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/interop.h"
+#include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/hf/hf.h"
+#include "tqcache/interop/import_any.h"
+#include "tqcache/interop/llama/llama_state.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/turbomlx/turbomlx.h"
 #include "tqcache/tensors/safetensors.h"
 #include "tqcache/tensors/zip_archive.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::interop {
 namespace {

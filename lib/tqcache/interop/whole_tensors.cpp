@@ -8,13 +8,13 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/dtype.h"
 #include "tqcache/base/half.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 
 namespace tqcache::interop {
 namespace {

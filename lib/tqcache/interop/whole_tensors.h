@@ -12,14 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/reader.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/bytes.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/foreign_cache.h"
+#include "tqcache/progress.h"
+#include "tqcache/reader.h"
 #include "tqcache/tensors/tensor.h"
 
 namespace tqcache::interop {

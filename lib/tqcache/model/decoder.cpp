@@ -1,4 +1,4 @@
-#include "tqcache/model/decoder.h"
+#include "tqcache/decoder.h"
 
 #include <algorithm>
 #include <cassert>
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
+#include "tqcache/error.h"
 #include "tqcache/model/attention/gated_delta_net.h"
 #include "tqcache/model/linear/blas.h"
 #include "tqcache/model/transformer.h"
@@ -93,8 +93,7 @@ Result<void> adopt_states(cache::Cache& cache, const ModelConfig& config) {
 class AppendGuard {
  public:
   // `after`: states behind the new tokens, of layers that have no keys and values.
-  AppendGuard(cache::Cache& cache, const ModelConfig& config,
-              std::vector<cache::StateLayer>& after)
+  AppendGuard(cache::Cache& cache, const ModelConfig& config, std::vector<cache::StateLayer>& after)
       : cache_(cache), config_(config), after_(after) {}
   AppendGuard(const AppendGuard&) = delete;
   AppendGuard& operator=(const AppendGuard&) = delete;
@@ -329,11 +328,10 @@ Result<void> check_delta_net(const cache::Layer& layer) {
   const auto refuse = [](std::string_view kind) -> Result<void> {
     return mismatch(std::string(kind) + "; the model has a gated delta net");
   };
-  return std::visit(
-      Overload{[&](const cache::AttentionLayer&) { return refuse("full attention"); },
-               [&](const cache::WindowLayer&) { return refuse("a rotating layer"); },
-               [](const cache::StateLayer&) -> Result<void> { return {}; }},
-      layer);
+  return std::visit(Overload{[&](const cache::AttentionLayer&) { return refuse("full attention"); },
+                             [&](const cache::WindowLayer&) { return refuse("a rotating layer"); },
+                             [](const cache::StateLayer&) -> Result<void> { return {}; }},
+                    layer);
 }
 
 Result<void> check_layer(const cache::Layer& layer, const LayerConfig& wanted,

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/bytes.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/kernels.h"
 #include "tqcache/model/linear/matrix.h"

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
+#include "tqcache/model.h"
 #include "tqcache/model/linear/workers.h"
-#include "tqcache/model/loading/config.h"
 #include "tqcache/model/loading/weights.h"
 
 namespace tqcache::model {

@@ -23,20 +23,19 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/layer.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/decoder.h"
+#include "tqcache/error.h"
+#include "tqcache/model.h"
 #include "tqcache/model/attention/chunk_attention.h"
 #include "tqcache/model/attention/gated_delta_net.h"
-#include "tqcache/model/attention/kv_filter.h"
 #include "tqcache/model/attention/rope_table.h"
 #include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/attention/step_attention.h"
-#include "tqcache/model/decoder.h"
 #include "tqcache/model/feed_forward.h"
 #include "tqcache/model/linear/matrix.h"
 #include "tqcache/model/linear/workers.h"
-#include "tqcache/model/loading/config.h"
 #include "tqcache/model/loading/weights.h"
 
 namespace tqcache::model {

@@ -1,14 +1,14 @@
-#include "tqcache/session/prompt_store.h"
-
 #include <fmt/format.h>
 
 #include <chrono>
 #include <utility>
 #include <variant>
 
+#include "tqcache/decoder.h"
 #include "tqcache/model/attention/gated_delta_net.h"
-#include "tqcache/model/decoder.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/session.h"
+#include "tqcache/store.h"
+#include "tqcache/store/library/background_put.h"
 
 namespace tqcache::session {
 namespace {

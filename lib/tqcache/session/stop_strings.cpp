@@ -1,7 +1,7 @@
-#include "tqcache/session/stop_strings.h"
-
 #include <algorithm>
 #include <utility>
+
+#include "tqcache/session.h"
 
 namespace tqcache::session {
 namespace {

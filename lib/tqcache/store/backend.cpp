@@ -1,9 +1,8 @@
 // The common part of all backends: checks of keys and sizes.
 
-#include "tqcache/store/backend.h"
-
 #include <fmt/format.h>
 
+#include "tqcache/store.h"
 #include "tqcache/store/backends/backend_support.h"
 namespace tqcache::store {
 namespace {

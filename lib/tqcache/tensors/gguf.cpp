@@ -11,9 +11,9 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/bytes.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/tensors/block_types.h"
 #include "tqcache/tensors/printable_name.h"
 

@@ -14,8 +14,8 @@
 #include <variant>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/tensors/tensor.h"
 
 namespace tqcache::tensors {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::tensors {
 

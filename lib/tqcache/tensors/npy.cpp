@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::tensors {

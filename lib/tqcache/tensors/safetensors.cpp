@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::tensors {

@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/tensors/tensor.h"
 
 namespace tqcache::tensors {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::tensors {
 

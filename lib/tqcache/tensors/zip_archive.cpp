@@ -13,7 +13,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::tensors {

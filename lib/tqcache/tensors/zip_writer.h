@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 
 namespace tqcache::tensors {
 

@@ -1,5 +1,3 @@
-#include "tqcache/tokenizer/chat_template.h"
-
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "tqcache/tensors/printable_name.h"
+#include "tqcache/tokenizer.h"
 #include "tqcache/tokenizer/utf8.h"
 
 namespace tqcache::tokenizer {

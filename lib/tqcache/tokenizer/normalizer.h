@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::tokenizer {
 

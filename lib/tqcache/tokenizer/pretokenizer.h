@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::tokenizer {
 

@@ -1,4 +1,4 @@
-#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer.h"
 
 #include <optional>
 #include <set>

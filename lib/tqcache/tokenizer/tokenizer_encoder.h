@@ -10,12 +10,12 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/tokenizer.h"
 #include "tqcache/tokenizer/merge_table.h"
 #include "tqcache/tokenizer/normalizer.h"
 #include "tqcache/tokenizer/prefix_index.h"
 #include "tqcache/tokenizer/pretokenizer.h"
-#include "tqcache/tokenizer/tokenizer.h"
 #include "tqcache/tokenizer/unigram.h"
 #include "tqcache/tokenizer/vocabulary.h"
 

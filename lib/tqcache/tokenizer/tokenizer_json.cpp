@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/tensors/printable_name.h"
 #include "tqcache/tokenizer/tokenizer_json_parts.h"
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 #include "tqcache/tensors/printable_name.h"
 #include "tqcache/tokenizer/vocabulary.h"
 

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/hash.h"
 #include "tqcache/tensors/gguf.h"
 #include "tqcache/tokenizer/merge_table.h"
 #include "tqcache/tokenizer/normalizer.h"

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/tokenizer/merge_table.h"
 #include "tqcache/tokenizer/prefix_index.h"
 #include "tqcache/tokenizer/vocabulary.h"

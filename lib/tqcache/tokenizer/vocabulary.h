@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::tokenizer {
 

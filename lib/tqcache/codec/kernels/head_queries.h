@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/head_codec.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/codec/quantizer.h"

@@ -17,11 +17,11 @@
 #include <span>
 #include <string_view>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/block_layout.h"
-#include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/kernels/code_tables.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/error.h"
 
 namespace tqcache::codec {
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tqcache/base/dtype.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/kernels/kernels.h"
 
 #if !defined(TQCACHE_SCALAR) && defined(__x86_64__)
@@ -24,28 +24,28 @@
 #endif
 
 // The functions of one instruction set: kernels.cpp makes its table of them.
-#define TQC_DECLARE_KERNELS(set)                                                                  \
-  namespace tqcache::codec::set {                                                                 \
-  void score_exact(const PackedBlock&, const CodeTables&, const QueryRows&, OutputRows);          \
-  void score_fast(const PackedBlock&, const CodeTables&, const QueryRows&, OutputRows);           \
-  void accumulate_exact(const PackedBlock&, const CodeTables&, const WeightRows&, OutputRows);    \
-  void accumulate_fast(const PackedBlock&, const CodeTables&, const WeightRows&, OutputRows);     \
-  void score_dense(const DenseBlock&, const QueryRows&, OutputRows);                              \
-  void accumulate_dense(const DenseBlock&, const WeightRows&, OutputRows);                        \
-  void add_sinusoids_exact(const SinusoidTable&, const Sinusoids&, OutputRows);                   \
-  void add_sinusoids_fast(const SinusoidTable&, const Sinusoids&, OutputRows);                    \
-  void center_rows(VectorRows, std::size_t n, std::size_t head_dim, const Center&,                \
-                   std::size_t first_token, float* out);                                          \
-  void restore_rows(const TransformedRows&, const Center&, std::size_t first_token,               \
-                    MutableVectorRows);                                                           \
-  std::uint32_t encode_lines(const RotationTables&, VectorRows, std::size_t n,                    \
-                             std::uint8_t* lines, std::uint16_t* scales);                         \
+#define TQC_DECLARE_KERNELS(set)                                                                   \
+  namespace tqcache::codec::set {                                                                  \
+  void score_exact(const PackedBlock&, const CodeTables&, const QueryRows&, OutputRows);           \
+  void score_fast(const PackedBlock&, const CodeTables&, const QueryRows&, OutputRows);            \
+  void accumulate_exact(const PackedBlock&, const CodeTables&, const WeightRows&, OutputRows);     \
+  void accumulate_fast(const PackedBlock&, const CodeTables&, const WeightRows&, OutputRows);      \
+  void score_dense(const DenseBlock&, const QueryRows&, OutputRows);                               \
+  void accumulate_dense(const DenseBlock&, const WeightRows&, OutputRows);                         \
+  void add_sinusoids_exact(const SinusoidTable&, const Sinusoids&, OutputRows);                    \
+  void add_sinusoids_fast(const SinusoidTable&, const Sinusoids&, OutputRows);                     \
+  void center_rows(VectorRows, std::size_t n, std::size_t head_dim, const Center&,                 \
+                   std::size_t first_token, float* out);                                           \
+  void restore_rows(const TransformedRows&, const Center&, std::size_t first_token,                \
+                    MutableVectorRows);                                                            \
+  std::uint32_t encode_lines(const RotationTables&, VectorRows, std::size_t n,                     \
+                             std::uint8_t* lines, std::uint16_t* scales);                          \
   void decode_lines(const RotationTables&, const std::uint8_t* lines, const std::uint16_t* scales, \
-                    std::size_t n, MutableVectorRows);                                            \
-  void transpose_lines(const std::uint8_t* in, std::uint8_t* out);                                \
-  std::size_t multiply_rows(const RowTransformTask&);                                             \
-  extern const TrellisKernels kTrellisKernels;                                                    \
-  extern const DoubleLoops kDoubleLoops;                                                          \
+                    std::size_t n, MutableVectorRows);                                             \
+  void transpose_lines(const std::uint8_t* in, std::uint8_t* out);                                 \
+  std::size_t multiply_rows(const RowTransformTask&);                                              \
+  extern const TrellisKernels kTrellisKernels;                                                     \
+  extern const DoubleLoops kDoubleLoops;                                                           \
   }
 
 TQC_DECLARE_KERNELS(scalar)

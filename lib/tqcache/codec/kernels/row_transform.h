@@ -1,6 +1,6 @@
 #pragma once
-// codec/kernels/row_transform.h: products of small matrices, in the only order of additions that the
-// format allows.
+// codec/kernels/row_transform.h: products of small matrices, in the only order of additions that
+// the format allows.
 //
 // Each number of a result is a sum of its own, so vector units of any width add alike.
 //
@@ -11,7 +11,7 @@
 #include <new>
 #include <span>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/kernels/kernels.h"
 
 namespace tqcache::codec {

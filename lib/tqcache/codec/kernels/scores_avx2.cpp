@@ -1,8 +1,8 @@
 // Scores with AVX2, and sums of values in f32: bytes by VPSHUFB and VPMADDUBSW, floats by VPERMPS
 // and FMA.
 
-#include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/kernels/packed_avx2.h"
+#include "tqcache/codec_spec.h"
 
 #ifdef TQCACHE_X86
 
@@ -12,7 +12,7 @@ namespace {
 // Rows first_row and on of the factors, kRows of them. `adds`: to what is there already.
 template <int kBits, std::size_t kRows>
 TQC_LANES_FUNCTION void byte_pass(const LinePass& pass, const std::uint8_t* table_bytes, float step,
-                                 const ByteRows& rows, std::size_t first_row, bool adds) {
+                                  const ByteRows& rows, std::size_t first_row, bool adds) {
   constexpr std::size_t kChains = byte_chains(kRows);
   const ByteTable<kBits> table = load_table<kBits>(table_bytes);
   const RowConstants<kRows> constants(rows, first_row, CodeTables::kNarrowOffset, step);
@@ -65,8 +65,8 @@ void byte_passes(const LinePass& pass, const CodeTables& tables, const ByteRows&
 
 template <int kBits, std::size_t kRows>
 TQC_LANES void add_unit(const std::uint8_t* unit, const FloatTable<kBits>& table,
-                       const float* factors, std::size_t stride,
-                       __m256 (&sums)[kRows][float_chains(kRows)]) {
+                        const float* factors, std::size_t stride,
+                        __m256 (&sums)[kRows][float_chains(kRows)]) {
   __m256i codes[kUnit];
   load_codes<kBits>(unit, codes);
   TQC_UNROLL for (std::size_t k = 0; k < kUnit; ++k) {
@@ -84,7 +84,7 @@ TQC_LANES void add_unit(const std::uint8_t* unit, const FloatTable<kBits>& table
 
 template <int kBits, std::size_t kRows>
 TQC_LANES_FUNCTION void float_pass(const LinePass& pass, const float* table_values,
-                                  const FloatRows& rows, std::size_t first_row) {
+                                   const FloatRows& rows, std::size_t first_row) {
   constexpr std::size_t kChains = float_chains(kRows);
   const FloatTable<kBits> table = load_table<kBits>(table_values);
   for (std::size_t half = 0; half * kWidth < pass.n_columns; ++half) {
@@ -200,7 +200,7 @@ TQC_LANES void look_up(const Pieces& pieces, __m256i codes, __m256i (&int16)[2])
 
 template <int kBits, std::size_t kRows>
 TQC_LANES void add_unit(const std::uint8_t* unit, const Pieces& pieces, const std::int16_t* factors,
-                       __m256i (&sums)[kRows][2]) {
+                        __m256i (&sums)[kRows][2]) {
   __m256i codes[kUnit];
   load_codes<kBits>(unit, codes);
   TQC_UNROLL for (std::size_t k = 0; k < kUnit; ++k) {
@@ -221,7 +221,7 @@ TQC_LANES void add_unit(const std::uint8_t* unit, const Pieces& pieces, const st
 // Rows first_row and on of the results, kRows of them.
 template <int kBits, std::size_t kRows>
 TQC_LANES_FUNCTION void int16_pass(const LinePass& pass, const CodeTables& tables,
-                                 const Int16Rows& rows, std::size_t first_row) {
+                                   const Int16Rows& rows, std::size_t first_row) {
   const Pieces pieces = {load_sixteen(tables.piece_high), load_sixteen(tables.piece_low),
                          load_sixteen(tables.piece_slope)};
   for (std::size_t half = 0; half * kWidth < pass.n_columns; ++half) {
@@ -255,7 +255,7 @@ TQC_LANES_FUNCTION void int16_pass(const LinePass& pass, const CodeTables& table
 
 template <int kBits>
 void int16_passes(const LinePass& pass, const CodeTables& tables, const FloatRows& rows,
-                 std::size_t n_rows) {
+                  std::size_t n_rows) {
   using Pass = void (*)(const LinePass&, const CodeTables&, const Int16Rows&, std::size_t);
   constexpr Pass kPasses[kMostRows] = {int16_pass<kBits, 1>, int16_pass<kBits, 2>,
                                        int16_pass<kBits, 3>, int16_pass<kBits, 4>};

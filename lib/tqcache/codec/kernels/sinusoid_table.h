@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::codec {
 

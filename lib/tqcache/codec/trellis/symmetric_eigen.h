@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::codec {
 

@@ -1,6 +1,6 @@
 #pragma once
-// codec/trellis/trellis.h: the codes of the archive tier: the nearest path through a trellis of uniform
-// levels, and the symbols that an entropy coder gets of it.
+// codec/trellis/trellis.h: the codes of the archive tier: the nearest path through a trellis of
+// uniform levels, and the symbols that an entropy coder gets of it.
 //
 // Every component of a vector becomes a level, a whole number of steps. Which levels a component
 // may take depends on those before it: a machine of eight states says whether the level is even or
@@ -28,9 +28,9 @@
 #include <cstdint>
 #include <span>
 
-#include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/error.h"
 
 namespace tqcache::codec {
 

@@ -13,10 +13,10 @@
 #include <cstdint>
 #include <span>
 
-#include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/codec/quantizer.h"
+#include "tqcache/error.h"
 
 namespace tqcache::codec {
 

@@ -1,6 +1,6 @@
 #pragma once
-// format/sections/byte_planes.h: floating-point numbers taken apart into planes of bytes, and put together
-// again.
+// format/sections/byte_planes.h: floating-point numbers taken apart into planes of bytes, and put
+// together again.
 //
 // The bytes of a float do not resemble each other: exponents are much alike, the low bits of a
 // mantissa are noise. Side by side, neither compresses well; in planes of their own the first do.
@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <span>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::format {
 

@@ -10,8 +10,8 @@
 #include <memory>
 #include <span>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 
 namespace tqcache::format {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/sections/byte_planes.h"
 
 namespace tqcache::format {

@@ -1,6 +1,6 @@
 #pragma once
-// format/sections/plane_section.h: one dense section as planes of bytes (byte_planes.h), each of them as it
-// is or as one zstd frame, and back. Decompression is safe for untrusted input.
+// format/sections/plane_section.h: one dense section as planes of bytes (byte_planes.h), each of
+// them as it is or as one zstd frame, and back. Decompression is safe for untrusted input.
 //
 // Spec: docs/reference/format.md §6.5.
 
@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <span>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/format/sections/compression.h"
 
 namespace tqcache::format {

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/trellis/trellis.h"
 #include "tqcache/codec/trellis/trellis_rows.h"
+#include "tqcache/error.h"
 #include "tqcache/format/sections/symbol_section.h"
 
 namespace tqcache::format {

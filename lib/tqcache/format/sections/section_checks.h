@@ -1,12 +1,13 @@
 #pragma once
-// format/sections/section_checks.h: what a checksum cannot tell of a section: whether its values make sense.
+// format/sections/section_checks.h: what a checksum cannot tell of a section: whether its values
+// make sense.
 //
 // For verify_cache; a load does not need it to be safe.
 //
 // Spec: docs/reference/format.md §6.
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/format/manifest.h"
 
 namespace tqcache::format {

@@ -1,13 +1,13 @@
 #pragma once
-// format/sections/section_compressor.h: the bytes of a section made smaller, and what its row in the section
-// table then says of them.
+// format/sections/section_compressor.h: the bytes of a section made smaller, and what its row in
+// the section table then says of them.
 //
 // Spec: docs/reference/format.md §4.5, §5 and §6.
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
-#include "tqcache/format/sections/compression.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/format/sections/compression.h"
 
 namespace tqcache::format {
 
@@ -19,7 +19,8 @@ class SectionCompressor {
 
   // Fills in compression, stored size and digests of `section`, whose other fields and layer say
   // what it is. `compressed` gets the bytes to be stored; it is empty if these are `raw` itself.
-  void prepare(const cache::LayerDesc& layer, ByteView raw, SectionInfo& section, Bytes& compressed) const;
+  void prepare(const cache::LayerDesc& layer, ByteView raw, SectionInfo& section,
+               Bytes& compressed) const;
 
  private:
   SectionCompressor(Compression method, Compressor zstd);

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/trellis/trellis.h"
 #include "tqcache/codec/trellis/trellis_rows.h"
+#include "tqcache/error.h"
 #include "tqcache/format/sections/symbol_classes.h"
 #include "tqcache/format/sections/symbol_density.h"
 

@@ -12,13 +12,13 @@
 #include <cstdint>
 #include <span>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/kv_codec.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/error.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/format/sections/compression.h"
+#include "tqcache/kv_codec.h"
 
 namespace tqcache::format {
 

@@ -7,11 +7,12 @@
 #include <filesystem>
 #include <memory>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/reader.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
+#include "tqcache/interop.h"
 #include "tqcache/interop/foreign_cache.h"
+#include "tqcache/progress.h"
+#include "tqcache/reader.h"
 #include "tqcache/tensors/safetensors.h"
 
 namespace tqcache::interop {
@@ -21,14 +22,5 @@ bool is_hf(const tensors::SafetensorsIndex& index);
 
 // Errors: kTruncated, kCorrupt, kTooLarge, kUnsupported.
 Result<ForeignCache> import_hf(std::shared_ptr<const ByteSource> file);
-
-// Turbo sides decoded, in their tails' dtype. Whole or not at all.
-//
-// Memory:   one side of one layer.
-// Progress: bytes of sections.
-// Errors:   those of the source; kUnsupported (a window that keeps first tokens, arrays that
-//           are not states as transformers names them); those of AtomicFile; kInterrupted.
-Result<void> export_hf(const cache::CacheReader& cache, const std::filesystem::path& path,
-                       Overwrite overwrite, const Progress& progress = {});
 
 }  // namespace tqcache::interop

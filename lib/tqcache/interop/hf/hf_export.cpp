@@ -8,13 +8,13 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/layer.h"
-#include "tqcache/cache/reader.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/hf/hf.h"
 #include "tqcache/interop/hf/hf_schema.h"
 #include "tqcache/interop/whole_tensors.h"
+#include "tqcache/reader.h"
 #include "tqcache/tensors/json.h"
 #include "tqcache/tensors/printable_name.h"
 

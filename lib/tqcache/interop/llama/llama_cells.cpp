@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/llama/llama_rows.h"
 
 namespace tqcache::interop {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/file_cursor.h"
 #include "tqcache/interop/llama/llama_state.h"
 

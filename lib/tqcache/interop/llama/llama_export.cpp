@@ -9,18 +9,16 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/dtype.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/reader.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/llama/llama_geometry.h"
 #include "tqcache/interop/llama/llama_parse.h"
 #include "tqcache/interop/llama/llama_rows.h"
 #include "tqcache/interop/llama/llama_state.h"
+#include "tqcache/reader.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {

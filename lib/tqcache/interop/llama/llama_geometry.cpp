@@ -10,9 +10,9 @@
 #include <utility>
 #include <variant>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {

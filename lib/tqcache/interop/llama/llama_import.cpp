@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/llama/llama_cells.h"
 #include "tqcache/interop/llama/llama_parse.h"
 #include "tqcache/interop/llama/llama_side.h"

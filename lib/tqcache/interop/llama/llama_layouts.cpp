@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
 #include "tqcache/interop/file_cursor.h"
 #include "tqcache/interop/llama/llama_cells.h"
 #include "tqcache/interop/llama/llama_parse.h"

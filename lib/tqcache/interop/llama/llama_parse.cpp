@@ -8,10 +8,10 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/bytes.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/file_cursor.h"
 #include "tqcache/tensors/printable_name.h"
 

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/llama/llama_cells.h"
 #include "tqcache/interop/llama/llama_geometry.h"
 #include "tqcache/interop/llama/llama_rows.h"

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <limits>
 
-#include "tqcache/base/dtype.h"
 #include "tqcache/base/half.h"
+#include "tqcache/bytes.h"
 #include "tqcache/tensors/block_forms.h"
 #include "tqcache/tensors/block_types.h"
 

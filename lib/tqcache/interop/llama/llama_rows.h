@@ -14,9 +14,8 @@
 #include <span>
 #include <string_view>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 
 namespace tqcache::interop {
 

@@ -9,10 +9,10 @@
 #include <memory>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/file.h"
 #include "tqcache/base/pool.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/bytes.h"
+#include "tqcache/description.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/llama/llama_parse.h"
 

@@ -12,16 +12,15 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/reader.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
+#include "tqcache/interop.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/llama/llama_geometry.h"
+#include "tqcache/progress.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::interop {
-
-enum class LlamaFile : std::uint8_t { kSession, kSequence };
 
 // The first bytes of a file. nullopt: not a state file of llama.cpp.
 // Errors: kTruncated, kIo.
@@ -31,11 +30,6 @@ struct LlamaEnvelope {
   std::uint64_t n_u32 = 0;  // of the token list, as stored
 };
 Result<std::optional<LlamaEnvelope>> read_llama_envelope(const ByteSource& file);
-
-enum class LlamaRotation : std::uint8_t {
-  kOff,
-  kOn,  // quantized keys and values were Hadamard-rotated before they were stored
-};
 
 struct LlamaImport {
   // Of files that do not say so themselves: those before session version 11 and sequence version 4.
@@ -70,31 +64,5 @@ struct LlamaImported {
 Result<LlamaImported> import_llama_state(std::shared_ptr<const ByteSource> file,
                                          const LlamaGeometry& model,
                                          const LlamaImport& options = {});
-
-struct LlamaExport {
-  LlamaFile kind = LlamaFile::kSession;
-  std::uint32_t version = 9;   // sessions 9, 10, 11; sequences 2, 3, 4
-  std::string k_type = "f16";  // a row type by ggml's name: f32, f16, bf16, q8_0, q4_0, ...
-  std::string v_type = "f16";
-  // Of quantized rows whose head_dim is a multiple of 64; others never are.
-  LlamaRotation rotation = LlamaRotation::kOn;
-  bool flash_attention = true;  // false: values transposed
-  bool server_tokens = false;   // the token list as llama-server wraps it
-  std::optional<std::int32_t> next_token = {};
-  Overwrite overwrite = Overwrite::kRefuse;
-};
-
-// Writes the same file as llama.cpp for the same content and options. Whole or not at all.
-//
-// Memory:   one side of one layer.
-// Progress: bytes of sections.
-// Errors:   those of the source; kInvalidArgument (a version, a type, a next_token below 0, tokens
-//           that are hidden, a head_dim that the type does not divide, quantized values without
-//           flash attention, server_tokens in a session); kUnsupported (layers other than full
-//           attention); kMismatch (not of this model's shape or architecture); those of AtomicFile;
-//           kInterrupted.
-Result<void> export_llama_state(const cache::CacheReader& cache, const LlamaGeometry& model,
-                                const std::filesystem::path& path, const LlamaExport& options,
-                                const Progress& progress = {});
 
 }  // namespace tqcache::interop

@@ -11,11 +11,12 @@
 #include <optional>
 #include <string>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/reader.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
+#include "tqcache/interop.h"
 #include "tqcache/interop/foreign_cache.h"
+#include "tqcache/progress.h"
+#include "tqcache/reader.h"
 #include "tqcache/tensors/safetensors.h"
 
 namespace tqcache::interop {
@@ -36,26 +37,5 @@ struct MlxLmImport {
 //         (no such row, another number of tokens).
 Result<ForeignCache> import_mlx_lm(std::shared_ptr<const ByteSource> file,
                                    const MlxLmImport& options = {});
-
-struct MlxLmExport {
-  // The files of 0.32.0 and later are of another layout, which nothing before it reads, and it
-  // reads no other.
-  int version_major = 0, version_minor = 32;
-  int kv_bits = 0;               // QuantizedKVCache of 2, 4 or 8 bits; 0: KVCache
-  std::int64_t group_size = 64;  // 32, 64 or 128 components that share a scale and a bias
-  std::string model;             // metadata "model"; empty: the cache's model name
-  std::string tokenizer_config = "{}";
-  Overwrite overwrite = Overwrite::kRefuse;
-};
-
-// Writes all of a cache as mlx-lm would: turbo sides decoded, in their tails' dtype. Whole or not
-// at all.
-//
-// Memory:   one side of one layer.
-// Progress: bytes of sections.
-// Errors:   those of the source; kInvalidArgument (an empty cache, bits or groups that MLX does not
-//           have, a group_size that does not divide head_dim); those of AtomicFile; kInterrupted.
-Result<void> export_mlx_lm(const cache::CacheReader& cache, const std::filesystem::path& path,
-                           const MlxLmExport& options, const Progress& progress = {});
 
 }  // namespace tqcache::interop

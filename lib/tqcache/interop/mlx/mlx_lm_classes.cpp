@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {

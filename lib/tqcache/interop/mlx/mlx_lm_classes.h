@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/mlx/mlx_lm_state.h"
 
 namespace tqcache::interop {

@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/reader.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/mlx/mlx_lm_rows.h"
+#include "tqcache/reader.h"
 #include "tqcache/tensors/safetensors.h"
 
 namespace tqcache::interop {

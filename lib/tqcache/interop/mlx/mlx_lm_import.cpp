@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/mlx/mlx_lm_classes.h"
 #include "tqcache/interop/mlx/mlx_lm_layers.h"

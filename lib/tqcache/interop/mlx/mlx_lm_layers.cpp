@@ -9,9 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/layer.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/mlx/mlx_lm_classes.h"
 #include "tqcache/interop/mlx/mlx_lm_rows.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/mlx/mlx_lm_state.h"
 

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/dtype.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/error.h"
 
 namespace tqcache::interop {
 namespace {

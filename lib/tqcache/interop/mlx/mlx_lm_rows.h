@@ -15,10 +15,10 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/bytes.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/foreign_cache.h"
 
 namespace tqcache::interop {

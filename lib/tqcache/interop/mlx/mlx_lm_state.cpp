@@ -7,8 +7,8 @@
 #include <limits>
 #include <utility>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/whole_tensors.h"
 #include "tqcache/tensors/printable_name.h"
 

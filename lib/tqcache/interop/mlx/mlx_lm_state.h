@@ -16,9 +16,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/tensors/safetensors.h"
 
 namespace tqcache::interop {

@@ -7,11 +7,12 @@
 #include <filesystem>
 #include <memory>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/reader.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
+#include "tqcache/interop.h"
 #include "tqcache/interop/foreign_cache.h"
+#include "tqcache/progress.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::interop {
 
@@ -21,13 +22,5 @@ Result<bool> is_npz_cache(const ByteSource& file);
 
 // Errors: kTruncated, kCorrupt, kTooLarge, kUnsupported.
 Result<ForeignCache> import_npz(std::shared_ptr<const ByteSource> file);
-
-// Turbo sides decoded, in their tails' dtype; bf16, which NumPy does not have, as f32. Whole or not
-// at all.
-//
-// Memory and progress: as export_hf(). Errors: as there, but kUnsupported is for arrays whose names
-// do not fit, or that are there twice.
-Result<void> export_npz(const cache::CacheReader& cache, const std::filesystem::path& path,
-                        Overwrite overwrite, const Progress& progress = {});
 
 }  // namespace tqcache::interop

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "tqcache/cache/blocks.h"
-#include "tqcache/cache/reader.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/npz/npz_schema.h"
 #include "tqcache/interop/whole_tensors.h"
+#include "tqcache/reader.h"
 #include "tqcache/tensors/json.h"
 #include "tqcache/tensors/npy.h"
 #include "tqcache/tensors/printable_name.h"

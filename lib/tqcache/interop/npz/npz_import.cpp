@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/npz/npz_schema.h"
 #include "tqcache/interop/whole_tensors.h"

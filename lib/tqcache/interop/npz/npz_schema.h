@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/tensors/npy.h"
 
 namespace tqcache::interop {

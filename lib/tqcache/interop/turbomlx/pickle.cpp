@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/file_cursor.h"
 
 namespace tqcache::interop {

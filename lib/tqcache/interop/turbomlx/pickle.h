@@ -13,8 +13,8 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/turbomlx/value_tree.h"
 
 namespace tqcache::interop {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/turbomlx/pickle.h"
 #include "tqcache/tensors/printable_name.h"
 

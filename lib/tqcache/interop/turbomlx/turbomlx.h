@@ -14,8 +14,8 @@
 #include <optional>
 #include <string_view>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/foreign_cache.h"
 
 namespace tqcache::interop {

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/turbomlx/numpy_random.h"
 #include "tqcache/interop/turbomlx/turbomlx_file.h"
 #include "tqcache/tensors/npy.h"

@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/result.h"
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/bytes.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/error.h"
 
 namespace tqcache::interop {
 

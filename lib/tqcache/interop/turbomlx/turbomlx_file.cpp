@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/turbomlx/pickle.h"
 #include "tqcache/interop/turbomlx/value_tree.h"
 #include "tqcache/tensors/printable_name.h"

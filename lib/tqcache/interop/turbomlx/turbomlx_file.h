@@ -13,9 +13,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/side.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/turbomlx/turbomlx.h"
 #include "tqcache/interop/turbomlx/value_tree.h"
 

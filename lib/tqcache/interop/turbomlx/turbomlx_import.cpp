@@ -6,7 +6,7 @@
 #include <system_error>
 #include <utility>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/turbomlx/turbomlx.h"
 #include "tqcache/interop/turbomlx/turbomlx_layers.h"
 #include "tqcache/tensors/printable_name.h"

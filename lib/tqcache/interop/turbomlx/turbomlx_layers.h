@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
 #include "tqcache/interop/turbomlx/turbomlx_file.h"

@@ -9,8 +9,8 @@
 #include <system_error>
 #include <utility>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/mlx/mlx_lm_rows.h"
 #include "tqcache/interop/turbomlx/turbomlx_layers.h"
 #include "tqcache/interop/turbomlx/turbomlx_packed.h"

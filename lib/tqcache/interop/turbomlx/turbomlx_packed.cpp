@@ -13,15 +13,15 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/file.h"
 #include "tqcache/base/half.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
 #include "tqcache/cache/coded_block.h"
-#include "tqcache/cache/token_block.h"
 #include "tqcache/codec/block_layout.h"
-#include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/head_codec.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/turbomlx/turbomlx_rows.h"
 

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/token_block.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/turbomlx/turbomlx_rows.h"
 

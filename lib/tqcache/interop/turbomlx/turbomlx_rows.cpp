@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/whole_tensors.h"
 
 namespace tqcache::interop {

@@ -12,10 +12,10 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/side.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
 #include "tqcache/interop/turbomlx/value_tree.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/turbomlx/turbomlx_layers.h"
 #include "tqcache/interop/turbomlx/turbomlx_packed.h"
 #include "tqcache/interop/turbomlx/turbomlx_rows.h"

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/bytes.h"
 #include "tqcache/model/linear/blas.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/kernels.h"

@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/cache/layer.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
 #include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/linear/workers.h"
 

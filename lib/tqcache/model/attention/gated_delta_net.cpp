@@ -8,9 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/dtype.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/bytes.h"
 #include "tqcache/model/feed_forward.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/kernels.h"

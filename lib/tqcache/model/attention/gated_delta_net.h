@@ -16,11 +16,11 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/layer.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/model.h"
 #include "tqcache/model/linear/workers.h"
-#include "tqcache/model/loading/config.h"
 #include "tqcache/model/loading/weights.h"
 
 namespace tqcache::model {

@@ -1,9 +1,9 @@
 #include <string>
 
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/codec/kernels/kernels.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/decoder.h"
 
 namespace tqcache::model {
 

@@ -1,10 +1,9 @@
-#include "tqcache/model/attention/kv_filter.h"
-
 #include <string>
 #include <utility>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
+#include "tqcache/decoder.h"
+#include "tqcache/error.h"
 
 namespace tqcache::model {
 namespace {

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/rope_angles.h"
 
 namespace tqcache::model {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/bytes.h"
 #include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/codec/kernels/row_transform.h"
 #include "tqcache/model/linear/kernel_loops.h"

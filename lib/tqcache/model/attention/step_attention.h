@@ -14,13 +14,12 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/centering_score.h"
-#include "tqcache/cache/layer.h"
 #include "tqcache/codec/kernels/head_queries.h"
+#include "tqcache/decoder.h"
 #include "tqcache/model/attention/score_params.h"
-#include "tqcache/model/decoder.h"
 #include "tqcache/model/linear/workers.h"
 
 namespace tqcache::model {

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::model {
 

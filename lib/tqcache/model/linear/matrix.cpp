@@ -4,9 +4,8 @@
 #include <array>
 #include <cassert>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/dtype.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/bytes.h"
 #include "tqcache/model/linear/blas.h"
 #include "tqcache/model/linear/block_kernels.h"
 #include "tqcache/model/linear/kernels.h"

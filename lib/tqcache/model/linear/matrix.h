@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <span>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 #include "tqcache/model/linear/workers.h"
 #include "tqcache/tensors/tensor.h"
 

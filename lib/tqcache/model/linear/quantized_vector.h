@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/model/linear/block_kernels.h"
 
 namespace tqcache::model {

@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/base/result.h"
-#include "tqcache/model/loading/config.h"
+#include "tqcache/error.h"
+#include "tqcache/model.h"
 
 namespace tqcache::model {
 

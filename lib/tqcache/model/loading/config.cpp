@@ -2,7 +2,7 @@
 #include <cmath>
 #include <span>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/model/loading/config_readers.h"
 #include "tqcache/tokenizer/vocabulary.h"
 

@@ -4,8 +4,8 @@
 #include <string_view>
 #include <utility>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/model/loading/architecture.h"
 #include "tqcache/model/loading/config_readers.h"
 #include "tqcache/tensors/printable_name.h"

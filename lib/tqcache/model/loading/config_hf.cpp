@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tqcache/base/json.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/model/attention/rope_table.h"
 #include "tqcache/model/loading/architecture.h"
 #include "tqcache/model/loading/config_readers.h"

@@ -11,9 +11,9 @@
 #include <map>
 #include <string>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
-#include "tqcache/model/loading/config.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/model.h"
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::model {

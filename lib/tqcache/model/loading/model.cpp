@@ -1,4 +1,4 @@
-#include "tqcache/model/loading/model.h"
+#include "tqcache/model.h"
 
 #include <map>
 #include <string>

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/tensors/gguf.h"
 #include "tqcache/tensors/tensor.h"
 

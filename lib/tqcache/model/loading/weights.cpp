@@ -8,8 +8,8 @@
 #include <span>
 #include <utility>
 
-#include "tqcache/base/bytes.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::model {
 namespace {

@@ -12,11 +12,11 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/hash.h"
+#include "tqcache/model.h"
 #include "tqcache/model/linear/matrix.h"
-#include "tqcache/model/loading/config.h"
 #include "tqcache/tensors/tensor.h"
 
 namespace tqcache::model {
@@ -91,7 +91,7 @@ Result<Weights> read_weights(const Tensors& tensors, const ModelConfig& config);
 // every tensor everywhere, so what differs differs in the sample. It is no proof against someone
 // who sets out to make two models alike.
 //
-// Spec: docs/reference/format.md §Fingerprints. The tokenizer has its own: tokenizer/tokenizer.h.
+// Spec: docs/reference/format.md §Fingerprints. The tokenizer has its own: tqcache/tokenizer.h.
 //
 // Shapes: `tensors` by GGUF name, all tensors of the model.
 // Bytes:  the same for the same tensors, whatever file or files they come from.

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/error.h"
+#include "tqcache/store.h"
 
 namespace tqcache::store {
 

@@ -6,7 +6,7 @@
 #include <future>
 #include <system_error>
 
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/store/backends/backend_support.h"
 #include "tqcache/store/backends/dir_files.h"
 #include "tqcache/store/backends/dir_index.h"

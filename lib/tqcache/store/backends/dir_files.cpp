@@ -9,9 +9,9 @@
 #include <system_error>
 #include <thread>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/hash.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/bytes.h"
+#include "tqcache/hash.h"
+#include "tqcache/store.h"
 
 namespace tqcache::store {
 namespace {

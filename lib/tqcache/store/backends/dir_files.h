@@ -15,8 +15,8 @@
 #include <memory>
 #include <string>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 
 namespace tqcache::store {
 

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <system_error>
 
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 
 namespace tqcache::store {
 

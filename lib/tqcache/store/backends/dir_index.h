@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/error.h"
+#include "tqcache/store.h"
 #include "tqcache/store/backends/dir_files.h"
 
 struct sqlite3;

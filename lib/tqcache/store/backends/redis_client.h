@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/store/backends/redis_connection.h"
 
 namespace tqcache::store {

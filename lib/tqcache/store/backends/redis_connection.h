@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 
 struct redisReply;
 

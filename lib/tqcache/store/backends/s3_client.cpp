@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tqcache/base/hash.h"
+#include "tqcache/hash.h"
 #include "tqcache/store/backends/backend_support.h"
 
 namespace tqcache::store {

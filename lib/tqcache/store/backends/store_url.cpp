@@ -5,7 +5,7 @@
 
 #include <charconv>
 
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 #include "tqcache/store/backends/backend_support.h"
 
 namespace tqcache::store {

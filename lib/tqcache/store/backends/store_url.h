@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/base/result.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/error.h"
+#include "tqcache/store.h"
 
 namespace tqcache::store {
 

@@ -23,12 +23,11 @@
 #include <variant>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
-#include "tqcache/base/shared_bytes.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/format/manifest.h"
-#include "tqcache/store/blobs/records.h"
+#include "tqcache/hash.h"
+#include "tqcache/store.h"
 
 namespace tqcache::store {
 

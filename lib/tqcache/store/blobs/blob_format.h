@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/hash.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/keys.h"

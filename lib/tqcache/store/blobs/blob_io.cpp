@@ -11,10 +11,9 @@
 #include <system_error>
 #include <utility>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/shared_bytes.h"
 #include "tqcache/base/threads.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::store {
 

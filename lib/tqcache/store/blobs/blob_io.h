@@ -17,11 +17,10 @@
 #include <variant>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
-#include "tqcache/base/shared_bytes.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/hash.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/keys.h"
 

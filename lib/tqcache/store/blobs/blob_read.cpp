@@ -7,11 +7,11 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/format/checksum_bytes.h"
 #include "tqcache/format/container_format.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_format.h"
 #include "tqcache/store/blobs/keys.h"

@@ -4,11 +4,11 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
 #include "tqcache/cache/blocks.h"
+#include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest_rules.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob_format.h"
 #include "tqcache/store/blobs/chain_layout.h"
 #include "tqcache/store/blobs/keys.h"

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/store/blobs/blob.h"
 

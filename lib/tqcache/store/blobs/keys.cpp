@@ -7,7 +7,7 @@
 #include <cassert>
 #include <charconv>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 #include "tqcache/store/blobs/blob_io.h"
 
 namespace tqcache::store {

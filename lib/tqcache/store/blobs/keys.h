@@ -15,9 +15,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/hash.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/store/blobs/records.h"
+#include "tqcache/cache.h"
+#include "tqcache/hash.h"
+#include "tqcache/store.h"
 
 namespace tqcache::store {
 

@@ -23,10 +23,9 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/store/backend.h"
-#include "tqcache/store/library/library.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/store.h"
 
 namespace tqcache::store {
 
@@ -34,14 +33,6 @@ struct BackgroundPutOptions {
   std::string salt = {};
   std::uint64_t queue_bytes = std::uint64_t{64} << 20;  // may be exceeded by one token block
   std::int64_t checkpoint_tokens = 4096;                // a multiple of 256
-};
-
-struct BackgroundPutReport {
-  std::int64_t new_blocks = 0;      // token blocks that the store did not have
-  std::int64_t states = 0;          // snapshots that were put or existed
-  std::uint64_t new_bytes = 0;      // of blobs
-  std::int64_t left_blocks = 0;     // final blocks that were not put before the end
-  std::optional<Error> error = {};  // the error that stopped it
 };
 
 // Threads: one at a time.

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/error.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/keys.h"
 

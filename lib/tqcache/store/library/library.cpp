@@ -1,7 +1,5 @@
 // Records, hit statistics, and StoredPrompt.
 
-#include "tqcache/store/library/library.h"
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -12,6 +10,7 @@
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/section_writer.h"
 #include "tqcache/format/sections/compression.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob_io.h"
 
 namespace tqcache::store {

@@ -4,15 +4,15 @@
 #include <memory>
 #include <utility>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/reader.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest_rules.h"
+#include "tqcache/reader.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/chain_layout.h"
-#include "tqcache/store/library/library.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::store {
 

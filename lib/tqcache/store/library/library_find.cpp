@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/chain_layout.h"
-#include "tqcache/store/library/library.h"
 
 namespace tqcache::store {
 namespace {

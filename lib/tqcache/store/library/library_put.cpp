@@ -6,15 +6,15 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
+#include "tqcache/error.h"
 #include "tqcache/format/content_name.h"
+#include "tqcache/store.h"
 #include "tqcache/store/backends/backend_support.h"
 #include "tqcache/store/blobs/blob_format.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/chain_layout.h"
 #include "tqcache/store/library/chain_writer.h"
-#include "tqcache/store/library/library.h"
 #include "tqcache/store/library/put_source.h"
 
 namespace tqcache::store {

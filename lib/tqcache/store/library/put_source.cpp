@@ -6,8 +6,8 @@
 #include <utility>
 #include <variant>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/bytes.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/cache/memory_blocks.h"
 #include "tqcache/format/section_writer.h"

@@ -9,14 +9,14 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/base/shared_bytes.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/reader.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/sections/section_compressor.h"
+#include "tqcache/reader.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_io.h"
 

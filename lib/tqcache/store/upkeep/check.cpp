@@ -1,8 +1,6 @@
 // The check of a store: BlobChecker reads blobs and reports or removes damaged ones; Checker
 // compares the needs of prompts with the inventory.
 
-#include "tqcache/store/upkeep/check.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -14,12 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/progress.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/chain_layout.h"
 #include "tqcache/store/upkeep/inventory.h"
+#include "tqcache/upkeep.h"
 
 namespace tqcache::store {
 namespace {

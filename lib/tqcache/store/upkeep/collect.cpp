@@ -2,8 +2,6 @@
 //
 // Only for the sources of store. Spec: docs/reference/store.md, "Keeping it small".
 
-#include "tqcache/store/upkeep/collect.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -16,9 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/upkeep/inventory.h"
+#include "tqcache/upkeep.h"
 
 namespace tqcache::store {
 namespace {

@@ -1,8 +1,6 @@
 // Copies of prompts: BlobCopier copies blocks and data, whose keys are the same in every store;
 // Copier copies everything whose slot may change.
 
-#include "tqcache/store/upkeep/copy.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,14 +15,15 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/error.h"
+#include "tqcache/progress.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/chain_layout.h"
 #include "tqcache/store/blobs/keys.h"
 #include "tqcache/store/upkeep/inventory.h"
+#include "tqcache/upkeep.h"
 
 namespace tqcache::store {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_io.h"
 

@@ -13,12 +13,12 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/error.h"
+#include "tqcache/progress.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/keys.h"
-#include "tqcache/store/upkeep/stats.h"
+#include "tqcache/upkeep.h"
 
 namespace tqcache::store {
 
