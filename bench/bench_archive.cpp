@@ -23,7 +23,7 @@
 
 #include "bench_model.h"
 #include "tqcache/base/file.h"
-#include "tqcache/cache/rope.h"
+#include "tqcache/cache/rope_angles.h"
 #include "tqcache/codec/kernels/row_transform.h"
 #include "tqcache/format/archive_rate.h"
 #include "tqcache/format/cache_file.h"

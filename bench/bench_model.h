@@ -18,8 +18,8 @@
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/half.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/cache/convert.h"
 #include "tqcache/cache/presets.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/model/loading/config.h"
 #include "tqcache/model/loading/weights.h"
 

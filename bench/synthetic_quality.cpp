@@ -15,8 +15,8 @@
 
 #include "bench/bench_model.h"
 #include "tqcache/cache/configuration.h"
-#include "tqcache/cache/convert.h"
 #include "tqcache/cache/diff.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/codec/random.h"
 #include "tqcache/eval/attention_error.h"
 #include "tqcache/eval/predictions.h"

@@ -222,7 +222,7 @@ const std::string* find(const Metadata& metadata, std::string_view key) {
 }
 
 Result<std::string> read_name(const std::string& value) {
-  if (value.size() <= format::kMaxTextBytes) return value;
+  if (value.size() <= cache::kMaxTextBytes) return value;
   return too_large(std::to_string(value.size()) + " bytes");
 }
 

@@ -10,6 +10,7 @@
 #include "tqcache/base/half.h"
 #include "tqcache/base/integers.h"
 #include "tqcache/cache/coded_block.h"
+#include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/codec/block_layout.h"
 
 namespace tqcache::migrations {
@@ -249,10 +250,12 @@ Result<cache::TurboSide> packed_side(const QuantizedTensor& in, codec::BlockOrde
   TQC_TRY_ASSIGN(cache::Outliers outliers, outliers_of(in, codec));
   const std::int64_t n_packed = in.n_tokens / kTokenBlock;
   TQC_TRY_ASSIGN(cache::DenseSide tail, decoded_from(in, n_packed * kTokenBlock, context));
-  cache::TurboSide side{.codec = std::move(codec),
-                        .packed = {},
-                        .tail = std::move(tail),
-                        .outliers = std::move(outliers)};
+  cache::TurboSide side{cache::KvCodec(cache::KvCodec::State{.shape = in.shape,
+                                                             .dtype = tail.dtype,
+                                                             .codec = std::move(codec),
+                                                             .outliers = std::move(outliers)}),
+                        {},
+                        std::move(tail)};
   const BlockPacker packer(in, order);
   for (std::int64_t block = 0; block < n_packed; ++block) {
     TQC_TRY(context.take(packer.bytes()));

@@ -11,6 +11,7 @@
 #include "migrations/v1_metadata.h"
 #include "migrations/v1_side.h"
 #include "tqcache/base/result.h"
+#include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/codebook.h"
 
@@ -210,10 +211,13 @@ Result<cache::Side> open_side(const Result<std::vector<codec::PartSpec>>& parts,
   const int head_dim = static_cast<int>(meta.head_dim);
   TQC_TRY_ASSIGN(codec::HeadCodec codec, context.codecs.codec(head_dim, *parts, order));
   cache::Outliers outliers{codec.outlier_channels(), static_cast<std::size_t>(head_dim), {}};
-  return cache::Side(cache::TurboSide{.codec = std::move(codec),
-                                      .packed = {},
-                                      .tail = std::move(dense),
-                                      .outliers = std::move(outliers)});
+  return cache::Side(
+      cache::TurboSide{cache::KvCodec(cache::KvCodec::State{.shape = shape_of(meta),
+                                                            .dtype = dense.dtype,
+                                                            .codec = std::move(codec),
+                                                            .outliers = std::move(outliers)}),
+                       {},
+                       std::move(dense)});
 }
 
 std::vector<codec::PartSpec> mixed_parts(const TurboMeta& meta) {

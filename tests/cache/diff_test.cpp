@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cache/random_cache.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::cache {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "cache/random_cache.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 
 namespace tqcache::cache {
 namespace presets_test {

@@ -1,5 +1,3 @@
-#include "tqcache/cache/rope.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +5,7 @@
 #include <numbers>
 
 #include "support/gaussian.h"
+#include "tqcache/cache/rope_angles.h"
 #include "tqcache/cache/token_block.h"
 
 namespace tqcache::cache {

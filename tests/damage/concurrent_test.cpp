@@ -33,7 +33,7 @@ void add_token(cache::Cache& cache, Random& random) {
         static_cast<std::size_t>(attention.shape.n_kv_heads * attention.shape.head_dim));
     for (cache::Side* side : {&attention.k, &attention.v}) {
       for (float& value : row) value = random.bell();
-      must(cache::pack_full_tail(*side, attention.shape, held, 1));
+      must(cache::pack_full_tail(*side, held, 1));
       cache::append(*side, attention.shape, held, row);
     }
   }

@@ -11,7 +11,7 @@
 
 #include "model/tiny_model.h"
 #include "report/text_table.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/model/decoder.h"
 
 namespace tqcache::eval {

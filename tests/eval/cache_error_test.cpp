@@ -8,7 +8,7 @@
 #include "cache/random_cache.h"
 #include "eval/demo_model.h"
 #include "model/tiny_model.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/cache/token_hashes.h"
 #include "tqcache/cache/truncate.h"
 #include "tqcache/eval/attention_error.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/tiny_model.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/eval/divergence.h"
 #include "tqcache/model/decoder.h"
 

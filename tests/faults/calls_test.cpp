@@ -15,7 +15,7 @@
 #include "operations.h"
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/convert_file.h"
 

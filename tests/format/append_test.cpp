@@ -227,7 +227,8 @@ TEST(Append, NoticesAMeanThatOnlyTheManifestHolds) {
   cache::Cache cache = must(cache::truncate(whole, 3));  // the mean stays fixed
   cache::Cache without = cache;
   for (cache::Side* side : {&std::get<0>(without.layers[0]).k, &std::get<0>(without.layers[0]).v}) {
-    std::get<cache::TurboSide>(*side).mean.values.clear();
+    edit_codec(std::get<cache::TurboSide>(*side).codec,
+               [](auto& state) { state.mean.values.clear(); });
   }
   const CacheOnDisk file(without);
   EXPECT_GT(must(file.append(cache)).bytes_written, 0u);

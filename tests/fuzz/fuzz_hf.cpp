@@ -24,7 +24,7 @@ void run(ByteView bytes) {
     return;
   }
   if (foreign->n_tokens > kMaxTokens) return;
-  const auto sections = interop::sections_of(std::move(foreign).value());
+  const auto sections = interop::reader_of(std::move(foreign).value());
   if (!sections) return;
   must(test::read_sections(**sections), "what was taken for a cache is one");
 }

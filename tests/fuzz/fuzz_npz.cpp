@@ -38,7 +38,7 @@ bool read(std::shared_ptr<const ByteSource> file) {
     return false;
   }
   if (foreign->n_tokens > kMaxTokens) return true;
-  const auto sections = interop::sections_of(std::move(foreign).value());
+  const auto sections = interop::reader_of(std::move(foreign).value());
   if (sections) (void)test::read_sections(**sections);  // a checksum may be wrong
   return true;
 }

@@ -153,8 +153,8 @@ TEST(OpenAny, CompletesACacheWithHints) {
       test::must(test::read_sections(*test::must(open_bytes(file)).cache)).tokens;
   const OpenedCache opened =
       test::must(open_bytes(file, {.identity = identity, .tokens = ids, .first_tokens = 260}));
-  EXPECT_EQ(opened.cache->manifest().identity.architecture, "qwen3");
-  EXPECT_EQ(opened.cache->manifest().identity.source_format, "transformers");
+  EXPECT_EQ(opened.cache->description().identity.architecture, "qwen3");
+  EXPECT_EQ(opened.cache->description().identity.source_format, "transformers");
   EXPECT_EQ(test::must(test::read_sections(*opened.cache)).n_tokens(), 260);
   ids[0] += 1;
   EXPECT_TRUE(is_refused(open_bytes(file, {.tokens = ids}), ErrorCode::kMismatch, "token ids"));
@@ -181,7 +181,7 @@ TEST(OpenAny, AsksWhetherQuantizedRowsAreRotated) {
   };
   const auto first_value = [&](bool rotated) {
     const auto opened = test::must(open_bytes(quantized_llama_file(rotated), hints));
-    EXPECT_THAT(opened.cache->manifest().identity.source_format, HasSubstr("(quantized)"));
+    EXPECT_THAT(opened.cache->description().identity.source_format, HasSubstr("(quantized)"));
     AlignedBytes raw;
     test::must(opened.cache->read(0, raw));
     float value = 0;

@@ -86,14 +86,15 @@ TEST(CheckMigrated, NoticesAScale) {
 TEST(CheckMigrated, NoticesOtherOutlierChannels) {
   expect_noticed("layer 2: k: ", [](Cache& c) {
     auto& side = std::get<TurboSide>(attention(c, 2).k);
-    std::vector<std::uint16_t> loud = side.outliers.channels();
+    std::vector<std::uint16_t> loud = side.codec.describe().quant->outliers;
     for (std::uint16_t i = 0; i < 64; ++i) {
       if (std::ranges::find(loud, i) != loud.end()) continue;
       loud.back() = i;
       break;
     }
     std::ranges::sort(loud);
-    side.outliers = must(cache::make_outliers({1, 64}, 16, loud));
+    side.codec = must(
+        test::remade(side.codec, c.identity.rope, [&](cache::QuantSpec& q) { q.outliers = loud; }));
   });
 }
 

@@ -9,7 +9,7 @@
 #include <map>
 
 #include "model/fixture_model.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/cache/truncate.h"
 #include "tqcache/cache/window.h"
 #include "tqcache/format/cache_file.h"

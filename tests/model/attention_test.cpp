@@ -6,7 +6,7 @@
 
 #include "support/cache_builder.h"
 #include "support/gaussian.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/model/attention/chunk_attention.h"
 #include "tqcache/model/attention/rope_table.h"
 #include "tqcache/model/attention/step_attention.h"

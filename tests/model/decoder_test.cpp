@@ -12,7 +12,7 @@
 #include "model/tiny_model.h"
 #include "support/cache_builder.h"
 #include "tqcache/base/half.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/cache/token_hashes.h"
 
 namespace tqcache::model {

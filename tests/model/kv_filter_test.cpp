@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 
 namespace tqcache::model {
 namespace kv_filter_test {

@@ -13,7 +13,7 @@
 
 #include "model/npz.h"
 #include "support/cache_builder.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/model/decoder.h"
 #include "tqcache/model/loading/model.h"

@@ -6,7 +6,7 @@
 
 #include "model/fixture_model.h"
 #include "model/tiny_model.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/cache/window.h"
 #include "tqcache/format/cache_file.h"
 

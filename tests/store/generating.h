@@ -12,9 +12,9 @@
 
 #include "model/fixture_model.h"
 #include "support/cache_builder.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/memory_blocks.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/format/cache_file.h"
-#include "tqcache/format/describe.h"
 #include "tqcache/model/decoder.h"
 #include "tqcache/store/library/background_put.h"
 #include "tqcache/store/library/library.h"

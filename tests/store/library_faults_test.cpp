@@ -344,7 +344,7 @@ TEST_F(Faults, ASectionThatIsNoFrameIsNamed) {
 
   store::Prefix prefix = found(cache);
   const auto prompt = must(library_.fetch(prefix));
-  const auto loaded = format::load_sections(*prompt, kAllMemory);
+  const auto loaded = cache::load(*prompt, {kAllMemory});
   ASSERT_FALSE(loaded.ok());
   EXPECT_EQ(loaded.error().code, ErrorCode::kCorrupt);
   EXPECT_NE(loaded.error().message.find("layer 0 k, block 1"), std::string::npos);

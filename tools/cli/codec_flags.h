@@ -13,9 +13,9 @@
 #include "cli/flags.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/codec_words.h"
-#include "tqcache/cache/convert.h"
 #include "tqcache/cache/plan.h"
 #include "tqcache/cache/presets.h"
+#include "tqcache/cache/quantize.h"
 
 namespace tqcache::cli {
 

@@ -13,7 +13,7 @@
 #include "tqcache/base/file.h"
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
-#include "tqcache/format/section_source.h"
+#include "tqcache/cache/reader.h"
 
 namespace tqcache::cli {
 
@@ -39,14 +39,13 @@ Result<Target> target_of(const ExportFlags& flags, const std::string& output);
 std::string_view name_of(Target target);
 
 // What such a file cannot say of this cache, one sentence each.
-std::vector<std::string> losses_of(Target target, const format::Manifest& cache);
+std::vector<std::string> losses_of(Target target, const cache::CacheDesc& cache);
 
 // Whole or not at all. `rotation`: the flag --llama-rotation; `target` is not kTqkv.
 //
 // Errors: those of the exporters; kInvalidArgument when a model is needed and there is none.
-Result<void> write_target(Target target, const format::SectionSource& cache,
-                          const std::string& output, const ExportFlags& flags,
-                          const std::string& rotation, const ModelFacts& model, Overwrite overwrite,
-                          const Progress& progress);
+Result<void> write_target(Target target, const cache::CacheReader& cache, const std::string& output,
+                          const ExportFlags& flags, const std::string& rotation,
+                          const ModelFacts& model, Overwrite overwrite, const Progress& progress);
 
 }  // namespace tqcache::cli

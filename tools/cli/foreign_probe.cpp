@@ -7,8 +7,8 @@
 
 #include "cli/probe.h"
 #include "cli/terminal.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/format/cache_file.h"
-#include "tqcache/format/load_sections.h"
 
 namespace tqcache::cli {
 namespace {
@@ -23,8 +23,8 @@ Result<cache::Cache> load(interop::ForeignCache foreign, const model::Model& mod
   const std::string source = foreign.identity.source_format;
   foreign.identity = model.identity;
   foreign.identity.source_format = source;
-  TQC_TRY_ASSIGN(const auto sections, interop::sections_of(std::move(foreign)));
-  return format::load_sections(*sections, format::ReadOptions{}.max_payload_bytes);
+  TQC_TRY_ASSIGN(const auto sections, interop::reader_of(std::move(foreign)));
+  return cache::load(*sections);
 }
 
 double largest_error(const ProbeReport& report) {

@@ -66,7 +66,7 @@ int bits_of_step(double step) { return static_cast<int>(std::floor(std::log2(3 /
 
 // Bits of mode mse whose error is not below that of this codec. A residual's bit does not count,
 // and evenly spaced centroids are worth one less.
-int least_bits(const codec::HeadCodec& codec) {
+int least_bits(const cache::KvCodec& codec) {
   int bits = codec::kMaxBits;
   for (const codec::PartSpec& part : codec.parts()) {
     if (part.of_residual) continue;

@@ -9,7 +9,7 @@
 #include "cli/common_flags.h"
 #include "cli/flags.h"
 #include "tqcache/base/result.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/eval/profile.h"
 #include "tqcache/format/archive_rate.h"
 

@@ -33,7 +33,7 @@ struct ForeignView {
   std::string_view kind;  // "mlx-lm prompt cache"
   std::uint64_t file_bytes = 0;
   std::vector<std::pair<std::string, std::string>> facts;
-  const format::Manifest* manifest = nullptr;  // none: the file does not describe itself
+  const cache::CacheDesc* manifest = nullptr;  // none: the file does not describe itself
   std::vector<std::string> notes;
   std::vector<std::string> losses;  // of making a .tqkv file of it
 };
@@ -56,7 +56,7 @@ std::string_view rope_word(cache::RopeStyle style);
 std::string_view compression_word(format::Compression compression);
 
 // "k", "v", "array"
-std::string_view side_word(format::SideName side);
+std::string_view side_word(cache::TensorKind side);
 
 // "turbo 4 bits", "mixed 3 bits for 32 channels, 2 for 96, dense rotation", and what surrounds it:
 // ", centering pre_rope.v1, 4 sink tokens".
@@ -67,7 +67,7 @@ double code_bits(const cache::QuantSpec& quant);
 
 // Keys and values of the first `n_tokens` tokens in all layers with attention, as single numbers:
 // of a rotating layer those that its window holds.
-std::uint64_t value_count(const format::Manifest& info, std::int64_t n_tokens);
+std::uint64_t value_count(const cache::CacheDesc& info, std::int64_t n_tokens);
 
 // Bits of the whole file for each key and value; absent when there is none.
 std::optional<double> bits_per_value(std::uint64_t file_bytes, std::uint64_t n_values);

@@ -161,7 +161,7 @@ void add_v2(const format::CacheFileInfo& info, Json& json) {
   json["damage"] = info.damage;
 }
 
-void add_cache(const format::Manifest& info, std::uint64_t file_bytes, Json& json) {
+void add_cache(const cache::CacheDesc& info, std::uint64_t file_bytes, Json& json) {
   const std::uint64_t n_values = value_count(info, info.n_tokens());
   const std::optional<double> bits = bits_per_value(file_bytes, n_values);
   json["identity"] =

@@ -23,9 +23,9 @@
 #include "migrations/migrate_file.h"
 #include "report/info.h"
 #include "tqcache/cache/configuration.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/format/convert_file.h"
-#include "tqcache/format/load_sections.h"
 #include "tqcache/format/section_reader.h"
 
 namespace tqcache::cli {
@@ -165,7 +165,7 @@ Result<void> tell(const Console& console, const Job& job, const Sizes& sizes,
 }
 
 // Reports that keys cannot be centered before RoPE, as was asked for.
-void report_fallback(const Console& console, const format::Manifest& info,
+void report_fallback(const Console& console, const cache::CacheDesc& info,
                      const cache::ConvertOptions& options) {
   const cache::SidePlan& keys = options.keys;
   if (options.keep_all || keys.dense || keys.center != cache::Centering::kPreRope) return;
@@ -216,7 +216,7 @@ class WatchedSource : public ByteSource {
   mutable std::atomic<bool> failed_ = false;
 };
 
-bool has_dense_sides(const format::Manifest& manifest) {
+bool has_dense_sides(const cache::CacheDesc& manifest) {
   return std::ranges::any_of(manifest.layers, [](const cache::LayerDesc& layer) {
     const auto* attention = std::get_if<cache::AttentionDesc>(&layer);
     return attention != nullptr && (!attention->k.quant || !attention->v.quant);
@@ -224,17 +224,18 @@ bool has_dense_sides(const format::Manifest& manifest) {
 }
 
 // Finds the step of an archive, if one is to be made.
-Result<void> settle_archive(const Console& console, const format::SectionSource& source, Job& job) {
+Result<void> settle_archive(const Console& console, const cache::CacheReader& source, Job& job) {
   if (!job.archive || job.target != Target::kTqkv) return {};
   ProgressBar bar(console, "measuring", Unit::kSides);
   if (const auto& profile = job.archive->profile) {
-    const format::Manifest& manifest = source.manifest();
+    const cache::CacheDesc& manifest = source.description();
     TQC_TRY(eval::check_profile(*profile, manifest.identity, std::ssize(manifest.layers)));
     job.options.weights = profile->weights;
   }
   TQC_TRY_ASSIGN(job.options,
                  format::choose_step(source, job.options, job.archive->target, bar.callback()));
-  if (const auto& profile = job.archive->profile; profile && has_dense_sides(source.manifest())) {
+  if (const auto& profile = job.archive->profile;
+      profile && has_dense_sides(source.description())) {
     job.expected_kld = eval::divergence_of_step(*profile, double{job.options.keys.codec.step});
   }
   return {};
@@ -248,8 +249,7 @@ Result<std::uint64_t> written(const std::string& name, const Job& job, const Wat
   return size_on_disk(output);
 }
 
-Result<void> write_other(const Console& console, const format::SectionSource& cache,
-                         const Job& job) {
+Result<void> write_other(const Console& console, const cache::CacheReader& cache, const Job& job) {
   ProgressBar bar(console, "converting", Unit::kBytes);
   return write_target(job.target, cache, job.flags.output, job.flags.target,
                       job.flags.foreign.rotation, job.model, job.overwrite(), bar.callback());
@@ -268,14 +268,22 @@ Result<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput
   return pack_to_stdout(console, input.name, std::move(cache), job);
 }
 
+// The tokens of a .tqkv file that are to be converted. `source` must outlive the reader.
+Result<std::shared_ptr<const cache::CacheReader>> open_reader(const ByteSource& source,
+                                                              const Job& job) {
+  TQC_TRY_ASSIGN(auto reader, format::SectionReader::open(source));
+  const auto whole = std::make_shared<format::SectionReader>(std::move(reader));
+  return cache::first_tokens(whole, job.flags.first_tokens.value_or(whole->n_tokens()));
+}
+
 Result<void> convert_to_file(const Console& console, const WatchedSource& source, const Job& job) {
   if (job.target == Target::kTqkv) {
     ProgressBar bar(console, "converting", Unit::kBytes);
     return format::convert_file(source, job.flags.output, job.options, job.write, bar.callback(),
                                 job.flags.first_tokens);
   }
-  TQC_TRY_ASSIGN(const auto reader, format::SectionReader::open(source, job.flags.first_tokens));
-  return write_other(console, reader, job);
+  TQC_TRY_ASSIGN(const auto reader, open_reader(source, job));
+  return write_other(console, *reader, job);
 }
 
 Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job) {
@@ -284,10 +292,8 @@ Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job)
   const std::int64_t n_tokens = job.flags.first_tokens.value_or(info.n_tokens());
   Sizes sizes{input.file_bytes, 0, n_tokens, value_count(info, n_tokens)};
   if (job.archive) {
-    TQC_TRY_ASSIGN(
-        const auto reader,
-        in_file(input.name, format::SectionReader::open(*input.source, job.flags.first_tokens)));
-    TQC_TRY(in_file(input.name, settle_archive(console, reader, job)));
+    TQC_TRY_ASSIGN(const auto reader, in_file(input.name, open_reader(*input.source, job)));
+    TQC_TRY(in_file(input.name, settle_archive(console, *reader, job)));
   }
   if (job.to_stdout()) {
     TQC_TRY_ASSIGN(sizes.after, convert_to_stdout(console, input, job));
@@ -305,14 +311,12 @@ Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job)
 // --- from a file of another program
 
 Result<std::uint64_t> convert_sections(const Console& console, const std::string& name,
-                                       const format::SectionSource& sections,
+                                       const cache::CacheReader& sections,
                                        const WatchedSource& watched, const Job& job) {
   if (job.to_stdout()) {
     ProgressBar reading(console, "reading", Unit::kBytes);
-    TQC_TRY_ASSIGN(
-        cache::Cache cache,
-        in_file(name, format::load_sections(sections, format::ReadOptions{}.max_payload_bytes,
-                                            reading.callback())));
+    TQC_TRY_ASSIGN(cache::Cache cache,
+                   in_file(name, cache::load(sections, {}, reading.callback())));
     return pack_to_stdout(console, name, std::move(cache), job);
   }
   if (job.target != Target::kTqkv) {
@@ -321,7 +325,7 @@ Result<std::uint64_t> convert_sections(const Console& console, const std::string
   ProgressBar bar(console, "converting", Unit::kBytes);
   return written(
       name, job, watched,
-      format::convert_sections(sections, job.flags.output, job.options, job.write, bar.callback()));
+      format::convert_file(sections, job.flags.output, job.options, job.write, bar.callback()));
 }
 
 // Whether a flag says how keys, or values, shall be packed; `group` is that of the flags for this
@@ -345,7 +349,7 @@ ForeignFlags foreign_flags(const Job& job) {
 }
 
 // Rejects sides whose stored bit width differs from the requested one.
-Result<void> check_kept_codes(const format::Manifest& manifest, const Job& job) {
+Result<void> check_kept_codes(const cache::CacheDesc& manifest, const Job& job) {
   const auto check = [](std::size_t layer, const cache::TensorDesc& tensor, const char* what,
                         const cache::SidePlan& plan) -> Result<void> {
     if (!tensor.quant || plan.keep_packed) return {};
@@ -379,8 +383,8 @@ Result<ExitCode> convert_foreign(const Console& console, const std::string& name
                     "was recomputed",
                     job.flags.foreign.model, job.model.not_run->message));
   }
-  TQC_TRY_ASSIGN(const auto sections, in_file(name, interop::sections_of(std::move(input.cache))));
-  const format::Manifest& manifest = sections->manifest();
+  TQC_TRY_ASSIGN(const auto sections, in_file(name, interop::reader_of(std::move(input.cache))));
+  const cache::CacheDesc& manifest = sections->description();
   TQC_TRY(in_file(name, check_kept_codes(manifest, job)));
   Sizes sizes{input.file_bytes, 0, manifest.n_tokens(), value_count(manifest, manifest.n_tokens())};
   TQC_TRY(in_file(name, settle_archive(console, *sections, job)));

@@ -95,8 +95,8 @@ Result<ExitCode> show_foreign(const Console& console, const std::string& name,
                    nullptr,
                    std::move(input.notes),
                    std::move(input.cache.dropped_fields)};
-  TQC_TRY_ASSIGN(const auto sections, in_file(name, interop::sections_of(std::move(input.cache))));
-  view.manifest = &sections->manifest();
+  TQC_TRY_ASSIGN(const auto sections, in_file(name, interop::reader_of(std::move(input.cache))));
+  view.manifest = &sections->description();
   return show(console, view);
 }
 

@@ -16,13 +16,12 @@
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/dtype.h"
-#include "tqcache/cache/rope.h"
+#include "tqcache/cache/description.h"
+#include "tqcache/cache/rope_angles.h"
 #include "tqcache/cache/token_block.h"
 #include "tqcache/codec/kernels/kernels.h"
 
 namespace tqcache::cache {
-
-enum class Centering : std::uint8_t { kNone = 0, kPostRope = 1, kPreRope = 2 };
 
 // What keys of `head_dim` components get when `wanted` is asked for: kPreRope becomes kPostRope
 // where the cache does not say how the model turned them.

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "tqcache/base/aligned.h"
-#include "tqcache/cache/rope.h"
+#include "tqcache/cache/rope_angles.h"
 #include "tqcache/cache/token_block.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/codec/kernels/sinusoid_table.h"

@@ -18,7 +18,6 @@
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/hash.h"
 #include "tqcache/base/result.h"
-#include "tqcache/cache/centering.h"
 #include "tqcache/cache/rope.h"
 #include "tqcache/cache/token_block.h"
 #include "tqcache/codec/codec_spec.h"
@@ -45,6 +44,16 @@ inline constexpr std::int64_t kMaxTokens = 16 * 1024 * 1024;
 inline constexpr std::int64_t kMaxKvHeads = 1024;
 inline constexpr std::int64_t kMaxHeadDim = 1024;
 
+inline constexpr std::size_t kMaxTextBytes = 1024;        // of each name
+inline constexpr std::size_t kMaxDifferentParts = 1024;   // of the different codecs of a cache
+inline constexpr std::size_t kMaxMatrixValues = 8 << 20;  // of the matrices of different parts
+// Token blocks of all windows, keys and values alike, with those that windows have left: each takes
+// a row in memory.
+inline constexpr std::int64_t kMaxWindowBlocks = 1 << 20;
+inline constexpr std::size_t kMaxArrays = 64;  // of one layer with recurrent state
+inline constexpr std::size_t kMaxArrayRank = 8;
+inline constexpr std::uint64_t kMaxArrayBytes = std::uint64_t{1} << 40;
+
 // The id of a token whose id is not known (cache/token_hashes.h).
 inline constexpr std::int32_t kUnknownToken = -1;
 
@@ -59,6 +68,9 @@ struct Identity {
   std::optional<Sha256> adapter_fingerprint;  // absent: no adapter
   std::string source_format;                  // where the values came from: "tqcache", "mlx-lm"
 };
+
+// Where the mean head vector is removed before K or V is quantized (docs/reference/codec.md §8).
+enum class Centering : std::uint8_t { kNone = 0, kPostRope = 1, kPreRope = 2 };
 
 // How K or V of a layer is quantized.
 //
@@ -76,8 +88,8 @@ struct QuantSpec {
 
 // K or V of a layer.
 struct TensorDesc {
-  Dtype dtype = Dtype::kF16;             // of values that are not quantized
-  std::optional<QuantSpec> quant = {};   // absent: dense
+  Dtype dtype = Dtype::kF16;            // of values that are not quantized
+  std::optional<QuantSpec> quant = {};  // absent: dense
 };
 
 // Full attention: a key and a value for every token. Keys are after RoPE, components in
@@ -194,6 +206,11 @@ Result<void> validate_tokens(std::span<const std::int32_t> tokens,
                              const std::optional<std::vector<Sha256>>& hidden_tokens);
 Result<void> validate_shape(HeadShape shape);
 Result<void> validate_window(HeadShape shape, const Window& window);
+// Layers of a cache of `n_tokens`: limits, and fields that have to agree. kUnsupported, too.
+Result<void> validate_layers(const std::vector<LayerDesc>& layers, const Rope& rope,
+                             std::int64_t n_tokens);
+// Everything that a description says. kUnsupported, too.
+Result<void> validate(const CacheDesc& cache);
 
 // --- Comparison
 //

@@ -6,17 +6,8 @@ namespace tqcache::cache {
 namespace {
 
 TensorDesc describe(const Side& side) {
-  TensorDesc desc{dense_dtype(side), {}};
-  const auto* turbo = std::get_if<TurboSide>(&side);
-  if (turbo == nullptr) return desc;
-  desc.quant = QuantSpec{turbo->codec.mode(),
-                         turbo->codec.parts(),
-                         turbo->mean.kind,
-                         {turbo->mean.values.begin(), turbo->mean.values.end()},
-                         turbo->outliers.channels(),
-                         turbo->n_sinks,
-                         turbo->transforms.entries};
-  return desc;
+  if (const auto* turbo = std::get_if<TurboSide>(&side)) return turbo->codec.describe();
+  return {dense_dtype(side), {}};
 }
 
 AttentionDesc describe(const AttentionLayer& layer) {

@@ -17,13 +17,6 @@
 
 namespace tqcache::cache {
 
-// Which tokens decide. A side that grows from nothing has one block when it is first packed, so
-// that both say the same there.
-enum class OutlierPolicy : std::uint8_t {
-  kCalibrationVariance,  // the first token block
-  kRollingVariance       // those that the mean is taken over: mean_blocks()
-};
-
 // The channel orders of one side.
 struct Outliers {
   std::size_t n_channels = 0;  // outlier channels of a kv head; 0: the codec has no such mode

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tqcache/base/result.h"
+#include "tqcache/cache/centering.h"
 
 namespace tqcache::cache {
 namespace {
@@ -111,27 +112,6 @@ SidePlan dense_plan() {
   return plan;
 }
 
-// The parts of specs: many layers have the same.
-class PartsOfSpecs {
- public:
-  Result<const std::vector<codec::PartSpec>*> of(const codec::CodecSpec& spec) {
-    auto known = std::ranges::find(known_, spec, &Known::spec);
-    if (known == known_.end()) {
-      TQC_TRY_ASSIGN(auto parts, codec::make_parts(spec));
-      known_.push_back({spec, std::move(parts)});
-      known = std::prev(known_.end());
-    }
-    return &known->parts;
-  }
-
- private:
-  struct Known {
-    codec::CodecSpec spec;
-    std::vector<codec::PartSpec> parts;
-  };
-  std::vector<Known> known_;
-};
-
 std::string form_of(const QuantSpec& quant) {
   std::string form = "mode " + std::string(codec::mode_word(quant.mode));
   if (quant.mode == codec::Mode::kMse) {
@@ -156,15 +136,15 @@ Result<void> check_form(const TensorDesc& tensor, const SidePlan& plan,
 }
 
 Result<SidePlan> plan_side(const TensorDesc& tensor, const SidePlan& wanted, BlockOrder order,
-                           std::int64_t head_dim, const Rope& rope, PartsOfSpecs& specs) {
+                           std::int64_t head_dim, KvTables& tables) {
   if (wanted.keep_packed && is_quantized(tensor)) return dense_plan();
   if (wanted.dense) {
     TQC_TRY(check_form(tensor, wanted, {}));
     return dense_plan();
   }
-  const SidePlan plan = settled(wanted, order, head_dim, rope);
-  TQC_TRY_ASSIGN(const auto* parts, specs.of(plan.codec));
-  TQC_TRY(check_form(tensor, plan, *parts));
+  const SidePlan plan = settled(wanted, order, head_dim, tables.rope());
+  TQC_TRY_ASSIGN(const auto parts, tables.parts(plan.codec));
+  TQC_TRY(check_form(tensor, plan, parts));
   return plan;
 }
 
@@ -203,7 +183,7 @@ SidePlan window_plan(SidePlan plan, BlockOrder order, WindowForm windows) {
 class LayerPlanner {
  public:
   LayerPlanner(const CacheDesc& cache, const ConvertOptions& options)
-      : cache_(cache), options_(options) {
+      : cache_(cache), options_(options), tables_(cache.identity.rope) {
     n_packed_ = std::ranges::count_if(cache.layers, [&](const LayerDesc& layer) {
       return packed_layer(layer, options.windows).has_value();
     });
@@ -225,8 +205,8 @@ class LayerPlanner {
       if (layer->is_window) plan = window_plan(plan, kSideOrders[s], options_.windows);
       // There is nothing to make maps for, and nothing of the wish would be kept.
       if (cache_.n_tokens() < kTokenBlock) plan.fit_transforms = false;
-      auto planned = plan_side(*tensors[s], plan, kSideOrders[s], layer->attention->shape.head_dim,
-                               cache_.identity.rope, specs_);
+      auto planned =
+          plan_side(*tensors[s], plan, kSideOrders[s], layer->attention->shape.head_dim, tables_);
       if (!planned) {
         return in_context("layer " + std::to_string(index) + std::string(kSideNames[s]),
                           std::move(planned).error());
@@ -239,7 +219,7 @@ class LayerPlanner {
  private:
   const CacheDesc& cache_;
   const ConvertOptions& options_;
-  PartsOfSpecs specs_;
+  KvTables tables_;
   std::int64_t n_packed_ = 0;
   std::int64_t number_ = 0;
 };
@@ -258,29 +238,15 @@ Result<std::vector<SidePlan>> plan_layers(const CacheDesc& cache, const ConvertO
   return plans;
 }
 
-Result<codec::HeadCodec> SideMaker::codec_of(const codec::CodecSpec& spec, BlockOrder order) {
-  for (const Made& made : made_) {
-    if (made.spec == spec && made.codec.order() == order) return made.codec;
-  }
-  TQC_TRY_ASSIGN(codec::HeadCodec codec, codec::HeadCodec::make(spec, order));
-  made_.push_back({spec, codec});
-  return codec;
-}
-
-Result<TurboSide> SideMaker::make(const SidePlan& wanted, BlockOrder order, HeadShape shape,
-                                  Dtype tail_dtype) {
-  const SidePlan plan = settled(wanted, order, shape.head_dim, rope_);
-  TQC_TRY_ASSIGN(codec::HeadCodec codec, codec_of(plan.codec, order));
-  const bool turns = plan.center == Centering::kPreRope;
-  if (turns && table_ == nullptr) table_ = std::make_shared<const RopeTable>(rope_);
-  Outliers outliers{codec.outlier_channels(), static_cast<std::size_t>(shape.head_dim), {}};
-  return TurboSide{std::move(codec),
-                   {},
-                   {tail_dtype, {}},
-                   {plan.center, {}, turns ? table_ : nullptr},
-                   std::move(outliers),
-                   plan.n_sinks,
-                   {.are_wanted = plan.fit_transforms}};
+Result<KvCodec> make_codec(const SidePlan& wanted, BlockOrder order, HeadShape shape, Dtype dtype,
+                           KvTables tables) {
+  const SidePlan plan = settled(wanted, order, shape.head_dim, tables.rope());
+  QuantSpec quant;
+  quant.mode = plan.codec.mode;
+  quant.centering = plan.center;
+  quant.n_sinks = plan.n_sinks;
+  TQC_TRY_ASSIGN(quant.parts, tables.parts(plan.codec));
+  return KvCodec::make({dtype, std::move(quant)}, shape, order, tables, plan.fit_transforms);
 }
 
 }  // namespace tqcache::cache

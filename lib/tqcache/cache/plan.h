@@ -2,11 +2,11 @@
 // cache/plan.h: how the sides of a cache shall be kept, and what that comes to for each layer.
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
+#include "tqcache/cache/kv_codec.h"
 
 namespace tqcache::cache {
 
@@ -75,26 +75,9 @@ struct ConvertOptions {
 //         together). The message names layer and side where there is one to name.
 Result<std::vector<SidePlan>> plan_layers(const CacheDesc& cache, const ConvertOptions& options);
 
-// Makes turbo sides without a packed block, whose mean and outlier channels are not fixed yet. Sides
-// of one plan and head_dim share their tables, keys that are centered before RoPE the table of that.
-class SideMaker {
- public:
-  explicit SideMaker(const Rope& rope) : rope_(rope) {}
-
-  // Errors: kUnsupported, as codec::make_parts.
-  Result<TurboSide> make(const SidePlan& plan, codec::BlockOrder order, HeadShape shape,
-                         Dtype tail_dtype);
-
- private:
-  Result<codec::HeadCodec> codec_of(const codec::CodecSpec& spec, codec::BlockOrder order);
-
-  struct Made {
-    codec::CodecSpec spec;
-    codec::HeadCodec codec;
-  };
-  Rope rope_;
-  std::shared_ptr<const RopeTable> table_;
-  std::vector<Made> made_;
-};
+// The codec of a new K or V, which is not fixed yet. Codecs of one plan and head_dim share their
+// tables. Errors: kUnsupported, as codec::make_parts().
+Result<KvCodec> make_codec(const SidePlan& plan, codec::BlockOrder order, HeadShape shape,
+                           Dtype dtype, KvTables tables);
 
 }  // namespace tqcache::cache

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <numbers>
 
+#include "tqcache/cache/rope_angles.h"
 #include "tqcache/cache/token_block.h"
 
 namespace tqcache::cache {

@@ -381,4 +381,16 @@ bool TransformMatrix::operator==(const TransformMatrix& other) const {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
+HeadLayout head_layout(const std::vector<PartSpec>& parts, BlockOrder order) {
+  HeadLayout layout;
+  layout.n_scale_rows = parts.size();
+  for (const PartSpec& part : parts) {
+    const BlockShape shape{part.quantizer.head_dim, part.quantizer.bits, order};
+    const std::size_t bias_row = part.has_bias ? layout.n_scale_rows++ : 0;
+    layout.parts.push_back({shape, layout.code_bytes, bias_row});
+    layout.code_bytes += shape.block_bytes();
+  }
+  return layout;
+}
+
 }  // namespace tqcache::codec

@@ -26,6 +26,7 @@
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/result.h"
+#include "tqcache/codec/block_layout.h"
 
 namespace tqcache::codec {
 
@@ -153,6 +154,28 @@ Result<std::vector<PartSpec>> make_parts(const CodecSpec& spec);
 // centroids, seeds and kinds of rotation and scale.
 // Errors: kCorrupt, saying what does not fit together; kUnsupported as validate().
 Result<Mode> mode_of(int head_dim, const std::vector<PartSpec>& parts);
+
+// The packed token block of one kv head, in memory and in files:
+//
+//   codes    of part 0, of part 1, ..., each BlockShape::block_bytes(): a multiple of 64 bytes
+//   scales   rows of 256 f16: the scale of each part, then the bias of each part that has one
+struct HeadLayout {
+  struct Part {
+    BlockShape shape;
+    std::size_t code_offset = 0;  // bytes from the start of the codes
+    std::size_t bias_row = 0;     // of a part that has a bias; part i has its scales in row i
+  };
+  static constexpr std::size_t kRowBytes = kBlockTokens * sizeof(std::uint16_t);
+
+  std::vector<Part> parts;
+  std::size_t code_bytes = 0;
+  std::size_t n_scale_rows = 0;
+
+  std::size_t scale_bytes() const { return n_scale_rows * kRowBytes; }
+};
+
+// Requires: parts that mode_of() takes.
+HeadLayout head_layout(const std::vector<PartSpec>& parts, BlockOrder order);
 
 // f32 throughout, or products of whole numbers where the CPU has fast ones
 // (docs/reference/codec.md, "Kernels").

@@ -102,9 +102,8 @@ struct HeadCodec::State {
   BlockOrder order = BlockOrder::kKeys;
   std::vector<PartSpec> specs;
   std::vector<Part> parts;
-  std::size_t code_bytes = 0;
+  HeadLayout layout;
   std::size_t coded_dim = 0;
-  std::size_t n_scale_rows = 0;
 
   void add(const PartSpec& spec, BlockCodec codec);
   bool is_one_block() const {
@@ -130,16 +129,16 @@ struct HeadCodec::State {
 };
 
 void HeadCodec::State::add(const PartSpec& spec, BlockCodec codec) {
-  const BlockShape shape = codec.shape();
+  const HeadLayout::Part& place = layout.parts[parts.size()];
   parts.push_back({.codec = std::move(codec),
                    .first = static_cast<std::size_t>(spec.first),
-                   .code_offset = code_bytes,
+                   .code_offset = place.code_offset,
                    .coded_offset = coded_dim,
+                   .bias_row = place.bias_row,
                    .of_residual = spec.of_residual,
                    .has_bias = spec.has_bias,
                    .origin = spec.centroids.front() < 0 ? Origin::kMiddle : Origin::kSmallest});
-  code_bytes += shape.block_bytes();
-  coded_dim += padded(shape.dim());
+  coded_dim += padded(place.shape.dim());
 }
 
 Result<void> HeadCodec::State::encode(RowBuffer& rows, std::span<std::byte> codes,
@@ -206,6 +205,7 @@ Result<HeadCodec> HeadCodec::make(int head_dim, std::vector<PartSpec> parts, Blo
   state->head_dim = static_cast<std::size_t>(head_dim);
   state->mode = mode;
   state->order = order;
+  state->layout = head_layout(parts, order);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const PartSpec& part = parts[i];
     // The groups of mode affine are all alike and share their tables.
@@ -219,10 +219,6 @@ Result<HeadCodec> HeadCodec::make(int head_dim, std::vector<PartSpec> parts, Blo
       return in_context("part " + std::to_string(i), std::move(quantizer).error());
     }
     state->add(part, BlockCodec(*quantizer, order, kernels));
-  }
-  state->n_scale_rows = parts.size();
-  for (Part& part : state->parts) {
-    if (part.has_bias) part.bias_row = state->n_scale_rows++;
   }
   state->specs = std::move(parts);
   return HeadCodec(std::move(state));
@@ -239,8 +235,9 @@ BlockOrder HeadCodec::order() const { return state_->order; }
 const std::vector<PartSpec>& HeadCodec::parts() const { return state_->specs; }
 const BlockCodec& HeadCodec::part(std::size_t i) const { return state_->parts[i].codec; }
 std::size_t HeadCodec::first_channel(std::size_t i) const { return state_->parts[i].first; }
-std::size_t HeadCodec::code_bytes() const { return state_->code_bytes; }
-std::size_t HeadCodec::n_scale_rows() const { return state_->n_scale_rows; }
+const HeadLayout& HeadCodec::layout() const { return state_->layout; }
+std::size_t HeadCodec::code_bytes() const { return state_->layout.code_bytes; }
+std::size_t HeadCodec::n_scale_rows() const { return state_->layout.n_scale_rows; }
 std::size_t HeadCodec::coded_dim() const { return state_->coded_dim; }
 std::size_t HeadCodec::coded_offset(std::size_t i) const { return state_->parts[i].coded_offset; }
 const Kernels& HeadCodec::kernels() const { return state_->parts[0].codec.kernels(); }

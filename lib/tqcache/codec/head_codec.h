@@ -2,10 +2,7 @@
 // codec/head_codec.h: a token block of one kv head to packed codes and scales, and back, in any
 // mode.
 //
-// Composes the parts of codec_spec.h. In memory and in the file a kv head's block is
-//
-//   codes    of part 0, of part 1, ..., each BlockShape::block_bytes(): a multiple of 64 bytes
-//   scales   rows of 256 f16: the scale of each part, then the bias of each part that has one
+// Composes the parts of codec_spec.h; HeadLayout there says where codes and scales are.
 //
 // Spec: docs/reference/codec.md §5 and §6.
 
@@ -64,6 +61,7 @@ class HeadCodec {
   std::size_t first_channel(std::size_t i) const;  // of part i, in channel order
   std::size_t outlier_channels() const;            // of mode mixed: those that come first; else 0
 
+  const HeadLayout& layout() const;
   std::size_t code_bytes() const;    // of one kv head's block; a multiple of 64
   std::size_t n_scale_rows() const;  // rows of 256 f16
 

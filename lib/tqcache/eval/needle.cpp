@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "tqcache/base/result.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/eval/answers.h"
 #include "tqcache/eval/questions.h"
 #include "tqcache/eval/random_choice.h"

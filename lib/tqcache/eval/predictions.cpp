@@ -13,7 +13,7 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/eval/distribution.h"
 #include "tqcache/eval/divergence.h"
 #include "tqcache/eval/total_progress.h"
@@ -39,8 +39,8 @@ void add_side(const cache::Side& side, cache::HeadShape shape, std::int64_t n_to
   const auto* turbo = std::get_if<cache::TurboSide>(&side);
   const std::int64_t n_blocks = turbo == nullptr ? 0 : n_tokens / kTokenBlock;
   for (std::int64_t block = 0; block < n_blocks; ++block) {
-    size.packed_bytes += cache::packed_block_bytes(*turbo, shape, block);
-    size.bytes += cache::packed_block_bytes(*turbo, shape, block);
+    size.packed_bytes += turbo->codec.packed_bytes(block);
+    size.bytes += turbo->codec.packed_bytes(block);
   }
   size.packed_values += to_u64(n_blocks * kTokenBlock) * values_per_token;
   size.values += to_u64(n_tokens) * values_per_token;

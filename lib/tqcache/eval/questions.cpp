@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/model/sampler.h"
 
 namespace tqcache::eval {

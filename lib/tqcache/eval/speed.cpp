@@ -9,7 +9,7 @@
 #include <variant>
 
 #include "tqcache/base/result.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/cache/side.h"
 #include "tqcache/cache/token_block.h"
 #include "tqcache/eval/random_choice.h"

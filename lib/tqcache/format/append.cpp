@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "tqcache/format/cache_content.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/growth.h"
@@ -111,21 +111,22 @@ struct CacheAppender::State {
   }
 
   // Writes what is new and makes it the state of the file.
-  Result<void> write(ContainerContent content, const std::vector<std::size_t>& new_sections,
-                     const WriteOptions& options) {
+  Result<void> write(Manifest manifest, const cache::CacheReader& reader,
+                     const std::vector<std::size_t>& new_sections, const WriteOptions& options,
+                     const Progress& progress) {
     stale = true;
     GrowingFile growing(*file, container.header);
     TQC_TRY(growing.begin());
     FileEnd end = growing.end();
-    TQC_TRY(write_sections(content, new_sections, options, end));
-    TQC_TRY_ASSIGN(HeaderSlot slot, write_manifest(content.manifest, end));
+    TQC_TRY(write_sections(manifest, reader, new_sections, options, end, progress));
+    TQC_TRY_ASSIGN(HeaderSlot slot, write_manifest(manifest, end));
     slot.generation = container.header.slot.generation + 1;
     TQC_TRY(growing.commit(slot));
 
     Header header;
     header.slot = slot;
     header.other = encode_slot(container.header.slot);
-    container = {make_info(header, std::move(content.manifest)), std::move(header)};
+    container = {make_info(header, std::move(manifest)), std::move(header)};
     stale = false;
     return {};
   }
@@ -158,11 +159,11 @@ Result<AppendReport> CacheAppender::append(const cache::Cache& cache, const Writ
   const CacheFileInfo& info = state_->container.info;
   TQC_TRY(check_options(info, options));
   TQC_TRY(cache::validate(cache));
-  ContainerContent content = content_of(cache);
-  Manifest& manifest = content.manifest;
+  const auto reader = cache::reader_of(cache);
+  Manifest manifest = manifest_of(*reader);
   TQC_TRY(check_growth(info, cache, manifest));
   TQC_TRY_ASSIGN(const Growth growth,
-                 compare_sections(info, state_->n_trusted, content, options.n_threads));
+                 compare_sections(info, state_->n_trusted, manifest, *reader, options.n_threads));
 
   const std::int64_t n_before = info.n_tokens();
   const std::uint64_t bytes_before = info.file_bytes;
@@ -174,8 +175,7 @@ Result<AppendReport> CacheAppender::append(const cache::Cache& cache, const Writ
   }
   manifest.gaps = gaps_after(info, state_->container.header.slot, growth);
   TQC_TRY(prepare_manifest(manifest, options));
-  report_sections(content, growth.new_sections, progress);
-  TQC_TRY(state_->write(std::move(content), growth.new_sections, options));
+  TQC_TRY(state_->write(std::move(manifest), *reader, growth.new_sections, options, progress));
   state_->n_trusted = lasting_blocks(cache);
   return state_->report(n_before, this->info().file_bytes - bytes_before + kHeaderBytes);
 }

@@ -12,11 +12,13 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/cache/centering.h"
+#include "tqcache/cache/kv_codec_state.h"
+#include "tqcache/cache/memory_blocks.h"
 #include "tqcache/format/container_format.h"
-#include "tqcache/format/describe.h"
-#include "tqcache/format/section_plan.h"
+#include "tqcache/format/section_writer.h"
 #include "tqcache/format/sections/compression.h"
-#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/format/sections/symbol_section.h"
 
 namespace tqcache::format {
@@ -38,7 +40,7 @@ constexpr double kErrorOfStep = 0.2635;  // mean square, of a step of 1
 // One side that will be packed.
 struct Candidate {
   std::size_t layer = 0;
-  SideName name = SideName::kKeys;
+  TensorKind name = TensorKind::kKeys;
   cache::SidePlan plan;
   cache::HeadShape shape;
   double weight = 1;  // of its step
@@ -98,31 +100,14 @@ cache::ConvertOptions with_step(cache::ConvertOptions options, double step) {
   return options;
 }
 
-// Numbers of a source's sections by layer, side and token block.
-class SectionNumbers {
- public:
-  explicit SectionNumbers(const Manifest& manifest) : numbers_(2 * manifest.layers.size()) {
-    for (std::size_t i = 0; i < manifest.sections.size(); ++i) {
-      const SectionInfo& section = manifest.sections[i];
-      if (section.side == SideName::kArray) break;  // they stand behind all others
-      numbers_[2 * to_size(section.layer) + static_cast<std::size_t>(section.side)].push_back(i);
-    }
-  }
-  std::size_t of(const Candidate& side, std::int64_t block) const {
-    return numbers_[2 * side.layer + static_cast<std::size_t>(side.name)][to_size(block)];
-  }
-
- private:
-  std::vector<std::vector<std::size_t>> numbers_;  // [2 n_layers][token block]
-};
-
 // Codes token blocks with one step after another, and counts the bytes.
 class Trials {
  public:
-  Trials(const SectionSource& source, unsigned n_threads, double first_step, std::size_t n_trials)
+  Trials(const cache::CacheReader& source, unsigned n_threads, double first_step,
+         std::size_t n_trials)
       : source_(source),
-        numbers_(source.manifest()),
-        maker_(source.manifest().identity.rope),
+        index_(source.blocks()),
+        tables_(source.description().identity.rope),
         compressor_(Compressor::for_planes()),
         n_threads_(n_threads) {
     for (std::size_t i = 0; i < n_trials; ++i) {
@@ -132,16 +117,16 @@ class Trials {
   }
 
   Result<void> add(const Candidate& side) {
-    const std::int64_t n_tokens = source_.manifest().n_tokens();
+    const std::int64_t n_tokens = source_.n_tokens();
     const std::vector<std::int64_t> blocks = cache::mean_blocks(n_tokens);
     if (blocks.empty()) return {};
     TQC_TRY(read(side, blocks));
     const auto n_full = static_cast<double>(n_tokens / cache::kTokenBlock);
     for (const bool is_mapped : {false, true}) {
-      TQC_TRY_ASSIGN(cache::TurboSide turbo, make_side(side, steps_.front(), is_mapped));
-      const std::vector<cache::FullBlock> sample = full_blocks(side, turbo.tail.dtype, blocks);
-      cache::fix_side(turbo, sample, side.plan.outlier_policy, n_threads_);
-      TQC_TRY(code(side, turbo, sample, n_full, is_mapped));
+      TQC_TRY_ASSIGN(cache::KvCodec codec, make_codec(side, steps_.front(), is_mapped));
+      const std::vector<cache::FullBlock> sample = full_blocks(side, codec.dtype(), blocks);
+      codec.fit(sample, side.plan.outlier_policy, n_threads_);
+      TQC_TRY(code(side, codec, sample, n_full, is_mapped));
     }
     return {};
   }
@@ -149,8 +134,8 @@ class Trials {
   // Bytes that packed sections and maps take with each step.
   using Sizes = std::array<double, kMostTrials>;
   Sizes bytes(Turns turns) const {
-    Sizes sum = of(SideName::kKeys, turns.map_keys);
-    const Sizes& values = of(SideName::kValues, turns.map_values);
+    Sizes sum = of(TensorKind::kKeys, turns.map_keys);
+    const Sizes& values = of(TensorKind::kValues, turns.map_values);
     for (std::size_t i = 0; i < steps_.size(); ++i) sum[i] += values[i];
     return sum;
   }
@@ -171,22 +156,24 @@ class Trials {
   Result<void> read(const Candidate& side, const std::vector<std::int64_t>& blocks) {
     raw_.resize(blocks.size());
     return parallel_try(blocks.size(), n_threads_, [&](std::size_t i) {
-      return source_.read(numbers_.of(side, blocks[i]), raw_[i]);
+      return source_.read(index_.at({static_cast<std::int64_t>(side.layer), side.name, blocks[i]}),
+                          raw_[i]);
     });
   }
 
-  const Sizes& of(SideName side, bool is_mapped) const {
+  const Sizes& of(TensorKind side, bool is_mapped) const {
     return bytes_[static_cast<std::size_t>(side)][is_mapped ? 1 : 0];
   }
 
-  Result<cache::TurboSide> make_side(const Candidate& side, double step, bool is_mapped) {
+  Result<cache::KvCodec> make_codec(const Candidate& side, double step, bool is_mapped) {
     cache::SidePlan plan = side.plan;
     plan.fit_transforms = is_mapped;
-    plan.n_sinks = 0;  // they stand in one block of many, and are counted apart
+    plan.n_sinks = 0;  // they are in one block of many, and are counted apart
     plan.codec.step = static_cast<float>(
         std::clamp(step * side.weight, double{codec::kMinStep}, double{codec::kMaxStep}));
-    const cache::LayerDesc& layer = source_.manifest().layers[side.layer];
-    return maker_.make(plan, order_of(side.name), side.shape, side_of(layer, side.name).dtype);
+    const cache::LayerDesc& layer = source_.description().layers[side.layer];
+    return cache::make_codec(plan, order_of(side.name), side.shape,
+                             tensor_of(layer, side.name).dtype, tables_);
   }
 
   std::vector<cache::FullBlock> full_blocks(const Candidate& side, Dtype dtype,
@@ -199,16 +186,18 @@ class Trials {
   }
 
   // Every n-th block of the sample with every step.
-  Result<void> code(const Candidate& side, cache::TurboSide& fixed,
+  Result<void> code(const Candidate& side, const cache::KvCodec& fitted,
                     const std::vector<cache::FullBlock>& sample, double n_full, bool is_mapped) {
     const std::size_t every = (sample.size() + kMostTrialBlocks - 1) / kMostTrialBlocks;
     const std::size_t n_blocks = (sample.size() + every - 1) / every;
     std::vector<double> found(n_blocks * steps_.size());
     for (std::size_t trial = 0; trial < steps_.size(); ++trial) {
-      TQC_TRY_ASSIGN(cache::TurboSide turbo, make_side(side, steps_[trial], is_mapped));
-      fixed.codec = turbo.codec;
+      TQC_TRY_ASSIGN(const cache::KvCodec other, make_codec(side, steps_[trial], is_mapped));
+      cache::KvCodec::State state = fitted.state();
+      state.codec = other.state().codec;
+      const cache::KvCodec codec(std::move(state));
       TQC_TRY(parallel_try(n_blocks, n_threads_, [&](std::size_t i) -> Result<void> {
-        TQC_TRY_ASSIGN(found[trial * n_blocks + i], size_of(side, fixed, sample[i * every]));
+        TQC_TRY_ASSIGN(found[trial * n_blocks + i], size_of(side, codec, sample[i * every]));
         return {};
       }));
     }
@@ -216,40 +205,37 @@ class Trials {
     for (std::size_t i = 0; i < found.size(); ++i) {
       sizes[i / n_blocks] += found[i] / static_cast<double>(n_blocks) * n_full;
     }
-    const double of_maps = map_bytes(fixed);
+    const double of_maps = map_bytes(fitted);
     for (double& size : sizes) size += of_maps;
     return {};
   }
 
   // What they take in the manifest.
-  double map_bytes(const cache::TurboSide& side) const {
-    const ByteView entries = std::as_bytes(std::span(side.transforms.entries));
+  double map_bytes(const cache::KvCodec& codec) const {
+    const ByteView entries = std::as_bytes(std::span(codec.state().transforms.entries));
     Bytes frame;
     if (entries.empty()) return 0;
     return static_cast<double>(compressor_.compress(entries, frame) ? frame.size()
                                                                     : entries.size());
   }
 
-  Result<double> size_of(const Candidate& side, const cache::TurboSide& turbo,
+  Result<double> size_of(const Candidate& side, const cache::KvCodec& codec,
                          const cache::FullBlock& block) const {
-    TQC_TRY_ASSIGN(const cache::TurboBlock packed, cache::pack_block(turbo, block, 1));
+    TQC_TRY_ASSIGN(const SharedBytes packed, codec.encode(block, 1));
     cache::AttentionDesc layer{side.shape, {}, {}};
-    cache::QuantSpec quant;
-    quant.parts = turbo.codec.parts();
-    quant.n_sinks = turbo.n_sinks;
-    (side.name == SideName::kKeys ? layer.k : layer.v) = {turbo.tail.dtype, std::move(quant)};
+    (side.name == TensorKind::kKeys ? layer.k : layer.v) = codec.describe();
     SectionInfo section;
     section.side = side.name;
     section.block = block.index;
     Bytes stored;
-    const ByteView raw = packed.bytes.view();
+    const ByteView raw = packed.view();
     const bool shrank = compress_symbols(compressor_, symbol_shape(layer, section), raw, stored);
     return static_cast<double>(align_section(shrank ? stored.size() : raw.size()));
   }
 
-  const SectionSource& source_;
-  SectionNumbers numbers_;
-  cache::SideMaker maker_;  // sides of one step share their tables
+  const cache::CacheReader& source_;
+  cache::BlockIndex index_;
+  cache::KvTables tables_;  // codecs of one step share them
   Compressor compressor_;
   unsigned n_threads_;
   std::vector<double> steps_;
@@ -264,23 +250,23 @@ struct Outlook {
   double n_values = 0;     // keys and values of the whole cache
 };
 
-void count_values(const Manifest& manifest, Outlook& outlook) {
-  for (const cache::LayerDesc& layer : manifest.layers) {
+void count_values(const cache::CacheDesc& cache, Outlook& outlook) {
+  for (const cache::LayerDesc& layer : cache.layers) {
     const auto* attention = std::get_if<cache::AttentionDesc>(&layer);
     if (attention == nullptr) continue;
     const cache::HeadShape shape = attention->shape;
     outlook.n_values +=
-        2.0 * static_cast<double>(shape.n_kv_heads * shape.head_dim * manifest.n_tokens());
+        2.0 * static_cast<double>(shape.n_kv_heads * shape.head_dim * cache.n_tokens());
   }
 }
 
 // Sections that stay as they are take what they take now, or what they hold if that is not known.
-double other_sections(const Manifest& manifest, const std::vector<cache::SidePlan>& plans) {
+double other_sections(const cache::CacheReader& source, const std::vector<cache::SidePlan>& plans) {
   double bytes = 0;
-  for (const SectionInfo& section : manifest.sections) {
-    const bool is_array = section.side == SideName::kArray;
+  for (const cache::BlockInfo& section : source.blocks()) {
+    const bool is_array = section.side == TensorKind::kArray;
     const bool is_full =
-        cache::tokens_in_block(manifest.n_tokens(), section.block) == cache::kTokenBlock;
+        cache::tokens_in_block(source.n_tokens(), section.block) == cache::kTokenBlock;
     const std::size_t plan = 2 * to_size(section.layer) + static_cast<std::size_t>(section.side);
     if (!is_array && !plans[plan].dense && !section.packed && is_full) continue;
     const std::uint64_t known = section.stored_bytes;
@@ -290,15 +276,16 @@ double other_sections(const Manifest& manifest, const std::vector<cache::SidePla
 }
 
 // Requires: options have a step of 1, so that plans have the weights.
-Result<Outlook> look_ahead(const Manifest& manifest, const cache::ConvertOptions& options) {
+Result<Outlook> look_ahead(const cache::CacheReader& source, const cache::ConvertOptions& options) {
+  const Manifest manifest = manifest_of(source);
   TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(manifest, options));
   Outlook outlook;
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
-    for (const SideName name : {SideName::kKeys, SideName::kValues}) {
+    for (const TensorKind name : {TensorKind::kKeys, TensorKind::kValues}) {
       const cache::SidePlan& plan = plans[2 * i + static_cast<std::size_t>(name)];
-      if (plan.dense || side_of(manifest.layers[i], name).quant) continue;
-      outlook.sides.push_back({i, name, plan, cache::attention_of(manifest.layers[i])->shape,
-                               double{plan.codec.step}});
+      if (plan.dense || tensor_of(manifest.layers[i], name).quant) continue;
+      outlook.sides.push_back(
+          {i, name, plan, cache::attention_of(manifest.layers[i])->shape, double{plan.codec.step}});
     }
   }
   count_values(manifest, outlook);
@@ -309,13 +296,13 @@ Result<Outlook> look_ahead(const Manifest& manifest, const cache::ConvertOptions
   for (const Candidate& side : outlook.sides) {
     const auto dim = static_cast<double>(side.shape.head_dim);
     const bool has_mean = side.plan.center != cache::Centering::kNone;
-    packed_sides += dim * static_cast<double>(side.shape.n_kv_heads * side.plan.n_sinks) *
-                    static_cast<double>(
-                        dtype_size(side_of(manifest.layers[side.layer], side.name).dtype));
+    packed_sides +=
+        dim * static_cast<double>(side.shape.n_kv_heads * side.plan.n_sinks) *
+        static_cast<double>(dtype_size(tensor_of(manifest.layers[side.layer], side.name).dtype));
     packed_sides += has_mean ? dim * static_cast<double>(side.shape.n_kv_heads) * sizeof(float) : 0;
   }
   constexpr double kCodecBytes = 1400;  // once: 256 centroids, and texts
-  outlook.other_bytes = other_sections(manifest, plans) + static_cast<double>(bytes.size()) +
+  outlook.other_bytes = other_sections(source, plans) + static_cast<double>(bytes.size()) +
                         packed_sides + kCodecBytes + static_cast<double>(kHeaderBytes);
   return outlook;
 }
@@ -375,7 +362,7 @@ Result<void> try_all(const std::vector<Candidate>& sides, Trials& trials,
   for (std::size_t i = 0; i < sides.size(); ++i) {
     if (auto added = trials.add(sides[i]); !added) {
       return in_context("layer " + std::to_string(sides[i].layer) +
-                            (sides[i].name == SideName::kKeys ? " k" : " v"),
+                            (sides[i].name == TensorKind::kKeys ? " k" : " v"),
                         std::move(added).error());
     }
     if (progress && !progress(i + 1, sides.size())) {
@@ -387,17 +374,16 @@ Result<void> try_all(const std::vector<Candidate>& sides, Trials& trials,
 
 }  // namespace
 
-Result<cache::ConvertOptions> choose_step(const SectionSource& source,
+Result<cache::ConvertOptions> choose_step(const cache::CacheReader& source,
                                           const cache::ConvertOptions& options,
                                           const ArchiveTarget& target, const Progress& progress) {
   TQC_TRY(check_target(target));
   if (options.windows != cache::WindowForm::kAsTheyAre) {
     return invalid("an archive leaves sliding windows as they are");
   }
-  const Manifest& manifest = source.manifest();
-  TQC_TRY_ASSIGN(const Outlook outlook, look_ahead(manifest, with_step(options, 1.0)));
+  TQC_TRY_ASSIGN(const Outlook outlook, look_ahead(source, with_step(options, 1.0)));
   const double first = first_step(target, outlook.sides);
-  const bool has_samples = !outlook.sides.empty() && manifest.n_tokens() >= cache::kTokenBlock;
+  const bool has_samples = !outlook.sides.empty() && source.n_tokens() >= cache::kTokenBlock;
   if (!has_samples) return with_step(options, first);
   Trials trials(source, options.n_threads, rounded(first), target.bits ? kMostTrials : 1);
   TQC_TRY(try_all(outlook.sides, trials, progress));

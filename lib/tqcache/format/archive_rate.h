@@ -12,7 +12,7 @@
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/plan.h"
-#include "tqcache/format/section_source.h"
+#include "tqcache/cache/reader.h"
 
 namespace tqcache::format {
 
@@ -42,7 +42,7 @@ inline constexpr double kMaxArchiveMse = 0.5;
 //           those of the source; as cache::plan_layers(), as convert_file() for what is packed.
 //           kInterrupted.
 // Value:    the same for any number of threads.
-Result<cache::ConvertOptions> choose_step(const SectionSource& source,
+Result<cache::ConvertOptions> choose_step(const cache::CacheReader& source,
                                           const cache::ConvertOptions& options,
                                           const ArchiveTarget& target,
                                           const Progress& progress = {});

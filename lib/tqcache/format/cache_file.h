@@ -17,6 +17,7 @@
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/format/manifest.h"
 
 namespace tqcache::format {
@@ -42,17 +43,24 @@ struct WriteOptions {
 //
 // Progress: bytes of sections before compression.
 // Errors:   kInvalidArgument (level; the file exists), kTooLarge (a limit of
-//           docs/reference/format.md), kIo, kInterrupted, and those of cache::validate.
+//           docs/reference/format.md), kIo, kInterrupted, and those of the reader or of
+//           cache::validate.
 // Bytes:    the same cache and options give the same bytes for any number of threads; across
 //           zstd releases only with Compression::kNone.
+Result<void> write_cache_file(const cache::CacheReader& cache, const std::filesystem::path& path,
+                              const WriteOptions& options, const Progress& progress = {});
 Result<void> write_cache_file(const cache::Cache& cache, const std::filesystem::path& path,
                               const WriteOptions& options, const Progress& progress = {});
 
 // The same, into a file that the caller commits: it may look at it before.
+Result<void> write_cache(const cache::CacheReader& cache, AtomicFile& file,
+                         const WriteOptions& options, const Progress& progress = {});
 Result<void> write_cache(const cache::Cache& cache, AtomicFile& file, const WriteOptions& options,
                          const Progress& progress = {});
 
 // The same bytes in memory.
+Result<Bytes> write_cache_bytes(const cache::CacheReader& cache, const WriteOptions& options,
+                                const Progress& progress = {});
 Result<Bytes> write_cache_bytes(const cache::Cache& cache, const WriteOptions& options,
                                 const Progress& progress = {});
 

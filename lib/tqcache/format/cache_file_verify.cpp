@@ -4,13 +4,14 @@
 #include "tqcache/base/hash.h"
 #include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/cache/kv_codec.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/open_container.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/sections/section_checks.h"
-#include "tqcache/format/unpack_section.h"
 
 namespace tqcache::format {
 namespace {
@@ -29,7 +30,7 @@ Result<void> check_section(const ByteSource& source, const Manifest& manifest,
 std::vector<std::string> section_damage(const ByteSource& source, const Manifest& manifest,
                                         std::size_t index, const Decompressor& decompressor) {
   const SectionInfo& section = manifest.sections[index];
-  const std::string place = section_place(index, section);
+  const std::string place = block_place(index, section);
   std::vector<std::string> damage;
   if (auto checked = check_section(source, manifest, section, decompressor); !checked) {
     damage.push_back(in_context(place, std::move(checked).error()).message);
@@ -77,19 +78,19 @@ Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& o
   TQC_TRY_ASSIGN(OpenContainer container, open_container(source));
   VerifyReport report{std::move(container.info), 0, 0, std::move(container.header.damage)};
   const Manifest& manifest = report.info;
-  TQC_TRY(check_largest(manifest, options.max_payload_bytes));
+  TQC_TRY(check_largest(blocks_of(manifest.sections), options.max_payload_bytes));
   TQC_TRY(check_largest_gap(manifest, options.max_payload_bytes));
   if (auto name = check_content_name(manifest); !name)
     report.damage.push_back(name.error().message);
 
-  // Whether its maps are any.
-  if (auto decoders = make_decoders(manifest); !decoders) {
-    report.damage.push_back(decoders.error().message);
+  // The manifest's rules do not see codebooks and transforms that decode nothing.
+  if (auto codecs = cache::make_codecs(manifest.layers, manifest.identity.rope); !codecs) {
+    report.damage.push_back(codecs.error().message);
   }
 
   const Decompressor decompressor;
   const std::size_t n_sections = manifest.sections.size();
-  const std::uint64_t total = total_raw_bytes(manifest);
+  const std::uint64_t total = cache::total_raw_bytes(manifest.sections);
   std::uint64_t done = 0;
   std::vector<std::vector<std::string>> found(slot_count(options.n_threads));
   const auto check = [&](std::size_t i, std::size_t slot) -> Result<void> {

@@ -38,20 +38,11 @@ inline constexpr std::uint32_t kKnownRequiredFeatures =
 inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
 inline constexpr std::uint32_t kMaxManifestDepth = 16;        // tables within tables
 inline constexpr std::uint32_t kMaxManifestTables = 200000;   // also bounds shared sub-tables
-inline constexpr std::size_t kMaxTextBytes = 1024;            // each text of the manifest
-inline constexpr std::size_t kMaxDifferentParts = 1024;       // of the different codecs of a file
-inline constexpr std::size_t kMaxMatrixValues = 8 << 20;      // of the matrices of different parts
 inline constexpr std::size_t kMaxCentroids = 256;             // of one codebook
 inline constexpr std::size_t kMaxMeanValues = 16 << 20;       // of the means of all sides
 inline constexpr std::size_t kMaxOrderedChannels = 16 << 20;  // of all sides with outlier channels
 inline constexpr std::size_t kMaxMapEntries = 16 << 20;       // of the maps of all sides
 inline constexpr std::size_t kMaxGaps = 1 << 20;  // dead ranges, before a file is compacted
-// Token blocks of all turbo windows, k and v alike, with those that windows have left: each takes
-// a row in memory.
-inline constexpr std::int64_t kMaxWindowBlocks = 1 << 20;
-inline constexpr std::size_t kMaxArrays = 64;  // of one arrays layer
-inline constexpr std::size_t kMaxArrayRank = 8;
-inline constexpr std::uint64_t kMaxArrayBytes = std::uint64_t{1} << 40;
 
 // Requires: value below 2^64 - 63.
 constexpr std::uint64_t align_section(std::uint64_t value) {

@@ -1,6 +1,6 @@
 #pragma once
-// format/convert_file.h: turns the dense sides of a cache into turbo form, from file to file,
-// without ever holding the cache.
+// format/convert_file.h: the conversion of a cache from file to file in bounded memory:
+// cache::quantize() between a reader and a new file.
 //
 // Spec: docs/reference/codec.md §8; docs/explain/design.md, "A cache is converted and written
 //       section by section".
@@ -12,9 +12,9 @@
 #include "tqcache/base/file.h"
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/format/cache_file.h"
-#include "tqcache/format/section_source.h"
 
 namespace tqcache::format {
 
@@ -39,12 +39,12 @@ Result<void> convert_file(const ByteSource& source, const std::filesystem::path&
                           const Progress& progress = {},
                           std::optional<std::int64_t> first_tokens = {});
 
-// The same for a cache from anywhere, section by section. With plans that leave every side dense it
-// writes the cache as it is.
+// The same for any reader. With plans that leave every K and V as it is the cache is written
+// unchanged.
 //
-// Errors: those of the source in the place of read_cache()'s.
-Result<void> convert_sections(const SectionSource& source, const std::filesystem::path& path,
-                              const cache::ConvertOptions& options, const WriteOptions& write,
-                              const Progress& progress = {});
+// Errors: those of the reader in the place of read_cache()'s.
+Result<void> convert_file(const cache::CacheReader& source, const std::filesystem::path& path,
+                          const cache::ConvertOptions& options, const WriteOptions& write,
+                          const Progress& progress = {});
 
 }  // namespace tqcache::format

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/format/container_writer.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest.h"
 
@@ -32,10 +31,10 @@ struct Growth {
 // blocks before `n_trusted` it takes for granted that they stay what they are if they keep their
 // form; all else is compared.
 //
-// Requires: check_growth(file, ..., content.manifest).
-// Errors:   those of content.make_section.
-Result<Growth> compare_sections(const Manifest& file, std::int64_t n_trusted,
-                                ContainerContent& content, unsigned n_threads);
+// Requires: check_growth(file, ..., grown); `grown` has the reader's blocks.
+// Errors:   those of the reader.
+Result<Growth> compare_sections(const Manifest& file, std::int64_t n_trusted, Manifest& grown,
+                                const cache::CacheReader& reader, unsigned n_threads);
 
 // All dead bytes of the file once it has grown: its gaps, the sections that do not stay, and its
 // manifest, in ascending order.

@@ -5,12 +5,6 @@
 
 namespace tqcache::format {
 
-const cache::TensorDesc& side_of(const cache::LayerDesc& layer, SideName side) {
-  assert(side != SideName::kArray);
-  const cache::AttentionDesc& attention = *cache::attention_of(layer);
-  return side == SideName::kKeys ? attention.k : attention.v;
-}
-
 Compression compression_of(const Manifest& manifest) {
   Compression most = Compression::kNone;
   for (const SectionInfo& section : manifest.sections) {
@@ -21,12 +15,17 @@ Compression compression_of(const Manifest& manifest) {
   return most;
 }
 
-std::string section_place(std::size_t index, const SectionInfo& section) {
-  const std::string layer =
-      "section " + std::to_string(index) + " (layer " + std::to_string(section.layer);
-  const std::string number = std::to_string(section.block) + ")";
-  if (section.side == SideName::kArray) return layer + " array " + number;
-  return layer + (section.side == SideName::kKeys ? " k, block " : " v, block ") + number;
+std::vector<SectionInfo> sections_of(const cache::CacheReader& reader) {
+  std::vector<SectionInfo> sections;
+  for (cache::BlockInfo block : reader.blocks()) {
+    block.stored_bytes = 0;  // of the source
+    static_cast<cache::BlockInfo&>(sections.emplace_back()) = block;
+  }
+  return sections;
+}
+
+std::vector<cache::BlockInfo> blocks_of(const std::vector<SectionInfo>& sections) {
+  return {sections.begin(), sections.end()};
 }
 
 }  // namespace tqcache::format

@@ -15,6 +15,7 @@
 #include "tqcache/base/hash.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/description.h"
+#include "tqcache/cache/reader.h"
 
 namespace tqcache::format {
 
@@ -22,18 +23,13 @@ namespace tqcache::format {
 // and arrays have planes.
 enum class Compression : std::uint8_t { kNone = 0, kZstd = 1, kPlanes = 2, kSymbols = 3 };
 
-enum class SideName : std::uint8_t { kKeys = 0, kValues = 1, kArray = 2 };
+using cache::BlockKey;
+using cache::TensorKind;
 
-// One row of the section table, with what the section holds.
-struct SectionInfo {
-  std::int64_t layer = 0;
-  SideName side = SideName::kKeys;
-  std::int64_t block = 0;  // token block, or the index of the array
-  bool packed = false;     // turbo codes; otherwise dense values or an array
+// One row of the section table: a block of the cache, and where the file has it.
+struct SectionInfo : cache::BlockInfo {
   Compression compression = Compression::kNone;
   std::uint64_t file_offset = 0;
-  std::uint64_t stored_bytes = 0;
-  std::uint64_t raw_bytes = 0;
   Checksum128 checksum;  // of the stored bytes
   Sha256 raw_sha256{};   // of the bytes before compression
 };
@@ -54,15 +50,15 @@ struct Manifest : cache::CacheDesc {
   Sha256 content_name{};           // docs/reference/format.md §Content name; gaps do not count
 };
 
-// K or V of a layer that has them. Requires: `side` is kKeys or kValues.
-const cache::TensorDesc& side_of(const cache::LayerDesc& layer, SideName side);
-
 // How a file's sections were made smaller: planes if any has them (its packed ones are zstd frames
 // then), otherwise zstd if any is a frame.
 Compression compression_of(const Manifest& manifest);
 
-// "section 12 (layer 3 k, block 0)", as messages name a section.
-std::string section_place(std::size_t index, const SectionInfo& section);
+// The rows of a section table for the blocks of a reader, without places and digests.
+std::vector<SectionInfo> sections_of(const cache::CacheReader& reader);
+
+// The blocks that a section table describes.
+std::vector<cache::BlockInfo> blocks_of(const std::vector<SectionInfo>& sections);
 
 // Number of tokens that the arrays of dense windows are described for. Nothing: their shapes are
 // left out, as in the parameters of a store, which do not depend on the number of tokens.

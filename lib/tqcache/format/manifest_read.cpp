@@ -15,11 +15,11 @@
 #include <utility>
 
 #include "tqcache/base/result.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/cache/token_block.h"
 #include "tqcache/format/checksum_bytes.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest.h"
-#include "tqcache/format/section_plan.h"
 #include "tqcache/format/sections/compression.h"
 #include "tqcache/format/type_names.h"
 
@@ -51,7 +51,7 @@ Result<void> check_count(std::uint64_t count, std::uint64_t limit, std::string_v
 }
 
 Result<std::string> read_text(const flatbuffers::String& text) {
-  TQC_TRY(check_count(text.size(), kMaxTextBytes, "bytes of text"));
+  TQC_TRY(check_count(text.size(), cache::kMaxTextBytes, "bytes of text"));
   return text.str();
 }
 
@@ -94,12 +94,12 @@ Result<cache::Identity> read_identity(const fb::Identity& in) {
   return identity;
 }
 
-// Limits on the values that all layers of a manifest may copy together. Many may point to the same vector, so that a
-// small file could ask for much.
+// Limits on the values that all layers of a manifest may copy together. Many may point to the same
+// vector, so that a small file could ask for much.
 struct Budget {
   std::uint64_t mean_values = kMaxMeanValues;
   std::uint64_t ordered_channels = kMaxOrderedChannels;
-  std::uint64_t matrix_values = kMaxMatrixValues;
+  std::uint64_t matrix_values = cache::kMaxMatrixValues;
   std::uint64_t map_entries = kMaxMapEntries;
   // Matrices that were read, by where they stand: parts that share one in the file do in memory.
   std::map<const flatbuffers::Vector<float>*, codec::TransformMatrix> matrices = {};
@@ -271,14 +271,14 @@ Result<cache::ArrayDesc> read_array(const fb::Array& in) {
   cache::ArrayDesc array;
   TQC_TRY_ASSIGN(array.name, read_text(*in.name()));
   TQC_TRY_ASSIGN(array.dtype, to_dtype(in.dtype()));
-  TQC_TRY(check_count(in.shape()->size(), kMaxArrayRank, "dimensions of an array"));
+  TQC_TRY(check_count(in.shape()->size(), cache::kMaxArrayRank, "dimensions of an array"));
   TQC_TRY(check_aligned(*in.shape(), "shape"));
   array.shape = to_vector(*in.shape());
   return array;
 }
 
 Result<std::vector<cache::ArrayDesc>> read_arrays(const fb::Layer& in) {
-  TQC_TRY(check_count(in.arrays()->size(), kMaxArrays, "arrays"));
+  TQC_TRY(check_count(in.arrays()->size(), cache::kMaxArrays, "arrays"));
   std::vector<cache::ArrayDesc> arrays;
   for (const fb::Array* each : *in.arrays()) {
     TQC_TRY_ASSIGN(cache::ArrayDesc array, read_array(*each));
@@ -350,7 +350,7 @@ Result<SectionInfo> read_section(const fb::Section& in) {
   if (in.reserved_8() != 0 || in.reserved_32() != 0) return corrupt("reserved bytes not zero");
   SectionInfo section;
   section.layer = in.layer();
-  TQC_TRY_ASSIGN(section.side, checked_enum(in.side(), SideName::kArray, "side"));
+  TQC_TRY_ASSIGN(section.side, checked_enum(in.side(), TensorKind::kArray, "side"));
   section.block = in.block();
   TQC_TRY_ASSIGN(const auto form, checked_enum(in.form(), fb::Form::packed, "form"));
   section.packed = form == fb::Form::packed;
@@ -420,7 +420,7 @@ Result<void> read_gaps(const fb::Manifest& root, Manifest& manifest) {
 // to be as long as their number says, is there; check_sections() has the rest.
 Result<void> read_unknown_ids(std::int64_t n_tokens, Manifest& manifest) {
   TQC_TRY(check_count(static_cast<std::uint64_t>(n_tokens), cache::kMaxTokens, "tokens"));
-  const std::uint64_t n_sections = count_sections(manifest.layers, n_tokens);
+  const std::uint64_t n_sections = count_blocks(manifest.layers, n_tokens);
   if (manifest.sections.size() != n_sections) {
     return corrupt("section table: " + std::to_string(manifest.sections.size()) +
                    " sections where the layers have " + std::to_string(n_sections));

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "tqcache/base/result.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/format/manifest.h"
-#include "tqcache/format/section_plan.h"
 
 namespace tqcache::format {
 
@@ -22,18 +22,14 @@ namespace tqcache::format {
 // Errors: kTooLarge, kUnsupported (a name that this reader does not know), kCorrupt.
 Result<void> check_contents(const Manifest& manifest);
 
-// Layers alone, of a cache of `n_tokens`. `rope`: whether keys can be centered before it.
-Result<void> check_layers(const std::vector<cache::LayerDesc>& layers, const cache::Rope& rope,
-                          std::int64_t n_tokens);
-
 // One row of the section table of a cache with these layers and so many tokens: it is the section
 // `expected`, in a form that it may have, of the size that the shapes say. Where it stands is not
 // looked at.
 //
-// Requires: check_layers(); `expected` is one of plan_sections().
+// Requires: cache::validate_layers(); `expected` is one of plan_blocks().
 // Errors:   kCorrupt.
 Result<void> check_section(const std::vector<cache::LayerDesc>& layers, std::int64_t n_tokens,
-                           const SectionInfo& section, const SectionKey& expected);
+                           const SectionInfo& section, const BlockKey& expected);
 
 // The section table but for places: it names exactly the sections that the layers have, in their
 // order and with the sizes that the shapes say.
@@ -55,9 +51,5 @@ std::uint32_t required_features(const Manifest& manifest);
 
 // "gap 3", as messages name one.
 inline std::string gap_place(std::size_t index) { return "gap " + std::to_string(index); }
-
-// Bytes of memory that the whole cache takes when loaded.
-// Requires: check_sections(manifest).
-std::uint64_t total_memory_bytes(const Manifest& manifest);
 
 }  // namespace tqcache::format

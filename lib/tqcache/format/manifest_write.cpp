@@ -201,14 +201,13 @@ Offset<fb::Layer> make_layer(Builder& out, SideWriter& sides, const cache::Layer
                              WindowTokens window_tokens) {
   const auto type = sides.text(type_name(layer));
   const LayerFields fields = std::visit(
-      Overload{
-          [&](const cache::AttentionDesc& attention) { return make_fields(sides, attention); },
-          [&](const cache::WindowDesc& window) {
-            return make_fields(out, sides, window, window_tokens);
-          },
-          [&](const cache::StateDesc& state) {
-            return LayerFields{.arrays = make_arrays(out, state.arrays)};
-          }},
+      Overload{[&](const cache::AttentionDesc& attention) { return make_fields(sides, attention); },
+               [&](const cache::WindowDesc& window) {
+                 return make_fields(out, sides, window, window_tokens);
+               },
+               [&](const cache::StateDesc& state) {
+                 return LayerFields{.arrays = make_arrays(out, state.arrays)};
+               }},
       layer);
   return fb::CreateLayer(out, type, static_cast<std::uint32_t>(fields.shape.n_kv_heads),
                          static_cast<std::uint32_t>(fields.shape.head_dim), fields.k, fields.v,
@@ -301,7 +300,7 @@ std::uint64_t least_size(const Manifest& manifest) {
   return size;
 }
 
-Error too_large(std::uint64_t size) {
+Error manifest_too_large(std::uint64_t size) {
   return {ErrorCode::kTooLarge, "manifest: " + std::to_string(size) + " bytes or more"};
 }
 
@@ -312,10 +311,10 @@ Result<Bytes> encode_manifest(const Manifest& manifest) {
 }
 
 Result<Bytes> encode_manifest(const Manifest& manifest, WindowTokens window_tokens) {
-  if (least_size(manifest) > kMaxManifestBytes) return too_large(least_size(manifest));
+  if (least_size(manifest) > kMaxManifestBytes) return manifest_too_large(least_size(manifest));
   Builder out;
   build(out, manifest, window_tokens);
-  if (out.GetSize() > kMaxManifestBytes) return too_large(out.GetSize());
+  if (out.GetSize() > kMaxManifestBytes) return manifest_too_large(out.GetSize());
   const auto bytes = std::as_bytes(std::span(out.GetBufferPointer(), out.GetSize()));
   return Bytes(bytes.begin(), bytes.end());
 }

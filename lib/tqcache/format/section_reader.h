@@ -7,19 +7,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <span>
+#include <vector>
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/base/file.h"
 #include "tqcache/base/result.h"
+#include "tqcache/base/shared_bytes.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/sections/compression.h"
-#include "tqcache/format/first_tokens.h"
-#include "tqcache/format/section_source.h"
 
 namespace tqcache::format {
-
-std::uint64_t total_raw_bytes(const Manifest& manifest);
 
 // The bytes before compression of a section that is not stored as it is, from those that are
 // stored, which have the checksum of the section table. Of `manifest` only the layers count.
@@ -50,38 +49,40 @@ Result<void> check_padding(const ByteSource& source, const Manifest& manifest, s
 // Whether no section has more bytes than that before compression: where one is in memory for every
 // thread, a hostile file can then ask for no more than so many times their number.
 // Errors: kTooLarge.
-Result<void> check_largest(const Manifest& manifest, std::uint64_t max_bytes);
+Result<void> check_largest(const std::vector<cache::BlockInfo>& blocks, std::uint64_t max_bytes);
 
-// A file whose header and manifest have been checked, once, and whose sections can be had one by
-// one. Threads: any number may read.
-class SectionReader : public SectionSource {
+// A .tqkv file whose header and manifest have been checked, once, and whose sections are read one
+// by one. Its blocks are the sections of the file. Threads: any number may read.
+class SectionReader : public cache::CacheReader {
  public:
-  // `source` must outlive this. With `first_tokens` all is as if the file held no more tokens than
-  // that, and nothing is read that belongs to the others alone.
-  // Errors: as read_cache_info; as cache::truncate.
-  static Result<SectionReader> open(const ByteSource& source,
-                                    std::optional<std::int64_t> first_tokens = {});
+  // Errors: as read_cache_info.
+  static Result<SectionReader> open(std::shared_ptr<const ByteSource> source);
+  // `source` must outlive the reader.
+  static Result<SectionReader> open(const ByteSource& source);
+  // A mapped file. share() gives packed sections that are stored uncompressed where they are, and
+  // compares their checksums only if `verify_checksums`.
+  static Result<SectionReader> open_mapped(SharedBytes file, bool verify_checksums);
 
-  // Of the tokens wanted; but header, offsets and sizes in the file are those of the file.
   const CacheFileInfo& info() const { return info_; }
-  const SectionInfo& section(std::size_t index) const { return info_.sections[index]; }
 
-  const Manifest& manifest() const override { return info_; }
+  const cache::CacheDesc& description() const override { return info_; }
+  const std::vector<cache::BlockInfo>& blocks() const override { return blocks_; }
   // As read_section, and the padding behind it has to be zero. Errors name the section's place.
   Result<void> read(std::size_t index, AlignedBytes& raw) const override;
+  Result<SharedBytes> share(std::size_t index) const override;
 
-  // Checks a section that is used where it stands in the file, `stored`: its checksum, if
-  // `checksum` says so, and the padding behind it. Errors: as read.
-  // Requires: the section is packed, and not compressed.
-  Result<void> check_in_place(std::size_t index, ByteView stored, bool checksum) const;
+  // The bytes of a section as the file has them, compared with their checksum.
+  // Shapes: stored [info().sections[index].stored_bytes]. Errors: as read.
+  Result<void> read_stored(std::size_t index, std::span<std::byte> stored) const;
 
  private:
-  SectionReader(const ByteSource& source, CacheFileInfo info, TokenCut cut);
-  Result<void> read_whole(std::size_t index, const SectionInfo& section, AlignedBytes& raw) const;
+  SectionReader(std::shared_ptr<const ByteSource> source, CacheFileInfo info);
 
-  const ByteSource* source_;
+  std::shared_ptr<const ByteSource> source_;
   CacheFileInfo info_;
-  TokenCut cut_;
+  std::vector<cache::BlockInfo> blocks_;
+  SharedBytes mapped_;  // empty: not mapped
+  bool verify_checksums_ = true;
   std::unique_ptr<const Decompressor> decompressor_;
 };
 

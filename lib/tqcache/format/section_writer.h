@@ -16,10 +16,9 @@
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/result.h"
 #include "tqcache/format/cache_file.h"
-#include "tqcache/format/sections/compression.h"
-#include "tqcache/format/container_writer.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/format/sections/compression.h"
 
 namespace tqcache::format {
 
@@ -43,8 +42,8 @@ class FileEnd {
   Write write_;
 };
 
-// The numbers of all sections.
-std::vector<std::size_t> all_sections(const Manifest& manifest);
+// The manifest of a reader's cache: places and digests of sections are missing, and gaps.
+Manifest manifest_of(const cache::CacheReader& reader);
 
 // Puts hashes in the place of the token ids, if these are there.
 void hide_tokens(Manifest& manifest);
@@ -55,18 +54,31 @@ void hide_tokens(Manifest& manifest);
 Result<void> prepare_manifest(Manifest& manifest, const WriteOptions& options);
 
 // Writes the sections of those numbers, which ascend, and fills in where they are, their digests
-// and their compression. content.after_section is told of each.
+// and their compression.
 //
-// Errors: those of make_section for the first section that has any; kIo, kInterrupted.
-// Bytes:  the same for any number of threads and any window.
-Result<void> write_sections(ContainerContent& content, const std::vector<std::size_t>& numbers,
-                            const WriteOptions& options, FileEnd& end);
+// Requires: `manifest` has the reader's blocks.
+// Progress: bytes of these sections before compression.
+// Errors:   those of the reader for the first section that has any; kIo, kInterrupted.
+// Bytes:    the same for any number of threads and any window.
+Result<void> write_sections(Manifest& manifest, const cache::CacheReader& reader,
+                            const std::vector<std::size_t>& numbers, const WriteOptions& options,
+                            FileEnd& end, const Progress& progress);
 
-// Fills in the content name and writes the manifest, with which the file ends. Gives the header
+// Fills in the content digest and writes the manifest, with which the file ends. Gives the header
 // slot that goes with it, of generation 1.
 //
 // Requires: all that the manifest says of its sections stands there.
 // Errors:   kTooLarge, kIo.
 Result<HeaderSlot> write_manifest(Manifest& manifest, FileEnd& end);
+
+// The stored bytes of each section, as its row in the section table says.
+using StoredSections = std::function<ByteView(std::size_t section)>;
+
+// Writes sections that are compressed already to a new file, which the caller commits. Gaps and
+// file offsets of `manifest` have no meaning; an empty writer is this library.
+//
+// Errors: kCorrupt when the content digest is not the one that the manifest has; kTooLarge, kIo.
+Result<void> write_stored_sections(Manifest manifest, const StoredSections& stored,
+                                   AtomicFile& file);
 
 }  // namespace tqcache::format

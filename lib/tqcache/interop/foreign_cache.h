@@ -2,7 +2,7 @@
 // interop/foreign_cache.h: a cache in another program's file, as that file describes it: which
 // layers there are, and how to read the head vectors of some tokens.
 //
-// Importers fill one of these; sections_of() makes of it what convert and the exporters take. Keys
+// Importers fill one of these, and reader_of() makes a reader of it. Keys
 // and values are not read before they are asked for, so memory does not grow with the file.
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 #include "tqcache/base/dtype.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/codec/codec_spec.h"
-#include "tqcache/format/section_source.h"
 
 namespace tqcache::interop {
 
@@ -43,7 +43,7 @@ struct ForeignPacked {
   ReadBlock read;
 };
 
-struct ForeignSide {
+struct ForeignTensor {
   Dtype dtype = Dtype::kF16;
   ReadRows read;  // of any tokens, decoded
   std::optional<ForeignPacked> packed = {};
@@ -51,7 +51,7 @@ struct ForeignSide {
 
 struct ForeignAttention {
   cache::HeadShape shape;
-  ForeignSide k, v;
+  ForeignTensor k, v;
 };
 
 // Fills `out` with all of an array's bytes. Threads and errors as ReadRows.
@@ -95,15 +95,12 @@ struct ForeignCache {
   std::vector<std::string> dropped_fields;
 };
 
-// The same, section by section. Tokens that are not known become hidden ones without hashes. Of a
-// side that has a packed form the full token blocks are packed, and the tokens after them dense; if
-// the codecs of all sides are more than a file may have, every side is dense.
+// Reads the cache block by block. Tokens that are not known become hidden ones without hashes. Of K
+// or V with a packed form the full token blocks are packed, and the tokens after them dense; if the
+// codecs of all layers are more than a file of ours may have, everything is dense.
 //
-// Errors: those of format::check_contents(), cache::validate_tokens(), of packed forms those of
-//         codec::mode_of(); kCorrupt when the number of tokens and of ids differ.
-Result<std::unique_ptr<format::SectionSource>> sections_of(ForeignCache cache);
-
-// What is in memory, section by section. Requires: cache::validate(cache).
-std::unique_ptr<format::SectionSource> sections_of(std::shared_ptr<const cache::Cache> cache);
+// Errors: those of cache::validate() of the description, of packed forms those of codec::mode_of();
+//         kCorrupt when the number of tokens and of ids differ.
+Result<std::shared_ptr<const cache::CacheReader>> reader_of(ForeignCache cache);
 
 }  // namespace tqcache::interop

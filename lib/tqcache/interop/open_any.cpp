@@ -165,22 +165,6 @@ Result<void> keep_first_tokens(std::int64_t n, ForeignCache& cache) {
   return {};
 }
 
-// A .tqkv file and its sections.
-class OwnedSections : public format::SectionSource {
- public:
-  OwnedSections(std::shared_ptr<const ByteSource> file, format::SectionReader reader)
-      : file_(std::move(file)), reader_(std::move(reader)) {}
-
-  const format::Manifest& manifest() const override { return reader_.manifest(); }
-  Result<void> read(std::size_t section, AlignedBytes& raw) const override {
-    return reader_.read(section, raw);
-  }
-
- private:
-  std::shared_ptr<const ByteSource> file_;
-  format::SectionReader reader_;
-};
-
 }  // namespace
 
 std::string_view name_of(FileKind kind) {
@@ -275,15 +259,18 @@ Result<OpenedCache> open_any(std::shared_ptr<const ByteSource> file, const OpenH
   OpenedCache opened;
   opened.kind = *kind;
   if (*kind == FileKind::kTqkv) {
-    TQC_TRY_ASSIGN(auto reader, format::SectionReader::open(*file, hints.first_tokens));
-    opened.cache = std::make_unique<OwnedSections>(std::move(file), std::move(reader));
+    TQC_TRY_ASSIGN(auto reader, format::SectionReader::open(std::move(file)));
+    opened.cache = std::make_shared<format::SectionReader>(std::move(reader));
+    if (hints.first_tokens) {
+      TQC_TRY_ASSIGN(opened.cache, cache::first_tokens(opened.cache, *hints.first_tokens));
+    }
     return opened;
   }
   TQC_TRY_ASSIGN(ImportedCache imported, import_any(std::move(file), *kind, hints));
   opened.metadata = std::move(imported.cache.metadata);
   opened.dropped_fields = std::move(imported.cache.dropped_fields);
   opened.notes = std::move(imported.notes);
-  TQC_TRY_ASSIGN(opened.cache, sections_of(std::move(imported.cache)));
+  TQC_TRY_ASSIGN(opened.cache, reader_of(std::move(imported.cache)));
   return opened;
 }
 

@@ -3,7 +3,7 @@
 // untrusted input.
 //
 //   auto opened = interop::open_any("prompt.safetensors");
-//   if (opened) format::convert_sections(*opened->cache, "prompt.tqkv", options);
+//   if (opened) format::convert_file(*opened->cache, "prompt.tqkv", options, {});
 //
 // Files of other programs leave things out: which model they belong to, sometimes the token ids,
 // and llama.cpp's the shapes of the layers. The hints supply them.
@@ -20,7 +20,7 @@
 
 #include "tqcache/base/file.h"
 #include "tqcache/base/result.h"
-#include "tqcache/format/section_source.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/llama/llama_state.h"
 
@@ -91,7 +91,7 @@ Result<ImportedCache> import_any(std::shared_ptr<const ByteSource> file, FileKin
 
 struct OpenedCache {
   FileKind kind = FileKind::kTqkv;
-  std::unique_ptr<format::SectionSource> cache;
+  std::shared_ptr<const cache::CacheReader> cache;
   // Of files of other programs: as ForeignCache's and ImportedCache's.
   std::vector<std::pair<std::string, std::string>> metadata;
   std::vector<std::string> dropped_fields;

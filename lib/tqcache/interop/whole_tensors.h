@@ -17,8 +17,8 @@
 #include "tqcache/base/file.h"
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/cache/token_block.h"
-#include "tqcache/format/section_source.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/tensors/tensor.h"
 
@@ -54,27 +54,27 @@ ReadTensor tensor_at(std::shared_ptr<const ByteSource> file, std::uint64_t begin
 ReadRows rows_of(ReadTensor tensor, cache::HeadShape shape, std::int64_t n_tokens,
                  std::size_t value_bytes);
 
-class WholeSides {
+class WholeTensors {
  public:
-  // Nothing in `source` is packed (format/dense_sections.h). Both must outlive this. Progress
+  // Nothing in `source` is packed (cache::dequantize()). Both must outlive this. Progress
   // counts bytes of sections.
-  WholeSides(const format::SectionSource& source, const Progress& progress);
+  WholeTensors(const cache::CacheReader& source, const Progress& progress);
 
   // [n_kv_heads, n_tokens, head_dim]. The memory of `out` is used again if it has enough.
   // Requires: an attention layer; kKeys or kValues.
   // Errors:   those of the source; kInterrupted.
-  Result<void> read_side(std::size_t layer, format::SideName side, AlignedBytes& out);
+  Result<void> read_side(std::size_t layer, cache::TensorKind side, AlignedBytes& out);
 
   // An array of a layer that has arrays. Errors: as above.
   Result<void> read_array(std::size_t layer, std::size_t array, AlignedBytes& out);
 
  private:
-  const std::vector<std::size_t>& sections_of(std::size_t layer, format::SideName side) const;
+  const std::vector<std::size_t>& sections_of(std::size_t layer, cache::TensorKind side) const;
   Result<void> read_section(std::size_t section, AlignedBytes& raw);
 
-  const format::SectionSource& source_;
+  const cache::CacheReader& source_;
   const Progress& progress_;
-  std::map<std::pair<std::size_t, format::SideName>, std::vector<std::size_t>> numbers_;
+  std::map<std::pair<std::size_t, cache::TensorKind>, std::vector<std::size_t>> numbers_;
   AlignedBytes block_;
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;

@@ -21,7 +21,7 @@
 
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/cache/quantize.h"
 #include "tqcache/model/decoder.h"
 #include "tqcache/model/loading/model.h"
 #include "tqcache/model/sampler.h"

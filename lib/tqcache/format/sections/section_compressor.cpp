@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "tqcache/base/hash.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/format/sections/plane_section.h"
-#include "tqcache/format/section_plan.h"
 #include "tqcache/format/sections/symbol_section.h"
 
 namespace tqcache::format {
@@ -35,7 +35,7 @@ Compression SectionCompressor::compress(const cache::LayerDesc& layer, const Sec
     const std::size_t width = number_bytes(layer, key_of(section));
     return compress_planes(planes_, raw, width, out) ? Compression::kPlanes : Compression::kNone;
   }
-  if (section.packed && has_symbols(side_of(layer, section.side)) &&
+  if (section.packed && has_symbols(tensor_of(layer, section.side)) &&
       compress_symbols(planes_, symbol_shape(layer, section), raw, out)) {
     return Compression::kSymbols;
   }

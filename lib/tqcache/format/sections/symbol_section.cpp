@@ -75,7 +75,7 @@ class Symbols {
 
 std::span<const std::uint16_t> scales_of(const SymbolShape& shape, ByteView raw, std::size_t head) {
   const auto* const all =
-      reinterpret_cast<const std::uint16_t*>(raw.data() + shape.layout.scales_at);
+      reinterpret_cast<const std::uint16_t*>(raw.data() + shape.layout.scales_at(0));
   return {all + head * kTokens, kTokens};
 }
 
@@ -113,8 +113,7 @@ bool load(const SymbolShape& shape, ByteView raw, Symbols& symbols) {
       return (scale & kUnusedBits) == 0 && scale < kF16Infinity;
     };
     if (!std::ranges::all_of(scales, is_step)) return false;
-    const ByteView block =
-        raw.subspan(head * shape.layout.head_code_bytes, shape.layout.head_code_bytes);
+    const ByteView block = raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes);
     auto found =
         codec::trellis_block_symbols(trellis_shape(shape), block, shape.order, symbols.head());
     if (!found) return false;
@@ -132,8 +131,7 @@ bool is_silent_where_scales_are(const SymbolShape& shape, ByteView raw) {
     const auto scales = scales_of(shape, raw, head);
     if (std::ranges::find(scales, 0) == scales.end()) continue;
     codec::unpack_block(
-        block, raw.subspan(head * shape.layout.head_code_bytes, shape.layout.head_code_bytes),
-        codes);
+        block, raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes), codes);
     for (std::size_t t = 0; t < kTokens; ++t) {
       if (scales[t] != 0) continue;
       const auto of_token = std::span(codes).subspan(t * shape.head_dim, shape.head_dim);
@@ -157,7 +155,7 @@ AlignedBytes fill_pieces(const SymbolShape& shape, ByteView raw, Symbols& symbol
       bytes[at++] = static_cast<std::byte>(scale >> codec::kStepScaleShift);
     }
   }
-  std::ranges::copy(raw.subspan(shape.layout.sinks_at),
+  std::ranges::copy(raw.subspan(shape.layout.sinks_at(0)),
                     bytes.begin() + static_cast<std::ptrdiff_t>(at));
   return bytes;
 }
@@ -197,7 +195,7 @@ Result<void> place_scales(const SymbolShape& shape, ByteView bytes, std::span<st
     const auto scale =
         static_cast<std::uint16_t>(std::to_integer<unsigned>(bytes[i]) << codec::kStepScaleShift);
     if (scale >= kF16Infinity) return corrupt("a scale that is not finite");
-    std::memcpy(raw.data() + shape.layout.scales_at + i * sizeof(scale), &scale, sizeof(scale));
+    std::memcpy(raw.data() + shape.layout.scales_at(0) + i * sizeof(scale), &scale, sizeof(scale));
   }
   return {};
 }
@@ -209,7 +207,7 @@ Result<void> place_codes(const SymbolShape& shape, Symbols& symbols, std::span<s
     symbols.set_silent(scales_of(shape, raw, head), 0);
     auto placed = codec::decode_trellis_block(
         trellis_shape(shape), symbols.head(), shape.order,
-        raw.subspan(head * shape.layout.head_code_bytes, shape.layout.head_code_bytes));
+        raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes));
     if (!placed) return in_context("head " + std::to_string(head), std::move(placed).error());
   }
   return {};
@@ -227,7 +225,8 @@ SymbolShape symbol_shape(const cache::LayerDesc& layer, const SectionInfo& secti
   const cache::HeadShape shape = cache::attention_of(layer)->shape;
   return {static_cast<std::size_t>(shape.n_kv_heads), static_cast<std::size_t>(shape.head_dim),
           order_of(section.side),
-          packed_layout(shape, side_of(layer, section.side), key_of(section))};
+          cache::packed_layout(tensor_of(layer, section.side), shape, order_of(section.side),
+                               section.block)};
 }
 
 bool compress_symbols(const Compressor& compressor, const SymbolShape& shape, ByteView raw,
@@ -259,7 +258,7 @@ Result<void> check_symbols(ByteView stored, const SymbolShape& shape) {
 
 Result<void> decompress_symbols(const Decompressor& decompressor, ByteView stored,
                                 const SymbolShape& shape, std::span<std::byte> raw) {
-  assert(raw.size() == shape.layout.raw_bytes);
+  assert(raw.size() == shape.layout.bytes());
   TQC_TRY_ASSIGN(const Contents contents, read_contents(stored, shape));
   AlignedBytes bytes(contents.size());
   TQC_TRY(decompressor.decompress(stored.subspan(contents.densities.size()), bytes));
@@ -274,7 +273,7 @@ Result<void> decompress_symbols(const Decompressor& decompressor, ByteView store
   const ByteView scales = ByteView(bytes).subspan(at, shape.n_heads * kTokens);
   TQC_TRY(place_scales(shape, scales, raw));
   std::ranges::copy(ByteView(bytes).subspan(at + scales.size()),
-                    raw.begin() + static_cast<std::ptrdiff_t>(shape.layout.sinks_at));
+                    raw.begin() + static_cast<std::ptrdiff_t>(shape.layout.sinks_at(0)));
   return place_codes(shape, symbols, raw);
 }
 

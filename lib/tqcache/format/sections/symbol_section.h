@@ -1,6 +1,6 @@
 #pragma once
-// format/sections/symbol_section.h: one packed section of mode trellis as the symbols of its paths, entropy
-// coded, and back. Decompression is safe for untrusted input.
+// format/sections/symbol_section.h: one packed section of mode trellis as the symbols of its paths,
+// entropy coded, and back. Decompression is safe for untrusted input.
 //
 // In memory a component takes a byte, of which a path through the trellis leaves few bits open.
 // Here stand these alone: symbols component by component, since components of one map are alike and
@@ -14,10 +14,11 @@
 
 #include "tqcache/base/bytes.h"
 #include "tqcache/base/result.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/cache/kv_codec.h"
 #include "tqcache/codec/block_layout.h"
-#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/manifest.h"
-#include "tqcache/format/section_plan.h"
+#include "tqcache/format/sections/compression.h"
 
 namespace tqcache::format {
 
@@ -26,9 +27,9 @@ struct SymbolShape {
   std::size_t n_heads = 0;
   std::size_t head_dim = 0;
   codec::BlockOrder order = codec::BlockOrder::kKeys;
-  PackedLayout layout;
+  cache::PackedLayout layout;
 
-  std::size_t sink_bytes() const { return layout.raw_bytes - layout.sinks_at; }
+  std::size_t sink_bytes() const { return n_heads * layout.sink_bytes; }
 };
 
 // Whether the packed sections of a side can be symbols: those of mode trellis.
@@ -48,7 +49,7 @@ bool compress_symbols(const Compressor& compressor, const SymbolShape& shape, By
 // Errors: kCorrupt.
 Result<void> check_symbols(ByteView stored, const SymbolShape& shape);
 
-// Shapes:   raw [shape.layout.raw_bytes].
+// Shapes:   raw [shape.layout.bytes()].
 // Requires: check_symbols(stored, shape).
 // Errors:   kCorrupt, when the frame does not hold what it says, or not symbols.
 Result<void> decompress_symbols(const Decompressor& decompressor, ByteView stored,

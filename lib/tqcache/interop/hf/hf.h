@@ -10,7 +10,7 @@
 #include "tqcache/base/file.h"
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
-#include "tqcache/format/section_source.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/tensors/safetensors.h"
 
@@ -28,7 +28,7 @@ Result<ForeignCache> import_hf(std::shared_ptr<const ByteSource> file);
 // Progress: bytes of sections.
 // Errors:   those of the source; kUnsupported (a window that keeps first tokens, arrays that
 //           are not states as transformers names them); those of AtomicFile; kInterrupted.
-Result<void> export_hf(const format::SectionSource& cache, const std::filesystem::path& path,
+Result<void> export_hf(const cache::CacheReader& cache, const std::filesystem::path& path,
                        Overwrite overwrite, const Progress& progress = {});
 
 }  // namespace tqcache::interop

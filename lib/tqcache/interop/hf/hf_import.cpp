@@ -203,7 +203,7 @@ class HfReader {
     return BothSides{k, v};
   }
 
-  ForeignSide foreign_side(const SidePlace& side) const {
+  ForeignTensor foreign_side(const SidePlace& side) const {
     return {side.dtype,
             rows_of(tensor_at(file_, side.offset), side.shape, n_tokens, dtype_size(side.dtype))};
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tqcache/base/result.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/cache/cache.h"
 #include "tqcache/interop/llama/llama_cells.h"
 #include "tqcache/interop/llama/llama_parse.h"
@@ -148,8 +149,8 @@ class Import {
     return {model_.layers[layer].n_kv_heads, model_.layers[layer].k_head_dim};
   }
 
-  ForeignSide side_of(const LlamaAttentionSection& section, std::size_t i, bool is_key,
-                      const Order& order) {
+  ForeignTensor side_of(const LlamaAttentionSection& section, std::size_t i, bool is_key,
+                        const Order& order) {
     LlamaSide side;
     side.file = file_;
     side.buffers = buffers_;
@@ -200,7 +201,7 @@ class Import {
                         std::move(order).error());
     }
     if (n_cells(section.cells) > n) has_older_cells_ = true;
-    const auto array_of = [&](std::string_view name, const ForeignSide& side) {
+    const auto array_of = [&](std::string_view name, const ForeignTensor& side) {
       return ForeignArray{std::string(name), side.dtype,
                           cache::window_array_shape(shape, window, n_tokens),
                           whole_of(side, shape, n)};
@@ -212,7 +213,7 @@ class Import {
   }
 
   // Token block by token block into [n_kv_heads, n, head_dim].
-  static ReadArray whole_of(const ForeignSide& side, cache::HeadShape shape, std::int64_t n) {
+  static ReadArray whole_of(const ForeignTensor& side, cache::HeadShape shape, std::int64_t n) {
     const auto row = static_cast<std::size_t>(shape.head_dim) * dtype_size(side.dtype);
     return [read = side.read, shape, n, row](std::span<std::byte> out) -> Result<void> {
       const auto n_heads = static_cast<std::size_t>(shape.n_kv_heads);

@@ -15,7 +15,7 @@
 #include "tqcache/base/file.h"
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
-#include "tqcache/format/section_source.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/llama/llama_geometry.h"
 
@@ -93,7 +93,7 @@ struct LlamaExport {
 //           flash attention, server_tokens in a session); kUnsupported (layers other than full
 //           attention); kMismatch (not of this model's shape or architecture); those of AtomicFile;
 //           kInterrupted.
-Result<void> export_llama_state(const format::SectionSource& cache, const LlamaGeometry& model,
+Result<void> export_llama_state(const cache::CacheReader& cache, const LlamaGeometry& model,
                                 const std::filesystem::path& path, const LlamaExport& options,
                                 const Progress& progress = {});
 

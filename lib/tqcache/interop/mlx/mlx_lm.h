@@ -14,7 +14,7 @@
 #include "tqcache/base/file.h"
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
-#include "tqcache/format/section_source.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/tensors/safetensors.h"
 
@@ -55,7 +55,7 @@ struct MlxLmExport {
 // Progress: bytes of sections.
 // Errors:   those of the source; kInvalidArgument (an empty cache, bits or groups that MLX does not
 //           have, a group_size that does not divide head_dim); those of AtomicFile; kInterrupted.
-Result<void> export_mlx_lm(const format::SectionSource& cache, const std::filesystem::path& path,
+Result<void> export_mlx_lm(const cache::CacheReader& cache, const std::filesystem::path& path,
                            const MlxLmExport& options, const Progress& progress = {});
 
 }  // namespace tqcache::interop

@@ -14,11 +14,10 @@
 
 #include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/cache/cache.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/cache/token_block.h"
-#include "tqcache/format/dense_sections.h"
-#include "tqcache/format/manifest.h"
-#include "tqcache/format/section_reader.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/mlx/mlx_lm_rows.h"
 #include "tqcache/tensors/safetensors.h"
@@ -29,7 +28,7 @@ namespace {
 // The values of a tensor to be written.
 struct MlxSideData {  // a side of an attention layer
   std::int64_t layer = 0;
-  format::SideName side = format::SideName::kKeys;
+  cache::TensorKind side = cache::TensorKind::kKeys;
 };
 
 struct MlxGroupData {  // the same in affine groups; its three tensors follow one another
@@ -61,7 +60,7 @@ struct MlxPlan {
 
 using cache::AttentionDesc;
 using cache::LayerDesc;
-using format::SideName;
+using cache::TensorKind;
 
 std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
 
@@ -76,15 +75,15 @@ Result<void> check_groups(cache::HeadShape shape, const MlxLmExport& options) {
 }
 
 Result<void> check_layer(const LayerDesc& layer, const MlxLmExport& options) {
-  return std::visit(
-      Overload{
-          [&](const AttentionDesc& attention) { return check_groups(attention.shape, options); },
-          [](const cache::WindowDesc&) -> Result<void> { return {}; },
-          [](const cache::StateDesc& state) -> Result<void> {
-            if (!state.arrays.empty()) return {};
-            return invalid("without arrays: mlx-lm has no such cache");
-          }},
-      layer);
+  return std::visit(Overload{[&](const AttentionDesc& attention) {
+                               return check_groups(attention.shape, options);
+                             },
+                             [](const cache::WindowDesc&) -> Result<void> { return {}; },
+                             [](const cache::StateDesc& state) -> Result<void> {
+                               if (!state.arrays.empty()) return {};
+                               return invalid("without arrays: mlx-lm has no such cache");
+                             }},
+                    layer);
 }
 
 Result<void> check_form(const MlxLmExport& options) {
@@ -96,7 +95,7 @@ Result<void> check_form(const MlxLmExport& options) {
   return invalid(fmt::format("groups of {} components", options.group_size));
 }
 
-Result<void> check_options(const format::Manifest& cache, const MlxLmExport& options) {
+Result<void> check_options(const cache::CacheDesc& cache, const MlxLmExport& options) {
   if (options.version_major < 0 || options.version_minor < 0) return invalid("no such version");
   TQC_TRY(check_form(options));
   if (cache.layers.empty() || cache.n_tokens() == 0) return invalid("an empty cache");
@@ -116,7 +115,7 @@ std::vector<std::uint64_t> with_batch(std::vector<std::uint64_t> shape) {
 
 class Planner {
  public:
-  Planner(const format::Manifest& cache, const MlxLmExport& options)
+  Planner(const cache::CacheDesc& cache, const MlxLmExport& options)
       : cache_(cache),
         options_(options),
         with_scalars_(options.version_major > 0 || options.version_minor >= 32) {}
@@ -187,8 +186,8 @@ class Planner {
   void add_kv(const AttentionDesc& layer) {
     add_class("KVCache");
     const auto shape = shape_of(layer, layer.shape.head_dim);
-    add_tensor("0", type_name(layer.k.dtype), shape, MlxSideData{layer_, SideName::kKeys});
-    add_tensor("1", type_name(layer.v.dtype), shape, MlxSideData{layer_, SideName::kValues});
+    add_tensor("0", type_name(layer.k.dtype), shape, MlxSideData{layer_, TensorKind::kKeys});
+    add_tensor("1", type_name(layer.v.dtype), shape, MlxSideData{layer_, TensorKind::kValues});
     add_no_numbers();
     if (with_scalars_) add_numbers(2, {cache_.n_tokens()});
   }
@@ -205,8 +204,8 @@ class Planner {
 
   void add_quantized(const AttentionDesc& layer) {
     add_class("QuantizedKVCache");
-    add_groups(layer, "0", layer.k.dtype, {layer_, SideName::kKeys});
-    add_groups(layer, "1", layer.v.dtype, {layer_, SideName::kValues});
+    add_groups(layer, "0", layer.k.dtype, {layer_, TensorKind::kKeys});
+    add_groups(layer, "1", layer.v.dtype, {layer_, TensorKind::kValues});
     const std::vector<std::int64_t> numbers = {cache_.n_tokens(), options_.group_size,
                                                options_.kv_bits};
     with_scalars_ ? add_numbers(2, numbers) : add_info(numbers);
@@ -247,7 +246,7 @@ class Planner {
     add_scalar(2, "none", "F32", {0}, MlxNoData{});  // lengths
   }
 
-  const format::Manifest& cache_;
+  const cache::CacheDesc& cache_;
   const MlxLmExport& options_;
   bool with_scalars_;  // 0.32.0 or later: numbers are tensors
   std::int64_t layer_ = 0;
@@ -257,7 +256,7 @@ class Planner {
 
 // Requires: every side of `cache` is dense.
 // Errors:   kInvalidArgument (bits, groups, or a version that there is not; no layers or tokens).
-Result<MlxPlan> plan_mlx(const format::Manifest& cache, const MlxLmExport& options) {
+Result<MlxPlan> plan_mlx(const cache::CacheDesc& cache, const MlxLmExport& options) {
   TQC_TRY(check_options(cache, options));
   return Planner(cache, options).plan();
 }
@@ -266,13 +265,13 @@ Result<MlxPlan> plan_mlx(const format::Manifest& cache, const MlxLmExport& optio
 class MlxWriter {
  public:
   // Everything must outlive this.
-  MlxWriter(const format::SectionSource& cache, AtomicFile& file, AffineForm form,
+  MlxWriter(const cache::CacheReader& cache, AtomicFile& file, AffineForm form,
             const Progress& progress)
       : cache_(cache),
         file_(file),
         form_(form),
         progress_(progress),
-        total_(format::total_raw_bytes(cache.manifest())) {
+        total_(cache::total_raw_bytes(cache.blocks())) {
     number_sections();
   }
 
@@ -281,23 +280,23 @@ class MlxWriter {
   }
 
  private:
-  const format::Manifest& manifest() const { return cache_.manifest(); }
+  const cache::CacheDesc& description() const { return cache_.description(); }
   cache::HeadShape shape_of(const MlxSideData& side) const {
-    return cache::attention_of(manifest().layers[to_size(side.layer)])->shape;
+    return cache::attention_of(description().layers[to_size(side.layer)])->shape;
   }
   Dtype dtype_of(const MlxSideData& side) const {
-    return format::side_of(manifest().layers[to_size(side.layer)], side.side).dtype;
+    return cache::tensor_of(description().layers[to_size(side.layer)], side.side).dtype;
   }
 
   // Finds the sections of each layer's keys, values and arrays in the section table.
   void number_sections() {
-    numbers_.resize(manifest().layers.size());
-    for (std::size_t i = 0; i < manifest().sections.size(); ++i) {
-      const format::SectionInfo& section = manifest().sections[i];
+    numbers_.resize(description().layers.size());
+    for (std::size_t i = 0; i < cache_.blocks().size(); ++i) {
+      const cache::BlockInfo& section = cache_.blocks()[i];
       numbers_[to_size(section.layer)][static_cast<std::size_t>(section.side)].push_back(i);
     }
   }
-  const std::vector<std::size_t>& sections_of(std::int64_t layer, SideName side) const {
+  const std::vector<std::size_t>& sections_of(std::int64_t layer, TensorKind side) const {
     return numbers_[to_size(layer)][static_cast<std::size_t>(side)];
   }
 
@@ -319,11 +318,11 @@ class MlxWriter {
     for (const std::size_t section : sections_of(side.layer, side.side)) {
       TQC_TRY(read(section));
       const std::int64_t n =
-          cache::tokens_in_block(manifest().n_tokens(), manifest().sections[section].block);
+          cache::tokens_in_block(description().n_tokens(), cache_.blocks()[section].block);
       const std::byte* row = section_.data();
       for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
         for (std::int64_t i = 0; i < n; ++i, row += bytes) {
-          use(to_size(head * manifest().n_tokens() + first + i), ByteView(row, bytes));
+          use(to_size(head * description().n_tokens() + first + i), ByteView(row, bytes));
         }
       }
       first += n;
@@ -332,7 +331,7 @@ class MlxWriter {
   }
 
   std::size_t n_rows(const MlxSideData& side) const {
-    return to_size(shape_of(side).n_kv_heads * manifest().n_tokens());
+    return to_size(shape_of(side).n_kv_heads * description().n_tokens());
   }
 
   Result<void> write_data(const MlxSideData& side) {
@@ -372,7 +371,7 @@ class MlxWriter {
   }
 
   Result<void> write_data(const MlxArrayData& data) {
-    TQC_TRY(read(sections_of(data.layer, SideName::kArray)[to_size(data.array)]));
+    TQC_TRY(read(sections_of(data.layer, TensorKind::kArray)[to_size(data.array)]));
     return file_.write(section_);
   }
 
@@ -384,28 +383,28 @@ class MlxWriter {
 
   Result<void> write_data(const MlxNoData&) { return {}; }
 
-  const format::SectionSource& cache_;
+  const cache::CacheReader& cache_;
   AtomicFile& file_;
   AffineForm form_;
   const Progress& progress_;
   std::uint64_t total_;
   std::uint64_t done_ = 0;
-  std::vector<std::array<std::vector<std::size_t>, 3>> numbers_;  // [layer][SideName]
+  std::vector<std::array<std::vector<std::size_t>, 3>> numbers_;  // [layer][TensorKind]
   AlignedBytes section_;
   std::array<Bytes, 3> buffers_;  // a side, or its codes, scales and biases
 };
 
 }  // namespace
 
-Result<void> export_mlx_lm(const format::SectionSource& cache, const std::filesystem::path& path,
+Result<void> export_mlx_lm(const cache::CacheReader& cache, const std::filesystem::path& path,
                            const MlxLmExport& options, const Progress& progress) {
-  TQC_TRY_ASSIGN(const auto dense, format::DenseSections::make(cache));
-  TQC_TRY_ASSIGN(const MlxPlan plan, plan_mlx(dense.manifest(), options));
+  TQC_TRY_ASSIGN(const auto dense, cache::dequantize(cache::borrow(cache)));
+  TQC_TRY_ASSIGN(const MlxPlan plan, plan_mlx(dense->description(), options));
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, options.overwrite));
   std::vector<tensors::NewTensor> names;
   for (const MlxTensor& tensor : plan.tensors) names.push_back(tensor.tensor);
   TQC_TRY(file.write(tensors::make_safetensors_header(names, plan.metadata)));
-  MlxWriter writer(dense, file, {options.kv_bits, options.group_size}, progress);
+  MlxWriter writer(*dense, file, {options.kv_bits, options.group_size}, progress);
   for (const MlxTensor& tensor : plan.tensors) {
     auto written = writer.write(tensor);
     if (!written) return std::move(written).error();

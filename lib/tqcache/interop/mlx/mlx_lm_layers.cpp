@@ -69,11 +69,11 @@ MlxRows rows_of(const MlxGrid& grid, std::size_t value_bytes, std::int64_t first
           .row_bytes = static_cast<std::size_t>(grid.width) * value_bytes};
 }
 
-Result<ForeignSide> dense_side(const MlxFile& file, const MlxGrid& grid, cache::HeadShape shape,
-                               std::int64_t first) {
+Result<ForeignTensor> dense_side(const MlxFile& file, const MlxGrid& grid, cache::HeadShape shape,
+                                 std::int64_t first) {
   TQC_TRY_ASSIGN(const Dtype dtype, float_dtype(grid.type, grid.type_name));
-  return ForeignSide{dtype,
-                     read_dense_rows(file.bytes(), shape, rows_of(grid, dtype_size(dtype), first))};
+  return ForeignTensor{
+      dtype, read_dense_rows(file.bytes(), shape, rows_of(grid, dtype_size(dtype), first))};
 }
 
 Result<ForeignArray> window_array(const MlxFile& file, const MlxGrid& grid, std::string_view name,
@@ -105,8 +105,7 @@ Result<ForeignLayer> dense_layer(const MlxFile& file, const MlxPair& pair, std::
 Result<ForeignLayer> window_layer(const MlxFile& file, const MlxPair& pair,
                                   const cache::Window& window, const RowRuns& runs) {
   ForeignWindow layer{pair.shape, window, {}, {}};
-  TQC_TRY_ASSIGN(layer.k,
-                 window_array(file, pair.k, cache::kWindowKeys, pair.shape, window, runs));
+  TQC_TRY_ASSIGN(layer.k, window_array(file, pair.k, cache::kWindowKeys, pair.shape, window, runs));
   TQC_TRY_ASSIGN(layer.v,
                  window_array(file, pair.v, cache::kWindowValues, pair.shape, window, runs));
   return ForeignLayer(std::move(layer));
@@ -141,7 +140,7 @@ Result<AffineState> read_affine(MlxFile& file, const std::string& slot, AffineFo
   return state;
 }
 
-Result<ForeignSide> affine_side(const MlxFile& file, const AffineState& state, AffineForm form) {
+Result<ForeignTensor> affine_side(const MlxFile& file, const AffineState& state, AffineForm form) {
   TQC_TRY_ASSIGN(const Dtype dtype, float_dtype(state.scales.type, state.scales.type_name));
   const MlxAffineSide side{.form = form,
                            .dtype = dtype,
@@ -149,7 +148,7 @@ Result<ForeignSide> affine_side(const MlxFile& file, const AffineState& state, A
                            .scales = rows_of(state.scales, dtype_size(dtype)),
                            .biases = rows_of(state.biases, dtype_size(dtype))};
   const cache::HeadShape shape{state.scales.n_kv_heads, state.head_dim};
-  return ForeignSide{Dtype::kF32, read_affine_rows(file.bytes(), shape, side)};
+  return ForeignTensor{Dtype::kF32, read_affine_rows(file.bytes(), shape, side)};
 }
 
 // Numbers: offset, group_size, bits, here and there.

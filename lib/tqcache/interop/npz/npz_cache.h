@@ -10,7 +10,7 @@
 #include "tqcache/base/file.h"
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
-#include "tqcache/format/section_source.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/interop/foreign_cache.h"
 
 namespace tqcache::interop {
@@ -27,7 +27,7 @@ Result<ForeignCache> import_npz(std::shared_ptr<const ByteSource> file);
 //
 // Memory and progress: as export_hf(). Errors: as there, but kUnsupported is for arrays whose names
 // do not fit, or that are there twice.
-Result<void> export_npz(const format::SectionSource& cache, const std::filesystem::path& path,
+Result<void> export_npz(const cache::CacheReader& cache, const std::filesystem::path& path,
                         Overwrite overwrite, const Progress& progress = {});
 
 }  // namespace tqcache::interop

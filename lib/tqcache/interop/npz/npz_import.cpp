@@ -176,7 +176,7 @@ class NpzReader {
   Result<ForeignLayer> read_attention(std::size_t layer) {
     TQC_TRY_ASSIGN(const Sides sides, read_sides(layer, n_tokens_));
     const auto side = [&](const Values& values) {
-      return ForeignSide{
+      return ForeignTensor{
           values.dtype, rows_of(values.reader(), sides.shape, n_tokens_, dtype_size(values.dtype))};
     };
     return ForeignLayer(ForeignAttention{sides.shape, side(sides.k), side(sides.v)});

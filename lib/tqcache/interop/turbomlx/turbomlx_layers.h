@@ -28,7 +28,7 @@ struct TurboMlxCoding {
 };
 
 struct TurboMlxSide {
-  ForeignSide side;
+  ForeignTensor side;
   std::optional<TurboMlxCoding> coding;  // nullopt: dense
 };
 

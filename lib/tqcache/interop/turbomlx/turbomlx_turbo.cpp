@@ -169,8 +169,8 @@ Result<TurboMlxSide> keys(const TurboMlxSource& file, const TurboState& state,
 
 // --- values, and all that is dense
 
-Result<ForeignSide> dense_side(const TurboMlxSource& file, const Value& value,
-                               std::string_view name, const TurboMlxMeta& meta) {
+Result<ForeignTensor> dense_side(const TurboMlxSource& file, const Value& value,
+                                 std::string_view name, const TurboMlxMeta& meta) {
   TQC_TRY_ASSIGN(const TurboMlxDense dense, turbomlx_dense_array(value, name));
   if (dense.grid.width != meta.shape.head_dim) {
     return unsupported(fmt::format("{}: head vectors of {} beside {}", name, dense.grid.width,
@@ -179,14 +179,14 @@ Result<ForeignSide> dense_side(const TurboMlxSource& file, const Value& value,
   if (dense.grid.n_kv_heads != meta.shape.n_kv_heads || dense.grid.n_tokens != meta.offset) {
     return corrupt(std::string(name) + ": of another shape than meta_state says");
   }
-  return ForeignSide{dense.dtype, turbomlx_dense_rows(file, meta.shape, dense.rows)};
+  return ForeignTensor{dense.dtype, turbomlx_dense_rows(file, meta.shape, dense.rows)};
 }
 
 Result<TurboMlxSide> values(const TurboMlxSource& file, const ValueTree& tree,
                             const TurboState& state, const TurboMlxMeta& meta) {
   const std::string_view name = kSlotNames[kValues];
   if (!meta.has_affine_values) {
-    TQC_TRY_ASSIGN(ForeignSide dense, dense_side(file, state.at(kValues), name, meta));
+    TQC_TRY_ASSIGN(ForeignTensor dense, dense_side(file, state.at(kValues), name, meta));
     return TurboMlxSide{std::move(dense), std::nullopt};
   }
   return turbomlx_affine_side(file, tree, state.at(kValues), name,
@@ -247,7 +247,7 @@ Result<ForeignAttention> calibrating(const TurboMlxSource& file, const TurboStat
 
 Result<ForeignAttention> empty_layer(const TurboState& state, const TurboMlxMeta& meta) {
   TQC_TRY(state.require_absent(kRegularCodes, kMask));
-  const ForeignSide none{Dtype::kF32, [](auto, auto, auto) { return Result<void>(); }};
+  const ForeignTensor none{Dtype::kF32, [](auto, auto, auto) { return Result<void>(); }};
   return ForeignAttention{meta.shape, none, none};
 }
 

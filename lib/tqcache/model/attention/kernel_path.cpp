@@ -1,6 +1,7 @@
 #include <string>
 
 #include "tqcache/cache/cache.h"
+#include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/model/decoder.h"
 
@@ -37,8 +38,9 @@ std::string obstacle(const codec::HeadCodec& codec) {
 void add_side(const cache::Side& side, Scorer scorer, const std::string& name, KernelPath& path) {
   if (cache::packed_block_count(side) == 0) return;
   path.prompt = "decoded";
-  const std::string fact =
-      scorer == Scorer::kFast ? obstacle(std::get<cache::TurboSide>(side).codec) : std::string();
+  const std::string fact = scorer == Scorer::kFast
+                               ? obstacle(std::get<cache::TurboSide>(side).codec.state().codec)
+                               : std::string();
   const bool in_bytes = scorer == Scorer::kFast && fact.empty();
   if (!in_bytes) {
     path.step = "packed_f32";

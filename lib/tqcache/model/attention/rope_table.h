@@ -7,7 +7,7 @@
 
 #include "tqcache/base/aligned.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/cache/rope.h"
+#include "tqcache/cache/rope_angles.h"
 
 namespace tqcache::model {
 

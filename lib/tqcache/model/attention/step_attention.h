@@ -49,7 +49,7 @@ class StepAttention {
   // The queries of one kv head, prepared for dense and for packed blocks.
   struct Queries {
     AlignedFloats scaled;  // [group, head_dim], times the scale of scores
-    AlignedFloats mapped;  // the same through the map of the keys, if they have one
+    AlignedFloats mapped;  // the same through the transform of the keys, if they have one
     codec::QueryGroup dense;
     codec::HeadQueries packed;
     cache::CenteringScore centering;

@@ -216,7 +216,7 @@ Result<std::vector<StoredSection>> read_sections(const format::Manifest& manifes
   for (const format::SectionInfo& info : manifest.sections) {
     auto next = check_place(info, end, bytes);
     if (!next) {
-      return in_context(format::section_place(sections.size(), info), std::move(next).error());
+      return in_context(cache::block_place(sections.size(), info), std::move(next).error());
     }
     end = *next;
     sections.push_back({info, bytes.part(info.file_offset, info.stored_bytes)});
@@ -266,8 +266,8 @@ Result<std::vector<Sha256>> read_chain(const flatbuffers::Vector<const fb::Sha25
 Result<PromptRecord> read_record(const fb::Record& in, Snapshot snapshot) {
   PromptRecord record;
   TQC_TRY_ASSIGN(record.name, read_text(*in.name(), kMaxNameBytes));
-  TQC_TRY_ASSIGN(record.model_name, read_text(*in.model_name(), format::kMaxTextBytes));
-  TQC_TRY_ASSIGN(record.architecture, read_text(*in.architecture(), format::kMaxTextBytes));
+  TQC_TRY_ASSIGN(record.model_name, read_text(*in.model_name(), cache::kMaxTextBytes));
+  TQC_TRY_ASSIGN(record.architecture, read_text(*in.architecture(), cache::kMaxTextBytes));
   TQC_TRY(check_count(in.tokens()->size(), cache::kMaxTokens, "tokens"));
   record.tokens.assign(in.tokens()->begin(), in.tokens()->end());
   TQC_TRY_ASSIGN(record.parameters_key, read_text(*in.parameters_key(), kMaxKeyBytes));

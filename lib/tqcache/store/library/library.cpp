@@ -9,8 +9,8 @@
 #include <random>
 #include <utility>
 
-#include "tqcache/format/container_writer.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/format/section_writer.h"
 #include "tqcache/store/blobs/blob_io.h"
 
 namespace tqcache::store {
@@ -77,7 +77,10 @@ Result<void> Library::note_usage(const UsageNote& usage) {
 
 StoredPrompt::StoredPrompt(format::Manifest manifest, std::vector<SharedBytes> stored,
                            std::uint64_t blob_bytes)
-    : manifest_(std::move(manifest)), stored_(std::move(stored)), blob_bytes_(blob_bytes) {}
+    : manifest_(std::move(manifest)),
+      blocks_(format::blocks_of(manifest_.sections)),
+      stored_(std::move(stored)),
+      blob_bytes_(blob_bytes) {}
 
 Result<void> StoredPrompt::read(std::size_t section, AlignedBytes& raw) const {
   const format::SectionInfo& info = manifest_.sections[section];
@@ -88,16 +91,14 @@ Result<void> StoredPrompt::read(std::size_t section, AlignedBytes& raw) const {
   }
   auto unpacked = format::unpack_stored(manifest_, info, stored, decompressor_, raw);
   if (unpacked) return {};
-  return in_context(format::section_place(section, info), std::move(unpacked).error());
+  return in_context(cache::block_place(section, info), std::move(unpacked).error());
 }
 
-std::optional<SharedBytes> StoredPrompt::in_memory(std::size_t section) const {
+Result<SharedBytes> StoredPrompt::share(std::size_t section) const {
   const SharedBytes& stored = stored_[section];
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(stored.data()) % kAlignment == 0;
-  if (manifest_.sections[section].compression != format::Compression::kNone || !is_aligned) {
-    return std::nullopt;
-  }
-  return stored;
+  const bool is_raw = manifest_.sections[section].compression == format::Compression::kNone;
+  return is_raw && is_aligned ? Result<SharedBytes>(stored) : CacheReader::share(section);
 }
 
 Result<void> write_stored(const StoredPrompt& prompt, AtomicFile& file) {

@@ -18,7 +18,8 @@
 #include "tqcache/base/progress.h"
 #include "tqcache/base/result.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/format/section_source.h"
+#include "tqcache/cache/reader.h"
+#include "tqcache/format/manifest.h"
 #include "tqcache/format/sections/compression.h"
 #include "tqcache/store/backend.h"
 #include "tqcache/store/blobs/blob.h"
@@ -60,22 +61,25 @@ struct Prefix {
 };
 
 // A fetched prompt: its sections in memory as they were stored. It obeys the rules of a file.
-class StoredPrompt : public format::SectionSource {
+class StoredPrompt : public cache::CacheReader {
  public:
   // Requires: check_contents(manifest) and check_sections(manifest), with `stored` in the places
   //           of the sections.
   StoredPrompt(format::Manifest manifest, std::vector<SharedBytes> stored,
                std::uint64_t blob_bytes);
 
-  const format::Manifest& manifest() const override { return manifest_; }
+  const format::Manifest& manifest() const { return manifest_; }
+  const cache::CacheDesc& description() const override { return manifest_; }
+  const std::vector<cache::BlockInfo>& blocks() const override { return blocks_; }
   Result<void> read(std::size_t section, AlignedBytes& raw) const override;
-  std::optional<SharedBytes> in_memory(std::size_t section) const override;
+  Result<SharedBytes> share(std::size_t section) const override;
   // Its stored bytes, whose checksum manifest() has.
   const SharedBytes& stored(std::size_t section) const { return stored_[section]; }
   std::uint64_t blob_bytes() const { return blob_bytes_; }  // that were read
 
  private:
   format::Manifest manifest_;
+  std::vector<cache::BlockInfo> blocks_;
   std::vector<SharedBytes> stored_;
   std::uint64_t blob_bytes_ = 0;
   format::Decompressor decompressor_;
@@ -89,8 +93,7 @@ struct FindOptions {
 
 // Whether layers agree in everything except means, outlier channels, transforms and array shapes. A
 // cache cannot be continued with other settings.
-bool same_settings(const std::vector<cache::LayerDesc>& a,
-                   const std::vector<cache::LayerDesc>& b);
+bool same_settings(const std::vector<cache::LayerDesc>& a, const std::vector<cache::LayerDesc>& b);
 
 // Threads: several may find and fetch at once; one puts at a time through one Library.
 class Library {
@@ -98,16 +101,19 @@ class Library {
   // `backend` must outlive it.
   Library(Backend& backend, LibraryOptions options);
 
-  // Puts a .tqkv file, with its sections as they are stored there, or a cache. Existing blocks are
-  // reused. With an empty name no record is written, and the prompt is found by its tokens only.
-  // The record of a named prompt is written last, after everything it needs was seen to exist;
-  // existing blocks are read before, and put again if they are damaged.
+  // Puts a prompt from any reader. The sections of a .tqkv file (format::SectionReader) are stored
+  // as the file has them. Existing blocks are reused. With an empty name no record is written, and
+  // the prompt is found by its tokens only. The record of a named prompt is written last, after
+  // everything it needs was seen to exist; existing blocks are read before, and put again if they
+  // are damaged.
   //
   // Progress: blocks.
   // Errors:   those of the backend and the source; kUnsupported (hidden tokens, unknown origin);
   //           kInvalidArgument (no tokens; a name of more than 512 bytes, or one that is in use
   //           for another prompt); kTooLarge if all slots are taken, or the backend drops blocks as
   //           they are put.
+  Result<PutReport> put(const cache::CacheReader& prompt, std::string_view name,
+                        const Progress& progress = {}, const PutOptions& options = {});
   Result<PutReport> put_file(const ByteSource& file, std::string_view name,
                              const Progress& progress = {}, const PutOptions& options = {});
   Result<PutReport> put_cache(const cache::Cache& cache, std::string_view name,

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "tqcache/base/result.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/format/cache_file.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
-#include "tqcache/format/load_sections.h"
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/chain_layout.h"
@@ -325,9 +325,7 @@ Result<std::optional<LoadedPrefix>> load_prefix(Library& library, const cache::I
   }
   if (!fetched.stored) return std::optional<LoadedPrefix>();
   LoadedPrefix loaded;
-  TQC_TRY_ASSIGN(loaded.cache,
-                 format::load_sections(*fetched.stored, format::ReadOptions{}.max_payload_bytes, {},
-                                       n_threads));
+  TQC_TRY_ASSIGN(loaded.cache, cache::load(*fetched.stored, {.n_threads = n_threads}));
   const std::vector<std::int32_t>& found = loaded.cache.tokens;
   if (found.size() >= tokens.size() || !std::ranges::equal(found, tokens.first(found.size()))) {
     return corrupt("the store's tokens are not those of the prompt");

@@ -359,16 +359,22 @@ Result<PutReport> put_prompt(const Target& target, const PutSource& source, std:
 
 }  // namespace
 
+Result<PutReport> Library::put(const cache::CacheReader& prompt, std::string_view name,
+                               const Progress& progress, const PutOptions& options) {
+  TQC_TRY_ASSIGN(const PutSource source, PutSource::open(prompt));
+  return put_prompt({*this, backend_, options_}, source, name, progress, options);
+}
+
 Result<PutReport> Library::put_file(const ByteSource& file, std::string_view name,
                                     const Progress& progress, const PutOptions& options) {
-  TQC_TRY_ASSIGN(const FileSource source, FileSource::open(file));
-  return put_prompt({*this, backend_, options_}, source, name, progress, options);
+  TQC_TRY_ASSIGN(const auto reader, format::SectionReader::open(file));
+  return put(reader, name, progress, options);
 }
 
 Result<PutReport> Library::put_cache(const cache::Cache& cache, std::string_view name,
                                      const Progress& progress, const PutOptions& options) {
-  TQC_TRY_ASSIGN(const CacheSource source, CacheSource::open(cache));
-  return put_prompt({*this, backend_, options_}, source, name, progress, options);
+  TQC_TRY(cache::validate(cache));
+  return put(*cache::reader_of(cache), name, progress, options);
 }
 
 }  // namespace tqcache::store

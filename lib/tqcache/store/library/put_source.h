@@ -13,7 +13,7 @@
 #include "tqcache/base/result.h"
 #include "tqcache/base/shared_bytes.h"
 #include "tqcache/cache/cache.h"
-#include "tqcache/format/cache_content.h"
+#include "tqcache/cache/reader.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/sections/section_compressor.h"
@@ -42,52 +42,30 @@ class SectionStorer {
   format::SectionCompressor as_it_is_, smaller_;
 };
 
+// A prompt that is to be put, section by section as a store keeps it.
+//
+// The sections of a .tqkv file are used as the file has them, after their checksums are compared;
+// those of any other reader are compressed by SectionStorer.
 class PutSource {
  public:
-  virtual ~PutSource() = default;
+  // `reader` must outlive it.
+  static Result<PutSource> open(const cache::CacheReader& reader);
 
-  virtual const format::Manifest& manifest() const = 0;
+  // Digests of sections are only there if the reader is a .tqkv file.
+  const format::Manifest& manifest() const { return manifest_; }
   // SHA-256 of a section before compression. Threads: any number at once. Errors: as section().
-  virtual Result<Sha256> digest(std::size_t i) const = 0;
+  Result<Sha256> digest(std::size_t i) const;
   // With all digests. Threads: any number at once. Errors: name the section's place.
-  virtual Result<StoredSection> section(std::size_t i) const = 0;
-};
-
-// A .tqkv file. Its sections are used as they are, after their checksums are checked.
-class FileSource : public PutSource {
- public:
-  // `file` must outlive it. Errors: as SectionReader::open().
-  static Result<FileSource> open(const ByteSource& file);
-
-  const format::Manifest& manifest() const override { return info_; }
-  Result<Sha256> digest(std::size_t i) const override { return info_.sections[i].raw_sha256; }
-  Result<StoredSection> section(std::size_t i) const override;
+  Result<StoredSection> section(std::size_t i) const;
 
  private:
-  FileSource(const ByteSource& file, format::CacheFileInfo info)
-      : file_(&file), info_(std::move(info)) {}
+  PutSource(const cache::CacheReader& reader, SectionStorer storer);
 
-  const ByteSource* file_;
-  format::CacheFileInfo info_;
-  std::unique_ptr<BlobMemory> memory_ = std::make_unique<BlobMemory>();
-};
-
-// A cache in memory.
-class CacheSource : public PutSource {
- public:
-  // `cache` must outlive it. Errors: as cache::validate().
-  static Result<CacheSource> open(const cache::Cache& cache);
-
-  const format::Manifest& manifest() const override { return content_.manifest; }
-  Result<Sha256> digest(std::size_t i) const override;
-  Result<StoredSection> section(std::size_t i) const override;
-
- private:
-  CacheSource(format::ContainerContent content, SectionStorer storer)
-      : content_(std::move(content)), storer_(std::move(storer)) {}
-
-  format::ContainerContent content_;
+  const cache::CacheReader* reader_;
+  const format::SectionReader* file_;  // the reader, if it is a .tqkv file
+  format::Manifest manifest_;
   SectionStorer storer_;
+  std::unique_ptr<BlobMemory> memory_ = std::make_unique<BlobMemory>();
 };
 
 // --- the pieces of a growing cache, which own or share their memory: the cache may be changed or

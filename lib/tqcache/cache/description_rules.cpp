@@ -1,4 +1,4 @@
-// check_contents(): limits, known names, and fields that have to agree.
+// validate() of a description: limits, known names, and fields that have to agree.
 
 #include <algorithm>
 #include <cmath>
@@ -11,32 +11,24 @@
 
 #include "tqcache/base/integers.h"
 #include "tqcache/base/result.h"
-#include "tqcache/format/container_format.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/cache/description.h"
 #include "tqcache/cache/outliers.h"
-#include "tqcache/format/manifest_rules.h"
-#include "tqcache/format/type_names.h"
 
-namespace tqcache::format {
+namespace tqcache::cache {
 namespace {
-
-using cache::AttentionDesc;
-using cache::LayerDesc;
-using cache::QuantSpec;
-using cache::StateDesc;
-using cache::TensorDesc;
-using cache::WindowDesc;
 
 Result<void> check_text(std::string_view what, std::string_view text) {
   if (text.size() <= kMaxTextBytes) return {};
   return too_large(std::string(what) + " of " + std::to_string(text.size()) + " bytes");
 }
 
-Result<void> check_identity_fields(const cache::Identity& identity) {
+Result<void> check_identity_fields(const Identity& identity) {
   TQC_TRY(check_text("architecture", identity.architecture));
   TQC_TRY(check_text("model name", identity.model_name));
   TQC_TRY(check_text("source format", identity.source_format));
-  const cache::Rope& rope = identity.rope;
-  if (rope.n_dims < 0 || rope.n_dims > cache::kMaxHeadDim) {
+  const Rope& rope = identity.rope;
+  if (rope.n_dims < 0 || rope.n_dims > kMaxHeadDim) {
     return too_large("rope: " + std::to_string(rope.n_dims) + " components");
   }
   if (!std::isfinite(rope.base) || rope.base < 0) return corrupt("rope: base is no number");
@@ -71,7 +63,7 @@ Result<void> check_codebook(const codec::PartSpec& part) {
 Result<void> check_codec(const QuantSpec& quant, std::int64_t head_dim) {
   TQC_TRY_ASSIGN(const codec::Mode mode, codec::mode_of(static_cast<int>(head_dim), quant.parts));
   if (mode != quant.mode) {
-    return corrupt("cache type " + std::string(name_of(kTurboTypes, quant.mode)) +
+    return corrupt("codec of mode " + std::string(codec::mode_word(quant.mode)) +
                    " with parts of mode " + std::string(codec::mode_word(mode)));
   }
   for (std::size_t i = 0; i < quant.parts.size(); ++i) {
@@ -83,14 +75,14 @@ Result<void> check_codec(const QuantSpec& quant, std::int64_t head_dim) {
 }
 
 // A mean that fits the heads. Whether it has to be there depends on the sections.
-Result<void> check_centering(const QuantSpec& quant, SideName name, cache::HeadShape shape,
-                            const cache::Rope& rope) {
-  if (quant.centering == cache::Centering::kNone) {
+Result<void> check_centering(const QuantSpec& quant, TensorKind name, HeadShape shape,
+                             const Rope& rope) {
+  if (quant.centering == Centering::kNone) {
     if (!quant.mean.empty()) return corrupt("a mean without centering");
     return {};
   }
-  if (quant.centering == cache::Centering::kPreRope &&
-      (name != SideName::kKeys || !cache::can_turn(rope, shape.head_dim))) {
+  if (quant.centering == Centering::kPreRope &&
+      (name != TensorKind::kKeys || !can_turn(rope, shape.head_dim))) {
     return corrupt("centering before RoPE where there is none");
   }
   const std::int64_t expected = shape.n_kv_heads * shape.head_dim;
@@ -105,17 +97,18 @@ Result<void> check_centering(const QuantSpec& quant, SideName name, cache::HeadS
 }
 
 // As for the mean, whether there have to be any depends on the sections.
-Result<void> check_outliers(const QuantSpec& quant, cache::HeadShape shape) {
+Result<void> check_outliers(const QuantSpec& quant, HeadShape shape) {
   if (quant.outliers.empty()) return {};
-  if (quant.mode != codec::Mode::kMixed) return corrupt("outlier channels of a codec that has none");
+  if (quant.mode != codec::Mode::kMixed)
+    return corrupt("outlier channels of a codec that has none");
   const auto n_channels = static_cast<std::size_t>(quant.parts[0].quantizer.head_dim);
-  auto outliers = cache::make_outliers(shape, n_channels, quant.outliers);
+  auto outliers = make_outliers(shape, n_channels, quant.outliers);
   if (!outliers) return in_context("outlier channels", std::move(outliers).error());
   return {};
 }
 
 // Whether their rows are independent shows when the maps are made.
-Result<void> check_maps(const QuantSpec& quant, cache::HeadShape shape) {
+Result<void> check_maps(const QuantSpec& quant, HeadShape shape) {
   if (quant.transforms.empty()) return {};
   if (quant.mode != codec::Mode::kTrellis) return corrupt("maps of a codec that has none");
   const std::int64_t expected = shape.n_kv_heads * shape.head_dim * shape.head_dim;
@@ -124,48 +117,48 @@ Result<void> check_maps(const QuantSpec& quant, cache::HeadShape shape) {
                  std::to_string(expected) + " belong");
 }
 
-Result<void> check_side(const TensorDesc& tensor, SideName name, cache::HeadShape shape,
-                        const cache::Rope& rope) {
+Result<void> check_side(const TensorDesc& tensor, TensorKind name, HeadShape shape,
+                        const Rope& rope) {
   if (!tensor.quant) return {};
   const QuantSpec& quant = *tensor.quant;
   TQC_TRY(check_codec(quant, shape.head_dim));
   TQC_TRY(check_centering(quant, name, shape, rope));
   TQC_TRY(check_outliers(quant, shape));
   TQC_TRY(check_maps(quant, shape));
-  if (quant.n_sinks < 0 || quant.n_sinks > cache::kTokenBlock) {
+  if (quant.n_sinks < 0 || quant.n_sinks > kTokenBlock) {
     return corrupt(std::to_string(quant.n_sinks) + " sink tokens");
   }
   return {};
 }
 
-Result<void> check_sides(const AttentionDesc& layer, const cache::Rope& rope) {
-  if (auto k = check_side(layer.k, SideName::kKeys, layer.shape, rope); !k) {
+Result<void> check_sides(const AttentionDesc& layer, const Rope& rope) {
+  if (auto k = check_side(layer.k, TensorKind::kKeys, layer.shape, rope); !k) {
     return in_context("k", std::move(k).error());
   }
-  if (auto v = check_side(layer.v, SideName::kValues, layer.shape, rope); !v) {
+  if (auto v = check_side(layer.v, TensorKind::kValues, layer.shape, rope); !v) {
     return in_context("v", std::move(v).error());
   }
   return {};
 }
 
-Result<void> check_attention(const AttentionDesc& layer, const cache::Rope& rope) {
-  TQC_TRY(cache::validate_shape(layer.shape));
+Result<void> check_attention(const AttentionDesc& layer, const Rope& rope) {
+  TQC_TRY(validate_shape(layer.shape));
   return check_sides(layer, rope);
 }
 
 bool has_sinks(const TensorDesc& tensor) { return tensor.quant && tensor.quant->n_sinks != 0; }
 
-Result<void> check_window(const WindowDesc& layer, const cache::Rope& rope) {
+Result<void> check_window(const WindowDesc& layer, const Rope& rope) {
   const AttentionDesc& attention = layer.attention;
-  TQC_TRY(cache::validate_window(attention.shape, layer.window));
-  if (!cache::is_quantized(attention)) return {};
+  TQC_TRY(validate_window(attention.shape, layer.window));
+  if (!is_quantized(attention)) return {};
   if (layer.window.keep != 0) return corrupt("a turbo window that keeps first tokens");
   TQC_TRY(check_sides(attention, rope));
   if (has_sinks(attention.k) || has_sinks(attention.v)) return corrupt("sink tokens in a window");
   return {};
 }
 
-Result<void> check_array(const cache::ArrayDesc& array) {
+Result<void> check_array(const ArrayDesc& array) {
   TQC_TRY(check_text("name", array.name));
   if (array.shape.size() > kMaxArrayRank) {
     return too_large(std::to_string(array.shape.size()) + " dimensions");
@@ -188,14 +181,14 @@ Result<void> check_state(const StateDesc& layer) {
   return {};
 }
 
-Result<void> check_layer(const LayerDesc& layer, const cache::Rope& rope, std::int64_t n_tokens) {
+Result<void> check_layer(const LayerDesc& layer, const Rope& rope, std::int64_t n_tokens) {
   TQC_TRY(std::visit(
       Overload{[&](const AttentionDesc& attention) { return check_attention(attention, rope); },
                [&](const WindowDesc& window) { return check_window(window, rope); },
                [](const StateDesc& state) { return check_state(state); }},
       layer));
   if (!std::holds_alternative<WindowDesc>(layer)) return {};
-  const auto arrays = cache::arrays_of(layer, n_tokens);
+  const auto arrays = arrays_of(layer, n_tokens);
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     if (auto array = check_array(arrays[i]); !array) {
       return in_context("array " + std::to_string(i), std::move(array).error());
@@ -211,7 +204,7 @@ class CodecCosts {
   Result<void> add(const TensorDesc& tensor) {
     if (!tensor.quant) return {};
     const std::vector<codec::PartSpec>& parts = tensor.quant->parts;
-    const auto is_same = [&](const auto* known) { return cache::same_bits(*known, parts); };
+    const auto is_same = [&](const auto* known) { return same_bits(*known, parts); };
     if (std::ranges::any_of(different_, is_same)) return {};
     different_.push_back(&parts);
     n_parts_ += parts.size();
@@ -243,10 +236,10 @@ class CodecCosts {
 Result<void> check_window_blocks(const std::vector<LayerDesc>& layers, std::int64_t n_tokens) {
   const auto is_turbo_window = [](const LayerDesc& layer) {
     const auto* window = std::get_if<WindowDesc>(&layer);
-    return window != nullptr && cache::is_quantized(window->attention);
+    return window != nullptr && is_quantized(window->attention);
   };
   const std::int64_t n_blocks =
-      2 * std::ranges::count_if(layers, is_turbo_window) * cache::block_count(n_tokens);
+      2 * std::ranges::count_if(layers, is_turbo_window) * block_count(n_tokens);
   if (n_blocks <= kMaxWindowBlocks) return {};
   return too_large("turbo windows behind " + std::to_string(n_blocks) + " token blocks");
 }
@@ -254,7 +247,7 @@ Result<void> check_window_blocks(const std::vector<LayerDesc>& layers, std::int6
 Result<void> check_codec_costs(const std::vector<LayerDesc>& layers) {
   CodecCosts costs;
   for (const LayerDesc& layer : layers) {
-    const AttentionDesc* attention = cache::attention_of(layer);
+    const AttentionDesc* attention = attention_of(layer);
     if (attention == nullptr) continue;
     TQC_TRY(costs.add(attention->k));
     TQC_TRY(costs.add(attention->v));
@@ -264,9 +257,9 @@ Result<void> check_codec_costs(const std::vector<LayerDesc>& layers) {
 
 }  // namespace
 
-Result<void> check_layers(const std::vector<cache::LayerDesc>& layers, const cache::Rope& rope,
-                          std::int64_t n_tokens) {
-  if (layers.size() > static_cast<std::size_t>(cache::kMaxLayers)) {
+Result<void> validate_layers(const std::vector<LayerDesc>& layers, const Rope& rope,
+                             std::int64_t n_tokens) {
+  if (layers.size() > static_cast<std::size_t>(kMaxLayers)) {
     return too_large(std::to_string(layers.size()) + " layers");
   }
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -278,16 +271,12 @@ Result<void> check_layers(const std::vector<cache::LayerDesc>& layers, const cac
   return check_codec_costs(layers);
 }
 
-Result<void> check_contents(const Manifest& manifest) {
-  TQC_TRY(check_text("writer", manifest.writer));
-  if (auto identity = check_identity_fields(manifest.identity); !identity) {
+Result<void> validate(const CacheDesc& cache) {
+  if (auto identity = check_identity_fields(cache.identity); !identity) {
     return in_context("identity", std::move(identity).error());
   }
-  TQC_TRY(cache::validate_tokens(manifest.tokens, manifest.hidden_tokens));
-  if (manifest.gaps.size() > kMaxGaps) {
-    return too_large(std::to_string(manifest.gaps.size()) + " gaps");
-  }
-  return check_layers(manifest.layers, manifest.identity.rope, manifest.n_tokens());
+  TQC_TRY(validate_tokens(cache.tokens, cache.hidden_tokens));
+  return validate_layers(cache.layers, cache.identity.rope, cache.n_tokens());
 }
 
-}  // namespace tqcache::format
+}  // namespace tqcache::cache
