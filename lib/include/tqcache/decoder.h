@@ -104,7 +104,9 @@ class Decoder {
   // Errors:   kInvalidArgument (an id out of range; more tokens than the context holds, and how
   //           many fit), kUnsupported (hidden tokens), those of check_layers() and
   //           adopt_delta_state(), kInterrupted, kNotFound (several tokens, and no OpenBLAS is
-  //           installed), those of cache::pack_full_tail. After an error the cache holds the
+  //           installed), those of cache::pack_full_tail, kCorrupt (hidden states, queries, keys,
+  //           values or logits that are not finite, because those of the cache or of the weights
+  //           overflow; the message names layer and token). After an error the cache holds the
   //           tokens of the chunks that were finished, and is valid.
   // Threads:  one call at a time.
   // Bytes:    the same for any number of threads, on one kind of CPU.
@@ -133,7 +135,8 @@ class Decoder {
   // Requires: the cache holds them, in one token block; they are two or more, or its last token.
   // Only layers with full attention report their queries.
   // Errors:   kUnsupported (hidden tokens), those of check_layers() and check_can_run_again(),
-  //           kInvalidArgument (an id out of range), kNotFound (no OpenBLAS), those of `sink`.
+  //           kInvalidArgument (an id out of range), kNotFound (no OpenBLAS), kCorrupt as
+  //           prefill(), those of `sink`.
   Result<void> queries(const cache::Cache& cache, std::int64_t first, std::int64_t n,
                        const QuerySink& sink);
 

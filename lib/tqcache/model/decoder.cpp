@@ -151,7 +151,7 @@ struct Decoder::State {
   Result<void> run_again(const cache::Cache& cache, std::int64_t first, std::int64_t n,
                          const QuerySink& sink);
   Result<void> run_layer(std::size_t index, cache::Layer& layer, const KvFilter& filter);
-  void give_logits(std::int64_t first, std::int64_t n, const LogitsSink& sink);
+  Result<void> give_logits(std::int64_t first, std::int64_t n, const LogitsSink& sink);
 
   const ModelConfig& config;
   Transformer transformer;
@@ -186,6 +186,7 @@ Result<void> Decoder::State::append_chunk(cache::Cache& cache, std::span<const s
     if (!keep_going()) return Error{ErrorCode::kInterrupted, "prefill: stopped"};
     TQC_TRY(run_layer(i, cache.layers[i], filter));
   }
+  TQC_TRY(transformer.finish());
   guard.commit(ids);
   return {};
 }
@@ -196,15 +197,17 @@ Result<void> Decoder::State::run_layer(std::size_t index, cache::Layer& layer,
   if (cache::AttentionLayer* rows = cache::attention_of(layer)) {
     return transformer.run_attention(number, *rows, filter);
   }
-  transformer.run_delta_net(number, std::get<cache::StateLayer>(layer), after[index]);
-  return {};
+  return transformer.run_delta_net(number, std::get<cache::StateLayer>(layer), after[index]);
 }
 
-void Decoder::State::give_logits(std::int64_t first, std::int64_t n, const LogitsSink& sink) {
+Result<void> Decoder::State::give_logits(std::int64_t first, std::int64_t n,
+                                         const LogitsSink& sink) {
   for (std::int64_t row = 0; row < n; row += kLogitRowsAtOnce) {
     const std::int64_t count = std::min(kLogitRowsAtOnce, n - row);
-    sink(first + row, count, transformer.logits(row, count));
+    TQC_TRY_ASSIGN(const std::span<const float> logits, transformer.logits(row, count));
+    sink(first + row, count, logits);
   }
+  return {};
 }
 
 Result<void> Decoder::State::append_all(cache::Cache& cache, std::span<const std::int32_t> ids,
@@ -218,7 +221,7 @@ Result<void> Decoder::State::append_all(cache::Cache& cache, std::span<const std
     TQC_TRY(append_chunk(cache, ids.subspan(to_size(done), to_size(n)), filter, [&] {
       return !progress || progress(to_unsigned(done), to_unsigned(total));
     }));
-    if (sink) give_logits(done, n, sink);
+    if (sink) TQC_TRY(give_logits(done, n, sink));
   }
   if (progress) progress(to_unsigned(total), to_unsigned(total));
   return {};
@@ -255,12 +258,12 @@ Result<void> Decoder::State::run_again(const cache::Cache& cache, std::int64_t f
   transformer.begin(ids, first);
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     // check_can_run_again() has refused recurrent state.
-    transformer.rerun_attention(static_cast<std::int64_t>(i),
-                                *cache::attention_of(cache.layers[i]));
+    TQC_TRY(transformer.rerun_attention(static_cast<std::int64_t>(i),
+                                        *cache::attention_of(cache.layers[i])));
     const bool is_full = std::holds_alternative<cache::AttentionLayer>(cache.layers[i]);
     if (sink && is_full) TQC_TRY(sink(static_cast<std::int64_t>(i), transformer.queries()));
   }
-  return {};
+  return transformer.finish();
 }
 
 Result<std::span<const float>> Decoder::last_logits(const cache::Cache& cache) {

@@ -1,6 +1,8 @@
 #include "tqcache/model/feed_forward.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "tqcache/base/integers.h"
@@ -58,6 +60,9 @@ namespace {
 
 float sigmoid(float x) { return 1.0f / (1.0f + loops::exp_f32(-std::max(x, -80.0f))); }
 
+// NaN comes first, so that an order exists and the output shows it.
+float rank(float p) { return std::isnan(p) ? std::numeric_limits<float>::infinity() : p; }
+
 // y += factor * x, row by row. Shapes: x, y [size].
 void add_scaled(float factor, const float* x, std::int64_t size, float* y) {
   const std::span values(x, to_size(size));
@@ -94,7 +99,7 @@ void Experts::choose_for(std::int64_t row) {
   std::iota(order_.begin(), order_.end(), 0);
   const auto used = order_.begin() + config_.used;
   std::partial_sort(order_.begin(), used, order_.end(), [&](std::int64_t a, std::int64_t b) {
-    const float of_a = p[to_size(a)], of_b = p[to_size(b)];
+    const float of_a = rank(p[to_size(a)]), of_b = rank(p[to_size(b)]);
     return of_a > of_b || (of_a == of_b && a < b);
   });
   if (config_.normalized) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <limits>
+#include <string>
 
 #include "tqcache/base/integers.h"
 #include "tqcache/model/linear/kernel_loops.h"
@@ -18,12 +20,31 @@ std::span<float> row_of(AlignedFloats& rows, std::int64_t row, std::int64_t size
   return std::span(rows).subspan(to_size(row * size), to_size(size));
 }
 
-// y = x / sqrt(mean(x^2) + epsilon) * weight. Shapes: x, weight, y [n]; y may be x.
-void rms_norm(std::span<const float> x, std::span<const float> weight, float epsilon,
-              std::span<float> y) {
-  const float squares = best_kernels().dot_f32(std::as_bytes(x).data(), x.data(), x.size());
+float sum_of_squares(std::span<const float> x) {
+  return best_kernels().dot_f32(std::as_bytes(x).data(), x.data(), x.size());
+}
+
+// The largest value that rounds to a finite one of the type.
+float largest_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF16:
+      return 0x1.ffdffep15f;
+    case Dtype::kBF16:
+      return 0x1.fefffep127f;
+    case Dtype::kF32:
+      break;
+  }
+  return std::numeric_limits<float>::max();
+}
+
+// y = x / sqrt(mean(x^2) + epsilon) * weight. Returns the sum of x^2.
+// Shapes: x, weight, y [n]; y may be x.
+float rms_norm(std::span<const float> x, std::span<const float> weight, float epsilon,
+               std::span<float> y) {
+  const float squares = sum_of_squares(x);
   const float factor = 1.0f / std::sqrt(squares / static_cast<float>(x.size()) + epsilon);
   for (std::size_t i = 0; i < x.size(); ++i) y[i] = x[i] * factor * weight[i];
+  return squares;
 }
 
 // Reorders pairs (0, 1), (2, 3), ... to halves: components i and i + n / 2 become a pair.
@@ -83,6 +104,7 @@ void Transformer::reserve_rows(std::int64_t n) {
   resize(x_, config_.d_model);
   resize(normed_, config_.d_model);
   resize(update_, config_.d_model);
+  resize(squares_, 1);
   resize(q_, q_size);
   resize(k_, config_.n_kv_heads * config_.head_dim);
   resize(v_, config_.n_kv_heads * config_.head_dim);
@@ -118,11 +140,12 @@ Result<void> Transformer::run_attention(std::int64_t index, cache::AttentionLaye
                                         const KvFilter& filter) {
   const LayerWeights& weights = weights_.layers[to_size(index)];
   normalize(weights.attention_norm);
+  TQC_TRY(check_input(index));
   const AttentionWeights& attention = weights.attention;
   multiply(normed_, {{&attention.q, query_products().data()},
                      {&attention.k, k_.data()},
                      {&attention.v, v_.data()}});
-  prepare_queries(attention, rope_of(index));
+  TQC_TRY(prepare_queries(index));
   prepare_keys(attention, rope_of(index));
   add_bias(attention.v_bias, v_);
 
@@ -130,37 +153,44 @@ Result<void> Transformer::run_attention(std::int64_t index, cache::AttentionLaye
   const std::span<float> k = std::span(k_).first(n_values);
   const std::span<float> v = std::span(v_).first(n_values);
   if (filter) TQC_TRY(filter(index, first_, k, v));
+  const std::int64_t row_size = config_.n_kv_heads * config_.head_dim;
+  TQC_TRY(check_rows(index, "its keys", k_, row_size, largest_of(cache::dense_dtype(layer.k))));
+  TQC_TRY(check_rows(index, "its values", v_, row_size, largest_of(cache::dense_dtype(layer.v))));
   cache::append(layer.k, layer.shape, first_, k);
   cache::append(layer.v, layer.shape, first_, v);
 
   attend(index, layer);
-  feed_forward(weights);
-  return {};
+  return feed_forward(index);
 }
 
-void Transformer::rerun_attention(std::int64_t index, const cache::AttentionLayer& layer) {
+Result<void> Transformer::rerun_attention(std::int64_t index, const cache::AttentionLayer& layer) {
   const LayerWeights& weights = weights_.layers[to_size(index)];
   normalize(weights.attention_norm);
+  TQC_TRY(check_input(index));
   multiply(normed_, {{&weights.attention.q, query_products().data()}});
-  prepare_queries(weights.attention, rope_of(index));
+  TQC_TRY(prepare_queries(index));
   attend(index, layer);
-  feed_forward(weights);
+  return feed_forward(index);
 }
 
-void Transformer::run_delta_net(std::int64_t index, const cache::StateLayer& before,
-                                cache::StateLayer& after) {
+Result<void> Transformer::run_delta_net(std::int64_t index, const cache::StateLayer& before,
+                                        cache::StateLayer& after) {
   const LayerWeights& weights = weights_.layers[to_size(index)];
   normalize(weights.attention_norm);
+  TQC_TRY(check_input(index));
   delta_net_.run(weights.delta_net, before, after, n_, normed_, update_.data(), workers_);
   add_to_x(weights.post_attention_norm);
-  feed_forward(weights);
+  return feed_forward(index);
 }
 
 // Applies bias, gate split, QK-norm and RoPE to the projected queries.
-void Transformer::prepare_queries(const AttentionWeights& weights, const RopeTable& rope) {
+Result<void> Transformer::prepare_queries(std::int64_t index) {
+  const AttentionWeights& weights = weights_.layers[to_size(index)].attention;
   add_bias(weights.q_bias, query_products());
   if (config_.attention_gate) split_gate();
-  apply_qk_norm_and_rope(q_, config_.n_heads, weights.q_norm, rope);
+  apply_qk_norm_and_rope(q_, config_.n_heads, weights.q_norm, rope_of(index));
+  return check_rows(index, "its queries", q_, config_.n_heads * config_.head_dim,
+                    largest_of(Dtype::kF32));
 }
 
 // Applies bias, QK-norm and RoPE to the projected keys.
@@ -205,8 +235,10 @@ void Transformer::attend(std::int64_t index, const cache::AttentionLayer& layer)
   add_to_x(weights.post_attention_norm);
 }
 
-void Transformer::feed_forward(const LayerWeights& weights) {
+Result<void> Transformer::feed_forward(std::int64_t index) {
+  const LayerWeights& weights = weights_.layers[to_size(index)];
   normalize(weights.ffn_norm);
+  TQC_TRY(check_hidden("layer " + std::to_string(index)));
   const std::size_t n_values = to_size(n_ * config_.d_model);
   if (config_.experts.count > 0) {
     experts_.run(weights.experts, n_, normed_, std::span(update_).first(n_values), workers_);
@@ -214,9 +246,15 @@ void Transformer::feed_forward(const LayerWeights& weights) {
     mlp_.run(weights.ffn, n_, normed_, update_.data(), workers_);
   }
   add_to_x(weights.post_ffn_norm);
+  return {};
 }
 
-std::span<const float> Transformer::logits(std::int64_t row, std::int64_t n) {
+Result<void> Transformer::finish() {
+  measure(x_, config_.d_model);
+  return check_hidden("layer " + std::to_string(config_.n_layers - 1));
+}
+
+Result<std::span<const float>> Transformer::logits(std::int64_t row, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
     rms_norm(row_of(x_, row + i, config_.d_model), weights_.output_norm, config_.rms_norm_epsilon,
              row_of(normed_, i, config_.d_model));
@@ -225,15 +263,62 @@ std::span<const float> Transformer::logits(std::int64_t row, std::int64_t n) {
   multiply_rows(n, normed_, {{&weights_.output, logits_.data()}}, workers_);
   const std::span<float> all = std::span(logits_).first(to_size(n * config_.vocab_size));
   cap_values(config_.logit_cap, all);
-  return all;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float squares = sum_of_squares(row_of(logits_, i, config_.vocab_size));
+    if (!std::isfinite(squares)) return not_finite("output", row + i, "its logits");
+  }
+  return std::span<const float>(all);
 }
 
-// normed = rms_norm(x), row by row.
+// normed = rms_norm(x), row by row. squares_ are those of x then.
 void Transformer::normalize(const AlignedFloats& weight) {
   for_rows([&](std::int64_t row) {
-    rms_norm(row_of(x_, row, config_.d_model), weight, config_.rms_norm_epsilon,
-             row_of(normed_, row, config_.d_model));
+    squares_[to_size(row)] =
+        rms_norm(row_of(x_, row, config_.d_model), weight, config_.rms_norm_epsilon,
+                 row_of(normed_, row, config_.d_model));
   });
+}
+
+// Shapes: rows [n, size].
+void Transformer::measure(const AlignedFloats& rows, std::int64_t size) {
+  for_rows([&](std::int64_t row) {
+    const std::size_t first = to_size(row * size);
+    squares_[to_size(row)] = sum_of_squares(std::span(rows).subspan(first, to_size(size)));
+  });
+}
+
+Error Transformer::not_finite(const std::string& layer, std::int64_t row,
+                              std::string_view what) const {
+  return corrupt(layer + ": token " + std::to_string(first_ + row) + ": " + std::string(what) +
+                 " are not finite numbers, or too large: the cache or the weights are damaged");
+}
+
+// The sums of squares are those of x, by which a norm divides.
+Result<void> Transformer::check_hidden(const std::string& layer) const {
+  for (std::int64_t row = 0; row < n_; ++row) {
+    if (!std::isfinite(squares_[to_size(row)])) return not_finite(layer, row, "its hidden states");
+  }
+  return {};
+}
+
+// Likewise, of what comes into layer `index`.
+Result<void> Transformer::check_input(std::int64_t index) const {
+  return check_hidden(index == 0 ? "embedding" : "layer " + std::to_string(index - 1));
+}
+
+// Looks at single values only where their squares leave it open. Shapes: rows [n, size].
+Result<void> Transformer::check_rows(std::int64_t index, std::string_view what,
+                                     const AlignedFloats& rows, std::int64_t size, float largest) {
+  measure(rows, size);
+  for (std::int64_t row = 0; row < n_; ++row) {
+    const float squares = squares_[to_size(row)];
+    if (std::isfinite(squares) && squares <= largest * largest) continue;
+    const auto values = std::span(rows).subspan(to_size(row * size), to_size(size));
+    const auto fits = [&](float value) { return std::abs(value) <= largest; };
+    if (std::ranges::all_of(values, fits)) continue;
+    return not_finite("layer " + std::to_string(index), row, what);
+  }
+  return {};
 }
 
 // Shapes: input [n, n_cols].
@@ -278,9 +363,9 @@ void Transformer::add_to_x(const AlignedFloats& norm) {
 }
 
 std::uint64_t Transformer::scratch_bytes() const {
-  const std::size_t floats = x_.size() + normed_.size() + update_.size() + q_.size() + k_.size() +
-                             v_.size() + gates_.size() + q_and_gates_.size() + attended_.size() +
-                             logits_.size();
+  const std::size_t floats = x_.size() + normed_.size() + update_.size() + squares_.size() +
+                             q_.size() + k_.size() + v_.size() + gates_.size() +
+                             q_and_gates_.size() + attended_.size() + logits_.size();
   std::uint64_t bytes = floats * sizeof(float) + step_attention_.scratch_bytes() +
                         chunk_attention_.scratch_bytes() + delta_net_.scratch_bytes() +
                         mlp_.scratch_bytes() + experts_.scratch_bytes();

@@ -21,6 +21,8 @@
 #include <functional>
 #include <initializer_list>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "tqcache/bytes.h"
@@ -53,23 +55,31 @@ class Transformer {
   // cache, as the filter leaves them if there is one.
   // Requires: `layer` holds the tokens before position `first` that the model's window asks for,
   //           and cache::append's conditions.
-  // Errors:   the filter's; nothing is appended then.
+  // Errors:   the filter's; kCorrupt when hidden states, queries, keys or values are not finite, or
+  //           too large for the type that the cache stores, naming layer and token. Nothing but
+  //           keys and values of this layer may be appended then.
   Result<void> run_attention(std::int64_t index, cache::AttentionLayer& layer,
                              const KvFilter& filter = {});
 
   // The same for tokens whose keys and values the layer holds already. Appends nothing.
-  void rerun_attention(std::int64_t index, const cache::AttentionLayer& layer);
+  Result<void> rerun_attention(std::int64_t index, const cache::AttentionLayer& layer);
 
   // Runs layer `index`, which has a gated delta net, over x, from one state to the other.
   // Requires: as GatedDeltaNet::run().
-  void run_delta_net(std::int64_t index, const cache::StateLayer& before, cache::StateLayer& after);
+  // Errors:   as run_attention().
+  Result<void> run_delta_net(std::int64_t index, const cache::StateLayer& before,
+                             cache::StateLayer& after);
+
+  // Checks what the last layer has made of all tokens of the chunk. Errors: as run_attention().
+  Result<void> finish();
 
   // The queries of the attention layer that ran last: [n, n_heads, head_dim], after RoPE.
   std::span<const float> queries() const;
 
   // The logits [n, vocab_size] of tokens [row, row + n) of the chunk, valid until the next
   // call. Requires: all layers have run.
-  std::span<const float> logits(std::int64_t row, std::int64_t n);
+  // Errors: kCorrupt when they are not finite, naming the token.
+  Result<std::span<const float>> logits(std::int64_t row, std::int64_t n);
 
   const Workers& workers() const { return workers_; }
   std::uint64_t scratch_bytes() const;
@@ -78,16 +88,22 @@ class Transformer {
   void reserve_rows(std::int64_t n);
   void for_rows(const std::function<void(std::int64_t row)>& body) const;
   void normalize(const AlignedFloats& weight);
+  void measure(const AlignedFloats& rows, std::int64_t size);
+  Error not_finite(const std::string& layer, std::int64_t row, std::string_view what) const;
+  Result<void> check_hidden(const std::string& layer) const;
+  Result<void> check_input(std::int64_t index) const;
+  Result<void> check_rows(std::int64_t index, std::string_view what, const AlignedFloats& rows,
+                          std::int64_t size, float largest);
   void multiply(const AlignedFloats& input, std::initializer_list<Product> products);
   void add_bias(const AlignedFloats& bias, AlignedFloats& rows);
   AlignedFloats& query_products() { return config_.attention_gate ? q_and_gates_ : q_; }
-  void prepare_queries(const AttentionWeights& weights, const RopeTable& rope);
+  Result<void> prepare_queries(std::int64_t index);
   void prepare_keys(const AttentionWeights& weights, const RopeTable& rope);
   void split_gate();
   void apply_qk_norm_and_rope(AlignedFloats& rows, std::int64_t n_heads, const AlignedFloats& norm,
                               const RopeTable& rope);
   void attend(std::int64_t index, const cache::AttentionLayer& layer);
-  void feed_forward(const LayerWeights& weights);
+  Result<void> feed_forward(std::int64_t index);
   void add_to_x(const AlignedFloats& norm);
   const RopeTable& rope_of(std::int64_t layer) const;
 
@@ -109,6 +125,7 @@ class Transformer {
   AlignedFloats x_;            // [capacity, d_model] residual stream
   AlignedFloats normed_;       // [capacity, d_model] what goes into a product
   AlignedFloats update_;       // [capacity, d_model] what is added to x
+  AlignedFloats squares_;      // [capacity] sums of squares of the rows looked at last
   AlignedFloats q_;            // [capacity, n_heads, head_dim]
   AlignedFloats k_;            // [capacity, n_kv_heads, head_dim]
   AlignedFloats v_;            // [capacity, n_kv_heads, head_dim]

@@ -300,7 +300,8 @@ void StepAttention::merge_splits(const cache::Side& values, std::int64_t n_split
       if (part.packed_sum[g] != 0) add(factor, part.packed_out + g * coded_dim_, coded);
       if (part.dense_sum[g] != 0) add(factor, part.dense_out + g * head_dim, head);
     }
-    if (packed_sum != 0) {
+    // A score that is no number makes packed_sum one too, even where nothing is packed.
+    if (coded_dim_ > 0 && packed_sum != 0) {
       dequantize_output(std::get<cache::TurboSide>(values), kv_head, packed_sum, coded,
                         {scratch + coded_dim_, head_dim}, head);
     }
