@@ -37,7 +37,9 @@ void make_all(const std::filesystem::path& root) {
   make_profile({root, "profile"});
   make_store_blob({root, "store_blob"});
   make_turbomlx({root, "turbomlx"});
-  for (const char* target : {"kernels_agree", "write_read_equal"}) make_numbers({root, target});
+  for (const char* target : {"decoder", "kernels_agree", "write_read_equal"}) {
+    make_numbers({root, target});
+  }
 }
 
 }  // namespace
