@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tqcache/tokenizer/pretokenizer.h"
@@ -16,12 +18,21 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-std::vector<std::string> split(std::string_view pattern, std::string_view text) {
+Result<std::vector<std::string>> try_to_split(std::string_view pattern, std::string_view text,
+                                              std::function<bool()> keep_going = {}) {
   const Pretokenizer pretokenizer = Pretokenizer::compile(pattern).value();
   std::vector<std::string> pieces;
   Pretokenizer::Matcher matcher(pretokenizer);
-  EXPECT_TRUE(matcher.split(text, [&](std::string_view p) { pieces.emplace_back(p); }).ok());
+  WorkBudget budget(text.size(), std::move(keep_going));
+  TQC_TRY(matcher.split(text, budget, [&](std::string_view piece) -> Result<void> {
+    pieces.emplace_back(piece);
+    return {};
+  }));
   return pieces;
+}
+
+std::vector<std::string> split(std::string_view pattern, std::string_view text) {
+  return try_to_split(pattern, text).value();
 }
 
 TEST(Pretokenizer, CutsAtMatchesAndBetweenThem) {
@@ -59,11 +70,47 @@ TEST(Pretokenizer, CountsTheSpacesOfUnicode) {
 }
 
 TEST(Pretokenizer, StopsAnExpressionThatRunsAway) {
-  const Pretokenizer pretokenizer = Pretokenizer::compile("(?:a|a|a)+\\d").value();
-  Pretokenizer::Matcher matcher(pretokenizer);
-  const auto result = matcher.split(std::string(60, 'a').append(" "), [](std::string_view) {});
+  const auto result = try_to_split("(?:a|a|a)+\\d", std::string(60, 'a').append(" "));
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().code, ErrorCode::kTooLarge);
+}
+
+// Each match stays below the limit of one; there are many.
+TEST(Pretokenizer, StopsATextWhoseMatchesTakeLongTogether) {
+  const std::string text(10'000, 'a');
+  const auto result = try_to_split("(?:a|a){0,22}c|.", text);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, ErrorCode::kTooLarge);
+  EXPECT_THAT(result.error().message, HasSubstr("takes too long"));
+  // So does the same without a match.
+  EXPECT_EQ(try_to_split("(?:a|a){0,18}c", text).error().code, ErrorCode::kTooLarge);
+}
+
+TEST(Pretokenizer, StopsWhenAsked) {
+  int n_asked = 0;
+  const auto stop = [&] { return ++n_asked < 3; };
+  const auto result = try_to_split("(?:a|a){0,15}c|.", std::string(10'000, 'a'), stop);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, ErrorCode::kInterrupted);
+  EXPECT_EQ(n_asked, 3);
+}
+
+// Longer than the places that are tried at once, in characters of every length.
+TEST(Pretokenizer, FindsMatchesThatAreFarApart) {
+  for (const char* character : {"x", "\xc3\xa9", "\xe3\x80\x82", "\xf0\x9f\x98\x80"}) {
+    std::string between;
+    while (between.size() < 200'000) between += character;
+    EXPECT_THAT(split("\\p{N}", between + "1" + between + "2"),
+                ElementsAre(between, "1", between, "2"));
+  }
+}
+
+// Of more steps than are tried first.
+TEST(Pretokenizer, TakesTheStepsThatAMatchNeeds) {
+  const std::string text = std::string(3000, 'b') + "!";
+  EXPECT_THAT(split("(?:b|b)*!|b+", text), ElementsAre(text));
+  EXPECT_THAT(split("(?:a|a){0,12}c|.", "aaaaaaaaaaaaaaac"),
+              ElementsAre("a", "a", "a", "aaaaaaaaaaaac"));
 }
 
 TEST(Pretokenizer, TakesALongRunOfSpaces) {

@@ -93,7 +93,8 @@ TEST(Unigram, EqualsTheDefinition) {
     std::string text;
     for (auto n = random() % 12; n > 0; --n) text += "abc"[random() % 3];
     Ids ids;
-    unigram.value().encode(text, scratch, ids);
+    WorkBudget budget(text.size());
+    ASSERT_TRUE(unigram.value().encode(text, scratch, ids, budget).ok());
     double sum = 0;
     std::string again;
     for (const std::int32_t id : ids) {

@@ -15,7 +15,11 @@ using testing::ElementsAre;
 
 std::vector<std::string> words(const WordRules& rules, std::string_view text, bool begins = true) {
   std::vector<std::string> all;
-  split_words(rules, text, begins, [&](std::string_view word) { all.emplace_back(word); });
+  const auto add = [&](std::string_view word) -> Result<void> {
+    all.emplace_back(word);
+    return {};
+  };
+  EXPECT_TRUE(split_words(rules, text, begins, add).ok());
   return all;
 }
 

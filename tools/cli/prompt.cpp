@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "cli/cache_io.h"
+#include "cli/terminal.h"
 #include "tqcache/cache.h"
 #include "tqcache/file.h"
 
@@ -55,6 +56,7 @@ Result<std::vector<std::int32_t>> encode(const PromptFlags& flags,
   options.special = flags.no_special ? Tokenizer::Special::kAsText : Tokenizer::Special::kParse;
   options.ends = begins ? Tokenizer::Ends::kBegin : Tokenizer::Ends::kNone;
   options.at_beginning = begins;
+  options.keep_going = [] { return !interrupted(); };
   std::string name = "--prompt";
   Bytes bytes;
   std::string_view text = flags.text ? *flags.text : std::string_view();

@@ -13,6 +13,7 @@
 //         tokenizer.json.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -69,11 +70,13 @@ class Tokenizer {
     // Bytes of the text in which control tokens are not found, even with kParse. Ascending, apart.
     std::span<const TextRange> plain{};
     bool at_beginning = true;  // false: the text continues after other tokens
+    std::function<bool()> keep_going = {};  // called now and then; false ends the work
   };
 
   // Threads: safe to call from several.
   // Errors:  kCorrupt when the text is not UTF-8; kTooLarge when the pre-tokenizer's expression
-  //          passes its match limit, or the text has more than 1 GiB.
+  //          passes its match limit, when all of it takes too many steps for a text of this
+  //          length, or the text has more than 1 GiB; kInterrupted.
   Result<std::vector<std::int32_t>> encode(std::string_view text,
                                            const EncodeOptions& options) const;
   Result<std::vector<std::int32_t>> encode(std::string_view text, Special special) const;

@@ -78,12 +78,15 @@ void MergeTable::Scratch::add(std::int32_t id) {
   symbols.push_back({id, place == 0 ? kNoSymbol : place - 1, kNoSymbol});
 }
 
-void MergeTable::merge(Scratch& scratch, std::vector<std::int32_t>& ids) const {
+Result<void> MergeTable::merge(Scratch& scratch, std::vector<std::int32_t>& ids,
+                               WorkBudget& budget) const {
+  TQC_TRY(budget.spend(scratch.symbols.size()));
   for (std::uint32_t i = 1; i < scratch.symbols.size(); ++i) push_candidate(i - 1, i, scratch);
-  merge_symbols(scratch);
+  TQC_TRY(merge_symbols(scratch, budget));
   for (const Scratch::Symbol& symbol : scratch.symbols) {
     if (symbol.id != kMerged) ids.push_back(symbol.id);
   }
+  return {};
 }
 
 void MergeTable::push_candidate(std::uint32_t left, std::uint32_t right, Scratch& scratch) const {
@@ -94,8 +97,9 @@ void MergeTable::push_candidate(std::uint32_t left, std::uint32_t right, Scratch
   std::push_heap(scratch.heap.begin(), scratch.heap.end(), merges_later);
 }
 
-void MergeTable::merge_symbols(Scratch& scratch) const {
+Result<void> MergeTable::merge_symbols(Scratch& scratch, WorkBudget& budget) const {
   while (!scratch.heap.empty()) {
+    TQC_TRY(budget.spend(1));
     std::pop_heap(scratch.heap.begin(), scratch.heap.end(), merges_later);
     const Scratch::Candidate best = scratch.heap.back();
     scratch.heap.pop_back();
@@ -114,6 +118,7 @@ void MergeTable::merge_symbols(Scratch& scratch) const {
     push_candidate(left.previous, best.position, scratch);
     push_candidate(best.position, left.next, scratch);
   }
+  return {};
 }
 
 const MergeTable::Entry* MergeTable::find(std::int32_t left, std::int32_t right) const {
@@ -121,11 +126,27 @@ const MergeTable::Entry* MergeTable::find(std::int32_t left, std::int32_t right)
   return entry.key == kFree ? nullptr : &entry;
 }
 
+// The seed comes in before both products, so that pairs which meet for one seed part for another.
+// Source: the finalizer of MurmurHash3, fmix64.
+std::size_t MergeTable::first_slot(std::uint64_t key) const {
+  std::uint64_t mixed = (key ^ seed_) * 0xff51afd7ed558ccdu;
+  mixed = (mixed ^ (mixed >> 32) ^ (seed_ >> 1)) * 0xc4ceb9fe1a85ec53u;
+  return static_cast<std::size_t>(mixed >> 32) & (entries_.size() - 1);
+}
+
+std::size_t MergeTable::longest_search() const {
+  std::size_t longest = 0;
+  for (std::size_t slot = 0; slot < entries_.size(); ++slot) {
+    if (entries_[slot].key == kFree) continue;
+    const std::size_t distance = slot - first_slot(entries_[slot].key);
+    longest = std::max(longest, distance & (entries_.size() - 1));
+  }
+  return longest;
+}
+
 std::size_t MergeTable::slot_of(std::uint64_t key) const {
   const std::size_t mask = entries_.size() - 1;
-  // Ids are small and dense; without mixing, pairs with the same right id would crowd together.
-  const std::uint64_t mixed = (key ^ (key >> 32)) * 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio
-  std::size_t slot = static_cast<std::size_t>(mixed >> 29) & mask;
+  std::size_t slot = first_slot(key);
   while (entries_[slot].key != kFree && entries_[slot].key != key) slot = (slot + 1) & mask;
   return slot;
 }

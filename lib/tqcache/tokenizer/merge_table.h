@@ -17,6 +17,7 @@
 
 #include "tqcache/error.h"
 #include "tqcache/tokenizer/vocabulary.h"
+#include "tqcache/tokenizer/work_budget.h"
 
 namespace tqcache::tokenizer {
 
@@ -62,7 +63,11 @@ class MergeTable {
   };
 
   // Merges the symbols, and appends the token ids of what is left to `ids`.
-  void merge(Scratch& scratch, std::vector<std::int32_t>& ids) const;
+  // Errors: those of `budget`.
+  Result<void> merge(Scratch& scratch, std::vector<std::int32_t>& ids, WorkBudget& budget) const;
+
+  // The most places that any pair is away from where it was looked for first.
+  std::size_t longest_search() const;
 
  private:
   struct Entry {
@@ -72,11 +77,13 @@ class MergeTable {
   };
 
   // Where the pair is, or the free place where it would be.
+  std::size_t first_slot(std::uint64_t key) const;
   std::size_t slot_of(std::uint64_t key) const;
   const Entry* find(std::int32_t left, std::int32_t right) const;
   void push_candidate(std::uint32_t left, std::uint32_t right, Scratch& scratch) const;
-  void merge_symbols(Scratch& scratch) const;
+  Result<void> merge_symbols(Scratch& scratch, WorkBudget& budget) const;
 
+  std::uint64_t seed_ = hash_seed();
   std::vector<Entry> entries_;  // open addressing; a power of two, less than half of it taken
 };
 

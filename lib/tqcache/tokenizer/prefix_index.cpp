@@ -29,17 +29,20 @@ SpecialSplitter::SpecialSplitter(std::vector<Name> names) : names_(std::move(nam
   }
 }
 
-std::optional<SpecialSplitter::Match> SpecialSplitter::find(std::string_view text,
-                                                            std::size_t from) const {
+Result<std::optional<SpecialSplitter::Match>> SpecialSplitter::find(std::string_view text,
+                                                                    std::size_t from,
+                                                                    WorkBudget& budget) const {
   for (std::size_t begin = from; begin < text.size(); ++begin) {
     if (!is_first_byte_[static_cast<unsigned char>(text[begin])]) continue;
     std::optional<Match> longest;
-    names_.find(text.substr(begin), [&](std::size_t size, std::int32_t id) {
-      longest = Match{begin, begin + size, id};
-    });
+    const std::size_t n_read =
+        names_.find(text.substr(begin), [&](std::size_t size, std::int32_t id) {
+          longest = Match{begin, begin + size, id};
+        });
+    TQC_TRY(budget.spend(n_read));
     if (longest) return longest;
   }
-  return std::nullopt;
+  return std::optional<Match>();
 }
 
 }  // namespace tqcache::tokenizer

@@ -8,6 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "tqcache/error.h"
+#include "tqcache/tokenizer/work_budget.h"
+
 namespace tqcache::tokenizer {
 
 // An index of names that finds those which a text begins with.
@@ -21,9 +24,10 @@ class PrefixIndex {
   // Requires: no name is empty. Of equal names the first counts.
   explicit PrefixIndex(std::vector<Name> names);
 
-  // Calls found(size, id) for every name that `text` begins with, the shortest first.
+  // Calls found(size, id) for every name that `text` begins with, the shortest first. Returns the
+  // bytes that were looked at.
   template <class Found>
-  void find(std::string_view text, Found&& found) const;
+  std::size_t find(std::string_view text, Found&& found) const;
 
   const std::vector<Name>& names() const { return names_; }  // sorted by text
 
@@ -40,14 +44,16 @@ class PrefixIndex {
 };
 
 template <class Found>
-void PrefixIndex::find(std::string_view text, Found&& found) const {
+std::size_t PrefixIndex::find(std::string_view text, Found&& found) const {
   Range range{names_.begin(), names_.end()};
-  for (std::size_t i = 0; i < text.size() && range.begin != range.end; ++i) {
+  std::size_t i = 0;
+  for (; i < text.size() && range.begin != range.end; ++i) {
     range = narrow(range, i, text[i]);
     if (range.begin != range.end && range.begin->text.size() == i + 1) {
       found(i + 1, range.begin->id);
     }
   }
+  return i;
 }
 
 // Finds the special tokens, which are cut out of a text before anything else.
@@ -64,7 +70,9 @@ class SpecialSplitter {
   explicit SpecialSplitter(std::vector<Name> names);
 
   // The first name in `text` from byte `from` on; the longest of those that begin there.
-  std::optional<Match> find(std::string_view text, std::size_t from) const;
+  // Errors: those of `budget`.
+  Result<std::optional<Match>> find(std::string_view text, std::size_t from,
+                                    WorkBudget& budget) const;
 
  private:
   PrefixIndex names_;

@@ -24,10 +24,10 @@ namespace tqcache::tokenizer {
 
 namespace {
 
-using Word = std::function<void(std::string_view)>;
+using Word = std::function<Result<void>(std::string_view)>;
 
 // Source: huggingface/tokenizers pre_tokenizers/metaspace.rs.
-void emit(const WordRules& rules, std::string_view text, bool begins, const Word& word) {
+Result<void> emit(const WordRules& rules, std::string_view text, bool begins, const Word& word) {
   const bool wants_space =
       rules.prefix == SpacePrefix::kEach || (rules.prefix == SpacePrefix::kFirst && begins);
   std::string spaced;
@@ -41,10 +41,11 @@ void emit(const WordRules& rules, std::string_view text, bool begins, const Word
   }
   while (rules.cut_at_spaces && !text.empty()) {
     const std::size_t size = std::min(text.find(' ', 1), text.size());
-    word(text.substr(0, size));
+    TQC_TRY(word(text.substr(0, size)));
     text.remove_prefix(size);
   }
-  if (!text.empty()) word(text);
+  if (!text.empty()) TQC_TRY(word(text));
+  return {};
 }
 
 std::size_t size_of_word(std::string_view text) {
@@ -65,17 +66,17 @@ std::size_t find_word_end(std::string_view text) {
   return std::min(text.find(' ', begin), text.size());
 }
 
-void split_words(const WordRules& rules, std::string_view text, bool begins, const Word& word) {
+Result<void> split_words(const WordRules& rules, std::string_view text, bool begins,
+                         const Word& word) {
   if (!rules.drop_white_space) {
-    if (!text.empty()) emit(rules, text, begins, word);
-    return;
+    return text.empty() ? Result<void>() : emit(rules, text, begins, word);
   }
   for (bool is_first = begins;; is_first = false) {
     const std::size_t space = leading_white_space(text);
     text.remove_prefix(space);
     const std::size_t size = size_of_word(text);
-    if (size == 0) return;
-    emit(rules, text.substr(0, size), is_first && space == 0, word);
+    if (size == 0) return {};
+    TQC_TRY(emit(rules, text.substr(0, size), is_first && space == 0, word));
     text.remove_prefix(size);
   }
 }
@@ -87,6 +88,17 @@ constexpr std::size_t kMaxPatternBytes = 16 * 1024;  // the longest in use has a
 // A run of a million spaces takes a few million steps with the patterns in use; a second or so of
 // work is where a pattern counts as runaway.
 constexpr std::uint32_t kMatchLimit = 100'000'000;
+
+// PCRE2 limits the steps from one place where a match may begin, and does not count them. So a
+// match is tried with few of them, which all ordinary ones need, over some places at once; and
+// where those do not do, place by place, with more and more of them.
+constexpr std::uint32_t kFirstLimit = 256;
+constexpr std::uint32_t kLimitFactor = 16;
+constexpr std::size_t kFirstPlaces = 1024;
+constexpr std::size_t kMostPlaces = 64 * 1024;
+
+// Characters that a match reads without counting, such as those of \s++, for one step.
+constexpr std::size_t kUncounted = 256;
 constexpr std::uint32_t kDepthLimit = 1'000'000;
 constexpr std::uint32_t kHeapLimit = 256 * 1024;               // KiB, when there is no JIT
 constexpr std::size_t kJitStackStart = std::size_t{32} << 10;  // bytes
@@ -136,8 +148,9 @@ Result<Pretokenizer> Pretokenizer::compile(std::string_view pattern) {
   TQC_TRY_ASSIGN(const std::string translated, translate_pattern(pattern));
   int error = 0;
   std::size_t place = 0;
-  CodePtr code(pcre2_compile(as_subject(translated), translated.size(), PCRE2_UTF | PCRE2_UCP,
-                             &error, &place, nullptr));
+  CodePtr code(pcre2_compile(as_subject(translated), translated.size(),
+                             PCRE2_UTF | PCRE2_UCP | PCRE2_USE_OFFSET_LIMIT, &error, &place,
+                             nullptr));
   if (!code) return Error{ErrorCode::kCorrupt, "pattern: " + message(error)};
   // Where there is no JIT, or no executable memory to be had, the interpreter does the same work.
   static_cast<void>(pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE));
@@ -158,7 +171,6 @@ Pretokenizer::Matcher::Matcher(const Pretokenizer& pretokenizer) {
             require_memory(ContextPtr(pcre2_match_context_create(nullptr))),
             JitStackPtr(pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr))});
   pcre2_match_context* context = state_->context.get();
-  pcre2_set_match_limit(context, kMatchLimit);
   pcre2_set_depth_limit(context, kDepthLimit);
   pcre2_set_heap_limit(context, kHeapLimit);
   pcre2_jit_stack_assign(context, nullptr, state_->jit_stack.get());
@@ -167,33 +179,62 @@ Pretokenizer::Matcher::Matcher(const Pretokenizer& pretokenizer) {
 Pretokenizer::Matcher::Matcher(Matcher&&) noexcept = default;
 Pretokenizer::Matcher::~Matcher() = default;
 
-Result<void> Pretokenizer::Matcher::split(std::string_view text,
-                                          const std::function<void(std::string_view)>& piece) {
+// The first match that begins at `from` or later.
+Result<std::optional<Pretokenizer::Matcher::Range>> Pretokenizer::Matcher::find(
+    std::string_view text, std::size_t from, WorkBudget& budget) {
+  pcre2_match_context* context = state_->context.get();
+  std::uint32_t limit = kFirstLimit;
+  std::size_t n_places = kFirstPlaces;
+  while (from < text.size()) {
+    const std::size_t last = from + std::min(n_places, text.size() - from) - 1;
+    pcre2_set_match_limit(context, limit);
+    pcre2_set_offset_limit(context, last);
+    const std::size_t unknown = (text.size() - from) / kUncounted;
+    const int n_groups = pcre2_match(state_->code, as_subject(text), text.size(), from,
+                                     PCRE2_NO_UTF_CHECK, state_->data.get(), context);
+    if (n_groups > 0) {
+      const std::size_t* range = pcre2_get_ovector_pointer(state_->data.get());
+      TQC_TRY(budget.spend(range[1] - from + 1 + (limit > kFirstLimit ? limit : 0), unknown));
+      return std::optional(Range{range[0], range[1]});
+    }
+    if (n_groups == PCRE2_ERROR_NOMATCH) {
+      TQC_TRY(budget.spend(last + 1 - from + (limit > kFirstLimit ? limit : 0), unknown));
+      from = last + 1;
+      while (from < text.size() && (text[from] & 0xc0) == 0x80) ++from;  // inside a character
+      limit = kFirstLimit;
+      n_places = std::min(2 * n_places, kMostPlaces);
+      continue;
+    }
+    const bool may_take_more = n_groups == PCRE2_ERROR_MATCHLIMIT && limit < kMatchLimit;
+    if (!may_take_more) return Error{ErrorCode::kTooLarge, "pattern: " + message(n_groups)};
+    TQC_TRY(budget.spend(limit, unknown));
+    if (n_places == 1) limit = std::min(limit * kLimitFactor, kMatchLimit);
+    n_places = 1;
+  }
+  return std::optional<Range>();
+}
+
+Result<void> Pretokenizer::Matcher::split(
+    std::string_view text, WorkBudget& budget,
+    const std::function<Result<void>(std::string_view)>& piece) {
   const auto emit = [&](std::size_t begin, std::size_t end) {
-    if (begin < end) piece(text.substr(begin, end - begin));
+    return begin < end ? piece(text.substr(begin, end - begin)) : Result<void>();
   };
   std::size_t done = 0;    // everything before is in pieces
   std::size_t search = 0;  // where the next match may begin
   while (search < text.size()) {
-    const int n_groups = pcre2_match(state_->code, as_subject(text), text.size(), search,
-                                     PCRE2_NO_UTF_CHECK, state_->data.get(), state_->context.get());
-    if (n_groups == PCRE2_ERROR_NOMATCH) break;
-    if (n_groups < 0) return Error{ErrorCode::kTooLarge, "pattern: " + message(n_groups)};
-
-    const std::size_t* range = pcre2_get_ovector_pointer(state_->data.get());
-    const std::size_t begin = range[0];
-    const std::size_t end = range[1];
-    if (begin == end) {  // an empty match is no piece; look on behind the next character
-      if (end == text.size()) break;
-      search = end + first_character(text.substr(end)).n_bytes;
+    TQC_TRY_ASSIGN(const std::optional<Range> match, find(text, search, budget));
+    if (!match) break;
+    if (match->begin == match->end) {  // no piece; look on behind the next character
+      if (match->end == text.size()) break;
+      search = match->end + first_character(text.substr(match->end)).n_bytes;
       continue;
     }
-    emit(done, begin);
-    emit(begin, end);
-    done = search = end;
+    TQC_TRY(emit(done, match->begin));
+    TQC_TRY(emit(match->begin, match->end));
+    done = search = match->end;
   }
-  emit(done, text.size());
-  return {};
+  return emit(done, text.size());
 }
 
 namespace {

@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "tqcache/error.h"
+#include "tqcache/tokenizer/work_budget.h"
 
 namespace tqcache::tokenizer {
 
@@ -41,8 +43,9 @@ std::size_t find_word_end(std::string_view text);
 // Calls word() for the words of a piece of text between special tokens, in order. `begins` says
 // whether it is the beginning of the whole text.
 // Requires: text is UTF-8.
-void split_words(const WordRules& rules, std::string_view text, bool begins,
-                 const std::function<void(std::string_view)>& word);
+// Errors: those of word().
+Result<void> split_words(const WordRules& rules, std::string_view text, bool begins,
+                         const std::function<Result<void>(std::string_view)>& word);
 
 // Cuts a text into words, numbers and runs of spaces by a regular expression; merging never crosses
 // their borders.
@@ -72,11 +75,18 @@ class Pretokenizer {
     // Calls piece() for every match and for everything between matches, in order: together they
     // are the text.
     // Requires: text is UTF-8.
-    // Errors:   kTooLarge when the match limit is passed.
-    Result<void> split(std::string_view text, const std::function<void(std::string_view)>& piece);
+    // Errors:   kTooLarge when a match takes more steps than one may, those of `budget` and of
+    //           piece().
+    Result<void> split(std::string_view text, WorkBudget& budget,
+                       const std::function<Result<void>(std::string_view)>& piece);
 
    private:
     struct State;
+    struct Range {
+      std::size_t begin;
+      std::size_t end;
+    };
+    Result<std::optional<Range>> find(std::string_view text, std::size_t from, WorkBudget& budget);
     std::unique_ptr<State> state_;
   };
 

@@ -198,7 +198,7 @@ Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text,
   if (n_valid != text.size()) {
     return Error{ErrorCode::kCorrupt, "text: byte " + std::to_string(n_valid) + ": not UTF-8"};
   }
-  return Encoder(*state_, options).run(text);
+  return Encoder(*state_, options, text.size()).run(text);
 }
 
 Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text, Special special) const {

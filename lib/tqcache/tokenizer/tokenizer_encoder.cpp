@@ -15,8 +15,9 @@ constexpr std::size_t kMaxKnownBytes = 48;
 
 }  // namespace
 
-Tokenizer::Encoder::Encoder(const State& tokenizer, const EncodeOptions& options)
-    : tokenizer_(tokenizer), options_(options) {
+Tokenizer::Encoder::Encoder(const State& tokenizer, const EncodeOptions& options,
+                            std::size_t n_bytes)
+    : tokenizer_(tokenizer), options_(options), budget_(n_bytes, options.keep_going) {
   for (const Pretokenizer& pretokenizer : tokenizer.pretokenizers) {
     matchers_.emplace_back(pretokenizer);
   }
@@ -38,7 +39,9 @@ Result<void> Tokenizer::Encoder::split(const SpecialSplitter& splitter, const Se
                                        Step next) {
   std::size_t done = 0;
   std::size_t search = 0;
-  while (const auto match = splitter.find(segment.text, search)) {
+  for (;;) {
+    TQC_TRY_ASSIGN(const auto match, splitter.find(segment.text, search, budget_));
+    if (!match) break;
     search = match->end;
     if (stays_text(*match, segment)) continue;
     const Cut cut = cut_of(*match, segment.text, done);
@@ -103,53 +106,57 @@ Result<void> Tokenizer::Encoder::encode_normalized(const Segment& segment) {
 Result<void> Tokenizer::Encoder::encode_words(const Segment& segment) {
   if (!matchers_.empty()) return cut_by_pattern(segment.text, 0);
   const bool apart = tokenizer_.merger && tokenizer_.merger->cuts_words;
-  split_words(tokenizer_.words, segment.text, segment.begins,
-              [&](std::string_view word) { apart ? encode_words_apart(word) : encode_word(word); });
-  return {};
+  return split_words(tokenizer_.words, segment.text, segment.begins, [&](std::string_view word) {
+    return apart ? encode_words_apart(word) : encode_word(word);
+  });
 }
 
 Result<void> Tokenizer::Encoder::cut_by_pattern(std::string_view text, std::size_t pattern) {
   if (pattern + 1 == matchers_.size()) {
-    return matchers_[pattern].split(text, [this](std::string_view word) { encode_word(word); });
+    return matchers_[pattern].split(text, budget_,
+                                    [this](std::string_view word) { return encode_word(word); });
   }
-  Result<void> inner;
-  TQC_TRY(matchers_[pattern].split(text, [&](std::string_view piece) {
-    if (inner.ok()) inner = cut_by_pattern(piece, pattern + 1);
-  }));
-  return inner;
+  return matchers_[pattern].split(
+      text, budget_, [&](std::string_view piece) { return cut_by_pattern(piece, pattern + 1); });
 }
 
-void Tokenizer::Encoder::encode_words_apart(std::string_view text) {
+Result<void> Tokenizer::Encoder::encode_words_apart(std::string_view text) {
   while (!text.empty()) {
     const std::size_t size = find_word_end(text);
-    encode_word(text.substr(0, size));
+    TQC_TRY(encode_word(text.substr(0, size)));
     text.remove_prefix(size);
   }
+  return {};
 }
 
-void Tokenizer::Encoder::encode_word(std::string_view word) {
+Result<void> Tokenizer::Encoder::encode_word(std::string_view word) {
+  TQC_TRY(budget_.spend(word.size() + 1));
   if (word.size() > kMaxKnownBytes) return encode_piece(word);
   std::string key(word);
   const auto known = known_words_.find(key);
   if (known != known_words_.end()) {
     ids_.insert(ids_.end(), known->second.begin(), known->second.end());
-    return;
+    return {};
   }
   const auto n_before = static_cast<std::ptrdiff_t>(ids_.size());
-  encode_piece(word);
-  if (known_words_.size() == kMaxKnownWords) return;
+  TQC_TRY(encode_piece(word));
+  if (known_words_.size() == kMaxKnownWords) return {};
   known_words_.emplace(std::move(key),
                        std::vector<std::int32_t>(ids_.begin() + n_before, ids_.end()));
+  return {};
 }
 
-void Tokenizer::Encoder::encode_piece(std::string_view piece) {
-  if (tokenizer_.unigram) return tokenizer_.unigram->encode(piece, unigram_scratch_, ids_);
+Result<void> Tokenizer::Encoder::encode_piece(std::string_view piece) {
+  if (tokenizer_.unigram) return tokenizer_.unigram->encode(piece, unigram_scratch_, ids_, budget_);
   const PieceMerger& merger = *tokenizer_.merger;
   if (merger.ignore_merges) {
-    if (const auto id = tokenizer_.vocabulary.find_ordinary(piece)) return ids_.push_back(*id);
+    if (const auto id = tokenizer_.vocabulary.find_ordinary(piece)) {
+      ids_.push_back(*id);
+      return {};
+    }
   }
   merger.symbols.split(piece, tokenizer_.vocabulary, merge_scratch_);
-  merger.merges.merge(merge_scratch_, ids_);
+  return merger.merges.merge(merge_scratch_, ids_, budget_);
 }
 
 }  // namespace tqcache::tokenizer

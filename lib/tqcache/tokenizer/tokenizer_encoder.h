@@ -18,6 +18,7 @@
 #include "tqcache/tokenizer/pretokenizer.h"
 #include "tqcache/tokenizer/unigram.h"
 #include "tqcache/tokenizer/vocabulary.h"
+#include "tqcache/tokenizer/work_budget.h"
 
 namespace tqcache::tokenizer {
 
@@ -53,7 +54,7 @@ struct Tokenizer::State {
 class Tokenizer::Encoder {
  public:
   // Requires: `tokenizer` and what `options` points to outlive this.
-  Encoder(const State& tokenizer, const EncodeOptions& options);
+  Encoder(const State& tokenizer, const EncodeOptions& options, std::size_t n_bytes);
 
   // Requires: text is UTF-8.
   Result<std::vector<std::int32_t>> run(std::string_view text);
@@ -83,16 +84,17 @@ class Tokenizer::Encoder {
   Result<void> encode_normalized(const Segment& segment);
   Result<void> encode_words(const Segment& segment);
   Result<void> cut_by_pattern(std::string_view text, std::size_t pattern);
-  void encode_words_apart(std::string_view text);
-  void encode_word(std::string_view word);
-  void encode_piece(std::string_view piece);
+  Result<void> encode_words_apart(std::string_view text);
+  Result<void> encode_word(std::string_view word);
+  Result<void> encode_piece(std::string_view piece);
 
   const State& tokenizer_;
   const EncodeOptions& options_;
+  WorkBudget budget_;
   std::vector<Pretokenizer::Matcher> matchers_;
   MergeTable::Scratch merge_scratch_;
   Unigram::Scratch unigram_scratch_;
-  std::unordered_map<std::string, std::vector<std::int32_t>> known_words_;
+  std::unordered_map<std::string, std::vector<std::int32_t>, TextHash> known_words_;
   std::string_view whole_;
   std::vector<std::int32_t> ids_;
 };

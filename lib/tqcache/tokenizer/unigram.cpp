@@ -62,9 +62,9 @@ Unigram::Unigram(PrefixIndex pieces, std::vector<double> scores, const UnknownRu
   unknown_score_ = *std::min_element(scores_.begin(), scores_.end()) - kUnknownPenalty;
 }
 
-void Unigram::encode(std::string_view piece, Scratch& scratch,
-                     std::vector<std::int32_t>& ids) const {
-  find_best(piece, scratch);
+Result<void> Unigram::encode(std::string_view piece, Scratch& scratch,
+                             std::vector<std::int32_t>& ids, WorkBudget& budget) const {
+  TQC_TRY(find_best(piece, scratch, budget));
   trace_back(scratch);
   for (auto part = scratch.path.rbegin(); part != scratch.path.rend(); ++part) {
     if (part->id == *unknown_.token) {
@@ -73,6 +73,7 @@ void Unigram::encode(std::string_view piece, Scratch& scratch,
       ids.push_back(part->id);
     }
   }
+  return {};
 }
 
 void Unigram::trace_back(Scratch& scratch) const {
@@ -94,7 +95,8 @@ void Unigram::add_unknown(std::string_view text, std::vector<std::int32_t>& ids)
   for (const char c : text) ids.push_back(byte_ids_[static_cast<unsigned char>(c)]);
 }
 
-void Unigram::find_best(std::string_view piece, Scratch& scratch) const {
+Result<void> Unigram::find_best(std::string_view piece, Scratch& scratch,
+                                WorkBudget& budget) const {
   scratch.best.assign(piece.size() + 1, {kUnreached, 0, 0});
   scratch.best[0].score = 0;
   const auto offer = [&](std::size_t from, std::size_t size, double score, std::int32_t id) {
@@ -105,13 +107,16 @@ void Unigram::find_best(std::string_view piece, Scratch& scratch) const {
   for (std::size_t at = 0; at < piece.size();) {
     const std::size_t n_bytes = first_character(piece.substr(at)).n_bytes;
     bool has_character = false;
-    pieces_.find(piece.substr(at), [&](std::size_t size, std::int32_t id) {
-      offer(at, size, scores_[static_cast<std::size_t>(id)], id);
-      has_character |= size == n_bytes;
-    });
+    const std::size_t n_read =
+        pieces_.find(piece.substr(at), [&](std::size_t size, std::int32_t id) {
+          offer(at, size, scores_[static_cast<std::size_t>(id)], id);
+          has_character |= size == n_bytes;
+        });
+    TQC_TRY(budget.spend(n_read));
     if (!has_character) offer(at, n_bytes, unknown_score_, *unknown_.token);
     at += n_bytes;
   }
+  return {};
 }
 
 }  // namespace tqcache::tokenizer

@@ -42,13 +42,16 @@ class Unigram {
     std::vector<Part> path;  // backwards
   };
 
-  // Appends the token ids of one piece to `ids`. Requires: piece is UTF-8.
-  void encode(std::string_view piece, Scratch& scratch, std::vector<std::int32_t>& ids) const;
+  // Appends the token ids of one piece to `ids`.
+  // Requires: piece is UTF-8.
+  // Errors:   those of `budget`.
+  Result<void> encode(std::string_view piece, Scratch& scratch, std::vector<std::int32_t>& ids,
+                      WorkBudget& budget) const;
 
  private:
   Unigram(PrefixIndex pieces, std::vector<double> scores, const UnknownRule& unknown);
 
-  void find_best(std::string_view piece, Scratch& scratch) const;
+  Result<void> find_best(std::string_view piece, Scratch& scratch, WorkBudget& budget) const;
   void trace_back(Scratch& scratch) const;
   void add_unknown(std::string_view text, std::vector<std::int32_t>& ids) const;
 

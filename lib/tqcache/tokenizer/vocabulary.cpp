@@ -1,6 +1,10 @@
 #include "tqcache/tokenizer/vocabulary.h"
 
+#include <unistd.h>
+#include <xxhash.h>
+
 #include <array>
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -8,6 +12,26 @@
 #include "tqcache/tokenizer/utf8.h"
 
 namespace tqcache::tokenizer {
+
+namespace {
+
+std::uint64_t random_seed() {
+  std::uint64_t seed = 0;
+  if (::getentropy(&seed, sizeof seed) == 0) return seed;
+  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+  return static_cast<std::uint64_t>(now) * 0x9e3779b97f4a7c15u;
+}
+
+}  // namespace
+
+std::uint64_t hash_seed() {
+  static const std::uint64_t seed = random_seed();
+  return seed;
+}
+
+std::size_t TextHash::operator()(std::string_view text) const {
+  return XXH3_64bits_withSeed(text.data(), text.size(), hash_seed());
+}
 
 namespace {
 
@@ -51,8 +75,10 @@ Result<void> Vocabulary::index() {
     TQC_TRY(index_token(id));
   }
   // A word of the merge list that was declared as a token of its own as well keeps its merges.
-  for (const auto& [name, id] : added_) {
-    if (token(id).kind == TokenKind::kUserDefined) ordinary_.emplace(token(id).bytes, id);
+  // By id: the order of the table is another one in each process.
+  for (std::int64_t id = 0; id < size(); ++id) {
+    if (token(id).kind != TokenKind::kUserDefined) continue;
+    ordinary_.emplace(token(id).bytes, static_cast<std::int32_t>(id));
   }
   return {};
 }

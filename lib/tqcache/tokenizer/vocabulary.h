@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tqcache/error.h"
+#include "tqcache/tokenizer/work_budget.h"
 
 namespace tqcache::tokenizer {
 
@@ -60,7 +61,7 @@ class Vocabulary {
   std::optional<std::int32_t> find_byte(unsigned char byte) const;
 
  private:
-  using Ids = std::unordered_map<std::string_view, std::int32_t>;
+  using Ids = std::unordered_map<std::string_view, std::int32_t, TextHash>;
   explicit Vocabulary(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
   Result<void> index();
   Result<void> index_token(std::size_t id);
