@@ -157,6 +157,8 @@ class Decoder {
 //         kInvalidArgument (recurrent state or a sliding window where the model has full
 //         attention). The message names the layer.
 Result<void> check_layers(const cache::Cache& cache, const ModelConfig& config);
+// The same by a description, before values are read.
+Result<void> check_layers(std::span<const cache::LayerDesc> layers, const ModelConfig& config);
 
 // Whether tokens from `first` on can be computed again over what the cache holds.
 // Errors: kUnsupported when a layer keeps only the state behind the last token, or when its window

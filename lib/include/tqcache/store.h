@@ -294,6 +294,9 @@ struct FindOptions {
   std::int64_t max_tokens = 0;  // limit for the prefix; 0: one less than the prompt has
   // Find only chains with these quantization settings (same_settings()).
   const std::vector<cache::LayerDesc>* settings = nullptr;
+  // For load_prefix(): called with the layers of what was found, before its blocks take memory. An
+  // error ends the work. May be empty.
+  std::function<Result<void>(const std::vector<cache::LayerDesc>& layers)> accept = {};
 };
 
 // Whether layers agree in everything except means, outlier channels, transforms and array shapes. A

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/memory_budget.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/sections/plane_section.h"
@@ -65,6 +66,7 @@ Result<void> check_padding(const ByteSource& source, const Manifest& manifest, s
 }
 
 Result<void> check_largest(const std::vector<cache::BlockInfo>& blocks, std::uint64_t max_bytes) {
+  max_bytes = std::min(max_bytes, memory_budget());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (blocks[i].raw_bytes <= max_bytes) continue;
     return too_large(block_place(i, blocks[i]) + ": " + std::to_string(blocks[i].raw_bytes) +

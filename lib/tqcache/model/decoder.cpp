@@ -291,53 +291,65 @@ Result<void> check_shape(cache::HeadShape own, cache::HeadShape model) {
                   std::to_string(model.head_dim));
 }
 
-Result<void> check_full(const cache::Layer& layer, const ModelConfig& config) {
-  const auto refuse = [](std::string_view kind) -> Result<void> {
-    return invalid(std::string(kind) + " layer, which this model does not have");
-  };
-  return std::visit(Overload{[&](const cache::AttentionLayer& attention) {
-                               return check_shape(attention.shape, config.head_shape());
-                             },
-                             [&](const cache::WindowLayer&) { return refuse("a rotating"); },
-                             [&](const cache::StateLayer&) { return refuse("an arrays"); }},
-                    layer);
+// The facts of a layer, in memory or described, that a model has to share.
+struct LayerForm {
+  enum class Kind { kFull, kWindow, kState } kind = Kind::kState;
+  cache::HeadShape shape = {};
+  cache::Window window = {};
+};
+
+template <class Attention, class Window, class State, class Layer>
+LayerForm form_of_any(const Layer& layer) {
+  using Kind = LayerForm::Kind;
+  return std::visit(
+      Overload{[](const Attention& full) {
+                 return LayerForm{Kind::kFull, full.shape, {}};
+               },
+               [](const Window& window) {
+                 return LayerForm{Kind::kWindow, window.attention.shape, window.window};
+               },
+               [](const State&) { return LayerForm{}; }},
+      layer);
+}
+
+LayerForm form_of(const cache::Layer& layer) {
+  return form_of_any<cache::AttentionLayer, cache::WindowLayer, cache::StateLayer>(layer);
+}
+LayerForm form_of(const cache::LayerDesc& layer) {
+  return form_of_any<cache::AttentionDesc, cache::WindowDesc, cache::StateDesc>(layer);
+}
+
+Result<void> check_full(const LayerForm& layer, const ModelConfig& config) {
+  if (layer.kind == LayerForm::Kind::kFull) return check_shape(layer.shape, config.head_shape());
+  const bool is_window = layer.kind == LayerForm::Kind::kWindow;
+  return invalid(std::string(is_window ? "a rotating" : "an arrays") +
+                 " layer, which this model does not have");
 }
 
 // A window of the model's size, or of one token less: other programs do not count the token that
 // is being computed.
-Result<void> check_size(const cache::WindowLayer& layer, std::int64_t size,
-                        const ModelConfig& config) {
+Result<void> check_window(const LayerForm& layer, std::int64_t size, const ModelConfig& config) {
+  if (layer.kind != LayerForm::Kind::kWindow) {
+    const bool is_full = layer.kind == LayerForm::Kind::kFull;
+    return mismatch(std::string(is_full ? "full attention" : "an arrays layer") +
+                    "; the model has a window of " + std::to_string(size) + " tokens");
+  }
   const cache::Window& window = layer.window;
-  TQC_TRY(check_shape(layer.attention.shape, config.head_shape()));
+  TQC_TRY(check_shape(layer.shape, config.head_shape()));
   if (window.keep == 0 && (window.size == size || window.size + 1 == size)) return {};
   return mismatch("a window of " + std::to_string(window.size) + " tokens, " +
                   std::to_string(window.keep) + " of them the first ones; the model has one of " +
                   std::to_string(size));
 }
 
-Result<void> check_window(const cache::Layer& layer, std::int64_t size, const ModelConfig& config) {
-  const auto refuse = [&](std::string_view kind) -> Result<void> {
-    return mismatch(std::string(kind) + "; the model has a window of " + std::to_string(size) +
-                    " tokens");
-  };
-  return std::visit(
-      Overload{[&](const cache::AttentionLayer&) { return refuse("full attention"); },
-               [&](const cache::WindowLayer& window) { return check_size(window, size, config); },
-               [&](const cache::StateLayer&) { return refuse("an arrays layer"); }},
-      layer);
+Result<void> check_delta_net(const LayerForm& layer) {
+  if (layer.kind == LayerForm::Kind::kState) return {};
+  const bool is_full = layer.kind == LayerForm::Kind::kFull;
+  return mismatch(std::string(is_full ? "full attention" : "a rotating layer") +
+                  "; the model has a gated delta net");
 }
 
-Result<void> check_delta_net(const cache::Layer& layer) {
-  const auto refuse = [](std::string_view kind) -> Result<void> {
-    return mismatch(std::string(kind) + "; the model has a gated delta net");
-  };
-  return std::visit(Overload{[&](const cache::AttentionLayer&) { return refuse("full attention"); },
-                             [&](const cache::WindowLayer&) { return refuse("a rotating layer"); },
-                             [](const cache::StateLayer&) -> Result<void> { return {}; }},
-                    layer);
-}
-
-Result<void> check_layer(const cache::Layer& layer, const LayerConfig& wanted,
+Result<void> check_layer(const LayerForm& layer, const LayerConfig& wanted,
                          const ModelConfig& config) {
   if (wanted.kind == LayerKind::kDeltaNet) return check_delta_net(layer);
   if (wanted.window > 0) return check_window(layer, wanted.window, config);
@@ -359,31 +371,42 @@ Result<void> check_again(const cache::Layer& layer, const LayerConfig& wanted, s
                      " has seen; give a token to go on with");
 }
 
-template <class Check>
-Result<void> for_layers(const cache::Cache& cache, const ModelConfig& config, const Check& check) {
-  for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    auto checked = check(cache.layers[i], config.layer(static_cast<std::int64_t>(i)));
+template <class Layer, class Check>
+Result<void> for_layers(std::span<const Layer> layers, const ModelConfig& config,
+                        const Check& check) {
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    auto checked = check(layers[i], config.layer(static_cast<std::int64_t>(i)));
     if (!checked) return in_context("layer " + std::to_string(i), std::move(checked).error());
   }
   return {};
 }
 
-}  // namespace
-
-Result<void> check_layers(const cache::Cache& cache, const ModelConfig& config) {
-  const auto n_layers = static_cast<std::int64_t>(cache.layers.size());
+template <class Layer>
+Result<void> check_all(std::span<const Layer> layers, const ModelConfig& config) {
+  const auto n_layers = static_cast<std::int64_t>(layers.size());
   if (n_layers != config.n_layers) {
     return mismatch("cache of " + std::to_string(n_layers) + " layers; the model has " +
                     std::to_string(config.n_layers));
   }
-  return for_layers(cache, config, [&](const cache::Layer& layer, const LayerConfig& wanted) {
-    return check_layer(layer, wanted, config);
+  return for_layers(layers, config, [&](const Layer& layer, const LayerConfig& wanted) {
+    return check_layer(form_of(layer), wanted, config);
   });
+}
+
+}  // namespace
+
+Result<void> check_layers(const cache::Cache& cache, const ModelConfig& config) {
+  return check_all(std::span<const cache::Layer>(cache.layers), config);
+}
+
+Result<void> check_layers(std::span<const cache::LayerDesc> layers, const ModelConfig& config) {
+  return check_all(layers, config);
 }
 
 Result<void> check_can_run_again(const cache::Cache& cache, std::int64_t first,
                                  const ModelConfig& config) {
-  return for_layers(cache, config, [&](const cache::Layer& layer, const LayerConfig& wanted) {
+  const std::span<const cache::Layer> layers = cache.layers;
+  return for_layers(layers, config, [&](const cache::Layer& layer, const LayerConfig& wanted) {
     return check_again(layer, wanted, first, cache.n_tokens());
   });
 }

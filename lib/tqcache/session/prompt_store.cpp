@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <new>
 #include <utility>
 #include <variant>
 
@@ -76,11 +77,26 @@ struct PromptStore::State {
     const std::vector<cache::LayerDesc> settings = cache::describe(empty).layers;
     store::FindOptions find;
     if (options.same_quantization) find.settings = &settings;
+    find.accept = [&](const std::vector<cache::LayerDesc>& layers) {
+      return model::check_layers(layers, model.config);
+    };
     TQC_TRY_ASSIGN(
         std::optional<store::LoadedPrefix> found,
         store::load_prefix(library, model.identity, prompt, find, options.n_threads, progress));
     if (found) TQC_TRY(adopt(found->cache, model));
     return found;
+  }
+
+  // Memory that a store asks for is no reason to end the run.
+  Result<std::optional<store::LoadedPrefix>> look_up_in_memory(const model::Model& model,
+                                                               std::span<const std::int32_t> prompt,
+                                                               const cache::Cache& empty,
+                                                               const Progress& progress) {
+    try {
+      return look_up(model, prompt, empty, progress);
+    } catch (const std::bad_alloc&) {
+      return too_large("out of memory");
+    }
   }
 
   Result<void> begin(const model::Model& model, std::span<const std::int32_t> prompt,
@@ -91,7 +107,7 @@ struct PromptStore::State {
     if (!options.read_only) {
       putting.emplace(*backend, store::BackgroundPutOptions{.salt = options.salt});
     }
-    auto found = look_up(model, prompt, cache, progress);
+    auto found = look_up_in_memory(model, prompt, cache, progress);
     if (!found && found.error().code == ErrorCode::kInterrupted) return std::move(found).error();
     if (!found) give_up(found.error());
     if (found && *found) {

@@ -1,5 +1,7 @@
 // Library::fetch() and load_prefix().
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -50,6 +52,20 @@ struct Contents {
     return std::make_unique<StoredPrompt>(std::move(manifest), std::move(stored), blob_bytes);
   }
 };
+
+// A prompt of a million tokens of the largest models has less than 100,000.
+constexpr std::uint64_t kMaxParts = 1 << 20;
+
+// Holds the number of keys, each of which takes memory, against what prompts may have.
+Result<void> check_part_count(const Prefix& prefix) {
+  const PartCounts counts(prefix.parameters.layers);
+  const std::uint64_t n_blocks = prefix.chain.size();
+  const std::uint64_t n_parts =
+      n_blocks == 0 ? 0 : counts.of(0) + (n_blocks - 1) * std::uint64_t{counts.of(1)};
+  if (n_parts <= kMaxParts) return {};
+  return too_large(
+      fmt::format("{} blobs of token blocks; at most {} are allowed", n_parts, kMaxParts));
+}
 
 // Reads the blobs of a prefix.
 class Fetch {
@@ -223,6 +239,7 @@ Error lost(const std::string& key, bool is_missing) {
 Result<std::unique_ptr<StoredPrompt>> Library::fetch(Prefix& prefix, const Progress& progress) {
   if (prefix.n_tokens == 0) return std::unique_ptr<StoredPrompt>();
   const Prefix wanted = prefix;
+  TQC_TRY(check_part_count(wanted));
   Fetch fetch(backend_, options_, wanted);
   TQC_TRY(fetch.read(progress));
   if (const auto lost = fetch.first_lost()) {
@@ -263,6 +280,7 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(const PromptRecord& record,
   }
   if (prefix.parameters_key.empty()) return lost(record.parameters_key, true);
 
+  TQC_TRY(check_part_count(prefix));
   Fetch fetch(backend_, options_, prefix);
   TQC_TRY(fetch.read(progress));
   if (const auto i = fetch.first_lost()) return lost(fetch.keys()[*i], fetch.is_missing(*i));
@@ -306,6 +324,7 @@ Result<FetchedPrefix> find_and_fetch(Library& library, const cache::Identity& id
   TQC_TRY_ASSIGN(fetched.prefix, library.find(identity, tokens, options));
   end_with_block(fetched.prefix);
   if (fetched.prefix.n_tokens == 0) return fetched;
+  if (options.accept) TQC_TRY(options.accept(fetched.prefix.parameters.layers));
   TQC_TRY_ASSIGN(fetched.stored, library.fetch(fetched.prefix, progress));
   return fetched;
 }
