@@ -10,6 +10,7 @@
 
 #include "support/temp_dir.h"
 #include "tqcache/cache.h"
+#include "tqcache/store.h"
 #include "tqcache/tqkv.h"
 
 namespace tqcache::session {
@@ -115,6 +116,53 @@ TEST(Session, NamesTheFileThatIsToBlame) {
   const auto bias = Session::open({.model = kModel, .sampling = {.logit_bias = {{1 << 30, 1}}}});
   ASSERT_FALSE(bias);
   EXPECT_EQ(bias.error().code, ErrorCode::kInvalidArgument);
+}
+
+// As a small file of zeros may have them, which take gigabytes in memory.
+TEST(Session, RefusesOtherLayersBeforeTheirValuesAreRead) {
+  const TempDir dir;
+  const std::string path = (dir / "other.tqkv").string();
+  const auto session = must(Session::open({.model = kModel}));
+  must(session->feed(encode(*session, kPrompt)));
+  cache::Cache other = session->cache();
+  other.layers.pop_back();
+  must(format::write_cache_file(other, path, {}, {}));
+  for (const bool map : {false, true}) {
+    int n_read = 0;
+    const auto count = [&](std::uint64_t, std::uint64_t) { return ++n_read > 0; };
+    const auto refused = Session::open({.model = kModel, .cache = path, .map = map}, count);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kMismatch);
+    EXPECT_EQ(refused.error().file, path);
+    EXPECT_THAT(refused.error().message, HasSubstr("layers; the model has"));
+    EXPECT_EQ(n_read, 0);
+  }
+}
+
+// What a store has under the model's name need not be of the model.
+TEST(PromptStore, LeavesOtherLayersInTheStore) {
+  const TempDir dir;
+  const std::string url = "dir:" + (dir / "store").string();
+  std::string text;
+  for (int i = 0; i < 30; ++i) text += kPrompt;
+  const auto session = must(Session::open({.model = kModel}));
+  const std::vector<std::int32_t> ids = encode(*session, text);
+  ASSERT_GT(ids.size(), 256u);
+  must(session->feed(ids));
+  cache::Cache other = session->cache();
+  other.layers.pop_back();
+  const auto backend = must(store::open_backend(url, {}));
+  must(store::Library(*backend, {}).put_cache(other, "other"));
+
+  int n_read = 0;
+  const auto count = [&](std::uint64_t, std::uint64_t) { return ++n_read > 0; };
+  const auto reading = must(PromptStore::open({.url = url, .read_only = true}));
+  const auto next = must(Session::open({.model = kModel}));
+  must(next->begin_from(*reading, ids, count));
+  EXPECT_EQ(next->cache().n_tokens(), 0);
+  EXPECT_EQ(n_read, 0);
+  EXPECT_THAT(reading->warning(), HasSubstr("layers; the model has"));
+  EXPECT_THAT(reading->warning(), HasSubstr("continuing without it"));
 }
 
 TEST(PromptStore, GivesTheNextSessionWhatTheLastOnePut) {

@@ -78,13 +78,13 @@ Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options,
     format::ReadOptions read;
     read.n_threads = options.n_threads;
     read.first_tokens = options.first_tokens;
+    TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> file,
+                   in_file(options.cache, open_file(options.cache)));
+    TQC_TRY(in_file(options.cache, check_fits(*file, *model)));
     if (options.map) {
       TQC_TRY_ASSIGN(cache,
                      in_file(options.cache, format::map_cache(options.cache, read, reading)));
     } else {
-      TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> file,
-                     in_file(options.cache, open_file(options.cache)));
-      TQC_TRY(in_file(options.cache, check_fits(*file, *model)));
       TQC_TRY_ASSIGN(cache, in_file(options.cache, format::read_cache(*file, read, reading)));
     }
   }
