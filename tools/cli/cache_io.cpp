@@ -99,7 +99,7 @@ void warn_of_lost_state(const std::string& name, const ByteSource& source) {
 }  // namespace
 
 Result<void> refuse_foreign(const ByteSource& source) {
-  TQC_TRY_ASSIGN(const std::optional<ForeignKind> kind, foreign_kind(source));
+  TQC_TRY_ASSIGN(const std::optional<FileKind> kind, foreign_kind(source));
   if (!kind) return {};
   return Error{ErrorCode::kUnsupported,
                fmt::format("this is a {}; use tqcache convert first", name_of(*kind))};

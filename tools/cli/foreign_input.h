@@ -5,28 +5,24 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "cli/console.h"
 #include "cli/flags.h"
 #include "cli/model_facts.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
-#include "tqcache/interop/foreign_cache.h"
+#include "tqcache/interop.h"
 
 namespace tqcache::cli {
 
-enum class ForeignKind { kMlxLm, kLlama, kHf, kNpz, kTurboMlx };
+using interop::FileKind;
+using interop::name_of;  // "mlx-lm prompt cache"
 
-// "mlx-lm prompt cache"
-std::string_view name_of(ForeignKind kind);
+// The kind of a file of another program; nullopt: unknown, or a .tqkv file of any version.
+// Errors: those of interop::detect_kind().
+Result<std::optional<FileKind>> foreign_kind(const ByteSource& file);
 
-// What a file is. Nothing: none of these; perhaps a cache of our own.
-// Errors: kUnsupported for what is known and never read (pickles of PyTorch), with what to do; kIo.
-Result<std::optional<ForeignKind>> foreign_kind(const ByteSource& file);
-
-// What such files leave unsaid, as a command line says it.
+// What such files leave out, as flags.
 struct ForeignFlags {
   std::string model;
   std::string ids;                // file with the token ids
@@ -45,10 +41,9 @@ void add_reading_flags(FlagSet& app, ForeignFlags& flags);
 
 struct ForeignInput {
   std::string name;  // for messages
-  ForeignKind kind = ForeignKind::kMlxLm;
+  FileKind kind = FileKind::kMlxLm;
   std::uint64_t file_bytes = 0;
-  interop::ForeignCache cache;
-  std::vector<std::string> notes;  // what was found out, or has to be known
+  interop::OpenedCache opened;  // with notes of what was found out
 };
 
 // Reads what the file says; with a model its identity, and with a model and the tokens, the probe:
@@ -56,7 +51,7 @@ struct ForeignInput {
 //
 // Errors: those of the importers; kMismatch when the probe fails.
 Result<ForeignInput> open_foreign(const Console& console, const std::string& name,
-                                  std::shared_ptr<const ByteSource> file, ForeignKind kind,
+                                  std::shared_ptr<const ByteSource> file, FileKind kind,
                                   const ForeignFlags& flags, const ModelFacts& model,
                                   std::optional<std::int64_t> first_tokens, unsigned n_threads);
 

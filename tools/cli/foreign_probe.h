@@ -12,7 +12,7 @@
 #include "cli/console.h"
 #include "cli/model_facts.h"
 #include "tqcache/error.h"
-#include "tqcache/interop/foreign_cache.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::cli {
 
@@ -28,9 +28,9 @@ struct RotationErrors {
 };
 
 // Errors: kUnsupported when the tokens are not known; those of reading and of the decoder.
-Result<RotationErrors> compare_rotations(const interop::ForeignCache& on,
-                                         const interop::ForeignCache& off,
-                                         const model::Model& model, unsigned n_threads);
+Result<RotationErrors> compare_rotations(const cache::CacheReader& on,
+                                         const cache::CacheReader& off, const model::Model& model,
+                                         unsigned n_threads);
 
 // Computes the last `n_probe` tokens again. Gives what was found out, in words; nothing when there
 // is no model, no token to look at, or not to be looked.
@@ -39,7 +39,7 @@ Result<RotationErrors> compare_rotations(const interop::ForeignCache& on,
 // Errors: kMismatch when they differ by more than expected (probe.h); those of reading and of the
 //         decoder.
 Result<std::optional<std::string>> probe_foreign(const Console& console, const std::string& name,
-                                                 const interop::ForeignCache& cache,
+                                                 const cache::CacheReader& cache,
                                                  std::int64_t n_probe, const ModelFacts& model,
                                                  unsigned n_threads);
 

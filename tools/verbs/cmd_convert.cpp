@@ -367,27 +367,27 @@ Result<void> check_kept_codes(const cache::CacheDesc& manifest, const Job& job) 
 }
 
 Result<ExitCode> convert_foreign(const Console& console, const std::string& name,
-                                 std::unique_ptr<ByteSource> source, ForeignKind kind, Job& job) {
+                                 std::unique_ptr<ByteSource> source, FileKind kind, Job& job) {
   const auto watched = std::make_shared<WatchedSource>(std::move(source));
   job.options.keys.keep_packed = !is_asked(job.flags.of_own, "For keys alone (as the flags above)");
   job.options.values.keep_packed = !is_asked(job.flags.of_own, "For values alone");
   TQC_TRY_ASSIGN(ForeignInput input,
                  open_foreign(console, name, watched, kind, foreign_flags(job), job.model,
                               job.flags.first_tokens, job.flags.n_threads));
-  Remarks remarks{std::string(name_of(kind)), std::move(input.notes),
-                  std::move(input.cache.dropped_fields)};
+  Remarks remarks{std::string(name_of(kind)), std::move(input.opened.notes),
+                  std::move(input.opened.dropped_fields)};
   if (job.model.not_run) {
     remarks.notes.push_back(
         fmt::format("{}: {}; the model of the cache is unknown, and no token "
                     "was recomputed",
                     job.flags.foreign.model, job.model.not_run->message));
   }
-  TQC_TRY_ASSIGN(const auto sections, in_file(name, interop::reader_of(std::move(input.cache))));
-  const cache::CacheDesc& manifest = sections->description();
+  const cache::CacheReader& cache = *input.opened.cache;
+  const cache::CacheDesc& manifest = cache.description();
   TQC_TRY(in_file(name, check_kept_codes(manifest, job)));
   Sizes sizes{input.file_bytes, 0, manifest.n_tokens(), value_count(manifest, manifest.n_tokens())};
-  TQC_TRY(in_file(name, settle_archive(console, *sections, job)));
-  TQC_TRY_ASSIGN(sizes.after, convert_sections(console, name, *sections, *watched, job));
+  TQC_TRY(in_file(name, settle_archive(console, cache, job)));
+  TQC_TRY_ASSIGN(sizes.after, convert_sections(console, name, cache, *watched, job));
   if (job.target == Target::kTqkv) report_fallback(console, manifest, job.options);
   for (std::string& each : losses_of(job.target, manifest)) {
     remarks.losses.push_back(std::move(each));
@@ -435,7 +435,7 @@ Result<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   TQC_TRY(check_output(flags.output, flags.force));
   const std::string name = display_name(flags.input, "standard input");
   TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(flags.input));
-  TQC_TRY_ASSIGN(const std::optional<ForeignKind> kind, in_file(name, foreign_kind(*source)));
+  TQC_TRY_ASSIGN(const std::optional<FileKind> kind, in_file(name, foreign_kind(*source)));
   // What is no cache at all is refused as such, and not for its flags.
   const bool is_own = migrations::is_cache_of_any_version(*source);
   TQC_TRY(check_flags(flags, target, !is_own, console.json));
