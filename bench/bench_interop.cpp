@@ -96,7 +96,7 @@ class Stage {
   const cache::CacheReader& cache(std::int64_t n_tokens) {
     auto& entry = caches_[n_tokens];
     if (entry == nullptr) {
-      entry = interop::reader_of(std::make_shared<const cache::Cache>(
+      entry = cache::reader_of(std::make_shared<const cache::Cache>(
           noise_cache(model_.config, model_.config.n_layers, n_tokens)));
     }
     return *entry;
@@ -117,9 +117,9 @@ class Stage {
   std::map<std::int64_t, std::shared_ptr<const cache::CacheReader>> caches_;
 };
 
-std::uint64_t value_bytes(const cache::CacheDesc& manifest) {
+std::uint64_t value_bytes(const cache::CacheReader& cache) {
   std::uint64_t bytes = 0;
-  for (const format::SectionInfo& section : manifest.sections) bytes += section.raw_bytes;
+  for (const tqcache::cache::BlockInfo& block : cache.blocks()) bytes += block.raw_bytes;
   return bytes;
 }
 
@@ -138,7 +138,7 @@ void bench_import(benchmark::State& state, Stage& stage, Format format, std::int
       benchmark::DoNotOptimize(raw.data());
     }
   }
-  count_bytes(state, value_bytes(like));
+  count_bytes(state, value_bytes(stage.cache(n_tokens)));
 }
 
 void bench_read(benchmark::State& state, Stage& stage, std::int64_t n_tokens) {
@@ -160,7 +160,7 @@ void bench_read(benchmark::State& state, Stage& stage, std::int64_t n_tokens) {
 void bench_export(benchmark::State& state, Stage& stage, Format format, std::int64_t n_tokens) {
   const cache::CacheReader& cache = stage.cache(n_tokens);
   for (auto _ : state) write(format, cache, stage.scratch());
-  count_bytes(state, value_bytes(cache.description()));
+  count_bytes(state, value_bytes(cache));
 }
 
 void register_all(Stage& stage, std::int64_t n_tokens) {

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/bench_model.h"
+#include "bench_model.h"
 #include "tqcache/cache.h"
 #include "tqcache/codec/random.h"
 #include "tqcache/eval.h"

@@ -57,9 +57,11 @@ endmacro()
 
 # tqcache_blas(): how the model gets its BLAS, OpenBLAS.
 #
-# TQCACHE_BLAS=load: at run time, when a model first reads a prompt. Debian's variant without threads
-# is tried first; TQCACHE_BLAS_LIBRARY is any other libopenblas.so.0. Only that file is needed, no
-# header. TQCACHE_BLAS=link: it is linked with the library, as a self-contained package wants it.
+# TQCACHE_BLAS=load: at run time, when a model first reads a prompt. Debian's variant with POSIX
+# threads is tried first, then TQCACHE_BLAS_LIBRARY, the file that was found here, then what the
+# dynamic linker finds. A variant without threads is the last choice: its products take turns. Only
+# the file is needed, no header. TQCACHE_BLAS=link: it is linked with the library, as a self-contained
+# package wants it.
 macro(tqcache_blas)
   set(TQCACHE_BLAS load CACHE STRING "How OpenBLAS is reached: load (at run time) or link")
   set_property(CACHE TQCACHE_BLAS PROPERTY STRINGS load link)
@@ -69,18 +71,19 @@ macro(tqcache_blas)
     set(TQCACHE_BLAS_DEFINITIONS TQCACHE_BLAS_LINKED)
   elseif(TQCACHE_BLAS STREQUAL "load")
     set(blas_dir /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE})
-    find_file(TQCACHE_BLAS_LIBRARY NAMES libopenblas.so.0 libopenblas.dylib
-      PATHS ${blas_dir}/openblas-serial ${blas_dir} /usr/lib64 /usr/lib /usr/local/lib
-            /opt/homebrew/opt/openblas/lib
+    find_file(TQCACHE_BLAS_LIBRARY NAMES libopenblasp.so.0 libopenblas.so.0 libopenblas.dylib
+      PATHS ${blas_dir}/openblas-pthread ${blas_dir}/openblas-openmp ${blas_dir} /usr/lib64 /usr/lib
+            /usr/local/lib /opt/homebrew/opt/openblas/lib ${blas_dir}/openblas-serial
       DOC "The OpenBLAS that is loaded at run time" NO_DEFAULT_PATH)
     mark_as_advanced(TQCACHE_BLAS_LIBRARY)
     if(NOT TQCACHE_BLAS_LIBRARY)
-      list(APPEND TQCACHE_MISSING_PACKAGES libopenblas0-serial)
+      list(APPEND TQCACHE_MISSING_PACKAGES libopenblas0-pthread)
     endif()
     set(TQCACHE_BLAS_LIBRARIES ${CMAKE_DL_LIBS})
-    set(TQCACHE_BLAS_DEFINITIONS
-      TQCACHE_BLAS_SERIAL="${blas_dir}/openblas-serial/libopenblas.so.0"
-      TQCACHE_BLAS_LIBRARY="${TQCACHE_BLAS_LIBRARY}")
+    set(blas_files ${blas_dir}/openblas-pthread/libopenblas.so.0 ${TQCACHE_BLAS_LIBRARY}
+      libopenblasp.so.0 libopenblas.so.0)
+    list(JOIN blas_files "\",\"" blas_files)
+    set(TQCACHE_BLAS_DEFINITIONS TQCACHE_BLAS_FILES="${blas_files}")
   else()
     message(FATAL_ERROR "TQCACHE_BLAS is ${TQCACHE_BLAS}; it has to be load or link")
   endif()

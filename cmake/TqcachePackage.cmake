@@ -23,7 +23,7 @@ set(CPACK_DEBIAN_PACKAGE_SECTION utils)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/lib/tqcache)
 if(TQCACHE_BLAS STREQUAL "load")
-  set(CPACK_DEBIAN_PACKAGE_DEPENDS "libopenblas0-serial | libopenblas0")
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS "libopenblas0-pthread | libopenblas0")
 endif()
 if(library_type STREQUAL "STATIC_LIBRARY")
   # A program that links the static library links what the library uses as well.

@@ -3,9 +3,10 @@
 //
 // The BLAS is OpenBLAS. It is loaded when a decoder first runs tokens, so that what multiplies no
 // matrices pays nothing for it: the variant of Debian with threads takes 128 MiB of address space
-// per thread as soon as it is loaded. Its variant without threads is preferred, since our own
-// threads each take a part of a product. Built with TQCACHE_BLAS=link, the library is linked with
-// OpenBLAS as with any other library instead.
+// per thread as soon as it is loaded. That variant is preferred all the same: our own threads each
+// take a part of a product, and a variant without threads can compute only one product at a time.
+// Built with TQCACHE_BLAS=link, the library is linked with OpenBLAS as with any other library
+// instead.
 
 #include <cstdint>
 
@@ -31,6 +32,8 @@ struct Rows {
 Result<void> load_blas();
 
 // y = factor * a b^T. Shapes: a [m, k], b [n, k], y [m, n]. Requires: load_blas() succeeded.
+// Threads: both products are safe to call from several. If OpenBLAS has no threads, calls take
+// turns.
 void multiply_transposed(std::int64_t m, std::int64_t n, std::int64_t k, float factor, ConstRows a,
                          ConstRows b, Rows y);
 
