@@ -25,7 +25,7 @@ void parallel_for(std::size_t count, unsigned n_threads,
                   const std::function<void(std::size_t)>& body);
 
 // The same for work that can fail. Returns the error of the smallest failing i, so that the message
-// does not depend on timing. After a failure calls with a larger i may be skipped, those with a
+// does not depend on timing. After a failure, calls with a larger i may be skipped; calls with a
 // smaller i are not.
 Result<void> parallel_try(std::size_t count, unsigned n_threads,
                           const std::function<Result<void>(std::size_t)>& body);
