@@ -47,7 +47,7 @@ std::unique_ptr<ByteSource> memory_source(SharedBytes bytes);
 Result<Bytes> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
 // A file mapped read-only. If another process truncates the mapped file, this process dies with
-// SIGBUS. Use it for files that nothing writes in place, such as models, and open_file() for all
+// SIGBUS. Use it for files that no program writes in place, such as models, and open_file() for all
 // others.
 class MappedFile {
  public:

@@ -43,7 +43,8 @@ struct OrderedWork {
   std::uint64_t window_bytes = 0;
 };
 
-// The number of slots of run_in_order(): more than threads, so that none waits for a slow item.
+// The number of slots of run_in_order(): more than threads, so that no thread waits for a slow
+// item.
 std::size_t slot_count(unsigned n_threads);
 
 // Calls make(i, slot) and then take(i, slot) for every item. While one thread takes, others make.

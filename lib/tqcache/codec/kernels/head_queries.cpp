@@ -12,7 +12,7 @@ namespace tqcache::codec {
 
 namespace {
 
-constexpr std::size_t kQueriesAtOnce = 8;  // whose scores of a part are on the stack
+constexpr std::size_t kQueriesAtOnce = 8;  // queries at a time, with their scores on the stack
 
 bool is_single(const HeadCodec& codec) {
   return codec.n_parts() == 1 && !codec.parts()[0].has_bias;

@@ -5,7 +5,7 @@
 // decoding give the same bytes on every table; scores and sums agree within the bounds stated here,
 // and do not depend on the number of threads.
 //
-// These are the raw loops: they check nothing. head_queries.h, block_codec.h, row_transform.h and
+// These are the raw loops: they do no checks. head_queries.h, block_codec.h, row_transform.h and
 // trellis.h prepare their arguments.
 //
 // Threads: a table is immutable, and its functions keep no state.

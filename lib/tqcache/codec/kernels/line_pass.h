@@ -19,8 +19,7 @@ namespace tqcache::codec {
 // end is seldom useless, and never wrong.
 inline constexpr std::size_t kPrefetchAhead = 4096;
 
-// The range of a block to process, and the destination of results: lane l of group g is column 16 g
-// + l.
+// The range of a block to process, and where results go: lane l of group g is column 16 g + l.
 struct LinePass {
   const std::uint8_t* lines;
   std::size_t n_groups;
@@ -105,8 +104,7 @@ inline ByteRows byte_rows(const QueryRows& queries) {
 // For up to kMaxQueries queries, the most that a pass handles at once.
 struct WeightBytes {
   static constexpr std::size_t kMaxQueries = 8;
-  // Rounding up or down leaves an error of s^2 / 6 per token for a step s: .007 of the root for
-  // 256.
+  // Rounding up or down leaves s^2 / 6 per token for a step s: for 256 tokens .007 of the root.
   static constexpr float kStepsOfRoot = 900.0f;
 
   alignas(64) std::uint8_t bytes[kMaxQueries][kBlockTokens];  // zero beyond n_tokens
@@ -122,9 +120,8 @@ inline float weight_step(float sum_of_squares) {
   return fits ? __builtin_sqrtf(sum_of_squares) / WeightBytes::kStepsOfRoot : 0.0f;
 }
 
-// Thresholds: each multiple of 1/256 once per block, with distant values for neighbors (157 is
-//             close to 256 times the golden ratio). A threshold is added before the fraction is cut
-//             off.
+// Thresholds: one in each of 256 equal intervals per block, with distant values for neighbors (157
+// is close to 256 times the golden ratio). A threshold is added before the fraction is cut off.
 inline constexpr std::array<float, kBlockTokens> kWeightThresholds = [] {
   std::array<float, kBlockTokens> thresholds{};
   for (std::size_t t = 0; t < kBlockTokens; ++t) {
