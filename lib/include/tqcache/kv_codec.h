@@ -2,8 +2,9 @@
 // tqcache/kv_codec.h: the codec of K or V of one layer: quantizes and restores token blocks, and
 // holds no data.
 //
-//   TQC_TRY_ASSIGN(auto codec, KvCodec::make(layer.k, layer.shape, codec::BlockOrder::kKeys,
-//   rope)); codec.fit(blocks, OutlierPolicy::kCalibrationVariance, n_threads);  // new caches only
+//   TQC_TRY_ASSIGN(auto codec,
+//                  KvCodec::make(layer.k, layer.shape, codec::BlockOrder::kKeys, rope));
+//   codec.fit(blocks, OutlierPolicy::kCalibrationVariance, n_threads);  // new caches only
 //   TQC_TRY_ASSIGN(const auto packed, codec.encode(block, n_threads));
 //   const AlignedBytes values = codec.decode_block(packed.view(), block.index, kTokenBlock);
 //
