@@ -1,9 +1,9 @@
 #pragma once
 // codec/codebook.h: optimal centroids for one component of a random unit vector.
 //
-// After the rotation every component of a unit vector of n components has the density f(x) ~ (1 -
-// x^2)^((n - 3) / 2) on [-1, 1], for every model. So the codebook depends only on head_dim and
-// bits: 2^bits values with the least mean squared error (Lloyd, Max).
+// After the rotation every component of a unit vector of n components has the density
+// f(x) ~ (1 - x^2)^((n - 3) / 2) on [-1, 1], for every model. So the codebook depends only on
+// head_dim and bits: 2^bits values with the least mean squared error (Lloyd, Max).
 //
 // Parts of other modes have other centroids: signs of a residual, and evenly spaced values.
 //

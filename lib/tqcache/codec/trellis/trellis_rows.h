@@ -36,8 +36,8 @@ float step_shrink(float step);
 // 0 if the scale is 0 or beyond f16.
 float levels_of_step(std::uint16_t scale, float step);
 
-// Encodes rows. A vector whose scale rounds to 0 gets code 0 throughout, and so do tokens from the
-// last row on.
+// Encodes rows. A vector whose scale rounds to 0 gets code 0 throughout, and so do tokens after
+// the last row.
 //
 // Shapes: rows [n, dim], n 1 to 256; block [BlockShape{dim, 8, order}.block_bytes()]; scales [256].
 // Requires: the scale rule is kStep; all values are finite.
