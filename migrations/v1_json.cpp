@@ -117,7 +117,7 @@ Result<const Json*> require(const Json& object, std::string_view key, Json::Kind
 
 Result<Json> parse_json(std::string_view text) {
   Builder builder;
-  static_cast<void>(nlohmann::json::sax_parse(text, &builder));  // the builder knows
+  static_cast<void>(nlohmann::json::sax_parse(text, &builder));  // errors are in the builder
   return std::move(builder).take();
 }
 
