@@ -42,7 +42,7 @@ struct V1File {
 };
 
 struct V1ReadOptions {
-  // A file whose tensors would take more memory than this is refused with kTooLarge.
+  // A file whose tensors would take more memory than this is rejected with kTooLarge.
   std::uint64_t max_payload_bytes = std::uint64_t{64} << 30;
 };
 

@@ -77,7 +77,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
 
-  // The place of the next value. Open values do not move, because nothing is appended behind them.
+  // The place of the next value. Open values do not move, because nothing is appended after them.
   Json& place() {
     if (open_.empty()) return root_;
     return open_.back()->values.emplace_back();

@@ -25,12 +25,12 @@ struct Migration {
   std::vector<std::string> notes;
 };
 
-// The class paths of version 1, including old ones. All others are refused: a class_path is only
+// The class paths of version 1, including old ones. All others are rejected: a class_path is only
 // looked up in a table.
 std::span<const std::string_view> known_class_paths();
 
 struct V1ToV2Options {
-  // A cache that would take more memory than this is refused with kTooLarge. (A single token takes
+  // A cache that would take more memory than this is rejected with kTooLarge. (A single token takes
   // the memory of a token block of 256.)
   std::uint64_t max_cache_bytes = std::uint64_t{64} << 30;
 };

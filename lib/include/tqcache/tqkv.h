@@ -271,8 +271,8 @@ Result<void> convert_file(const ByteSource& source, const std::filesystem::path&
                           const Progress& progress = {},
                           std::optional<std::int64_t> first_tokens = {});
 
-// The same for any reader. If the plans leave every K and V unchanged, the cache is written as it
-// is.
+// The same for any reader. If the plans leave every K and V as it is, the cache is written
+// unchanged.
 //
 // Errors: those of the reader in place of read_cache()'s.
 Result<void> convert_file(const cache::CacheReader& source, const std::filesystem::path& path,

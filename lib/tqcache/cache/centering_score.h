@@ -8,7 +8,7 @@
 // and B are rotated. Pairs that change slowly within a block are joined: their sum is one smooth
 // function of the offset, so seven even and seven odd Chebyshev polynomials cover all of them.
 //
-// Without rounding, the result differs from q . R_p mean by less than 1e-6 |q| |mean|, at any
+// With Precision::kExact, the result differs from q . R_p mean by less than 1e-6 |q| |mean|, at any
 // position.
 //
 // Spec: docs/reference/codec.md §8.

@@ -52,7 +52,7 @@ struct Header {
 };
 
 // Reads both slots, chooses the one in use and checks it against the size of the file. Safe while
-// another process appends: it returns a state that the file really had.
+// another process appends: it returns a state that the file was in.
 //
 // Errors: kTruncated (the file ends early), kCorrupt (no .tqkv file, damaged, too long),
 //         kUnsupported (version, feature), kTooLarge (manifest), kBusy (the header kept changing),

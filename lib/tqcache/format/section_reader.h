@@ -58,8 +58,8 @@ class SectionReader : public cache::CacheReader {
   static Result<SectionReader> open(std::shared_ptr<const ByteSource> source);
   // `source` must outlive the reader.
   static Result<SectionReader> open(const ByteSource& source);
-  // A mapped file. share() returns packed sections that are stored uncompressed without a copy, and
-  // checks their checksums only if `verify_checksums`.
+  // A mapped file. share() returns uncompressed packed sections without copying them, and checks
+  // their checksums only if `verify_checksums`.
   static Result<SectionReader> open_mapped(SharedBytes file, bool verify_checksums);
 
   const CacheFileInfo& info() const { return info_; }
