@@ -17,7 +17,7 @@
 namespace tqcache::cache {
 namespace {
 
-// K or V that a block belongs to; of an array, K or V of its window. Works for Cache& and const
+// K or V that a block belongs to; for an array, K or V of its window. Works for Cache& and const
 // Cache&.
 auto& side_of(auto& cache, const BlockInfo& block) {
   auto& layer = *attention_of(cache.layers[to_size(block.layer)]);
@@ -27,7 +27,7 @@ auto& side_of(auto& cache, const BlockInfo& block) {
 }
 
 // The rows of a dense block, kv head by kv head. In memory each head has room for 256 tokens, while
-// a block's bytes hold valid tokens only.
+// a block's bytes hold only valid tokens.
 struct DenseRows {
   std::size_t n_heads = 0;
   std::size_t memory_bytes = 0;  // of one head in memory
@@ -73,8 +73,8 @@ void place_packed(const BlockInfo& block, SharedBytes raw, Cache& cache) {
   turbo.packed[to_size(block.block)] = make_turbo_block(turbo.codec, block.block, std::move(raw));
 }
 
-// The number of packed token blocks, [layer][K, V]. Those that a window has left count: they were
-// packed.
+// The number of packed token blocks, [layer][K, V], including those that a window has left, which
+// were once packed.
 std::vector<std::array<std::size_t, 2>> count_packed(const CacheDesc& cache,
                                                      const std::vector<BlockInfo>& blocks) {
   std::vector<std::array<std::size_t, 2>> counts;
@@ -88,7 +88,7 @@ std::vector<std::array<std::size_t, 2>> count_packed(const CacheDesc& cache,
   return counts;
 }
 
-// Windows in memory have a place for each token block since the cache's first token.
+// Windows in memory have an entry for each token block since the cache's first token.
 Result<void> check_window_blocks(const CacheDesc& cache) {
   const std::int64_t n_windows = std::ranges::count_if(cache.layers, [](const LayerDesc& layer) {
     return std::holds_alternative<WindowDesc>(layer);
@@ -98,7 +98,7 @@ Result<void> check_window_blocks(const CacheDesc& cache) {
   return too_large("windows behind " + std::to_string(n_blocks) + " token blocks");
 }
 
-// Makes K and V without values.
+// Makes K and V with memory but without values.
 class RoomMaker {
  public:
   RoomMaker(const CacheDesc& cache, const std::vector<BlockInfo>& blocks)

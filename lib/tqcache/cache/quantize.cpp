@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::array<TensorKind, 2> kKeysAndValues = {TensorKind::kKeys, TensorKind::kValues};
 
-// What a view of some layers of a cache needs besides its source.
+// The inputs of a view of some layers of a cache, besides its source.
 struct Conversion {
   std::span<const SidePlan> plans;  // [2 n_layers] of the source
   KvTables tables;
@@ -37,7 +37,7 @@ class Quantized : public CacheReader {
         n_threads_(conversion.n_threads),
         first_layer_(conversion.first_layer) {}
 
-  // Reads what has to be known before the first block can be packed.
+  // Reads everything that must be known before the first block can be quantized.
   Result<void> prepare(const Conversion& conversion, const Progress& progress) {
     std::vector<DenseWindow> windows;
     std::vector<Tensor> tensors;
@@ -106,7 +106,7 @@ class Quantized : public CacheReader {
     std::span<const SidePlan> plans;  // [2]
   };
 
-  // K or V in token blocks that is to be quantized, or is already.
+  // K or V in token blocks, to be quantized or already quantized.
   struct Tensor {
     std::size_t layer;
     TensorKind kind;
@@ -181,8 +181,8 @@ class Quantized : public CacheReader {
     return {};
   }
 
-  // Files have a dense window as arrays and a quantized one as token blocks. Windows are short, so
-  // these blocks are made at once, and wait in memory until they are read.
+  // Files store a dense window as arrays and a quantized one as token blocks. Windows are short, so
+  // these blocks are made at once and kept in memory until they are read.
   Result<void> pack_window(const DenseWindow& window, const KvTables& tables) {
     const std::size_t layer = window.layer;
     const Window size = std::get<WindowDesc>(layer_of(layer)).window;
@@ -228,7 +228,7 @@ class Quantized : public CacheReader {
     return {};
   }
 
-  // Description and blocks once all codecs are known.
+  // Sets the description and blocks once all codecs are known.
   void describe_target() {
     for (std::size_t i = 0; i < description_.layers.size(); ++i) {
       for (const TensorKind kind : kKeysAndValues) {
@@ -250,7 +250,7 @@ class Quantized : public CacheReader {
     }
   }
 
-  // One thread: other blocks keep the others busy.
+  // Uses one thread: other blocks run on the other threads.
   Result<SharedBytes> pack(std::size_t origin) const {
     const BlockInfo& info = source_->blocks()[origin];
     const auto layer = to_size(info.layer);
@@ -264,7 +264,7 @@ class Quantized : public CacheReader {
   std::shared_ptr<const CacheReader> source_;
   BlockIndex index_;  // of the source's blocks
   CacheDesc description_;
-  std::vector<std::optional<KvCodec>> codecs_;  // [2 n_layers]: of what is quantized here
+  std::vector<std::optional<KvCodec>> codecs_;  // [2 n_layers]; for tensors quantized here
   std::vector<BlockInfo> blocks_;
   std::vector<std::optional<std::size_t>> origins_;  // [n_blocks]: index in the source
   std::map<BlockKey, SharedBytes> window_blocks_;    // blocks without an origin

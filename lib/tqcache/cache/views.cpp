@@ -90,7 +90,7 @@ class Dequantized : public CacheReader {
     return {};
   }
 
-  // Copies the rows of the window out of its token blocks.
+  // Copies the window's rows out of its token blocks.
   Result<void> read_window(std::size_t block, AlignedBytes& raw) const {
     const BlockInfo& info = blocks_[block];
     const auto& window = std::get<WindowDesc>(description_.layers[to_size(info.layer)]);
@@ -187,8 +187,8 @@ class FirstTokens : public CacheReader {
   std::vector<LayerCodecs> codecs_;
   CacheDesc description_;
   std::vector<BlockInfo> blocks_;
-  std::size_t first_cut_ = 0;  // index of the first block that is cut, as all after it are
-  std::int64_t n_kept_;        // tokens of the token block that is cut
+  std::size_t first_cut_ = 0;  // index of the first block that is cut; all later ones are cut too
+  std::int64_t n_kept_;        // tokens kept of the token block that is cut
 };
 
 // --- with_identity()
