@@ -107,7 +107,7 @@ Result<CacheDesc> describe_foreign(const ForeignCache& cache) {
   return description;
 }
 
-// Describes K and V as quantized where the limits of a .tqkv file on codecs allow it.
+// Describes K and V as quantized if the limits of a .tqkv file on codecs allow it, else as dense.
 Result<CacheDesc> describe_within_limits(ForeignCache& cache) {
   Result<CacheDesc> packed = describe_foreign(cache);
   if (packed || packed.error().code != ErrorCode::kTooLarge) return packed;

@@ -202,7 +202,7 @@ std::vector<LlamaProfile> llama_profiles(LlamaFile kind, std::uint32_t version,
   };
   for (LlamaProfile& profile :
        kind == LlamaFile::kSession ? session_profiles(version) : sequence_profiles(version)) {
-    // A state without attention has one cell, which never contains attention fields.
+    // A state without attention has one cell, which never has these fields.
     if (!has_attention) profile = {.outputs = profile.outputs, .has_streams = false};
     add(profile);
     // Window layers got their own section before cells got streams.
