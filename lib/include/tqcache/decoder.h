@@ -101,7 +101,7 @@ class Decoder {
   //
   // Returns the logits of the last token: [vocab_size], valid until the next call.
   // Progress: tokens of `ids` done; called before each layer, first before any work and last with
-  // all tokens done.
+  //           all tokens done.
   // Requires: ids not empty; the cache passed cache::check_identity with this model.
   // Errors:   kInvalidArgument (an id out of range; more tokens than the context holds, with the
   //           number that fits), kUnsupported (hidden tokens), those of check_layers() and
