@@ -17,7 +17,7 @@ namespace tqcache::interop {
 inline constexpr std::string_view kNpzFormat = "tqcache-npz-1";
 inline constexpr std::string_view kNpzFormatPrefix = "tqcache-npz-";
 
-// The JSON array that describes the others.
+// The array with the JSON text that describes the others.
 inline constexpr std::string_view kNpzDescription = "tqcache";
 inline constexpr std::string_view kNpzTokens = "tokens";
 
