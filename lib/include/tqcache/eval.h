@@ -303,8 +303,8 @@ struct ProfileOptions {
   unsigned n_threads = 0;        // 0: all processors
 };
 
-// The tokens of `max_windows` equally spaced windows of `ids`, joined, and the token after the last
-// window, which that window predicts. All of `ids` if it has no more windows than that. Requires: a
+// The tokens of `max_windows` equally spaced windows of `ids`, joined, and the last token of `ids`,
+// which the last window predicts. All of `ids` if it has no more windows than that. Requires: a
 // window of 1 or more.
 std::vector<std::int32_t> spread_windows(std::span<const std::int32_t> ids, std::int64_t window,
                                          std::int64_t max_windows);
