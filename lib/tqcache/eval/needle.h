@@ -56,8 +56,7 @@ class Haystack {
   const std::string& plain_text() const { return plain_text_; }  // plain_answer() of the text
 
   enum class Break : std::uint8_t { kNone, kSentence, kParagraph };
-  // The kind of unit that ends before token i, 0 <= i <= n_tokens(). Both ends of the text count as
-  // paragraph breaks.
+  // The break before token i, 0 <= i <= n_tokens(). Both ends of the text are paragraph breaks.
   Break break_before(std::int64_t i) const { return breaks_[static_cast<std::size_t>(i)]; }
 
   // The start of a run of `n` tokens, drawn by `seed` among the beginnings of paragraphs.

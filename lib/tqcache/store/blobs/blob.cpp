@@ -93,7 +93,7 @@ std::uint64_t raw_bytes_of(const std::vector<cache::LayerDesc>& layers,
   return cache::raw_bytes(layer, key, packed, tokens_behind(key.block));
 }
 
-// Layers in the form that a blob stores.
+// Layers as a blob stores them.
 Content kept(Content content) {
   if (auto* parameters = std::get_if<Parameters>(&content)) {
     parameters->layers = without_array_shapes(std::move(parameters->layers));
