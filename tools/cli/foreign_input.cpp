@@ -16,7 +16,7 @@ namespace {
 using cache::CacheReader;
 using interop::LlamaRotation;
 
-// Takes the way of reading whose first keys and values the model computes as well.
+// Chooses the interpretation whose first keys and values match those that the model computes.
 Result<LlamaRotation> decide_rotation(const CacheReader& rotated, const CacheReader& not_rotated,
                                       const ModelFacts& model, unsigned n_threads,
                                       std::string& found) {
@@ -111,7 +111,7 @@ Result<ForeignInput> open_foreign(const Console& console, const std::string& nam
                  "a state file of llama.cpp does not describe its layers: --model M.gguf", name};
   }
   TQC_TRY_ASSIGN(interop::OpenHints hints, hints_of(flags, model, first_tokens));
-  std::string rotation;  // what was found out about it
+  std::string rotation;  // the findings, in words
   hints.decide_rotation = [&](const CacheReader& rotated, const CacheReader& not_rotated) {
     return decide_rotation(rotated, not_rotated, model, n_threads, rotation);
   };

@@ -19,7 +19,7 @@ constexpr double kFar = 0.8;
 
 constexpr std::int64_t kTokensToCompare = 16;
 
-// The first tokens of a cache, as one of this model.
+// The first tokens of a cache, with the identity of this model.
 Result<cache::Cache> load(const cache::CacheReader& reader, const model::Model& model,
                           std::int64_t n_tokens) {
   cache::Identity identity = model.identity;
@@ -32,14 +32,14 @@ Result<cache::Cache> load(const cache::CacheReader& reader, const model::Model& 
 double largest_error(const ProbeReport& report) {
   double largest = 0;
   for (const ProbeLayer& layer : report.layers) {
-    // Written so that NaN is far.
+    // This form of the comparison also catches NaN.
     if (!(layer.k_error <= largest)) largest = layer.k_error;
     if (!(layer.v_error <= largest)) largest = layer.v_error;
   }
   return largest;
 }
 
-// Of the first tokens alone, so that little is read.
+// Uses only the first tokens, so that little is read.
 Result<double> error_of_first(const cache::CacheReader& reader, std::int64_t n_tokens,
                               const model::Model& model, unsigned n_threads) {
   TQC_TRY_ASSIGN(cache::Cache loaded, load(reader, model, n_tokens));
