@@ -1,4 +1,4 @@
-// tools/verbs/cmd_info.cpp: The description of a cache file, without reading its values.
+// tools/verbs/cmd_info.cpp: the description of a cache file, without reading its values.
 
 #include <fmt/format.h>
 
@@ -38,7 +38,7 @@ struct InfoFlags {
   bool sections = false;
 };
 
-// The prompt's text, by the tokenizer that the cache was made with.
+// The prompt's text, decoded by the tokenizer of the cache's model.
 Result<std::string> prompt_text(const InfoFlags& flags, const format::CacheFileInfo& info) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
                  in_file(flags.foreign.model, model::load_model(flags.foreign.model)));
@@ -58,7 +58,7 @@ Result<std::string> prompt_text(const InfoFlags& flags, const format::CacheFileI
   return model->tokenizer.decode(info.tokens);
 }
 
-// The header of a llama.cpp file, which is all that can be shown without a model.
+// The header of a llama.cpp file, because the rest cannot be shown without a model.
 Result<ForeignView> envelope_view(const std::string& name, const ByteSource& file) {
   TQC_TRY_ASSIGN(const auto envelope, in_file(name, interop::read_llama_envelope(file)));
   ForeignView view{name, name_of(FileKind::kLlama), file.size(), {}, nullptr, {}, {}};
@@ -124,7 +124,7 @@ Result<ExitCode> run(const Console& console, const InfoFlags& flags) {
 
 Action define_info(FlagSet& app) {
   const auto flags = std::make_shared<InfoFlags>();
-  // How rows are to be read does not matter to who does not read them.
+  // Rows are not read here, so it does not matter whether they are rotated.
   flags->foreign.rotation = "off";
   flags->foreign.n_probe = 0;
   app.add("file", flags->file, "Cache file; - is standard input")
