@@ -195,19 +195,19 @@ ByteView block_bytes(const Cache& cache, const BlockInfo& block, AlignedBytes& s
   }
   const Side& side = side_of(cache, block);
   if (block.packed) return std::get<TurboSide>(side).packed[to_size(block.block)].bytes.view();
-  return valid_rows(dense_block(side, block.block),
+  return first_rows(dense_block(side, block.block),
                     attention_of(cache.layers[to_size(block.layer)])->shape, dense_dtype(side),
-                    tokens_in_block(cache.n_tokens(), block.block), scratch);
+                    kTokenBlock, tokens_in_block(cache.n_tokens(), block.block), scratch);
 }
 
-ByteView valid_rows(ByteView memory, HeadShape shape, Dtype dtype, std::int64_t n,
-                    AlignedBytes& scratch) {
-  if (n == kTokenBlock) return memory;
+ByteView first_rows(ByteView block, HeadShape shape, Dtype dtype, std::int64_t n_rows,
+                    std::int64_t n, AlignedBytes& scratch) {
+  if (n == n_rows) return block;
   const std::size_t row = to_size(shape.head_dim) * dtype_size(dtype);
   const std::size_t n_bytes = to_size(n) * row;
   scratch.resize(to_size(shape.n_kv_heads) * n_bytes);
   for (std::size_t head = 0; head < to_size(shape.n_kv_heads); ++head) {
-    std::memcpy(scratch.data() + head * n_bytes, memory.data() + head * to_size(kTokenBlock) * row,
+    std::memcpy(scratch.data() + head * n_bytes, block.data() + head * to_size(n_rows) * row,
                 n_bytes);
   }
   return scratch;

@@ -21,12 +21,12 @@ std::vector<BlockInfo> blocks_of(const Cache& cache, const CacheDesc& descriptio
 // Requires: validate(cache); `block` is one of blocks_of(cache).
 ByteView block_bytes(const Cache& cache, const BlockInfo& block, AlignedBytes& scratch);
 
-// The rows of the first `n` tokens of a dense token block: [n_kv_heads, n, head_dim]. The memory
-// itself if it holds exactly these rows, otherwise a copy in `scratch`.
+// The rows of the first `n` tokens of a dense block: [n_kv_heads, n, head_dim]. The block itself if
+// it has no more, otherwise a copy in `scratch`.
 //
-// Shapes: memory [n_kv_heads, kTokenBlock, head_dim].
-ByteView valid_rows(ByteView memory, HeadShape shape, Dtype dtype, std::int64_t n,
-                    AlignedBytes& scratch);
+// Shapes: block [n_kv_heads, n_rows, head_dim].
+ByteView first_rows(ByteView block, HeadShape shape, Dtype dtype, std::int64_t n_rows,
+                    std::int64_t n, AlignedBytes& scratch);
 
 // The bytes of block_bytes(), valid even after the cache changes: packed blocks are shared, others
 // copied.

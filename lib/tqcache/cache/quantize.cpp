@@ -1,5 +1,7 @@
 #include "tqcache/quantize.h"
 
+#include <array>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <span>
@@ -214,8 +216,8 @@ class Quantized : public CacheReader {
         const std::int64_t n_valid = tokens_in_block(n_tokens(), block);
         if (plan.dense || n_valid < kTokenBlock) {
           AlignedBytes rows;
-          const ByteView valid =
-              valid_rows(dense.blocks[to_size(block)], shape_of(layer), dtype, n_valid, rows);
+          const ByteView valid = first_rows(dense.blocks[to_size(block)], shape_of(layer), dtype,
+                                            kTokenBlock, n_valid, rows);
           if (rows.empty()) rows.assign(valid.begin(), valid.end());
           bytes = SharedBytes(std::move(rows));
           continue;
@@ -321,7 +323,10 @@ Result<Cache> convert(Cache cache, const ConvertOptions& options, const Progress
     TQC_TRY_ASSIGN(const auto view,
                    make_view(reader_of(std::shared_ptr<const Cache>(one)), conversion, {}));
     const auto watch = [&](std::uint64_t part, std::uint64_t all) {
-      return !progress || progress(done + (all == 0 ? 0 : layer_bytes[i] * part / all), total);
+      // The product of two byte counts can exceed 64 bits.
+      const double fraction = all == 0 ? 1 : static_cast<double>(part) / static_cast<double>(all);
+      const auto of_layer = std::llround(fraction * static_cast<double>(layer_bytes[i]));
+      return !progress || progress(done + static_cast<std::uint64_t>(of_layer), total);
     };
     TQC_TRY_ASSIGN(Cache packed, load(*view, {.n_threads = options.n_threads}, watch));
     cache.layers[i] = std::move(packed.layers.front());
