@@ -14,7 +14,7 @@
 namespace tqcache::model {
 namespace {
 
-constexpr std::int64_t kRowsPerTask = 16;  // tokens whose sums are worth a task switch
+constexpr std::int64_t kRowsPerTask = 16;  // enough tokens to pay for a task switch
 
 std::span<float> row_of(AlignedFloats& rows, std::int64_t row, std::int64_t size) {
   return std::span(rows).subspan(to_size(row * size), to_size(size));
@@ -24,7 +24,7 @@ float sum_of_squares(std::span<const float> x) {
   return best_kernels().dot_f32(std::as_bytes(x).data(), x.data(), x.size());
 }
 
-// The largest value that rounds to a finite one of the type.
+// The largest value that rounds to a finite value of the type.
 float largest_of(Dtype dtype) {
   switch (dtype) {
     case Dtype::kF16:
@@ -47,7 +47,7 @@ float rms_norm(std::span<const float> x, std::span<const float> weight, float ep
   return squares;
 }
 
-// Reorders pairs (0, 1), (2, 3), ... to halves: components i and i + n / 2 become a pair.
+// Reorders pairs (0, 1), (2, 3), ... to half-split order: components i and i + n / 2 become a pair.
 void split_pairs(std::span<float> head, std::span<float> scratch) {
   const std::size_t half = head.size() / 2;
   std::ranges::copy(head, scratch.begin());
@@ -96,7 +96,7 @@ const RopeTable& Transformer::rope_of(std::int64_t layer) const {
 
 void Transformer::reserve_rows(std::int64_t n) {
   if (n <= capacity_) return;
-  capacity_ = n == 1 ? 1 : cache::kTokenBlock;  // a decode step must not take a chunk's memory
+  capacity_ = n == 1 ? 1 : cache::kTokenBlock;  // a decode step must not take the memory of a chunk
   const auto resize = [&](AlignedFloats& rows, std::int64_t size) {
     rows.resize(to_size(capacity_ * size));
   };
@@ -199,7 +199,7 @@ void Transformer::prepare_keys(const AttentionWeights& weights, const RopeTable&
   apply_qk_norm_and_rope(k_, config_.n_kv_heads, weights.k_norm, rope);
 }
 
-// Separates the queries from the gates, which follow them head by head.
+// Separates the queries from the gates, which follow the queries of each head.
 void Transformer::split_gate() {
   const std::int64_t head_dim = config_.head_dim;
   for_rows([&](std::int64_t row) {
@@ -270,7 +270,7 @@ Result<std::span<const float>> Transformer::logits(std::int64_t row, std::int64_
   return std::span<const float>(all);
 }
 
-// normed = rms_norm(x), row by row. squares_ are those of x then.
+// normed = rms_norm(x), row by row. Sets squares_ to the sums of squares of x.
 void Transformer::normalize(const AlignedFloats& weight) {
   for_rows([&](std::int64_t row) {
     squares_[to_size(row)] =
@@ -293,7 +293,7 @@ Error Transformer::not_finite(const std::string& layer, std::int64_t row,
                  " are not finite numbers, or too large: the cache or the weights are damaged");
 }
 
-// The sums of squares are those of x, by which a norm divides.
+// Requires: squares_ belong to x.
 Result<void> Transformer::check_hidden(const std::string& layer) const {
   for (std::int64_t row = 0; row < n_; ++row) {
     if (!std::isfinite(squares_[to_size(row)])) return not_finite(layer, row, "its hidden states");
@@ -301,12 +301,12 @@ Result<void> Transformer::check_hidden(const std::string& layer) const {
   return {};
 }
 
-// Likewise, of what comes into layer `index`.
+// The same for the input of layer `index`.
 Result<void> Transformer::check_input(std::int64_t index) const {
   return check_hidden(index == 0 ? "embedding" : "layer " + std::to_string(index - 1));
 }
 
-// Looks at single values only where their squares leave it open. Shapes: rows [n, size].
+// Reads single values only where the sum of squares does not decide. Shapes: rows [n, size].
 Result<void> Transformer::check_rows(std::int64_t index, std::string_view what,
                                      const AlignedFloats& rows, std::int64_t size, float largest) {
   measure(rows, size);
@@ -326,7 +326,7 @@ void Transformer::multiply(const AlignedFloats& input, std::initializer_list<Pro
   multiply_rows(n_, input, products, workers_);
 }
 
-// Shapes: rows [n, bias.size()]. An empty bias is none.
+// Shapes: rows [n, bias.size()]. An empty bias adds 0.
 void Transformer::add_bias(const AlignedFloats& bias, AlignedFloats& rows) {
   if (bias.empty()) return;
   for_rows([&](std::int64_t row) {
@@ -335,7 +335,7 @@ void Transformer::add_bias(const AlignedFloats& bias, AlignedFloats& rows) {
   });
 }
 
-// Normalizes every head vector, if heads have a norm, and rotates it to its position.
+// Normalizes every head vector if the model has QK norms, and rotates it to its position.
 // Shapes: rows [n, n_heads, head_dim].
 void Transformer::apply_qk_norm_and_rope(AlignedFloats& rows, std::int64_t n_heads,
                                          const AlignedFloats& norm, const RopeTable& rope) {
@@ -350,7 +350,7 @@ void Transformer::apply_qk_norm_and_rope(AlignedFloats& rows, std::int64_t n_hea
   });
 }
 
-// x += update, normalized first if there is a norm.
+// x += update, which is first normalized if a norm is given.
 void Transformer::add_to_x(const AlignedFloats& norm) {
   if (!norm.empty()) {
     for_rows([&](std::int64_t row) {

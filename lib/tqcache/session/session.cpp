@@ -22,7 +22,7 @@ StopReason fail(Error failure, Generation& generation) {
   return by_user ? StopReason::kInterrupted : StopReason::kFailed;
 }
 
-// A quantized cache without tokens quantizes its first token block when that is full.
+// A quantized cache without tokens quantizes its first token block when the block is full.
 Result<cache::Cache> empty_cache(const model::Model& model, const SessionOptions& options) {
   TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(model, Dtype::kF16));
   if (!options.quantization) return empty;
@@ -40,7 +40,7 @@ Result<void> check_biases(const model::SamplerOptions& sampling, const model::Mo
   return {};
 }
 
-// A file of another model is refused before its values take memory.
+// Refuses a file of another model before its values take memory.
 Result<void> check_fits(const ByteSource& file, const model::Model& model) {
   TQC_TRY_ASSIGN(const format::CacheFileInfo info, format::read_cache_info(file));
   cache::Cache named;

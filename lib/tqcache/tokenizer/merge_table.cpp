@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int32_t kMerged = -1;
 constexpr std::uint32_t kNoSymbol = 0xffffffffu;
-constexpr std::uint64_t kFree = ~std::uint64_t{0};  // no pair: ids are not negative
+constexpr std::uint64_t kFree = ~std::uint64_t{0};  // an empty entry: ids are not negative
 
 Error bad_merge(std::size_t merge, std::string_view what) {
   return {ErrorCode::kCorrupt, "merge " + std::to_string(merge) + ": " + std::string(what)};
@@ -28,7 +28,7 @@ std::uint64_t key(std::int32_t left, std::int32_t right) {
          static_cast<std::uint32_t>(right);
 }
 
-// std heaps keep the largest on top: a candidate is "less" when it is to be merged later.
+// std heaps keep the largest element on top: a candidate is "less" if it is merged later.
 bool merges_later(const MergeTable::Scratch::Candidate& a,
                   const MergeTable::Scratch::Candidate& b) {
   return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
@@ -104,7 +104,7 @@ Result<void> MergeTable::merge_symbols(Scratch& scratch, WorkBudget& budget) con
     const Scratch::Candidate best = scratch.heap.back();
     scratch.heap.pop_back();
 
-    // A candidate is out of date when either symbol was merged with its other neighbor since.
+    // A candidate is outdated if either symbol has since been merged with its other neighbor.
     Scratch::Symbol& left = scratch.symbols[best.position];
     if (left.id == kMerged || left.next == kNoSymbol) continue;
     Scratch::Symbol& right = scratch.symbols[left.next];
@@ -126,7 +126,7 @@ const MergeTable::Entry* MergeTable::find(std::int32_t left, std::int32_t right)
   return entry.key == kFree ? nullptr : &entry;
 }
 
-// The seed comes in before both products, so that pairs which meet for one seed part for another.
+// The seed enters before both products: pairs that collide with one seed do not with another.
 // Source: the finalizer of MurmurHash3, fmix64.
 std::size_t MergeTable::first_slot(std::uint64_t key) const {
   std::uint64_t mixed = (key ^ seed_) * 0xff51afd7ed558ccdu;
@@ -248,7 +248,7 @@ std::size_t count_characters(std::string_view text) {
 
 std::string place(std::int64_t id) { return "token " + std::to_string(id); }
 
-// All ways to cut the token into two.
+// All ways to split the token into two.
 Result<void> add_cuts(const Vocabulary& vocabulary, std::int32_t id, double score,
                       std::vector<Cut>& cuts) {
   const std::string_view bytes = vocabulary.token(id).bytes;

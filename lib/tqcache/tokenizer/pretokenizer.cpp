@@ -15,10 +15,10 @@
 #include "tqcache/tokenizer/normalizer.h"
 #include "tqcache/tokenizer/utf8.h"
 
-// What is let through means the same to both engines. Refused are, among others: anchors (in
-// Ruby's dialect ^ and $ stand at every line), \w and \b (other sets of letters), \h (a hex digit
-// there, a space here), classes inside classes and &&, and everything with a backslash that is
-// not listed.
+// Every accepted construct has the same meaning in both regex engines. Refused are, among others:
+// anchors (in Ruby's dialect ^ and $ match at every line), \w and \b (other sets of letters), \h (a
+// hex digit there, a space here), classes inside classes and &&, and all escapes that are not
+// listed.
 
 namespace tqcache::tokenizer {
 
@@ -85,19 +85,19 @@ namespace {
 
 constexpr std::size_t kMaxPatternBytes = 16 * 1024;  // the longest in use has about 1,000
 
-// A run of a million spaces takes a few million steps with the patterns in use; a second or so of
-// work is where a pattern counts as runaway.
+// A run of a million spaces takes a few million steps with the patterns in use. The limit, about a
+// second of work, marks a pattern as runaway.
 constexpr std::uint32_t kMatchLimit = 100'000'000;
 
-// PCRE2 limits the steps from one place where a match may begin, and does not count them. So a
-// match is tried with few of them, which all ordinary ones need, over some places at once; and
-// where those do not do, place by place, with more and more of them.
+// PCRE2 limits the steps of each start position, and does not report how many it took. So a match
+// is first tried with a small limit, which ordinary patterns stay below, over many start positions.
+// When the limit is hit, positions are tried one by one, with growing limits.
 constexpr std::uint32_t kFirstLimit = 256;
 constexpr std::uint32_t kLimitFactor = 16;
 constexpr std::size_t kFirstPlaces = 1024;
 constexpr std::size_t kMostPlaces = 64 * 1024;
 
-// Characters that a match reads without counting, such as those of \s++, for one step.
+// PCRE2 does not count the characters of possessive runs such as \s++; this many make one step.
 constexpr std::size_t kUncounted = 256;
 constexpr std::uint32_t kDepthLimit = 1'000'000;
 constexpr std::uint32_t kHeapLimit = 256 * 1024;               // KiB, when there is no JIT
@@ -152,7 +152,7 @@ Result<Pretokenizer> Pretokenizer::compile(std::string_view pattern) {
                              PCRE2_UTF | PCRE2_UCP | PCRE2_USE_OFFSET_LIMIT, &error, &place,
                              nullptr));
   if (!code) return Error{ErrorCode::kCorrupt, "pattern: " + message(error)};
-  // Where there is no JIT, or no executable memory to be had, the interpreter does the same work.
+  // Without a JIT, or without executable memory, the interpreter gives the same result.
   static_cast<void>(pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE));
   return Pretokenizer(std::make_unique<State>(State{std::move(code)}));
 }
@@ -189,16 +189,16 @@ Result<std::optional<Pretokenizer::Matcher::Range>> Pretokenizer::Matcher::find(
     const std::size_t last = from + std::min(n_places, text.size() - from) - 1;
     pcre2_set_match_limit(context, limit);
     pcre2_set_offset_limit(context, last);
-    const std::size_t unknown = (text.size() - from) / kUncounted;
+    const std::size_t uncounted = (text.size() - from) / kUncounted;
     const int n_groups = pcre2_match(state_->code, as_subject(text), text.size(), from,
                                      PCRE2_NO_UTF_CHECK, state_->data.get(), context);
     if (n_groups > 0) {
       const std::size_t* range = pcre2_get_ovector_pointer(state_->data.get());
-      TQC_TRY(budget.spend(range[1] - from + 1 + (limit > kFirstLimit ? limit : 0), unknown));
+      TQC_TRY(budget.spend(range[1] - from + 1 + (limit > kFirstLimit ? limit : 0), uncounted));
       return std::optional(Range{range[0], range[1]});
     }
     if (n_groups == PCRE2_ERROR_NOMATCH) {
-      TQC_TRY(budget.spend(last + 1 - from + (limit > kFirstLimit ? limit : 0), unknown));
+      TQC_TRY(budget.spend(last + 1 - from + (limit > kFirstLimit ? limit : 0), uncounted));
       from = last + 1;
       while (from < text.size() && (text[from] & 0xc0) == 0x80) ++from;  // inside a character
       limit = kFirstLimit;
@@ -207,7 +207,7 @@ Result<std::optional<Pretokenizer::Matcher::Range>> Pretokenizer::Matcher::find(
     }
     const bool may_take_more = n_groups == PCRE2_ERROR_MATCHLIMIT && limit < kMatchLimit;
     if (!may_take_more) return Error{ErrorCode::kTooLarge, "pattern: " + message(n_groups)};
-    TQC_TRY(budget.spend(limit, unknown));
+    TQC_TRY(budget.spend(limit, uncounted));
     if (n_places == 1) limit = std::min(limit * kLimitFactor, kMatchLimit);
     n_places = 1;
   }
@@ -220,12 +220,12 @@ Result<void> Pretokenizer::Matcher::split(
   const auto emit = [&](std::size_t begin, std::size_t end) {
     return begin < end ? piece(text.substr(begin, end - begin)) : Result<void>();
   };
-  std::size_t done = 0;    // everything before is in pieces
+  std::size_t done = 0;    // the text before is split
   std::size_t search = 0;  // where the next match may begin
   while (search < text.size()) {
     TQC_TRY_ASSIGN(const std::optional<Range> match, find(text, search, budget));
     if (!match) break;
-    if (match->begin == match->end) {  // no piece; look on behind the next character
+    if (match->begin == match->end) {  // an empty match is not a piece; continue after it
       if (match->end == text.size()) break;
       search = match->end + first_character(text.substr(match->end)).n_bytes;
       continue;
@@ -273,8 +273,7 @@ const KnownPretokenizer* find_pretokenizer(std::string_view name) {
 
 namespace {
 
-// White_Space of Unicode. PCRE2's \s would take U+180E as well, which stopped being a space in
-// Unicode 6.3.
+// White_Space of Unicode. PCRE2's \s also contains U+180E, which is not a space since Unicode 6.3.
 constexpr std::string_view kSpaces =
     "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"
     "\\x{3000}";
@@ -324,7 +323,7 @@ class Translator {
   Result<void> begin_class() {
     in_class_ = true;
     copy(in_.substr(at_, 2) == "[^" ? 2 : 1);
-    // The end of the class to one engine, a literal to the other.
+    // One engine ends the class here, the other reads a literal.
     if (in_.substr(at_, 1) == "]") return refuse("[]");
     return {};
   }

@@ -74,8 +74,8 @@ Result<void> Vocabulary::index() {
     TQC_TRY(check_token(tokens_[id], id));
     TQC_TRY(index_token(id));
   }
-  // A word of the merge list that was declared as a token of its own as well keeps its merges.
-  // By id: the order of the table is another one in each process.
+  // A word of the merge list that is also declared as an added token keeps its merges. In order of
+  // ids, because the order of the hash table differs from process to process.
   for (std::int64_t id = 0; id < size(); ++id) {
     if (token(id).kind != TokenKind::kUserDefined) continue;
     ordinary_.emplace(token(id).bytes, static_cast<std::int32_t>(id));

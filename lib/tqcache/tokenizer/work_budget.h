@@ -1,5 +1,5 @@
 #pragma once
-// tokenizer/work_budget.h: a bound on the work of one text, and hashes that no file can foresee.
+// tokenizer/work_budget.h: step limit for tokenizing one text, and seeded hashes.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace tqcache::tokenizer {
 
-// The steps that tokenizing a text may take. A step is about what a byte of ordinary text costs.
+// Limits the steps for tokenizing one text. A step costs about as much as a byte of ordinary text.
 //
-// Files that are made to be slow reach the end of it after seconds, however long the text is; the
-// texts and vocabularies in use take a few steps a byte.
+// Hostile files exhaust the budget after a few seconds. Real texts and vocabularies take a few
+// steps per byte.
 class WorkBudget {
  public:
-  // `keep_going` may be empty. It is asked once in a million steps.
+  // `keep_going` may be empty. It is called once per million steps.
   explicit WorkBudget(std::size_t n_bytes, std::function<bool()> keep_going = {})
       : left_(kLeast + kStepsOfByte * n_bytes), keep_going_(std::move(keep_going)) {}
 
-  // Takes steps off. `unknown` steps may have been taken beside them, which nobody has counted:
-  // they are no reason to give up, but one to ask.
-  // Errors: kTooLarge when there are not as many, kInterrupted.
-  Result<void> spend(std::uint64_t steps, std::uint64_t unknown = 0) {
+  // Subtracts steps. `uncounted` is an upper bound of further steps: they do not use up the budget,
+  // but make keep_going() be called.
+  // Errors: kTooLarge when fewer steps are left, kInterrupted.
+  Result<void> spend(std::uint64_t steps, std::uint64_t uncounted = 0) {
     if (steps > left_) return exhausted();
     left_ -= steps;
-    since_asked_ += steps + unknown;
+    since_asked_ += steps + uncounted;
     if (since_asked_ < kStepsUnasked) return {};
     since_asked_ = 0;
     if (keep_going_ && !keep_going_()) return interrupted_error();
@@ -50,11 +50,11 @@ class WorkBudget {
   std::function<bool()> keep_going_;
 };
 
-// A number that is another one in each process, for hash tables of what files hold: who writes a
-// file cannot choose entries that collide.
+// A random number per process. It seeds hash tables whose keys come from files, so that no file can
+// choose keys that collide.
 std::uint64_t hash_seed();
 
-// The same for texts.
+// Hashes texts with hash_seed().
 struct TextHash {
   std::size_t operator()(std::string_view text) const;
 };
