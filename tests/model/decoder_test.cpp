@@ -344,12 +344,12 @@ TEST_F(DecoderErrors, KeepsAValidCacheWhenABlockCannotBePacked) {
   cache::Cache dense = model_.make_cache();
   must(decoder_.prefill(dense, model_.prompt(511)));
   cache_ = must(cache::convert(std::move(dense), {.n_threads = 1}));
+  must(decoder_.decode_step(cache_, 1));  // the block is full now, and packed with the next token
   auto& layer = std::get<cache::AttentionLayer>(cache_.layers[1]);
   const std::uint16_t infinity = f32_to_f16(std::numeric_limits<float>::infinity());
   std::memcpy(std::get<cache::TurboSide>(layer.v).tail.blocks.front().data(), &infinity,
               sizeof(infinity));
 
-  must(decoder_.decode_step(cache_, 1));  // the block is full now, and packed with the next token
   const auto result = decoder_.decode_step(cache_, 2);
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().code, ErrorCode::kCorrupt);

@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -163,6 +166,36 @@ TEST(PromptStore, LeavesOtherLayersInTheStore) {
   EXPECT_EQ(n_read, 0);
   EXPECT_THAT(reading->warning(), HasSubstr("layers; the model has"));
   EXPECT_THAT(reading->warning(), HasSubstr("continuing without it"));
+}
+
+// Values of a store that overflow do not end the run: its text is that of a run without a store.
+TEST(PromptStore, ContinuesWithoutPoisonedBlocks) {
+  const TempDir dir;
+  const std::string url = "dir:" + (dir / "store").string();
+  std::string text;
+  for (int i = 0; i < 30; ++i) text += kPrompt;
+  const auto plain = must(Session::open({.model = kModel}));
+  const std::vector<std::int32_t> ids = encode(*plain, text);
+  ASSERT_GT(ids.size(), 256u);
+  must(plain->feed(ids));
+  cache::Cache poisoned = plain->cache();
+  const std::vector<std::int32_t> expected = generated(*plain, 5);
+  auto& keys = std::get<cache::DenseSide>(cache::attention_of(poisoned.layers[3])->k);
+  const float infinity = std::numeric_limits<float>::infinity();
+  store_f32(keys.dtype, {&infinity, 1}, keys.blocks[0].data());
+  const auto backend = must(store::open_backend(url, {}));
+  must(store::Library(*backend, {}).put_cache(poisoned, "poisoned"));
+
+  const auto reading = must(PromptStore::open({.url = url}));
+  const auto next = must(Session::open({.model = kModel}));
+  must(next->begin_from(*reading, ids));
+  EXPECT_GE(next->cache().n_tokens(), 256);
+  must(next->feed(std::span(ids).subspan(static_cast<std::size_t>(next->cache().n_tokens()))));
+  EXPECT_EQ(generated(*next, 5), expected);
+  EXPECT_THAT(reading->warning(), HasSubstr("layer 3: token"));
+  EXPECT_THAT(reading->warning(), HasSubstr("continuing without it"));
+  EXPECT_EQ(reading->reused_tokens(), 0);
+  must(reading->finish(next->cache()));
 }
 
 TEST(PromptStore, GivesTheNextSessionWhatTheLastOnePut) {

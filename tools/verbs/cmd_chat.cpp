@@ -250,7 +250,8 @@ Result<void> check_cache(const ChatFlags& flags, const cache::Cache& cache) {
 
 Result<session::ChatTurns> choose_turns(const ChatFlags& flags,
                                         const tokenizer::Tokenizer& tokenizer) {
-  auto turns = session::ChatTurns::make(tokenizer, flags.chat_template);
+  auto turns =
+      session::ChatTurns::make(tokenizer, flags.chat_template, [] { return !interrupted(); });
   if (turns) return std::move(turns).value();
   Error error = std::move(turns).error();
   if (flags.chat_template.empty()) error.message += " (--template NAME)";

@@ -102,7 +102,8 @@ Result<ExitCode> run(const Console& console, const NeedleFlags& flags) {
   options.configurations = examinee.configurations;
   TQC_TRY_ASSIGN(const eval::Haystack haystack,
                  in_file(display_name(flags.file, "standard input"),
-                         eval::Haystack::make(text, examinee.model->tokenizer)));
+                         eval::Haystack::make(text, examinee.model->tokenizer,
+                                              [] { return !interrupted(); })));
   TQC_TRY(eval::check_needles(*examinee.model, haystack, examinee.dialogue, options));
   eval::NeedleResult result;
   {
@@ -203,6 +204,7 @@ Result<ExitCode> run(const Console& console, const JsonlFlags& flags) {
   options.limit = flags.limit;
   options.max_tokens = flags.answers.max_tokens;
   options.n_threads = flags.answers.n_threads;
+  options.keep_going = [] { return !interrupted(); };
   eval::JsonlResult result;
   {
     ProgressBar bar(console, "jsonl", Unit::kTokens);

@@ -69,6 +69,9 @@ class PromptStore {
   void watch(const cache::Cache& cache);
   void end_prompt(const cache::Cache& cache);
 
+  // Gives up the store, because the decoder failed with the values that begin() found.
+  void reject(const Error& error);
+
   // Waits a few seconds until new blocks are stored, then saves the cache under its name, if any.
   // Errors: those of saving under the name.
   Result<void> finish(const cache::Cache& cache, const Progress& progress = {});
@@ -183,11 +186,17 @@ class Session {
 
   bool is_end_token(std::int32_t id) const;
   Result<void> append(std::int32_t id);
+  // Continues after an error that blocks of the store have caused: computes all tokens again,
+  // `n_before` tokens of the cache and `ids`. Returns `error` if the store is not the cause.
+  Result<void> without_store(Error error, std::int64_t n_before, std::span<const std::int32_t> ids,
+                             const Progress& progress);
   std::optional<StopReason> choose(std::int64_t n, const TokenSink& sink, Generation& generation);
 
   std::unique_ptr<model::Model> model_;
   cache::Cache cache_;
   PromptStore* store_ = nullptr;
+  std::optional<cache::Cache> empty_;  // the cache before begin_from()
+  bool from_store_ = false;            // the cache holds blocks of the store
   model::Scorer scorer_;
   model::Decoder decoder_;
   model::Sampler sampler_;
@@ -215,7 +224,9 @@ class ChatTurns {
   // its files, or ChatML if there is no template and the tokenizer has ChatML's tokens.
   // Requires: `tokenizer` outlives this.
   // Errors:   kUnsupported when there is no such format, or the tokenizer lacks its special tokens.
-  static Result<ChatTurns> make(const tokenizer::Tokenizer& tokenizer, std::string_view name);
+  // `keep_going` may be empty; when it returns false, ask() and the like end with kInterrupted.
+  static Result<ChatTurns> make(const tokenizer::Tokenizer& tokenizer, std::string_view name,
+                                std::function<bool()> keep_going = {});
 
   std::string_view name() const { return template_.format().name; }
 
@@ -234,8 +245,11 @@ class ChatTurns {
 
  private:
   ChatTurns(const tokenizer::Tokenizer& tokenizer, tokenizer::ChatTemplate chat_template,
-            std::int32_t end)
-      : tokenizer_(&tokenizer), template_(std::move(chat_template)), end_(end) {}
+            std::int32_t end, std::function<bool()> keep_going)
+      : tokenizer_(&tokenizer),
+        template_(std::move(chat_template)),
+        end_(end),
+        keep_going_(std::move(keep_going)) {}
 
   // The text that closes the last turn, starting with the end token, which may already be present.
   struct Closing {
@@ -253,6 +267,7 @@ class ChatTurns {
   const tokenizer::Tokenizer* tokenizer_;
   tokenizer::ChatTemplate template_;
   std::int32_t end_;  // the token that ends an answer
+  std::function<bool()> keep_going_;
 };
 
 // Appends `more` to `ids`.

@@ -110,12 +110,12 @@ std::string in_line(const AnswerRow& row) { return "line " + std::to_string(row.
 // Calls `use(row, prompt)` for every row within the limit.
 template <class Use>
 Result<void> for_rows(const model::Model& model, const ByteSource& source, const Dialogue& dialogue,
-                      std::int64_t limit, Use use) {
+                      const JsonlOptions& options, Use use) {
   AnswerRows rows(source);
-  for (std::int64_t n = 0; limit == 0 || n < limit; ++n) {
+  for (std::int64_t n = 0; options.limit == 0 || n < options.limit; ++n) {
     TQC_TRY_ASSIGN(const std::optional<AnswerRow> row, rows.next());
     if (!row) break;
-    auto prompt = row_prompt(*row, model.tokenizer, dialogue);
+    auto prompt = row_prompt(*row, model.tokenizer, dialogue, options.keep_going);
     if (!prompt) return in_context(in_line(*row), std::move(prompt).error());
     if (auto used = use(*row, *prompt); !used) {
       return in_context(in_line(*row), std::move(used).error());
@@ -162,12 +162,14 @@ class RowMeasurement {
 }  // namespace
 
 Result<RowPrompt> row_prompt(const AnswerRow& row, const tokenizer::Tokenizer& tokenizer,
-                             const Dialogue& dialogue) {
+                             const Dialogue& dialogue, const KeepGoing& keep_going) {
   const bool one_text = row.texts.size() == 1;
   std::string read;
   for (std::size_t i = 0; i + 1 < row.texts.size(); ++i) read += row.texts[i] + "\n\n";
-  TQC_TRY_ASSIGN(const Ids first, encode_text(tokenizer, one_text ? row.texts[0] : read));
-  TQC_TRY_ASSIGN(const Ids last, encode_text(tokenizer, one_text ? "" : row.texts.back()));
+  TQC_TRY_ASSIGN(const Ids first,
+                 encode_text(tokenizer, one_text ? row.texts[0] : read, keep_going));
+  TQC_TRY_ASSIGN(const Ids last,
+                 encode_text(tokenizer, one_text ? "" : row.texts.back(), keep_going));
   RowPrompt prompt = {join({dialogue.open_user, first}),
                       join({last, dialogue.close_user, dialogue.open_assistant})};
   if (prompt.asked.empty()) {
@@ -182,7 +184,7 @@ Result<JsonlWork> check_rows(const model::Model& model, const ByteSource& source
                              const Dialogue& dialogue, const JsonlOptions& options) {
   TQC_TRY(check_configurations(model, options.configurations));
   JsonlWork work;
-  TQC_TRY(for_rows(model, source, dialogue, options.limit,
+  TQC_TRY(for_rows(model, source, dialogue, options,
                    [&](const AnswerRow&, const RowPrompt& prompt) -> Result<void> {
                      ++work.n_rows;
                      work.n_packed_rows += std::ssize(prompt.cached) >= cache::kTokenBlock ? 1 : 0;
@@ -202,7 +204,7 @@ Result<JsonlResult> measure_rows(const model::Model& model, const ByteSource& so
   result.scores.resize(options.configurations.size());
   RowMeasurement measurement(model, dialogue, options);
   TotalProgress runs(progress, result.work.n_tokens);
-  TQC_TRY(for_rows(model, source, dialogue, options.limit,
+  TQC_TRY(for_rows(model, source, dialogue, options,
                    [&](const AnswerRow& row, const RowPrompt& prompt) {
                      return measurement.measure(row, prompt, runs, result.scores);
                    }));

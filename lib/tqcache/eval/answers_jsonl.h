@@ -69,6 +69,7 @@ struct JsonlOptions {
   std::int64_t limit = 0;  // maximum number of rows; 0: all
   std::int64_t max_tokens = 64;
   unsigned n_threads = 0;
+  KeepGoing keep_going = {};
 };
 
 struct RowPrompt {
@@ -78,7 +79,7 @@ struct RowPrompt {
 
 // Texts are joined by blank lines. Errors: those of Tokenizer::encode.
 Result<RowPrompt> row_prompt(const AnswerRow& row, const tokenizer::Tokenizer& tokenizer,
-                             const Dialogue& dialogue);
+                             const Dialogue& dialogue, const KeepGoing& keep_going = {});
 
 // The amount of work, known after a pass over all rows.
 struct JsonlWork {

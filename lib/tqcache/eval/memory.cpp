@@ -231,10 +231,10 @@ class MemoryMeasurement {
 
   Result<AnswerScore> ask(const Fact& fact, const cache::Cache& cache,
                           const KeepGoing& keep_going) {
-    TQC_TRY_ASSIGN(const Ids question, encode_text(model_.tokenizer, fact.question));
-    TQC_TRY_ASSIGN(
-        const Ids expected,
-        encode_text(model_.tokenizer, std::string(dialogue_.answer_start) + fact.answer));
+    TQC_TRY_ASSIGN(const Ids question, encode_text(model_.tokenizer, fact.question, keep_going));
+    TQC_TRY_ASSIGN(const Ids expected,
+                   encode_text(model_.tokenizer, std::string(dialogue_.answer_start) + fact.answer,
+                               keep_going));
     const Ids asked = join({dialogue_.user(question), dialogue_.open_assistant});
     TQC_TRY_ASSIGN(const Ids ids,
                    greedy_answer(decoder_, cache, asked, options_.max_tokens, ends_, keep_going));

@@ -142,9 +142,10 @@ Result<Needle> custom_needle(std::string statement, std::string question, std::s
   return Needle{std::move(statement), std::move(question), answer, answer};
 }
 
-Result<Haystack> Haystack::make(std::string_view text, const tokenizer::Tokenizer& tokenizer) {
+Result<Haystack> Haystack::make(std::string_view text, const tokenizer::Tokenizer& tokenizer,
+                                const KeepGoing& keep_going) {
   Haystack haystack;
-  TQC_TRY_ASSIGN(haystack.ids_, encode_text(tokenizer, text));
+  TQC_TRY_ASSIGN(haystack.ids_, encode_text(tokenizer, text, keep_going));
   haystack.breaks_ = find_breaks(haystack.ids_, tokenizer);
   haystack.plain_text_ = plain_answer(text);
   return haystack;

@@ -49,7 +49,8 @@ Result<Needle> custom_needle(std::string statement, std::string question, std::s
 class Haystack {
  public:
   // Errors: those of Tokenizer::encode.
-  static Result<Haystack> make(std::string_view text, const tokenizer::Tokenizer& tokenizer);
+  static Result<Haystack> make(std::string_view text, const tokenizer::Tokenizer& tokenizer,
+                               const KeepGoing& keep_going = {});
 
   const Ids& ids() const { return ids_; }
   std::int64_t n_tokens() const { return static_cast<std::int64_t>(ids_.size()); }

@@ -18,8 +18,12 @@ Ids Dialogue::assistant(const Ids& text) const {
   return join({open_assistant, text, close_assistant});
 }
 
-Result<Ids> encode_text(const tokenizer::Tokenizer& tokenizer, std::string_view text) {
-  return tokenizer.encode(text, tokenizer::Tokenizer::Special::kAsText);
+Result<Ids> encode_text(const tokenizer::Tokenizer& tokenizer, std::string_view text,
+                        const KeepGoing& keep_going) {
+  tokenizer::Tokenizer::EncodeOptions options;
+  options.special = tokenizer::Tokenizer::Special::kAsText;
+  options.keep_going = keep_going;
+  return tokenizer.encode(text, options);
 }
 
 Result<Dialogue> plain_dialogue(const tokenizer::Tokenizer& tokenizer) {

@@ -32,21 +32,23 @@ struct Dialogue {
   Ids assistant(const Ids& text) const;
 };
 
+// Called before every decode step, and now and then while a text is encoded; false stops the work
+// with kInterrupted. May be empty.
+using KeepGoing = std::function<bool()>;
+
+// The ids of a text; special tokens in it count as plain text.
+Result<Ids> encode_text(const tokenizer::Tokenizer& tokenizer, std::string_view text,
+                        const KeepGoing& keep_going = {});
+
 // For a model without chat turns: the question, then "Answer:".
 // Errors: those of Tokenizer::encode.
 Result<Dialogue> plain_dialogue(const tokenizer::Tokenizer& tokenizer);
-
-// The ids of a text; special tokens in it count as plain text.
-Result<Ids> encode_text(const tokenizer::Tokenizer& tokenizer, std::string_view text);
 
 Ids join(std::initializer_list<Ids> parts);
 
 // Whether a token ends an answer. Requires: both arguments outlive the function.
 using EndsAnswer = std::function<bool(std::int32_t id)>;
 EndsAnswer answer_end(const Dialogue& dialogue, const tokenizer::Tokenizer& tokenizer);
-
-// Called before every decode step; false stops the work with kInterrupted.
-using KeepGoing = std::function<bool()>;
 
 // The most likely tokens after `prompt`: up to `max_tokens`, or up to the token that ends the
 // answer, which is not returned. The cache is taken by value and grows as in real use: full token

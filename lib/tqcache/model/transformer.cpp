@@ -20,10 +20,6 @@ std::span<float> row_of(AlignedFloats& rows, std::int64_t row, std::int64_t size
   return std::span(rows).subspan(to_size(row * size), to_size(size));
 }
 
-float sum_of_squares(std::span<const float> x) {
-  return best_kernels().dot_f32(std::as_bytes(x).data(), x.data(), x.size());
-}
-
 // The largest value that rounds to a finite value of the type.
 float largest_of(Dtype dtype) {
   switch (dtype) {
@@ -262,11 +258,12 @@ Result<std::span<const float>> Transformer::logits(std::int64_t row, std::int64_
   logits_.resize(std::max(logits_.size(), to_size(n * config_.vocab_size)));
   multiply_rows(n, normed_, {{&weights_.output, logits_.data()}}, workers_);
   const std::span<float> all = std::span(logits_).first(to_size(n * config_.vocab_size));
-  cap_values(config_.logit_cap, all);
   for (std::int64_t i = 0; i < n; ++i) {
-    const float squares = sum_of_squares(row_of(logits_, i, config_.vocab_size));
-    if (!std::isfinite(squares)) return not_finite("output", row + i, "its logits");
+    if (!all_finite(row_of(logits_, i, config_.vocab_size))) {
+      return not_finite("output", row + i, "its logits");
+    }
   }
+  cap_values(config_.logit_cap, all);
   return std::span<const float>(all);
 }
 

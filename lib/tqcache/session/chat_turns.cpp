@@ -32,7 +32,8 @@ std::string closing_text(const tokenizer::ChatFormat& format) {
 
 void append_ids(Ids& ids, const Ids& more) { ids.insert(ids.end(), more.begin(), more.end()); }
 
-Result<ChatTurns> ChatTurns::make(const tokenizer::Tokenizer& tokenizer, std::string_view name) {
+Result<ChatTurns> ChatTurns::make(const tokenizer::Tokenizer& tokenizer, std::string_view name,
+                                  std::function<bool()> keep_going) {
   TQC_TRY_ASSIGN(ChatTemplate chosen, choose(tokenizer, name));
   const tokenizer::ChatFormat& format = chosen.format();
   for (const std::string& mark : {format.turn_mark, format.end_token}) {
@@ -42,13 +43,14 @@ Result<ChatTurns> ChatTurns::make(const tokenizer::Tokenizer& tokenizer, std::st
                  "chat template " + format.name + ": the model has no token " + mark};
   }
   const std::int32_t end = *tokenizer.find_token(format.end_token);
-  return ChatTurns(tokenizer, std::move(chosen), end);
+  return ChatTurns(tokenizer, std::move(chosen), end, std::move(keep_going));
 }
 
 Result<Ids> ChatTurns::encode(const tokenizer::ChatText& text, bool at_beginning) const {
   tokenizer::Tokenizer::EncodeOptions options;
   options.plain = text.plain;
   options.at_beginning = at_beginning;
+  options.keep_going = keep_going_;
   return tokenizer_->encode(text.text, options);
 }
 

@@ -62,6 +62,14 @@ struct PromptStore::State {
     warn(error.message + "; continuing without it");
   }
 
+  // The prefix does not count as found.
+  void reject(const Error& error) {
+    usage.found_tokens = 0;
+    found_layers.clear();
+    putting.reset();
+    give_up(error);
+  }
+
   // Checked early, so that hours of work do not end with a name that is taken.
   Result<void> check_name() {
     if (options.name.empty() || options.replace_name) return {};
@@ -213,6 +221,7 @@ Result<void> PromptStore::begin(const model::Model& model, std::span<const std::
 }
 void PromptStore::watch(const cache::Cache& cache) { state_->watch(cache); }
 void PromptStore::end_prompt(const cache::Cache& cache) { state_->end_prompt(cache); }
+void PromptStore::reject(const Error& error) { state_->reject(error); }
 Result<void> PromptStore::finish(const cache::Cache& cache, const Progress& progress) {
   return state_->finish(cache, progress);
 }

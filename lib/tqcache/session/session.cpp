@@ -114,8 +114,10 @@ Session::Session(std::unique_ptr<model::Model> model, cache::Cache cache,
 
 Result<void> Session::begin_from(PromptStore& store, std::span<const std::int32_t> prompt,
                                  const Progress& progress) {
+  empty_ = cache_;
   TQC_TRY(store.begin(*model_, prompt, cache_, progress));
   store_ = &store;
+  from_store_ = cache_.n_tokens() > 0;
   return {};
 }
 
@@ -138,12 +140,26 @@ Result<PrefixReuse> Session::keep_common_prefix(std::span<const std::int32_t> pr
 }
 
 Result<void> Session::feed(std::span<const std::int32_t> ids, const Progress& progress) {
-  TQC_TRY_ASSIGN(logits_,
-                 decoder_.prefill(cache_, ids, [&](std::uint64_t done, std::uint64_t total) {
-                   if (store_ != nullptr) store_->watch(cache_);
-                   return !progress || progress(done, total);
-                 }));
+  const std::int64_t n_before = cache_.n_tokens();
+  auto logits = decoder_.prefill(cache_, ids, [&](std::uint64_t done, std::uint64_t total) {
+    if (store_ != nullptr) store_->watch(cache_);
+    return !progress || progress(done, total);
+  });
+  if (!logits) return without_store(std::move(logits).error(), n_before, ids, progress);
+  logits_ = *logits;
   if (store_ != nullptr) store_->end_prompt(cache_);
+  return {};
+}
+
+Result<void> Session::without_store(Error error, std::int64_t n_before,
+                                    std::span<const std::int32_t> ids, const Progress& progress) {
+  if (!from_store_ || error.code != ErrorCode::kCorrupt) return error;
+  from_store_ = false;
+  store_->reject(error);
+  std::vector<std::int32_t> all(cache_.tokens.begin(), cache_.tokens.begin() + n_before);
+  all.insert(all.end(), ids.begin(), ids.end());
+  cache_ = *empty_;
+  TQC_TRY_ASSIGN(logits_, decoder_.prefill(cache_, all, progress));
   return {};
 }
 
@@ -157,8 +173,14 @@ bool Session::is_end_token(std::int32_t id) const {
 }
 
 Result<void> Session::append(std::int32_t id) {
-  TQC_TRY_ASSIGN(logits_, decoder_.decode_step(cache_, id));
-  if (store_ != nullptr) store_->watch(cache_);
+  const std::int64_t n_before = cache_.n_tokens();
+  auto logits = decoder_.decode_step(cache_, id);
+  if (logits) {
+    logits_ = *logits;
+    if (store_ != nullptr) store_->watch(cache_);
+  } else {
+    TQC_TRY(without_store(std::move(logits).error(), n_before, {&id, 1}, {}));
+  }
   sampler_.saw({&id, 1});
   return {};
 }

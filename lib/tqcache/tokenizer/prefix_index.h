@@ -25,13 +25,15 @@ class PrefixIndex {
   explicit PrefixIndex(std::vector<Name> names);
 
   // Calls found(size, id) for every name that is a prefix of `text`, the shortest first. Returns
-  // the number of bytes read.
+  // the number of steps, for a WorkBudget.
   template <class Found>
   std::size_t find(std::string_view text, Found&& found) const;
 
   const std::vector<Name>& names() const { return names_; }  // sorted by text
 
  private:
+  static constexpr std::size_t kStepsPerByte = 4;  // for a binary search
+
   using Iterator = std::vector<Name>::const_iterator;
   struct Range {
     Iterator begin;
@@ -53,7 +55,7 @@ std::size_t PrefixIndex::find(std::string_view text, Found&& found) const {
       found(i + 1, range.begin->id);
     }
   }
-  return i;
+  return kStepsPerByte * i;
 }
 
 // Finds special tokens, which are split off before any other step.

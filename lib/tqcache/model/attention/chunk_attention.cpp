@@ -95,12 +95,15 @@ void ChunkAttention::add_block(const VisibleKeys& visible, std::int64_t n_keys, 
     std::fill(whole, row, 0.0f);
     std::fill(row + n_seen, whole + n_keys, 0.0f);
     if (n_seen == 0) continue;
+    const bool finite = all_finite({row, n_seen});
     cap_values(scores_.cap, {row, n_seen});
     float& max = row_max_[to_size(head * kTokenBlock + i)];
     float& sum = row_sum_[to_size(head * kTokenBlock + i)];
     const float new_max = std::max(max, kernels.max_value(row, n_seen));
     const float factor = loops::exp_f32(max - new_max);
     sum = factor * sum + kernels.exp_sum(new_max, n_seen, row);
+    // Makes the output NaN, so that the layer reports an error.
+    if (!finite) sum = std::numeric_limits<float>::quiet_NaN();
     max = new_max;
     for (std::int64_t d = 0; d < shape_.head_dim; ++d) out[i * stride + d] *= factor;
   }

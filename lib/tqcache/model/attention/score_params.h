@@ -1,9 +1,13 @@
 #pragma once
-// model/attention/score_params.h: scale and soft cap of attention scores.
+// model/attention/score_params.h: scale and soft cap of attention scores, and their check.
 
+#include <algorithm>
+#include <cmath>
 #include <span>
 
+#include "tqcache/bytes.h"
 #include "tqcache/model/linear/kernel_loops.h"
+#include "tqcache/model/linear/kernels.h"
 
 namespace tqcache::model {
 
@@ -23,6 +27,17 @@ inline float tanh_f32(float x) {
 inline void cap_values(float cap, std::span<float> values) {
   if (cap == 0) return;
   for (float& value : values) value = cap * tanh_f32(value / cap);
+}
+
+// The sum of x^2; not finite if a value is not, or if the sum overflows.
+inline float sum_of_squares(std::span<const float> x) {
+  return best_kernels().dot_f32(std::as_bytes(x).data(), x.data(), x.size());
+}
+
+// Checks scores before a cap hides infinities: a score of minus infinity, too, is an overflow.
+inline bool all_finite(std::span<const float> x) {
+  return std::isfinite(sum_of_squares(x)) ||
+         std::ranges::all_of(x, [](float value) { return std::isfinite(value); });
 }
 
 }  // namespace tqcache::model

@@ -188,13 +188,19 @@ void StepAttention::attend_split(const cache::AttentionLayer& layer, std::int64_
   const Kernels& kernels = best_kernels();
   for (std::size_t g = 0; g < to_size(group_); ++g) {
     float* const row = scores + g * to_size(kSplitTokens);
+    const std::size_t n_unseen = to_size(split.n_unseen);
+    const bool finite = all_finite({row + n_unseen, n - n_unseen});
     cap_values(scores_.cap, {row, n});
-    std::fill_n(row, split.n_unseen, kUnseen);
+    std::fill_n(row, n_unseen, kUnseen);
     const float max = kernels.max_value(row, n);
     partial.max[g] = max;
     partial.packed_sum[g] = kernels.exp_sum(max, packed.end - packed.first, row + packed.first);
     partial.dense_sum[g] = kernels.exp_sum(max, packed.first, row) +
                            kernels.exp_sum(max, n - packed.end, row + packed.end);
+    // Makes the output NaN, so that the layer reports an error.
+    if (finite) continue;
+    float* const sums = packed.first < packed.end ? partial.packed_sum : partial.dense_sum;
+    sums[g] = std::numeric_limits<float>::quiet_NaN();
   }
   if (packed.first < packed.end) {
     sum_packed_values(std::get<cache::TurboSide>(layer.v), split, scores, partial.packed_out);
