@@ -222,10 +222,8 @@ Result<GrowingFile> GrowingFile::open(const std::string& path) {
   return GrowingFile(path, std::move(appender));
 }
 
-Result<cache::Cache> GrowingFile::read(const Console& console, unsigned n_threads) {
+Result<cache::Cache> GrowingFile::read(const Console& console, const format::ReadOptions& options) {
   ProgressBar bar(console, "reading", Unit::kBytes);
-  format::ReadOptions options;
-  options.n_threads = n_threads;
   return in_file(path_, appender_.read(options, bar.callback()));
 }
 

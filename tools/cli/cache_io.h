@@ -96,7 +96,7 @@ class GrowingFile {
 
   const std::string& path() const { return path_; }
 
-  Result<cache::Cache> read(const Console& console, unsigned n_threads);
+  Result<cache::Cache> read(const Console& console, const format::ReadOptions& options);
 
   // By default, new sections are compressed like the old ones: an uncompressed file, which can be
   // mapped, stays uncompressed. Errors: those of format::CacheAppender::append(); kInvalidArgument

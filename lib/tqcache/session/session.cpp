@@ -40,15 +40,6 @@ Result<void> check_biases(const model::SamplerOptions& sampling, const model::Mo
   return {};
 }
 
-// Refuses a file of another model before its values take memory.
-Result<void> check_fits(const ByteSource& file, const model::Model& model) {
-  TQC_TRY_ASSIGN(const format::CacheFileInfo info, format::read_cache_info(file));
-  cache::Cache named;
-  named.identity = info.identity;
-  TQC_TRY(cache::check_identity(named, model.identity));
-  return model::check_layers(info.layers, model.config);
-}
-
 }  // namespace
 
 std::string_view stop_word(StopReason reason) {
@@ -78,13 +69,15 @@ Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options,
     format::ReadOptions read;
     read.n_threads = options.n_threads;
     read.first_tokens = options.first_tokens;
-    TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> file,
-                   in_file(options.cache, open_file(options.cache)));
-    TQC_TRY(in_file(options.cache, check_fits(*file, *model)));
+    read.accept = [&](const cache::CacheDesc& description) {
+      return model::check_fits(description, *model);
+    };
     if (options.map) {
       TQC_TRY_ASSIGN(cache,
                      in_file(options.cache, format::map_cache(options.cache, read, reading)));
     } else {
+      TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> file,
+                     in_file(options.cache, open_file(options.cache)));
       TQC_TRY_ASSIGN(cache, in_file(options.cache, format::read_cache(*file, read, reading)));
     }
   }
