@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,7 +19,6 @@
 struct redisReply;
 
 struct iovec;
-struct redisContext;
 
 namespace tqcache::store {
 
@@ -55,40 +55,47 @@ struct RedisSettings {
   std::uint32_t database = 0;
   std::chrono::milliseconds connect_timeout{};
   std::chrono::milliseconds idle_timeout{};
+  std::chrono::milliseconds time_limit{};  // BackendOptions::time_limit, and so on
+  std::uint64_t least_rate = 0;
   std::uint64_t max_value_bytes = 0;
+  std::function<bool()> interrupted;  // may be empty
 };
 
 // Threads: one at a time. After an error nothing can be asked any more.
 class RedisConnection {
  public:
   // Connects, and says who asks (AUTH) and which database is meant (SELECT).
-  // Errors: kIo; kInvalidArgument and others as refusal_error().
+  // Errors: kIo; kInterrupted; kInvalidArgument and others as refusal_error(), in whose messages no
+  // word of the server to AUTH is repeated.
   static Result<RedisConnection> open(const RedisAddress& address, const RedisSettings& settings);
 
   // Adds a command to those that go with the next send(), until which its words must live: a value
   // is sent from where it is.
   void append(std::span<const std::string_view> words);
-  // Errors: kIo.
+  // Errors: kIo; kInterrupted.
   Result<void> send();
-  // The answer to the next command in the order of append().
-  // Errors: kIo; kTooLarge for a larger one than can be wanted; kCorrupt when it is no Redis
-  // answer.
-  Result<RedisReply> read();
+  // The answer to the next command in the order of append(). The arrays in it may have at most
+  // `max_elements` elements in all. A refusal that repeats the password has stars in its place.
+  // Errors: kIo; kInterrupted; kTooLarge for a larger one than can be wanted; kCorrupt when it is
+  // no Redis answer, or has more elements.
+  Result<RedisReply> read(std::size_t max_elements = 0);
 
   // Whether an error was that of a connection that broke, which another may not have; time that ran
   // out is none.
   bool is_broken() const { return broken_; }
 
  private:
-  struct Close {
-    void operator()(redisContext* context) const;
+  struct State;  // the socket and the parser
+  struct FreeState {
+    void operator()(State* state) const;
   };
-  RedisConnection(std::unique_ptr<redisContext, Close> context, const RedisSettings& settings)
-      : context_(std::move(context)), settings_(&settings) {}
-  Result<void> ask(std::span<const std::string_view> words);
+  RedisConnection(std::unique_ptr<State, FreeState> state, const RedisSettings& settings)
+      : state_(std::move(state)), settings_(&settings) {}
+  Result<void> log_in();
+  Result<RedisReply> ask(std::span<const std::string_view> words);
   std::vector<iovec> pieces_to_send();
-  Error failure(const std::string& action);
-  Error io_failure(const std::string& action, int error_number, const std::string& message);
+  Error io_failure(const std::string& action, const std::string& message);
+  void hide_password(redisReply& reply) const;
 
   // What is to be sent: text up to `text_end`, and then the value.
   struct Part {
@@ -96,7 +103,7 @@ class RedisConnection {
     std::string_view value;
   };
 
-  std::unique_ptr<redisContext, Close> context_;
+  std::unique_ptr<State, FreeState> state_;
   const RedisSettings* settings_;
   std::string text_;
   std::vector<Part> parts_;

@@ -31,13 +31,14 @@ inline Error bad_url(const std::string& what) { return invalid("store URL: " + w
 
 // Parses SCHEME:REST. The text after "dir:" is a path, which is not decoded; all others are
 // SCHEME://[USER[:PASSWORD]@][HOST[:PORT]][/PATH][?A=B&C=D] with %XX decoded.
-// Errors: kInvalidArgument, never with the password in its message.
+// Errors: kInvalidArgument, never with a part of the URL that could be one of a password: what
+// stands behind the scheme is not shown.
 Result<StoreUrl> parse_store_url(std::string_view url);
 
 // Errors: kInvalidArgument if a parameter was not taken.
 Result<void> check_all_taken(const StoreUrl& url);
 
-// A whole number up to `limit`. Errors: kInvalidArgument, naming `what`.
+// A whole number up to `limit`. Errors: kInvalidArgument, naming `what` but not the text.
 Result<std::uint64_t> parse_number(std::string_view what, std::string_view text,
                                    std::uint64_t limit);
 
