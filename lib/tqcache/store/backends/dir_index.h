@@ -54,8 +54,9 @@ class SqliteStatement {
 // Threads: one at a time.
 class Sqlite {
  public:
-  // Makes the file where there is none. Its journals stay when it is closed: closing would take
-  // them away by name, and if the file has been replaced meanwhile they are another's.
+  // Makes the file where there is none; no other user can read it. Its journals stay when it is
+  // closed: closing would take them away by name, and if the file has been replaced meanwhile they
+  // are another's.
   static Result<Sqlite> open(const std::filesystem::path& path, std::chrono::milliseconds timeout);
 
   // Runs statements without rows.
