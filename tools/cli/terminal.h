@@ -13,8 +13,9 @@
 
 namespace tqcache::cli {
 
-// SIGINT and SIGTERM set the flag and cut waiting reads short. SIGPIPE and SIGXFSZ are ignored:
-// the write that meets them fails and is reported as what it is.
+// SIGINT and SIGTERM set the flag and cut waiting reads short; a second one ends the process at
+// once with the exit code of an interruption. SIGPIPE and SIGXFSZ are ignored: the write that meets
+// them fails and is reported as what it is.
 void install_signal_handlers();
 
 bool interrupted();
