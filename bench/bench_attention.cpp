@@ -21,7 +21,7 @@ namespace {
 using namespace tqcache;
 using namespace tqcache::bench;
 
-// The same quantized blocks, read with other kernels.
+// The same quantized blocks with other kernels.
 cache::Side with_kernels(cache::Side side, const codec::Kernels& kernels) {
   if (auto* turbo = std::get_if<cache::TurboSide>(&side)) {
     cache::KvCodec::State state = turbo->codec.state();

@@ -1,10 +1,10 @@
 // bench/bench_interop.cpp: speed of reading and writing caches of other programs, section by
-// section as `tqcache convert` does, without the conversion itself. f16, one thread, files in the
-// page cache; bytes are those of keys and values.
+// section as in `tqcache convert`, without the conversion itself. f16, one thread, files in the
+// page cache. The rates count the bytes of keys and values.
 //
 //   import/<format>/<tokens>       mlx-lm, hf, npz; llama: rows of all heads, as with flash
 //                                  attention; llama-transposed: values as without it
-//   import/read/<tokens>           the mlx-lm file, read in pieces of 1 MiB, as a reference
+//   import/read/<tokens>           the mlx-lm file, read in chunks of 1 MiB, as a reference
 //   export/<format>/<tokens>       from a cache in memory to a new file
 
 #include <benchmark/benchmark.h>

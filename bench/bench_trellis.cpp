@@ -68,7 +68,7 @@ struct Workload {
   }
 };
 
-// Runs `step` for one block after the other, repeatedly.
+// Runs `step` for one block after another, repeatedly.
 template <class Step>
 void run(benchmark::State& state, const TrellisShape& shape, const Step& step) {
   for (auto _ : state) {

@@ -1,5 +1,5 @@
-// Answers a prompt with the help of a store: what the store has of the prompt is loaded, the rest
-// is computed and added for the next run.
+// Answers a prompt with the help of a store: loads the stored part of the prompt, computes the rest
+// and adds it for the next run.
 //
 // usage: 03_store MODEL STORE PROMPT     such as: 03_store model.gguf dir:prompts "Once upon"
 

@@ -10,7 +10,7 @@
 using namespace tqcache;
 
 static Result<void> run(const char* gguf, const char* state, const char* out) {
-  // A state file says neither the shapes of its layers nor which model it belongs to.
+  // A state file contains neither the shapes of its layers nor the identity of its model.
   interop::OpenHints hints;
   TQC_TRY_ASSIGN(hints.geometry, interop::read_llama_geometry(gguf));
   TQC_TRY_ASSIGN(const auto model, model::load_model(gguf));

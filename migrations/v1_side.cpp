@@ -28,7 +28,7 @@ Result<void> check_finite(std::span<const float> x, std::int64_t head, std::int6
   return corrupt(vector_name(head, token) + ": not finite");
 }
 
-// Zero-filled dense blocks for so many tokens.
+// Zero-filled dense blocks for `n_tokens` tokens.
 Result<cache::DenseSide> make_dense(HeadShape shape, Dtype dtype, std::int64_t n_tokens,
                                     MigrationContext& context) {
   const auto block_bytes =
@@ -38,7 +38,7 @@ Result<cache::DenseSide> make_dense(HeadShape shape, Dtype dtype, std::int64_t n
   return cache::DenseSide{dtype, std::vector<AlignedBytes>(n_blocks, AlignedBytes(block_bytes))};
 }
 
-// The place of a head vector in a dense side.
+// The address of a head vector in a dense tensor.
 std::byte* dense_row(cache::DenseSide& side, HeadShape shape, std::int64_t head,
                      std::int64_t token) {
   AlignedBytes& block = side.blocks[to_size(token / kTokenBlock)];
@@ -46,7 +46,7 @@ std::byte* dense_row(cache::DenseSide& side, HeadShape shape, std::int64_t head,
   return block.data() + row * dtype_size(side.dtype);
 }
 
-// --- decoding, after docs/reference/codec.md §4, one head vector at a time
+// --- decoding, as in docs/reference/codec.md §4, one head vector at a time
 
 class RowDecoder {
  public:

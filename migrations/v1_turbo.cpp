@@ -1,5 +1,5 @@
-// TurboQuantKVCache: keys with one or two quantizers, values dense or in groups; or all dense,
-// until the outlier channels are chosen.
+// TurboQuantKVCache: keys with one or two quantizers, values dense or in groups; or everything
+// dense, until the outlier channels are chosen.
 
 #include <fmt/format.h>
 
@@ -160,7 +160,7 @@ Result<cache::Side> values(const NamedTensors& state, const TurboMeta& meta, std
 
 // --- before the outlier channels are chosen
 
-// Tokens are kept densely until there are enough of them to choose by: one block at most.
+// Tokens stay dense until there are enough to choose outlier channels: at most one block.
 bool is_calibrating(const TurboMeta& meta, const CalibrationMeta& calibration) {
   return meta.mixed && !calibration.is_done;
 }
@@ -196,8 +196,8 @@ Result<CalibrationSides> calibration_sides(const NamedTensors& extra, const Turb
   return sides;
 }
 
-// A side that will be packed with these parts when it has a full block, if version 2 has such
-// parts.
+// K or V that will be quantized with these parts once it has a full block, if version 2 supports
+// them.
 Result<cache::Side> open_side(const Result<std::vector<codec::PartSpec>>& parts,
                               const TurboMeta& meta, codec::BlockOrder order,
                               const std::string& place, cache::DenseSide dense,

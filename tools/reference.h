@@ -1,5 +1,5 @@
 #pragma once
-// tools/reference.h: The pages that are generated from the flags of the verbs.
+// tools/reference.h: the pages that are generated from the flags of the verbs.
 
 #include <filesystem>
 
@@ -8,7 +8,7 @@
 namespace tqcache::cli {
 
 // Writes docs/reference/cli.md, man/*.1 and completions/{tqcache.bash,_tqcache,tqcache.fish} below
-// `folder`, and replaces those that are there.
+// `folder`, and replaces existing ones.
 // Errors: kIo.
 Result<void> write_reference(const std::filesystem::path& folder);
 

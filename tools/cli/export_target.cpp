@@ -18,8 +18,8 @@ namespace {
 
 struct TargetName {
   Target target;
-  std::string_view word;       // of --to
-  std::string_view extension;  // that says so by itself; empty: none does
+  std::string_view word;       // value of --to
+  std::string_view extension;  // that selects this target; empty: no extension does
   std::string_view name;
 };
 
@@ -32,7 +32,7 @@ constexpr std::array kTargets = {
     TargetName{Target::kNpz, "npz", ".npz", "NumPy cache (tqcache-npz-1)"},
 };
 
-// Since October 2026. llama.cpp reads the version that it writes, and no other.
+// Since October 2026. llama.cpp reads only the version that it writes.
 constexpr std::uint32_t kNewestSession = 11;
 constexpr std::uint32_t kNewestSequence = 4;
 
@@ -42,7 +42,7 @@ std::vector<std::string> target_words() {
   return words;
 }
 
-// "0.32" or "0.31.3", of which the first two numbers count.
+// "0.32" or "0.31.3"; only the first two numbers count.
 Result<std::pair<int, int>> parse_version(const std::string& text) {
   std::pair<int, int> version;
   const char* const end = text.data() + text.size();

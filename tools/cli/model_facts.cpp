@@ -13,7 +13,7 @@ interop::LlamaLayer recurrent_layer(const model::DeltaNetConfig& net) {
           .s_values = static_cast<std::uint64_t>(net.value_size() * net.key_dim)};
 }
 
-// What llama.cpp would make of a Hugging Face folder's model.
+// The shapes that llama.cpp would use for the model of a Hugging Face folder.
 interop::LlamaGeometry geometry_of(const model::ModelConfig& config) {
   interop::LlamaGeometry geometry;
   geometry.architecture = config.architecture;

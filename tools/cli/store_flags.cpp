@@ -95,7 +95,7 @@ std::optional<std::uint64_t> parse_amount(std::string_view text, std::span<const
   return std::nullopt;
 }
 
-// Adds a flag whose word `parse` turns into a value.
+// Adds a flag whose text `parse` turns into a value.
 template <class T, class Parse>
 void add_parsed_flag(FlagSet& app, const std::string& flag, std::optional<T>& value,
                      const std::string& text, const char* type_name, Parse parse) {

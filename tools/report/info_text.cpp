@@ -24,8 +24,8 @@ std::string range_text(std::size_t first, std::size_t last) {
   return first == last ? std::to_string(first) : fmt::format("{}-{}", first, last);
 }
 
-// What was said of the whole cache: with the values only if the prompt may be shown, which can be
-// among them.
+// Metadata of the whole cache. Values are included only if the prompt may be shown, because they
+// can contain it.
 std::string metadata_text(const V1Summary& file, bool show_values) {
   std::string keys;
   std::string text;

@@ -9,7 +9,7 @@ namespace tqcache::cli {
 
 namespace {
 
-// Layers of one form whose arrays have one shape.
+// Layers with equal settings and equal array shapes.
 bool alike(const cache::LayerDesc& a, const cache::LayerDesc& b) {
   return cache::same_form(a, b) && cache::arrays_of(a, {}) == cache::arrays_of(b, {});
 }
@@ -105,7 +105,7 @@ std::string mode_text(const cache::QuantSpec& quant) {
   return fmt::format("turbo {} bits", first.quantizer.bits);
 }
 
-// What a part does other than by default.
+// The settings of a part that differ from the default.
 std::string turn_text(const codec::PartSpec& part) {
   const codec::QuantizerSpec& spec = part.quantizer;
   std::string text;

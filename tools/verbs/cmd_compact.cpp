@@ -1,4 +1,4 @@
-// tools/verbs/cmd_compact.cpp: Removal of dead space from cache files.
+// tools/verbs/cmd_compact.cpp: removal of dead space from cache files.
 
 #include <fmt/format.h>
 

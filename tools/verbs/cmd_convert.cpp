@@ -1,4 +1,4 @@
-// tools/verbs/cmd_convert.cpp: Quantization of caches, and conversion between programs.
+// tools/verbs/cmd_convert.cpp: quantization of caches, and conversion between programs.
 
 #include <fmt/format.h>
 
@@ -83,9 +83,9 @@ struct ConvertFlags {
   bool no_tokens = false;
   unsigned n_threads = 0;
   bool force = false;
-  // Those that say how a .tqkv file is made, and those that say how another one is.
+  // Flags that apply only to .tqkv files as output, and flags for the files of other programs.
   std::vector<const Flag*> of_own;
-  std::vector<const Flag*> of_codec;  // among them, those that say how sides are packed
+  std::vector<const Flag*> of_codec;  // the subset that says how K and V are quantized
   std::vector<const Flag*> of_foreign;
 };
 
@@ -100,23 +100,23 @@ struct Sizes {
   }
 };
 
-// The work, once the flags are understood.
+// The work, after the flags have been checked.
 struct Job {
   const ConvertFlags& flags;
   Target target = Target::kTqkv;
   cache::ConvertOptions options;
   format::WriteOptions write;
   ModelFacts model;
-  std::optional<Archive> archive;      // what its file shall come to
-  std::optional<double> expected_kld;  // of it, where a profile says so
+  std::optional<Archive> archive;      // its goal
+  std::optional<double> expected_kld;  // of the archive, if a profile predicts it
 
   bool to_stdout() const { return flags.output == "-"; }
   Overwrite overwrite() const { return flags.force ? Overwrite::kAllow : Overwrite::kRefuse; }
 };
 
-// Notes on the result, beside its size.
+// Notes on the result, besides its size.
 struct Remarks {
-  std::string from;  // what the input was
+  std::string from;  // the kind of the input
   std::vector<std::string> notes;
   std::vector<std::string> losses;
 };
@@ -132,7 +132,7 @@ Result<void> tell(const Console& console, const Job& job, const Sizes& sizes,
                   const Remarks& remarks) {
   const ConvertFlags& flags = job.flags;
   const std::optional<double> bits = bits_per_value(sizes.after, sizes.n_values);
-  // Sizes of a whole and of a part are not to be compared.
+  // A ratio of sizes makes no sense if only a part was converted.
   const std::string change =
       flags.first_tokens
           ? fmt::format("the first {} tokens, {} bytes", sizes.n_tokens, grouped(sizes.after))
@@ -163,7 +163,7 @@ Result<void> tell(const Console& console, const Job& job, const Sizes& sizes,
   return print_json(object);
 }
 
-// Reports that keys cannot be centered before RoPE, as was asked for.
+// Reports that the requested centering of keys before RoPE is not possible.
 void report_fallback(const Console& console, const cache::CacheDesc& info,
                      const cache::ConvertOptions& options) {
   const cache::SidePlan& keys = options.keys;
@@ -183,7 +183,8 @@ void report_fallback(const Console& console, const cache::CacheDesc& info,
   }
 }
 
-// Standard output cannot be undone, so the file is complete before the first byte is written.
+// Output to standard output cannot be undone, so the file is complete before its first byte is
+// written.
 Result<std::uint64_t> pack_to_stdout(const Console& console, const std::string& name,
                                      cache::Cache cache, const Job& job) {
   ProgressBar packing(console, "packing", Unit::kVectors);
@@ -192,8 +193,8 @@ Result<std::uint64_t> pack_to_stdout(const Console& console, const std::string& 
   return save_cache(console, cache, "-", job.write);
 }
 
-// A source that remembers whether it could not be read: then the input is to blame for an error,
-// and otherwise the output.
+// A source that remembers whether reading failed: then an error is due to the input, otherwise to
+// the output.
 class WatchedSource : public ByteSource {
  public:
   explicit WatchedSource(std::shared_ptr<const ByteSource> source) : source_(std::move(source)) {}
@@ -203,10 +204,10 @@ class WatchedSource : public ByteSource {
     if (!read) failed_ = true;
     return read;
   }
-  // The file that is to blame for an error of the work from `input` to `output`.
+  // The file that caused an error of the work from `input` to `output`.
   const std::string& to_blame(const Error& error, const std::string& input,
                               const std::string& output) const {
-    if (error.code == ErrorCode::kBusy) return output;  // another process is writing there
+    if (error.code == ErrorCode::kBusy) return output;  // another process is writing to it
     return error.code == ErrorCode::kIo && !failed_ ? output : input;
   }
 
@@ -222,7 +223,7 @@ bool has_dense_sides(const cache::CacheDesc& manifest) {
   });
 }
 
-// Finds the step of an archive, if one is to be made.
+// Finds the quantization step of an archive, if one is made.
 Result<void> settle_archive(const Console& console, const cache::CacheReader& source, Job& job) {
   if (!job.archive || job.target != Target::kTqkv) return {};
   ProgressBar bar(console, "measuring", Unit::kSides);
@@ -254,7 +255,7 @@ Result<void> write_other(const Console& console, const cache::CacheReader& cache
                       job.flags.foreign.rotation, job.model, job.overwrite(), bar.callback());
 }
 
-// --- from a file of our own
+// --- from a .tqkv file
 
 Result<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput& input,
                                         const Job& job) {
@@ -267,7 +268,7 @@ Result<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput
   return pack_to_stdout(console, input.name, std::move(cache), job);
 }
 
-// The tokens of a .tqkv file that are to be converted. `source` must outlive the reader.
+// The tokens of a .tqkv file to be converted. `source` must outlive the reader.
 Result<std::shared_ptr<const cache::CacheReader>> open_reader(const ByteSource& source,
                                                               const Job& job) {
   TQC_TRY_ASSIGN(auto reader, format::SectionReader::open(source));
@@ -327,8 +328,8 @@ Result<std::uint64_t> convert_sections(const Console& console, const std::string
       format::convert_file(sections, job.flags.output, job.options, job.write, bar.callback()));
 }
 
-// Whether a flag says how keys, or values, shall be packed; `group` is that of the flags for this
-// side alone.
+// Whether a flag says how K, or V, should be quantized; `group` is that of the flags for this
+// tensor only.
 bool is_asked(const std::vector<const Flag*>& options, std::string_view group) {
   return std::ranges::any_of(options, [&](const Flag* option) {
     const bool counts =
@@ -337,8 +338,8 @@ bool is_asked(const std::vector<const Flag*>& options, std::string_view group) {
   });
 }
 
-// Codes of another program are kept by a .tqkv file, unless these sides shall be dense there. Files
-// of other programs get values that were rounded once less.
+// A .tqkv file keeps the codes of another program, unless K or V is to be dense there. Files of
+// other programs get decoded values, which saves one rounding.
 ForeignFlags foreign_flags(const Job& job) {
   ForeignFlags flags = job.flags.foreign;
   const bool is_ours = job.target == Target::kTqkv;
@@ -347,7 +348,7 @@ ForeignFlags foreign_flags(const Job& job) {
   return flags;
 }
 
-// Rejects sides whose stored bit width differs from the requested one.
+// Rejects K or V whose stored bit width differs from the requested one.
 Result<void> check_kept_codes(const cache::CacheDesc& manifest, const Job& job) {
   const auto check = [](std::size_t layer, const cache::TensorDesc& tensor, const char* what,
                         const cache::SidePlan& plan) -> Result<void> {
@@ -367,27 +368,27 @@ Result<void> check_kept_codes(const cache::CacheDesc& manifest, const Job& job) 
 }
 
 Result<ExitCode> convert_foreign(const Console& console, const std::string& name,
-                                 std::unique_ptr<ByteSource> source, ForeignKind kind, Job& job) {
+                                 std::unique_ptr<ByteSource> source, FileKind kind, Job& job) {
   const auto watched = std::make_shared<WatchedSource>(std::move(source));
   job.options.keys.keep_packed = !is_asked(job.flags.of_own, "For keys alone (as the flags above)");
   job.options.values.keep_packed = !is_asked(job.flags.of_own, "For values alone");
   TQC_TRY_ASSIGN(ForeignInput input,
                  open_foreign(console, name, watched, kind, foreign_flags(job), job.model,
                               job.flags.first_tokens, job.flags.n_threads));
-  Remarks remarks{std::string(name_of(kind)), std::move(input.notes),
-                  std::move(input.cache.dropped_fields)};
+  Remarks remarks{std::string(name_of(kind)), std::move(input.opened.notes),
+                  std::move(input.opened.dropped_fields)};
   if (job.model.not_run) {
     remarks.notes.push_back(
         fmt::format("{}: {}; the model of the cache is unknown, and no token "
                     "was recomputed",
                     job.flags.foreign.model, job.model.not_run->message));
   }
-  TQC_TRY_ASSIGN(const auto sections, in_file(name, interop::reader_of(std::move(input.cache))));
-  const cache::CacheDesc& manifest = sections->description();
+  const cache::CacheReader& cache = *input.opened.cache;
+  const cache::CacheDesc& manifest = cache.description();
   TQC_TRY(in_file(name, check_kept_codes(manifest, job)));
   Sizes sizes{input.file_bytes, 0, manifest.n_tokens(), value_count(manifest, manifest.n_tokens())};
-  TQC_TRY(in_file(name, settle_archive(console, *sections, job)));
-  TQC_TRY_ASSIGN(sizes.after, convert_sections(console, name, *sections, *watched, job));
+  TQC_TRY(in_file(name, settle_archive(console, cache, job)));
+  TQC_TRY_ASSIGN(sizes.after, convert_sections(console, name, cache, *watched, job));
   if (job.target == Target::kTqkv) report_fallback(console, manifest, job.options);
   for (std::string& each : losses_of(job.target, manifest)) {
     remarks.losses.push_back(std::move(each));
@@ -396,7 +397,7 @@ Result<ExitCode> convert_foreign(const Console& console, const std::string& name
   return ExitCode::kDone;
 }
 
-// --- flags that do not go together
+// --- flags that exclude each other
 
 Result<void> check_flags(const ConvertFlags& flags, Target target, bool is_foreign, bool json) {
   const bool to_stdout = flags.output == "-";
@@ -424,7 +425,7 @@ Result<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   Job job{flags, target, {}, {}, {}, {}, {}};
   TQC_TRY_ASSIGN(job.archive, wanted_archive(flags.tier, flags.codec));
   CodecFlags codec = flags.codec;
-  if (job.archive) codec.both.bits = codec.both.exact_bits = {};  // said of the whole file
+  if (job.archive) codec.both.bits = codec.both.exact_bits = {};  // it applies to the whole file
   TQC_TRY_ASSIGN(job.options, convert_options(codec));
   job.options.n_threads = flags.n_threads;
   CompressionFlags compression = flags.compression;
@@ -435,8 +436,8 @@ Result<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   TQC_TRY(check_output(flags.output, flags.force));
   const std::string name = display_name(flags.input, "standard input");
   TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(flags.input));
-  TQC_TRY_ASSIGN(const std::optional<ForeignKind> kind, in_file(name, foreign_kind(*source)));
-  // What is no cache at all is refused as such, and not for its flags.
+  TQC_TRY_ASSIGN(const std::optional<FileKind> kind, in_file(name, foreign_kind(*source)));
+  // A file that is not a cache is rejected as such, and not because of the flags.
   const bool is_own = migrations::is_cache_of_any_version(*source);
   TQC_TRY(check_flags(flags, target, !is_own, console.json));
   TQC_TRY_ASSIGN(job.model, load_model_facts(flags.foreign.model));

@@ -1,4 +1,4 @@
-// tools/verbs/cmd_diff.cpp: The difference between two caches of one prompt.
+// tools/verbs/cmd_diff.cpp: the difference between two caches of one prompt.
 
 #include <fmt/format.h>
 

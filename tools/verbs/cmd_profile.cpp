@@ -1,4 +1,4 @@
-// tools/verbs/cmd_profile.cpp: The profile of a model, for archives.
+// tools/verbs/cmd_profile.cpp: the profile of a model, for archives.
 
 #include <fmt/format.h>
 
@@ -42,7 +42,7 @@ struct ProfileFlags {
 Result<eval::Profile> measure(const Console& console, const ProfileFlags& flags) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
                  in_file(flags.model, model::load_model(flags.model)));
-  // Special tokens that are spelled out in a text are text.
+  // Special tokens that a text spells out are plain text.
   TQC_TRY_ASSIGN(const std::vector<std::int32_t> ids,
                  read_prompt({{}, flags.file, {}, true}, model->tokenizer));
   ProgressBar bar(console, "profile", Unit::kTokens);

@@ -1,4 +1,4 @@
-// tools/verbs/eval_cache.cpp: Errors of one cache against another, by head, and of attention over
+// tools/verbs/eval_cache.cpp: errors of one cache against another by head, and of attention over
 // them.
 
 #include <fmt/format.h>

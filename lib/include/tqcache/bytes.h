@@ -1,5 +1,5 @@
 #pragma once
-// tqcache/bytes.h: bytes, their number formats, and memory that is aligned or shared.
+// tqcache/bytes.h: bytes, number formats, and aligned or shared memory.
 //
 //   tqcache::ByteReader reader(bytes);
 //   TQC_TRY_ASSIGN(const auto count, reader.read<std::uint32_t>());
@@ -62,7 +62,7 @@ ByteView object_bytes(const std::vector<T>& values) {
   return std::as_bytes(std::span<const T>(values));
 }
 
-// The number at `offset`. Not for bool. Requires: all of it is in `bytes`.
+// The number at `offset`. Not for bool. Requires: it lies within `bytes`.
 template <class T>
 T number_at(ByteView bytes, std::size_t offset) {
   static_assert(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>);
@@ -139,7 +139,7 @@ class ByteWriter {
 
 // --- Memory
 //
-// Vectors begin at multiples of 64 bytes, as kernels and mapped sections need it.
+// Vectors begin at multiples of 64 bytes, as kernels and mapped sections require.
 
 inline constexpr std::size_t kAlignment = 64;
 

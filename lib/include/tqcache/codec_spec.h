@@ -1,22 +1,22 @@
 #pragma once
-// tqcache/codec_spec.h: the parameters that decide what packed codes mean.
+// tqcache/codec_spec.h: the parameters of a codec, which define the meaning of packed codes.
 //
 //   tqcache::codec::CodecSpec spec{.head_dim = 128, .bits = 3};
 //   TQC_TRY_ASSIGN(const auto parts, tqcache::codec::make_parts(spec));
 //
-// Every mode of the codec is made of parts. A part takes some channels of a head vector, transforms
-// them linearly, gives each component the number of the nearest of a few centroids, and keeps one
-// scale. Modes differ in their parts:
+// Every mode of the codec consists of parts. A part takes some channels of a head vector,
+// transforms them linearly, replaces each component by the index of the nearest centroid, and keeps
+// one scale. Modes differ in their parts:
 //
-//   mse     one part of all channels
-//   prod    mse with one bit less, and a part of one bit that codes what the first one leaves (QJL)
-//   mixed   a part of the outlier channels with more bits, and one of the others
-//   affine  a part for each group of channels, not transformed, with evenly spaced centroids and a
+//   mse     one part with all channels
+//   prod    mse with one bit less, and a one-bit part that codes the residual of the first (QJL)
+//   mixed   a part with the outlier channels at more bits, and a part with the others
+//   affine  a part per group of channels, not transformed, with evenly spaced centroids and a
 //           bias
 //   trellis one part of 8 bits, whose codes are the reproduction levels of a path through a
-//           trellis: of the archive tier, which stores them in far fewer bits
+//           trellis; used by the archive tier, which stores them in far fewer bits
 //
-// Parts travel in the file, so a reader never guesses: two equal lists of parts give equal bytes.
+// The file stores its parts, so a reader never guesses: equal lists of parts give equal bytes.
 //
 // Spec:   docs/reference/codec.md §1.
 // Source: arXiv 2504.19874, algorithms 1 and 2, and section 4.3 for mixed.
@@ -37,15 +37,15 @@ namespace tqcache::codec {
 
 inline constexpr std::size_t kBlockTokens = 256;  // tokens of a block
 inline constexpr std::size_t kLanes = 16;         // lanes of a line
-inline constexpr std::size_t kLineBytes = 64;     // four codes a lane
+inline constexpr std::size_t kLineBytes = 64;     // four codes per lane
 inline constexpr std::size_t kUnitLines = 8;      // lines of bytes that are packed together
 inline constexpr std::size_t kLaneCodes = 4;      // codes of one lane in a line of bytes
 inline constexpr std::size_t kUnitLaneCodes = kUnitLines * kLaneCodes;
 
 enum class BlockOrder : std::uint8_t { kKeys, kValues };
 
-// Packed lines that hold the first `lines` (0 to 8) lines of bytes of a unit: a cut unit is the
-// beginning of a whole one. All eight take `bits` lines.
+// The number of packed lines that hold the first `lines` (0 to 8) lines of bytes of a unit. An
+// incomplete unit is a prefix of a complete one. All eight lines take `bits` packed lines.
 constexpr std::size_t packed_lines(int bits, std::size_t lines) {
   const std::size_t pairs = (lines + 1) / 2;
   const std::size_t three_of_four = lines < 4 ? lines : lines == 4 ? 3 : lines < 8 ? lines - 1 : 6;
@@ -82,12 +82,12 @@ struct BlockShape {
   constexpr std::size_t groups() const {
     return (order == BlockOrder::kKeys ? kBlockTokens : dim() + kLanes - 1) / kLanes;
   }
-  // Codes of one lane: what a group's sum runs over.
+  // Codes of one lane: the terms of one group's sum.
   constexpr std::size_t lane_codes() const {
     return order == BlockOrder::kKeys ? dim() : kBlockTokens;
   }
   constexpr std::size_t whole_units() const { return lane_codes() / kUnitLaneCodes; }
-  // Packed lines of the unit that is cut short, 0 if there is none.
+  // Packed lines of the incomplete last unit, 0 if there is none.
   constexpr std::size_t tail_lines() const {
     return packed_lines(bits, (lane_codes() % kUnitLaneCodes + kLaneCodes - 1) / kLaneCodes);
   }
@@ -100,32 +100,32 @@ struct BlockShape {
 
 // --- Parts
 
-// An orthogonal matrix has no value above 1, and no normal number of NumPy's is above 13.8. With
-// this bound, what is decoded from finite scales is finite.
+// Orthogonal matrices have no value above 1, and NumPy draws no normal number above 13.8. This
+// bound keeps values decoded from finite scales finite.
 inline constexpr float kMaxMatrixValue = 16.0f;
 
-// A linear transform by value, for transforms of other programs, which no seed of ours gives
-// (TransformKind::kMatrix; docs/reference/codec.md §2). Empty by default.
+// A linear transform given by its values, for transforms of other programs, which none of our seeds
+// can produce (TransformKind::kMatrix; docs/reference/codec.md §2). Empty by default.
 //
 // A value: copies share the same numbers.
 class TransformMatrix {
  public:
   TransformMatrix();
-  // Not inline: GCC 12 warns of what it takes for uninitialized in aggregates that hold one.
+  // Not inline: GCC 12 warns of uninitialized members in aggregates that hold one.
   ~TransformMatrix();
   TransformMatrix(const TransformMatrix&);
   TransformMatrix(TransformMatrix&&) noexcept;
   TransformMatrix& operator=(const TransformMatrix&);
   TransformMatrix& operator=(TransformMatrix&&) noexcept;
 
-  // Shapes: [dim, dim], row i gives component i.
-  // Errors: kCorrupt when a value is not finite, or above kMaxMatrixValue in magnitude.
+  // Shapes: [dim, dim], row i computes component i.
+  // Errors: kCorrupt if a value is not finite, or above kMaxMatrixValue in magnitude.
   static Result<TransformMatrix> make(AlignedFloats values);
 
   std::span<const float> values() const;
   const std::shared_ptr<const AlignedFloats>& shared() const { return values_; }
 
-  // Of the same bits: 0 and -0 differ. Takes no time for copies of one.
+  // Whether the bits are equal: 0 and -0 differ. Copies of one matrix compare at once.
   bool operator==(const TransformMatrix& other) const;
 
  private:
@@ -141,54 +141,53 @@ inline constexpr int kMinBits = 1;
 inline constexpr int kMaxBits = 8;
 inline constexpr int kMaxRounds = 3;
 inline constexpr std::size_t kMaxParts = 32;
-inline constexpr float kMinStep = 1.0f / 64;  // of kStep
+inline constexpr float kMinStep = 1.0f / 64;  // for kStep
 inline constexpr float kMaxStep = 8.0f;
 
-// The seed of files that ask for no other. Any value would do; this one is the first 16 hexadecimal
-// digits of SHA-256("tqcache").
+// The default seed. Any value would do; this one is the first 16 hexadecimal digits of
+// SHA-256("tqcache").
 inline constexpr std::uint64_t kDefaultSeed = 0xc37e5e14f940a46f;
 
 enum class TransformKind : std::uint8_t {
   kHadamard,  // `rounds` rounds of random signs and a Hartley and Hadamard transform
-  kDenseQr,   // the orthogonal factor of a Gaussian matrix: the paper's, at d^2 a vector
-  kGaussian,  // independent normal entries: the paper's S of the QJL residual; not orthogonal
+  kDenseQr,   // the orthogonal factor of a Gaussian matrix: as in the paper; d^2 per vector
+  kGaussian,  // independent normal entries: S of the QJL residual in the paper; not orthogonal
   kNone,      // the identity
-  kMatrix     // any matrix, by value: of other programs, for imports
+  kMatrix     // any matrix, by value, for imports from other programs
 };
 
-// The scale that is stored beside the codes of x. y is x after the transform, c the centroids of
-// its codes:
+// The scale stored with the codes of x. y is x after the transform, c the centroids of its codes:
 enum class ScaleRule : std::uint8_t {
-  kUnbiased,  // |x|^2 / <y, c> times what made y a unit vector: <x, x~> = |x|^2
+  kUnbiased,  // |x|^2 / <y, c> times the factor that made y a unit vector: <x, x~> = |x|^2
   kNorm,      // |x| / |c|: |x~| = |x|
-  kRaw,       // |x|, as the paper has it
-  kPeak,      // the largest |y[i]|: centroids are parts of it
-  kStep       // |x| times a step, fixed before the codes are searched for: of trellis codes
+  kRaw,       // |x|, as in the paper
+  kPeak,      // the largest |y[i]|: centroids are fractions of it
+  kStep       // |x| times a step, fixed before the search for codes: mode trellis
 };
 
-// One part's arithmetic. Two equal ones, with equal centroids, give equal bytes.
+// The arithmetic of one part. Equal specs with equal centroids give equal bytes.
 struct QuantizerSpec {
   int head_dim = 0;  // channels of the part
   int bits = 0;      // bits of a code
   std::uint64_t seed = kDefaultSeed;
   TransformKind rotation = TransformKind::kHadamard;
-  int rounds = 1;  // of kHadamard, 1 to 3; otherwise 1
+  int rounds = 1;  // for kHadamard 1 to 3; otherwise 1
   ScaleRule scale = ScaleRule::kUnbiased;
-  TransformMatrix matrix = {};  // of kMatrix: [head_dim, head_dim]; otherwise none
-  float step = 0;               // of kStep: from level to level, in parts of |x| / sqrt(head_dim)
+  TransformMatrix matrix = {};  // for kMatrix: [head_dim, head_dim]; otherwise empty
+  float step = 0;               // for kStep: distance of levels, in units of |x| / sqrt(head_dim)
 
   bool operator==(const QuantizerSpec&) const = default;
 };
 
-// Errors: kUnsupported when a number is out of range, or a kind is not known; kCorrupt when the
-//         matrix is of another size, or none belongs there, and likewise a step.
+// Errors: kUnsupported if a number is out of range or a kind is unknown; kCorrupt if the matrix has
+//         the wrong size, or if a matrix or step is present that the kind does not use.
 Result<void> validate(const QuantizerSpec& spec);
 
 struct PartSpec {
   int first = 0;             // its first channel, in the channel order
   QuantizerSpec quantizer;   // head_dim is the number of its channels
-  bool of_residual = false;  // codes what the part before leaves of the same channels
-  // Whether the middle between the largest and the smallest value is taken out first and kept.
+  bool of_residual = false;  // codes the residual of the previous part, same channels
+  // Whether the midpoint of the largest and the smallest value is subtracted first and stored.
   bool has_bias = false;
   std::vector<float> centroids;  // [2^bits], ascending, within [-1, 1]
 
@@ -198,15 +197,15 @@ struct PartSpec {
 enum class Mode : std::uint8_t { kMse, kProd, kMixed, kAffine, kTrellis };
 std::string_view mode_word(Mode mode);  // "mse", "prod", "mixed", "affine", "trellis"
 
-// What a user asks for: names the parts by a few numbers.
+// The user's choice of a codec: describes the parts by a few numbers.
 struct CodecSpec {
   int head_dim = 0;
   Mode mode = Mode::kMse;
-  int bits = 4;  // kProd: of both parts together; kMixed: of the regular channels; not kTrellis
+  int bits = 4;  // kProd: both parts together; kMixed: regular channels; kTrellis: unused
   std::uint64_t seed = kDefaultSeed;
   TransformKind rotation = TransformKind::kHadamard;  // kHadamard or kDenseQr
   int rounds = 1;
-  ScaleRule scale = ScaleRule::kUnbiased;  // kUnbiased, kNorm, kRaw; kProd: of its first part
+  ScaleRule scale = ScaleRule::kUnbiased;  // kUnbiased, kNorm, kRaw; kProd: for its first part
   TransformKind residual = TransformKind::kGaussian;  // kProd: kGaussian; kDenseQr for orthogonal S
   int outlier_channels = 0;                           // kMixed
   int outlier_bits = 0;                               // kMixed; above `bits`
@@ -216,26 +215,25 @@ struct CodecSpec {
   bool operator==(const CodecSpec&) const = default;
 };
 
-// The parts of a spec, with their centroids. Parts of one codec that are transformed get different
-// seeds.
-// Errors: kUnsupported when a number is out of range or the numbers do not go together; the message
+// The parts of a spec, with their centroids. Transformed parts of one codec get different seeds.
+// Errors: kUnsupported if a number is out of range or the numbers do not fit together; the message
 //         names them ("mode prod with 1 bit").
 Result<std::vector<PartSpec>> make_parts(const CodecSpec& spec);
 
-// The mode that a list of parts is, if it is one that make_parts could have given but for its
-// centroids, seeds and kinds of rotation and scale.
-// Errors: kCorrupt, saying what does not fit together; kUnsupported as validate().
+// The mode of a list of parts, if make_parts could have returned it with other centroids, seeds and
+// kinds of rotation and scale.
+// Errors: kCorrupt, with what does not fit; kUnsupported as validate().
 Result<Mode> mode_of(int head_dim, const std::vector<PartSpec>& parts);
 
 // The packed token block of one kv head, in memory and in files:
 //
-//   codes    of part 0, of part 1, ..., each BlockShape::block_bytes(): a multiple of 64 bytes
+//   codes    of part 0, of part 1, ..., BlockShape::block_bytes() each: a multiple of 64 bytes
 //   scales   rows of 256 f16: the scale of each part, then the bias of each part that has one
 struct HeadLayout {
   struct Part {
     BlockShape shape;
     std::size_t code_offset = 0;  // bytes from the start of the codes
-    std::size_t bias_row = 0;     // of a part that has a bias; part i has its scales in row i
+    std::size_t bias_row = 0;     // for a part with a bias; row i has the scales of part i
   };
   static constexpr std::size_t kRowBytes = kBlockTokens * sizeof(std::uint16_t);
 
@@ -246,10 +244,10 @@ struct HeadLayout {
   std::size_t scale_bytes() const { return n_scale_rows * kRowBytes; }
 };
 
-// Requires: parts that mode_of() takes.
+// Requires: mode_of() accepts the parts.
 HeadLayout head_layout(const std::vector<PartSpec>& parts, BlockOrder order);
 
-// f32 throughout, or products of whole numbers where the CPU has fast ones
+// kExact: f32 throughout. kFast: integer products where the CPU has fast ones
 // (docs/reference/codec.md, "Kernels").
 enum class Precision : std::uint8_t { kExact, kFast };
 

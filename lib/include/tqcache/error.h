@@ -11,8 +11,8 @@
 // and not exceptions. Exceptions are left for bad_alloc. Using the value of a failed Result, or the
 // error of a good one, is a bug of the caller: it ends the program with a message, in every build.
 //
-// A message says the place, then the fact: "section 12 (layer 3 k): checksum mismatch".
-// No "error", no full stop. The file, if one is to blame, is a field of its own: code that works on
+// A message gives the place, then the fact: "section 12 (layer 3 k): checksum mismatch". It has no
+// "error" and no full stop. The file, if one is involved, is a field of its own: code that works on
 // memory leaves it empty, and callers that know the name add it with in_file().
 
 #include <cstdio>
@@ -41,7 +41,7 @@ enum class ErrorCode {
 struct Error {
   ErrorCode code;
   std::string message;
-  std::string file = {};  // empty: no file is to blame, or the caller knows it
+  std::string file = {};  // empty: no file is involved, or the caller adds it
 };
 
 // The most frequent errors.
@@ -62,7 +62,7 @@ inline Error in_context(std::string_view where, Error error) {
   return error;
 }
 
-// The same error with the file to blame, unless it names one already.
+// The same error with the name of the file, unless it names one already.
 inline Error in_file(std::string_view file, Error error) {
   if (error.file.empty()) error.file = file;
   return error;
@@ -152,7 +152,7 @@ Result<T> in_file(std::string_view file, Result<T> result) {
 #define TQC_CONCAT(a, b) TQC_CONCAT_INNER(a, b)
 #define TQC_UNIQUE_NAME TQC_CONCAT(tqc_result_, __COUNTER__)
 
-// Returns from the calling function if the expression, a Result, holds an error: with that error.
+// Returns the error of the expression, a Result, from the calling function, if it has one.
 #define TQC_TRY(...) TQC_TRY_INNER(TQC_UNIQUE_NAME, (__VA_ARGS__))
 #define TQC_TRY_INNER(result, expr)                                    \
   do {                                                                 \
@@ -161,8 +161,8 @@ Result<T> in_file(std::string_view file, Result<T> result) {
 
 // Initializes `decl` with the value of an expression, a Result<T>, or returns its error.
 //
-// It expands to three statements and declares a variable in the enclosing scope. So it must stand
-// in a block: as the body of an `if` or `for` without braces it does not compile.
+// It expands to three statements and declares a variable in the enclosing scope. So use it only
+// inside a block: as the body of an `if` or `for` without braces it does not compile.
 #define TQC_TRY_ASSIGN(decl, ...) TQC_TRY_ASSIGN_INNER(TQC_UNIQUE_NAME, decl, (__VA_ARGS__))
 #define TQC_TRY_ASSIGN_INNER(result, decl, expr) \
   auto result = expr;                            \

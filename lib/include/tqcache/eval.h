@@ -34,7 +34,7 @@ namespace tqcache::eval {
 struct CodingError {
   double error = 0;     // |x - dequantized x|^2
   double energy = 0;    // |x|^2
-  double variance = 0;  // |x - mean|^2 with the mean that the cache removes; energy without one
+  double variance = 0;  // |x - mean|^2 with the mean that the cache removes; energy if it has none
 
   void add(const CodingError& other);
   // Relative to the energy; 0 without any error.
@@ -67,17 +67,17 @@ class CodingErrors {
   std::vector<CodingError> cells_;
 };
 
-// --- The effect of cache configurations on a model's predictions of a text.
+// --- The effect of cache configurations on a model's predictions of a text
 //
 // The text is cut into windows that do not overlap; an incomplete window at the end is dropped. The
 // model reads each window with an empty cache, once dense and once for every configuration. Each
 // next-token prediction is compared with that of the dense run.
 //
-// As coded: every key and value of a window, those of the current token included, is quantized and
-// dequantized before attention sees it; means and outlier channels are those of the dense run of
-// the same window, as in cache::convert(). As served: a real cache is filled as in generation: the
-// incomplete token block and the one that was filled last are dense, and means are those of the
-// first block.
+// As coded: every key and value of a window, including those of the current token, is quantized and
+// dequantized before attention uses it. Means and outlier channels are those of the dense run of
+// the same window, as in cache::convert(). As served: a real cache is filled as in generation. Its
+// incomplete token block and the last complete one are dense, and means are those of the first
+// block.
 //
 // Spec: docs/reference/eval.md, "ppl and kld".
 
@@ -85,20 +85,20 @@ struct PredictionOptions {
   std::int64_t window = 2048;    // tokens
   std::int64_t max_windows = 0;  // counted from the first; 0: the whole text
   bool as_served = false;
-  // Replaces each window's first token, which the previous window predicts.
+  // Replaces each window's first token, which only the previous window predicts.
   std::optional<std::int32_t> begin_token = {};
   unsigned n_threads = 0;  // 0: all processors
 };
 
-// The memory of the keys and values of a full window. Dense ones count as f16, as in files; those
-// of the configuration that leaves everything dense as f32, in which it is measured.
+// The memory of the keys and values of a full window. Dense values count as f16, as in files. The
+// configuration without quantization counts as f32, in which it is measured.
 struct WindowSize {
   std::uint64_t k_bytes = 0;
   std::uint64_t v_bytes = 0;
   double bits_per_value = 0;  // over all values
   // Over the values of quantized token blocks: codes, scales, sink tokens.
   double bits_per_packed_value = 0;
-  double k_bits = 0;  // the same for quantized keys only; 0 if there are none
+  double k_bits = 0;  // the same for quantized keys only; 0 if no keys are quantized
   double v_bits = 0;
 };
 
@@ -118,7 +118,7 @@ struct PredictionCost {
   double kld_p99 = 0;
   double kld_max = 0;
   double top1 = 0;  // share of predictions whose most probable token is the dense run's
-  // Empty if everything stays dense, and as served.
+  // Empty if everything stays dense, or as served.
   CodingErrors errors = {};
 };
 
@@ -134,7 +134,7 @@ struct PredictionCosts {
   std::int64_t n_predictions() const { return n_windows * window; }
 };
 
-// Shapes:   ids: the text. The last window needs one token after it, which it predicts.
+// Shapes:   ids: the text. One token must follow the last window, which predicts it.
 // Progress: tokens read, over all runs.
 // Errors:   kInvalidArgument (an id out of range; a window below 1 token, beyond the model's
 //           context, or below a token block if a configuration quantizes; a text shorter than a
@@ -150,11 +150,11 @@ Result<PredictionCosts> measure_predictions(const model::ModelConfig& config,
                                             const PredictionOptions& options,
                                             const Progress& progress = {});
 
-// The model's begin token, if the text begins with it: then each of its windows should, too.
+// The model's begin token if the text begins with it; then each window should begin with it, too.
 std::optional<std::int32_t> begin_token_of(const tokenizer::Tokenizer& tokenizer,
                                            std::span<const std::int32_t> ids);
 
-// Uses begin_token_of() the text if the options have no begin token.
+// Uses begin_token_of(text) if the options have no begin token.
 inline Result<PredictionCosts> measure_predictions(
     const model::Model& model, std::span<const std::int32_t> ids,
     std::span<const cache::Configuration> configurations, PredictionOptions options,
@@ -167,15 +167,15 @@ inline Result<PredictionCosts> measure_predictions(
 // What the report shows first: perplexity, or divergence from the dense run.
 enum class PredictionFocus { kPerplexity, kDivergence };
 
-// The report's facts begin with those of the windows; the caller puts model and text before them.
+// The report's facts begin with those of the windows; the caller puts model and text in front.
 Report predictions_report(const PredictionCosts& costs, PredictionFocus focus);
 
-// --- The difference between two caches of the same prompt by layer and head: in
-// keys and values (tqcache/cache.h) and in the attention over them.
+// --- The difference between two caches of the same prompt by layer and head: in keys and values
+// (tqcache/cache.h) and in the attention over them
 //
-// The error of a key matters only as far as queries attend to it. Given the model, the last tokens
-// of the prompt are run again over the reference cache, which yields the model's real queries; each
-// of them attends to the keys and values of both caches.
+// An error of a key matters only if queries attend to the key. With a model, the last tokens of the
+// prompt are run again over the reference cache, which yields the model's real queries; each of
+// them attends to the keys and values of both caches.
 //
 //   weights  KL(p || q) of the attention weights, p from the reference, q from the other, in nats
 //   output   sum |a - b|^2 / sum |a|^2 of the attention output, a from the reference
@@ -205,29 +205,30 @@ Result<std::vector<LayerAttentionError>> attention_errors(
     const model::Model& model, const cache::Cache& a, const cache::Cache& b, std::int64_t n_queries,
     unsigned n_threads, const Progress& progress = {});
 
-// Tables and heat maps of the errors of keys and values by layer and kv head, and of the attention
-// errors by layer and query head if they were measured.
+// Tables and heat maps of the errors of keys and values by layer and kv head, and, if measured, of
+// the attention errors by layer and query head.
 Report cache_report(const cache::CacheDifference& diff,
                     const std::optional<std::vector<LayerAttentionError>>& attention);
 
-// --- A model's profile: the sensitivity of its layers to quantization, measured once
-// and kept in a file.
+// --- A model's profile: the sensitivity of its layers to quantization, measured once and kept in a
+// file
 //
 // The same error hurts some layers more than others, and keys more or less than values. The
 // sensitivity of a tensor (K or V of a layer) is the divergence of the model's predictions when
 // only that tensor is quantized. Divergences add up and grow with the square of the quantization
-// step; bits shrink with its logarithm. The best use of a number of bits therefore makes each
-// tensor's step proportional to 1 / sqrt(sensitivity): these are the weights. A curve maps steps to
-// expected divergences with these weights, so that a step can be chosen for a divergence.
+// step; the number of bits falls with the logarithm of the step. So a given number of bits is used
+// best if each tensor's step is proportional to 1 / sqrt(sensitivity): these are the weights. A
+// curve maps steps to expected divergences with these weights, so that a step can be chosen for a
+// divergence.
 //
 // Spec: docs/reference/profile.md.
 
-// Limits. A larger file is rejected unread.
+// Limits. A larger file is rejected without reading it.
 inline constexpr std::uint64_t kMaxProfileBytes = 1 << 20;
 inline constexpr std::size_t kMaxCurvePoints = 64;
 
-// A quantization step, and the mean divergence in nats with all tensors quantized with it times
-// their weights.
+// A quantization step, and the mean divergence in nats when every tensor is quantized with this
+// step times its weight.
 struct CurvePoint {
   double step = 0;
   double kld = 0;
@@ -238,14 +239,14 @@ struct CurvePoint {
 struct Profile {
   // The model.
   std::string architecture;
-  std::string model_name;  // for people
+  std::string model_name;  // for display
   Sha256 weights_fingerprint{};
   Sha256 tokenizer_fingerprint{};
   // The sample.
   std::int64_t window = 0;  // tokens
   std::int64_t n_windows = 0;
   std::int64_t n_sinks = 0;  // dense tokens at the start of each window
-  // Mean divergence with only that tensor quantized, with `step`. [n_layers]
+  // Mean divergence with only one tensor quantized, with `step`. [n_layers]
   double step = 0;
   std::vector<double> key_sensitivity;
   std::vector<double> value_sensitivity;
@@ -256,7 +257,7 @@ struct Profile {
   bool operator==(const Profile&) const = default;
 };
 
-// The bytes of a file. The same profile has the same bytes.
+// The bytes of a file. Equal profiles give equal bytes.
 Bytes profile_bytes(const Profile& profile);
 
 // Safe for untrusted input.
@@ -270,9 +271,9 @@ Result<Profile> parse_profile(ByteView file);
 Result<void> check_profile(const Profile& profile, const cache::Identity& identity,
                            std::int64_t n_layers);
 
-// The step whose expected divergence is `kld`: between two points of the curve, logarithms go
-// straight.
-// Errors: kInvalidArgument when the curve does not reach there, saying from where to where it goes.
+// The step whose expected divergence is `kld`, interpolated linearly in the logarithms between two
+// points of the curve.
+// Errors: kInvalidArgument outside the curve; the message names its range.
 Result<double> step_for_divergence(const Profile& profile, double kld);
 
 // The inverse: the divergence of a step; nullopt outside the curve.
@@ -288,12 +289,11 @@ cache::StepWeights weights_of(const std::vector<double>& key_sensitivity,
 inline constexpr double kLeastWeight = 0.5;
 inline constexpr double kMostWeight = 2.0;
 
-// --- Measurement of a model's profile on a sample of text.
+// --- Measurement of a model's profile on a sample of text
 //
 // The model reads some windows, spread over the sample: once with a dense cache; once for K and
-// once for V of each layer, with only that tensor quantized; and then once for each point of the
-// curve, with all tensors quantized and their quantization steps weighted by the measured
-// sensitivities.
+// once for V of each layer, with only that tensor quantized; then once for each point of the curve,
+// with all tensors quantized and their quantization steps weighted by the measured sensitivities.
 //
 // Spec: docs/reference/profile.md.
 
@@ -303,9 +303,9 @@ struct ProfileOptions {
   unsigned n_threads = 0;        // 0: all processors
 };
 
-// The tokens of `max_windows` windows of `ids` at equal distances, joined, and the last token,
-// which the last window predicts. All of `ids` if there are no more windows. Requires: a window of
-// 1 or more.
+// The tokens of `max_windows` equally spaced windows of `ids`, joined, and the last token of `ids`,
+// which the last window predicts. All of `ids` if it has no more windows than that. Requires: a
+// window of 1 or more.
 std::vector<std::int32_t> spread_windows(std::span<const std::int32_t> ids, std::int64_t window,
                                          std::int64_t max_windows);
 
@@ -313,7 +313,7 @@ std::vector<std::int32_t> spread_windows(std::span<const std::int32_t> ids, std:
 // leaves everything else dense.
 std::vector<cache::Configuration> sensitivity_configurations(std::int64_t n_layers);
 
-// The second measurements: everything quantized with weighted steps, from the finest to the widest.
+// The second measurements: everything quantized with weighted steps, from finest to coarsest.
 std::vector<cache::Configuration> curve_configurations(const cache::StepWeights& weights);
 
 // Progress: tokens read, over all runs.
@@ -322,13 +322,14 @@ std::vector<cache::Configuration> curve_configurations(const cache::StepWeights&
 Result<Profile> measure_profile(const model::Model& model, std::span<const std::int32_t> ids,
                                 const ProfileOptions& options, const Progress& progress = {});
 
-// --- Search for the smallest configuration that is good enough for a model, or the best
-// one that fits into a given size.
+// --- Search for the smallest configuration that is good enough for a model, or the best one that
+// fits into a given size
 //
 // The search runs over a ladder of sizes. A rung is one size with a few ways to divide its bits
 // between keys and values; the best of them counts, because models differ in which need more. More
-// bits are assumed to be better, so few rungs have to be measured: three per round, which share
-// their dense run, between the largest rung that was not good enough and the smallest that was.
+// bits are assumed to be better, so few rungs need measuring: three per round, between the largest
+// rung known to be too small and the smallest one known to be good enough. The three share a dense
+// run.
 //
 // Spec: docs/explain/quality.md, "advise".
 
@@ -343,7 +344,7 @@ using MeasureConfigurations =
 
 struct Advice {
   PredictionCosts costs;              // everything measured, by size, the best of each size first
-  std::optional<std::size_t> choice;  // index in costs.ways; absent: none is good enough
+  std::optional<std::size_t> choice;  // index in costs.ways; absent if none is good enough
 };
 
 // The smallest configuration with a mean KL divergence of at most `max_kld`.
@@ -352,16 +353,16 @@ struct Advice {
 Result<Advice> advise_by_divergence(std::span<const Rung> ladder, double max_kld,
                                     const MeasureConfigurations& measure);
 
-// The best configuration of the first `n_fitting` rungs, those that fit. Measures the last of them,
-// the one before it, which may be better after all, and the first that does not fit, to show what
-// more room would give.
+// The best configuration of the first `n_fitting` rungs, which are those that fit. Measures the
+// last of them, the one before it, which may turn out better, and the first one that does not fit,
+// to show what more space would gain.
 // Requires: a ladder with no empty rung, n_fitting of 1 to its size.
 // Errors:   those of `measure`.
 Result<Advice> advise_by_size(std::span<const Rung> ladder, std::size_t n_fitting,
                               const MeasureConfigurations& measure);
 
 // The size of the keys and values of `n_tokens` tokens: quantized token blocks, and the incomplete
-// one as f16. A file adds a few KB; its compression saves a few percent.
+// block as f16. A file adds a few KB; its compression saves a few percent.
 struct CacheBytes {
   std::int64_t n_tokens = 0;
   std::uint64_t bytes = 0;

@@ -28,9 +28,9 @@ namespace tqcache {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  // The current size in bytes. Another process may be appending to a file.
+  // The current size in bytes. It can grow: another process may be appending to the file.
   virtual std::uint64_t size() const = 0;
-  // Fills `out` from byte `offset` on.
+  // Fills `out` with the bytes from `offset` on.
   // Errors:  kTruncated if the source ends earlier, kIo.
   // Threads: may be called from several at once.
   virtual Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const = 0;
@@ -48,7 +48,7 @@ std::unique_ptr<ByteSource> memory_source(SharedBytes bytes);
 Result<Bytes> read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
 // A file mapped read-only. If another process truncates the mapped file, this process dies with
-// SIGBUS. Use it for files that nothing writes in place, such as models, and open_file() for all
+// SIGBUS. Use it for files that no program writes in place, such as models, and open_file() for all
 // others.
 class MappedFile {
  public:
@@ -91,7 +91,7 @@ class LockedFile : public ByteSource {
   std::uint64_t size() const override;  // at this moment
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const override;
 
-  // Writes from byte `offset` on, which is at most size(). Errors: kIo; kInvalidArgument.
+  // Writes at byte `offset`, which is at most size(). Errors: kIo; kInvalidArgument.
   Result<void> write_at(std::uint64_t offset, ByteView bytes);
   // Shortens the file. Errors: kIo; kInvalidArgument for more than size().
   Result<void> truncate(std::uint64_t size);
@@ -121,7 +121,7 @@ class AtomicFile {
   //   - an existing character device or named pipe (/dev/null, /dev/full, mkfifo);
   //   - a descriptor of this process under one of its well-known names (/dev/stdout, /dev/stderr,
   //     /dev/fd/N, /proc/self/fd/N), which the shell may have redirected.
-  // A regular file that is to be replaced is locked, as by LockedFile, until this object ends. If
+  // A regular file that will be replaced is locked, as by LockedFile, until this object ends. If
   // the caller has locked it already, it passes that lock as `held`, which must outlive this
   // object. A file that cannot be locked (it cannot be opened, or its file system has no locks) is
   // replaced without a lock.

@@ -1,15 +1,16 @@
 #pragma once
-// tqcache/kv_codec.h: the codec of K or V of one layer: everything that quantizes token blocks and
-// restores them, and no data.
+// tqcache/kv_codec.h: the codec of K or V of one layer: quantizes and restores token blocks, and
+// holds no data.
 //
-//   TQC_TRY_ASSIGN(auto codec, KvCodec::make(layer.k, layer.shape, codec::BlockOrder::kKeys,
-//   rope)); codec.fit(blocks, OutlierPolicy::kCalibrationVariance, n_threads);  // of a new cache
+//   TQC_TRY_ASSIGN(auto codec,
+//                  KvCodec::make(layer.k, layer.shape, codec::BlockOrder::kKeys, rope));
+//   codec.fit(blocks, OutlierPolicy::kCalibrationVariance, n_threads);  // new caches only
 //   TQC_TRY_ASSIGN(const auto packed, codec.encode(block, n_threads));
 //   const AlignedBytes values = codec.decode_block(packed.view(), block.index, kTokenBlock);
 //
 // A codec is made from a description (description.h): of a file, a store, another program, or a
-// plan for a new cache. One for a new cache does not know its mean, outlier channels and transforms
-// yet: fit() takes them from the first token blocks, and they stay fixed afterwards.
+// plan for a new cache. A codec for a new cache does not know its mean, outlier channels and
+// transforms yet: fit() computes them from the first token blocks, and they stay fixed afterwards.
 //
 // Spec: docs/reference/codec.md §5, §6 and §8; docs/reference/format.md §6.2.
 
@@ -37,8 +38,8 @@ namespace tqcache::cache {
 struct PackedLayout {
   codec::HeadLayout head;  // codes and scales of one kv head
   std::size_t n_heads = 0;
-  std::size_t n_sinks = 0;     // sink tokens of one kv head: none behind token block 0
-  std::size_t sink_bytes = 0;  // of one kv head
+  std::size_t n_sinks = 0;     // sink tokens of one kv head: 0 after token block 0
+  std::size_t sink_bytes = 0;  // per kv head
 
   // Offsets in bytes.
   std::size_t codes_at(std::size_t kv_head) const { return kv_head * head.code_bytes; }
@@ -51,28 +52,29 @@ struct PackedLayout {
   std::size_t bytes() const { return sinks_at(n_heads); }
 };
 
-// Requires: the tensor is quantized, with parts that codec::mode_of() takes; validate_shape(shape).
+// Requires: the tensor is quantized, with parts that codec::mode_of() accepts;
+//           validate_shape(shape).
 PackedLayout packed_layout(const TensorDesc& tensor, HeadShape shape, codec::BlockOrder order,
                            std::int64_t block);
 
-// The token blocks that choose outlier channels. A cache that grows from nothing has one block when
-// it is first quantized, so both mean the same there.
+// The token blocks from which outlier channels are chosen. A cache that grows from empty has one
+// block when it is first quantized, so both values then mean the same.
 enum class OutlierPolicy : std::uint8_t {
   kCalibrationVariance,  // the first token block
-  kRollingVariance       // those that the mean is taken over: mean_blocks()
+  kRollingVariance       // the blocks from which the mean is computed: mean_blocks()
 };
 
-// Tables that the codecs of one cache share: transforms, codebooks and RoPE angles. Layers of one
-// description need them once.
+// Tables that the codecs of one cache share: transforms, codebooks and RoPE angles. Layers with
+// equal descriptions share one set.
 //
-// Copies are the same tables. Threads: one at a time.
+// Copies share the same tables. Threads: one at a time.
 class KvTables {
  public:
-  KvTables(const Rope& rope);  // not explicit: a codec that shares nothing is made from a Rope
+  KvTables(const Rope& rope);  // not explicit: a codec that shares no tables is made from a Rope
 
   const Rope& rope() const;
 
-  // codec::make_parts(), computed once for each spec. Errors: as there.
+  // codec::make_parts(), computed once per spec. Errors: as there.
   Result<std::vector<codec::PartSpec>> parts(const codec::CodecSpec& spec);
 
  private:
@@ -81,22 +83,22 @@ class KvTables {
   std::shared_ptr<State> state_;
 };
 
-// A value: copies share one immutable state, and fit() gives its object a state of its own.
+// A value: copies share one immutable state; fit() gives its object a new state.
 // Threads: any number may use one codec at once.
 class KvCodec {
  public:
   struct State;  // not for users of the library
 
-  // The codec that `tensor` describes. With fit_transforms, fit() finds transforms as well.
+  // The codec that `tensor` describes. With fit_transforms, fit() computes transforms as well.
   //
   // Requires: validate_shape(shape); the tensor is quantized.
   // Errors:   kUnsupported, kCorrupt: as codec::mode_of() and for codebooks and transforms;
-  //           kCorrupt when mean, outlier channels, transforms or sink tokens do not belong to the
-  //           shape, the order or the RoPE.
+  //           kCorrupt if mean, outlier channels, transforms or sink tokens do not fit the shape,
+  //           the order or the RoPE.
   static Result<KvCodec> make(const TensorDesc& tensor, HeadShape shape, codec::BlockOrder order,
                               KvTables tables, bool fit_transforms = false);
 
-  TensorDesc describe() const;  // make() gives the same codec again
+  TensorDesc describe() const;  // make() turns it into the same codec
   HeadShape shape() const;
   codec::BlockOrder order() const;  // keys or values
   Dtype dtype() const;              // of values that stay dense
@@ -110,25 +112,25 @@ class KvCodec {
   // codec without any of them is fixed from the start.
   bool is_fixed() const;
 
-  // Whether codes cannot be scored as they are (keys that are transformed before RoPE), so that a
-  // cache in memory keeps decoded values beside them.
+  // Whether codes cannot be scored directly (keys transformed before RoPE), so that a cache in
+  // memory keeps decoded values as well.
   bool must_keep_decoded() const;
 
-  // Takes mean, outlier channels and transforms from token blocks, as far as they are not fixed:
-  // the mean and the transforms from all of them, outlier channels as the policy says.
+  // Computes those of mean, outlier channels and transforms that are not fixed yet: the mean and
+  // the transforms from all blocks, outlier channels as the policy says.
   //
   // Requires: full blocks in ascending order, at least one; the first token block is among them if
   //           there are sink tokens.
   // Bytes:    identical on every CPU and for any number of threads.
   void fit(std::span<const FullBlock> blocks, OutlierPolicy policy, unsigned n_threads);
 
-  // The full token blocks that fit() needs of a cache of `n_tokens`, ascending: those that the mean
-  // is taken over (mean_blocks()), the first of them, or none. `begin`: the first token in a
-  // window.
+  // The full token blocks that fit() needs from a cache of `n_tokens`, ascending: those from which
+  // the mean is computed (mean_blocks()), only the first of them, or an empty list. `begin`: the
+  // first token in a window.
   std::vector<std::int64_t> blocks_to_fit(OutlierPolicy policy, std::int64_t n_tokens,
                                           std::int64_t begin = 0) const;
 
-  // The layout of token block `block`. Valid as long as this codec and its copies.
+  // The layout of token block `block`. Valid while this codec or a copy of it exists.
   const PackedLayout& layout(std::int64_t block) const;
   std::size_t packed_bytes(std::int64_t block) const { return layout(block).bytes(); }
 
@@ -140,7 +142,7 @@ class KvCodec {
   // Bytes:    identical on every CPU and for any number of threads.
   Result<SharedBytes> encode(const FullBlock& block, unsigned n_threads) const;
 
-  // The first tokens of one kv head, mean included; sink tokens exactly as they were.
+  // Decodes the first tokens of one kv head, with the mean added; sink tokens exactly as stored.
   //
   // Shapes:   packed [packed_bytes(block)]; out [n, head_dim], n from 1 to kTokenBlock.
   // Requires: is_fixed(); `packed` begins at a multiple of 64.
@@ -148,10 +150,10 @@ class KvCodec {
   void decode(ByteView packed, std::int64_t block, std::int64_t kv_head,
               std::span<float> out) const;
 
-  // The same of all kv heads: [n_kv_heads, n_tokens, head_dim] of dtype().
+  // The same for all kv heads: [n_kv_heads, n_tokens, head_dim] of dtype().
   AlignedBytes decode_block(ByteView packed, std::int64_t block, std::int64_t n_tokens) const;
 
-  // Replaces head vectors by what their codes decode to; sink tokens stay.
+  // Replaces head vectors by their quantized and decoded values; sink tokens stay.
   //
   // Shapes:   rows [n, n_kv_heads, head_dim]: tokens at `position`, `position` + 1, ..., all in one
   //           token block.
@@ -165,13 +167,13 @@ class KvCodec {
   std::shared_ptr<const State> state_;
 };
 
-// The codecs of a layer; absent for what is dense.
+// The codecs of a layer; nullopt for a dense tensor.
 struct LayerCodecs {
   std::optional<KvCodec> k;
   std::optional<KvCodec> v;
 };
 
-// The codecs of all layers, which share tables: [n_layers]. Errors: as KvCodec::make(), with layer
+// The codecs of all layers, with shared tables: [n_layers]. Errors: as KvCodec::make(), with layer
 // and K or V.
 Result<std::vector<LayerCodecs>> make_codecs(std::span<const LayerDesc> layers, const Rope& rope);
 

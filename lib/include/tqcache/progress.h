@@ -1,5 +1,5 @@
 #pragma once
-// tqcache/progress.h: the callback that receives the progress of long work and can stop it.
+// tqcache/progress.h: a callback that receives the progress of long work and can stop it.
 //
 //   tqcache::Progress progress = [](std::uint64_t done, std::uint64_t total) {
 //     std::printf("%llu of %llu\n", done, total);
@@ -14,8 +14,8 @@
 
 namespace tqcache {
 
-// Called now and then, from one thread at a time, with the work done and the total work, in the
-// unit that the function taking it names. Returns false to stop: the work then ends with
+// Called from time to time, from one thread at a time, with the work done and the total work, in
+// the unit that the called function documents. Returns false to stop: the work then ends with
 // ErrorCode::kInterrupted and leaves nothing behind. May be empty.
 using Progress = std::function<bool(std::uint64_t done, std::uint64_t total)>;
 
@@ -26,7 +26,7 @@ inline Result<void> report_progress(const Progress& progress, std::uint64_t done
   return interrupted_error();
 }
 
-// The work done so far, reported each time that it grows. `progress` must outlive it.
+// The work done so far, reported whenever it grows. `progress` must outlive it.
 class ProgressCounter {
  public:
   ProgressCounter(const Progress& progress, std::uint64_t total)

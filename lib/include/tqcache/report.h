@@ -1,6 +1,6 @@
 #pragma once
-// tqcache/report.h: the result of an evaluation as plain figures and tables, independent of how it
-// is shown.
+// tqcache/report.h: the result of an evaluation as figures and tables, independent of their
+// display.
 //
 //   const auto report = eval::predictions_report(costs, eval::PredictionFocus::kDivergence);
 //   for (const auto& figure : report.figures) show(figure);
@@ -14,7 +14,7 @@
 
 namespace tqcache::eval {
 
-// Rows of cells. A column has cells of one kind, or an empty text for a missing value.
+// Rows of cells. All cells of a column have one kind; a missing value is an empty text.
 struct Number {
   double value = 0;
   int decimals = 4;  // shown
@@ -62,7 +62,7 @@ struct HeatMap {
   bool more_is_better = false;
   int decimals = 4;
   std::string caption = {};
-  // Ends of the color scale, such as 0 and 1 of a score; NaN: the least and greatest value.
+  // Ends of the color scale, such as 0 and 1 of a score; NaN: the smallest and largest value.
   double low = std::numeric_limits<double>::quiet_NaN();
   double high = std::numeric_limits<double>::quiet_NaN();
 };
@@ -88,7 +88,7 @@ using Figure = std::variant<Table, Plot, HeatMap, Bars>;
 
 struct Report {
   std::string title;
-  // What was measured: model, text, windows, program and version; in the order of display.
+  // The measured model, text and windows, program and version; in the order of display.
   std::vector<std::pair<std::string, std::string>> facts;
   std::vector<Figure> figures;     // the first table is the summary
   std::vector<std::string> notes;  // sentences that explain the figures

@@ -20,20 +20,20 @@ struct LogitBias {
   float bias = 0;
 };
 
-// Logits are changed first: biases are added, then tokens that were seen are penalized. The filters
-// apply in this order: temperature, top-k, top-p, min-p; then one draw. Each filter keeps at least
-// one token.
+// Logits are first changed: biases are added, then tokens that were seen are penalized. The filters
+// apply in this order: temperature, top-k, top-p, min-p; then one token is drawn. Each filter keeps
+// at least one token.
 //
-// Source: of the penalty, arXiv 1909.05858, section 4.1; a logit below 0 is multiplied by it, as
-// Hugging Face's RepetitionPenaltyLogitsProcessor has it.
+// Source: penalty: arXiv 1909.05858, section 4.1; a logit below 0 is multiplied by it, as in
+//         Hugging Face's RepetitionPenaltyLogitsProcessor.
 struct SamplerOptions {
   std::vector<LogitBias> logit_bias = {};
-  float repeat_penalty = 1;         // logits of seen tokens are divided by it; 1: none
+  float repeat_penalty = 1;         // logits of seen tokens are divided by it; 1: no penalty
   std::int64_t repeat_last_n = 64;  // tokens that count as seen; -1: all
   float temperature = 0;            // 0: greedy, the largest logit (the lowest id among equals)
   std::int64_t top_k = 0;           // keep this many; 0: all
   float top_p = 1;                  // keep the fewest whose probabilities reach this sum; 1: all
-  float min_p = 0;  // keep those with at least this share of the largest probability; 0: all
+  float min_p = 0;  // keep tokens with at least this share of the largest probability; 0: all
   std::uint64_t seed = 0;
 };
 
@@ -45,11 +45,11 @@ class Sampler {
   // Requires: validate(options).
   explicit Sampler(const SamplerOptions& options);
 
-  // Appends tokens to the text, which the penalty counts as seen; or begins a new text.
+  // Appends tokens to the text, which the penalty counts as seen; or starts a new text.
   void saw(std::span<const std::int32_t> ids);
   void forget() { seen_.clear(); }
 
-  // Bytes: the same seed, logits and tokens seen give the same tokens on every machine.
+  // Bytes: the same seed, logits and seen tokens give the same tokens on every machine.
   // Requires: logits not empty; NaN counts as minus infinity.
   std::int32_t next(std::span<const float> logits);
 
@@ -71,7 +71,7 @@ class Sampler {
   SamplerOptions options_;
   std::mt19937_64 random_;
   std::vector<Candidate> candidates_;
-  std::vector<float> adjusted_;     // logits, changed
+  std::vector<float> adjusted_;     // logits after biases and penalties
   std::vector<std::int32_t> seen_;  // at least the newest repeat_last_n, in order
 };
 

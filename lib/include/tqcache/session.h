@@ -1,5 +1,5 @@
 #pragma once
-// tqcache/session.h: a model at work on a cache: resumes it, reads prompts, generates text.
+// tqcache/session.h: a model and a cache: resuming, reading prompts and generating text.
 //
 //   TQC_TRY_ASSIGN(const auto session, Session::open({.model = "m.gguf", .cache = "book.tqkv"}));
 //   TQC_TRY_ASSIGN(const auto ids, session->model().tokenizer.encode(" Then", {}));
@@ -8,7 +8,7 @@
 //   session->generate(50, true, [&](std::int32_t id) { return text.push_back(id), Result(true); });
 //   TQC_TRY(format::write_cache_file(session->cache(), "more.tqkv", {}, {}));
 //
-// It prints nothing: what a user may want to know is returned. Threads: one at a time.
+// A session prints nothing; it returns what a user may want to know. Threads: one at a time.
 
 #include <cstdint>
 #include <functional>
@@ -34,33 +34,33 @@ namespace tqcache::session {
 
 // --- The store that a session takes prefixes from and adds new blocks to
 //
-// Trouble with a store is no error of the session: it computes what the store lacks, and warns
-// once. Only saving under a name is a promise: if that fails, finish() returns the error.
+// A failing store is not an error of the session: the session computes what the store lacks, and
+// warns once. Only saving under a name is guaranteed: if that fails, finish() returns the error.
 
 struct PromptStoreOptions {
   std::string url;            // "dir:PATH", "redis://HOST", "s3://BUCKET"
-  std::string salt = {};      // of the tenant; empty: the tenant of all who have no salt
+  std::string salt = {};      // of the tenant; empty: the tenant without a salt
   bool read_only = false;     // add nothing
-  std::string name = {};      // finish() saves the whole cache under this name; empty: does not
+  std::string name = {};      // finish() saves the whole cache under this name; empty: it does not
   bool replace_name = false;  // overwrite the name if another prompt has it
-  // Take only a prefix with the quantization of the session's own cache, and not the longest one.
+  // Take only a prefix with the quantization of the session's own cache, not the longest one of
+  // any.
   bool same_quantization = false;
   unsigned n_threads = 0;
   // Called at most once, with "store dir:prompts" and the message.
   std::function<void(const std::string& where, const std::string& message)> on_warning = {};
-  // False: the user wants to stop. finish() then leaves undone what takes time.
+  // Returns false if the user wants to stop. finish() then skips work that takes time.
   std::function<bool()> keep_going = [] { return true; };
 };
 
 class PromptStore {
  public:
-  // Opens the store. Returns null, after a warning, if it cannot be reached and no name is asked
-  // for.
+  // Opens the store. Returns null, after a warning, if it cannot be reached and no name is given.
   // Errors: kInvalidArgument (a bad URL, or a backend that is not built in); with a name, those of
   //         opening.
   static Result<std::unique_ptr<PromptStore>> open(PromptStoreOptions options);
 
-  // Replaces `cache`, which is empty, by the longest stored prefix of `prompt`.
+  // Replaces the empty `cache` by the longest stored prefix of `prompt`.
   // Errors: kInterrupted; kInvalidArgument when the name is taken.
   Result<void> begin(const model::Model& model, std::span<const std::int32_t> prompt,
                      cache::Cache& cache, const Progress& progress = {});
@@ -81,12 +81,12 @@ class PromptStore {
   std::int64_t reused_tokens() const;
   std::int64_t prompt_tokens() const;
   std::uint64_t read_bytes() const;
-  // Layers of the prefix that begin() found; empty: none.
+  // Layers of the prefix that begin() found; empty if it found no prefix.
   const std::vector<cache::LayerDesc>& found_layers() const;
   const store::BackgroundPutReport& stored() const;
   // What finish() saved under the name.
   const std::optional<store::PutReport>& named() const;
-  const std::string& warning() const;  // empty: none
+  const std::string& warning() const;  // empty: no warning
 
  private:
   struct State;
@@ -119,27 +119,27 @@ struct Generation {
   std::optional<Error> failure;  // with kInterrupted and kFailed
 };
 
-// Called with each token but end tokens, as soon as it is chosen. False: stop behind it, as for a
-// stop string. An error ends the generation too.
+// Called with each token except end tokens, as soon as it is chosen. Returning false stops after
+// this token, as a stop string does. An error ends the generation, too.
 using TokenSink = std::function<Result<bool>(std::int32_t id)>;
 
-// What became of a cache whose tokens were compared with a prompt.
+// The result of comparing the tokens of a cache with a prompt.
 struct PrefixReuse {
   std::int64_t n_before = 0;  // tokens that the cache had
   std::int64_t n_kept = 0;    // tokens that it has now
-  std::int64_t n_common = 0;  // tokens that both begin with
-  std::string obstacle;       // why the cache could not be truncated there; empty: it could
+  std::int64_t n_common = 0;  // length of the common prefix of cache and prompt
+  std::string obstacle;       // why the cache could not be truncated there; empty if it could
 };
 
 class Session {
  public:
-  // Loads the model and, if one is named, the cache, and checks that they belong together.
-  // Errors: those of loading and reading, with the file to blame; kMismatch; kInvalidArgument (a
+  // Loads the model and, if given, the cache, and checks that they belong together.
+  // Errors: those of loading and reading, with the file name; kMismatch; kInvalidArgument (a
   //         logit bias for a token that the model lacks).
   static Result<std::unique_ptr<Session>> open(const SessionOptions& options,
                                                const Progress& reading = {});
 
-  // With a model that is loaded and a cache that was read elsewhere; without a cache, an empty one.
+  // With a loaded model and a cache that was read elsewhere; starts with an empty cache if absent.
   // `options.model`, `cache`, `map` and `first_tokens` are not used.
   // Errors: kMismatch, kInvalidArgument, as above.
   static Result<std::unique_ptr<Session>> start(std::unique_ptr<model::Model> model,
@@ -158,8 +158,8 @@ class Session {
   Result<void> begin_from(PromptStore& store, std::span<const std::int32_t> prompt,
                           const Progress& progress = {});
 
-  // Truncates the cache to the tokens that the prompt begins with. A cache that cannot be truncated
-  // there, because of a recurrent state or a sliding window, is replaced by an empty dense one.
+  // Truncates the cache to its common prefix with the prompt. A cache that cannot be truncated
+  // there, because of recurrent state or a sliding window, is replaced by an empty dense one.
   // Requires: the tokens of the cache are known.
   Result<PrefixReuse> keep_common_prefix(std::span<const std::int32_t> prompt);
 
@@ -170,7 +170,7 @@ class Session {
   Result<void> resume();
 
   // Chooses up to `n` tokens, and appends each to the cache before choosing the next. Appends the
-  // last one too if `append_last`: a cache that is saved must hold all of the text.
+  // last one too if `append_last`: a saved cache must hold the whole text.
   //
   // Requires: feed() or resume() came before.
   Generation generate(std::int64_t n, bool append_last, const TokenSink& sink);
@@ -195,24 +195,24 @@ class Session {
   std::span<const float> logits_;  // of the cache's last token, in the decoder's memory
 };
 
-// Number of tokens that both begin with.
+// The length of the common prefix.
 std::int64_t common_prefix(std::span<const std::int32_t> a, std::span<const std::int32_t> b);
 
 // Bytes of memory that decoding works on: weights, cache, scratch.
 std::uint64_t working_set_bytes(const model::Model& model, const cache::ByteCount& cache,
                                 std::uint64_t scratch_bytes);
 
-// --- Turns of a conversation as token ids, each to be appended to those before
+// --- Turns of a conversation as token ids, each to be appended to the previous ones
 //
-// Only the frame becomes special tokens. What a person types is text, even if it spells
-// <|im_end|>: nobody can close their own turn and speak for the model.
+// Only the chat format's own markup becomes special tokens. User text is always plain text, even if
+// it spells <|im_end|>: users cannot close their turn and speak for the model.
 
 using Ids = std::vector<std::int32_t>;
 
 class ChatTurns {
  public:
   // The chat format of this name. If the name is empty, the model's own: the one of the template in
-  // its files, or ChatML if there is none and the tokenizer has ChatML's tokens.
+  // its files, or ChatML if there is no template and the tokenizer has ChatML's tokens.
   // Requires: `tokenizer` outlives this.
   // Errors:   kUnsupported when there is no such format, or the tokenizer lacks its special tokens.
   static Result<ChatTurns> make(const tokenizer::Tokenizer& tokenizer, std::string_view name);
@@ -225,10 +225,10 @@ class ChatTurns {
   Result<Ids> ask(std::span<const std::int32_t> tokens, const std::string& system,
                   const std::string& text, bool thinks) const;
 
-  // The beginning of a turn of the user or the model, without the beginning of a conversation.
+  // The tokens that open a turn of the user or the model, without those that begin a conversation.
   Result<Ids> open_turn(tokenizer::ChatRole role) const;
 
-  // The tokens that close the last turn of `tokens`: none after a closed turn or a text without
+  // The tokens that close the last turn of `tokens`; empty after a closed turn or a text without
   // turns.
   Result<Ids> closing(std::span<const std::int32_t> tokens) const;
 
@@ -237,7 +237,7 @@ class ChatTurns {
             std::int32_t end)
       : tokenizer_(&tokenizer), template_(std::move(chat_template)), end_(end) {}
 
-  // The text that closes the last turn, from the end token on, which may be there already.
+  // The text that closes the last turn, starting with the end token, which may already be present.
   struct Closing {
     std::string text;
     bool has_end;
@@ -258,10 +258,10 @@ class ChatTurns {
 // Appends `more` to `ids`.
 void append_ids(Ids& ids, const Ids& more);
 
-// --- Texts before which generation stops, wherever token borders fall
+// --- Stop strings, found wherever token boundaries lie
 
 // Passes a text on, piece by piece, up to the first stop string. A piece that may begin a stop
-// string is held back until that is known.
+// string is held back until this is decided.
 class StopFilter {
  public:
   // Requires: no stop string is empty.
@@ -273,7 +273,7 @@ class StopFilter {
   // The rest of the text: what was held back.
   std::string end();
 
-  // Whether a stop string was found; nothing is passed on from then on.
+  // Whether a stop string was found; the filter then passes on no more text.
   bool stopped() const { return stopped_; }
 
  private:

@@ -13,8 +13,8 @@
 // miss is not an error. A backend does not check the values that it returns: blobs carry their own
 // checksums.
 //
-// Missing or damaged blobs make a prefix shorter and are reported to `on_warning`. A bad block is
-// removed if it still is the same.
+// Missing or damaged blobs make a prefix shorter and are reported to `on_warning`. A damaged block
+// is removed, unless another process has replaced it meanwhile.
 //
 // Spec: docs/reference/store.md.
 
@@ -46,8 +46,8 @@ inline constexpr std::size_t kMaxKeyBytes = 200;
 // The default limit of Redis (proto-max-bulk-len).
 inline constexpr std::uint64_t kMaxValueBytes = std::uint64_t{512} << 20;
 
-// A key is 1 to 200 bytes of [a-z0-9/_.-]: words with single '/' between them, none of which is
-// empty or begins with '.'. It can be used unchanged in a path, a URL and a pattern.
+// A key is 1 to 200 bytes of [a-z0-9/_.-]: segments separated by single '/', none empty or
+// beginning with '.'. It can be used unchanged in a path, a URL and a pattern.
 // Errors: kInvalidArgument.
 Result<void> check_key(std::string_view key);
 
@@ -87,7 +87,7 @@ struct Entry {
 using ValueSink = std::function<Result<void>(std::size_t i, std::optional<ByteView> value)>;
 using EntrySink = std::function<Result<void>(const Entry& entry)>;
 
-// Errors, of every call:
+// Errors of every call:
 //   kIo               the backend cannot be reached, does not answer in time or too slowly, or
 //                     broke off twice
 //   kBusy             it cannot answer now: loading, failing over, locked, too many requests
@@ -114,7 +114,7 @@ class Backend {
   const std::string& name() const { return name_; }
 
   // Stores the value completely or not at all. An existing key keeps its value. When this returns,
-  // the backend has acknowledged the value, which for a folder means that it is on disk.
+  // the backend has acknowledged the value; a folder has it on disk.
   // Errors: as above.
   Result<PutOutcome> put(const std::string& key, ByteView value);
   // Several, with fewer round trips; outcomes in their order. After an error some may be stored.
@@ -131,8 +131,8 @@ class Backend {
 
   // Returns whether the key existed.
   Result<bool> remove(const std::string& key);
-  // Removes the key only if it still has this value: for a bad blob, which another process may have
-  // replaced meanwhile. In S3 comparing and removing are two steps, elsewhere one.
+  // Removes the key only if it still has this value, because another process may have replaced a
+  // damaged blob meanwhile. Compares and removes in one step, except in S3.
   Result<bool> remove_if_same(const std::string& key, ByteView value);
 
   // All keys that begin with `prefix`, which may be empty, in ascending order. Keys that are put or
@@ -159,7 +159,7 @@ class Backend {
   const BackendOptions& options() const { return options_; }
 
  private:
-  // The same with checked keys and sizes.
+  // The implementations of the calls above, with checked keys and sizes.
   virtual Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) = 0;
   virtual Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) = 0;
   virtual Result<std::vector<bool>> do_exists(std::span<const std::string> keys) = 0;
@@ -222,7 +222,7 @@ struct PromptRecord {
   std::string name;
   std::string model_name;
   std::string architecture;
-  std::vector<std::int32_t> tokens;  // all, or none: then the blocks and the tail have them
+  std::vector<std::int32_t> tokens;  // all, or empty: then the blocks and the tail hold them
   std::string parameters_key;
   std::vector<Sha256> chain;  // of its final blocks
   Snapshot snapshot;          // as in its own blob
@@ -266,8 +266,8 @@ struct PutOptions {
 struct PutReport {
   std::int64_t n_tokens = 0;
   std::int64_t blocks = 0, new_blocks = 0;
-  // Existing blocks of the same tokens with other values, from another computation. They stay, and
-  // the prompt uses them. Counted only for a named prompt.
+  // Existing blocks with the same tokens but other values, from another computation. The prompt
+  // uses them as they are. Counted only for a named prompt.
   std::int64_t other_blocks = 0;
   std::uint64_t bytes = 0, new_bytes = 0;  // of blobs
   std::string key;                         // of the record of a named prompt
@@ -277,7 +277,7 @@ struct PutReport {
 // A prefix that was found in a store.
 struct Prefix {
   std::int64_t n_tokens = 0;
-  std::vector<std::int32_t> tokens;  // these
+  std::vector<std::int32_t> tokens;  // of the prefix
   std::string parameters_key;
   Parameters parameters;
   std::vector<Sha256> chain;         // of the blocks of the prefix
@@ -285,11 +285,12 @@ struct Prefix {
   std::string state_key;
 };
 
-// A fetched prompt: its sections in memory as they were stored. It obeys the rules of a file.
+// A fetched prompt: its sections in memory as they were stored. Satisfies the rules of a .tqkv
+// file.
 class StoredPrompt : public cache::CacheReader {
  public:
-  // Requires: check_contents(manifest) and check_sections(manifest), with `stored` in the places
-  //           of the sections.
+  // Requires: check_contents(manifest) and check_sections(manifest); stored[i] holds the bytes of
+  //           section i.
   StoredPrompt(format::Manifest manifest, std::vector<SharedBytes> stored,
                std::uint64_t blob_bytes);
 
@@ -298,7 +299,7 @@ class StoredPrompt : public cache::CacheReader {
   const std::vector<cache::BlockInfo>& blocks() const override { return blocks_; }
   Result<void> read(std::size_t section, AlignedBytes& raw) const override;
   Result<SharedBytes> share(std::size_t section) const override;
-  // Its stored bytes, whose checksum manifest() has.
+  // The stored bytes of a section. manifest() has their checksum.
   const SharedBytes& stored(std::size_t section) const { return stored_[section]; }
   std::uint64_t blob_bytes() const { return blob_bytes_; }  // that were read
 
@@ -344,19 +345,19 @@ class Library {
   Result<PutReport> put_cache(const cache::Cache& cache, std::string_view name,
                               const Progress& progress = {}, const PutOptions& options = {});
 
-  // The longest stored prefix of `tokens`; of several with one length, the one with the most bytes
-  // per token. n_tokens 0: no prefix was found.
+  // Finds the longest stored prefix of `tokens`; among equally long ones, the one with the most
+  // bytes per token. n_tokens is 0 if no prefix was found.
   // Errors: those of the backend.
   Result<Prefix> find(const cache::Identity& identity, std::span<const std::int32_t> tokens,
                       const FindOptions& options = {});
 
-  // Fetches a prefix. Missing or damaged blobs make it shorter: `prefix` is updated. A cache that
-  // cannot be cut then has no prefix, and the result is null. Touches the blobs.
+  // Fetches a prefix. Missing or damaged blobs make it shorter: `prefix` is updated. If the cache
+  // cannot be truncated, no prefix is left, and the result is null. Touches the blobs.
   // Progress: blobs.
   // Errors: those of the backend; kInterrupted.
   Result<std::unique_ptr<StoredPrompt>> fetch(Prefix& prefix, const Progress& progress = {});
 
-  // The record of that name; nullopt if there is none.
+  // The record of that name; nullopt if absent.
   Result<std::optional<PromptRecord>> record(std::string_view name);
   // The whole prompt, or an error that names the missing (kNotFound) or damaged (kCorrupt) blob;
   // kCorrupt also if blocks were replaced by others of the same tokens with other values.
@@ -388,8 +389,8 @@ struct LoadedPrefix {
 };
 
 // The longest stored prefix of `tokens` that leaves at least one token for the model; nullopt if
-// there is none. The prefix of a cache that can be cut ends with a token block, even if the store
-// has a few more tokens: then the model reads the rest in the same chunks as if it read all tokens,
+// absent. If the cache can be truncated, the prefix ends at a token block boundary, even if the
+// store has a few more tokens. The model then reads the rest in the same chunks as without a store,
 // and computes the same bits.
 // Spec: docs/reference/store.md, "Generating from a store".
 //

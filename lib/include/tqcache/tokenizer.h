@@ -4,9 +4,10 @@
 //   TQC_TRY_ASSIGN(const auto ids, model.tokenizer.encode("Alice was", {}));
 //   std::string text = model.tokenizer.decode(ids);
 //
-// Safe for untrusted input. Text is first divided at special tokens, then into words, and each word
+// Safe for untrusted input. Text is first split at special tokens, then into words, and each word
 // becomes tokens: by merging its bytes in the order of the vocabulary's merge list (byte-level
-// BPE), its characters likewise (SentencePiece's BPE), or by the highest sum of scores (unigram).
+// BPE), by merging its characters in the same way (SentencePiece BPE), or by the highest sum of
+// scores (unigram).
 //
 // Source: openai/gpt-2 encoder.py (byte alphabet, merges); google/sentencepiece; llama.cpp
 //         src/llama-vocab.cpp for GGUF files; huggingface/tokenizers for the parts of
@@ -38,9 +39,9 @@ class Tokenizer {
   //         that would change ids and is not implemented), kCorrupt, kTooLarge.
   static Result<Tokenizer> from_gguf(const tensors::Gguf& file);
 
-  // The two configurations name the end tokens, the first one also the chat format, unless
-  // chat_template.jinja does. Empty if there is none.
-  // Errors: as from_gguf(); the message names which of the files it is.
+  // The two configurations name the end tokens; tokenizer_config.json also defines the chat format,
+  // unless chat_template.jinja does. Pass empty text for a missing file.
+  // Errors: as from_gguf(); the message names the file.
   static Result<Tokenizer> from_json(ByteView tokenizer_json, ByteView tokenizer_config_json,
                                      ByteView generation_config_json = {},
                                      ByteView chat_template_jinja = {});
@@ -49,13 +50,13 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // What a control token like <|im_end|>, spelled out in the text, means: the token, or just its
-  // characters. (Words that the vocabulary adds without making them control tokens are found
-  // either way.)
+  // The meaning of a control token like <|im_end|> that is spelled out in the text: the token, or
+  // just its characters. (Words that the vocabulary adds without making them control tokens are
+  // found either way.)
   enum class Special { kParse, kAsText };
 
   // Which of the tokens that the vocabulary's files put at the ends of a text are added. A prompt,
-  // which will be continued, has a beginning and no end.
+  // which will be continued, has a begin token but no end token.
   enum class Ends { kNone, kBegin, kBoth };
 
   struct TextRange {
@@ -66,41 +67,42 @@ class Tokenizer {
   struct EncodeOptions {
     Special special = Special::kParse;
     Ends ends = Ends::kNone;
-    // Bytes of the text in which control tokens are not found, even with kParse. Ascending, apart.
+    // Byte ranges of the text in which control tokens are not parsed, even with kParse. Ascending,
+    // not overlapping.
     std::span<const TextRange> plain{};
     bool at_beginning = true;  // false: the text continues after other tokens
   };
 
-  // Threads: safe to call from several.
+  // Threads: safe to call concurrently.
   // Errors:  kCorrupt when the text is not UTF-8; kTooLarge when the pre-tokenizer's expression
-  //          passes its match limit, or the text has more than 1 GiB.
+  //          exceeds its match limit, or the text has more than 1 GiB.
   Result<std::vector<std::int32_t>> encode(std::string_view text,
                                            const EncodeOptions& options) const;
   Result<std::vector<std::int32_t>> encode(std::string_view text, Special special) const;
 
-  // The bytes of one token, which may be a part of a character. Special tokens give their name.
-  // Ids outside the vocabulary have no bytes: a model's matrices may have rows to spare.
+  // The bytes of one token, which may be a part of a character. For special tokens, their name. Ids
+  // outside the vocabulary have no bytes: a model's matrices may have spare rows.
   const std::string& token_bytes(std::int32_t id) const;
-  // Whether the token is a control token.
+  // Returns whether the token is a control token.
   bool is_special(std::int32_t id) const;
-  // The bytes of all tokens, one after another. Where encoding puts a space before a text, one that
-  // the text begins with is dropped.
+  // The concatenated bytes of all tokens. If encoding puts a space before a text, a leading space
+  // is dropped here.
   std::string decode(std::span<const std::int32_t> ids) const;
 
   std::int64_t vocab_size() const;
-  // By name ("<|im_end|>"), or by the bytes of an ordinary token (" the").
+  // Finds a token by name ("<|im_end|>"), or by the bytes of an ordinary token (" the").
   std::optional<std::int32_t> find_token(std::string_view text) const;
-  // The token for the beginning of a text, whether or not texts get it.
+  // The token for the beginning of a text, whether or not encode() adds it.
   std::optional<std::int32_t> begin_token() const;
-  // Whether Ends::kBegin adds it.
+  // Returns whether Ends::kBegin adds it.
   bool adds_begin_token() const;
-  // Whether decode() drops a first space.
+  // Returns whether decode() drops a leading space.
   bool drops_first_space() const;
-  // The chat template of the model's files, in Jinja; empty if they have none.
+  // The chat template of the model's files, in Jinja; empty if absent.
   const std::string& chat_template() const;
-  // Generation ends at any of these. Ascending.
+  // The tokens that end generation, ascending.
   std::vector<std::int32_t> end_tokens() const;
-  // Of all that decides ids. Spec: docs/reference/format.md §Fingerprints.
+  // A digest of everything that determines ids. Spec: docs/reference/format.md §Fingerprints.
   Sha256 fingerprint() const;
 
  private:
@@ -111,17 +113,17 @@ class Tokenizer {
   std::unique_ptr<State> state_;
 };
 
-// Takes all complete characters from `pending`, a stream of token bytes, and returns them as UTF-8.
-// An incomplete character (3 bytes at most) stays for the next call. Bytes that can never become a
-// character are returned as U+FFFD.
+// Removes all complete characters from `pending`, a stream of token bytes, and returns them as
+// UTF-8. An incomplete character (3 bytes at most) stays for the next call. Bytes that can never
+// become a character are returned as U+FFFD.
 std::string take_whole_characters(std::string& pending);
 
 // --- Chat formats
 //
-// A model's files hold its template as a Jinja program. It is never run: the families that there
-// are differ in a few marks and spaces, so the program is recognized by what it contains, and the
-// family's own form is written (docs/reference/tokenizers.md). An unknown template is refused; a
-// format can be chosen by name instead.
+// A model's files hold its template as a Jinja program, which is never run: the known families
+// differ in a few markers and spaces, so the program is recognized by its contents, and the
+// built-in format of the family is used (docs/reference/tokenizers.md). An unknown template is
+// refused; a format can be chosen by name instead.
 
 enum class ChatRole { kSystem, kUser, kAssistant };
 
@@ -131,40 +133,39 @@ struct ChatMessage {
 };
 
 // A text, and the ranges of it that a person wrote. Special tokens spelled out there are plain
-// text, so nobody can close their own turn and speak for the model.
+// text, so no user can close their own turn and speak for the model.
 struct ChatText {
   std::string text;
   std::vector<Tokenizer::TextRange> plain;
 };
 
-// The texts around turns in a family of models. An end token, like </s>, is a part of them by its
-// name.
+// The texts around turns in a family of models. They contain end tokens, like </s>, by name.
 struct ChatFormat {
   std::string name;
-  bool begins_with_token = false;  // the tokenizer's token for the beginning of a text
+  bool begins_with_token = false;  // the tokenizer's begin token
   std::string system_open;
   std::string system_close;
-  bool system_in_user = false;  // no turn of its own: the first turn of the user begins with it
+  bool system_in_user = false;  // no separate turn: the system text starts the first user turn
   bool has_system = true;
-  bool always_system = false;  // there is a system turn even if it is empty
+  bool always_system = false;  // write a system turn even if it is empty
   std::string user_open;
   std::string user_close;
-  std::string assistant_open;  // of an answer that is known
+  std::string assistant_open;  // before a given answer
   std::string assistant_close;
   std::string asks;         // the text after which the model answers
   std::string asks_silent;  // the same, without thinking first; empty: not possible
-  std::string end_token;    // with which an answer ends
+  std::string end_token;    // the token that ends an answer
   std::string turn_mark;    // a text in every turn, by which an open turn is recognized
-  bool trims = false;       // white space around texts of user and model is removed
+  bool trims = false;       // strip white space around texts of user and model
   bool trims_system = false;
   std::string default_system;  // used if there is no system message
 };
 
 class ChatTemplate {
  public:
-  // Errors: kInvalidArgument; the message has the names that there are.
+  // Errors: kInvalidArgument; the message lists the known names.
   static Result<ChatTemplate> by_name(std::string_view name);
-  // Safe for untrusted input. Errors: kUnsupported, with the names.
+  // Safe for untrusted input. Errors: kUnsupported; the message lists the known names.
   static Result<ChatTemplate> recognize(std::string_view jinja);
 
   // "chatml, gemma, ..."
@@ -173,14 +174,14 @@ class ChatTemplate {
   const ChatFormat& format() const { return format_; }
 
   struct RenderOptions {
-    bool begins = true;         // a conversation begins, instead of going on
-    bool asks = true;           // the model is to answer
-    bool thinks = true;         // it may think first, if it does that
-    std::string begin_token{};  // the name of the tokenizer's, empty when it has none
+    bool begins = true;         // a new conversation begins; false: one continues
+    bool asks = true;           // the model shall answer
+    bool thinks = true;         // it may think first, if it supports that
+    std::string begin_token{};  // name of the tokenizer's begin token; empty if it has none
   };
 
-  // Errors: kUnsupported when there is a system message and the family has none, or cannot be asked
-  // not to think; kInvalidArgument when a system message is not the first of all.
+  // Errors: kUnsupported when the family does not support a given system message, or cannot be
+  //         asked not to think; kInvalidArgument when a system message is not the first message.
   Result<ChatText> render(std::span<const ChatMessage> messages,
                           const RenderOptions& options) const;
 
@@ -190,7 +191,7 @@ class ChatTemplate {
   ChatFormat format_;
 };
 
-// The known chat formats, which docs/reference/tokenizers.md describes.
+// The known chat formats, as listed in docs/reference/tokenizers.md.
 std::vector<ChatFormat> chat_formats();
 
 // Recognizes the format of a Jinja template; nullopt when it is unknown. Safe for untrusted input.

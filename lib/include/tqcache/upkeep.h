@@ -65,7 +65,7 @@ Result<StoreStats> read_stats(Backend& backend, const Progress& progress = {});
 // --- Missing blobs of named prompts, and damaged blobs
 
 struct Finding {
-  std::string prompt;     // the name of the damaged prompt; empty if no named prompt needs the blob
+  std::string prompt;     // the damaged prompt; empty if no named prompt needs the blob
   std::string key;        // of the missing or damaged blob
   Error error;            // kNotFound: missing; otherwise the error of decode_blob()
   bool repaired = false;  // the blob was removed
@@ -86,9 +86,9 @@ struct CheckReport {
   std::uint64_t missing = 0;          // blobs that a named prompt, or the rest of a block, needs
   std::uint64_t damaged = 0;
   std::uint64_t repaired = 0;  // blobs that were removed
-  std::uint64_t later = 0;     // of a later version, which is no damage
-  // Blobs that nothing can find: parts without part 0, snapshots without their block; with
-  // read_data also blocks without the one before, and data that no snapshot names. gc removes them.
+  std::uint64_t later = 0;     // blobs of a later version, which are not damaged
+  // Blobs that cannot be found: parts without part 0, snapshots without their block; with read_data
+  // also blocks without their predecessor, and data that no snapshot names. gc removes them.
   KindTotal unfindable;
   KindTotal others;  // under foreign keys
   // Of killed writers, older than an hour; `repair` removes them.
@@ -111,7 +111,7 @@ Result<CheckReport> check(Backend& backend, const CheckOptions& options,
 struct CollectOptions {
   std::optional<std::uint64_t> max_bytes = {};  // limit for the whole store, as the backend counts
   std::optional<std::chrono::seconds> max_age = {};    // since the last use; for named prompts, too
-  std::chrono::seconds grace = std::chrono::hours(1);  // what was used within this time stays
+  std::chrono::seconds grace = std::chrono::hours(1);  // blobs used within this time are kept
   bool drop_prompts =
       false;  // named prompts may be removed for max_bytes, after all unneeded blobs
   bool dry_run = false;
@@ -132,8 +132,8 @@ struct CollectReport {
   bool above_limit = false;                     // more than max_bytes remains
 };
 
-// Lists the store, chooses, and removes: prompts before the blobs that they need, and part 0 of a
-// block first. Concurrent puts are safe if `grace` is longer than a put takes, because a put
+// Lists the store, makes a plan, and removes: prompts before the blobs that they need, and part 0
+// of a block first. Concurrent puts are safe if `grace` is longer than a put takes, because a put
 // touches the blobs that it reuses.
 //
 // Progress: in blobs.
@@ -153,7 +153,7 @@ struct CopyOptions {
 
 struct CopyReport {
   std::uint64_t prompts = 0;           // that were copied
-  std::uint64_t prompts_existed = 0;   // that existed already
+  std::uint64_t prompts_existed = 0;   // that the target already had
   std::uint64_t prompts_failed = 0;    // that could not be copied
   std::uint64_t blobs = 0, bytes = 0;  // that were copied
   std::uint64_t blobs_existed = 0;

@@ -7,8 +7,8 @@
 
 namespace tqcache {
 
-// "0.1.0". Until 1.0 every minor version may change the interface. The version of the file format
-// is another one: docs/reference/format.md.
+// "0.1.0". Until 1.0 every minor version may change the interface. The file format has its own
+// version: docs/reference/format.md.
 std::string_view version();
 
 }  // namespace tqcache

@@ -54,13 +54,13 @@ struct OpenedFile {
   std::uint64_t size = 0;  // bytes, when it was opened
 };
 
-// Errors: kNotFound; kIo when it is no regular file or cannot be opened.
+// Errors: kNotFound; kIo if it is not a regular file or cannot be opened.
 Result<OpenedFile> open_for_reading(const std::filesystem::path& path);
 
 // The current size of the file in bytes; 0 if fstat() fails, so that a later read fails.
 std::uint64_t size_of(const Descriptor& file);
 
-// Errors: kTruncated when `size` bytes do not hold `count` from `offset` on.
+// Errors: kTruncated if the range of `count` bytes at `offset` exceeds `size`.
 Result<void> check_range(std::uint64_t offset, std::uint64_t count, std::uint64_t size);
 
 // Fills `out` from byte `offset` on, without moving the position in the file.

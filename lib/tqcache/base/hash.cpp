@@ -23,7 +23,7 @@ struct Sha256Hasher::State {
 
 namespace {
 
-// OpenSSL's digest calls fail only for want of memory (or without any SHA-256 provider).
+// OpenSSL's digest calls fail only if memory runs out (or if there is no SHA-256 provider).
 void require(bool ok) {
   if (!ok) throw std::bad_alloc();
 }

@@ -44,7 +44,7 @@ std::int64_t array_count(const LayerDesc& layer) {
                     layer);
 }
 
-// [n_layers]; of layers that are not in token blocks a block that no cache has.
+// [n_layers]; for layers without token blocks, a block number that no cache has.
 std::vector<std::int64_t> first_blocks(const std::vector<LayerDesc>& layers,
                                        std::int64_t n_tokens) {
   std::vector<std::int64_t> blocks;
@@ -118,7 +118,7 @@ std::uint64_t memory_bytes(const LayerDesc& layer, const BlockKey& key, bool pac
   const std::int64_t room_for_all = (key.block + 1) * kTokenBlock;
   const std::uint64_t bytes = raw_bytes(layer, key, packed, room_for_all);
   if (!packed) return bytes;
-  // Keys that are mapped before RoPE stand decoded beside their codes.
+  // Keys with transforms before RoPE are kept decoded beside their codes.
   const QuantSpec& quant = *tensor_of(layer, key.side).quant;
   const bool is_decoded = !quant.transforms.empty() && quant.centering == Centering::kPreRope;
   return is_decoded ? bytes + dense_bytes(layer, key.side, kTokenBlock) : bytes;

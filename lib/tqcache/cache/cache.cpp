@@ -31,22 +31,22 @@ Result<void> validate_dense(const DenseSide& side, HeadShape shape, std::int64_t
   return validate_blocks(side.blocks, shape, side.dtype, n_blocks);
 }
 
-// What goes for the sides of one layer alike, and whose sides they are.
+// Facts that K and V of one layer share, and the layer they belong to.
 struct SideContext {
   HeadShape shape;
   std::int64_t n_tokens;
   Rope rope;
   bool is_keys;
-  std::int64_t first_block = 0;  // of a window: those before it are not there
+  std::int64_t first_block = 0;  // of a window; earlier blocks are absent
 };
 
-// The packed blocks that are there.
+// The packed blocks that are present.
 std::span<const TurboBlock> packed_blocks(const TurboSide& side, const SideContext& context) {
   const auto n_left = std::min(static_cast<std::size_t>(context.first_block), side.packed.size());
   return std::span(side.packed).subspan(n_left);
 }
 
-// A codec is consistent in itself (KvCodec::make), but it may belong to another layer.
+// A codec is consistent in itself (KvCodec::make), but it may not fit this layer.
 Result<void> validate_codec(const TurboSide& side, const SideContext& context) {
   const KvCodec& codec = side.codec;
   if (codec.shape().head_dim != context.shape.head_dim) {
@@ -128,7 +128,7 @@ Result<void> validate_layer(const AttentionLayer& layer, std::int64_t n_tokens, 
   return {};
 }
 
-// Blocks of a window: those before its first one may be empty.
+// Checks the blocks of a window; those before its first one may be empty.
 Result<void> validate_window_blocks(const DenseSide& side, const Window& window,
                                     const SideContext& context) {
   const std::int64_t n_blocks = block_count(context.n_tokens);
@@ -184,7 +184,7 @@ ByteCount byte_count(const AttentionLayer& layer, std::int64_t n_tokens) {
   return bytes;
 }
 
-// Of dense blocks only the tokens of the window are used.
+// In dense blocks only the tokens of the window count as used.
 ByteCount byte_count(const WindowLayer& layer, std::int64_t n_tokens) {
   const AttentionLayer& attention = layer.attention;
   ByteCount bytes = byte_count(attention, n_tokens);

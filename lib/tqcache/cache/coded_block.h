@@ -1,6 +1,6 @@
 #pragma once
-// cache/coded_block.h: packed token blocks from codes and scales that somebody else chose: another
-// program, or an older version of ours. Nothing is coded anew.
+// cache/coded_block.h: packed token blocks from existing codes and scales, made by another program
+// or an older version of tqcache. Nothing is encoded again.
 //
 // Spec: docs/reference/codec.md §5, docs/reference/format.md §6.2.
 
@@ -16,8 +16,8 @@
 
 namespace tqcache::cache {
 
-// Codes of the 256 tokens of one kv head, one a byte, as they come: [256, row_codes]. A part takes
-// those of its channels, from `first` of each row on.
+// Codes of the 256 tokens of one kv head, one per byte: [256, row_codes]. A part uses the codes of
+// its channels, from `first` of each row on.
 struct CodeColumns {
   std::span<const std::uint8_t> codes;
   std::size_t row_codes = 0;
@@ -27,7 +27,7 @@ struct CodeColumns {
 // Fills packed token blocks without sink tokens.
 class CodedBlock {
  public:
-  // Requires: parts that codec::mode_of() takes; validate_shape(shape).
+  // Requires: parts that codec::mode_of() accepts; validate_shape(shape).
   CodedBlock(HeadShape shape, const std::vector<codec::PartSpec>& parts, codec::BlockOrder order);
 
   std::size_t bytes() const { return layout_.bytes(); }

@@ -43,7 +43,7 @@ Result<void> check_identity_fields(const Identity& identity) {
   return {};
 }
 
-// The codec uses centroids as the file has them.
+// Checks that the codec can use the centroids of the file unchanged.
 Result<void> check_codebook(const codec::PartSpec& part) {
   const std::vector<float>& centroids = part.centroids;
   const std::size_t expected = std::size_t{1} << part.quantizer.bits;
@@ -74,7 +74,7 @@ Result<void> check_codec(const QuantSpec& quant, std::int64_t head_dim) {
   return {};
 }
 
-// A mean that fits the heads. Whether it has to be there depends on the sections.
+// A mean must fit the heads. Whether it has to be present depends on the sections.
 Result<void> check_centering(const QuantSpec& quant, TensorKind name, HeadShape shape,
                              const Rope& rope) {
   if (quant.centering == Centering::kNone) {
@@ -96,7 +96,7 @@ Result<void> check_centering(const QuantSpec& quant, TensorKind name, HeadShape 
   return {};
 }
 
-// As for the mean, whether there have to be any depends on the sections.
+// As with the mean, whether outliers have to be present depends on the sections.
 Result<void> check_outliers(const QuantSpec& quant, HeadShape shape) {
   if (quant.outliers.empty()) return {};
   if (quant.mode != codec::Mode::kMixed)
@@ -107,7 +107,7 @@ Result<void> check_outliers(const QuantSpec& quant, HeadShape shape) {
   return {};
 }
 
-// Whether their rows are independent shows when the maps are made.
+// Whether rows are independent is checked when the transforms are made.
 Result<void> check_maps(const QuantSpec& quant, HeadShape shape) {
   if (quant.transforms.empty()) return {};
   if (quant.mode != codec::Mode::kTrellis) return corrupt("maps of a codec that has none");
@@ -197,8 +197,8 @@ Result<void> check_layer(const LayerDesc& layer, const Rope& rope, std::int64_t 
   return {};
 }
 
-// Adds up what it takes to make the codecs of a file, which is a table a part, and of some
-// rotations a matrix. K and V that are quantized alike share theirs.
+// Adds up the cost of making the codecs of a file: one table per part, and one matrix for some
+// rotations. K and V with the same settings share theirs.
 class CodecCosts {
  public:
   Result<void> add(const TensorDesc& tensor) {

@@ -22,7 +22,7 @@ struct KvTables::State {
 
   Rope rope;
   std::shared_ptr<const RopeTable> rope_table = {};  // made for the first codec that needs it
-  std::vector<codec::HeadCodec> codecs = {};         // without two that are alike
+  std::vector<codec::HeadCodec> codecs = {};         // without duplicates
   std::vector<Spec> specs = {};
 
   Result<codec::HeadCodec> codec_of(const std::vector<codec::PartSpec>& parts, HeadShape shape,
@@ -69,7 +69,7 @@ Result<void> check_mean(const QuantSpec& quant, HeadShape shape, codec::BlockOrd
   return {};
 }
 
-// The center of a block, seen from its token `place` on.
+// The center of a block, starting at its token `place`.
 codec::Center center_from(codec::Center center, std::int64_t place) {
   if (center.n_pairs == 0) return center;
   center.cos += to_size(place) * center.n_pairs;
@@ -77,8 +77,8 @@ codec::Center center_from(codec::Center center, std::int64_t place) {
   return center;
 }
 
-// The head vectors of one kv head in one token block to codes and back, with everything that
-// happens to them before: centering, RoPE, transform.
+// Encodes and decodes the head vectors of one kv head in one token block, including everything
+// before the codes: centering, RoPE, transform.
 //
 // Spec: docs/reference/codec.md §8 and §10.
 class HeadCoder {
@@ -90,8 +90,8 @@ class HeadCoder {
         kv_head_(kv_head),
         mean_(state.mean, state.shape, block, kv_head) {}
 
-  // Encodes the block's tokens first, first + 1, ... as HeadCodec::encode does tokens 0, 1, ...
-  // Errors, bytes: as there. The first n_skipped get code 0 and scale 0.
+  // Encodes the block's tokens first, first + 1, ... as HeadCodec::encode does tokens 0, 1, ...,
+  // with the same errors and bytes. The first n_skipped tokens get code 0 and scale 0.
   Result<void> encode(codec::VectorRows x, std::int64_t first, std::size_t n_tokens,
                       std::size_t n_skipped, std::span<std::byte> codes,
                       std::span<std::uint16_t> scales) const {
@@ -114,7 +114,7 @@ class HeadCoder {
                         n_skipped, codes, scales);
   }
 
-  // The inverse, mean included, rounded to the dtype of `out`.
+  // Decodes, adds the mean, and rounds to the dtype of `out`.
   void decode(const codec::PackedHead& head, std::int64_t first, std::size_t n_tokens,
               codec::MutableVectorRows out) const {
     const codec::HeadCodec& codec = state_.codec;
@@ -142,8 +142,8 @@ class HeadCoder {
   }
 
  private:
-  // The transform as it is applied in this block; `turned` is memory for one that turns.
-  // M R_p^T = M R_f^T R_j^T, of position p = f + j: the part of the block goes into the transform.
+  // The transform as applied in this block; `turned` is memory for a rotated one.
+  // M R_p^T = M R_f^T R_j^T at position p = f + j: the block's part R_f^T goes into the transform.
   std::span<const float> columns(AlignedFloats& turned) const {
     const auto transform = state_.transforms.columns_of(state_.shape, kv_head_);
     if (!state_.is_transformed_before_rope()) return transform;
@@ -166,7 +166,7 @@ class HeadCoder {
   BlockMean mean_;
 };
 
-// Copies the first vectors of a head to its sink tokens.
+// Copies the first vectors of a head to the rows of its sink tokens.
 Result<void> keep_sinks(const FullBlock& block, ByteView rows, std::byte* sinks) {
   const std::size_t size = row_bytes(block.shape, block.dtype);
   std::vector<float> values(to_size(block.shape.head_dim));
@@ -270,7 +270,7 @@ Result<KvCodec> KvCodec::make(const TensorDesc& tensor, HeadShape shape, codec::
   if (quant.n_sinks < 0 || quant.n_sinks > kTokenBlock) {
     return corrupt(std::to_string(quant.n_sinks) + " sink tokens");
   }
-  // Outlier channels that are not fixed yet leave only their number.
+  // Outlier channels that are not fixed yet have only a count.
   Outliers outliers{codec.outlier_channels(), codec.head_dim(), {}};
   if (!quant.outliers.empty()) {
     TQC_TRY_ASSIGN(outliers, make_outliers(shape, outliers.n_channels, quant.outliers));

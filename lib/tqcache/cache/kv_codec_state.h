@@ -1,5 +1,5 @@
 #pragma once
-// cache/kv_codec_state.h: the inside of a KvCodec, for kernels of attention and for tests.
+// cache/kv_codec_state.h: the internal state of a KvCodec, for attention kernels and tests.
 
 #include <cstdint>
 #include <span>
@@ -22,7 +22,7 @@ struct KvCodec::State {
   Outliers outliers = {};
   std::int64_t n_sinks = 0;
   HeadTransforms transforms = {};
-  // Of token block 0 and of all others. KvCodec's constructor sets both.
+  // For token block 0 and for all others. KvCodec's constructor sets both.
   PackedLayout first_layout = {};
   PackedLayout layout = {};
 
@@ -33,8 +33,8 @@ struct KvCodec::State {
     return transforms.is_there() && mean.kind == Centering::kPreRope;
   }
 
-  // The codes of one kv head as kernels take them. Those of sink tokens are 0, and so are their
-  // scales: they add nothing to sums, and the scores they get have to be replaced.
+  // The codes of one kv head in the form that kernels take. Codes and scales of sink tokens are 0:
+  // they add nothing to sums, and their scores must be replaced.
   codec::PackedHead head(ByteView packed, std::int64_t block, std::int64_t kv_head) const;
 
   // The dense rows of the sink tokens of one kv head: [n_sinks, head_dim] of dtype.

@@ -17,7 +17,7 @@
 namespace tqcache::cache {
 namespace {
 
-// K or V that a block belongs to; of an array, K or V of its window. Works for Cache& and const
+// K or V that a block belongs to; for an array, K or V of its window. Works for Cache& and const
 // Cache&.
 auto& side_of(auto& cache, const BlockInfo& block) {
   auto& layer = *attention_of(cache.layers[to_size(block.layer)]);
@@ -27,7 +27,7 @@ auto& side_of(auto& cache, const BlockInfo& block) {
 }
 
 // The rows of a dense block, kv head by kv head. In memory each head has room for 256 tokens, while
-// a block's bytes hold valid tokens only.
+// a block's bytes hold only valid tokens.
 struct DenseRows {
   std::size_t n_heads = 0;
   std::size_t memory_bytes = 0;  // of one head in memory
@@ -73,8 +73,8 @@ void place_packed(const BlockInfo& block, SharedBytes raw, Cache& cache) {
   turbo.packed[to_size(block.block)] = make_turbo_block(turbo.codec, block.block, std::move(raw));
 }
 
-// The number of packed token blocks, [layer][K, V]. Those that a window has left count: they were
-// packed.
+// The number of packed token blocks, [layer][K, V], including those that a window has left, which
+// were once packed.
 std::vector<std::array<std::size_t, 2>> count_packed(const CacheDesc& cache,
                                                      const std::vector<BlockInfo>& blocks) {
   std::vector<std::array<std::size_t, 2>> counts;
@@ -88,7 +88,7 @@ std::vector<std::array<std::size_t, 2>> count_packed(const CacheDesc& cache,
   return counts;
 }
 
-// Windows in memory have a place for each token block since the cache's first token.
+// Windows in memory have an entry for each token block since the cache's first token.
 Result<void> check_window_blocks(const CacheDesc& cache) {
   const std::int64_t n_windows = std::ranges::count_if(cache.layers, [](const LayerDesc& layer) {
     return std::holds_alternative<WindowDesc>(layer);
@@ -98,7 +98,7 @@ Result<void> check_window_blocks(const CacheDesc& cache) {
   return too_large("windows behind " + std::to_string(n_blocks) + " token blocks");
 }
 
-// Makes K and V without values.
+// Makes K and V with memory but without values.
 class RoomMaker {
  public:
   RoomMaker(const CacheDesc& cache, const std::vector<BlockInfo>& blocks)
@@ -195,19 +195,19 @@ ByteView block_bytes(const Cache& cache, const BlockInfo& block, AlignedBytes& s
   }
   const Side& side = side_of(cache, block);
   if (block.packed) return std::get<TurboSide>(side).packed[to_size(block.block)].bytes.view();
-  return valid_rows(dense_block(side, block.block),
+  return first_rows(dense_block(side, block.block),
                     attention_of(cache.layers[to_size(block.layer)])->shape, dense_dtype(side),
-                    tokens_in_block(cache.n_tokens(), block.block), scratch);
+                    kTokenBlock, tokens_in_block(cache.n_tokens(), block.block), scratch);
 }
 
-ByteView valid_rows(ByteView memory, HeadShape shape, Dtype dtype, std::int64_t n,
-                    AlignedBytes& scratch) {
-  if (n == kTokenBlock) return memory;
+ByteView first_rows(ByteView block, HeadShape shape, Dtype dtype, std::int64_t n_rows,
+                    std::int64_t n, AlignedBytes& scratch) {
+  if (n == n_rows) return block;
   const std::size_t row = to_size(shape.head_dim) * dtype_size(dtype);
   const std::size_t n_bytes = to_size(n) * row;
   scratch.resize(to_size(shape.n_kv_heads) * n_bytes);
   for (std::size_t head = 0; head < to_size(shape.n_kv_heads); ++head) {
-    std::memcpy(scratch.data() + head * n_bytes, memory.data() + head * to_size(kTokenBlock) * row,
+    std::memcpy(scratch.data() + head * n_bytes, block.data() + head * to_size(n_rows) * row,
                 n_bytes);
   }
   return scratch;

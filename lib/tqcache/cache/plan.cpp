@@ -73,7 +73,7 @@ Result<void> check_weights(const StepWeights& weights, std::size_t n_layers) {
   return {};
 }
 
-// What a boundary layer gets in place of `plan`.
+// The plan of a boundary layer, made from `plan`.
 SidePlan boundary_plan(SidePlan plan, int bits) {
   codec::CodecSpec spec;
   spec.bits = bits;
@@ -85,7 +85,7 @@ SidePlan boundary_plan(SidePlan plan, int bits) {
   return plan;
 }
 
-// What `plan` is for a layer whose step has its own weight. Empty `weights`: all have the same.
+// `plan` with the step weight of one layer. Empty `weights`: all layers use the plan's step.
 SidePlan weighted_plan(SidePlan plan, const std::vector<float>& weights, std::size_t layer) {
   if (weights.empty() || plan.dense || plan.codec.mode != codec::Mode::kTrellis) return plan;
   plan.dense = weights[layer] == 0;
@@ -93,7 +93,7 @@ SidePlan weighted_plan(SidePlan plan, const std::vector<float>& weights, std::si
   return plan;
 }
 
-// Settles what depends on the layer. Does so once only: what is settled stays as it is.
+// Fills in what depends on the layer. Applying it twice has no further effect.
 SidePlan settled(SidePlan plan, BlockOrder order, std::int64_t head_dim, const Rope& rope) {
   plan.codec.head_dim = static_cast<int>(head_dim);
   if (plan.codec.mode == codec::Mode::kMixed && plan.codec.outlier_channels == 0) {
@@ -121,7 +121,7 @@ std::string form_of(const QuantSpec& quant) {
   return form;
 }
 
-// Errors: the tensor is quantized, but not as `plan` wants it.
+// Errors: the tensor is quantized with settings other than those of `plan`.
 Result<void> check_form(const TensorDesc& tensor, const SidePlan& plan,
                         const std::vector<codec::PartSpec>& parts) {
   if (!tensor.quant) return {};
@@ -147,7 +147,7 @@ Result<SidePlan> plan_side(const TensorDesc& tensor, const SidePlan& wanted, Blo
   return plan;
 }
 
-// A layer that is to be quantized: full attention, or a window.
+// A layer to be quantized: full attention, or a window.
 struct PackedLayer {
   const AttentionDesc* attention;
   bool is_window;
@@ -168,7 +168,8 @@ std::optional<PackedLayer> packed_layer(const LayerDesc& layer, WindowForm windo
                     layer);
 }
 
-// What `plan` is for a side of a window: that leaves the first tokens, and is too short for maps.
+// `plan` for a tensor of a window: without sink tokens, which leave the window, and without
+// transforms, for which it is too short.
 SidePlan window_plan(SidePlan plan, BlockOrder order, WindowForm windows) {
   plan.n_sinks = 0;
   plan.fit_transforms = false;
@@ -177,8 +178,8 @@ SidePlan window_plan(SidePlan plan, BlockOrder order, WindowForm windows) {
   return plan;
 }
 
-// Plans both sides of layer `index`, whose numbers among those that are packed decide whether it is
-// a boundary layer.
+// Plans K and V of layer `index`. Its number among the quantized layers decides whether it is a
+// boundary layer.
 class LayerPlanner {
  public:
   LayerPlanner(const CacheDesc& cache, const ConvertOptions& options)
@@ -188,7 +189,7 @@ class LayerPlanner {
     });
   }
 
-  // Plans: [2], of the layer's sides; they stay as they are unless the layer is to be packed.
+  // Plans: [2], for K and V; unchanged unless the layer is to be quantized.
   Result<void> plan(std::size_t index, std::span<SidePlan> plans) {
     const auto layer = packed_layer(cache_.layers[index], options_.windows);
     if (!layer) return {};
@@ -202,7 +203,7 @@ class LayerPlanner {
     for (std::size_t s = 0; s < 2; ++s) {
       SidePlan plan = is_boundary ? boundary_plan(wanted[s], boundary.bits) : wanted[s];
       if (layer->is_window) plan = window_plan(plan, kSideOrders[s], options_.windows);
-      // There is nothing to make maps for, and nothing of the wish would be kept.
+      // There are no vectors to fit transforms to, and the request cannot be stored.
       if (cache_.n_tokens() < kTokenBlock) plan.fit_transforms = false;
       auto planned =
           plan_side(*tensors[s], plan, kSideOrders[s], layer->attention->shape.head_dim, tables_);

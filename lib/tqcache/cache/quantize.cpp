@@ -1,5 +1,7 @@
 #include "tqcache/quantize.h"
 
+#include <array>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <span>
@@ -19,7 +21,7 @@ namespace {
 
 constexpr std::array<TensorKind, 2> kKeysAndValues = {TensorKind::kKeys, TensorKind::kValues};
 
-// What a view of some layers of a cache needs besides its source.
+// The inputs of a view of some layers of a cache, besides its source.
 struct Conversion {
   std::span<const SidePlan> plans;  // [2 n_layers] of the source
   KvTables tables;
@@ -37,7 +39,7 @@ class Quantized : public CacheReader {
         n_threads_(conversion.n_threads),
         first_layer_(conversion.first_layer) {}
 
-  // Reads what has to be known before the first block can be packed.
+  // Reads everything that must be known before the first block can be quantized.
   Result<void> prepare(const Conversion& conversion, const Progress& progress) {
     std::vector<DenseWindow> windows;
     std::vector<Tensor> tensors;
@@ -106,7 +108,7 @@ class Quantized : public CacheReader {
     std::span<const SidePlan> plans;  // [2]
   };
 
-  // K or V in token blocks that is to be quantized, or is already.
+  // K or V in token blocks, to be quantized or already quantized.
   struct Tensor {
     std::size_t layer;
     TensorKind kind;
@@ -181,8 +183,8 @@ class Quantized : public CacheReader {
     return {};
   }
 
-  // Files have a dense window as arrays and a quantized one as token blocks. Windows are short, so
-  // these blocks are made at once, and wait in memory until they are read.
+  // Files store a dense window as arrays and a quantized one as token blocks. Windows are short, so
+  // these blocks are made at once and kept in memory until they are read.
   Result<void> pack_window(const DenseWindow& window, const KvTables& tables) {
     const std::size_t layer = window.layer;
     const Window size = std::get<WindowDesc>(layer_of(layer)).window;
@@ -214,8 +216,8 @@ class Quantized : public CacheReader {
         const std::int64_t n_valid = tokens_in_block(n_tokens(), block);
         if (plan.dense || n_valid < kTokenBlock) {
           AlignedBytes rows;
-          const ByteView valid =
-              valid_rows(dense.blocks[to_size(block)], shape_of(layer), dtype, n_valid, rows);
+          const ByteView valid = first_rows(dense.blocks[to_size(block)], shape_of(layer), dtype,
+                                            kTokenBlock, n_valid, rows);
           if (rows.empty()) rows.assign(valid.begin(), valid.end());
           bytes = SharedBytes(std::move(rows));
           continue;
@@ -228,7 +230,7 @@ class Quantized : public CacheReader {
     return {};
   }
 
-  // Description and blocks once all codecs are known.
+  // Sets the description and blocks once all codecs are known.
   void describe_target() {
     for (std::size_t i = 0; i < description_.layers.size(); ++i) {
       for (const TensorKind kind : kKeysAndValues) {
@@ -250,7 +252,7 @@ class Quantized : public CacheReader {
     }
   }
 
-  // One thread: other blocks keep the others busy.
+  // Uses one thread: other blocks run on the other threads.
   Result<SharedBytes> pack(std::size_t origin) const {
     const BlockInfo& info = source_->blocks()[origin];
     const auto layer = to_size(info.layer);
@@ -264,7 +266,7 @@ class Quantized : public CacheReader {
   std::shared_ptr<const CacheReader> source_;
   BlockIndex index_;  // of the source's blocks
   CacheDesc description_;
-  std::vector<std::optional<KvCodec>> codecs_;  // [2 n_layers]: of what is quantized here
+  std::vector<std::optional<KvCodec>> codecs_;  // [2 n_layers]; for tensors quantized here
   std::vector<BlockInfo> blocks_;
   std::vector<std::optional<std::size_t>> origins_;  // [n_blocks]: index in the source
   std::map<BlockKey, SharedBytes> window_blocks_;    // blocks without an origin
@@ -321,7 +323,10 @@ Result<Cache> convert(Cache cache, const ConvertOptions& options, const Progress
     TQC_TRY_ASSIGN(const auto view,
                    make_view(reader_of(std::shared_ptr<const Cache>(one)), conversion, {}));
     const auto watch = [&](std::uint64_t part, std::uint64_t all) {
-      return !progress || progress(done + (all == 0 ? 0 : layer_bytes[i] * part / all), total);
+      // The product of two byte counts can exceed 64 bits.
+      const double fraction = all == 0 ? 1 : static_cast<double>(part) / static_cast<double>(all);
+      const auto of_layer = std::llround(fraction * static_cast<double>(layer_bytes[i]));
+      return !progress || progress(done + static_cast<std::uint64_t>(of_layer), total);
     };
     TQC_TRY_ASSIGN(Cache packed, load(*view, {.n_threads = options.n_threads}, watch));
     cache.layers[i] = std::move(packed.layers.front());

@@ -16,27 +16,27 @@ struct Phasor {
   double sin = 0;
 };
 
-// The point at an angle given in full turns (2 pi radians), to about 1e-16 for the angle given.
+// The point at an angle in full turns (2 pi radians), accurate to about 1e-16.
 Phasor phasor(double turns);
 
-// Full turns a token of every pair: base^(-2i / n_dims) / factors[i] / (2 pi). Shapes: [n_dims /
-// 2]. Requires: can_turn().
+// Full turns per token of every pair: base^(-2i / n_dims) / factors[i] / (2 pi).
+// Shapes: [n_dims / 2]. Requires: can_turn().
 std::vector<double> rope_frequencies(const Rope& rope);
 
-// R_p for all positions of a token block, from one table: R_(first + j) = R_j R_first, and j is
+// R_p for all positions of a token block, from one table: R_(first + j) = R_j R_first, where j is
 // below 256 in every block.
 // Threads: any number may use one table at once.
 class RopeTable {
  public:
-  // Requires: can_turn() for every head_dim that is to be turned.
+  // Requires: can_turn() for every head_dim used.
   explicit RopeTable(const Rope& rope);
 
   const Rope& rope() const { return rope_; }
 
-  // x = R_position x of every row, computed in f64 and rounded once. Shapes: x [n, head_dim].
+  // x = R_position x for every row, computed in f64 and rounded once. Shapes: x [n, head_dim].
   void turn_to(std::int64_t position, std::int64_t head_dim, std::span<float> x) const;
 
-  // The same of every column. Shapes: x [head_dim, n].
+  // The same for every column. Shapes: x [head_dim, n].
   void turn_columns_to(std::int64_t position, std::int64_t n, std::span<float> x) const;
 
   // x = R_position^T x. Shapes: x [head_dim].

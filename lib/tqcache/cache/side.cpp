@@ -24,7 +24,7 @@ std::size_t dense_offset(HeadShape shape, Dtype dtype, std::int64_t kv_head, std
   return dense_bytes(kv_head * kTokenBlock + token, shape.head_dim, dtype);
 }
 
-// Appending always goes to the dense part: all of a dense side, the tail of a turbo side.
+// Appending always writes to the dense part: a whole dense tensor, or the dense tail.
 DenseSide& open_part(Side& side) {
   if (auto* turbo = std::get_if<TurboSide>(&side)) return turbo->tail;
   return std::get<DenseSide>(side);

@@ -7,7 +7,7 @@
 namespace tqcache::cache {
 namespace {
 
-// A block that is cut becomes the dense tail; what was packed before it stays.
+// A block that is cut becomes the dense tail; packed blocks before it stay.
 void truncate_side(Side& side, std::int64_t n_tokens) {
   const std::int64_t n_whole = n_tokens / kTokenBlock;
   if (packed_block_count(side) <= n_whole) return remove_tail(side, n_tokens);

@@ -9,6 +9,7 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/cache.h"
 #include "tqcache/cache/blocks.h"
+#include "tqcache/cache/memory_blocks.h"
 #include "tqcache/kv_codec.h"
 #include "tqcache/reader.h"
 
@@ -90,7 +91,7 @@ class Dequantized : public CacheReader {
     return {};
   }
 
-  // Copies the rows of the window out of its token blocks.
+  // Copies the window's rows out of its token blocks.
   Result<void> read_window(std::size_t block, AlignedBytes& raw) const {
     const BlockInfo& info = blocks_[block];
     const auto& window = std::get<WindowDesc>(description_.layers[to_size(info.layer)]);
@@ -127,17 +128,6 @@ class Dequantized : public CacheReader {
 
 // --- first_tokens()
 
-// [n_kv_heads, n, head_dim] to [n_kv_heads, n_kept, head_dim], in place.
-void cut_dense(AlignedBytes& raw, HeadShape shape, Dtype dtype, std::int64_t n_kept) {
-  const std::size_t n_heads = to_size(shape.n_kv_heads);
-  const std::size_t before = raw.size() / n_heads;
-  const std::size_t kept = to_size(n_kept * shape.head_dim) * dtype_size(dtype);
-  for (std::size_t head = 1; head < n_heads; ++head) {
-    std::memmove(raw.data() + head * kept, raw.data() + head * before, kept);
-  }
-  raw.resize(n_heads * kept);
-}
-
 class FirstTokens : public CacheReader {
  public:
   // Requires: check_truncate() allows it.
@@ -172,9 +162,10 @@ class FirstTokens : public CacheReader {
       raw = codec_of(codecs_, in_source).decode_block(packed.view(), in_source.block, n_kept_);
       return {};
     }
-    TQC_TRY(source_->read(block, raw));
+    TQC_TRY_ASSIGN(const SharedBytes whole, source_->share(block));
     const LayerDesc& layer = description_.layers[to_size(in_source.layer)];
-    cut_dense(raw, attention_of(layer)->shape, tensor_of(layer, in_source.side).dtype, n_kept_);
+    first_rows(whole.view(), attention_of(layer)->shape, tensor_of(layer, in_source.side).dtype,
+               tokens_in_block(source_->n_tokens(), in_source.block), n_kept_, raw);
     return {};
   }
 
@@ -187,8 +178,8 @@ class FirstTokens : public CacheReader {
   std::vector<LayerCodecs> codecs_;
   CacheDesc description_;
   std::vector<BlockInfo> blocks_;
-  std::size_t first_cut_ = 0;  // index of the first block that is cut, as all after it are
-  std::int64_t n_kept_;        // tokens of the token block that is cut
+  std::size_t first_cut_ = 0;  // index of the first block that is cut; all later ones are cut too
+  std::int64_t n_kept_;        // tokens kept of the token block that is cut
 };
 
 // --- with_identity()

@@ -1,20 +1,20 @@
 #pragma once
-// codec/block_layout.h: where the codes of one kv head and one token block stand in memory.
+// codec/block_layout.h: the memory layout of the codes of one kv head and one token block.
 //
-// A vector unit wants the codes of sixteen lanes side by side, 4 codes a lane, and that is what a
-// 64-byte line holds. Lanes of keys are tokens, because a score is a sum over components; lanes of
-// values are components, because attention's output is a sum over tokens. Either way no kernel
-// ever adds across lanes. The same bytes are memory, file, and what the kernels read.
+// SIMD registers need the codes of sixteen lanes side by side, 4 codes per lane: a 64-byte line.
+// For keys, lanes are tokens, because a score is a sum over components; for values, lanes are
+// components, because attention's output is a sum over tokens. So no kernel ever adds across lanes.
+// Memory, file and kernels use the same bytes.
 //
-//   line of bytes   64 codes, one a byte: lane i in bytes 4i to 4i + 3
+//   line of bytes   64 codes, one per byte: lane i in bytes 4i to 4i + 3
 //   unit            8 lines of bytes (512 codes), packed into `bits` lines (pack_unit)
-//   group           the lines of sixteen lanes, from first to last; a block is its groups in order
+//   group           all lines of sixteen lanes; a block is its groups in order
 //
 //             lanes of group g        byte j of a lane in line k
-//   keys      tokens 16g .. 16g+15    component 4k + j    (the last unit may be cut short)
+//   keys      tokens 16g .. 16g+15    component 4k + j    (the last unit may be incomplete)
 //   values    components 16g ..       token 4k + j        (8 units: 256 tokens)
 //
-// Components beyond head_dim have code 0.
+// Components from head_dim on have code 0.
 //
 // Spec: docs/reference/codec.md, "Packed codes".
 
@@ -26,23 +26,23 @@
 
 namespace tqcache::codec {
 
-// Packs one unit, and takes it apart.
+// Packs and unpacks one unit.
 //
-// Shapes:   lines [8, 64], one code a byte; packed [bits, 64].
+// Shapes:   lines [8, 64], one code per byte; packed [bits, 64].
 // Requires: bits in [1, 8]; every code below 2^bits.
 void pack_unit(int bits, const std::uint8_t* lines, std::uint8_t* packed);
 void unpack_unit(int bits, const std::uint8_t* packed, std::uint8_t* lines);
 
-// Packs one group, of which the last unit may be cut, and takes it apart.
+// Packs and unpacks one group, whose last unit may be incomplete.
 //
-// Shapes:   lines [ceil(lane_codes / 32) * 8, 64], one code a byte; packed [group_bytes].
+// Shapes:   lines [ceil(lane_codes / 32) * 8, 64], one code per byte; packed [group_bytes].
 void pack_group(const BlockShape& shape, const std::uint8_t* lines, std::uint8_t* packed);
 void unpack_group(const BlockShape& shape, const std::uint8_t* packed, std::uint8_t* lines);
 
-// Packs a block, and takes it apart. By the definition, for tests and rare uses; what encodes and
-// decodes at speed is codec/block_codec.h.
+// Packs and unpacks a block, by the definition, for tests and rare uses; codec/block_codec.h is the
+// fast encoder and decoder.
 //
-// Shapes:   codes [256, head_dim], one code a byte; block [block_bytes].
+// Shapes:   codes [256, head_dim], one code per byte; block [block_bytes].
 // Requires: every code below 2^bits. Every block unpacks to such codes.
 void pack_block(const BlockShape& shape, std::span<const std::uint8_t> codes,
                 std::span<std::byte> block);
@@ -53,7 +53,7 @@ void unpack_block(const BlockShape& shape, std::span<const std::byte> block,
 void unpack_token(const BlockShape& shape, std::span<const std::byte> block, std::size_t token,
                   std::span<std::uint8_t> codes);
 
-// --- Codes of one head vector as a stream of bits, in memory only: files keep whole blocks.
+// --- Codes of one head vector as a bit stream, in memory only: files store whole blocks.
 //
 // Code i takes bits i * bits and up of the stream; bit n of the stream is bit n % 8 of byte n / 8.
 // Eight codes fill exactly `bits` bytes, so packing works on groups of eight. Unused bits of the

@@ -29,8 +29,8 @@ MutableVectorRows rows_from(float* rows, std::size_t dim, std::size_t first) {
 
 std::string token_word(std::size_t token) { return "token " + std::to_string(token); }
 
-// Adding one to an exponent of ones carries into the sign. Compilers make vectors of this, and not
-// of a search.
+// Adding one to an exponent of all ones carries into the sign. Compilers vectorize this, but not a
+// search.
 bool is_finite(std::span<const float> x) {
   constexpr std::uint32_t kExponent = 0x7f800000, kOne = 0x00800000, kSign = 0x80000000;
   std::uint32_t carries = 0;
@@ -38,7 +38,7 @@ bool is_finite(std::span<const float> x) {
   return (carries & kSign) == 0;
 }
 
-// Told here and not by the parts, which do not know the caller's order of channels.
+// Reported here and not by the parts, which do not know the caller's order of channels.
 Result<void> check_finite(RowBuffer& rows, std::size_t n_skipped) {
   for (std::size_t t = n_skipped; t < rows.size(); ++t) {
     const std::span<const float> x = rows[t];
@@ -50,12 +50,12 @@ Result<void> check_finite(RowBuffer& rows, std::size_t n_skipped) {
   return {};
 }
 
-// Which value of a row codes are counted from: centroids on both sides of 0 want the middle, and
-// those that others use, in steps from 0 upwards, the smallest.
+// The value of a row that is subtracted before quantization: the midpoint for centroids on both
+// sides of 0, and the minimum for centroids of other programs, which go up from 0 in steps.
 enum class Origin { kMiddle, kSmallest };
 
-// The origin of a row, as f16. A zero has no sign, so that it does not matter in which order zeros
-// are compared.
+// The origin of a row, as f16. A zero has no sign, so the order in which zeros are compared does
+// not matter.
 std::uint16_t origin_of(std::span<const float> x, Origin origin) {
   const auto [least, most] = std::minmax_element(x.begin(), x.end());
   const float value = origin == Origin::kMiddle ? (*most + *least) * 0.5f : *least;
@@ -63,7 +63,7 @@ std::uint16_t origin_of(std::span<const float> x, Origin origin) {
   return (bias & kF16Magnitude) == 0 ? std::uint16_t{0} : bias;
 }
 
-// Takes each row's origin out of `dim` channels from `first` on, and keeps it.
+// Subtracts each row's origin from `dim` channels, starting at `first`, and stores it.
 Result<void> take_biases(RowBuffer& rows, std::size_t first, std::size_t dim, Origin origin,
                          std::span<std::uint16_t> biases) {
   std::fill(biases.begin(), biases.end(), std::uint16_t{0});
@@ -86,10 +86,10 @@ struct Part {
   std::size_t first = 0;         // channel, in the codec's order
   std::size_t code_offset = 0;   // byte in the kv head's block
   std::size_t coded_offset = 0;  // component in sums
-  std::size_t bias_row = 0;      // of has_bias
+  std::size_t bias_row = 0;      // if has_bias
   bool of_residual = false;
   bool has_bias = false;
-  Origin origin = Origin::kMiddle;  // of has_bias
+  Origin origin = Origin::kMiddle;  // if has_bias
 
   std::size_t dim() const { return codec.shape().dim(); }
 };
@@ -119,7 +119,8 @@ struct HeadCodec::State {
     return scales.subspan(i * kBlockTokens, kBlockTokens);
   }
 
-  // Part after part; rows are in the codec's order of channels, and lose what is coded.
+  // Encodes the parts in order. Rows are in the codec's order of channels and are overwritten with
+  // residuals.
   Result<void> encode(RowBuffer& rows, std::span<std::byte> codes,
                       std::span<std::uint16_t> scales) const;
   RowBuffer decoded(std::size_t part, const PackedHead& head, std::size_t n_tokens) const;
@@ -208,7 +209,7 @@ Result<HeadCodec> HeadCodec::make(int head_dim, std::vector<PartSpec> parts, Blo
   state->layout = head_layout(parts, order);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const PartSpec& part = parts[i];
-    // The groups of mode affine are all alike and share their tables.
+    // All groups of mode affine are equal and share their tables.
     if (i > 0 && part.quantizer == parts[i - 1].quantizer &&
         part.centroids == parts[i - 1].centroids) {
       state->add(part, state->parts.back().codec);
@@ -341,7 +342,7 @@ Result<std::vector<std::uint16_t>> make_channel_order(std::size_t head_dim,
   TQC_TRY(check_first(head_dim, first));
   std::vector<std::uint16_t> order(first.begin(), first.end());
   order.reserve(head_dim);
-  std::size_t next = 0;  // the first of `first` that is not below `channel`
+  std::size_t next = 0;  // the first of `first` that is at least `channel`
   for (std::size_t channel = 0; channel < head_dim; ++channel) {
     if (next < first.size() && first[next] == channel) {
       ++next;

@@ -26,7 +26,7 @@ double sum_of_squares(std::span<const float> rows, std::size_t head_dim) {
   return sum;
 }
 
-// Rows [n, n_kv_heads, head_dim] of the tokens from position `first` on, before and after.
+// Rows [n, n_kv_heads, head_dim] of tokens from position `first`, before and after quantization.
 struct Rows {
   cache::HeadShape shape;
   std::int64_t first;
@@ -37,7 +37,7 @@ struct Rows {
   std::size_t n_tokens() const { return before.size() / stride(); }
 };
 
-// Tokens [n_skipped, n) of one kv head, one after another.
+// Tokens [n_skipped, n) of one kv head, contiguous.
 AlignedFloats gather(const Rows& rows, std::span<const float> values, std::size_t kv_head,
                      std::size_t n_skipped) {
   const std::size_t head_dim = to_size(rows.shape.head_dim);

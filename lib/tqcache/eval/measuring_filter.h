@@ -1,5 +1,5 @@
 #pragma once
-// eval/measuring_filter.h: a filter of keys and values that measures its own errors.
+// eval/measuring_filter.h: a filter of keys and values that measures its quantization errors.
 
 #include "tqcache/eval.h"
 

@@ -25,7 +25,7 @@ namespace {
 
 using cache::kTokenBlock;
 
-// The memory of K or of V, over all layers.
+// The memory of K or V, over all layers.
 struct SideSize {
   std::uint64_t bytes = 0;
   std::uint64_t values = 0;
@@ -81,7 +81,7 @@ namespace {
 
 // ---- Comparison of predictions ----
 
-// One prediction of a quantized run, compared with the dense one. Not finite where the logits of
+// One prediction of a quantized run, compared with the dense one. Not finite if the logits of
 // either run are not.
 struct RowCost {
   double nll = 0;  // negative log-likelihood of the token that follows in the text; nats
@@ -89,7 +89,7 @@ struct RowCost {
   bool same_top = false;
 };
 
-// The dense predictions of a window, kept for comparison with those of other runs.
+// The dense predictions of a window, kept for comparison with other runs.
 //
 // Shapes:  rows [n, vocab_size] of logits, next [n]: the tokens that follow.
 // Bytes:   the same for any number of threads.
@@ -102,7 +102,7 @@ class PredictionRows {
   void begin_window(std::size_t n_kept);
 
   // Takes the dense predictions of the next tokens and returns the negative log-likelihood of each.
-  // Keeps the logits only if `keep`.
+  // Keeps the logits only if `keep` is set.
   std::vector<double> add(std::span<const float> rows, std::span<const std::int32_t> next,
                           bool keep);
 
@@ -118,7 +118,7 @@ class PredictionRows {
   AlignedFloats logits_;            // [tokens, vocab_size], if kept
 };
 
-constexpr std::size_t kRowsPerJob = 8;  // that share scratch memory
+constexpr std::size_t kRowsPerJob = 8;  // the rows of a job share scratch memory
 
 // Calls body(row, scratch) for every row.
 void for_rows(std::size_t n, unsigned n_threads,

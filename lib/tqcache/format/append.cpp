@@ -17,9 +17,9 @@ namespace {
 
 std::uint64_t slot_offset(std::uint32_t generation) { return slot_index(generation) * kSlotBytes; }
 
-// A file on its way from one state to the next. Until commit() the old one counts, and if that is
-// never called, all that was written is taken away again as far as the system lets us: what stays
-// is announced, and so does no harm.
+// A file during an append. Until commit() the old state is valid. If commit() is never called,
+// everything written is removed as far as the system allows; the rest is announced, so it is
+// harmless.
 class GrowingFile {
  public:
   // Both must outlive this.
@@ -28,8 +28,8 @@ class GrowingFile {
   GrowingFile& operator=(const GrowingFile&) = delete;
   ~GrowingFile() { withdraw(); }
 
-  // Takes away what an earlier append left, and announces this one. Nothing is written behind the
-  // end before the announcement is on disk, so that bytes there are always explained.
+  // Removes what an earlier append left, and announces this one. Nothing is written after the end
+  // before the announcement is on disk, so that extra bytes are always explained.
   Result<void> begin() {
     if (header_.trailing_bytes > 0) TQC_TRY(file_.truncate(header_.slot.file_bytes));
     begun_ = true;
@@ -42,8 +42,8 @@ class GrowingFile {
             [this](std::uint64_t offset, ByteView bytes) { return file_.write_at(offset, bytes); }};
   }
 
-  // Switches to the new state, all of which is written. If writing the slot fails nobody knows
-  // whether it is on disk, so that nothing may be taken away any more.
+  // Switches to the new state, which is completely written. If writing the slot fails it may or may
+  // not be on disk, so nothing may be removed any more.
   Result<void> commit(const HeaderSlot& slot) {
     TQC_TRY(file_.flush());
     begun_ = false;
@@ -56,7 +56,7 @@ class GrowingFile {
 
   void withdraw() noexcept try {
     if (!begun_) return;
-    // The announcement goes last: as long as there are bytes behind the end it explains them.
+    // The announcement is removed last: it explains the bytes after the end while there are any.
     if (!file_.truncate(header_.slot.file_bytes) || !file_.flush()) return;
     if (file_.write_at(other_slot(), header_.other)) (void)file_.flush();
   } catch (...) {
@@ -78,7 +78,7 @@ Result<void> check_options(const CacheFileInfo& info, const WriteOptions& option
   return {};
 }
 
-// Token blocks of a cache that growing does not change.
+// Number of token blocks of a cache that an append does not change.
 std::int64_t lasting_blocks(const cache::Cache& cache) {
   return std::max<std::int64_t>(0, cache::block_count(cache.n_tokens()) - 1);
 }
@@ -88,9 +88,9 @@ std::int64_t lasting_blocks(const cache::Cache& cache) {
 struct CacheAppender::State {
   std::unique_ptr<LockedFile> file;
   OpenContainer container;
-  // Token blocks that the caller has from the file, or the file from the caller.
+  // Number of leading token blocks known to be equal in the file and the caller's cache.
   std::int64_t n_trusted = 0;
-  bool stale = false;  // the container may not be what the file holds
+  bool stale = false;  // the container may differ from the file
 
   Result<void> open() {
     TQC_TRY_ASSIGN(container, open_container(*file));
@@ -109,7 +109,7 @@ struct CacheAppender::State {
     return {n_tokens_before, info.n_tokens(), bytes_written, info.file_bytes, info.gap_bytes};
   }
 
-  // Writes what is new and makes it the state of the file.
+  // Writes the new sections and makes the result the state of the file.
   Result<void> write(Manifest manifest, const cache::CacheReader& reader,
                      const std::vector<std::size_t>& new_sections, const WriteOptions& options,
                      const Progress& progress) {

@@ -23,26 +23,26 @@
 namespace tqcache::format {
 namespace {
 
-// Token blocks of a side that are coded to see what they take.
+// Number of token blocks of K or V that are encoded to measure their size.
 constexpr std::size_t kMostTrialBlocks = 8;
 
-// What is asked for is met by the sample with so much to spare.
+// Fraction of the requested size that the sample may use; the rest is a safety margin.
 constexpr double kMargin = 0.998;
 
-// Four trials to an octave of steps, two octaves.
+// Four trials per octave of steps, two octaves.
 constexpr std::size_t kMostTrials = 9;
-// Where a file does not depend on the C library, neither do its steps: no exponentials here.
+// Where a file does not depend on the C library, its steps do not either: no exponentials here.
 constexpr std::array<double, 4> kQuarters = {1.0, 1.189207115002721, 1.4142135623730951,
                                              1.681792830507429};
-constexpr double kErrorOfStep = 0.2635;  // mean square, of a step of 1
+constexpr double kErrorOfStep = 0.2635;  // mean square, for a step of 1
 
-// One side that will be packed.
+// K or V of a layer that will be quantized.
 struct Candidate {
   std::size_t layer = 0;
   TensorKind name = TensorKind::kKeys;
   cache::SidePlan plan;
   cache::HeadShape shape;
-  double weight = 1;  // of its step
+  double weight = 1;  // multiplies its step
 };
 
 Result<void> check_target(const ArchiveTarget& target) {
@@ -65,20 +65,20 @@ Result<void> check_target(const ArchiveTarget& target) {
   return {};
 }
 
-// 2^(x / 4) for x from 0 to 1, within 1e-3: between two trials bytes go with the logarithm of
-// steps.
+// 2^(x / 4) for x from 0 to 1, within 1e-3: between two trials, bytes are linear in the logarithm
+// of the step.
 double part_of_quarter(double x) { return 1 + x * (0.17329 + x * 0.01591); }
 
-// To eleven bits: what is measured is known no better.
+// Rounds to eleven bits; measurements are no more exact.
 float rounded(double step) {
   int exponent = 0;
   const double mantissa = std::frexp(step, &exponent);
   return static_cast<float>(std::ldexp(std::round(mantissa * 2048), exponent - 11));
 }
 
-// How keys, or values, go to their codes: turned as all are, or by maps made for them.
+// Number of ways to transform keys, or values: the usual rotation, or fitted transforms.
 constexpr std::size_t kTurns = 2;
-// One of the four ways to turn keys and values.
+// One of the four choices for keys and values.
 struct Turns {
   bool map_keys = false;
   bool map_values = false;
@@ -99,7 +99,7 @@ cache::ConvertOptions with_step(cache::ConvertOptions options, double step) {
   return options;
 }
 
-// Codes token blocks with one step after another, and counts the bytes.
+// Encodes token blocks with each step in turn, and counts the bytes.
 class Trials {
  public:
   Trials(const cache::CacheReader& source, unsigned n_threads, double first_step,
@@ -130,7 +130,7 @@ class Trials {
     return {};
   }
 
-  // Bytes that packed sections and maps take with each step.
+  // Bytes of packed sections and transforms at each step.
   using Sizes = std::array<double, kMostTrials>;
   Sizes bytes(Turns turns) const {
     Sizes sum = of(TensorKind::kKeys, turns.map_keys);
@@ -139,8 +139,8 @@ class Trials {
     return sum;
   }
 
-  // The step that makes them take so many bytes: of more than all trials take, the finest of these;
-  // of less, nothing.
+  // The step at which they take this many bytes. More bytes than in any trial: the finest step;
+  // fewer than in any trial: nullopt.
   std::optional<double> step_for(const Sizes& sizes, double bytes) const {
     if (bytes >= sizes.front()) return steps_.front();
     for (std::size_t i = 1; i < steps_.size(); ++i) {
@@ -167,7 +167,7 @@ class Trials {
   Result<cache::KvCodec> make_codec(const Candidate& side, double step, bool is_mapped) {
     cache::SidePlan plan = side.plan;
     plan.fit_transforms = is_mapped;
-    plan.n_sinks = 0;  // they are in one block of many, and are counted apart
+    plan.n_sinks = 0;  // only in one block of many, and counted separately
     plan.codec.step = static_cast<float>(
         std::clamp(step * side.weight, double{codec::kMinStep}, double{codec::kMaxStep}));
     const cache::LayerDesc& layer = source_.description().layers[side.layer];
@@ -184,7 +184,7 @@ class Trials {
     return sample;
   }
 
-  // Every n-th block of the sample with every step.
+  // Encodes every n-th block of the sample with every step.
   Result<void> code(const Candidate& side, const cache::KvCodec& fitted,
                     const std::vector<cache::FullBlock>& sample, double n_full, bool is_mapped) {
     const std::size_t every = (sample.size() + kMostTrialBlocks - 1) / kMostTrialBlocks;
@@ -209,7 +209,7 @@ class Trials {
     return {};
   }
 
-  // What they take in the manifest.
+  // Bytes of the transforms in the manifest.
   double map_bytes(const cache::KvCodec& codec) const {
     const ByteView entries = std::as_bytes(std::span(codec.state().transforms.entries));
     Bytes frame;
@@ -234,18 +234,18 @@ class Trials {
 
   const cache::CacheReader& source_;
   cache::BlockIndex index_;
-  cache::KvTables tables_;  // codecs of one step share them
+  cache::KvTables tables_;  // shared by codecs of one step
   Compressor compressor_;
   unsigned n_threads_;
   std::vector<double> steps_;
-  std::array<std::array<Sizes, kTurns>, 2> bytes_{};  // [side][mapped or not]
+  std::array<std::array<Sizes, kTurns>, 2> bytes_{};  // [K or V][transforms fitted or not]
   std::vector<AlignedBytes> raw_;
 };
 
-// The file as it will be, but for its sections' bytes.
+// The future file without the bytes of its newly packed sections.
 struct Outlook {
   std::vector<Candidate> sides;
-  double other_bytes = 0;  // of all that is not packed anew
+  double other_bytes = 0;  // of everything that is not packed now
   double n_values = 0;     // keys and values of the whole cache
 };
 
@@ -259,7 +259,7 @@ void count_values(const cache::CacheDesc& cache, Outlook& outlook) {
   }
 }
 
-// Sections that stay as they are take what they take now, or what they hold if that is not known.
+// Unchanged sections keep their stored size, or count with their raw size if that is unknown.
 double other_sections(const cache::CacheReader& source, const std::vector<cache::SidePlan>& plans) {
   double bytes = 0;
   for (const cache::BlockInfo& section : source.blocks()) {
@@ -274,7 +274,7 @@ double other_sections(const cache::CacheReader& source, const std::vector<cache:
   return bytes;
 }
 
-// Requires: options have a step of 1, so that plans have the weights.
+// Requires: options have a step of 1, so that the steps of plans are the weights.
 Result<Outlook> look_ahead(const cache::CacheReader& source, const cache::ConvertOptions& options) {
   const Manifest manifest = manifest_of(source);
   TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(manifest, options));
@@ -288,8 +288,8 @@ Result<Outlook> look_ahead(const cache::CacheReader& source, const cache::Conver
     }
   }
   count_values(manifest, outlook);
-  // The manifest says of a packed section no more than of a dense one, and of a packed side its
-  // mean and its codec besides. Sink tokens are not compressed by much.
+  // The manifest has no more about a packed section than about a dense one; a quantized tensor adds
+  // its mean and its codec. Sink tokens hardly compress.
   TQC_TRY_ASSIGN(const Bytes bytes, encode_manifest(manifest));
   double packed_sides = 0;
   for (const Candidate& side : outlook.sides) {
@@ -306,8 +306,8 @@ Result<Outlook> look_ahead(const cache::CacheReader& source, const cache::Conver
   return outlook;
 }
 
-// The step that gives all sides together that mean error. Of one side's error r is the step's, and
-// (r / (1 + r))^2 is what vectors are drawn in by.
+// The step that gives all tensors together this mean error. The error of one tensor is
+// r + (r / (1 + r))^2: r comes from the step, the second term from the shrinkage of vectors.
 double step_of_error(double mse, const std::vector<Candidate>& sides) {
   double of_step = mse;
   for (int i = 0; i < 8; ++i) {
@@ -323,7 +323,7 @@ double step_of_error(double mse, const std::vector<Candidate>& sides) {
   return std::sqrt(of_step / kErrorOfStep * (sides.empty() ? 1 : values / squares));
 }
 
-// Where trials begin: a step that surely takes more bits than that.
+// The step of the first trial, which surely takes more bits than requested.
 double step_of_bits(double bits) {
   const int quarters = static_cast<int>(std::ceil(bits * 4));
   const double step = 1.4 * kQuarters[static_cast<std::size_t>(-quarters & 3)] *
@@ -336,14 +336,14 @@ double first_step(const ArchiveTarget& target, const std::vector<Candidate>& sid
   return target.mse ? step_of_error(*target.mse, sides) : step_of_bits(*target.bits);
 }
 
-// The finest of the steps that the four ways to turn sides need.
+// Chooses the transforms that reach the size with the finest step.
 Result<cache::ConvertOptions> choose(const Trials& trials, const cache::ConvertOptions& options,
                                      double bits, double wanted, const Outlook& outlook) {
   std::optional<double> finest;
   Turns best;
   for (const Turns turns : kAllTurns) {
     const auto step = trials.step_for(trials.bytes(turns), wanted);
-    // Where the finest trial takes too little even so, the fewest bytes win.
+    // If even the finest trial takes too few bytes, the choice with the fewest bytes wins.
     const bool is_better =
         step && (!finest || *step < *finest ||
                  (*step == *finest && trials.bytes(turns).front() < trials.bytes(best).front()));

@@ -21,19 +21,19 @@ Result<cache::Cache> load(const SectionReader& reader, const ReadOptions& option
   return cache::load(*first, load, progress);
 }
 
-// More often than a file can change between its being mapped and its header being read.
+// More often than a file can change between mapping it and reading its header.
 constexpr int kMaxMappings = 1000;
 
-// Errors: those of the file itself, read by position.
+// Errors: those of the file itself, read without mapping.
 Result<void> check_file(const std::filesystem::path& path) {
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_file(path));
   TQC_TRY(read_cache_info(*source));
   return {};
 }
 
-// A mapping keeps the size that the file had, while another process may append to it, or take such
-// bytes away again, before the header is read, which then speaks of another size. So what is wrong
-// with a mapping is held against the file.
+// A mapping keeps the size that the file had. Before the header is read, another process may append
+// to the file or remove such bytes, and the header then states another size. So errors of a mapping
+// are checked against the file.
 Result<SectionReader> open_mapped(const std::filesystem::path& path, bool verify_checksums) {
   for (int attempt = 1;; ++attempt) {
     TQC_TRY_ASSIGN(SharedBytes mapped, map_file(path));

@@ -16,7 +16,7 @@
 namespace tqcache::format {
 namespace {
 
-// What is wrong with the content of one section; one fact, since one leads to the next.
+// Reports the first problem of one section's content, since one problem causes others.
 Result<void> check_section(const ByteSource& source, const Manifest& manifest,
                            const SectionInfo& section, const Decompressor& decompressor) {
   AlignedBytes raw;
@@ -41,7 +41,7 @@ std::vector<std::string> section_damage(const ByteSource& source, const Manifest
   return damage;
 }
 
-// Nobody reads a gap, so nothing of it matters but that its bytes are the ones that died.
+// Gaps are never read, so only their checksum matters.
 Result<void> check_gap(const ByteSource& source, const GapInfo& gap) {
   AlignedBytes bytes(align_section(gap.bytes));
   TQC_TRY(source.read_at(gap.file_offset, bytes));
@@ -83,7 +83,7 @@ Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& o
   if (auto name = check_content_name(manifest); !name)
     report.damage.push_back(name.error().message);
 
-  // The manifest's rules do not see codebooks and transforms that decode nothing.
+  // The manifest's rules do not detect codebooks and transforms that cannot decode.
   if (auto codecs = cache::make_codecs(manifest.layers, manifest.identity.rope); !codecs) {
     report.damage.push_back(codecs.error().message);
   }

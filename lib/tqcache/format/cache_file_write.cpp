@@ -1,4 +1,4 @@
-// write_cache() and its like: a new file.
+// write_cache() and related functions: a new file.
 
 #include <algorithm>
 #include <array>
@@ -19,17 +19,17 @@
 namespace tqcache::format {
 namespace {
 
-// Where the file goes: to disk or to memory.
+// The destination of the file: disk or memory.
 struct Output {
   FileEnd::Write append;
-  std::function<Result<void>(ByteView)> replace_start;  // the first bytes, once all is known
+  std::function<Result<void>(ByteView)> replace_start;  // the first bytes, once all are known
 };
 
 std::string this_writer() { return "tqcache " + std::string(version()); }
 
 using WriteSections = std::function<Result<void>(FileEnd& end)>;
 
-// The header stays empty until all else is written: a file without it is none.
+// The header stays zero until everything else is written: without it the file is invalid.
 Result<void> write_around(Manifest& manifest, const WriteSections& write_sections, Output output) {
   FileEnd end(0, std::move(output.append));
   TQC_TRY(end.append(std::array<std::byte, kHeaderBytes>{}));
@@ -67,7 +67,7 @@ Output output_to(Bytes& out) {
           }};
 }
 
-// A stream is written once all is there.
+// A stream cannot be written at an offset; it is written at the end.
 bool is_stream(AtomicFile& file) { return !file.write_at(0, {}); }
 
 }  // namespace

@@ -18,8 +18,8 @@ bool has_dead_bytes(const OpenContainer& container) {
          container.header.announced || !container.header.damage.empty();
 }
 
-// A file whose content is compared with the SHA-256 of its sections: the content digest stays the
-// same only if they do.
+// A reader that checks content against the SHA-256 of its sections: the content digest stays the
+// same only if they match.
 class ComparedFile : public cache::CacheReader {
  public:
   ComparedFile(const ByteSource& source, const Manifest& manifest)
@@ -46,7 +46,7 @@ class ComparedFile : public cache::CacheReader {
 WriteOptions options_like(const Manifest& manifest, WriteOptions options) {
   options.compression = compression_of(manifest);
   options.writer = manifest.writer;
-  options.hide_tokens = false;  // those that are hidden stay so
+  options.hide_tokens = false;  // hidden tokens stay hidden
   return options;
 }
 

@@ -24,7 +24,7 @@ using cache::StateDesc;
 using cache::TensorDesc;
 using cache::WindowDesc;
 
-// What a file has from the first token on, and what its first packed block fixes.
+// Checks the settings that are fixed from the first token on, and by the first packed block.
 Result<void> check_tensor(const TensorDesc& file, const TensorDesc& grown) {
   if (type_name(grown) != type_name(file)) {
     return mismatch(fmt::format("{} where the file has {}", type_name(grown), type_name(file)));
@@ -94,7 +94,7 @@ Error other_token(std::size_t index) {
   return mismatch("token " + std::to_string(index) + " is another than in the file");
 }
 
-// A hash stands for all tokens before it as well, so the first one that differs names the block.
+// A hash covers all earlier tokens as well, so the first one that differs names the block.
 Result<void> check_hidden(const std::vector<Sha256>& hashes, std::span<const std::int32_t> ids) {
   if (hashes.empty() && !ids.empty()) {
     return Error{ErrorCode::kUnsupported, "the file does not tell which tokens it holds"};
@@ -121,14 +121,14 @@ Result<void> check_tokens(const Manifest& file, const cache::Cache& cache) {
   return other_token(static_cast<std::size_t>(differs - file.tokens.begin()));
 }
 
-// A section of the file, and the one of the grown manifest that it may stay for.
+// A section of the file, and the section of the grown manifest that it may become.
 struct Pair {
   std::size_t old_number = 0;
   std::size_t number = 0;
   bool same = false;
 };
 
-// Both tables are in one order. A longer cache has sections between those of a shorter one, and
+// Both tables have the same order. A longer cache has sections between those of a shorter one, and
 // lacks some that windows have left.
 bool comes_before(const BlockKey& a, const BlockKey& b) {
   const auto rank = [](const BlockKey& key) {

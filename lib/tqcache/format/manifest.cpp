@@ -8,7 +8,7 @@ namespace tqcache::format {
 Compression compression_of(const Manifest& manifest) {
   Compression most = Compression::kNone;
   for (const SectionInfo& section : manifest.sections) {
-    // Symbols are what becomes of zstd where a side has them.
+    // Symbols replace zstd frames where a tensor supports them.
     const bool is_symbols = section.compression == Compression::kSymbols;
     most = std::max(most, is_symbols ? Compression::kZstd : section.compression);
   }
@@ -18,7 +18,7 @@ Compression compression_of(const Manifest& manifest) {
 std::vector<SectionInfo> sections_of(const cache::CacheReader& reader) {
   std::vector<SectionInfo> sections;
   for (cache::BlockInfo block : reader.blocks()) {
-    block.stored_bytes = 0;  // of the source
+    block.stored_bytes = 0;  // it was the source's
     static_cast<cache::BlockInfo&>(sections.emplace_back()) = block;
   }
   return sections;

@@ -13,7 +13,7 @@
 namespace tqcache::format {
 namespace {
 
-// Of a packed section all that its codes were made with is known.
+// Checks that everything needed to decode a packed section is present.
 Result<void> check_fixed(const cache::QuantSpec& quant) {
   if (quant.centering != cache::Centering::kNone && quant.mean.empty()) {
     return corrupt("packed, but without its mean");
@@ -24,7 +24,7 @@ Result<void> check_fixed(const cache::QuantSpec& quant) {
   return {};
 }
 
-// A turbo side packs every token block but the last, which it cannot pack before it is full.
+// A quantized tensor packs every token block but the last, which stays dense until it is full.
 Result<void> check_form(const cache::LayerDesc& layer, std::int64_t n_tokens,
                         const SectionInfo& section) {
   if (section.side == TensorKind::kArray || !tensor_of(layer, section.side).quant) {
@@ -64,11 +64,11 @@ Result<void> check_sizes(const cache::LayerDesc& layer, std::int64_t n_tokens,
   return {};
 }
 
-// Bytes of the file that something accounts for.
+// A range of the file that belongs to a section or a gap.
 struct Range {
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
-  std::size_t index = 0;  // in the section table, or among the gaps
+  std::size_t index = 0;  // in the section table, or in the list of gaps
   bool is_gap = false;
 };
 
@@ -77,8 +77,8 @@ std::string range_place(const Manifest& manifest, const Range& range) {
                       : block_place(range.index, manifest.sections[range.index]);
 }
 
-// In the order of their places in the file. That is the table's own where nothing was appended;
-// an empty section stands before what begins at the same place.
+// The ranges in file order. Without appends this is the table's own order; an empty section comes
+// before a range with the same offset.
 std::vector<Range> ranges_in_order(const Manifest& manifest) {
   std::vector<Range> ranges;
   ranges.reserve(manifest.sections.size() + manifest.gaps.size());
@@ -94,7 +94,7 @@ std::vector<Range> ranges_in_order(const Manifest& manifest) {
   return ranges;
 }
 
-// Gives the end of the range.
+// Returns the end of the range.
 Result<std::uint64_t> check_place(const Range& range, std::uint64_t previous_end,
                                   std::uint64_t manifest_offset) {
   if (range.begin != align_section(previous_end)) {
@@ -107,8 +107,8 @@ Result<std::uint64_t> check_place(const Range& range, std::uint64_t previous_end
   return range.begin + range.bytes;
 }
 
-// Sections and gaps lie behind one another from the header to the manifest, so that no byte of the
-// file is left over and none belongs to two of them.
+// Checks that sections and gaps are adjacent from the header to the manifest, so that every byte of
+// the file belongs to exactly one of them.
 Result<void> check_tiling(const Manifest& manifest, std::uint64_t manifest_offset) {
   std::uint64_t end = kHeaderBytes;
   for (const Range& range : ranges_in_order(manifest)) {

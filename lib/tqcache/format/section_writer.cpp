@@ -16,17 +16,17 @@
 namespace tqcache::format {
 namespace {
 
-// One section on its way into the file.
+// One section before it is written to the file.
 struct PreparedSection {
   SharedBytes raw;
-  Bytes compressed;  // empty: stored as it is
+  Bytes compressed;  // empty: stored uncompressed
 
   ByteView stored() const { return compressed.empty() ? raw.view() : ByteView(compressed); }
 };
 
 class SectionWriter {
  public:
-  // What is given must outlive this.
+  // The arguments must outlive this.
   SectionWriter(Manifest& manifest, const cache::CacheReader& reader,
                 const std::vector<std::size_t>& numbers, const SectionCompressor& compressor,
                 FileEnd& end)
@@ -68,7 +68,7 @@ class SectionWriter {
 
   Result<void> write(std::size_t i, PreparedSection& prepared) {
     TQC_TRY_ASSIGN(section(i).file_offset, end_.append_aligned(prepared.stored()));
-    prepared = {};  // gives the memory back
+    prepared = {};  // releases the memory
     return progress_->add(section(i).raw_bytes);
   }
 
@@ -78,7 +78,7 @@ class SectionWriter {
   const SectionCompressor& compressor_;
   FileEnd& end_;
   std::vector<PreparedSection> slots_;
-  std::uint64_t copies_ = 1;  // of a section that are held
+  std::uint64_t copies_ = 1;  // of each section held in memory
   std::optional<ProgressCounter> progress_;
 };
 
@@ -112,7 +112,7 @@ Result<void> prepare_manifest(Manifest& manifest, const WriteOptions& options) {
   TQC_TRY(Compressor::make(options.zstd_level));
   if (options.hide_tokens) hide_tokens(manifest);
   TQC_TRY(check_contents(manifest));
-  // Its size does not depend on what is still missing.
+  // The size of the manifest does not depend on the missing fields.
   TQC_TRY(encode_manifest(manifest));
   return {};
 }

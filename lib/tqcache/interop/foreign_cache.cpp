@@ -78,7 +78,7 @@ Result<void> set_tokens(const ForeignCache& cache, CacheDesc& description) {
   return {};
 }
 
-// Drops packed forms. Whether there were any.
+// Drops the quantized representations. Returns whether there were any.
 bool make_dense(std::vector<ForeignLayer>& layers) {
   bool is_changed = false;
   for (ForeignLayer& layer : layers) {
@@ -107,7 +107,7 @@ Result<CacheDesc> describe_foreign(const ForeignCache& cache) {
   return description;
 }
 
-// With packed tensors, if a file of ours may have their codecs.
+// Describes K and V as quantized if the limits of a .tqkv file on codecs allow it, else as dense.
 Result<CacheDesc> describe_within_limits(ForeignCache& cache) {
   Result<CacheDesc> packed = describe_foreign(cache);
   if (packed || packed.error().code != ErrorCode::kTooLarge) return packed;
@@ -115,7 +115,7 @@ Result<CacheDesc> describe_within_limits(ForeignCache& cache) {
   return describe_foreign(cache);
 }
 
-// "layer 3 k": other programs' files have no sections to name.
+// "layer 3 k": files of other programs have no sections to name.
 std::string place_of(const BlockInfo& block) {
   std::string place = fmt::format("layer {}", block.layer);
   if (block.side == TensorKind::kArray) return fmt::format("{} array {}", place, block.block);

@@ -25,8 +25,8 @@ namespace {
 constexpr std::string_view kPickleAdvice =
     ", which is a program and not data: save the cache with tools/tqcache_hf.py, and read that";
 
-// The start of old files of torch.save, before they were zip files: the pickle of a number of 80
-// bits, protocol 2.
+// The start of torch.save files that predate its zip format: the pickle of an 80-bit number,
+// protocol 2.
 constexpr std::array<unsigned char, 15> kOldTorch = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
                                                      0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e};
 
@@ -47,8 +47,8 @@ bool is_torch_zip(const ByteSource& file) {
          });
 }
 
-// Protocols 2 to 5 begin with the opcode PROTO; the opcode of the outermost value or a frame
-// follows.
+// Protocols 2 to 5 begin with the opcode PROTO, followed by a frame or the opcode of the outermost
+// value.
 bool begins_as_pickle(ByteView start) {
   constexpr std::string_view kFirstOpcodes = "\x95}](cXUKMGJ\x8c\x8a\x8f)NI";
   if (start.size() < 3 || start[0] != std::byte{0x80}) return false;
@@ -99,7 +99,7 @@ Result<LlamaImported> import_llama(const std::shared_ptr<const ByteSource>& file
   return decided == LlamaRotation::kOn ? std::move(rotated) : std::move(not_rotated);
 }
 
-// Every pickle counts as TurboMLX's until it names what it would import.
+// Every pickle is treated as TurboMLX's until it names an object to import.
 Result<ForeignCache> import_turbomlx_or_name_pickle(const std::shared_ptr<const ByteSource>& file,
                                                     const OpenHints& hints) {
   auto cache = import_turbomlx(file, {.artifacts = hints.artifacts,

@@ -69,7 +69,7 @@ WholeTensors::WholeTensors(const cache::CacheReader& source, const Progress& pro
 
 const std::vector<std::size_t>& WholeTensors::sections_of(std::size_t layer,
                                                           TensorKind side) const {
-  static const std::vector<std::size_t> kNone;  // a side of a cache without tokens
+  static const std::vector<std::size_t> kNone;  // K or V of a cache without tokens
   const auto found = numbers_.find({layer, side});
   return found == numbers_.end() ? kNone : found->second;
 }
@@ -108,7 +108,7 @@ Result<void> WholeTensors::read_array(std::size_t layer, std::size_t array, Alig
 void widen_bf16(AlignedBytes& values) {
   const std::size_t n = values.size() / 2;
   values.resize(4 * n);
-  // From the end, so that no value is written over before it is read.
+  // Backward, so that no value is overwritten before it is read.
   for (std::size_t i = n; i-- > 0;) {
     std::uint16_t half;
     std::memcpy(&half, values.data() + 2 * i, sizeof(half));
@@ -121,7 +121,7 @@ void narrow_to_bf16(std::span<const std::byte> wide, std::span<std::byte> narrow
   for (std::size_t i = 0; 2 * i < narrow.size(); ++i) {
     std::uint32_t word;
     std::memcpy(&word, wide.data() + 4 * i, sizeof(word));
-    // Rounding would make a signalling NaN a quiet one.
+    // Rounding would make a signaling NaN quiet.
     const bool is_exact = (word & 0xffff) == 0;
     const std::uint16_t half =
         is_exact ? static_cast<std::uint16_t>(word >> 16) : f32_to_bf16(std::bit_cast<float>(word));

@@ -15,7 +15,7 @@
 namespace tqcache::session {
 namespace {
 
-// A user waits for the first token, or for the shell.
+// Short, because a user waits for the first token, or for the shell.
 constexpr std::chrono::seconds kIdleTimeout{5};
 constexpr std::chrono::seconds kPutTimeout{10};
 
@@ -25,7 +25,7 @@ std::int64_t now() {
   return std::chrono::duration_cast<std::chrono::seconds>(since).count();
 }
 
-// Checks that the model can resume the cache, and converts recurrent state to the form of the
+// Checks that the model can resume the cache, and converts recurrent state to the layout of the
 // model.
 Result<void> adopt(cache::Cache& cache, const model::Model& model) {
   TQC_TRY(cache::check_identity(cache, model.identity));
@@ -66,7 +66,7 @@ struct PromptStore::State {
                              library_warnings.push_back(message);
                            }}) {}
 
-  // Later warnings mostly follow from the first one.
+  // Later warnings usually follow from the first one, so they are dropped.
   void warn(const std::string& message) {
     if (!warning.empty()) return;
     warning = message;
@@ -78,11 +78,11 @@ struct PromptStore::State {
     warn(error.message + "; continuing without it");
   }
 
-  // Hours of work must not end with a name that is taken.
+  // Checked early, so that hours of work do not end with a name that is taken.
   Result<void> check_name() {
     if (options.name.empty() || options.replace_name) return {};
     const auto record = library.record(options.name);
-    if (!record || !*record) return {};  // a store that fails is reported when it is needed
+    if (!record || !*record) return {};  // a failing store is reported when it is needed
     return invalid("another prompt in the store has the name " + options.name);
   }
 
@@ -161,7 +161,7 @@ struct PromptStore::State {
     return {};
   }
 
-  // The hit statistics of the store. A read-only session leaves no trace.
+  // Writes the hit statistics of the store. A read-only session leaves no trace.
   void note_usage() {
     if (gave_up || options.read_only || !options.keep_going()) return;
     usage.created = now();

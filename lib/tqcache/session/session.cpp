@@ -22,7 +22,7 @@ StopReason fail(Error failure, Generation& generation) {
   return by_user ? StopReason::kInterrupted : StopReason::kFailed;
 }
 
-// A quantized cache without tokens quantizes its first token block when that is full.
+// A quantized cache without tokens quantizes its first token block when the block is full.
 Result<cache::Cache> empty_cache(const model::Model& model, const SessionOptions& options) {
   TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(model, Dtype::kF16));
   if (!options.quantization) return empty;

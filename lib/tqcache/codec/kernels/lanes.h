@@ -1,6 +1,6 @@
 #pragma once
-// codec/kernels/lanes.h: common ground of the kernels: the instruction sets of this build, their
-// functions, and what loops over registers need.
+// codec/kernels/lanes.h: common parts of the kernels: the instruction sets of this build, their
+// functions, and helpers for loops over registers.
 
 #include <cfloat>
 #include <cstddef>
@@ -15,7 +15,7 @@
 #define TQCACHE_NEON 1
 #endif
 
-// TQC_UNROLL before a loop of a fixed, small number of rounds: arrays of registers stay in
+// TQC_UNROLL goes before a loop with a small, fixed number of rounds: arrays of registers stay in
 // registers only if every index is a constant.
 #if defined(__clang__)
 #define TQC_UNROLL _Pragma("unroll")
@@ -23,7 +23,7 @@
 #define TQC_UNROLL _Pragma("GCC unroll 32")
 #endif
 
-// The functions of one instruction set: kernels.cpp makes its table of them.
+// The functions of one instruction set, from which kernels.cpp makes its table.
 #define TQC_DECLARE_KERNELS(set)                                                                   \
   namespace tqcache::codec::set {                                                                  \
   void score_exact(const PackedBlock&, const CodeTables&, const QueryRows&, OutputRows);           \
@@ -51,7 +51,7 @@
 TQC_DECLARE_KERNELS(scalar)
 #ifdef TQCACHE_X86
 TQC_DECLARE_KERNELS(avx2)    // for CPUs with AVX2, FMA and F16C
-TQC_DECLARE_KERNELS(avx512)  // and with AVX-512 F, BW, DQ, VL, VBMI and VNNI as well
+TQC_DECLARE_KERNELS(avx512)  // and also AVX-512 F, BW, DQ, VL, VBMI and VNNI
 #endif
 #ifdef TQCACHE_NEON
 TQC_DECLARE_KERNELS(neon)
@@ -68,15 +68,15 @@ auto by_dtype(Dtype dtype, const Call& call) {
   return call.template operator()<Dtype::kBF16>();
 }
 
-// Products with factors of int16 are added in 32 bits, so the other operand is at most this in
+// Products with int16 factors are added in 32 bits, so the other operand is at most this in
 // magnitude.
 inline constexpr int kMostTimesInt16 = 8191;
 
-// A step for factors of this largest magnitude and this sum of magnitudes, such that none of them
+// A step for factors of this largest magnitude and this sum of magnitudes, such that no factor
 // exceeds 16 bits and the sum of their products does not exceed 32 bits. NaN unless the sum is
 // finite.
 inline float int16_step(float largest, float sum) {
-  // With half a step per factor for rounding, below 2^31 / kMostTimesInt16 for a thousand of them.
+  // Below 2^31 / kMostTimesInt16 for a thousand factors, with half a step each for rounding.
   constexpr float kMostSteps = 261000.0f;
   if (!(sum <= FLT_MAX)) return __builtin_nanf("");
   const float of_factor = largest / 32767.0f, of_sum = sum / kMostSteps;

@@ -19,7 +19,7 @@
 namespace tqcache::format {
 namespace {
 
-// Not finite: all bits of the exponent are set.
+// Exponent bits, which are all set in a value that is not finite.
 constexpr std::uint32_t exponent_mask(Dtype dtype) {
   switch (dtype) {
     case Dtype::kF32:
@@ -53,7 +53,7 @@ std::string vector_place(std::size_t head, std::size_t token) {
   return "head " + std::to_string(head) + " token " + std::to_string(token) + ": ";
 }
 
-// Rows of head vectors, [n_kv_heads, n_tokens, head_dim] of the side's dtype.
+// Rows of head vectors, [n_kv_heads, n_tokens, head_dim] of `dtype`.
 Result<void> check_dense_rows(cache::HeadShape shape, Dtype dtype, ByteView rows) {
   const auto bad = find_not_finite(rows, dtype);
   if (!bad) return {};
@@ -64,8 +64,8 @@ Result<void> check_dense_rows(cache::HeadShape shape, Dtype dtype, ByteView rows
   return corrupt(vector_place(vector / n_tokens, vector % n_tokens) + "a value is not finite");
 }
 
-// Whatever of a part's block is not the code of one of its tokens and components is zero: the block
-// is what packing its own codes gives. And so are the codes of sink tokens.
+// Checks that all bits of a part's block outside its codes are zero: packing the unpacked codes
+// again must give the same block. Codes of sink tokens must be zero too.
 Result<void> check_codes(const codec::BlockShape& shape, ByteView block, std::size_t n_sinks) {
   std::vector<std::uint8_t> codes(codec::kBlockTokens * shape.dim());
   codec::unpack_block(shape, block, codes);
@@ -101,7 +101,7 @@ Result<void> check_scale_row(std::size_t head, ByteView row, std::size_t n_sinks
   return corrupt("head " + std::to_string(head) + ": a scale of a sink token is not zero");
 }
 
-// Of mode trellis codes are a path, and scales have no more bits than a byte tells.
+// In mode trellis, codes must form a path, and scales must fit into one byte.
 Result<void> check_paths(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw) {
   if (!has_symbols(tensor_of(layer, section.side))) return {};
   const SymbolShape shape = symbol_shape(layer, section);

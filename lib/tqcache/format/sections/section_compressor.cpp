@@ -27,7 +27,7 @@ void SectionCompressor::prepare(const cache::LayerDesc& layer, ByteView raw, Sec
   section.checksum = xxh3_128(stored);
 }
 
-// Gives how it was done. Not at all: it would not be smaller, and `out` is empty.
+// Returns the method used. kNone: the result would not be smaller, and `out` is empty.
 Compression SectionCompressor::compress(const cache::LayerDesc& layer, const SectionInfo& section,
                                         ByteView raw, Bytes& out) const {
   if (method_ == Compression::kNone) return Compression::kNone;

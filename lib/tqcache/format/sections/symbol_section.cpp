@@ -24,13 +24,13 @@ constexpr std::uint16_t kF16Infinity = 0x7c00;
 
 codec::TrellisShape trellis_shape(const SymbolShape& shape) { return {shape.head_dim, kTokens}; }
 
-// Symbols of a class, of all heads.
+// Number of symbols of a class, for all heads.
 std::size_t class_size(const SymbolShape& shape, std::size_t index) {
   const std::size_t first = index * kClassComponents;
   return std::min(kClassComponents, shape.head_dim - first) * shape.n_heads * kTokens;
 }
 
-// Symbols of a section: [head_dim, n_heads, 256], so that a class is in one piece.
+// The symbols of a section: [head_dim, n_heads, 256], so that a class is contiguous.
 class Symbols {
  public:
   explicit Symbols(const SymbolShape& shape)
@@ -43,7 +43,7 @@ class Symbols {
                                    class_size(shape_, index));
   }
 
-  // Of one head: [head_dim, 256], to be filled and put, or to be taken.
+  // A buffer for one head: [head_dim, 256]; fill it and call put(), or read it after take().
   std::span<std::uint8_t> head() { return head_; }
   void put(std::size_t head) {
     each_row(head, [](std::uint8_t* all, std::uint8_t* one) { std::memcpy(all, one, kTokens); });
@@ -52,7 +52,7 @@ class Symbols {
     each_row(head, [](std::uint8_t* all, std::uint8_t* one) { std::memcpy(one, all, kTokens); });
   }
 
-  // Sets all of one head's symbols of the tokens that have no scale.
+  // Sets one head's symbols of all tokens with scale 0.
   void set_silent(std::span<const std::uint16_t> scales, std::uint8_t symbol) {
     for (std::size_t t = 0; t < kTokens; ++t) {
       if (scales[t] != 0) continue;
@@ -83,10 +83,10 @@ std::span<std::uint8_t> as_u8(std::span<std::byte> bytes) {
   return {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()};
 }
 
-// The densities of the classes, and the sizes of what stands in the frame.
+// The densities of the classes, and the sizes of the pieces in the frame.
 struct Contents {
   std::vector<unsigned> densities;
-  std::vector<std::size_t> pieces;  // a class each, the scales, the sinks
+  std::vector<std::size_t> pieces;  // one per class, the scales, the sinks
 
   std::size_t size() const {
     std::size_t sum = 0;
@@ -105,7 +105,7 @@ Contents contents_of(const SymbolShape& shape, std::vector<unsigned> densities) 
   return contents;
 }
 
-// False: a block that is no path, or a scale that is none of this mode.
+// Returns false for a block that is not a path, or a scale that is invalid in this mode.
 bool load(const SymbolShape& shape, ByteView raw, Symbols& symbols) {
   for (std::size_t head = 0; head < shape.n_heads; ++head) {
     const auto scales = scales_of(shape, raw, head);
@@ -123,7 +123,7 @@ bool load(const SymbolShape& shape, ByteView raw, Symbols& symbols) {
   return true;
 }
 
-// Whether it is all there: what symbols do not tell is lost by them.
+// Whether codes of tokens with scale 0 are all 0: symbols would lose any others.
 bool is_silent_where_scales_are(const SymbolShape& shape, ByteView raw) {
   std::vector<std::uint8_t> codes(kTokens * shape.head_dim);
   const codec::BlockShape block{static_cast<int>(shape.head_dim), codec::kMaxBits, shape.order};
@@ -160,7 +160,7 @@ AlignedBytes fill_pieces(const SymbolShape& shape, ByteView raw, Symbols& symbol
   return bytes;
 }
 
-// Pieces of the content that get a table of their own: two classes each, where they are alike.
+// Pieces of the content that get their own entropy table: two adjacent classes if densities match.
 std::vector<std::size_t> tables_of(const Contents& contents) {
   std::vector<std::size_t> pieces;
   const std::size_t n_classes = contents.densities.size();
@@ -176,7 +176,7 @@ std::vector<std::size_t> tables_of(const Contents& contents) {
   return pieces;
 }
 
-// What stands before the frame.
+// Reads the bytes before the frame.
 Result<Contents> read_contents(ByteView stored, const SymbolShape& shape) {
   const std::size_t n_classes = class_count(shape.head_dim);
   if (stored.size() <= n_classes) return corrupt("no room for the classes of symbols");
@@ -200,7 +200,7 @@ Result<void> place_scales(const SymbolShape& shape, ByteView bytes, std::span<st
   return {};
 }
 
-// Requires: the scales stand in `raw`.
+// Requires: the scales are already in `raw`.
 Result<void> place_codes(const SymbolShape& shape, Symbols& symbols, std::span<std::byte> raw) {
   for (std::size_t head = 0; head < shape.n_heads; ++head) {
     symbols.take(head);

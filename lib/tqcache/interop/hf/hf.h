@@ -1,8 +1,8 @@
 #pragma once
-// interop/hf/hf.h: caches of Hugging Face transformers, by way of a safetensors schema of this
-// project: transformers has no file of its own but pickles. Safe for untrusted input.
+// interop/hf/hf.h: caches of Hugging Face transformers, in a safetensors schema of this project,
+// because transformers itself only has pickles. Safe for untrusted input.
 //
-// Spec: docs/reference/interop.md, "Hugging Face". tools/tqcache_hf.py is the other side.
+// Spec: docs/reference/interop.md, "Hugging Face". Counterpart in Python: tools/tqcache_hf.py.
 
 #include <filesystem>
 #include <memory>
@@ -17,7 +17,7 @@
 
 namespace tqcache::interop {
 
-// Whether a safetensors file is of the schema (metadata "format": "tqcache-hf-1").
+// Returns whether a safetensors file has this schema (metadata "format": "tqcache-hf-1").
 bool is_hf(const tensors::SafetensorsIndex& index);
 
 // Errors: kTruncated, kCorrupt, kTooLarge, kUnsupported.

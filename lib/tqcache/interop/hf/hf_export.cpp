@@ -46,7 +46,7 @@ struct Part {
   NewTensor tensor;
   std::size_t layer = 0;
   TensorKind side = TensorKind::kKeys;
-  std::size_t array = 0;  // of kArray
+  std::size_t array = 0;  // for kArray
   bool is_wide = false;   // 32-bit values
 };
 
@@ -64,8 +64,8 @@ class HfPlan {
         layer);
   }
 
-  // Wide values first, so that every tensor begins at a multiple of the size of its values: torch
-  // wants that of memory that it is to use in place.
+  // Wide values first, so that every tensor begins at a multiple of its value size: torch requires
+  // this of memory that it uses in place.
   void sort() {
     std::stable_partition(parts_.begin(), parts_.end(),
                           [](const Part& part) { return part.is_wide; });
@@ -129,7 +129,7 @@ class HfPlan {
           fmt::format("its window keeps {} first tokens, and those of transformers keep none",
                       layer.window.keep));
     }
-    // The token that is being computed is in transformers' window too.
+    // The window of transformers includes the token that is being computed.
     add_type(kHfSliding, layer.window.size + 1);
     const cache::AttentionDesc& attention = layer.attention;
     std::vector<std::uint64_t> shape =

@@ -46,7 +46,7 @@ Result<const LlamaRowType*> row_type(std::string_view name) {
   return type;
 }
 
-// llama.cpp takes quantized types only when they divide a head vector, not just a row.
+// llama.cpp accepts quantized types only if their blocks divide a head vector, not just a row.
 Result<void> check_blocks(const LlamaRowType& type, std::int64_t head_dim) {
   const auto block = static_cast<std::int64_t>(type.block_values);
   if (head_dim % block == 0) return {};
@@ -109,8 +109,8 @@ Result<LlamaRowTypes> check_export_options(const LlamaExport& options) {
   return types;
 }
 
-// Whether the cache is this model's, and all that llama.cpp would keep for it.
-// Errors: kInvalidArgument, kUnsupported, kMismatch, as export_llama_state().
+// Checks that the cache belongs to this model and contains all that llama.cpp would keep. Errors:
+// kInvalidArgument, kUnsupported, kMismatch, as export_llama_state().
 Result<void> check_export_cache(const cache::CacheDesc& manifest, const LlamaGeometry& model,
                                 const LlamaRowTypes& types) {
   if (manifest.hidden_tokens) return invalid("the cache hides its tokens, which llama.cpp needs");
@@ -130,19 +130,19 @@ struct LlamaRowPlan {
   cache::HeadShape shape;
   Dtype dtype = Dtype::kF16;  // of the token blocks
   const LlamaRowType* type = nullptr;
-  std::int64_t n_rot = 0;     // components to put into pairs side by side; 0: none
-  std::int64_t rotation = 0;  // runs to apply the Hadamard transform to; 0: none
+  std::int64_t n_rot = 0;     // components to interleave as pairs; 0: no reordering
+  std::int64_t rotation = 0;  // run length of the Hadamard transform; 0: no transform
 };
 
 class LlamaRowMaker {
  public:
-  // Requires: the type's blocks divide the row.
+  // Requires: the GGML blocks of the type divide the row.
   explicit LlamaRowMaker(const LlamaRowPlan& side);
 
   std::uint64_t row_size() const { return row_size_; }  // bytes
 
-  // `block` is [n_kv_heads, n, head_dim]; `rows` gets n rows: the heads of a token, one after
-  // another. Values of the type that they have already keep every bit.
+  // `block` is [n_kv_heads, n, head_dim]; `rows` receives n rows, each the heads of one token.
+  // Values that already have the type of the row keep every bit.
   void make(ByteView block, std::int64_t n, std::span<std::byte> rows);
 
  private:
@@ -151,7 +151,7 @@ class LlamaRowMaker {
 
   LlamaRowPlan side_;
   std::size_t n_heads_;
-  std::size_t head_bytes_;  // of one head vector in a block
+  std::size_t head_bytes_;  // one head vector in a block
   std::uint64_t row_size_;
   std::vector<float> values_;  // [n_kv_heads, head_dim]
 };
@@ -208,7 +208,7 @@ constexpr std::size_t kCellsAtOnce = 4096;
 // Writes a cache into a state file.
 class StateWriter {
  public:
-  // Everything must outlive this.
+  // All arguments must outlive the writer.
   StateWriter(const cache::CacheReader& source, const LlamaGeometry& model,
               const LlamaExport& options, const LlamaRowTypes& types, const Progress& progress,
               AtomicFile& file)
@@ -225,7 +225,7 @@ class StateWriter {
     TQC_TRY(write_head());
     TQC_TRY(write_tokens());
     TQC_TRY(write_memory_head());
-    if (n_tokens() == 0) return {};  // llama.cpp writes nothing more of an empty cache
+    if (n_tokens() == 0) return {};  // llama.cpp writes nothing further for an empty cache
     TQC_TRY(write_cells());
     TQC_TRY(write_data_head());
     for (std::size_t i = 0; i < n_layers(); ++i) TQC_TRY(write_rows(i, TensorKind::kKeys));
@@ -240,12 +240,12 @@ class StateWriter {
   std::size_t n_tokens() const { return description().tokens.size(); }
   std::size_t n_layers() const { return description().layers.size(); }
   bool is_session() const { return options_.kind == LlamaFile::kSession; }
-  // 0: the layout of April 2026. 1: cells of M-RoPE have token ids. 2: the file states rotations.
+  // Layout version. 0: April 2026. 1: cells of M-RoPE have token ids. 2: the file states rotations.
   std::uint32_t age() const { return options_.version - (is_session() ? 9 : 2); }
   bool has_token_ids() const { return age() >= 1; }
   bool has_rotations() const { return age() >= 2; }
 
-  // Finds the token blocks of each K and V in the section table.
+  // Finds the sections of each K and V token block in the section table.
   void number_sections() {
     numbers_.resize(2 * n_layers());
     for (std::size_t i = 0; i < source_.blocks().size(); ++i) {
@@ -262,8 +262,8 @@ class StateWriter {
     return file_.write(head.bytes());
   }
 
-  // The list, or llama-server's: a mark, a version and a length before it, and after it the number
-  // of media, each a word of the list too.
+  // Writes the plain list, or llama-server's: a marker, a version and a length before the list, and
+  // the number of media after it. Each is also a 32-bit element of the list.
   Result<void> write_tokens() {
     const auto n = static_cast<std::uint32_t>(n_tokens() + (options_.next_token ? 1 : 0));
     ByteWriter before;
@@ -306,13 +306,13 @@ class StateWriter {
   void append_cell(std::size_t token, ByteWriter& out) const {
     const auto position = static_cast<std::int32_t>(token);
     out.write(position);
-    out.write(std::uint32_t{1});  // sequences that the cell is of
+    out.write(std::uint32_t{1});  // number of sequences of the cell
     if (model_.has_positions_2d) {
-      out.write(position);  // of text, both coordinates are the position
+      out.write(position);  // for text, both coordinates are the position
       out.write(position);
       if (has_token_ids()) out.write(description().tokens[token]);
     }
-    out.write(std::int32_t{0});  // the sequence
+    out.write(std::int32_t{0});  // the sequence id
   }
 
   Result<void> write_data_head() {
@@ -370,7 +370,7 @@ class StateWriter {
                           [&](std::size_t, std::size_t) { return file_.write(rows_); });
   }
 
-  // Values as they are kept without flash attention: of each component, all tokens.
+  // Values as stored without flash attention: for each component, all tokens.
   Result<void> write_columns(std::size_t layer) {
     const LlamaRowPlan side = side_of(layer, TensorKind::kValues);
     LlamaRowMaker maker(side);

@@ -1,6 +1,6 @@
 #pragma once
-// interop/mlx/mlx_lm.h: prompt caches of mlx-lm: safetensors files of its classes' state. Safe for
-// untrusted input.
+// interop/mlx/mlx_lm.h: prompt caches of mlx-lm, which are safetensors files with the state of its
+// cache classes. Safe for untrusted input.
 //
 // Spec:   docs/reference/interop.md, "mlx-lm".
 // Source: ml-explore/mlx-lm mlx_lm/models/cache.py and mlx/ops.cpp (affine quantization).
@@ -21,20 +21,20 @@
 
 namespace tqcache::interop {
 
-// Whether a safetensors file is a prompt cache of mlx-lm, of any age.
+// Returns whether a safetensors file is a prompt cache of mlx-lm, of any version.
 bool is_mlx_lm(const tensors::SafetensorsIndex& index);
 
 struct MlxLmImport {
-  std::int64_t row = 0;  // of a cache of several prompts
-  // How many tokens the cache has seen: for files whose layers do not say (ArraysCache alone).
+  std::int64_t row = 0;  // in a batch of several prompts
+  // Number of tokens seen: for files whose layers do not state it (ArraysCache alone).
   std::optional<std::int64_t> n_tokens = {};
 };
 
-// Layers in the order of the file; the caches of a CacheList one after another.
+// Layers in file order; the caches of a CacheList are consecutive layers.
 //
-// Errors: kTruncated, kCorrupt, kTooLarge; kUnsupported (a class or state that is not known, keys
-//         and values of different sizes, a number of tokens that nobody knows); kInvalidArgument
-//         (no such row, another number of tokens).
+// Errors: kTruncated, kCorrupt, kTooLarge; kUnsupported (an unknown class or state, keys and values
+//         of different sizes, an unknown number of tokens); kInvalidArgument (no such row, another
+//         number of tokens).
 Result<ForeignCache> import_mlx_lm(std::shared_ptr<const ByteSource> file,
                                    const MlxLmImport& options = {});
 

@@ -26,26 +26,26 @@ namespace tqcache::interop {
 namespace {
 
 // The values of a tensor to be written.
-struct MlxSideData {  // a side of an attention layer
+struct MlxSideData {  // K or V of an attention layer
   std::int64_t layer = 0;
   cache::TensorKind side = cache::TensorKind::kKeys;
 };
 
-struct MlxGroupData {  // the same in affine groups; its three tensors follow one another
+struct MlxGroupData {  // K or V in affine groups; its three tensors are consecutive
   MlxSideData side;
   enum Part : std::uint8_t { kCodes, kScales, kBiases } part = kCodes;
 };
 
-struct MlxArrayData {  // an array
+struct MlxArrayData {  // an array of a recurrent state
   std::int64_t layer = 0;
   std::int64_t array = 0;
 };
 
-struct MlxNumberData {  // a number, as i32
+struct MlxNumberData {  // a number, stored as i32
   std::int64_t value = 0;
 };
 
-struct MlxNoData {};  // None, as an array without values
+struct MlxNoData {};  // None, stored as an array without values
 using MlxData = std::variant<MlxSideData, MlxGroupData, MlxArrayData, MlxNumberData, MlxNoData>;
 
 struct MlxTensor {
@@ -54,7 +54,7 @@ struct MlxTensor {
 };
 
 struct MlxPlan {
-  std::vector<MlxTensor> tensors;  // in the order in which their values are written
+  std::vector<MlxTensor> tensors;  // in the order of writing
   std::map<std::string, std::string> metadata;
 };
 
@@ -106,8 +106,8 @@ Result<void> check_options(const cache::CacheDesc& cache, const MlxLmExport& opt
   return {};
 }
 
-// In mlx-lm the first dimension is the batch, here of one prompt. What came from elsewhere may be
-// without.
+// In mlx-lm the first dimension is the batch, here always one prompt. Arrays from other programs
+// may lack it.
 std::vector<std::uint64_t> with_batch(std::vector<std::uint64_t> shape) {
   if (shape.empty() || shape[0] != 1) shape.insert(shape.begin(), 1);
   return shape;
@@ -147,7 +147,7 @@ class Planner {
   void add_class(const char* name) {
     plan_.metadata[fmt::format("{}{}", (with_scalars_ ? "1." : "2."), layer_)] = name;
   }
-  // A cache without numbers has an empty text in their place.
+  // A cache without numbers has an empty text instead.
   void add_no_numbers() {
     if (!with_scalars_) plan_.metadata[fmt::format("0.{}", layer_)] = "";
   }
@@ -165,7 +165,7 @@ class Planner {
                   MlxData data) {
     plan_.tensors.push_back({{name(slot), std::move(type), std::move(shape)}, data});
   }
-  // A tensor that represents something else.
+  // A tensor that represents a value other than an array.
   void add_scalar(int slot, const char* kind, std::string type, std::vector<std::uint64_t> shape,
                   MlxData data) {
     const std::string number = fmt::format("2.{}", ++n_scalars_);
@@ -211,8 +211,8 @@ class Planner {
     with_scalars_ ? add_numbers(2, numbers) : add_info(numbers);
   }
 
-  // The window is in the order of positions, and so the row to be written next is the one behind
-  // it: mlx-lm goes back to the oldest one if there is no room.
+  // The window is ordered by position, so the row to be written next is the one after the last:
+  // mlx-lm wraps around to the oldest row if there is no room.
   void add_rotating(const cache::WindowDesc& layer) {
     add_class("RotatingKVCache");
     const auto arrays = cache::arrays_of(layer, cache_.n_tokens());
@@ -248,23 +248,23 @@ class Planner {
 
   const cache::CacheDesc& cache_;
   const MlxLmExport& options_;
-  bool with_scalars_;  // 0.32.0 or later: numbers are tensors
+  bool with_scalars_;  // 0.32.0 or later: numbers are stored as tensors
   std::int64_t layer_ = 0;
   std::size_t n_scalars_ = 0;
   MlxPlan plan_;
 };
 
-// Requires: every side of `cache` is dense.
-// Errors:   kInvalidArgument (bits, groups, or a version that there is not; no layers or tokens).
+// Requires: all K and V of `cache` are dense.
+// Errors:   kInvalidArgument (unsupported bits, group size or version; no layers or tokens).
 Result<MlxPlan> plan_mlx(const cache::CacheDesc& cache, const MlxLmExport& options) {
   TQC_TRY(check_options(cache, options));
   return Planner(cache, options).plan();
 }
 
-// Tensors one after another. No more than one side of one layer is in memory, or one array.
+// Writes tensors in order. Memory: K or V of one layer, or one array.
 class MlxWriter {
  public:
-  // Everything must outlive this.
+  // All arguments must outlive the writer.
   MlxWriter(const cache::CacheReader& cache, AtomicFile& file, AffineForm form,
             const Progress& progress)
       : cache_(cache),
@@ -309,7 +309,7 @@ class MlxWriter {
     return {};
   }
 
-  // Calls use(row, bytes) with every head vector of a side; `row` counts kv head by kv head.
+  // Calls use(row, bytes) with every head vector of K or V; `row` counts kv head by kv head.
   template <class Use>
   Result<void> each_row(const MlxSideData& side, Use use) {
     const cache::HeadShape shape = shape_of(side);
@@ -344,7 +344,7 @@ class MlxWriter {
     return file_.write(buffers_[0]);
   }
 
-  // The first of the three makes them all.
+  // The first of the three tensors computes all of them.
   Result<void> write_data(const MlxGroupData& data) {
     if (data.part == MlxGroupData::kCodes) TQC_TRY(pack(data.side));
     return file_.write(buffers_[data.part]);
@@ -391,7 +391,7 @@ class MlxWriter {
   std::uint64_t done_ = 0;
   std::vector<std::array<std::vector<std::size_t>, 3>> numbers_;  // [layer][TensorKind]
   AlignedBytes section_;
-  std::array<Bytes, 3> buffers_;  // a side, or its codes, scales and biases
+  std::array<Bytes, 3> buffers_;  // K or V, or its codes, scales and biases
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
-// interop/npz/npz_cache.h: a cache as arrays of NumPy (.npz), for people who look at one in Python.
-// Safe for untrusted input.
+// interop/npz/npz_cache.h: a cache as NumPy arrays (.npz), for inspection in Python. Safe for
+// untrusted input.
 //
 // Spec: docs/reference/interop.md, "NumPy".
 
@@ -16,8 +16,8 @@
 
 namespace tqcache::interop {
 
-// Whether a file is a .npz of this schema. False for files that are not zip files.
-// Errors: those of tensors::Npz::open() of files that do.
+// Returns whether a file is a .npz of this schema; false for files that are not zip files.
+// Errors: those of tensors::Npz::open() for zip files.
 Result<bool> is_npz_cache(const ByteSource& file);
 
 // Errors: kTruncated, kCorrupt, kTooLarge, kUnsupported.

@@ -34,7 +34,7 @@ struct Part {
   std::vector<std::uint64_t> shape;
   std::size_t layer = 0;
   TensorKind side = TensorKind::kKeys;
-  std::size_t array = 0;  // of kArray
+  std::size_t array = 0;  // for kArray
 };
 
 class NpzPlan {
@@ -79,7 +79,7 @@ class NpzPlan {
   }
 
  private:
-  // `short_name`: as the list "bf16" has it.
+  // `short_name`: the name used in the list "bf16".
   void add_part(Part part, std::string_view short_name) {
     if (part.dtype == Dtype::kBF16) bf16_.push_back(short_name);
     parts_.push_back(std::move(part));
@@ -122,7 +122,7 @@ class NpzPlan {
 
   std::vector<Part> parts_;
   json layers_ = json::array();
-  json bf16_;  // of the layer that is being added
+  json bf16_;  // list for the layer being added
 };
 
 Result<NpzPlan> make_plan(const CacheDesc& manifest) {

@@ -9,14 +9,14 @@ namespace tqcache::model {
 
 namespace {
 
-// AVX2 multiplies narrow codes as bytes, and wider ones as int16 if their centroids lie on straight
-// pieces (codec/code_tables.h).
+// AVX2 multiplies narrow codes as bytes, and wider ones as int16 if their centroids lie on linear
+// segments (codec/code_tables.h).
 bool has_whole_numbers(const codec::CodeTables& tables, codec::Isa isa) {
   return isa != codec::Isa::kAvx2 || tables.bits <= codec::CodeTables::kMaxNarrowBits ||
          tables.piece_step > 0.0f;
 }
 
-// Why the codes of a part are not scored in whole numbers; empty if they are.
+// Why the codes of a part are not scored in integers; empty if they are.
 std::string obstacle(const codec::BlockCodec& part, const codec::Kernels& kernels) {
   const bool keys = part.shape().order == codec::BlockOrder::kKeys;
   const bool is_exact = keys ? kernels.score_fast == kernels.score_exact

@@ -8,7 +8,7 @@
 namespace tqcache::model {
 namespace {
 
-// Rows [n, n_kv_heads, head_dim] of the tokens from position `first` on.
+// Rows [n, n_kv_heads, head_dim] for the tokens from position `first` on.
 Result<void> code_side(const cache::Side& side, std::int64_t first, std::span<float> rows) {
   const auto* turbo = std::get_if<cache::TurboSide>(&side);
   if (turbo == nullptr) return {};

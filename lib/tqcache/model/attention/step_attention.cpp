@@ -17,13 +17,12 @@ namespace {
 
 using cache::kTokenBlock;
 
-// Blocks of a split: enough that merging costs nothing beside them, few enough that the scores of
-// their tokens stay in the nearest caches, and that a few thousand tokens keep several threads
-// busy.
+// Blocks per split: enough that the cost of merging is negligible; few enough that the scores of
+// their tokens stay in the L1 and L2 caches, and that a few thousand tokens occupy several threads.
 constexpr std::int64_t kSplitBlocks = 8;
 constexpr std::int64_t kSplitTokens = kSplitBlocks * kTokenBlock;  // stride of scores
 
-// A score whose weight is 0 beside any other.
+// A score so low that its weight is 0 next to any other.
 constexpr float kUnseen = -1e30f;
 
 constexpr std::size_t kLineFloats = kAlignment / sizeof(float);
@@ -54,7 +53,7 @@ codec::DenseBlock sink_block(const cache::TurboSide& side, cache::HeadShape shap
   return {side.tail.dtype, rows.data(), to_size(shape.head_dim), to_size(n_sinks)};
 }
 
-// The first tokens of a side in packed blocks, and of those the ones that stay dense.
+// The number of tokens of K or V in quantized blocks, and of the sink tokens among them.
 struct PackedTokens {
   std::int64_t end = 0;
   std::int64_t n_sinks = 0;
@@ -66,7 +65,7 @@ PackedTokens packed_tokens(const cache::Side& side) {
   return {n_blocks * kTokenBlock, std::get<cache::TurboSide>(side).codec.n_sinks()};
 }
 
-// Where in a row of n weights those of packed values stand: [first, end).
+// The range of quantized values in a row of n weights: [first, end).
 struct Range {
   std::size_t first;
   std::size_t end;
@@ -156,7 +155,7 @@ void StepAttention::prepare_queries(const cache::Side& keys, std::int64_t first_
   queries.scaled.resize(to_size(group_ * shape_.head_dim));
   for (std::size_t i = 0; i < queries.scaled.size(); ++i) queries.scaled[i] = scores_.scale * q[i];
   queries.dense.set_for_dense(to_size(shape_.head_dim), queries.scaled);
-  // Of a window that has left all packed blocks nothing need be fixed.
+  // A window past all quantized blocks needs no prepared queries.
   if (cache::packed_block_count(keys) <= first_block) return;
   const cache::KvCodec::State& codec = std::get<cache::TurboSide>(keys).codec.state();
   if (codec.is_transformed_before_rope()) return;  // decoded values are scored
@@ -230,13 +229,13 @@ void StepAttention::score_packed_block(const cache::TurboSide& keys, std::int64_
   if (codec.mean.kind != cache::Centering::kNone) {
     queries.centering.add_to(block, codec.codec.kernels(), scorer_, rows.values, rows.stride);
   }
-  // The codes of sink tokens mean nothing, so what they scored is written over.
+  // The codes of sink tokens are meaningless, so their scores are overwritten.
   const std::int64_t n_sinks = cache::sinks_in_block(codec.n_sinks, block);
   if (n_sinks == 0) return;
   kernels_->score_dense(sink_block(keys, shape_, n_sinks, kv_head), queries.dense.rows(), rows);
 }
 
-// Sink tokens have scale 0, so their weights add nothing here.
+// The scale of sink tokens is 0, so their weights add 0 here.
 // Shapes: weights [group, kSplitTokens]; out [group, coded_dim].
 void StepAttention::sum_packed_values(const cache::TurboSide& values, const Split& split,
                                       const float* weights, float* out) const {
@@ -253,7 +252,7 @@ void StepAttention::sum_packed_values(const cache::TurboSide& values, const Spli
   }
 }
 
-// Of the blocks that are not packed, and of sink tokens.
+// Sums over the dense blocks and the sink tokens.
 // Shapes: weights [group, kSplitTokens]; out [group, head_dim].
 void StepAttention::sum_dense_values(const cache::Side& values, std::int64_t n_tokens,
                                      const Split& split, const float* weights, float* out) const {
@@ -274,7 +273,7 @@ void StepAttention::sum_dense_values(const cache::Side& values, std::int64_t n_t
   }
 }
 
-// Shapes: scratch [coded_dim + head_dim] at least; out [group, head_dim].
+// Shapes: scratch, at least [coded_dim + head_dim]; out [group, head_dim].
 void StepAttention::merge_splits(const cache::Side& values, std::int64_t n_splits,
                                  std::int64_t kv_head, float* scratch, std::span<float> out) {
   const std::size_t head_dim = to_size(shape_.head_dim);
@@ -308,8 +307,8 @@ void StepAttention::merge_splits(const cache::Side& values, std::int64_t n_split
   }
 }
 
-// Adds a weighted sum of packed values, whose weights add up to `sum`, to out.
-// Shapes: coded [coded_dim] and decoded [head_dim], which are overwritten; out [head_dim].
+// Adds a weighted sum of quantized values, whose weights add up to `sum`, to out.
+// Shapes: coded [coded_dim] and decoded [head_dim] are overwritten; out [head_dim].
 void StepAttention::dequantize_output(const cache::TurboSide& values, std::int64_t kv_head,
                                       float sum, std::span<float> coded, std::span<float> decoded,
                                       std::span<float> out) const {

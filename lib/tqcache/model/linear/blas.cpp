@@ -15,7 +15,7 @@
 namespace tqcache::model {
 namespace {
 
-// The interface of CBLAS with integers of 32 bits.
+// The CBLAS interface with 32-bit integers.
 constexpr int kRowMajor = 101;
 constexpr int kNoTrans = 111;
 constexpr int kTrans = 112;
@@ -27,13 +27,13 @@ using GetParallel = int();
 struct Blas {
   Sgemm* sgemm = nullptr;
   SetThreads* set_threads = nullptr;
-  bool takes_turns = false;  // no two products at the same time
-  std::string error;         // why there is none
+  bool takes_turns = false;  // only one product at a time
+  std::string error;         // why no BLAS is loaded
 };
 
-// An OpenBLAS that was built without threads hands out the buffers of its products without a lock,
-// unless it was built with USE_LOCKING, which Debian's is not. Two products at the same time can
-// get the same buffer, and both results are wrong.
+// An OpenBLAS built without threads assigns the buffers of its products without a lock, unless it
+// was built with USE_LOCKING, which Debian's is not. Two concurrent products can get the same
+// buffer, and both results are wrong.
 bool needs_turns(GetParallel* get_parallel) { return get_parallel() == 0; }
 
 #ifdef TQCACHE_BLAS_LINKED
@@ -61,7 +61,7 @@ Function* find_function(void* library, const char* name) {
   return reinterpret_cast<Function*>(dlsym(library, name));
 }
 
-// The first file with an OpenBLAS whose products need no turns; else the first with any OpenBLAS.
+// The first file with an OpenBLAS whose products can run concurrently; else the first OpenBLAS.
 Blas open_blas() {
   Blas slow;
   std::string error;
@@ -100,7 +100,7 @@ const Blas& blas() {
   return opened;
 }
 
-// Holds the lock of a product, if products take turns.
+// Locks the product mutex if products must run one at a time.
 std::unique_lock<std::mutex> wait_for_turn() {
   static std::mutex turn;
   assert(blas().sgemm != nullptr);

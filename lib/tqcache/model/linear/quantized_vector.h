@@ -1,5 +1,5 @@
 #pragma once
-// model/linear/quantized_vector.h: a vector as products with quantized weights want it.
+// model/linear/quantized_vector.h: a vector quantized for products with quantized weights.
 
 #include <cstdint>
 #include <span>

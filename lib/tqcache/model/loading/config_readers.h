@@ -2,7 +2,7 @@
 // model/loading/config_readers.h: readers of a model's configuration in GGUF files and in
 // config.json.
 //
-// Safe for untrusted input: every number is checked against a bound before anyone sizes by it.
+// Safe for untrusted input: every number is checked against a bound before it determines a size.
 // Settings that would change the arithmetic and are not implemented are refused, not ignored.
 //
 // Source: ggml docs/gguf.md; huggingface/transformers models/*/configuration_*.py.
@@ -18,22 +18,22 @@
 
 namespace tqcache::model {
 
-// Layers of a hybrid from one with full attention to the next, where a file does not say it.
+// Distance between layers with full attention in a hybrid model, if the file does not state it.
 inline constexpr std::int64_t kDefaultFullInterval = 4;
 
 using GgufTensors = std::map<std::string, tensors::TensorView>;  // by name
 
-// Errors: kUnsupported (another architecture, other RoPE scaling, and whatever else is not done
-//         here, by the name of its key), and those of validate(); kCorrupt when a value is missing.
-// The tensors are those of all files that the model stands in; without them those of `file`.
+// Errors: kUnsupported (another architecture, another RoPE scaling, and any other setting that is
+//         not implemented, named by its key), and those of validate(); kCorrupt when a value is
+//         missing. `tensors`: those of all files of the model; without them those of `file`.
 Result<ModelConfig> read_gguf_config(const tensors::Gguf& file);
 Result<ModelConfig> read_gguf_config(const tensors::Gguf& file, const GgufTensors& tensors);
 Result<ModelConfig> read_hf_config(ByteView config_json);
 
-// A window as wide as the context is none.
+// A window as wide as the context counts as no window.
 void drop_wide_windows(ModelConfig& config);
 
-// Checks every number against its bounds, and that the heads fit together.
+// Checks every number against its bounds, and that the numbers of heads are consistent.
 // Errors: kCorrupt, kTooLarge; the message names the number.
 Result<void> validate(const ModelConfig& config);
 

@@ -27,15 +27,15 @@ bool is_gguf(ByteView file) {
 }
 
 Result<void> check_vocabulary(const ModelConfig& config, const tokenizer::Tokenizer& tokenizer) {
-  // The matrices may have rows to spare, to make their height a round number.
+  // The matrices may have spare rows that round up their height.
   if (tokenizer.vocab_size() <= config.vocab_size) return {};
   return Error{ErrorCode::kCorrupt, "tokenizer: " + std::to_string(tokenizer.vocab_size()) +
                                         " tokens for " + std::to_string(config.vocab_size) +
                                         " rows of the embedding matrix"};
 }
 
-// read_weights() found every tensor it wants. More of them would be biases and the like, which a
-// decoder that does not know them would leave out.
+// read_weights() found every tensor it needs. Others would be biases and the like, which this
+// decoder does not know and would ignore.
 Result<void> refuse_surplus(const ModelConfig& config, const Weights& weights,
                             const TensorMap& tensors) {
   if (static_cast<std::int64_t>(tensors.size()) == weights.n_tensors) return {};

@@ -30,7 +30,8 @@ std::string folder_name(int i) {
   return to_hex(ByteView(&byte, 1));
 }
 
-// Accessible to the owner only, because it contains prompts; also if it was there before.
+// Makes the folder accessible to the owner only, because it contains prompts; an existing folder
+// too.
 Result<void> make_folder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0700) == 0) return {};
   const int failed = errno;
@@ -67,7 +68,7 @@ Result<void> visit_folder(const fs::path& folder,
   return failed ? io_error("folder " + folder.string(), failed.value()) : Result<void>();
 }
 
-// Whether the first byte is in memory: to ask for all bytes takes the system a while even then.
+// Whether the first byte is in memory. Asking for all bytes is slow even if they are.
 bool is_in_memory(int fd) {
   std::byte first{};
   iovec one{&first, 1};
@@ -124,14 +125,14 @@ AbandonedFiles DirLayout::abandoned(std::chrono::seconds min_age, bool remove) c
   return sum;
 }
 
-// The marker comes last: a folder that has it has everything.
+// Writes the marker last: a folder with a marker is complete.
 Result<void> DirLayout::make() const {
   TQC_TRY(make_folder(root_));
   std::error_code failed;
   for (fs::directory_iterator i(root_, failed); !failed && i != fs::directory_iterator();
        i.increment(failed)) {
     const std::string name = i->path().filename();
-    // Made meanwhile by another process, or left by one that was killed.
+    // Made by another process meanwhile, or left by one that was killed.
     if (name == "blobs" || name.starts_with("tqcache-store") ||
         name.starts_with(".tqcache-store.tmp-"))
       continue;

@@ -32,18 +32,19 @@ struct Redirection {
   RedisAddress address;
 };
 
-// nullopt for every other refusal. `asked` is the node that said it: it leaves its own host out.
+// nullopt for every other refusal. `asked` is the node that answered, because it omits its own
+// host.
 std::optional<Redirection> parse_redirection(std::string_view refusal, const RedisAddress& asked);
 
 class SlotTable {
  public:
-  // The node of a slot, or `otherwise` where that is not known.
+  // The node of a slot, or `otherwise` if unknown.
   const RedisAddress& node(std::uint16_t slot, const RedisAddress& otherwise) const;
-  // All nodes that it names.
+  // All nodes of the table.
   std::vector<RedisAddress> nodes() const;
 
   void set(std::uint16_t slot, const RedisAddress& address);
-  // Takes the answer to CLUSTER SLOTS over. Errors: kCorrupt, and it is as it was.
+  // Stores the answer to CLUSTER SLOTS. Errors: kCorrupt; the table is then unchanged.
   Result<void> set_all(const redisReply& slots, const RedisAddress& asked);
   void clear() { nodes_.clear(); }
 
@@ -51,8 +52,7 @@ class SlotTable {
   std::map<std::uint16_t, RedisAddress> nodes_;
 };
 
-// commands to a Redis server, or to whichever nodes of a Redis Cluster hold
-// their keys.
+// --- commands to a Redis server, or to the nodes of a Redis Cluster that hold their keys
 
 struct RedisCommand {
   std::vector<std::string_view> words;
@@ -68,16 +68,15 @@ struct Ahead {
 // Receives the answer to command i. Its error ends the run.
 using AnswerSink = std::function<Result<void>(std::size_t i, RedisReply answer)>;
 
-// One connection per node. It starts with one node, the seed, which is asked for all slots after
-// the first MOVED. The password goes to the seed and the nodes of its cluster map alone.
+// One connection per node. Starts with one node, the seed; after the first MOVED the seed is asked
+// for all slots. The password goes only to the seed and to the nodes of its cluster map.
 //
-// Errors: those of RedisConnection, with the node's address; kBusy if nodes redirect the same
-// command
-//         too often. Refusals other than redirections are answers.
+// Errors:  those of RedisConnection, with the node's address; kBusy if nodes redirect the same
+//          command too often. Refusals other than redirections are answers.
 // Threads: one at a time.
 class RedisClient {
  public:
-  // Connects when it is first asked. Both must outlive it.
+  // Connects on first use. Both arguments must outlive it.
   RedisClient(const RedisAddress& seed, const RedisSettings& settings)
       : seed_(&seed), settings_(&settings) {}
 

@@ -33,13 +33,13 @@ std::optional<std::string_view> refusal(const redisReply& reply);
 // kBusy, kTooLarge, kInvalidArgument or kUnsupported, by the refusal's first word.
 Error refusal_error(std::string_view text);
 
-// The answer as what the command gives. Errors: refusal_error(); kCorrupt for another kind.
-Result<std::optional<ByteView>> reply_value(const redisReply& reply);  // nullopt: there is none
+// The answer as the command's result type. Errors: refusal_error(); kCorrupt for another type.
+Result<std::optional<ByteView>> reply_value(const redisReply& reply);  // nullopt: absent
 Result<std::int64_t> reply_number(const redisReply& reply);
-// Whether it is OK and not nil. Errors: as above.
+// Whether the answer is OK and not nil. Errors: as above.
 Result<bool> reply_ok(const redisReply& reply);
 
-// one connection to one Redis server.
+// --- a connection to one Redis server
 
 // A host and its port, or the path of a socket and port 0.
 struct RedisAddress {
@@ -61,27 +61,27 @@ struct RedisSettings {
   std::function<bool()> interrupted;  // may be empty
 };
 
-// Threads: one at a time. After an error nothing can be asked any more.
+// Threads: one at a time. Unusable after an error.
 class RedisConnection {
  public:
-  // Connects, and says who asks (AUTH) and which database is meant (SELECT).
-  // Errors: kIo; kInterrupted; kInvalidArgument and others as refusal_error(), in whose messages no
-  // word of the server to AUTH is repeated.
+  // Connects, authenticates (AUTH) and selects the database (SELECT).
+  // Errors: kIo; kInterrupted; kInvalidArgument and others as refusal_error(). The message repeats
+  //         no text of the server's answer to AUTH.
   static Result<RedisConnection> open(const RedisAddress& address, const RedisSettings& settings);
 
-  // Adds a command to those that go with the next send(), until which its words must live: a value
-  // is sent from where it is.
+  // Adds a command to those that the next send() sends. Its words must live until then, because
+  // values are sent without a copy.
   void append(std::span<const std::string_view> words);
   // Errors: kIo; kInterrupted.
   Result<void> send();
-  // The answer to the next command in the order of append(). The arrays in it may have at most
-  // `max_elements` elements in all. A refusal that repeats the password has stars in its place.
-  // Errors: kIo; kInterrupted; kTooLarge for a larger one than can be wanted; kCorrupt when it is
-  // no Redis answer, or has more elements.
+  // The answer to the next command in the order of append(). Its arrays may have at most
+  // `max_elements` elements in all. In a refusal that repeats the password, stars replace it.
+  // Errors: kIo; kInterrupted; kTooLarge for an answer above the limit; kCorrupt if it is not a
+  //         Redis answer, or has more elements.
   Result<RedisReply> read(std::size_t max_elements = 0);
 
-  // Whether an error was that of a connection that broke, which another may not have; time that ran
-  // out is none.
+  // Whether the last error was a broken connection, so that a new connection may work. A timeout is
+  // not.
   bool is_broken() const { return broken_; }
 
  private:
@@ -97,7 +97,7 @@ class RedisConnection {
   Error io_failure(const std::string& action, const std::string& message);
   void hide_password(redisReply& reply) const;
 
-  // What is to be sent: text up to `text_end`, and then the value.
+  // Data to be sent: text up to `text_end`, then the value.
   struct Part {
     std::size_t text_end = 0;
     std::string_view value;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view kParametersDomain = "tqcache store parameters 1";
 
-// A quantized window has to stay one: it keeps its codecs.
+// A quantized window must stay quantized, so it keeps its codecs.
 void drop_data(cache::TensorDesc& tensor) {
   if (!tensor.quant) return;
   tensor.quant->centering = cache::Centering::kNone;
@@ -39,7 +39,7 @@ bool same_arrays(const std::vector<cache::ArrayDesc>& a, const std::vector<cache
   });
 }
 
-// Checks that the layer of a state is that of the parameters, and takes its shapes of arrays.
+// Checks that the layer of a snapshot matches that of the parameters, and takes its array shapes.
 Result<void> join_layer(std::size_t index, const cache::LayerDesc& bare, cache::LayerDesc& layer) {
   if (format::type_name(bare) != format::type_name(layer)) {
     return layer_mismatch(index, "of another kind or shape");
@@ -70,7 +70,7 @@ Result<void> join_layer(std::size_t index, const cache::LayerDesc& bare, cache::
       layer);
 }
 
-// The sections of a final token block, as they stand in a file.
+// The sections of a final token block, in the order of a file.
 std::vector<cache::BlockKey> block_sections(const std::vector<cache::LayerDesc>& layers,
                                             std::int64_t index) {
   std::vector<cache::BlockKey> keys;
@@ -83,7 +83,7 @@ std::vector<cache::BlockKey> block_sections(const std::vector<cache::LayerDesc>&
   return keys;
 }
 
-// A prompt of so many tokens has the block, and it is not its last one.
+// The least number of tokens of a prompt in which the block is final.
 std::int64_t tokens_behind(std::int64_t index) { return (index + 1) * cache::kTokenBlock + 1; }
 
 std::uint64_t raw_bytes_of(const std::vector<cache::LayerDesc>& layers,
@@ -93,7 +93,7 @@ std::uint64_t raw_bytes_of(const std::vector<cache::LayerDesc>& layers,
   return cache::raw_bytes(layer, key, packed, tokens_behind(key.block));
 }
 
-// Layers as a blob keeps them.
+// Layers as a blob stores them.
 Content kept(Content content) {
   if (auto* parameters = std::get_if<Parameters>(&content)) {
     parameters->layers = without_array_shapes(std::move(parameters->layers));
@@ -106,7 +106,7 @@ Content kept(Content content) {
   return content;
 }
 
-// Content that would be corrupt in a blob is an invalid argument of the writer.
+// Turns kCorrupt into kInvalidArgument: invalid content is a mistake of the writer.
 Error mistake(Error error) {
   if (error.code != ErrorCode::kTooLarge) error.code = ErrorCode::kInvalidArgument;
   return error;

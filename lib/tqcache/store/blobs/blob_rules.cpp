@@ -131,7 +131,7 @@ Result<void> check_state(std::string_view, const Snapshot& snapshot) {
   return cache::validate_layers(snapshot.layers, cache::Rope{}, snapshot.n_tokens);
 }
 
-// A quantized window has all token blocks from its first one to the tail.
+// A quantized window has all token blocks from its first to the tail.
 Result<void> check_data(std::string_view, const Data& data) {
   TQC_TRY(check_sections(data.sections));
   for (std::size_t i = 1; i < data.sections.size(); ++i) {

@@ -22,7 +22,7 @@
 
 namespace tqcache::store {
 
-// What is kept or removed together: the parts of a token block, or one blob of another kind.
+// The unit of removal: the parts of a token block, or one blob of another kind.
 struct InventoryItem {
   BlobKind kind = BlobKind::kBlock;
   std::string name;         // KeyParts::name
@@ -33,7 +33,7 @@ struct InventoryItem {
   std::chrono::seconds idle{0};
 };
 
-// Part 0 of a block comes first: without it readers do not find the other parts.
+// Part 0 of a block comes first, because readers cannot find the other parts without it.
 std::vector<std::string> keys_of(const InventoryItem& item);
 bool has_part(const InventoryItem& item, int part);
 
@@ -49,7 +49,7 @@ class Inventory {
   Inventory(const Inventory&) = delete;
   Inventory& operator=(const Inventory&) = delete;
 
-  // Sorted by name, and so one kind after another.
+  // Sorted by name, so grouped by kind.
   const std::vector<InventoryItem>& items() const { return items_; }
   const InventoryItem& item(std::size_t i) const { return items_[i]; }
   // The items of one kind: [first, end).
@@ -81,7 +81,7 @@ class Inventory {
 
 // --- named prompts
 
-// The names of the items that a named prompt needs, each once.
+// The names of the items that a named prompt needs, without duplicates.
 std::vector<std::string> needs_of(const PromptRecord& record);
 
 struct NamedPrompt {
@@ -90,15 +90,15 @@ struct NamedPrompt {
   std::string name;
   std::int64_t n_tokens = 0;
   // Since the last use of the prompt's end: record, snapshot and data. (The age of the record alone
-  // would not do where reading counts as use.)
+  // is no measure where reading counts as use.)
   std::chrono::seconds idle{0};
 };
 
 // Reads all records. Progress: in records.
 //
 // Errors: those of the backend. kCorrupt, kTruncated, kMismatch if a record is damaged, and
-//         kUnsupported if a later version wrote it: its needs are then unknown. The message names
-//         its key. kInterrupted.
+//         kUnsupported if a later version wrote it, because its needs are then unknown. The message
+//         names its key. kInterrupted.
 Result<std::vector<NamedPrompt>> read_named_prompts(Backend& backend, const Inventory& inventory,
                                                     const Progress& progress = {});
 
