@@ -293,12 +293,13 @@ class DirRows : public DirStore {
 
 TEST_F(DirRows, AFailedPutForgetsItsRows) {
   const auto store = open();
+  ASSERT_TRUE(store->put("c", as_bytes("value")).ok());
   const std::filesystem::path folder_of_b = blob_path("b").parent_path();
   std::filesystem::remove(folder_of_b);
   write_all(folder_of_b, "a file in the place of the folder");
   const std::vector<store::Blob> blobs = {{"a", as_bytes("value")}, {"b", as_bytes("value")}};
   ASSERT_FALSE(store->put(blobs).ok());
-  EXPECT_EQ(n_rows(), static_cast<std::int64_t>(std::filesystem::exists(blob_path("a"))));
+  EXPECT_EQ(n_rows(), 1 + static_cast<std::int64_t>(std::filesystem::exists(blob_path("a"))));
 }
 
 TEST_F(DirRows, RowsWithoutFilesAreNotListedAndForgottenWhenTheyAreOld) {
