@@ -376,12 +376,13 @@ TEST(Terminal, AFullContextDoesNotEndTheChat) {
 TEST(Terminal, CtrlCStopsAnAnswerAndThePromptReturns) {
   const TempDir dir;
   const std::string saved = (dir / "a.kv").string();
-  // Without its end token the model writes on and on.
-  Conversation chat({"chat", "-m", kModel, "-n", "8000", "--logit-bias", "2=-inf", "--save", saved},
-                    Conversation::At::kTerminal);
+  // The model writes nothing but " the".
+  Conversation chat(
+      {"chat", "-m", kModel, "-n", "8000", "--logit-bias", "263=1000", "--save", saved},
+      Conversation::At::kTerminal);
   chat.wait_for("> ");
   chat.type("Hi\r");
-  chat.wait_for("Hi\r\n");
+  chat.wait_for(" the the the");
   chat.type("\x03");
   chat.wait_for("(stopped; /retry");
   chat.wait_for("> ");
