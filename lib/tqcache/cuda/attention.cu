@@ -1,0 +1,965 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "tqcache/cuda/check.cuh"
+#include "tqcache/cuda/codec_tables.h"
+#include "tqcache/cuda/cuda_attention.h"
+#include "tqcache/cuda/packed_tile.cuh"
+
+namespace tqcache::cuda {
+namespace {
+
+constexpr int kTile = 32;            // tokens of a tile
+constexpr int kBlockTiles = kPageTokens / kTile;
+constexpr int kColumns = 8;          // query heads that are multiplied at once
+constexpr int kMaxSequences = 1024;  // of one call
+constexpr int kDenseChunk = 64;      // tokens of a split of the dense tail
+constexpr int kStages = 2;           // tiles of a warp in shared memory
+constexpr float kNoMaximum = -1e30f;
+constexpr int kDenseBits = 16;       // stands for pages of dense f16
+constexpr std::size_t kMostShared = 227 * 1024;
+
+struct SideArgs {
+  const std::uint8_t* data = nullptr;
+  long long page_bytes = 0;
+  const int* table = nullptr;
+  const float* centroids = nullptr;
+  const float* signs = nullptr;  // [rounds, head_dim]
+  int rounds = 0;                // 0: not rotated
+  int code_bytes = 0;            // of a kv head in a page
+  int scales_at = 0;             // byte of the first scale in a page
+  int row_bytes = 0;             // of the scales of a kv head
+  const float* mean = nullptr;   // [n_kv_heads, head_dim]
+};
+
+struct AttendArgs {
+  int n_sequences = 0;
+  int n_query_heads = 0;
+  int n_kv_heads = 0;
+  int group = 0;     // query heads of a kv head
+  int n_columns = 0; // column groups of a kv head: ceil(group / 8)
+  int max_blocks = 0;
+  float scale = 0;   // times log2(e)
+  Dtype dtype = Dtype::kF16;
+  const void* queries = nullptr;
+  void* output = nullptr;
+  const int* n_packed = nullptr;
+  int n_sinks = 0;
+  Dtype sink_dtype = Dtype::kF16;
+  SideArgs k, v;
+  DenseTail tail;
+  int n_tail_chunks = 0;
+  int n_dense_chunks = 0;  // of the tail and of the sinks, for each sequence and column group
+  float* splits = nullptr;
+  float* dense_splits = nullptr;
+  int n_ctas = 0;
+};
+
+// A split's result: [8, head_dim] sums, [8] maxima, [8] sums of weights.
+__host__ __device__ constexpr int split_floats(int head_dim) { return kColumns * head_dim + 16; }
+
+__device__ __forceinline__ float load_value(const void* data, Dtype dtype, long long i) {
+  if (dtype == Dtype::kF32) return static_cast<const float*>(data)[i];
+  if (dtype == Dtype::kF16) return __half2float(static_cast<const __half*>(data)[i]);
+  return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
+}
+__device__ __forceinline__ void store_value(void* data, Dtype dtype, long long i, float value) {
+  if (dtype == Dtype::kF32) {
+    static_cast<float*>(data)[i] = value;
+  } else if (dtype == Dtype::kF16) {
+    static_cast<__half*>(data)[i] = __float2half_rn(value);
+  } else {
+    static_cast<__nv_bfloat16*>(data)[i] = __float2bfloat16_rn(value);
+  }
+}
+
+__device__ __forceinline__ int tiles_of(const AttendArgs& p, int sequence) {
+  return (p.n_packed[sequence] + kTile - 1) / kTile;
+}
+
+// All tiles stand in one row, kv head after kv head, sequence after sequence. Multiprocessor c takes
+// those from tile c * n / n_ctas on.
+__device__ __forceinline__ long long first_tile(long long cta, long long n_tiles, int n_ctas) {
+  return cta * n_tiles / n_ctas;
+}
+// The one that has the tile.
+__device__ __forceinline__ int cta_of(long long tile, long long n_tiles, int n_ctas) {
+  int cta = static_cast<int>(tile * n_ctas / n_tiles);
+  while (cta + 1 < n_ctas && first_tile(cta + 1, n_tiles, n_ctas) <= tile) ++cta;
+  while (cta > 0 && first_tile(cta, n_tiles, n_ctas) > tile) --cta;
+  return cta;
+}
+
+// prefix[s] = tiles of one head in the sequences before s, for s = 0 .. n_sequences. By one warp.
+__device__ __forceinline__ void sum_tiles(const AttendArgs& p, int lane, int* prefix) {
+  int total = 0;
+  for (int first = 0; first < p.n_sequences; first += 32) {
+    const int s = first + lane;
+    int sum = s < p.n_sequences ? tiles_of(p, s) : 0;
+    const int own = sum;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int other = __shfl_up_sync(~0u, sum, step);
+      if (lane >= step) sum += other;
+    }
+    if (s < p.n_sequences) prefix[s] = total + sum - own;
+    total += __shfl_sync(~0u, sum, 31);
+  }
+  if (lane == 0) prefix[p.n_sequences] = total;
+}
+
+// One warp's values of a vector: value i is lane i / (kDim / 32)'s. In place, unscaled.
+template <int kDim>
+__device__ __forceinline__ void hadamard(float (&x)[kDim / 32], int lane) {
+  constexpr int kOwn = kDim / 32;
+#pragma unroll
+  for (int h = 1; h < kOwn; h *= 2) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      if ((i & h) != 0) continue;
+      const float a = x[i], b = x[i + h];
+      x[i] = a + b;
+      x[i + h] = a - b;
+    }
+  }
+#pragma unroll
+  for (int h = 1; h < 32; h *= 2) {
+    const float sign = (lane & h) != 0 ? -1.0f : 1.0f;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const float other = __shfl_xor_sync(~0u, x[i], h);
+      x[i] = fmaf(x[i], sign, other);
+    }
+  }
+}
+
+template <int kDim, int kKeyBits, int kValueBits>
+struct Shape {
+  static constexpr bool kDenseKeys = kKeyBits == kDenseBits;
+  static constexpr int kUnits = kDim / 32;
+  static constexpr int kKeyTile = kDenseKeys ? kTile * kDim * 2 : 2 * kUnits * slot_bytes(kKeyBits);
+  static constexpr int kValueTile = 2 * kUnits * slot_bytes(kValueBits);
+  static constexpr int kScales = kTile * 2;
+  static constexpr int kStage = kKeyTile + kValueTile + 2 * kScales;
+  static constexpr int kKeyEntries = kDenseKeys ? 0 : table_entries(kKeyBits);
+  static constexpr int kValueEntries = table_entries(kValueBits);
+  static constexpr int kTable =
+      (kKeyEntries > kValueEntries ? kKeyEntries : kValueEntries) * kTableRow;
+  static constexpr int kQueries = kColumns * kDim * 2;
+  static constexpr int kNumbers = 2 * kColumns * 4;  // query factors and constants
+  static constexpr int kPrefix = (kMaxSequences + 4) * 4;
+  static constexpr int kFixed = (kTable + kQueries + kNumbers + kPrefix + 127) / 128 * 128;
+  static constexpr int warps_fit(int warps) {
+    return kFixed + warps * (kStages * kStage + 2 * kColumns * 4) <= static_cast<int>(kMostShared);
+  }
+  static constexpr int kWarps = kDim <= 128 && warps_fit(16)   ? 16
+                                : kDim <= 128 && warps_fit(12) ? 12
+                                : warps_fit(8)                 ? 8
+                                : warps_fit(6)                 ? 6
+                                : warps_fit(4)                 ? 4
+                                                               : 3;
+  static constexpr int kRing = kWarps * kStages * kStage;
+  static constexpr int kMerge = kWarps * kColumns * kDim * 4;
+  static constexpr int kMaxima = 2 * kWarps * kColumns * 4;
+  static constexpr int kShared = kFixed + kMaxima + (kRing > kMerge ? kRing : kMerge);
+};
+
+// One warp's stream of tiles of one segment (a kv head of a sequence), from global to shared memory.
+template <int kDim, int kKeyBits, int kValueBits>
+class TileStream {
+  using S = Shape<kDim, kKeyBits, kValueBits>;
+
+ public:
+  // Tiles first, first + stride, ... below last.
+  __device__ TileStream(const AttendArgs& p, int sequence, int head, int first, int stride,
+                        int last, std::uint8_t* ring, int lane)
+      : p_(p), sequence_(sequence), head_(head), first_(first), stride_(stride),
+        n_(first < last ? (last - first + stride - 1) / stride : 0), ring_(ring), lane_(lane) {}
+
+  __device__ __forceinline__ int size() const { return n_; }
+  __device__ __forceinline__ int tile(int i) const { return first_ + i * stride_; }
+  __device__ __forceinline__ const std::uint8_t* keys(int i) const {
+    return ring_ + (i % kStages) * S::kStage;
+  }
+  __device__ __forceinline__ const std::uint8_t* values(int i) const {
+    return keys(i) + S::kKeyTile;
+  }
+  __device__ __forceinline__ const __half* key_scales(int i) const {
+    return reinterpret_cast<const __half*>(values(i) + S::kValueTile);
+  }
+  __device__ __forceinline__ const __half* value_scales(int i) const {
+    return key_scales(i) + kTile;
+  }
+
+  // Begins to copy the keys of tile i. Called for i = 0, 1, 2, ...; values(i) follows each.
+  __device__ __forceinline__ void copy_keys(int i) {
+    if (i < n_) {
+      if (i % 32 == 0) look_ahead(i);
+      const std::uint8_t* const page = page_of(p_.k, key_pages_, i);
+      std::uint8_t* const to = ring_ + (i % kStages) * S::kStage;
+      const int place = tile(i) % kBlockTiles;
+      if constexpr (S::kDenseKeys) {
+        const std::uint8_t* const from =
+            page + (static_cast<long long>(head_) * kPageTokens + place * kTile) * kDim * 2;
+        constexpr int kRowChunks = kDim / 8;
+#pragma unroll
+        for (int c = lane_; c < kTile * kRowChunks; c += 32) {
+          const int row = c / kRowChunks, chunk = c % kRowChunks;
+          copy_async(to + row * kDim * 2 + (chunk ^ ((row >> 2 & 1) << 2)) * 16, from + c * 16);
+        }
+      } else {
+        constexpr int kSlotChunks = kKeyBits * 4;
+        constexpr int kChunks = 2 * S::kUnits * kSlotChunks;
+        const std::uint8_t* const from =
+            page + static_cast<long long>(head_) * p_.k.code_bytes + place * kChunks * 16;
+#pragma unroll
+        for (int c = lane_; c < kChunks; c += 32) {
+          copy_async(to + swizzled(c / kSlotChunks * slot_bytes(kKeyBits) + c % kSlotChunks * 16),
+                     from + c * 16);
+        }
+        copy_scales(p_.k, page, place, to + S::kKeyTile + S::kValueTile);
+      }
+    }
+    commit_copies();
+  }
+
+  __device__ __forceinline__ void copy_values(int i) {
+    if (i < n_) {
+      const std::uint8_t* const page = page_of(p_.v, value_pages_, i);
+      std::uint8_t* const to = ring_ + (i % kStages) * S::kStage + S::kKeyTile;
+      const int place = tile(i) % kBlockTiles;
+      constexpr int kSlotChunks = kValueBits * 4;
+      constexpr int kChunks = 2 * S::kUnits * kSlotChunks;
+      const std::uint8_t* const from = page + static_cast<long long>(head_) * p_.v.code_bytes +
+                                       place * kSlotChunks * 16;
+#pragma unroll
+      for (int c = lane_; c < kChunks; c += 32) {
+        const int group = c / kSlotChunks, chunk = c % kSlotChunks;
+        copy_async(to + swizzled(group * slot_bytes(kValueBits) + chunk * 16),
+                   from + (group * kBlockTiles * kSlotChunks + chunk) * 16);
+      }
+      copy_scales(p_.v, page, place, to + S::kValueTile + S::kScales);
+    }
+    commit_copies();
+  }
+
+ private:
+  // The pages of tiles i .. i + 31, one a lane.
+  __device__ __forceinline__ void look_ahead(int i) {
+    const int at = i + lane_ < n_ ? i + lane_ : n_ - 1;
+    const long long place =
+        static_cast<long long>(sequence_) * p_.max_blocks + tile(at) / kBlockTiles;
+    key_pages_ = p_.k.table == nullptr ? static_cast<int>(place) : p_.k.table[place];
+    value_pages_ = p_.v.table == nullptr ? static_cast<int>(place) : p_.v.table[place];
+  }
+  __device__ __forceinline__ const std::uint8_t* page_of(const SideArgs& side, int pages, int i) {
+    return side.data + __shfl_sync(~0u, pages, i % 32) * side.page_bytes;
+  }
+  __device__ __forceinline__ void copy_scales(const SideArgs& side, const std::uint8_t* page,
+                                              int place, std::uint8_t* to) {
+    if (lane_ >= S::kScales / 16) return;
+    copy_async(to + lane_ * 16,
+               page + side.scales_at + head_ * side.row_bytes + place * S::kScales + lane_ * 16);
+  }
+
+  const AttendArgs& p_;
+  int sequence_, head_, first_, stride_, n_;
+  std::uint8_t* ring_;
+  int lane_;
+  int key_pages_ = 0, value_pages_ = 0;
+};
+
+// The running softmax of a warp and the sums of values that belong to it. Columns are query heads:
+// thread (g, t) has those of columns 2t and 2t + 1.
+template <int kDim>
+struct RunningSums {
+  float maximum[2] = {kNoMaximum, kNoMaximum};
+  float weight[2] = {0, 0};      // of this thread's rows
+  float sums[kDim / 32][2][4] = {};
+};
+
+// Scores of a tile: rows (tokens) 4g + 2m and 4g + 2m + 1 are s[m][0..1] and s[m][2..3].
+template <int kDim, int kKeyBits>
+__device__ __forceinline__ void score_tile(const std::uint8_t* tile, const std::uint8_t* table,
+                                           const uint4 (&queries)[kDim / 32], int g, int t,
+                                           std::uint32_t lane4, float (&s)[2][4]) {
+#pragma unroll
+  for (int u = 0; u < kDim / 32; ++u) {
+    if constexpr (kKeyBits == kDenseBits) {
+      uint4 rows[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        rows[i] = *reinterpret_cast<const uint4*>(tile + (4 * g + i) * kDim * 2 +
+                                                  ((u * 4 + t) ^ ((g & 1) << 2)) * 16);
+      }
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        const uint4 a = rows[2 * m], b = rows[2 * m + 1];
+        const std::uint32_t first[4] = {
+            __byte_perm(a.x, a.z, 0x5410), __byte_perm(b.x, b.z, 0x5410),
+            __byte_perm(a.x, a.z, 0x7632), __byte_perm(b.x, b.z, 0x7632)};
+        const std::uint32_t second[4] = {
+            __byte_perm(a.y, a.w, 0x5410), __byte_perm(b.y, b.w, 0x5410),
+            __byte_perm(a.y, a.w, 0x7632), __byte_perm(b.y, b.w, 0x7632)};
+        multiply_add(s[m], first, queries[u].x, queries[u].y);
+        multiply_add(s[m], second, queries[u].z, queries[u].w);
+      }
+    } else {
+      const Pairs pairs = load_pairs<kKeyBits>(tile, (g >> 2) * (kDim / 32) + u, t, g & 3);
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const std::uint32_t a[4] = {
+              centroid_pair<kKeyBits>(table, pairs, 2 * m, 2 * k, lane4),
+              centroid_pair<kKeyBits>(table, pairs, 2 * m + 1, 2 * k, lane4),
+              centroid_pair<kKeyBits>(table, pairs, 2 * m, 2 * k + 1, lane4),
+              centroid_pair<kKeyBits>(table, pairs, 2 * m + 1, 2 * k + 1, lane4)};
+          multiply_add(s[m], a, k == 0 ? queries[u].x : queries[u].z,
+                       k == 0 ? queries[u].y : queries[u].w);
+        }
+      }
+    }
+  }
+}
+
+// sums += values of a tile, rows 32 G + 4g + 2m and the next in sums[G][m]. b: weights of the tokens
+// as the right factor.
+template <int kDim, int kValueBits>
+__device__ __forceinline__ void add_values(const std::uint8_t* tile, const std::uint8_t* table,
+                                           const std::uint32_t (&b)[2][2], int g, int t,
+                                           std::uint32_t lane4, float (&sums)[kDim / 32][2][4]) {
+#pragma unroll
+  for (int u = 0; u < kDim / 32; ++u) {
+    const Pairs pairs = load_pairs<kValueBits>(tile, 2 * u + (g >> 2), t, g & 3);
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const std::uint32_t a[4] = {
+            centroid_pair<kValueBits>(table, pairs, 2 * m, 2 * k, lane4),
+            centroid_pair<kValueBits>(table, pairs, 2 * m + 1, 2 * k, lane4),
+            centroid_pair<kValueBits>(table, pairs, 2 * m, 2 * k + 1, lane4),
+            centroid_pair<kValueBits>(table, pairs, 2 * m + 1, 2 * k + 1, lane4)};
+        multiply_add(sums[u][m], a, b[k][0], b[k][1]);
+      }
+    }
+  }
+}
+
+// Scores to weights, which are added to the running sums; the sums are rescaled when there is a new
+// maximum.
+template <int kDim>
+__device__ __forceinline__ void to_weights(float (&s)[2][4], RunningSums<kDim>& run) {
+  const float most[2] = {fmaxf(fmaxf(s[0][0], s[0][2]), fmaxf(s[1][0], s[1][2])),
+                         fmaxf(fmaxf(s[0][1], s[0][3]), fmaxf(s[1][1], s[1][3]))};
+  if (__any_sync(~0u, most[0] > run.maximum[0] || most[1] > run.maximum[1])) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      float maximum = fmaxf(most[c], run.maximum[c]);
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) {
+        maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, step));
+      }
+      const float factor = exp2_fast(run.maximum[c] - maximum);
+      run.maximum[c] = maximum;
+      run.weight[c] *= factor;
+#pragma unroll
+      for (int u = 0; u < kDim / 32; ++u) {
+#pragma unroll
+        for (int m = 0; m < 2; ++m) run.sums[u][m][c] *= factor, run.sums[u][m][2 + c] *= factor;
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[m][i] = exp2_fast(s[m][i] - run.maximum[i % 2]);
+      run.weight[i % 2] += s[m][i];
+    }
+  }
+}
+
+// f16 numbers 4g .. 4g + 3.
+__device__ __forceinline__ void load_scales(const __half* scales, int g, float (&out)[4]) {
+  const uint2 bits = reinterpret_cast<const uint2*>(scales)[g];
+  const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&bits.x));
+  const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&bits.y));
+  out[0] = low.x, out[1] = low.y, out[2] = high.x, out[3] = high.y;
+}
+
+// The queries of a column group, rotated, as f16 in the order of matrix fragments; in `factors` what
+// they were divided by, and in `constants` their product with the keys' mean.
+template <int kDim, bool kIsDense>
+__device__ __forceinline__ void prepare_queries(const AttendArgs& p, int sequence, int head,
+                                                int column_group, int warp, int n_warps, int lane,
+                                                __half* queries, float* factors,
+                                                float* constants) {
+  constexpr int kOwn = kDim / 32;
+  for (int column = warp; column < kColumns; column += n_warps) {
+    const int of_group = column_group * kColumns + column;
+    const bool is_there = of_group < p.group;
+    float x[kOwn];
+    float constant = 0;
+    const long long row =
+        (static_cast<long long>(sequence) * p.n_query_heads + head * p.group + of_group) * kDim;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      x[i] = is_there ? load_value(p.queries, p.dtype, row + lane * kOwn + i) * p.scale : 0.0f;
+      if (p.k.mean != nullptr) constant += x[i] * p.k.mean[head * kDim + lane * kOwn + i];
+    }
+    if constexpr (!kIsDense) {
+      for (int round = 0; round < p.k.rounds; ++round) {
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) x[i] *= p.k.signs[round * kDim + lane * kOwn + i];
+        hadamard<kDim>(x, lane);
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) x[i] *= rsqrtf(static_cast<float>(kDim));
+      }
+    }
+    float most = 0;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) most = fmaxf(most, fabsf(x[i]));
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+      constant += __shfl_xor_sync(~0u, constant, step);
+    }
+    const float inverse = most > 0 ? 1.0f / most : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      // Component 32u + 8t + 4h + j is half 2j + h of chunk (u, t).
+      const int component = lane * kOwn + i;
+      const int place = component / 8 * 8 + component % 4 * 2 + component / 4 % 2;
+      queries[column * kDim + place] = __float2half_rn(x[i] * inverse);
+    }
+    if (lane == 0) factors[column] = most, constants[column] = constant;
+  }
+}
+
+template <int kDim, int kKeyBits, int kValueBits>
+__global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32, 1)
+    attend_packed(const __grid_constant__ AttendArgs p) {
+  using S = Shape<kDim, kKeyBits, kValueBits>;
+  extern __shared__ __align__(1024) std::uint8_t shared[];
+  std::uint8_t* const table = shared;
+  auto* const queries = reinterpret_cast<__half*>(shared + S::kTable);
+  auto* const factors = reinterpret_cast<float*>(shared + S::kTable + S::kQueries);
+  float* const constants = factors + kColumns;
+  auto* const prefix = reinterpret_cast<int*>(constants + kColumns);
+  auto* const maxima = reinterpret_cast<float*>(shared + S::kFixed);
+  float* const weights = maxima + S::kWarps * kColumns;
+  std::uint8_t* const rings = shared + S::kFixed + S::kMaxima;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
+  const std::uint32_t lane4 = lane * 4;
+
+  if (warp == 0) sum_tiles(p, lane, prefix);
+  if constexpr (!S::kDenseKeys) fill_table<kKeyBits>(table, p.k.centroids, thread, blockDim.x);
+  fill_table<kValueBits>(table + 128, p.v.centroids, thread, blockDim.x);
+  __syncthreads();
+
+  const int n_heads = p.n_kv_heads * p.n_columns;
+  const long long n_tiles = static_cast<long long>(prefix[p.n_sequences]) * n_heads;
+  const int cta = static_cast<int>(blockIdx.x);
+  long long at = first_tile(cta, n_tiles, p.n_ctas);
+  const long long end = first_tile(cta + 1, n_tiles, p.n_ctas);
+
+  int sequence = 0;
+  while (at < end) {
+    while (static_cast<long long>(prefix[sequence + 1]) * n_heads <= at) ++sequence;
+    const int tiles = prefix[sequence + 1] - prefix[sequence];
+    const long long in_sequence = at - static_cast<long long>(prefix[sequence]) * n_heads;
+    const int column_head = static_cast<int>(in_sequence / tiles);
+    const int begin = static_cast<int>(in_sequence % tiles);
+    const int stop = static_cast<int>(min(static_cast<long long>(tiles), begin + (end - at)));
+    const int head = column_head / p.n_columns;
+    at += stop - begin;
+
+    TileStream<kDim, kKeyBits, kValueBits> stream(p, sequence, head, begin + warp, S::kWarps, stop,
+                                                  rings + warp * kStages * S::kStage, lane);
+    for (int i = 0; i < kStages; ++i) {
+      stream.copy_keys(i);
+      stream.copy_values(i);
+    }
+    prepare_queries<kDim, S::kDenseKeys>(p, sequence, head, column_head % p.n_columns, warp,
+                                         S::kWarps, lane, queries, factors, constants);
+    __syncthreads();
+    uint4 q[S::kUnits];
+#pragma unroll
+    for (int u = 0; u < S::kUnits; ++u) {
+      q[u] = *reinterpret_cast<const uint4*>(queries + g * kDim + u * 32 + t * 8);
+    }
+    const float factor[2] = {factors[2 * t], factors[2 * t + 1]};
+    const float constant[2] = {constants[2 * t], constants[2 * t + 1]};
+    const int n_tokens = p.n_packed[sequence];
+
+    RunningSums<kDim> run;
+    for (int i = 0; i < stream.size(); ++i) {
+      wait_copies<2 * kStages - 1>();
+      __syncwarp();
+      float s[2][4] = {};
+      score_tile<kDim, kKeyBits>(stream.keys(i), table, q, g, t, lane4, s);
+      float scales[4] = {1, 1, 1, 1};
+      if constexpr (!S::kDenseKeys) load_scales(stream.key_scales(i), g, scales);
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          s[m][c] = fmaf(s[m][c] * scales[2 * m + c / 2], factor[c % 2], constant[c % 2]);
+        }
+      }
+      const int token = stream.tile(i) * kTile;
+      if (token + kTile > n_tokens || token < p.n_sinks) {
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+#pragma unroll
+          for (int c = 0; c < 4; ++c) {
+            const int own = token + 4 * g + 2 * m + c / 2;
+            if (own >= n_tokens || own < p.n_sinks) s[m][c] = -INFINITY;
+          }
+        }
+      }
+      __syncwarp();
+      stream.copy_keys(i + kStages);
+      to_weights(s, run);
+      wait_copies<2 * kStages - 1>();
+      __syncwarp();
+      load_scales(stream.value_scales(i), g, scales);
+      std::uint32_t b[2][2];
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float scale = scales[2 * m + h];
+          b[m][h] = transposed(packed_pair(s[m][2 * h] * scale, s[m][2 * h + 1] * scale));
+        }
+      }
+      add_values<kDim, kValueBits>(stream.values(i), table + 128, b, g, t, lane4, run.sums);
+      __syncwarp();
+      stream.copy_values(i + kStages);
+    }
+    wait_copies<0>();
+
+    // The warps' sums become one: with the maximum of all.
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) {
+        run.weight[c] += __shfl_xor_sync(~0u, run.weight[c], step);
+      }
+      if (g == 0) {
+        maxima[warp * kColumns + 2 * t + c] = run.maximum[c];
+        weights[warp * kColumns + 2 * t + c] = run.weight[c];
+      }
+    }
+    __syncthreads();
+    auto* const merge = reinterpret_cast<float*>(rings);
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int column = 2 * t + c;
+      float maximum = kNoMaximum;
+      for (int w = 0; w < S::kWarps; ++w) maximum = fmaxf(maximum, maxima[w * kColumns + column]);
+      const float own = exp2_fast(run.maximum[c] - maximum);
+#pragma unroll
+      for (int u = 0; u < S::kUnits; ++u) {
+        *reinterpret_cast<float4*>(merge + (warp * kColumns + column) * kDim + u * 32 + 4 * g) =
+            make_float4(run.sums[u][0][c] * own, run.sums[u][0][2 + c] * own,
+                        run.sums[u][1][c] * own, run.sums[u][1][2 + c] * own);
+      }
+    }
+    __syncthreads();
+    float* const split =
+        p.splits + static_cast<long long>(cta + sequence * n_heads + column_head) *
+                       split_floats(kDim);
+    const int columns = min(kColumns, p.group - column_head % p.n_columns * kColumns);
+    for (int i = thread; i < columns * kDim; i += blockDim.x) {
+      float sum = 0;
+#pragma unroll
+      for (int w = 0; w < S::kWarps; ++w) sum += merge[w * kColumns * kDim + i];
+      split[i] = sum;
+    }
+    if (thread < columns) {
+      float maximum = kNoMaximum, weight = 0;
+      for (int w = 0; w < S::kWarps; ++w) {
+        maximum = fmaxf(maximum, maxima[w * kColumns + thread]);
+      }
+      for (int w = 0; w < S::kWarps; ++w) {
+        weight += weights[w * kColumns + thread] * exp2_fast(maxima[w * kColumns + thread] - maximum);
+      }
+      split[kColumns * kDim + thread] = maximum;
+      split[kColumns * kDim + kColumns + thread] = weight;
+    }
+    __syncthreads();
+  }
+}
+
+// Dense tokens: 64 of the tail or of the sinks, one kv head and column group, in f32.
+template <int kDim>
+__global__ void __launch_bounds__(128) attend_dense(const __grid_constant__ AttendArgs p) {
+  __shared__ float queries[kColumns][kDim];
+  __shared__ float scores[kColumns][kDenseChunk];
+  __shared__ float rows[2][kColumns];  // maxima, weights
+  const int chunk = static_cast<int>(blockIdx.x), column_head = static_cast<int>(blockIdx.y);
+  const int sequence = static_cast<int>(blockIdx.z), thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32, lane = thread % 32;
+  const int head = column_head / p.n_columns, column_group = column_head % p.n_columns;
+  const int columns = min(kColumns, p.group - column_group * kColumns);
+  const bool is_tail = chunk < p.n_tail_chunks;
+  const int first = (is_tail ? chunk : chunk - p.n_tail_chunks) * kDenseChunk;
+  const int n_all = is_tail ? p.tail.n_tokens[sequence] : min(p.n_sinks, p.n_packed[sequence]);
+  const int n = min(kDenseChunk, n_all - first);
+  const int n_heads = p.n_kv_heads * p.n_columns;
+  float* const split = p.dense_splits +
+                       (static_cast<long long>(sequence * n_heads + column_head) *
+                            p.n_dense_chunks + chunk) * split_floats(kDim);
+  if (n <= 0) {
+    if (thread < columns) {
+      split[kColumns * kDim + thread] = kNoMaximum;
+      split[kColumns * kDim + kColumns + thread] = 0;
+    }
+    for (int i = thread; i < columns * kDim; i += blockDim.x) split[i] = 0;
+    return;
+  }
+  const Dtype dtype = is_tail ? p.tail.dtype : p.sink_dtype;
+  const void *keys = p.tail.keys, *values = p.tail.values;
+  long long row = ((static_cast<long long>(sequence) * p.n_kv_heads + head) * p.tail.capacity +
+                   first) * kDim;
+  if (!is_tail) {
+    const auto sinks = [&](const SideArgs& side) {
+      const long long page = side.table == nullptr
+                                 ? static_cast<long long>(sequence) * p.max_blocks
+                                 : side.table[static_cast<long long>(sequence) * p.max_blocks];
+      return side.data + page * side.page_bytes + side.scales_at + p.n_kv_heads * side.row_bytes;
+    };
+    keys = sinks(p.k);
+    values = sinks(p.v);
+    row = (static_cast<long long>(head) * p.n_sinks + first) * kDim;
+  }
+  for (int i = thread; i < columns * kDim; i += blockDim.x) {
+    const long long query = static_cast<long long>(sequence) * p.n_query_heads + head * p.group +
+                            column_group * kColumns + i / kDim;
+    queries[i / kDim][i % kDim] = load_value(p.queries, p.dtype, query * kDim + i % kDim) * p.scale;
+  }
+  __syncthreads();
+  for (int token = warp; token < n; token += 4) {
+    float x[kDim / 32];
+#pragma unroll
+    for (int i = 0; i < kDim / 32; ++i) {
+      x[i] = load_value(keys, dtype, row + static_cast<long long>(token) * kDim + lane + 32 * i);
+    }
+    for (int c = 0; c < columns; ++c) {
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < kDim / 32; ++i) sum += x[i] * queries[c][lane + 32 * i];
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+      if (lane == 0) scores[c][token] = sum;
+    }
+  }
+  __syncthreads();
+  for (int c = warp; c < columns; c += 4) {
+    float most = kNoMaximum, weight = 0;
+    for (int i = lane; i < n; i += 32) most = fmaxf(most, scores[c][i]);
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+    }
+    for (int i = lane; i < n; i += 32) {
+      scores[c][i] = exp2_fast(scores[c][i] - most);
+      weight += scores[c][i];
+    }
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) weight += __shfl_xor_sync(~0u, weight, step);
+    if (lane == 0) rows[0][c] = most, rows[1][c] = weight;
+  }
+  __syncthreads();
+  for (int d = thread; d < kDim; d += blockDim.x) {
+    float sums[kColumns] = {};
+    for (int token = 0; token < n; ++token) {
+      const float x = load_value(values, dtype, row + static_cast<long long>(token) * kDim + d);
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        if (c < columns) sums[c] += scores[c][token] * x;
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      if (c < columns) split[c * kDim + d] = sums[c];
+    }
+  }
+  if (thread < columns) {
+    split[kColumns * kDim + thread] = rows[0][thread];
+    split[kColumns * kDim + kColumns + thread] = rows[1][thread];
+  }
+}
+
+// Joins the splits of one query head, and rotates the sum of values back.
+template <int kDim>
+__global__ void __launch_bounds__(kDim) join_splits(const __grid_constant__ AttendArgs p) {
+  __shared__ int totals[2];  // tiles of one head: before this sequence, and of all
+  __shared__ float rotated[2][kDim];
+  const int query_head = static_cast<int>(blockIdx.x), sequence = static_cast<int>(blockIdx.y);
+  const int d = static_cast<int>(threadIdx.x);
+  const int head = query_head / p.group, of_group = query_head % p.group;
+  const int column_head = head * p.n_columns + of_group / kColumns, column = of_group % kColumns;
+  const int n_heads = p.n_kv_heads * p.n_columns;
+  if (d < 32) {
+    int before = 0, all = 0;
+    for (int s = d; s < p.n_sequences; s += 32) {
+      const int tiles = tiles_of(p, s);
+      all += tiles;
+      if (s < sequence) before += tiles;
+    }
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      before += __shfl_xor_sync(~0u, before, step);
+      all += __shfl_xor_sync(~0u, all, step);
+    }
+    if (d == 0) totals[0] = before, totals[1] = all;
+  }
+  __syncthreads();
+  const int tiles = tiles_of(p, sequence);
+  const long long n_tiles = static_cast<long long>(totals[1]) * n_heads;
+  const long long begin = static_cast<long long>(totals[0]) * n_heads +
+                          static_cast<long long>(column_head) * tiles;
+  const int n_splits =
+      tiles == 0 ? 0
+                 : cta_of(begin + tiles - 1, n_tiles, p.n_ctas) - cta_of(begin, n_tiles, p.n_ctas) + 1;
+  const int first = tiles == 0 ? 0 : cta_of(begin, n_tiles, p.n_ctas);
+  const float* const splits =
+      p.splits + static_cast<long long>(first + sequence * n_heads + column_head) *
+                     split_floats(kDim);
+  const float* const dense =
+      p.dense_splits + static_cast<long long>(sequence * n_heads + column_head) *
+                           p.n_dense_chunks * split_floats(kDim);
+
+  float maximum = kNoMaximum;
+  for (int i = 0; i < n_splits; ++i) {
+    maximum = fmaxf(maximum, splits[i * split_floats(kDim) + kColumns * kDim + column]);
+  }
+  for (int i = 0; i < p.n_dense_chunks; ++i) {
+    maximum = fmaxf(maximum, dense[i * split_floats(kDim) + kColumns * kDim + column]);
+  }
+  float sum = 0, weight = 0, dense_sum = 0, dense_weight = 0;
+#pragma unroll 4
+  for (int i = 0; i < n_splits; ++i) {
+    const float* const split = splits + i * split_floats(kDim);
+    const float factor = exp2_fast(split[kColumns * kDim + column] - maximum);
+    sum += factor * split[column * kDim + d];
+    weight += factor * split[kColumns * kDim + kColumns + column];
+  }
+  for (int i = 0; i < p.n_dense_chunks; ++i) {
+    const float* const split = dense + i * split_floats(kDim);
+    const float factor = exp2_fast(split[kColumns * kDim + column] - maximum);
+    dense_sum += factor * split[column * kDim + d];
+    dense_weight += factor * split[kColumns * kDim + kColumns + column];
+  }
+  int side = 0;
+  for (int round = p.v.rounds - 1; round >= 0; --round) {
+    for (int h = 1; h < kDim; h *= 2) {
+      rotated[side][d] = sum;
+      __syncthreads();
+      const float other = rotated[side][d ^ h];
+      sum = (d & h) != 0 ? other - sum : sum + other;
+      side ^= 1;
+    }
+    sum *= rsqrtf(static_cast<float>(kDim)) * p.v.signs[round * kDim + d];
+  }
+  if (p.v.mean != nullptr) sum += weight * p.v.mean[head * kDim + d];
+  const float total = weight + dense_weight;
+  const float result = total > 0 ? (sum + dense_sum) / total : 0.0f;
+  store_value(p.output, p.dtype,
+              (static_cast<long long>(sequence) * p.n_query_heads + query_head) * kDim + d, result);
+}
+
+using Kernel = void (*)(AttendArgs);
+
+struct Choice {
+  int head_dim, key_bits, value_bits;
+  Kernel kernel;
+  int threads, shared;
+};
+
+template <int kDim, int kKeyBits, int kValueBits>
+Choice choice() {
+  using S = Shape<kDim, kKeyBits, kValueBits>;
+  static_assert(S::kShared <= static_cast<int>(kMostShared));
+  return {kDim, kKeyBits, kValueBits, attend_packed<kDim, kKeyBits, kValueBits>, S::kWarps * 32,
+          S::kShared};
+}
+
+#ifndef TQCACHE_CUDA_FEW
+#define TQCACHE_CUDA_CHOICES(dim)                                                             \
+  choice<dim, 2, 2>(), choice<dim, 3, 3>(), choice<dim, 4, 4>(), choice<dim, 8, 8>(),         \
+      choice<dim, 8, 4>(), choice<dim, 4, 3>(), choice<dim, 4, 2>(), choice<dim, 3, 4>(),     \
+      choice<dim, kDenseBits, 4>(), choice<dim, kDenseBits, 3>(), choice<dim, kDenseBits, 2>()
+#else  // a quick build
+#define TQCACHE_CUDA_CHOICES(dim) choice<dim, 4, 4>(), choice<dim, 3, 3>(), choice<dim, 2, 2>()
+#endif
+
+const Choice* find_choice(int head_dim, int key_bits, int value_bits) {
+  static const Choice choices[] = {TQCACHE_CUDA_CHOICES(64), TQCACHE_CUDA_CHOICES(128),
+                                   TQCACHE_CUDA_CHOICES(256)};
+  for (const Choice& one : choices) {
+    if (one.head_dim == head_dim && one.key_bits == key_bits && one.value_bits == value_bits) {
+      return &one;
+    }
+  }
+  return nullptr;
+}
+
+// Multiprocessors of the current device, asked for once for each device.
+Result<int> multiprocessors() {
+  static int counts[64] = {};
+  int device = 0;
+  TQC_TRY(check(cudaGetDevice(&device), "cudaGetDevice"));
+  if (device >= 64) return unsupported("device " + std::to_string(device));
+  if (counts[device] == 0) {
+    int n = 0;
+    TQC_TRY(check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device),
+                  "cudaDeviceGetAttribute"));
+    counts[device] = n;
+  }
+  return counts[device];
+}
+
+bool has_kernel(const CodecTables& tables, int head_dim) {
+  const PartTables& part = tables.part0;
+  return tables.n_parts == 1 && !part.has_bias && tables.head_dim == head_dim &&
+         (part.transform == codec::TransformKind::kHadamard ||
+          part.transform == codec::TransformKind::kNone);
+}
+
+Result<SideArgs> side_args(const AttentionPages& pages, const AttentionStep& step,
+                           bool is_values) {
+  SideArgs side;
+  side.data = reinterpret_cast<const std::uint8_t*>(pages.data);
+  side.page_bytes = pages.page_bytes;
+  side.table = pages.page_table;
+  if (pages.codec == nullptr) {
+    if (is_values) return unsupported("dense values");
+    return side;
+  }
+  const CodecTables& tables = pages.codec->tables();
+  if (!has_kernel(tables, step.head_dim) || tables.is_values != is_values) {
+    return unsupported("attention: a codec other than mse of head_dim " +
+                       std::to_string(step.head_dim));
+  }
+  if (pages.center.mean != nullptr && pages.center.n_pairs != 0) {
+    return unsupported("attention: a mean that turns with RoPE");
+  }
+  side.centroids = tables.part0.centroids;
+  side.signs = tables.part0.signs;
+  side.rounds = tables.part0.transform == codec::TransformKind::kHadamard ? tables.part0.rounds : 0;
+  side.code_bytes = tables.code_bytes;
+  side.scales_at = tables.code_bytes * step.n_kv_heads;
+  side.row_bytes = tables.n_scale_rows * kPageTokens * 2;
+  side.mean = pages.center.mean;
+  return side;
+}
+
+struct Plan {
+  AttendArgs args;
+  const Choice* choice = nullptr;
+  std::size_t split_bytes = 0;
+  std::size_t dense_bytes = 0;
+};
+
+Result<Plan> make_plan(const AttentionStep& step) {
+  if (step.n_sequences < 1 || step.n_kv_heads < 1 || step.n_query_heads < 1 ||
+      step.n_query_heads % step.n_kv_heads != 0 || step.max_blocks < 0) {
+    return invalid("attention: numbers of sequences, heads or blocks");
+  }
+  if (step.n_sequences > kMaxSequences) {
+    return unsupported("attention: more than " + std::to_string(kMaxSequences) + " sequences");
+  }
+  Plan plan;
+  AttendArgs& p = plan.args;
+  TQC_TRY_ASSIGN(p.k, side_args(step.keys, step, false));
+  TQC_TRY_ASSIGN(p.v, side_args(step.values, step, true));
+  const int key_bits =
+      step.keys.codec == nullptr ? kDenseBits : step.keys.codec->tables().part0.bits;
+  const int value_bits = step.values.codec->tables().part0.bits;
+  plan.choice = find_choice(step.head_dim, key_bits, value_bits);
+  if (plan.choice == nullptr) {
+    return unsupported("attention: head_dim " + std::to_string(step.head_dim) + " with keys of " +
+                       std::to_string(key_bits) + " and values of " + std::to_string(value_bits) +
+                       " bits");
+  }
+  p.n_sequences = step.n_sequences;
+  p.n_query_heads = step.n_query_heads;
+  p.n_kv_heads = step.n_kv_heads;
+  p.group = step.n_query_heads / step.n_kv_heads;
+  p.n_columns = (p.group + kColumns - 1) / kColumns;
+  p.max_blocks = step.max_blocks;
+  p.scale = step.scale * 1.44269504088896341f;
+  p.dtype = step.dtype;
+  p.queries = step.queries;
+  p.output = step.output;
+  p.n_packed = step.n_packed;
+  p.n_sinks = step.n_sinks;
+  p.sink_dtype = step.sink_dtype;
+  p.tail = step.tail;
+  p.n_tail_chunks = (step.tail.capacity + kDenseChunk - 1) / kDenseChunk;
+  p.n_dense_chunks = p.n_tail_chunks + (step.n_sinks + kDenseChunk - 1) / kDenseChunk;
+  TQC_TRY_ASSIGN(p.n_ctas, multiprocessors());
+  const std::size_t split = static_cast<std::size_t>(split_floats(step.head_dim)) * sizeof(float);
+  const std::size_t segments =
+      static_cast<std::size_t>(step.n_sequences) * static_cast<std::size_t>(p.n_kv_heads) *
+      static_cast<std::size_t>(p.n_columns);
+  plan.split_bytes = (segments + static_cast<std::size_t>(p.n_ctas)) * split;
+  plan.dense_bytes = segments * static_cast<std::size_t>(p.n_dense_chunks) * split;
+  return plan;
+}
+
+template <int kDim>
+void launch_rest(const AttendArgs& p, cudaStream_t stream) {
+  if (p.n_dense_chunks > 0) {
+    const dim3 grid(static_cast<unsigned>(p.n_dense_chunks),
+                    static_cast<unsigned>(p.n_kv_heads * p.n_columns),
+                    static_cast<unsigned>(p.n_sequences));
+    attend_dense<kDim><<<grid, 128, 0, stream>>>(p);
+  }
+  const dim3 grid(static_cast<unsigned>(p.n_query_heads), static_cast<unsigned>(p.n_sequences));
+  join_splits<kDim><<<grid, kDim, 0, stream>>>(p);
+}
+
+}  // namespace
+
+Result<std::size_t> attention_workspace_bytes(const AttentionStep& step) {
+  TQC_TRY_ASSIGN(const Plan plan, make_plan(step));
+  return plan.split_bytes + plan.dense_bytes;
+}
+
+Result<void> attend(const AttentionStep& step, void* workspace, Stream stream) {
+  TQC_TRY_ASSIGN(Plan plan, make_plan(step));
+  AttendArgs& p = plan.args;
+  p.splits = static_cast<float*>(workspace);
+  p.dense_splits = p.splits + plan.split_bytes / sizeof(float);
+  TQC_TRY(check(cudaFuncSetAttribute(plan.choice->kernel,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     plan.choice->shared),
+                "cudaFuncSetAttribute"));
+  const auto threads = static_cast<unsigned>(plan.choice->threads);
+  plan.choice->kernel<<<static_cast<unsigned>(p.n_ctas), threads,
+                        static_cast<std::size_t>(plan.choice->shared), stream>>>(p);
+  TQC_TRY(check_launch("attend_packed"));
+  switch (step.head_dim) {
+    case 64:
+      launch_rest<64>(p, stream);
+      break;
+    case 128:
+      launch_rest<128>(p, stream);
+      break;
+    default:
+      launch_rest<256>(p, stream);
+  }
+  return check_launch("join_splits");
+}
+
+}  // namespace tqcache::cuda
