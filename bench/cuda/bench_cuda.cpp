@@ -1,6 +1,7 @@
 // Speed of the CUDA kernels, as a fraction of the bandwidth that a copy in device memory reaches.
 //
 //   bench_cuda [attention] [codec]
+//   bench_cuda one BATCH TOKENS HEAD_DIM KEY_BITS VALUE_BITS     a single line, for profilers
 //
 // Every figure is the median of 30 runs, timed with events. Codes are random, so that no run is
 // faster than real data would be. Consecutive runs use different memory where the data would fit
@@ -14,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -213,9 +215,7 @@ void bench_all_attention(double copy) {
   }
 }
 
-#ifdef TQCACHE_BENCH_CODEC
 #include "bench_cuda_codec.h"
-#endif
 
 }  // namespace
 
@@ -228,8 +228,11 @@ int main(int argc, char** argv) {
   must(cudaGetDeviceProperties(&properties, 0));
   const double copy = copy_bandwidth();
   std::printf("%s, copy in device memory %.0f GB/s read and written\n", properties.name, copy * 1e-9);
+  if (argc == 7 && wants("one")) {
+    bench_attention({std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]), 8, 32,
+                     std::atoi(argv[5]), std::atoi(argv[6])},
+                    copy);
+  }
   if (wants("attention")) bench_all_attention(copy);
-#ifdef TQCACHE_BENCH_CODEC
   if (wants("codec")) bench_all_codec(copy);
-#endif
 }

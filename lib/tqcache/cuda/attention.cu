@@ -2,7 +2,10 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <mutex>
+#include <string>
 
 #include "tqcache/cuda/check.cuh"
 #include "tqcache/cuda/codec_tables.h"
@@ -56,6 +59,7 @@ struct AttendArgs {
   float* splits = nullptr;
   float* dense_splits = nullptr;
   int n_ctas = 0;
+  bool can_overlap = false;
 };
 
 // A split's result: [8, head_dim] sums, [8] maxima, [8] sums of weights.
@@ -74,6 +78,19 @@ __device__ __forceinline__ void store_value(void* data, Dtype dtype, long long i
   } else {
     static_cast<__nv_bfloat16*>(data)[i] = __float2bfloat16_rn(value);
   }
+}
+
+// The three kernels of a call overlap: each starts when all blocks of the one before have called
+// allow_next_kernel(), and wait_for_previous_kernel() returns when that one is done.
+__device__ __forceinline__ void allow_next_kernel() {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
 }
 
 __device__ __forceinline__ int tiles_of(const AttendArgs& p, int sequence) {
@@ -458,9 +475,8 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
   const int warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
   const std::uint32_t lane4 = lane * 4;
 
+  allow_next_kernel();
   if (warp == 0) sum_tiles(p, lane, prefix);
-  if constexpr (!S::kDenseKeys) fill_table<kKeyBits>(table, p.k.centroids, thread, blockDim.x);
-  fill_table<kValueBits>(table + 128, p.v.centroids, thread, blockDim.x);
   __syncthreads();
 
   const int n_heads = p.n_kv_heads * p.n_columns;
@@ -470,7 +486,7 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
   const long long end = first_tile(cta + 1, n_tiles, p.n_ctas);
 
   int sequence = 0;
-  while (at < end) {
+  for (bool has_tables = false; at < end; has_tables = true) {
     while (static_cast<long long>(prefix[sequence + 1]) * n_heads <= at) ++sequence;
     const int tiles = prefix[sequence + 1] - prefix[sequence];
     const long long in_sequence = at - static_cast<long long>(prefix[sequence]) * n_heads;
@@ -485,6 +501,12 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
     for (int i = 0; i < kStages; ++i) {
       stream.copy_keys(i);
       stream.copy_values(i);
+    }
+    if (!has_tables) {
+      if constexpr (!S::kDenseKeys) {
+        fill_table<kKeyBits, S::kWarps * 32>(table, p.k.centroids, thread);
+      }
+      fill_table<kValueBits, S::kWarps * 32>(table + 128, p.v.centroids, thread);
     }
     prepare_queries<kDim, S::kDenseKeys>(p, sequence, head, column_head % p.n_columns, warp,
                                          S::kWarps, lane, queries, factors, constants);
@@ -604,6 +626,7 @@ __global__ void __launch_bounds__(128) attend_dense(const __grid_constant__ Atte
   __shared__ float queries[kColumns][kDim];
   __shared__ float scores[kColumns][kDenseChunk];
   __shared__ float rows[2][kColumns];  // maxima, weights
+  allow_next_kernel();
   const int chunk = static_cast<int>(blockIdx.x), column_head = static_cast<int>(blockIdx.y);
   const int sequence = static_cast<int>(blockIdx.z), thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32, lane = thread % 32;
@@ -623,6 +646,7 @@ __global__ void __launch_bounds__(128) attend_dense(const __grid_constant__ Atte
       split[kColumns * kDim + kColumns + thread] = 0;
     }
     for (int i = thread; i < columns * kDim; i += blockDim.x) split[i] = 0;
+    wait_for_previous_kernel();  // when this kernel is done, so is that one
     return;
   }
   const Dtype dtype = is_tail ? p.tail.dtype : p.sink_dtype;
@@ -696,19 +720,26 @@ __global__ void __launch_bounds__(128) attend_dense(const __grid_constant__ Atte
     split[kColumns * kDim + thread] = rows[0][thread];
     split[kColumns * kDim + kColumns + thread] = rows[1][thread];
   }
+  wait_for_previous_kernel();  // when this kernel is done, so is that one
 }
 
-// Joins the splits of one query head, and rotates the sum of values back.
+// Joins the splits of one query head, and rotates the sum of values back. Threads (d, row): rows
+// share the splits.
+__host__ __device__ constexpr int join_rows(int head_dim) { return head_dim <= 128 ? 4 : 2; }
+
 template <int kDim>
-__global__ void __launch_bounds__(kDim) join_splits(const __grid_constant__ AttendArgs p) {
+__global__ void __launch_bounds__(kDim * join_rows(kDim))
+    join_splits(const __grid_constant__ AttendArgs p) {
+  constexpr int kRows = join_rows(kDim);
   __shared__ int totals[2];  // tiles of one head: before this sequence, and of all
-  __shared__ float rotated[2][kDim];
+  __shared__ float sums[kRows][2][kDim];
+  __shared__ float weights[kRows][2];
   const int query_head = static_cast<int>(blockIdx.x), sequence = static_cast<int>(blockIdx.y);
-  const int d = static_cast<int>(threadIdx.x);
+  const int d = static_cast<int>(threadIdx.x), row = static_cast<int>(threadIdx.y);
   const int head = query_head / p.group, of_group = query_head % p.group;
   const int column_head = head * p.n_columns + of_group / kColumns, column = of_group % kColumns;
   const int n_heads = p.n_kv_heads * p.n_columns;
-  if (d < 32) {
+  if (row == 0 && d < 32) {
     int before = 0, all = 0;
     for (int s = d; s < p.n_sequences; s += 32) {
       const int tiles = tiles_of(p, s);
@@ -727,52 +758,78 @@ __global__ void __launch_bounds__(kDim) join_splits(const __grid_constant__ Atte
   const long long n_tiles = static_cast<long long>(totals[1]) * n_heads;
   const long long begin = static_cast<long long>(totals[0]) * n_heads +
                           static_cast<long long>(column_head) * tiles;
-  const int n_splits =
-      tiles == 0 ? 0
-                 : cta_of(begin + tiles - 1, n_tiles, p.n_ctas) - cta_of(begin, n_tiles, p.n_ctas) + 1;
   const int first = tiles == 0 ? 0 : cta_of(begin, n_tiles, p.n_ctas);
+  const int n_splits = tiles == 0 ? 0 : cta_of(begin + tiles - 1, n_tiles, p.n_ctas) - first + 1;
+  const int n_all = n_splits + p.n_dense_chunks;
   const float* const splits =
       p.splits + static_cast<long long>(first + sequence * n_heads + column_head) *
                      split_floats(kDim);
   const float* const dense =
       p.dense_splits + static_cast<long long>(sequence * n_heads + column_head) *
                            p.n_dense_chunks * split_floats(kDim);
+  const auto split_of = [&](int i) {
+    return i < n_splits ? splits + i * split_floats(kDim)
+                        : dense + (i - n_splits) * split_floats(kDim);
+  };
+  wait_for_previous_kernel();
 
   float maximum = kNoMaximum;
-  for (int i = 0; i < n_splits; ++i) {
-    maximum = fmaxf(maximum, splits[i * split_floats(kDim) + kColumns * kDim + column]);
+  for (int i = d % 32; i < n_all; i += 32) {
+    maximum = fmaxf(maximum, split_of(i)[kColumns * kDim + column]);
   }
-  for (int i = 0; i < p.n_dense_chunks; ++i) {
-    maximum = fmaxf(maximum, dense[i * split_floats(kDim) + kColumns * kDim + column]);
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, step));
   }
-  float sum = 0, weight = 0, dense_sum = 0, dense_weight = 0;
+  float sum[2] = {}, weight[2] = {};  // of packed and of dense tokens
 #pragma unroll 4
-  for (int i = 0; i < n_splits; ++i) {
-    const float* const split = splits + i * split_floats(kDim);
+  for (int i = row; i < n_all; i += kRows) {
+    const float* const split = split_of(i);
     const float factor = exp2_fast(split[kColumns * kDim + column] - maximum);
-    sum += factor * split[column * kDim + d];
-    weight += factor * split[kColumns * kDim + kColumns + column];
-  }
-  for (int i = 0; i < p.n_dense_chunks; ++i) {
-    const float* const split = dense + i * split_floats(kDim);
-    const float factor = exp2_fast(split[kColumns * kDim + column] - maximum);
-    dense_sum += factor * split[column * kDim + d];
-    dense_weight += factor * split[kColumns * kDim + kColumns + column];
-  }
-  int side = 0;
-  for (int round = p.v.rounds - 1; round >= 0; --round) {
-    for (int h = 1; h < kDim; h *= 2) {
-      rotated[side][d] = sum;
-      __syncthreads();
-      const float other = rotated[side][d ^ h];
-      sum = (d & h) != 0 ? other - sum : sum + other;
-      side ^= 1;
+    const float part = factor * split[column * kDim + d];
+    const float part_weight = factor * split[kColumns * kDim + kColumns + column];
+    if (i < n_splits) {
+      sum[0] += part, weight[0] += part_weight;
+    } else {
+      sum[1] += part, weight[1] += part_weight;
     }
-    sum *= rsqrtf(static_cast<float>(kDim)) * p.v.signs[round * kDim + d];
   }
-  if (p.v.mean != nullptr) sum += weight * p.v.mean[head * kDim + d];
-  const float total = weight + dense_weight;
-  const float result = total > 0 ? (sum + dense_sum) / total : 0.0f;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    sums[row][i][d] = sum[i];
+    if (d == 0) weights[row][i] = weight[i];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    sum[i] = weight[i] = 0;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) sum[i] += sums[r][i][d], weight[i] += weights[r][i];
+  }
+  __syncthreads();
+
+  // All rows do the same from here on.
+  float x = sum[0];
+  for (int round = p.v.rounds - 1; round >= 0; --round) {
+#pragma unroll
+    for (int h = 1; h < 32; h *= 2) {
+      const float other = __shfl_xor_sync(~0u, x, h);
+      x = (d & h) != 0 ? other - x : x + other;
+    }
+#pragma unroll
+    for (int h = 32; h < kDim; h *= 2) {
+      sums[row][0][d] = x;
+      __syncthreads();
+      const float other = sums[row][0][d ^ h];
+      x = (d & h) != 0 ? other - x : x + other;
+      __syncthreads();
+    }
+    x *= rsqrtf(static_cast<float>(kDim)) * p.v.signs[round * kDim + d];
+  }
+  if (p.v.mean != nullptr) x += weight[0] * p.v.mean[head * kDim + d];
+  const float total = weight[0] + weight[1];
+  const float result = total > 0 ? (x + sum[1]) / total : 0.0f;
+  if (row != 0) return;
   store_value(p.output, p.dtype,
               (static_cast<long long>(sequence) * p.n_query_heads + query_head) * kDim + d, result);
 }
@@ -783,14 +840,16 @@ struct Choice {
   int head_dim, key_bits, value_bits;
   Kernel kernel;
   int threads, shared;
+  std::atomic<std::uint64_t>* allowed;  // devices whose limit of shared memory is raised, a bit each
 };
 
 template <int kDim, int kKeyBits, int kValueBits>
 Choice choice() {
   using S = Shape<kDim, kKeyBits, kValueBits>;
   static_assert(S::kShared <= static_cast<int>(kMostShared));
+  static std::atomic<std::uint64_t> allowed{0};
   return {kDim, kKeyBits, kValueBits, attend_packed<kDim, kKeyBits, kValueBits>, S::kWarps * 32,
-          S::kShared};
+          S::kShared, &allowed};
 }
 
 #ifndef TQCACHE_CUDA_FEW
@@ -813,19 +872,48 @@ const Choice* find_choice(int head_dim, int key_bits, int value_bits) {
   return nullptr;
 }
 
-// Multiprocessors of the current device, asked for once for each device.
-Result<int> multiprocessors() {
-  static int counts[64] = {};
+// What is asked for once for each device.
+struct Device {
+  std::once_flag once;
+  cudaError_t error = cudaSuccess;
+  int multiprocessors = 0;
+  bool can_overlap = false;  // kernels of one stream
+};
+constexpr int kMaxDevices = 64;
+
+Result<int> current_device() {
   int device = 0;
   TQC_TRY(check(cudaGetDevice(&device), "cudaGetDevice"));
-  if (device >= 64) return unsupported("device " + std::to_string(device));
-  if (counts[device] == 0) {
-    int n = 0;
-    TQC_TRY(check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device),
-                  "cudaDeviceGetAttribute"));
-    counts[device] = n;
-  }
-  return counts[device];
+  if (device >= kMaxDevices) return unsupported("device " + std::to_string(device));
+  return device;
+}
+
+Result<const Device*> find_device() {
+  static Device devices[kMaxDevices];
+  TQC_TRY_ASSIGN(const int number, current_device());
+  Device& device = devices[number];
+  std::call_once(device.once, [&] {
+    int major = 0;
+    device.error = cudaDeviceGetAttribute(&device.multiprocessors,
+                                          cudaDevAttrMultiProcessorCount, number);
+    if (device.error != cudaSuccess) return;
+    device.error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, number);
+    device.can_overlap = major >= 9;
+  });
+  TQC_TRY(check(device.error, "cudaDeviceGetAttribute"));
+  return &device;
+}
+
+// Once for each kernel and device.
+Result<void> allow_shared(const Choice& choice) {
+  TQC_TRY_ASSIGN(const int number, current_device());
+  const std::uint64_t bit = std::uint64_t{1} << number;
+  if ((choice.allowed->load(std::memory_order_relaxed) & bit) != 0) return {};
+  TQC_TRY(check(cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     choice.shared),
+                "cudaFuncSetAttribute"));
+  choice.allowed->fetch_or(bit, std::memory_order_relaxed);
+  return {};
 }
 
 bool has_kernel(const CodecTables& tables, int head_dim) {
@@ -907,7 +995,9 @@ Result<Plan> make_plan(const AttentionStep& step) {
   p.tail = step.tail;
   p.n_tail_chunks = (step.tail.capacity + kDenseChunk - 1) / kDenseChunk;
   p.n_dense_chunks = p.n_tail_chunks + (step.n_sinks + kDenseChunk - 1) / kDenseChunk;
-  TQC_TRY_ASSIGN(p.n_ctas, multiprocessors());
+  TQC_TRY_ASSIGN(const Device* const device, find_device());
+  p.n_ctas = device->multiprocessors;
+  p.can_overlap = device->can_overlap;
   const std::size_t split = static_cast<std::size_t>(split_floats(step.head_dim)) * sizeof(float);
   const std::size_t segments =
       static_cast<std::size_t>(step.n_sequences) * static_cast<std::size_t>(p.n_kv_heads) *
@@ -917,16 +1007,31 @@ Result<Plan> make_plan(const AttentionStep& step) {
   return plan;
 }
 
+// A kernel that may start before the one before it in the stream is done.
+Result<void> launch_behind(Kernel kernel, const AttendArgs& p, dim3 grid, dim3 block,
+                           cudaStream_t stream) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = p.can_overlap ? 1 : 0;
+  return check(cudaLaunchKernelEx(&config, kernel, p), "attention");
+}
+
 template <int kDim>
-void launch_rest(const AttendArgs& p, cudaStream_t stream) {
+Result<void> launch_rest(const AttendArgs& p, cudaStream_t stream) {
   if (p.n_dense_chunks > 0) {
     const dim3 grid(static_cast<unsigned>(p.n_dense_chunks),
                     static_cast<unsigned>(p.n_kv_heads * p.n_columns),
                     static_cast<unsigned>(p.n_sequences));
-    attend_dense<kDim><<<grid, 128, 0, stream>>>(p);
+    TQC_TRY(launch_behind(attend_dense<kDim>, p, grid, 128, stream));
   }
   const dim3 grid(static_cast<unsigned>(p.n_query_heads), static_cast<unsigned>(p.n_sequences));
-  join_splits<kDim><<<grid, kDim, 0, stream>>>(p);
+  return launch_behind(join_splits<kDim>, p, grid, dim3(kDim, join_rows(kDim)), stream);
 }
 
 }  // namespace
@@ -941,25 +1046,19 @@ Result<void> attend(const AttentionStep& step, void* workspace, Stream stream) {
   AttendArgs& p = plan.args;
   p.splits = static_cast<float*>(workspace);
   p.dense_splits = p.splits + plan.split_bytes / sizeof(float);
-  TQC_TRY(check(cudaFuncSetAttribute(plan.choice->kernel,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     plan.choice->shared),
-                "cudaFuncSetAttribute"));
+  TQC_TRY(allow_shared(*plan.choice));
   const auto threads = static_cast<unsigned>(plan.choice->threads);
   plan.choice->kernel<<<static_cast<unsigned>(p.n_ctas), threads,
                         static_cast<std::size_t>(plan.choice->shared), stream>>>(p);
   TQC_TRY(check_launch("attend_packed"));
   switch (step.head_dim) {
     case 64:
-      launch_rest<64>(p, stream);
-      break;
+      return launch_rest<64>(p, stream);
     case 128:
-      launch_rest<128>(p, stream);
-      break;
+      return launch_rest<128>(p, stream);
     default:
-      launch_rest<256>(p, stream);
+      return launch_rest<256>(p, stream);
   }
-  return check_launch("join_splits");
 }
 
 }  // namespace tqcache::cuda

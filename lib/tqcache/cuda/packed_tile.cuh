@@ -22,8 +22,11 @@ namespace tqcache::cuda {
 __host__ __device__ constexpr int slot_lines(int bits) { return bits <= 2 ? 2 : bits <= 4 ? 4 : 8; }
 __host__ __device__ constexpr int slot_bytes(int bits) { return slot_lines(bits) * 64; }
 
-// Entries of the table: pairs of codes up to 4 bits, otherwise single codes.
-__host__ __device__ constexpr int table_entries(int bits) { return bits <= 4 ? 1 << (2 * bits) : 1 << bits; }
+// Entries of the table: pairs of codes up to 4 bits, otherwise single codes. With 3 bits the entry is
+// a byte in which two bits mean nothing, because clearing them would cost more than the table does.
+__host__ __device__ constexpr int table_entries(int bits) {
+  return bits == 3 ? 256 : bits <= 4 ? 1 << (2 * bits) : 1 << bits;
+}
 constexpr int kTableRow = 256;  // bytes: an entry for each lane of keys, then one of values
 
 // 16-byte chunks of a 128-byte row change places by the row's number, so that the rows which a
@@ -88,7 +91,21 @@ __device__ __forceinline__ Pairs load_pairs(const std::uint8_t* tile, int slot, 
 #pragma unroll
     for (int i = 0; i < 4; ++i) pairs.low[i] = (pairs.low[i] >> (4 * (t & 1))) & 0x0f0f0f0fu;
   } else if constexpr (kBits == 3) {
-    load_six(tile, at, t, pairs.low);
+    // Field 3 is cut: bits 7 and 6 of the three lines become bits 7 to 2 of the entry.
+    const bool is_cut = t == 3;
+    unpack_chunk(tile, at + (is_cut ? 0 : t * 64), pairs.low);
+    std::uint32_t second[4] = {0, 0, 0, 0}, third[4] = {0, 0, 0, 0};
+    if (is_cut) {
+      unpack_chunk(tile, at + 64, second);
+      unpack_chunk(tile, at + 128, third);
+    }
+    const std::uint32_t first_mask = is_cut ? 0xc0c0c0c0u : ~0u;
+    const std::uint32_t two_mask = is_cut ? 0xf0f0f0f0u : ~0u;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t two = (pairs.low[i] & first_mask) | (second[i] >> 2 & ~first_mask);
+      pairs.low[i] = (two & two_mask) | (third[i] >> 4 & ~two_mask);
+    }
   } else if constexpr (kBits == 4) {
     unpack_chunk(tile, at + t * 64, pairs.low);
   } else if constexpr (kBits == 5) {
@@ -140,17 +157,30 @@ __device__ __forceinline__ std::uint32_t centroid_pair(const std::uint8_t* table
   return __byte_perm(low, look_up(table, pairs.high[row], j, lane4), 0x5410);
 }
 
+__device__ __forceinline__ std::uint32_t packed_pair(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+
 // Fills the keys' (offset 0) or values' (offset 128) half of the table's rows.
-template <int kBits>
-__device__ __forceinline__ void fill_table(std::uint8_t* table, const float* centroids, int thread,
-                                           int n_threads) {
+template <int kBits, int kThreads>
+__device__ __forceinline__ void fill_table(std::uint8_t* table, const float* centroids,
+                                           int thread) {
   constexpr int kCodes = 1 << kBits;
-  for (int i = thread; i < table_entries(kBits) * 32; i += n_threads) {
-    const int entry = i / 32;
+  constexpr int kStores = table_entries(kBits) * 8;  // of 16 bytes
+#pragma unroll 8
+  for (int i = thread; i < kStores; i += kThreads) {
+    const int entry = i / 8;
     const float low = centroids[entry % kCodes];
-    const float high = kBits <= 4 ? centroids[entry / kCodes] : low;
-    const __half2 pair = __floats2half2_rn(low, high);
-    *reinterpret_cast<__half2*>(table + entry * kTableRow + i % 32 * 4) = pair;
+    const float high = kBits <= 4 ? centroids[entry / kCodes % kCodes] : low;
+    const std::uint32_t pair = packed_pair(low, high);
+    std::uint32_t last = pair;  // of threads with t = 3
+    if constexpr (kBits == 3) {
+      const int cut = entry >> 6 | (entry >> 4 & 3) << 2 | (entry >> 2 & 3) << 4;
+      last = packed_pair(centroids[cut % kCodes], centroids[cut / kCodes]);
+    }
+    *reinterpret_cast<uint4*>(table + entry * kTableRow + i % 8 * 16) =
+        make_uint4(pair, pair, pair, last);
   }
 }
 
@@ -169,11 +199,6 @@ __device__ __forceinline__ std::uint32_t transposed(std::uint32_t pair) {
   std::uint32_t out;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(out) : "r"(pair));
   return out;
-}
-
-__device__ __forceinline__ std::uint32_t packed_pair(float low, float high) {
-  const __half2 pair = __floats2half2_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
 
 __device__ __forceinline__ float exp2_fast(float x) {
