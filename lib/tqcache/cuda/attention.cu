@@ -97,17 +97,10 @@ __device__ __forceinline__ int tiles_of(const AttendArgs& p, int sequence) {
   return (p.n_packed[sequence] + kTile - 1) / kTile;
 }
 
-// All tiles stand in one row, kv head after kv head, sequence after sequence. Multiprocessor c takes
-// those from tile c * n / n_ctas on.
-__device__ __forceinline__ long long first_tile(long long cta, long long n_tiles, int n_ctas) {
-  return cta * n_tiles / n_ctas;
-}
-// The one that has the tile.
-__device__ __forceinline__ int cta_of(long long tile, long long n_tiles, int n_ctas) {
-  int cta = static_cast<int>(tile * n_ctas / n_tiles);
-  while (cta + 1 < n_ctas && first_tile(cta + 1, n_tiles, n_ctas) <= tile) ++cta;
-  while (cta > 0 && first_tile(cta, n_tiles, n_ctas) > tile) --cta;
-  return cta;
+// All tiles stand in one row, kv head after kv head, sequence after sequence. Every multiprocessor
+// takes as many from it.
+__device__ __forceinline__ int tiles_of_cta(const AttendArgs& p, int n_tiles) {
+  return max(1, (n_tiles + p.n_ctas - 1) / p.n_ctas);
 }
 
 // prefix[s] = tiles of one head in the sequences before s, for s = 0 .. n_sequences. By one warp.
@@ -169,19 +162,23 @@ struct Shape {
   static constexpr int kNumbers = 2 * kColumns * 4;  // query factors and constants
   static constexpr int kPrefix = (kMaxSequences + 4) * 4;
   static constexpr int kFixed = (kTable + kQueries + kNumbers + kPrefix + 127) / 128 * 128;
-  static constexpr int warps_fit(int warps) {
-    return kFixed + warps * (kStages * kStage + 2 * kColumns * 4) <= static_cast<int>(kMostShared);
+  // Sums that warps pass on at the end of a piece: four columns of half of the warps.
+  static constexpr int merge_bytes(int warps) { return (warps + 1) / 2 * 4 * kDim * 4; }
+  static constexpr int shared_bytes(int warps) {
+    return kFixed + warps * (kStages * kStage + 2 * kColumns * 4) + merge_bytes(warps);
   }
-  static constexpr int kWarps = kDim <= 128 && warps_fit(16)   ? 16
-                                : kDim <= 128 && warps_fit(12) ? 12
-                                : warps_fit(8)                 ? 8
-                                : warps_fit(6)                 ? 6
-                                : warps_fit(4)                 ? 4
-                                                               : 3;
-  static constexpr int kRing = kWarps * kStages * kStage;
-  static constexpr int kMerge = kWarps * kColumns * kDim * 4;
+  static constexpr bool fit(int warps) {
+    return shared_bytes(warps) <= static_cast<int>(kMostShared);
+  }
+  static constexpr int kWarps = kDim <= 128 && fit(16)   ? 16
+                                : kDim <= 128 && fit(12) ? 12
+                                : fit(8)                 ? 8
+                                : fit(6)                 ? 6
+                                : fit(4)                 ? 4
+                                                         : 3;
   static constexpr int kMaxima = 2 * kWarps * kColumns * 4;
-  static constexpr int kShared = kFixed + kMaxima + (kRing > kMerge ? kRing : kMerge);
+  static constexpr int kMerge = merge_bytes(kWarps);
+  static constexpr int kShared = shared_bytes(kWarps);
 };
 
 // One warp's stream of tiles of one segment (a kv head of a sequence), from global to shared memory.
@@ -190,14 +187,24 @@ class TileStream {
   using S = Shape<kDim, kKeyBits, kValueBits>;
 
  public:
-  // Tiles first, first + stride, ... below last.
-  __device__ TileStream(const AttendArgs& p, int sequence, int head, int first, int stride,
-                        int last, std::uint8_t* ring, int lane)
-      : p_(p), sequence_(sequence), head_(head), first_(first), stride_(stride),
-        n_(first < last ? (last - first + stride - 1) / stride : 0), ring_(ring), lane_(lane) {}
+  __device__ TileStream(const AttendArgs& p, std::uint8_t* ring, int lane)
+      : p_(p), ring_(ring), lane_(lane) {}
+
+  // Begins with tiles first, first + kWarps, ... below last. Requires: nothing of the ring is needed.
+  __device__ __forceinline__ void start(int sequence, int head, int first, int last) {
+    sequence_ = sequence;
+    head_ = head;
+    first_ = first;
+    n_ = first < last ? (last - first + S::kWarps - 1) / S::kWarps : 0;
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      copy_keys(i);
+      copy_values(i);
+    }
+  }
 
   __device__ __forceinline__ int size() const { return n_; }
-  __device__ __forceinline__ int tile(int i) const { return first_ + i * stride_; }
+  __device__ __forceinline__ int tile(int i) const { return first_ + i * S::kWarps; }
   __device__ __forceinline__ const std::uint8_t* keys(int i) const {
     return ring_ + (i % kStages) * S::kStage;
   }
@@ -283,7 +290,7 @@ class TileStream {
   }
 
   const AttendArgs& p_;
-  int sequence_, head_, first_, stride_, n_;
+  int sequence_ = 0, head_ = 0, first_ = 0, n_ = 0;
   std::uint8_t* ring_;
   int lane_;
   int key_pages_ = 0, value_pages_ = 0;
@@ -427,12 +434,12 @@ __device__ __forceinline__ void prepare_queries(const AttendArgs& p, int sequenc
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       x[i] = is_there ? load_value(p.queries, p.dtype, row + lane * kOwn + i) * p.scale : 0.0f;
-      if (p.k.mean != nullptr) constant += x[i] * p.k.mean[head * kDim + lane * kOwn + i];
+      if (p.k.mean != nullptr) constant += x[i] * __ldg(p.k.mean + head * kDim + lane * kOwn + i);
     }
     if constexpr (!kIsDense) {
       for (int round = 0; round < p.k.rounds; ++round) {
 #pragma unroll
-        for (int i = 0; i < kOwn; ++i) x[i] *= p.k.signs[round * kDim + lane * kOwn + i];
+        for (int i = 0; i < kOwn; ++i) x[i] *= __ldg(p.k.signs + round * kDim + lane * kOwn + i);
         hadamard<kDim>(x, lane);
 #pragma unroll
         for (int i = 0; i < kOwn; ++i) x[i] *= rsqrtf(static_cast<float>(kDim));
@@ -470,47 +477,47 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
   auto* const prefix = reinterpret_cast<int*>(constants + kColumns);
   auto* const maxima = reinterpret_cast<float*>(shared + S::kFixed);
   float* const weights = maxima + S::kWarps * kColumns;
-  std::uint8_t* const rings = shared + S::kFixed + S::kMaxima;
+  auto* const merge = reinterpret_cast<float*>(shared + S::kFixed + S::kMaxima);
+  std::uint8_t* const rings = shared + S::kFixed + S::kMaxima + S::kMerge;
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
   const std::uint32_t lane4 = lane * 4;
 
   allow_next_kernel();
   if (warp == 0) sum_tiles(p, lane, prefix);
+  if constexpr (!S::kDenseKeys) {
+    fill_table<kKeyBits, S::kWarps * 32>(table, p.k.centroids, thread);
+  }
+  fill_table<kValueBits, S::kWarps * 32>(table + 128, p.v.centroids, thread);
   __syncthreads();
 
   const int n_heads = p.n_kv_heads * p.n_columns;
-  const long long n_tiles = static_cast<long long>(prefix[p.n_sequences]) * n_heads;
+  const int n_tiles = prefix[p.n_sequences] * n_heads, per_cta = tiles_of_cta(p, n_tiles);
   const int cta = static_cast<int>(blockIdx.x);
-  long long at = first_tile(cta, n_tiles, p.n_ctas);
-  const long long end = first_tile(cta + 1, n_tiles, p.n_ctas);
+  int at = cta * per_cta;  // below 2^31: see make_plan()
+  const int end = min(n_tiles, at + per_cta);
 
-  int sequence = 0;
-  for (bool has_tables = false; at < end; has_tables = true) {
-    while (static_cast<long long>(prefix[sequence + 1]) * n_heads <= at) ++sequence;
+  // A piece: this multiprocessor's tiles of one kv head of a sequence.
+  int sequence = 0, column_head = 0;
+  TileStream<kDim, kKeyBits, kValueBits> stream(p, rings + warp * kStages * S::kStage, lane);
+  const auto begin_piece = [&] {
+    while (prefix[sequence + 1] * n_heads <= at) ++sequence;
     const int tiles = prefix[sequence + 1] - prefix[sequence];
-    const long long in_sequence = at - static_cast<long long>(prefix[sequence]) * n_heads;
-    const int column_head = static_cast<int>(in_sequence / tiles);
-    const int begin = static_cast<int>(in_sequence % tiles);
-    const int stop = static_cast<int>(min(static_cast<long long>(tiles), begin + (end - at)));
-    const int head = column_head / p.n_columns;
+    const int in_sequence = at - prefix[sequence] * n_heads;
+    column_head = in_sequence / tiles;
+    const int begin = in_sequence - column_head * tiles;
+    const int stop = min(tiles, begin + (end - at));
     at += stop - begin;
+    stream.start(sequence, column_head / p.n_columns, begin + warp, stop);
+    prepare_queries<kDim, S::kDenseKeys>(p, sequence, column_head / p.n_columns,
+                                         column_head % p.n_columns, warp, S::kWarps, lane, queries,
+                                         factors, constants);
+  };
+  if (at >= end) return;
+  begin_piece();
+  __syncthreads();
 
-    TileStream<kDim, kKeyBits, kValueBits> stream(p, sequence, head, begin + warp, S::kWarps, stop,
-                                                  rings + warp * kStages * S::kStage, lane);
-    for (int i = 0; i < kStages; ++i) {
-      stream.copy_keys(i);
-      stream.copy_values(i);
-    }
-    if (!has_tables) {
-      if constexpr (!S::kDenseKeys) {
-        fill_table<kKeyBits, S::kWarps * 32>(table, p.k.centroids, thread);
-      }
-      fill_table<kValueBits, S::kWarps * 32>(table + 128, p.v.centroids, thread);
-    }
-    prepare_queries<kDim, S::kDenseKeys>(p, sequence, head, column_head % p.n_columns, warp,
-                                         S::kWarps, lane, queries, factors, constants);
-    __syncthreads();
+  while (true) {
     uint4 q[S::kUnits];
 #pragma unroll
     for (int u = 0; u < S::kUnits; ++u) {
@@ -565,9 +572,13 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
       __syncwarp();
       stream.copy_values(i + kStages);
     }
-    wait_copies<0>();
 
-    // The warps' sums become one: with the maximum of all.
+    // The next piece is on its way while the warps' sums become one.
+    float* const split =
+        p.splits +
+        static_cast<long long>(cta + sequence * n_heads + column_head) * split_floats(kDim);
+    const int columns = min(kColumns, p.group - column_head % p.n_columns * kColumns);
+    const bool is_last = at >= end;
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
 #pragma unroll
@@ -579,44 +590,75 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
         weights[warp * kColumns + 2 * t + c] = run.weight[c];
       }
     }
+    if (!is_last) begin_piece();
     __syncthreads();
-    auto* const merge = reinterpret_cast<float*>(rings);
+    float own[2];  // what brings this warp's sums to the maximum of all
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      const int column = 2 * t + c;
       float maximum = kNoMaximum;
-      for (int w = 0; w < S::kWarps; ++w) maximum = fmaxf(maximum, maxima[w * kColumns + column]);
-      const float own = exp2_fast(run.maximum[c] - maximum);
 #pragma unroll
-      for (int u = 0; u < S::kUnits; ++u) {
-        *reinterpret_cast<float4*>(merge + (warp * kColumns + column) * kDim + u * 32 + 4 * g) =
-            make_float4(run.sums[u][0][c] * own, run.sums[u][0][2 + c] * own,
-                        run.sums[u][1][c] * own, run.sums[u][1][2 + c] * own);
+      for (int w = 0; w < S::kWarps; ++w) {
+        maximum = fmaxf(maximum, maxima[w * kColumns + 2 * t + c]);
       }
-    }
-    __syncthreads();
-    float* const split =
-        p.splits + static_cast<long long>(cta + sequence * n_heads + column_head) *
-                       split_floats(kDim);
-    const int columns = min(kColumns, p.group - column_head % p.n_columns * kColumns);
-    for (int i = thread; i < columns * kDim; i += blockDim.x) {
-      float sum = 0;
-#pragma unroll
-      for (int w = 0; w < S::kWarps; ++w) sum += merge[w * kColumns * kDim + i];
-      split[i] = sum;
+      own[c] = exp2_fast(run.maximum[c] - maximum);
     }
     if (thread < columns) {
       float maximum = kNoMaximum, weight = 0;
+#pragma unroll
       for (int w = 0; w < S::kWarps; ++w) {
         maximum = fmaxf(maximum, maxima[w * kColumns + thread]);
       }
+#pragma unroll
       for (int w = 0; w < S::kWarps; ++w) {
-        weight += weights[w * kColumns + thread] * exp2_fast(maxima[w * kColumns + thread] - maximum);
+        weight +=
+            weights[w * kColumns + thread] * exp2_fast(maxima[w * kColumns + thread] - maximum);
       }
       split[kColumns * kDim + thread] = maximum;
       split[kColumns * kDim + kColumns + thread] = weight;
     }
-    __syncthreads();
+    // Four columns at a time: the upper half of the warps passes its sums to the lower half, which
+    // all threads then add.
+    constexpr int kHalf = (S::kWarps + 1) / 2;
+    for (int first = 0; first < columns; first += 4) {
+      const bool has_columns = t / 2 == first / 4;
+      float* const slot = merge + (warp % kHalf * 4 + t % 2 * 2) * kDim + 4 * g;
+      if (has_columns && warp >= kHalf) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+#pragma unroll
+          for (int u = 0; u < S::kUnits; ++u) {
+            *reinterpret_cast<float4*>(slot + c * kDim + u * 32) =
+                make_float4(run.sums[u][0][c] * own[c], run.sums[u][0][2 + c] * own[c],
+                            run.sums[u][1][c] * own[c], run.sums[u][1][2 + c] * own[c]);
+          }
+        }
+      }
+      __syncthreads();
+      if (has_columns && warp < kHalf) {
+        const bool has_other = warp + kHalf < S::kWarps;
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+#pragma unroll
+          for (int u = 0; u < S::kUnits; ++u) {
+            auto* const place = reinterpret_cast<float4*>(slot + c * kDim + u * 32);
+            const float4 other = has_other ? *place : make_float4(0, 0, 0, 0);
+            *place = make_float4(fmaf(run.sums[u][0][c], own[c], other.x),
+                                 fmaf(run.sums[u][0][2 + c], own[c], other.y),
+                                 fmaf(run.sums[u][1][c], own[c], other.z),
+                                 fmaf(run.sums[u][1][2 + c], own[c], other.w));
+          }
+        }
+      }
+      __syncthreads();
+      for (int i = thread; i < min(4, columns - first) * kDim; i += S::kWarps * 32) {
+        float sum = 0;
+#pragma unroll
+        for (int w = 0; w < kHalf; ++w) sum += merge[w * 4 * kDim + i];
+        split[first * kDim + i] = sum;
+      }
+      __syncthreads();
+    }
+    if (is_last) break;
   }
 }
 
@@ -723,19 +765,24 @@ __global__ void __launch_bounds__(128) attend_dense(const __grid_constant__ Atte
   wait_for_previous_kernel();  // when this kernel is done, so is that one
 }
 
+// Of the first n threads of a block.
+template <int n>
+__device__ __forceinline__ void barrier_of() {
+  asm volatile("bar.sync 1, %0;\n" ::"n"(n) : "memory");
+}
+
 // Joins the splits of one query head, and rotates the sum of values back. Threads (d, row): rows
 // share the splits.
-__host__ __device__ constexpr int join_rows(int head_dim) { return head_dim <= 128 ? 4 : 2; }
+constexpr int kMostJoinRows = 4;
 
 template <int kDim>
-__global__ void __launch_bounds__(kDim * join_rows(kDim))
-    join_splits(const __grid_constant__ AttendArgs p) {
-  constexpr int kRows = join_rows(kDim);
+__global__ void __launch_bounds__(1024) join_splits(const __grid_constant__ AttendArgs p) {
   __shared__ int totals[2];  // tiles of one head: before this sequence, and of all
-  __shared__ float sums[kRows][2][kDim];
-  __shared__ float weights[kRows][2];
+  __shared__ float sums[kMostJoinRows][2][kDim];
+  __shared__ float weights[kMostJoinRows][2];
   const int query_head = static_cast<int>(blockIdx.x), sequence = static_cast<int>(blockIdx.y);
   const int d = static_cast<int>(threadIdx.x), row = static_cast<int>(threadIdx.y);
+  const int n_rows = static_cast<int>(blockDim.y);
   const int head = query_head / p.group, of_group = query_head % p.group;
   const int column_head = head * p.n_columns + of_group / kColumns, column = of_group % kColumns;
   const int n_heads = p.n_kv_heads * p.n_columns;
@@ -753,13 +800,18 @@ __global__ void __launch_bounds__(kDim * join_rows(kDim))
     }
     if (d == 0) totals[0] = before, totals[1] = all;
   }
-  __syncthreads();
   const int tiles = tiles_of(p, sequence);
-  const long long n_tiles = static_cast<long long>(totals[1]) * n_heads;
-  const long long begin = static_cast<long long>(totals[0]) * n_heads +
-                          static_cast<long long>(column_head) * tiles;
-  const int first = tiles == 0 ? 0 : cta_of(begin, n_tiles, p.n_ctas);
-  const int n_splits = tiles == 0 ? 0 : cta_of(begin + tiles - 1, n_tiles, p.n_ctas) - first + 1;
+  float sign[3] = {1, 1, 1};  // at most three rounds
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    if (i < p.v.rounds) sign[i] = __ldg(p.v.signs + i * kDim + d);
+  }
+  const float mean = p.v.mean == nullptr ? 0.0f : __ldg(p.v.mean + head * kDim + d);
+  __syncthreads();
+  const int per_cta = tiles_of_cta(p, totals[1] * n_heads);
+  const int begin = totals[0] * n_heads + column_head * tiles;
+  const int first = begin / per_cta;
+  const int n_splits = tiles == 0 ? 0 : (begin + tiles - 1) / per_cta - first + 1;
   const int n_all = n_splits + p.n_dense_chunks;
   const float* const splits =
       p.splits + static_cast<long long>(first + sequence * n_heads + column_head) *
@@ -783,7 +835,7 @@ __global__ void __launch_bounds__(kDim * join_rows(kDim))
   }
   float sum[2] = {}, weight[2] = {};  // of packed and of dense tokens
 #pragma unroll 4
-  for (int i = row; i < n_all; i += kRows) {
+  for (int i = row; i < n_all; i += n_rows) {
     const float* const split = split_of(i);
     const float factor = exp2_fast(split[kColumns * kDim + column] - maximum);
     const float part = factor * split[column * kDim + d];
@@ -794,42 +846,44 @@ __global__ void __launch_bounds__(kDim * join_rows(kDim))
       sum[1] += part, weight[1] += part_weight;
     }
   }
+  if (n_rows > 1) {
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    sums[row][i][d] = sum[i];
-    if (d == 0) weights[row][i] = weight[i];
+    for (int i = 0; i < 2; ++i) {
+      sums[row][i][d] = sum[i];
+      if (d == 0) weights[row][i] = weight[i];
+    }
+    __syncthreads();
+    if (row != 0) return;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      sum[i] = weight[i] = 0;
+      for (int r = 0; r < n_rows; ++r) sum[i] += sums[r][i][d], weight[i] += weights[r][i];
+    }
   }
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    sum[i] = weight[i] = 0;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) sum[i] += sums[r][i][d], weight[i] += weights[r][i];
-  }
-  __syncthreads();
 
-  // All rows do the same from here on.
   float x = sum[0];
-  for (int round = p.v.rounds - 1; round >= 0; --round) {
+#pragma unroll
+  for (int round = 2; round >= 0; --round) {
+    if (round >= p.v.rounds) continue;
 #pragma unroll
     for (int h = 1; h < 32; h *= 2) {
       const float other = __shfl_xor_sync(~0u, x, h);
       x = (d & h) != 0 ? other - x : x + other;
     }
+    float* const row_of_sums = sums[0][0];
 #pragma unroll
     for (int h = 32; h < kDim; h *= 2) {
-      sums[row][0][d] = x;
-      __syncthreads();
-      const float other = sums[row][0][d ^ h];
+      barrier_of<kDim>();
+      row_of_sums[d] = x;
+      barrier_of<kDim>();
+      const float other = row_of_sums[d ^ h];
       x = (d & h) != 0 ? other - x : x + other;
-      __syncthreads();
     }
-    x *= rsqrtf(static_cast<float>(kDim)) * p.v.signs[round * kDim + d];
+    x *= rsqrtf(static_cast<float>(kDim)) * sign[round];
   }
-  if (p.v.mean != nullptr) x += weight[0] * p.v.mean[head * kDim + d];
+  x += weight[0] * mean;
   const float total = weight[0] + weight[1];
   const float result = total > 0 ? (x + sum[1]) / total : 0.0f;
-  if (row != 0) return;
   store_value(p.output, p.dtype,
               (static_cast<long long>(sequence) * p.n_query_heads + query_head) * kDim + d, result);
 }
@@ -966,6 +1020,9 @@ Result<Plan> make_plan(const AttentionStep& step) {
   if (step.n_sequences > kMaxSequences) {
     return unsupported("attention: more than " + std::to_string(kMaxSequences) + " sequences");
   }
+  const std::int64_t most_tiles = (std::int64_t{step.max_blocks} * kBlockTiles + 1) *
+                                  step.n_sequences * step.n_query_heads;
+  if (most_tiles >= std::int64_t{1} << 30) return unsupported("attention: so many tokens");
   Plan plan;
   AttendArgs& p = plan.args;
   TQC_TRY_ASSIGN(p.k, side_args(step.keys, step, false));
@@ -1031,7 +1088,10 @@ Result<void> launch_rest(const AttendArgs& p, cudaStream_t stream) {
     TQC_TRY(launch_behind(attend_dense<kDim>, p, grid, 128, stream));
   }
   const dim3 grid(static_cast<unsigned>(p.n_query_heads), static_cast<unsigned>(p.n_sequences));
-  return launch_behind(join_splits<kDim>, p, grid, dim3(kDim, join_rows(kDim)), stream);
+  // With few heads, many threads share the splits of one.
+  const bool is_small = p.n_query_heads * p.n_sequences <= 2 * p.n_ctas;
+  const unsigned rows = is_small ? std::min(kMostJoinRows, 1024 / kDim) : 1;
+  return launch_behind(join_splits<kDim>, p, grid, dim3(kDim, rows), stream);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ constexpr int kThreads = kWarps * 32;
 constexpr int kPassTokens = 8;
 constexpr int kPasses = kTileTokens / kPassTokens;
 constexpr std::uint16_t kF16Infinity = 0x7c00;
-constexpr int kMostBinBytes = 64 * 1024;  // of bins with a copy for each lane
+constexpr int kMostBinBytes = 64 * 1024;  // of bins with a copy for each lane of half a warp
 
 __host__ __device__ constexpr int words_of(int dim) { return dim <= 128 ? 32 : dim / 4; }
 // Floats of a token's cosines: padded, so that two tokens' rows are in different banks.
@@ -42,20 +42,24 @@ struct Words {
   }
 };
 
-// The Walsh-Hadamard transform of four threads' vector, not scaled, stages in ascending order.
-template <int kDim, int kRun>
+// Butterflies of distance h in a thread's own values.
+template <int kOwn>
+__device__ __forceinline__ void own_stage(float (&x)[kOwn], int h) {
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    if ((i & h) != 0) continue;
+    const float a = x[i], b = x[i + h];
+    x[i] = __fadd_rn(a, b);
+    x[i + h] = __fsub_rn(a, b);
+  }
+}
+
+// The Walsh-Hadamard transform of four threads' vector, not scaled, stages in ascending order, from
+// distance `kFirst` on.
+template <int kDim, int kRun, int kFirst = 1>
 __device__ __forceinline__ void hadamard(float (&x)[kDim / 4], int t) {
-  const auto stage = [&](int h) {
 #pragma unroll
-    for (int i = 0; i < kDim / 4; ++i) {
-      if ((i & h) != 0) continue;
-      const float a = x[i], b = x[i + h];
-      x[i] = __fadd_rn(a, b);
-      x[i + h] = __fsub_rn(a, b);
-    }
-  };
-#pragma unroll
-  for (int h = 1; h < kRun; h *= 2) stage(h);
+  for (int h = kFirst; h < kRun; h *= 2) own_stage<kDim / 4>(x, h);
 #pragma unroll
   for (int bit = 1; bit <= 2; bit *= 2) {
     const float sign = (t & bit) != 0 ? -1.0f : 1.0f;
@@ -65,20 +69,30 @@ __device__ __forceinline__ void hadamard(float (&x)[kDim / 4], int t) {
     }
   }
 #pragma unroll
-  for (int h = kRun; h < kDim / 4; h *= 2) stage(h);
+  for (int h = kRun; h < kDim / 4; h *= 2) own_stage<kDim / 4>(x, h);
 }
 
-// x[i] *= row[component of i]
+// The same of x[i] * signs[i]: products with 1 or -1 are exact, so the first stage may fuse them.
 template <int kDim, int kRun>
-__device__ __forceinline__ void multiply(float (&x)[kDim / 4], const float* row, int t) {
+__device__ __forceinline__ void signed_hadamard(float (&x)[kDim / 4],
+                                                const float (&signs)[kDim / 4], int t) {
+#pragma unroll
+  for (int i = 0; i < kDim / 4; i += 2) {
+    const float a = __fmul_rn(x[i], signs[i]), b = x[i + 1];
+    x[i] = __fmaf_rn(b, signs[i + 1], a);
+    x[i + 1] = __fmaf_rn(b, -signs[i + 1], a);
+  }
+  hadamard<kDim, kRun, 2>(x, t);
+}
+
+// This thread's components of a row.
+template <int kDim, int kRun>
+__device__ __forceinline__ void load_own(float (&x)[kDim / 4], const float* row, int t) {
 #pragma unroll
   for (int i = 0; i < kDim / 4; i += 4) {
-    const float4 by =
+    const float4 four =
         *reinterpret_cast<const float4*>(row + i / kRun * 4 * kRun + kRun * t + i % kRun);
-    x[i] = __fmul_rn(x[i], by.x);
-    x[i + 1] = __fmul_rn(x[i + 1], by.y);
-    x[i + 2] = __fmul_rn(x[i + 2], by.z);
-    x[i + 3] = __fmul_rn(x[i + 3], by.w);
+    x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
   }
 }
 
@@ -115,8 +129,8 @@ __device__ __forceinline__ void for_mean(const float* mean, const float* cos, co
 
 // What all warps of a block share.
 struct SharedPlan {
-  int table = 0;   // bytes
-  int bins = 0;    // of encoding
+  int bins = 0;    // bytes; of encoding
+  int table = 0;
   int signs = 0;
   int angles = 0;
   int words = 0;
@@ -130,9 +144,9 @@ __host__ __device__ SharedPlan shared_plan(const CodecArgs& p) {
   const int codes = 1 << p.part0.bits;
   plan.table = codes * (kRun == 8 ? 256 : 128);
   if (kRun == 4) {
-    plan.bins_for_lanes = p.part0.n_bins * 256 <= kMostBinBytes;
-    plan.bins = p.part0.n_bins == 0 ? codes * 4 : p.part0.n_bins * (plan.bins_for_lanes ? 256 : 8);
-    plan.bins = (plan.bins + 15) / 16 * 16;
+    plan.bins_for_lanes = p.part0.n_bins * 128 <= kMostBinBytes;
+    plan.bins = p.part0.n_bins == 0 ? codes * 4 : p.part0.n_bins * (plan.bins_for_lanes ? 128 : 8);
+    plan.bins = (plan.bins + 127) / 128 * 128;
   }
   plan.signs = p.part0.rounds * kDim * 4;
   plan.angles = p.n_pairs == 0 ? 0 : 2 * kTileTokens * angle_row(kDim, kRun) * 4;
@@ -162,25 +176,28 @@ __device__ __forceinline__ const float* mean_of(const CodecArgs& p, const TilePl
   return p.mean + at.block * p.mean_stride + at.head * p.head_dim;
 }
 
-template <bool kIsBf16>
+template <Dtype kDtype>
 __device__ __forceinline__ float2 unpack_pair(std::uint32_t bits) {
-  if constexpr (kIsBf16) {
+  if constexpr (kDtype == Dtype::kBF16) {
     return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
+  } else {
+    return __half22float2(*reinterpret_cast<const __half2*>(&bits));
   }
-  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
 }
-__device__ __forceinline__ std::uint32_t pack_pair(float low, float high, bool is_bf16) {
-  if (is_bf16) {
+template <Dtype kDtype>
+__device__ __forceinline__ std::uint32_t pack_pair(float low, float high) {
+  if constexpr (kDtype == Dtype::kBF16) {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     return *reinterpret_cast<const std::uint32_t*>(&pair);
+  } else {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
   }
-  const __half2 pair = __floats2half2_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
 
 // --- Decoding
 
-template <int kDim>
+template <int kDim, Dtype kDtype>
 __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
     decode_fast(const __grid_constant__ CodecArgs p) {
   constexpr int kRun = 8;
@@ -202,6 +219,8 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
   }
   fill_signs_and_angles<kDim, kRun>(p, tile, p.part0.factor, signs, angles, thread);
   __syncthreads();
+  float first_signs[kOwn];  // times the factor
+  load_own<kDim, kRun>(first_signs, signs, t);
 
   const std::uint32_t lane4 = lane * 4;
   const int n_items = p.n_blocks * p.n_kv_heads;
@@ -229,10 +248,16 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
           x[i + j] = __fmul_rn(scale, c);
         }
       }
-      for (int round = p.part0.rounds - 1; round >= 0; --round) {
+      for (int round = p.part0.rounds - 1; round > 0; --round) {
         hadamard<kDim, kRun>(x, t);
-        multiply<kDim, kRun>(x, signs + round * kDim, t);
+        float more_signs[kOwn];
+        load_own<kDim, kRun>(more_signs, signs + round * kDim, t);
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) x[i] = __fmul_rn(x[i], more_signs[i]);
       }
+      hadamard<kDim, kRun>(x, t);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) x[i] = __fmul_rn(x[i], first_signs[i]);
       if (p.mean != nullptr) {
         const float* const cos = p.n_pairs == 0 ? nullptr : angles + token * angle_row(kDim, kRun);
         for_mean<kDim, kRun>(mean_of(p, at), cos, cos + kTileTokens * angle_row(kDim, kRun), t,
@@ -240,7 +265,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
       }
       if (token < at.skipped || token >= at.count) continue;
       const long long row = row_of(p, at) + token * p.token_stride + kRun * t;
-      if (p.dtype == Dtype::kF32) {
+      if constexpr (kDtype == Dtype::kF32) {
         float* const to = static_cast<float*>(p.rows) + row;
 #pragma unroll
         for (int i = 0; i < kOwn; i += 4) {
@@ -248,14 +273,13 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
               make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
         }
       } else {
-        const bool is_bf16 = p.dtype == Dtype::kBF16;
         auto* const to = static_cast<std::uint16_t*>(p.rows) + row;
 #pragma unroll
         for (int i = 0; i < kOwn; i += 8) {
           *reinterpret_cast<uint4*>(to + i / kRun * 4 * kRun) =
-              make_uint4(pack_pair(x[i], x[i + 1], is_bf16), pack_pair(x[i + 2], x[i + 3], is_bf16),
-                         pack_pair(x[i + 4], x[i + 5], is_bf16),
-                         pack_pair(x[i + 6], x[i + 7], is_bf16));
+              make_uint4(pack_pair<kDtype>(x[i], x[i + 1]), pack_pair<kDtype>(x[i + 2], x[i + 3]),
+                         pack_pair<kDtype>(x[i + 4], x[i + 5]),
+                         pack_pair<kDtype>(x[i + 6], x[i + 7]));
         }
       }
     }
@@ -265,12 +289,8 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
 
 // --- Encoding
 
-// The inner product of codec.md §4, in all four threads. b(i): value i of the second vector.
-template <int kDim, class B>
-__device__ __forceinline__ float lane_dot(const float (&a)[kDim / 4], const B& b) {
-  float sums[4] = {0, 0, 0, 0};
-#pragma unroll
-  for (int i = 0; i < kDim / 4; ++i) sums[i % 4] = __fadd_rn(sums[i % 4], __fmul_rn(a[i], b(i)));
+// Adds the sixteen sums of codec.md §4 of which each thread has four; the result is in all four.
+__device__ __forceinline__ float add_lanes(float (&sums)[4]) {
 #pragma unroll
   for (int bit = 2; bit > 0; bit /= 2) {
 #pragma unroll
@@ -279,21 +299,22 @@ __device__ __forceinline__ float lane_dot(const float (&a)[kDim / 4], const B& b
   return __fadd_rn(__fadd_rn(sums[0], sums[2]), __fadd_rn(sums[1], sums[3]));
 }
 
-template <int kDim>
+template <int kDim, Dtype kDtype>
 __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
     encode_fast(const __grid_constant__ CodecArgs p) {
   constexpr int kRun = 4;
   constexpr int kOwn = kDim / 4;
+  constexpr bool kIsF32 = kDtype == Dtype::kF32;
   extern __shared__ __align__(256) std::uint8_t shared[];
   const SharedPlan plan = shared_plan<kDim, kRun>(p);
-  std::uint8_t* const table = shared;
-  std::uint8_t* const bins = shared + plan.table;
-  auto* const signs = reinterpret_cast<float*>(bins + plan.bins);
-  auto* const angles = reinterpret_cast<float*>(bins + plan.bins + plan.signs);
+  std::uint8_t* const bins = shared;
+  std::uint8_t* const table = shared + plan.bins;
+  auto* const signs = reinterpret_cast<float*>(table + plan.table);
+  auto* const angles = reinterpret_cast<float*>(table + plan.table + plan.signs);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int g = lane / 4, t = lane % 4;
   const Words<kDim, kRun> words{
-      reinterpret_cast<std::uint32_t*>(bins + plan.bins + plan.signs + plan.angles) +
+      reinterpret_cast<std::uint32_t*>(table + plan.table + plan.signs + plan.angles) +
       warp * kTileTokens * words_of(kDim)};
   const int tile = static_cast<int>(blockIdx.x) % kPageTiles;
 
@@ -302,11 +323,9 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
     *reinterpret_cast<float*>(table + i * 4) = p.part0.centroids[i / 32];
   }
   const int n_bins = p.part0.n_bins;
-  const int copies = plan.bins_for_lanes ? 32 : 1;
+  const int copies = plan.bins_for_lanes ? 16 : 1;
   for (int i = thread; i < n_bins * copies; i += kThreads) {
-    const float2 bin = reinterpret_cast<const float2*>(p.part0.bins)[i / copies];
-    *reinterpret_cast<float2*>(bins + i * 8) =
-        make_float2(bin.x, __int_as_float(static_cast<int>(bin.y)));
+    reinterpret_cast<float2*>(bins)[i] = reinterpret_cast<const float2*>(p.part0.bins)[i / copies];
   }
   if (n_bins == 0) {
     for (int i = thread; i < n_codes - 1; i += kThreads) {
@@ -315,17 +334,19 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
   }
   fill_signs_and_angles<kDim, kRun>(p, tile, 1.0f, signs, angles, thread);
   __syncthreads();
+  float first_signs[kOwn];
+  load_own<kDim, kRun>(first_signs, signs, t);
 
   const std::uint8_t* const own_table = table + lane * 4;
-  const std::uint8_t* const own_bins = bins + (plan.bins_for_lanes ? lane * 8 : 0);
-  const int bin_stride = copies * 8;
+  const std::uint32_t bin_lane = plan.bins_for_lanes ? lane % 16 * 8 : 0;
+  const int bin_shift = plan.bins_for_lanes ? 7 : 3;
+  const std::uint32_t bin_mask = static_cast<std::uint32_t>(n_bins - 1) << bin_shift;
+  const float bins_per_unit = p.part0.bins_per_unit, factor = p.part0.factor;
   const auto code_of = [&](float y) {
     if (n_bins != 0) {
-      const float lifted = __fmaf_rn(y, p.part0.bins_per_unit, 12582912.0f);
-      const unsigned bin = min(
-          static_cast<unsigned>(__float_as_int(lifted) - 0x4b400000 - p.part0.first_bin),
-          static_cast<unsigned>(n_bins - 1));
-      const float2 found = *reinterpret_cast<const float2*>(own_bins + bin * bin_stride);
+      const std::uint32_t bin = __float_as_uint(__fmaf_rn(y, bins_per_unit, 12582912.0f));
+      const float2 found =
+          *reinterpret_cast<const float2*>(bins + ((bin << bin_shift & bin_mask) | bin_lane));
       return __float_as_int(found.y) + (found.x < y ? 1 : 0);
     }
     int code = 0;
@@ -335,57 +356,56 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
     return code;
   };
 
-  const bool is_f32 = p.dtype == Dtype::kF32, is_bf16 = p.dtype == Dtype::kBF16;
   const int n_items = p.n_blocks * p.n_kv_heads;
   const int stride = static_cast<int>(gridDim.x) / kPageTiles * kWarps;
   for (int item = static_cast<int>(blockIdx.x) / kPageTiles * kWarps + warp; item < n_items;
        item += stride) {
     const TilePlace at = tile_place(p, item / p.n_kv_heads, item % p.n_kv_heads, tile);
-    const long long rows = row_of(p, at);
-    uint2 raw[kOwn / 4];  // of the next pass, unless f32
+    const long long rows = row_of(p, at) + kRun * t;
+    uint2 raw[kIsF32 ? 1 : kOwn / 4];  // of the next pass
     const auto load = [&](int token) {
-      if (is_f32 || token < at.skipped || token >= at.count) return;
+      const bool is_there = token >= at.skipped && token < at.count;
       const auto* const from =
-          static_cast<const std::uint16_t*>(p.rows) + rows + token * p.token_stride + kRun * t;
+          static_cast<const std::uint16_t*>(p.rows) + rows + token * p.token_stride;
 #pragma unroll
-      for (int i = 0; i < kOwn / 4; ++i) raw[i] = *reinterpret_cast<const uint2*>(from + 16 * i);
+      for (int i = 0; i < kOwn / 4; ++i) {
+        raw[i] = is_there ? __ldcs(reinterpret_cast<const uint2*>(from + 16 * i)) : make_uint2(0, 0);
+      }
     };
-    load(g);
+    if constexpr (!kIsF32) load(g);
     std::uint16_t own_scale = 0;
 #pragma unroll 1
     for (int pass = 0; pass < kPasses; ++pass) {
       const int token = pass * kPassTokens + g;
       const bool is_there = token >= at.skipped && token < at.count;
       float x[kOwn];
-      if (!is_there) {
-#pragma unroll
-        for (float& value : x) value = 0;
-      } else if (is_f32) {
-        const float* const from =
-            static_cast<const float*>(p.rows) + rows + token * p.token_stride + kRun * t;
+      if constexpr (kIsF32) {
+        const float* const from = static_cast<const float*>(p.rows) + rows + token * p.token_stride;
 #pragma unroll
         for (int i = 0; i < kOwn; i += 4) {
-          const float4 four = *reinterpret_cast<const float4*>(from + 4 * i);
+          const float4 four = is_there ? *reinterpret_cast<const float4*>(from + 4 * i)
+                                       : make_float4(0, 0, 0, 0);
           x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
         }
       } else {
 #pragma unroll
         for (int i = 0; i < kOwn; i += 4) {
-          const float2 low = is_bf16 ? unpack_pair<true>(raw[i / 4].x)
-                                     : unpack_pair<false>(raw[i / 4].x);
-          const float2 high = is_bf16 ? unpack_pair<true>(raw[i / 4].y)
-                                      : unpack_pair<false>(raw[i / 4].y);
+          const float2 low = unpack_pair<kDtype>(raw[i / 4].x);
+          const float2 high = unpack_pair<kDtype>(raw[i / 4].y);
           x[i] = low.x, x[i + 1] = low.y, x[i + 2] = high.x, x[i + 3] = high.y;
         }
+        if (pass + 1 < kPasses) load(token + kPassTokens);
       }
-      if (pass + 1 < kPasses) load(token + kPassTokens);
       if (p.mean != nullptr && is_there) {
         const float* const cos = p.n_pairs == 0 ? nullptr : angles + token * angle_row(kDim, kRun);
         for_mean<kDim, kRun>(mean_of(p, at), cos, cos + kTileTokens * angle_row(kDim, kRun), t,
                              [&](int i, float m) { x[i] = __fsub_rn(x[i], m); });
       }
 
-      const float length = __fsqrt_rn(lane_dot<kDim>(x, [&](int i) { return x[i]; }));
+      float sums[4] = {0, 0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) sums[i % 4] = __fadd_rn(sums[i % 4], __fmul_rn(x[i], x[i]));
+      const float length = __fsqrt_rn(add_lanes(sums));
       if (__any_sync(~0u, !(length < INFINITY))) {
         bool is_finite = true;
 #pragma unroll
@@ -393,37 +413,51 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
         const unsigned bad = __ballot_sync(~0u, !is_finite) >> (lane & 28) & 15u;
         if (!(length < INFINITY) && t == 0) refuse(p, at, token, bad == 0);
       }
-      for (int round = 0; round < p.part0.rounds; ++round) {
-        multiply<kDim, kRun>(x, signs + round * kDim, t);
-        hadamard<kDim, kRun>(x, t);
+      signed_hadamard<kDim, kRun>(x, first_signs, t);
+      for (int round = 1; round < p.part0.rounds; ++round) {
+        float more_signs[kOwn];
+        load_own<kDim, kRun>(more_signs, signs + round * kDim, t);
 #pragma unroll
-        for (float& value : x) value = __fmul_rn(value, p.part0.factor);
+        for (int i = 0; i < kOwn; ++i) x[i] = __fmul_rn(__fmul_rn(x[i], factor), more_signs[i]);
+        hadamard<kDim, kRun>(x, t);
       }
+
       const float inverse = __fdiv_rn(1.0f, length);
       std::uint32_t codes[kOwn / 4];
+      const auto centroid = [&](int code) {
+        return *reinterpret_cast<const float*>(own_table + code * 128);
+      };
+#pragma unroll
+      for (float& sum : sums) sum = 0;
 #pragma unroll
       for (int i = 0; i < kOwn; i += 4) {
         codes[i / 4] = 0;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          x[i + j] = __fmul_rn(x[i + j], inverse);
-          codes[i / 4] |= static_cast<std::uint32_t>(code_of(x[i + j])) << (8 * j);
+          const float y = __fmul_rn(__fmul_rn(x[i + j], factor), inverse);
+          const int code = code_of(y);
+          codes[i / 4] += static_cast<std::uint32_t>(code) << (8 * j);
+          sums[j] = __fadd_rn(sums[j], __fmul_rn(y, centroid(code)));
         }
       }
-      const auto centroid = [&](int i) {
-        return *reinterpret_cast<const float*>(own_table + (codes[i / 4] >> (8 * (i % 4)) & 255u) * 128);
-      };
       float value = length;
       if (p.part0.scale == ScaleRule::kUnbiased) {
-        value = __fdiv_rn(length, lane_dot<kDim>(x, centroid));
+        value = __fdiv_rn(length, add_lanes(sums));
       } else if (p.part0.scale == ScaleRule::kNorm) {
-        float c[kOwn];
 #pragma unroll
-        for (int i = 0; i < kOwn; ++i) c[i] = centroid(i);
-        value = __fdiv_rn(length, __fsqrt_rn(lane_dot<kDim>(c, [&](int i) { return c[i]; })));
+        for (float& sum : sums) sum = 0;
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) {
+          const float c = centroid(static_cast<int>(codes[i / 4] >> (8 * (i % 4)) & 255u));
+          sums[i % 4] = __fadd_rn(sums[i % 4], __fmul_rn(c, c));
+        }
+        value = __fdiv_rn(length, __fsqrt_rn(add_lanes(sums)));
       }
+      // Below kTiny the scale is 0 whatever the codes are. There |y| may be far above 1, where there
+      // are no bins.
+      constexpr float kTiny = 1e-12f;
       std::uint16_t scale = 0;
-      if (length != 0.0f) {
+      if (length >= kTiny) {
         scale = __half_as_ushort(__float2half_rn(value));
         // Written so that NaN fails.
         if (!(value >= 0.0f && scale < kF16Infinity) && length < INFINITY && t == 0) {
@@ -471,26 +505,44 @@ bool has_fast_kernel(const CodecArgs& p) {
          (p.n_pairs == 0 || 2 * p.n_pairs == p.head_dim);
 }
 
-Result<void> launch_fast_encode(const CodecArgs& p, int multiprocessors, cudaStream_t stream) {
-  switch (p.head_dim) {
-    case 64:
-      return launch<64, 4>(encode_fast<64>, p, multiprocessors, stream);
-    case 128:
-      return launch<128, 4>(encode_fast<128>, p, multiprocessors, stream);
+namespace {
+
+template <int kDim>
+Result<void> launch_encode_of(const CodecArgs& p, int multiprocessors, cudaStream_t stream) {
+  switch (p.dtype) {
+    case Dtype::kF32:
+      return launch<kDim, 4>(encode_fast<kDim, Dtype::kF32>, p, multiprocessors, stream);
+    case Dtype::kF16:
+      return launch<kDim, 4>(encode_fast<kDim, Dtype::kF16>, p, multiprocessors, stream);
     default:
-      return launch<256, 4>(encode_fast<256>, p, multiprocessors, stream);
+      return launch<kDim, 4>(encode_fast<kDim, Dtype::kBF16>, p, multiprocessors, stream);
   }
 }
 
-Result<void> launch_fast_decode(const CodecArgs& p, int multiprocessors, cudaStream_t stream) {
-  switch (p.head_dim) {
-    case 64:
-      return launch<64, 8>(decode_fast<64>, p, multiprocessors, stream);
-    case 128:
-      return launch<128, 8>(decode_fast<128>, p, multiprocessors, stream);
+template <int kDim>
+Result<void> launch_decode_of(const CodecArgs& p, int multiprocessors, cudaStream_t stream) {
+  switch (p.dtype) {
+    case Dtype::kF32:
+      return launch<kDim, 8>(decode_fast<kDim, Dtype::kF32>, p, multiprocessors, stream);
+    case Dtype::kF16:
+      return launch<kDim, 8>(decode_fast<kDim, Dtype::kF16>, p, multiprocessors, stream);
     default:
-      return launch<256, 8>(decode_fast<256>, p, multiprocessors, stream);
+      return launch<kDim, 8>(decode_fast<kDim, Dtype::kBF16>, p, multiprocessors, stream);
   }
+}
+
+}  // namespace
+
+Result<void> launch_fast_encode(const CodecArgs& p, int multiprocessors, cudaStream_t stream) {
+  if (p.head_dim == 64) return launch_encode_of<64>(p, multiprocessors, stream);
+  if (p.head_dim == 128) return launch_encode_of<128>(p, multiprocessors, stream);
+  return launch_encode_of<256>(p, multiprocessors, stream);
+}
+
+Result<void> launch_fast_decode(const CodecArgs& p, int multiprocessors, cudaStream_t stream) {
+  if (p.head_dim == 64) return launch_decode_of<64>(p, multiprocessors, stream);
+  if (p.head_dim == 128) return launch_decode_of<128>(p, multiprocessors, stream);
+  return launch_decode_of<256>(p, multiprocessors, stream);
 }
 
 }  // namespace tqcache::cuda

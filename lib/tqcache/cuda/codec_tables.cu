@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -25,9 +27,8 @@ int bin_of(float y, float bins_per_unit) {
 
 // Bins for components up to 1 in magnitude (and a little more, for rounding).
 struct Bins {
-  int first = 0;
   float per_unit = 0;
-  std::vector<float> entries;  // [n, 2]
+  std::vector<float> entries;  // [n, 2]; n is a power of two
 };
 
 Bins make_bins(const std::vector<float>& boundaries) {
@@ -38,18 +39,23 @@ Bins make_bins(const std::vector<float>& boundaries) {
   for (float width = 1.02f; width <= 1.6f; width += 0.02f) {
     Bins bins;
     bins.per_unit = width / least_gap;
-    const int last = bin_of(1.001f, bins.per_unit) + 1;
-    bins.first = -last;
-    if (2 * last + 1 > kMaxBins) return {};
+    const float last_bin = 1.001f * bins.per_unit + 2;
+    if (!(2 * last_bin + 1 < kMaxBins)) return {};
+    const int last = static_cast<int>(last_bin);
+    const std::size_t n = std::bit_ceil(static_cast<std::size_t>(2 * last + 1));
+    bins.entries.resize(2 * n);
+    for (std::size_t i = 0; i < n; ++i) {
+      bins.entries[2 * i] = std::numeric_limits<float>::infinity();
+    }
     std::size_t below = 0;
     bool fits = true;
     for (int bin = -last; bin <= last; ++bin) {
-      bins.entries.push_back(std::numeric_limits<float>::infinity());
-      bins.entries.push_back(static_cast<float>(below));
-      for (int n = 0; below < boundaries.size() && bin_of(boundaries[below], bins.per_unit) <= bin;
-           ++n) {
-        fits = fits && n == 0;
-        bins.entries[bins.entries.size() - 2] = boundaries[below++];
+      float* const entry = &bins.entries[2 * (static_cast<std::size_t>(bin) & (n - 1))];
+      entry[1] = std::bit_cast<float>(static_cast<std::int32_t>(below));
+      for (int k = 0; below < boundaries.size() && bin_of(boundaries[below], bins.per_unit) <= bin;
+           ++k) {
+        fits = fits && k == 0;
+        entry[0] = boundaries[below++];
       }
     }
     if (fits && below == boundaries.size()) return bins;
@@ -124,7 +130,6 @@ Result<DeviceCodec> DeviceCodec::make(const codec::HeadCodec& codec) {
     code_offset += part.block_bytes;
     tile_offset += (part.dim + 31) / 32 * 32;
     part.n_bins = static_cast<int>(bins.entries.size() / 2);
-    part.first_bin = bins.first;
     part.bins_per_unit = bins.per_unit;
     offsets.push_back({arena.add(rotation.signs().data(), rotation.signs().size()),
                        arena.add(rotation.cas().data(), rotation.cas().size()),

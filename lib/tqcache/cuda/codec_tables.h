@@ -8,7 +8,7 @@
 namespace tqcache::cuda {
 
 inline constexpr int kPageTokens = 256;
-inline constexpr int kMaxBins = 512;
+inline constexpr int kMaxBins = 8192;
 
 // One part; all pointers are device pointers.
 struct PartTables {
@@ -33,10 +33,10 @@ struct PartTables {
   const float* centroids = nullptr;   // [2^bits]
   const float* boundaries = nullptr;  // [2^bits - 1]
 
-  // Bins of equal width with at most one boundary each: entry i - first_bin is of bin i. A bin is
-  // (boundary or infinity, number of boundaries in lower bins). Bin of y: rint(y * bins_per_unit).
-  int n_bins = 0;  // 0: there is no such width
-  int first_bin = 0;
+  // Bins of equal width with at most one boundary each. The bin of y is rint(y * bins_per_unit), and
+  // entry `bin mod n_bins` is its boundary (or infinity) and, as i32, the number of boundaries in
+  // lower bins. For |y| up to 1, and a little more.
+  int n_bins = 0;  // a power of two; 0: there is no such width
   float bins_per_unit = 0;
   const float* bins = nullptr;  // [n_bins, 2]
 };

@@ -33,8 +33,8 @@ __device__ __forceinline__ uint4 transposed_bytes(uint4 a) {
 }
 
 // Line `line` of a unit; x(k): the codes of line of bytes k.
-template <class Lines>
-__device__ __forceinline__ uint4 pack_line(int bits, int line, const Lines& x) {
+template <int kBits, class Lines>
+__device__ __forceinline__ uint4 pack_line(int line, const Lines& x) {
   const auto plane = [&](int bit) {
     uint4 y = make_uint4(0, 0, 0, 0);
 #pragma unroll
@@ -45,28 +45,24 @@ __device__ __forceinline__ uint4 pack_line(int bits, int line, const Lines& x) {
     const uint4 low = x(first + l) & 0x3f3f3f3fu;
     return low | ((x(first + 3) >> (2 * l) & 0x03030303u) << 6);
   };
-  switch (bits) {
-    case 1:
-      return plane(0);
-    case 2:
-      return x(4 * line) | (x(4 * line + 1) << 2) | (x(4 * line + 2) << 4) |
-             (x(4 * line + 3) << 6);
-    case 3:
-      return x(2 * line) | (x(2 * line + 1) << 3) |
-             (((x(6) | (x(7) << 3)) >> (2 * line) & 0x03030303u) << 6);
-    case 4:
-      return x(2 * line) | (x(2 * line + 1) << 4);
-    case 5:
-      if (line == 0) return plane(4);
-      return (x(2 * line - 2) & 0x0f0f0f0fu) | ((x(2 * line - 1) & 0x0f0f0f0fu) << 4);
-    case 6:
-      return sixes(line / 3 * 4, line % 3);
-    case 7:
-      if (line == 0) return plane(6);
-      return sixes((line - 1) / 3 * 4, (line - 1) % 3);
-    default:
-      return x(line);
+  if constexpr (kBits == 1) return plane(0);
+  if constexpr (kBits == 2) {
+    return x(4 * line) | (x(4 * line + 1) << 2) | (x(4 * line + 2) << 4) | (x(4 * line + 3) << 6);
   }
+  if constexpr (kBits == 3) {
+    return x(2 * line) | (x(2 * line + 1) << 3) |
+           (((x(6) | (x(7) << 3)) >> (2 * line) & 0x03030303u) << 6);
+  }
+  if constexpr (kBits == 4) return x(2 * line) | (x(2 * line + 1) << 4);
+  if constexpr (kBits == 5) {
+    if (line == 0) return plane(4);
+    return (x(2 * line - 2) & 0x0f0f0f0fu) | ((x(2 * line - 1) & 0x0f0f0f0fu) << 4);
+  }
+  if constexpr (kBits == 6) return sixes(line / 3 * 4, line % 3);
+  if constexpr (kBits == 7) {
+    return line == 0 ? plane(6) : sixes((line - 1) / 3 * 4, (line - 1) % 3);
+  }
+  return x(line);
 }
 
 // The codes of line of bytes k of a unit with the packed lines y.
@@ -102,11 +98,6 @@ struct TileLines {
   __device__ __forceinline__ int n_lines() const {
     return is_values ? (dim + 15) / 16 * bits : 2 * group_lines;
   }
-  // Byte of line `i` of the tile, in the part's codes.
-  __device__ __forceinline__ int offset(int i) const {
-    return is_values ? ((i / bits * kPageTiles + tile) * bits + i % bits) * 64
-                     : (2 * tile * group_lines + i) * 64;
-  }
   __device__ __forceinline__ int n_units() const {
     return is_values ? (dim + 15) / 16 : 2 * ((dim + 31) / 32);
   }
@@ -122,27 +113,31 @@ struct PlainWords {
 };
 
 // Threads `thread`, `thread` + n_threads, ... of those that share the tile pack its codes.
-template <class Words>
-__device__ __forceinline__ void pack_tile(const TileLines& lines, const Words& word,
-                                          std::uint8_t* packed, int thread, int n_threads) {
-  for (int i = thread; i < lines.n_lines() * 4; i += n_threads) {
-    const int number = i / 4, quad = i % 4;
+template <int kBits, class Words>
+__device__ __forceinline__ void pack_tile_of(const TileLines& lines, const Words& word,
+                                             std::uint8_t* packed, int thread, int n_threads) {
+  const int quad = thread % 4;  // n_threads is a multiple of 4
+  for (int number = thread / 4; number < lines.n_lines(); number += n_threads / 4) {
     uint4 out;
+    int at;
     if (lines.is_values) {
-      const int column = number / lines.bits * 4 + quad;
-      out = pack_line(lines.bits, number % lines.bits, [&](int k) {
+      const int group = number / kBits, line = number % kBits, column = group * 4 + quad;
+      out = pack_line<kBits>(line, [&](int k) {
         return transposed_bytes(make_uint4(word(4 * k, column), word(4 * k + 1, column),
                                            word(4 * k + 2, column), word(4 * k + 3, column)));
       });
+      at = ((group * kPageTiles + lines.tile) * kBits + line) * 64;
     } else {
-      const int group = number / lines.group_lines, in_group = number % lines.group_lines;
-      const int token = 16 * group + 4 * quad, column = in_group / lines.bits * 8;
-      out = pack_line(lines.bits, in_group % lines.bits, [&](int k) {
+      const int group = number >= lines.group_lines ? 1 : 0;
+      const int in_group = number - group * lines.group_lines;
+      const int token = 16 * group + 4 * quad, column = in_group / kBits * 8;
+      out = pack_line<kBits>(in_group % kBits, [&](int k) {
         return make_uint4(word(token, column + k), word(token + 1, column + k),
                           word(token + 2, column + k), word(token + 3, column + k));
       });
+      at = (2 * lines.tile * lines.group_lines + number) * 64;
     }
-    *reinterpret_cast<uint4*>(packed + lines.offset(number) + quad * 16) = out;
+    *reinterpret_cast<uint4*>(packed + at + quad * 16) = out;
   }
 }
 
@@ -155,9 +150,10 @@ __device__ __forceinline__ void unpack_tile_of(const TileLines& lines, const std
     // Of keys: unit u of group g. The last may be cut short.
     const int group = lines.is_values ? unit : unit / units;
     const int u = lines.is_values ? 0 : unit % units;
-    const int first = lines.is_values ? unit * kBits : group * lines.group_lines + u * kBits;
+    const int first = lines.is_values ? (group * kPageTiles + lines.tile) * kBits
+                                      : (2 * lines.tile + group) * lines.group_lines + u * kBits;
     const int there = lines.is_values ? kBits : lines.group_lines - u * kBits;
-    const std::uint8_t* const from = packed + lines.offset(first) + quad * 16;
+    const std::uint8_t* const from = packed + first * 64 + quad * 16;
     uint4 y[kBits];
 #pragma unroll
     for (int l = 0; l < kBits; ++l) {
@@ -181,8 +177,31 @@ __device__ __forceinline__ void unpack_tile_of(const TileLines& lines, const std
 }
 
 template <class Words>
-__device__ __forceinline__ void unpack_tile(const TileLines& lines, const std::uint8_t* packed,
-                                            const Words& word, int thread, int n_threads) {
+__device__ __forceinline__ void pack_tile(const TileLines& lines, const Words& word, std::uint8_t* packed,
+                                            int thread, int n_threads) {
+  switch (lines.bits) {
+    case 1:
+      return pack_tile_of<1>(lines, word, packed, thread, n_threads);
+    case 2:
+      return pack_tile_of<2>(lines, word, packed, thread, n_threads);
+    case 3:
+      return pack_tile_of<3>(lines, word, packed, thread, n_threads);
+    case 4:
+      return pack_tile_of<4>(lines, word, packed, thread, n_threads);
+    case 5:
+      return pack_tile_of<5>(lines, word, packed, thread, n_threads);
+    case 6:
+      return pack_tile_of<6>(lines, word, packed, thread, n_threads);
+    case 7:
+      return pack_tile_of<7>(lines, word, packed, thread, n_threads);
+    default:
+      return pack_tile_of<8>(lines, word, packed, thread, n_threads);
+  }
+}
+
+template <class Words>
+__device__ __forceinline__ void unpack_tile(const TileLines& lines, const std::uint8_t* packed, const Words& word,
+                                            int thread, int n_threads) {
   switch (lines.bits) {
     case 1:
       return unpack_tile_of<1>(lines, packed, word, thread, n_threads);

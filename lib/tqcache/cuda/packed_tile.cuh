@@ -171,13 +171,13 @@ __device__ __forceinline__ void fill_table(std::uint8_t* table, const float* cen
 #pragma unroll 8
   for (int i = thread; i < kStores; i += kThreads) {
     const int entry = i / 8;
-    const float low = centroids[entry % kCodes];
-    const float high = kBits <= 4 ? centroids[entry / kCodes % kCodes] : low;
+    const float low = __ldg(centroids + entry % kCodes);
+    const float high = kBits <= 4 ? __ldg(centroids + entry / kCodes % kCodes) : low;
     const std::uint32_t pair = packed_pair(low, high);
     std::uint32_t last = pair;  // of threads with t = 3
     if constexpr (kBits == 3) {
       const int cut = entry >> 6 | (entry >> 4 & 3) << 2 | (entry >> 2 & 3) << 4;
-      last = packed_pair(centroids[cut % kCodes], centroids[cut / kCodes]);
+      last = packed_pair(__ldg(centroids + cut % kCodes), __ldg(centroids + cut / kCodes));
     }
     *reinterpret_cast<uint4*>(table + entry * kTableRow + i % 8 * 16) =
         make_uint4(pair, pair, pair, last);
