@@ -145,8 +145,7 @@ __host__ __device__ SharedPlan shared_plan(const CodecArgs& p) {
   plan.table = codes * (kRun == 8 ? 256 : 128);
   if (kRun == 4) {
     plan.bins_for_lanes = p.part0.n_bins * 128 <= kMostBinBytes;
-    plan.bins = p.part0.n_bins == 0 ? codes * 4 : p.part0.n_bins * (plan.bins_for_lanes ? 128 : 8);
-    plan.bins = (plan.bins + 127) / 128 * 128;
+    plan.bins = (p.part0.n_bins * (plan.bins_for_lanes ? 128 : 8) + 127) / 128 * 128;
   }
   plan.signs = p.part0.rounds * kDim * 4;
   plan.angles = p.n_pairs == 0 ? 0 : 2 * kTileTokens * angle_row(kDim, kRun) * 4;
@@ -327,11 +326,6 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
   for (int i = thread; i < n_bins * copies; i += kThreads) {
     reinterpret_cast<float2*>(bins)[i] = reinterpret_cast<const float2*>(p.part0.bins)[i / copies];
   }
-  if (n_bins == 0) {
-    for (int i = thread; i < n_codes - 1; i += kThreads) {
-      reinterpret_cast<float*>(bins)[i] = p.part0.boundaries[i];
-    }
-  }
   fill_signs_and_angles<kDim, kRun>(p, tile, 1.0f, signs, angles, thread);
   __syncthreads();
   float first_signs[kOwn];
@@ -343,17 +337,10 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
   const std::uint32_t bin_mask = static_cast<std::uint32_t>(n_bins - 1) << bin_shift;
   const float bins_per_unit = p.part0.bins_per_unit, factor = p.part0.factor;
   const auto code_of = [&](float y) {
-    if (n_bins != 0) {
-      const std::uint32_t bin = __float_as_uint(__fmaf_rn(y, bins_per_unit, 12582912.0f));
-      const float2 found =
-          *reinterpret_cast<const float2*>(bins + ((bin << bin_shift & bin_mask) | bin_lane));
-      return __float_as_int(found.y) + (found.x < y ? 1 : 0);
-    }
-    int code = 0;
-    for (int step = n_codes / 2; step > 0; step /= 2) {
-      if (reinterpret_cast<const float*>(bins)[code + step - 1] < y) code += step;
-    }
-    return code;
+    const std::uint32_t bin = __float_as_uint(__fmaf_rn(y, bins_per_unit, 12582912.0f));
+    const float2 found =
+        *reinterpret_cast<const float2*>(bins + ((bin << bin_shift & bin_mask) | bin_lane));
+    return __float_as_int(found.y) + (found.x < y ? 1 : 0);
   };
 
   const int n_items = p.n_blocks * p.n_kv_heads;
@@ -501,7 +488,7 @@ bool has_fast_kernel(const CodecArgs& p) {
   const bool dim_fits = p.head_dim == 64 || p.head_dim == 128 || p.head_dim == 256;
   return dim_fits && p.n_parts == 1 && !p.part0.has_bias && p.channel_order == nullptr &&
          p.part0.transform == codec::TransformKind::kHadamard &&
-         p.part0.scale != ScaleRule::kPeak && p.part0.scale != ScaleRule::kStep &&
+         p.part0.scale != ScaleRule::kPeak && p.part0.n_bins != 0 &&
          (p.n_pairs == 0 || 2 * p.n_pairs == p.head_dim);
 }
 
