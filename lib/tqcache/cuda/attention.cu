@@ -196,7 +196,7 @@ class TileStream {
     head_ = head;
     first_ = first;
     n_ = first < last ? (last - first + S::kWarps - 1) / S::kWarps : 0;
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < kStages; ++i) {
       copy_keys(i);
       copy_values(i);
@@ -465,6 +465,68 @@ __device__ __forceinline__ void prepare_queries(const AttendArgs& p, int sequenc
   }
 }
 
+// The warps' sums become one split. The upper half of the warps passes its sums to the lower half,
+// four columns at a time, and all threads add those. `shared` has rows for half of the warps.
+template <int kDim, int kWarps>
+__device__ __forceinline__ void merge_warps(const RunningSums<kDim>& run, const float* maxima,
+                                            const float* weights, float* shared, float* split,
+                                            int columns, int thread) {
+  constexpr int kHalf = (kWarps + 1) / 2;
+  const int warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
+  float own[2];  // what brings this warp's sums to the maximum of all
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    float maximum = kNoMaximum;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) maximum = fmaxf(maximum, maxima[w * kColumns + 2 * t + c]);
+    own[c] = exp2_fast(run.maximum[c] - maximum);
+  }
+  if (thread < columns) {
+    float maximum = kNoMaximum, weight = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) maximum = fmaxf(maximum, maxima[w * kColumns + thread]);
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      weight += weights[w * kColumns + thread] * exp2_fast(maxima[w * kColumns + thread] - maximum);
+    }
+    split[kColumns * kDim + thread] = maximum;
+    split[kColumns * kDim + kColumns + thread] = weight;
+  }
+#pragma unroll 1
+  for (int first = 0; first < columns; first += 4) {
+    const bool has_columns = t / 2 == first / 4;
+    float* const slot = shared + (warp % kHalf * 4 + t % 2 * 2) * kDim + 4 * g;
+    // First the upper half.
+#pragma unroll 1
+    for (int turn = 1; turn >= 0; --turn) {
+      if (has_columns && warp / kHalf == turn) {
+        const bool adds = turn == 0 && warp + kHalf < kWarps;
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+#pragma unroll
+          for (int u = 0; u < kDim / 32; ++u) {
+            auto* const place = reinterpret_cast<float4*>(slot + c * kDim + u * 32);
+            const float4 other = adds ? *place : make_float4(0, 0, 0, 0);
+            *place = make_float4(fmaf(run.sums[u][0][c], own[c], other.x),
+                                 fmaf(run.sums[u][0][2 + c], own[c], other.y),
+                                 fmaf(run.sums[u][1][c], own[c], other.z),
+                                 fmaf(run.sums[u][1][2 + c], own[c], other.w));
+          }
+        }
+      }
+      __syncthreads();
+    }
+#pragma unroll 1
+    for (int i = thread; i < min(4, columns - first) * kDim; i += kWarps * 32) {
+      float sum = 0;
+#pragma unroll
+      for (int w = 0; w < kHalf; ++w) sum += shared[w * 4 * kDim + i];
+      split[first * kDim + i] = sum;
+    }
+    __syncthreads();
+  }
+}
+
 template <int kDim, int kKeyBits, int kValueBits>
 __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32, 1)
     attend_packed(const __grid_constant__ AttendArgs p) {
@@ -513,11 +575,35 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
                                          column_head % p.n_columns, warp, S::kWarps, lane, queries,
                                          factors, constants);
   };
-  if (at >= end) return;
-  begin_piece();
-  __syncthreads();
-
+  // Each turn begins to copy a piece, joins the warps' sums of the one before, and adds up the piece.
+  RunningSums<kDim> run;
+  float* split = nullptr;
+  int columns = 0;  // of the piece before; 0: there is none
   while (true) {
+    if (columns != 0) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) {
+          run.weight[c] += __shfl_xor_sync(~0u, run.weight[c], step);
+        }
+        if (g == 0) {
+          maxima[warp * kColumns + 2 * t + c] = run.maximum[c];
+          weights[warp * kColumns + 2 * t + c] = run.weight[c];
+        }
+      }
+    }
+    const bool is_last = at >= end;
+    if (!is_last) begin_piece();
+    __syncthreads();
+    if (columns != 0) {
+      merge_warps<kDim, S::kWarps>(run, maxima, weights, merge, split, columns, thread);
+    }
+    if (is_last) break;
+
+    split = p.splits +
+            static_cast<long long>(cta + sequence * n_heads + column_head) * split_floats(kDim);
+    columns = min(kColumns, p.group - column_head % p.n_columns * kColumns);
     uint4 q[S::kUnits];
 #pragma unroll
     for (int u = 0; u < S::kUnits; ++u) {
@@ -527,7 +613,7 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
     const float constant[2] = {constants[2 * t], constants[2 * t + 1]};
     const int n_tokens = p.n_packed[sequence];
 
-    RunningSums<kDim> run;
+    run = RunningSums<kDim>();
     for (int i = 0; i < stream.size(); ++i) {
       wait_copies<2 * kStages - 1>();
       __syncwarp();
@@ -572,93 +658,6 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
       __syncwarp();
       stream.copy_values(i + kStages);
     }
-
-    // The next piece is on its way while the warps' sums become one.
-    float* const split =
-        p.splits +
-        static_cast<long long>(cta + sequence * n_heads + column_head) * split_floats(kDim);
-    const int columns = min(kColumns, p.group - column_head % p.n_columns * kColumns);
-    const bool is_last = at >= end;
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-#pragma unroll
-      for (int step = 4; step < 32; step *= 2) {
-        run.weight[c] += __shfl_xor_sync(~0u, run.weight[c], step);
-      }
-      if (g == 0) {
-        maxima[warp * kColumns + 2 * t + c] = run.maximum[c];
-        weights[warp * kColumns + 2 * t + c] = run.weight[c];
-      }
-    }
-    if (!is_last) begin_piece();
-    __syncthreads();
-    float own[2];  // what brings this warp's sums to the maximum of all
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      float maximum = kNoMaximum;
-#pragma unroll
-      for (int w = 0; w < S::kWarps; ++w) {
-        maximum = fmaxf(maximum, maxima[w * kColumns + 2 * t + c]);
-      }
-      own[c] = exp2_fast(run.maximum[c] - maximum);
-    }
-    if (thread < columns) {
-      float maximum = kNoMaximum, weight = 0;
-#pragma unroll
-      for (int w = 0; w < S::kWarps; ++w) {
-        maximum = fmaxf(maximum, maxima[w * kColumns + thread]);
-      }
-#pragma unroll
-      for (int w = 0; w < S::kWarps; ++w) {
-        weight +=
-            weights[w * kColumns + thread] * exp2_fast(maxima[w * kColumns + thread] - maximum);
-      }
-      split[kColumns * kDim + thread] = maximum;
-      split[kColumns * kDim + kColumns + thread] = weight;
-    }
-    // Four columns at a time: the upper half of the warps passes its sums to the lower half, which
-    // all threads then add.
-    constexpr int kHalf = (S::kWarps + 1) / 2;
-    for (int first = 0; first < columns; first += 4) {
-      const bool has_columns = t / 2 == first / 4;
-      float* const slot = merge + (warp % kHalf * 4 + t % 2 * 2) * kDim + 4 * g;
-      if (has_columns && warp >= kHalf) {
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-#pragma unroll
-          for (int u = 0; u < S::kUnits; ++u) {
-            *reinterpret_cast<float4*>(slot + c * kDim + u * 32) =
-                make_float4(run.sums[u][0][c] * own[c], run.sums[u][0][2 + c] * own[c],
-                            run.sums[u][1][c] * own[c], run.sums[u][1][2 + c] * own[c]);
-          }
-        }
-      }
-      __syncthreads();
-      if (has_columns && warp < kHalf) {
-        const bool has_other = warp + kHalf < S::kWarps;
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-#pragma unroll
-          for (int u = 0; u < S::kUnits; ++u) {
-            auto* const place = reinterpret_cast<float4*>(slot + c * kDim + u * 32);
-            const float4 other = has_other ? *place : make_float4(0, 0, 0, 0);
-            *place = make_float4(fmaf(run.sums[u][0][c], own[c], other.x),
-                                 fmaf(run.sums[u][0][2 + c], own[c], other.y),
-                                 fmaf(run.sums[u][1][c], own[c], other.z),
-                                 fmaf(run.sums[u][1][2 + c], own[c], other.w));
-          }
-        }
-      }
-      __syncthreads();
-      for (int i = thread; i < min(4, columns - first) * kDim; i += S::kWarps * 32) {
-        float sum = 0;
-#pragma unroll
-        for (int w = 0; w < kHalf; ++w) sum += merge[w * 4 * kDim + i];
-        split[first * kDim + i] = sum;
-      }
-      __syncthreads();
-    }
-    if (is_last) break;
   }
 }
 
@@ -911,6 +910,8 @@ Choice choice() {
   choice<dim, 2, 2>(), choice<dim, 3, 3>(), choice<dim, 4, 4>(), choice<dim, 8, 8>(),         \
       choice<dim, 8, 4>(), choice<dim, 4, 3>(), choice<dim, 4, 2>(), choice<dim, 3, 4>(),     \
       choice<dim, kDenseBits, 4>(), choice<dim, kDenseBits, 3>(), choice<dim, kDenseBits, 2>()
+#elif defined(TQCACHE_CUDA_ONE)
+#define TQCACHE_CUDA_CHOICES(dim) choice<128, 4, 4>()
 #else  // a quick build
 #define TQCACHE_CUDA_CHOICES(dim) choice<dim, 4, 4>(), choice<dim, 3, 3>(), choice<dim, 2, 2>()
 #endif
@@ -958,6 +959,17 @@ Result<const Device*> find_device() {
   return &device;
 }
 
+// Kernels that follow one with much shared memory start sooner if they do not change its size.
+template <int kDim>
+Result<void> keep_shared_size() {
+  for (const Kernel kernel : {attend_dense<kDim>, join_splits<kDim>}) {
+    TQC_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                       cudaSharedmemCarveoutMaxShared),
+                  "cudaFuncSetAttribute"));
+  }
+  return {};
+}
+
 // Once for each kernel and device.
 Result<void> allow_shared(const Choice& choice) {
   TQC_TRY_ASSIGN(const int number, current_device());
@@ -966,6 +978,9 @@ Result<void> allow_shared(const Choice& choice) {
   TQC_TRY(check(cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      choice.shared),
                 "cudaFuncSetAttribute"));
+  TQC_TRY(choice.head_dim == 64    ? keep_shared_size<64>()
+          : choice.head_dim == 128 ? keep_shared_size<128>()
+                                   : keep_shared_size<256>());
   choice.allowed->fetch_or(bit, std::memory_order_relaxed);
   return {};
 }

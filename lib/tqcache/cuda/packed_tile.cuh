@@ -91,14 +91,13 @@ __device__ __forceinline__ Pairs load_pairs(const std::uint8_t* tile, int slot, 
 #pragma unroll
     for (int i = 0; i < 4; ++i) pairs.low[i] = (pairs.low[i] >> (4 * (t & 1))) & 0x0f0f0f0fu;
   } else if constexpr (kBits == 3) {
-    // Field 3 is cut: bits 7 and 6 of the three lines become bits 7 to 2 of the entry.
+    // Field 3 is cut: bits 7 and 6 of the three lines become bits 7 to 2 of the entry. All threads
+    // read the second and third line, at the same addresses, because a branch would cost more.
     const bool is_cut = t == 3;
     unpack_chunk(tile, at + (is_cut ? 0 : t * 64), pairs.low);
-    std::uint32_t second[4] = {0, 0, 0, 0}, third[4] = {0, 0, 0, 0};
-    if (is_cut) {
-      unpack_chunk(tile, at + 64, second);
-      unpack_chunk(tile, at + 128, third);
-    }
+    std::uint32_t second[4], third[4];
+    unpack_chunk(tile, at + 64, second);
+    unpack_chunk(tile, at + 128, third);
     const std::uint32_t first_mask = is_cut ? 0xc0c0c0c0u : ~0u;
     const std::uint32_t two_mask = is_cut ? 0xf0f0f0f0u : ~0u;
 #pragma unroll
@@ -168,7 +167,7 @@ __device__ __forceinline__ void fill_table(std::uint8_t* table, const float* cen
                                            int thread) {
   constexpr int kCodes = 1 << kBits;
   constexpr int kStores = table_entries(kBits) * 8;  // of 16 bytes
-#pragma unroll 8
+#pragma unroll 4
   for (int i = thread; i < kStores; i += kThreads) {
     const int entry = i / 8;
     const float low = __ldg(centroids + entry % kCodes);
