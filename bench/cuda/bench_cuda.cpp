@@ -63,7 +63,7 @@ void fill_random(std::byte* data, std::size_t size) {
   static const std::vector<std::uint32_t> numbers = [] {
     std::mt19937 random(1);
     std::vector<std::uint32_t> values(4 << 20);
-    for (auto& value : values) value = random();
+    for (auto& value : values) value = static_cast<std::uint32_t>(random());
     return values;
   }();
   const std::size_t piece = numbers.size() * 4;
@@ -119,12 +119,13 @@ void bench_attention(const Setting& s, double copy) {
   const auto v = must(
       cuda::DeviceCodec::make(make_codec(s.head_dim, s.value_bits, codec::BlockOrder::kValues)));
   const bool is_dense = s.key_bits == 16;
-  const std::size_t k_page =
-      is_dense ? static_cast<std::size_t>(s.n_kv_heads * 256 * s.head_dim * 2)
-               : static_cast<std::size_t>(k.page_bytes(s.n_kv_heads));
+  const std::size_t k_page = is_dense
+                                 ? static_cast<std::size_t>(s.n_kv_heads * 256 * s.head_dim * 2)
+                                 : static_cast<std::size_t>(k.page_bytes(s.n_kv_heads));
   const std::size_t v_page = static_cast<std::size_t>(v.page_bytes(s.n_kv_heads));
   const int max_blocks = (s.tokens + 255) / 256;
-  const std::size_t pages = static_cast<std::size_t>(s.batch) * static_cast<std::size_t>(max_blocks);
+  const std::size_t pages =
+      static_cast<std::size_t>(s.batch) * static_cast<std::size_t>(max_blocks);
   // Several sets, so that no run finds its data in the L2 cache.
   const std::size_t bytes = pages * (k_page + v_page);
   const std::size_t n_sets = std::clamp<std::size_t>((std::size_t{400} << 20) / bytes + 1, 1, 32);
@@ -176,7 +177,8 @@ void bench_attention(const Setting& s, double copy) {
   step.queries = queries.data;
   step.output = output.data;
   step.n_packed = static_cast<const std::int32_t*>(n_packed.data);
-  step.keys = {is_dense ? nullptr : &k, k_pages.at(), static_cast<std::int64_t>(k_page), nullptr, {}};
+  step.keys = {
+      is_dense ? nullptr : &k, k_pages.at(), static_cast<std::int64_t>(k_page), nullptr, {}};
   step.values = {&v, v_pages.at(), static_cast<std::int64_t>(v_page), nullptr, {}};
   const Memory workspace(must(cuda::attention_workspace_bytes(step)));
   const double time = seconds([&](int i) {
@@ -193,16 +195,25 @@ void bench_attention(const Setting& s, double copy) {
 }
 
 void bench_all_attention(double copy) {
-  std::printf("\n| batch | tokens | head_dim | bits | heads | us | GB/s | %% of copy |\n"
-              "|---|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "\n| batch | tokens | head_dim | bits | heads | us | GB/s | %% of copy |\n"
+      "|---|---|---|---|---|---|---|---|\n");
   for (const auto& [k, v] : {std::pair(4, 4), {3, 3}, {2, 2}, {8, 8}, {8, 4}, {4, 3}, {16, 4}}) {
     for (const auto& [batch, tokens] : {std::pair(1, 131072), {32, 8192}}) {
       bench_attention({batch, tokens, 128, 8, 32, k, v}, copy);
     }
   }
-  for (const auto& [batch, tokens] :
-       {std::pair(1, 1024), {1, 4096}, {1, 8192}, {1, 16384}, {1, 32768}, {1, 65536}, {8, 1024},
-        {8, 8192}, {8, 32768}, {64, 1024}, {64, 8192}}) {
+  for (const auto& [batch, tokens] : {std::pair(1, 1024),
+                                      {1, 4096},
+                                      {1, 8192},
+                                      {1, 16384},
+                                      {1, 32768},
+                                      {1, 65536},
+                                      {8, 1024},
+                                      {8, 8192},
+                                      {8, 32768},
+                                      {64, 1024},
+                                      {64, 8192}}) {
     bench_attention({batch, tokens, 128, 8, 32, 4, 4}, copy);
   }
   for (const int head_dim : {64, 256}) {
@@ -227,7 +238,8 @@ int main(int argc, char** argv) {
   cudaDeviceProp properties;
   must(cudaGetDeviceProperties(&properties, 0));
   const double copy = copy_bandwidth();
-  std::printf("%s, copy in device memory %.0f GB/s read and written\n", properties.name, copy * 1e-9);
+  std::printf("%s, copy in device memory %.0f GB/s read and written\n", properties.name,
+              copy * 1e-9);
   if (argc == 7 && wants("one")) {
     bench_attention({std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]), 8, 32,
                      std::atoi(argv[5]), std::atoi(argv[6])},

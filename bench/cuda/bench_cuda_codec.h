@@ -14,7 +14,8 @@ void bench_codec(const CodecSetting& s, double copy) {
   constexpr int kHeads = 8;
   const auto device = must(cuda::DeviceCodec::make(make_codec(s.head_dim, s.bits, s.order)));
   const std::size_t vector = static_cast<std::size_t>(s.head_dim) * dtype_size(s.dtype);
-  const std::size_t n_tokens = (std::size_t{1} << 29) / (static_cast<std::size_t>(s.head_dim) * kHeads);
+  const std::size_t n_tokens =
+      (std::size_t{1} << 29) / (static_cast<std::size_t>(s.head_dim) * kHeads);
   const std::size_t row_bytes = n_tokens * kHeads * vector;
   const auto page = static_cast<std::size_t>(device.page_bytes(kHeads));
   const std::size_t n_pages = n_tokens / 256;
@@ -27,7 +28,8 @@ void bench_codec(const CodecSetting& s, double copy) {
     if (s.dtype == Dtype::kF32) {
       std::memcpy(&value, &a, 4);
     } else {
-      value = static_cast<std::uint32_t>(f32_to_f16(a)) | static_cast<std::uint32_t>(f32_to_f16(b)) << 16;
+      value = static_cast<std::uint32_t>(f32_to_f16(a)) | static_cast<std::uint32_t>(f32_to_f16(b))
+                                                              << 16;
     }
   }
   for (std::size_t at = 0; at < row_bytes; at += values.size() * 4) {
@@ -40,7 +42,8 @@ void bench_codec(const CodecSetting& s, double copy) {
   for (float& x : mean) x = normal(random);
   std::vector<double> turns(n_pairs);
   for (std::size_t i = 0; i < n_pairs; ++i) {
-    turns[i] = std::pow(1e6, -static_cast<double>(i) / static_cast<double>(n_pairs)) / 6.283185307179586;
+    turns[i] =
+        std::pow(1e6, -static_cast<double>(i) / static_cast<double>(n_pairs)) / 6.283185307179586;
   }
   for (int j = 0; j < 256; ++j) {
     for (const double turn : turns) {
@@ -63,7 +66,8 @@ void bench_codec(const CodecSetting& s, double copy) {
               static_cast<const float*>(d_sin->data)};
   }
   const cuda::TokenRun run{static_cast<std::int64_t>(n_tokens), 0, kHeads, 0, nullptr};
-  const Memory workspace(std::max<std::size_t>(cuda::codec_workspace_bytes(device, center, run), 16));
+  const Memory workspace(
+      std::max<std::size_t>(cuda::codec_workspace_bytes(device, center, run), 16));
   const cuda::DenseRows dense{rows.data, s.dtype, std::int64_t{kHeads} * s.head_dim, s.head_dim};
   const cuda::PackedPages packed{pages.at(), static_cast<std::int64_t>(page), nullptr};
   const double bytes = static_cast<double>(row_bytes + n_pages * page);
@@ -71,8 +75,9 @@ void bench_codec(const CodecSetting& s, double copy) {
     must(cuda::encode(device, dense, run, center, packed, workspace.data,
                       static_cast<std::uint32_t*>(status.data), nullptr));
   });
-  const double decoding = seconds(
-      [&](int) { must(cuda::decode(device, packed, run, center, dense, workspace.data, nullptr)); });
+  const double decoding = seconds([&](int) {
+    must(cuda::decode(device, packed, run, center, dense, workspace.data, nullptr));
+  });
   std::uint32_t word = 0;
   must(cudaMemcpy(&word, status.data, 4, cudaMemcpyDeviceToHost));
   must(cuda::encode_status(word));
@@ -86,8 +91,10 @@ void bench_codec(const CodecSetting& s, double copy) {
 }
 
 void bench_all_codec(double copy) {
-  std::printf("\n| head_dim | bits | of | rows | mean | encode GB/s | %% of copy | decode GB/s | %% of copy |\n"
-              "|---|---|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "\n| head_dim | bits | of | rows | mean | encode GB/s | %% of copy | decode GB/s | %% of "
+      "copy |\n"
+      "|---|---|---|---|---|---|---|---|---|\n");
   constexpr auto kKeys = codec::BlockOrder::kKeys, kValues = codec::BlockOrder::kValues;
   for (const auto mean : {CodecSetting::kNone, CodecSetting::kPlain, CodecSetting::kTurns}) {
     bench_codec({128, 4, kKeys, Dtype::kF16, mean}, copy);

@@ -37,8 +37,8 @@ struct Case {
 
 // K or V of one kv head of one sequence.
 struct Head {
-  std::vector<float> packed;   // [n_packed, head_dim], as decoded
-  std::vector<float> dense;    // [n_tail, head_dim]
+  std::vector<float> packed;  // [n_packed, head_dim], as decoded
+  std::vector<float> dense;   // [n_tail, head_dim]
 };
 
 class AttentionCase {
@@ -93,8 +93,8 @@ class AttentionCase {
       spec.head_dim = c_.head_dim;
       spec.bits = bits;
       spec.rounds = c_.rounds;
-      side.codec = codec::HeadCodec::make(spec, is_values ? codec::BlockOrder::kValues
-                                                          : codec::BlockOrder::kKeys)
+      side.codec = codec::HeadCodec::make(
+                       spec, is_values ? codec::BlockOrder::kValues : codec::BlockOrder::kKeys)
                        .value();
       code_bytes = side.codec->code_bytes();
     }
@@ -174,8 +174,8 @@ class AttentionCase {
   static AttentionPages pages_of(const Side& side, const DeviceArray<std::byte>& pages,
                                  const DeviceArray<std::int32_t>& table,
                                  const DeviceArray<float>& mean, const T& codec, bool has_means) {
-    return {codec ? &*codec : nullptr, pages.get(),
-            static_cast<std::int64_t>(side.page_bytes), table.get(),
+    return {codec ? &*codec : nullptr, pages.get(), static_cast<std::int64_t>(side.page_bytes),
+            table.get(),
             Centering{codec && has_means ? mean.get() : nullptr, 0, nullptr, nullptr, nullptr}};
   }
 
@@ -188,7 +188,8 @@ class AttentionCase {
     const DeviceArray<float> k_mean(k_.mean), v_mean(v_.mean);
     const DeviceArray<std::uint16_t> k_tail(k_.tail), v_tail(v_.tail);
     std::vector<std::int32_t> n_tail;
-    for (std::size_t s = 0; s < n_sequences_; ++s) n_tail.push_back(c_.n_tail[s % c_.n_tail.size()]);
+    for (std::size_t s = 0; s < n_sequences_; ++s)
+      n_tail.push_back(c_.n_tail[s % c_.n_tail.size()]);
     const DeviceArray<std::int32_t> tail_tokens(n_tail);
     const DeviceArray<std::int32_t> packed_tokens(
         std::vector<std::int32_t>(c_.n_packed.begin(), c_.n_packed.end()));
@@ -317,13 +318,22 @@ void expect_right(const std::string& name, const Case& c, double bound = kBound)
 
 TEST(CudaAttention, MatchesTheCpuForEveryWidth) {
   for (const int head_dim : {64, 128, 256}) {
-    for (const auto& [k, v] : {std::pair(4, 4), {3, 3}, {2, 2}, {8, 8}, {8, 4}, {4, 3}, {4, 2},
-                               {3, 4}, {16, 4}, {16, 3}, {16, 2}}) {
+    for (const auto& [k, v] : {std::pair(4, 4),
+                               {3, 3},
+                               {2, 2},
+                               {8, 8},
+                               {8, 4},
+                               {4, 3},
+                               {4, 2},
+                               {3, 4},
+                               {16, 4},
+                               {16, 3},
+                               {16, 2}}) {
       Case c;
       c.head_dim = head_dim;
       c.key_bits = k, c.value_bits = v;
-      expect_right("d" + std::to_string(head_dim) + " k" + std::to_string(k) + " v" +
-                       std::to_string(v), c);
+      expect_right(
+          "d" + std::to_string(head_dim) + " k" + std::to_string(k) + " v" + std::to_string(v), c);
     }
   }
 }

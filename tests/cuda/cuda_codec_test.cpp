@@ -96,7 +96,8 @@ class CodecCase {
     }
     for (std::size_t h = 0; h < c.n_kv_heads; ++h) {
       for (std::size_t t = 0; t < c.n_tokens; ++t) {
-        for (std::size_t i = 0; i < dim_; ++i) store(c.dtype, value(h, t, i), row_at(rows_, h, t) + i * dtype_size(c.dtype));
+        for (std::size_t i = 0; i < dim_; ++i)
+          store(c.dtype, value(h, t, i), row_at(rows_, h, t) + i * dtype_size(c.dtype));
       }
     }
     if (codec_.mode() == codec::Mode::kMixed) {
@@ -118,7 +119,8 @@ class CodecCase {
     const auto n_heads = static_cast<int>(c_.n_kv_heads);
     const auto page_bytes = static_cast<std::size_t>(device_codec->page_bytes(n_heads));
     std::vector<std::int32_t> ids;
-    for (std::size_t i = 0; i < n_blocks_; ++i) ids.push_back(static_cast<std::int32_t>(n_blocks_ - i));
+    for (std::size_t i = 0; i < n_blocks_; ++i)
+      ids.push_back(static_cast<std::int32_t>(n_blocks_ - i));
     const DeviceArray<std::byte> rows(rows_), pages((n_blocks_ + 1) * page_bytes);
     const DeviceArray<std::int32_t> page_ids(ids);
     const DeviceArray<float> mean(mean_), cos(cos_), sin(sin_);
@@ -153,13 +155,13 @@ class CodecCase {
     for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
       const DeviceArray<std::byte> out(c_.n_tokens * token_stride_ * dtype_size(dtype) + 16);
       // Of f32 strides fit 16-bit types only if they are multiples of 8.
-      if (token_stride_ * dtype_size(dtype) % 16 != 0 || head_stride_ * dtype_size(dtype) % 16 != 0) {
+      if (token_stride_ * dtype_size(dtype) % 16 != 0 ||
+          head_stride_ * dtype_size(dtype) % 16 != 0) {
         continue;
       }
-      const auto decoded =
-          decode(*device_codec, packed, run, center,
-                 {out.get(), dtype, stride(token_stride_), stride(head_stride_)}, workspace.get(),
-                 nullptr);
+      const auto decoded = decode(*device_codec, packed, run, center,
+                                  {out.get(), dtype, stride(token_stride_), stride(head_stride_)},
+                                  workspace.get(), nullptr);
       ASSERT_TRUE(decoded.ok()) << decoded.error().message;
       expect_cuda(cudaDeviceSynchronize());
       compare_rows(dtype, out.read(), expected, page_bytes, ids);
@@ -189,8 +191,7 @@ class CodecCase {
     return values_[(head * c_.n_tokens + token) * dim_ + i];
   }
   std::byte* row_at(std::vector<std::byte>& rows, std::size_t head, std::size_t token) const {
-    return rows.data() +
-           (token * token_stride_ + head * head_stride_) * dtype_size(c_.dtype);
+    return rows.data() + (token * token_stride_ + head * head_stride_) * dtype_size(c_.dtype);
   }
   codec::ChannelOrder order_of(std::size_t head) const {
     return channels_.empty() ? codec::ChannelOrder()
@@ -241,7 +242,8 @@ class CodecCase {
       const std::size_t n = std::min(kTokens, c_.n_tokens - b * kTokens);
       for (std::size_t h = 0; h < c_.n_kv_heads; ++h) {
         const std::byte* const page = pages.data() + static_cast<std::size_t>(ids[b]) * page_bytes;
-        std::memcpy(scales.data(), page + c_.n_kv_heads * codec_.code_bytes() + h * scales.size() * 2,
+        std::memcpy(scales.data(),
+                    page + c_.n_kv_heads * codec_.code_bytes() + h * scales.size() * 2,
                     scales.size() * 2);
         std::vector<float> decoded(n * dim_);
         codec_.decode({{page + h * codec_.code_bytes(), codec_.code_bytes()}, scales}, order_of(h),
@@ -257,7 +259,9 @@ class CodecCase {
           for (std::size_t i = 0; i < dim_; ++i) {
             float x = decoded[t * dim_ + i];
             if (c_.mean != Case::kNone) x += at[i];
-            store(dtype, x, expected.data() + ((b * kTokens + t) * token_stride_ + h * head_stride_ + i) * size);
+            store(dtype, x,
+                  expected.data() +
+                      ((b * kTokens + t) * token_stride_ + h * head_stride_ + i) * size);
           }
         }
       }

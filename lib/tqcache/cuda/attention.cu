@@ -15,14 +15,13 @@
 namespace tqcache::cuda {
 namespace {
 
-constexpr int kTile = 32;            // tokens of a tile
+constexpr int kTile = 32;  // tokens of a tile
 constexpr int kBlockTiles = kPageTokens / kTile;
 constexpr int kColumns = 8;          // query heads that are multiplied at once
 constexpr int kMaxSequences = 1024;  // of one call
 constexpr int kDenseChunk = 64;      // tokens of a split of the dense tail
-constexpr int kStages = 2;           // tiles of a warp in shared memory
 constexpr float kNoMaximum = -1e30f;
-constexpr int kDenseBits = 16;       // stands for pages of dense f16
+constexpr int kDenseBits = 16;  // stands for pages of dense f16
 constexpr std::size_t kMostShared = 227 * 1024;
 
 struct SideArgs {
@@ -42,10 +41,10 @@ struct AttendArgs {
   int n_sequences = 0;
   int n_query_heads = 0;
   int n_kv_heads = 0;
-  int group = 0;     // query heads of a kv head
-  int n_columns = 0; // column groups of a kv head: ceil(group / 8)
+  int group = 0;      // query heads of a kv head
+  int n_columns = 0;  // column groups of a kv head: ceil(group / 8)
   int max_blocks = 0;
-  float scale = 0;   // times log2(e)
+  float scale = 0;  // times log2(e)
   Dtype dtype = Dtype::kF16;
   const void* queries = nullptr;
   void* output = nullptr;
@@ -153,6 +152,10 @@ struct Shape {
   static constexpr int kKeyTile = kDenseKeys ? kTile * kDim * 2 : 2 * kUnits * slot_bytes(kKeyBits);
   static constexpr int kValueTile = 2 * kUnits * slot_bytes(kValueBits);
   static constexpr int kScales = kTile * 2;
+  // Tiles of a warp in shared memory. Three where enough warps fit all the same; then their sums
+  // are merged with half of the memory.
+  static constexpr int kStages = kDim <= 128 && kKeyTile + kValueTile <= 4096 ? 3 : 2;
+  static constexpr int kMergeColumns = kStages == 3 ? 2 : 4;
   static constexpr int kStage = kKeyTile + kValueTile + 2 * kScales;
   static constexpr int kKeyEntries = kDenseKeys ? 0 : table_entries(kKeyBits);
   static constexpr int kValueEntries = table_entries(kValueBits);
@@ -162,8 +165,8 @@ struct Shape {
   static constexpr int kNumbers = 2 * kColumns * 4;  // query factors and constants
   static constexpr int kPrefix = (kMaxSequences + 4) * 4;
   static constexpr int kFixed = (kTable + kQueries + kNumbers + kPrefix + 127) / 128 * 128;
-  // Sums that warps pass on at the end of a piece: four columns of half of the warps.
-  static constexpr int merge_bytes(int warps) { return (warps + 1) / 2 * 4 * kDim * 4; }
+  // Sums that warps pass on at the end of a piece: some columns of half of the warps.
+  static constexpr int merge_bytes(int warps) { return (warps + 1) / 2 * kMergeColumns * kDim * 4; }
   static constexpr int shared_bytes(int warps) {
     return kFixed + warps * (kStages * kStage + 2 * kColumns * 4) + merge_bytes(warps);
   }
@@ -181,7 +184,8 @@ struct Shape {
   static constexpr int kShared = shared_bytes(kWarps);
 };
 
-// One warp's stream of tiles of one segment (a kv head of a sequence), from global to shared memory.
+// One warp's stream of tiles of one segment (a kv head of a sequence), from global to shared
+// memory.
 template <int kDim, int kKeyBits, int kValueBits>
 class TileStream {
   using S = Shape<kDim, kKeyBits, kValueBits>;
@@ -190,14 +194,15 @@ class TileStream {
   __device__ TileStream(const AttendArgs& p, std::uint8_t* ring, int lane)
       : p_(p), ring_(ring), lane_(lane) {}
 
-  // Begins with tiles first, first + kWarps, ... below last. Requires: nothing of the ring is needed.
+  // Begins with tiles first, first + kWarps, ... below last. Requires: nothing of the ring is
+  // needed.
   __device__ __forceinline__ void start(int sequence, int head, int first, int last) {
     sequence_ = sequence;
     head_ = head;
     first_ = first;
     n_ = first < last ? (last - first + S::kWarps - 1) / S::kWarps : 0;
 #pragma unroll 1
-    for (int i = 0; i < kStages; ++i) {
+    for (int i = 0; i < S::kStages; ++i) {
       copy_keys(i);
       copy_values(i);
     }
@@ -206,7 +211,7 @@ class TileStream {
   __device__ __forceinline__ int size() const { return n_; }
   __device__ __forceinline__ int tile(int i) const { return first_ + i * S::kWarps; }
   __device__ __forceinline__ const std::uint8_t* keys(int i) const {
-    return ring_ + (i % kStages) * S::kStage;
+    return ring_ + (i % S::kStages) * S::kStage;
   }
   __device__ __forceinline__ const std::uint8_t* values(int i) const {
     return keys(i) + S::kKeyTile;
@@ -223,7 +228,7 @@ class TileStream {
     if (i < n_) {
       if (i % 32 == 0) look_ahead(i);
       const std::uint8_t* const page = page_of(p_.k, key_pages_, i);
-      std::uint8_t* const to = ring_ + (i % kStages) * S::kStage;
+      std::uint8_t* const to = ring_ + (i % S::kStages) * S::kStage;
       const int place = tile(i) % kBlockTiles;
       if constexpr (S::kDenseKeys) {
         const std::uint8_t* const from =
@@ -253,12 +258,12 @@ class TileStream {
   __device__ __forceinline__ void copy_values(int i) {
     if (i < n_) {
       const std::uint8_t* const page = page_of(p_.v, value_pages_, i);
-      std::uint8_t* const to = ring_ + (i % kStages) * S::kStage + S::kKeyTile;
+      std::uint8_t* const to = ring_ + (i % S::kStages) * S::kStage + S::kKeyTile;
       const int place = tile(i) % kBlockTiles;
       constexpr int kSlotChunks = kValueBits * 4;
       constexpr int kChunks = 2 * S::kUnits * kSlotChunks;
-      const std::uint8_t* const from = page + static_cast<long long>(head_) * p_.v.code_bytes +
-                                       place * kSlotChunks * 16;
+      const std::uint8_t* const from =
+          page + static_cast<long long>(head_) * p_.v.code_bytes + place * kSlotChunks * 16;
 #pragma unroll
       for (int c = lane_; c < kChunks; c += 32) {
         const int group = c / kSlotChunks, chunk = c % kSlotChunks;
@@ -301,7 +306,7 @@ class TileStream {
 template <int kDim>
 struct RunningSums {
   float maximum[2] = {kNoMaximum, kNoMaximum};
-  float weight[2] = {0, 0};      // of this thread's rows
+  float weight[2] = {0, 0};  // of this thread's rows
   float sums[kDim / 32][2][4] = {};
 };
 
@@ -350,8 +355,8 @@ __device__ __forceinline__ void score_tile(const std::uint8_t* tile, const std::
   }
 }
 
-// sums += values of a tile, rows 32 G + 4g + 2m and the next in sums[G][m]. b: weights of the tokens
-// as the right factor.
+// sums += values of a tile, rows 32 G + 4g + 2m and the next in sums[G][m]. b: weights of the
+// tokens as the right factor.
 template <int kDim, int kValueBits>
 __device__ __forceinline__ void add_values(const std::uint8_t* tile, const std::uint8_t* table,
                                            const std::uint32_t (&b)[2][2], int g, int t,
@@ -416,13 +421,27 @@ __device__ __forceinline__ void load_scales(const __half* scales, int g, float (
   out[0] = low.x, out[1] = low.y, out[2] = high.x, out[3] = high.y;
 }
 
-// The queries of a column group, rotated, as f16 in the order of matrix fragments; in `factors` what
-// they were divided by, and in `constants` their product with the keys' mean.
+// What every multiprocessor reads soon, one line of memory a thread.
+__device__ __forceinline__ void prefetch_small(const AttendArgs& p, int head_dim, int thread) {
+  const auto fetch = [](const void* line) {
+    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(line));
+  };
+  const int size = p.dtype == Dtype::kF32 ? 4 : 2;
+  const int n_lines = p.n_sequences * p.n_query_heads * head_dim * size / 128;
+  if (thread < n_lines) fetch(static_cast<const char*>(p.queries) + thread * 128);
+  const int last = head_dim * 4 / 128;
+  if (thread < last && p.k.signs != nullptr) fetch(p.k.signs + thread * 32);
+  if (thread >= 32 && thread < 32 + last) fetch(p.v.signs + (thread - 32) * 32);
+  if (thread == 64) fetch(p.v.centroids);
+  if (thread == 96 && p.k.centroids != nullptr) fetch(p.k.centroids);
+}
+
+// The queries of a column group, rotated, as f16 in the order of matrix fragments; in `factors`
+// what they were divided by, and in `constants` their product with the keys' mean.
 template <int kDim, bool kIsDense>
 __device__ __forceinline__ void prepare_queries(const AttendArgs& p, int sequence, int head,
                                                 int column_group, int warp, int n_warps, int lane,
-                                                __half* queries, float* factors,
-                                                float* constants) {
+                                                __half* queries, float* factors, float* constants) {
   constexpr int kOwn = kDim / 32;
   for (int column = warp; column < kColumns; column += n_warps) {
     const int of_group = column_group * kColumns + column;
@@ -466,8 +485,8 @@ __device__ __forceinline__ void prepare_queries(const AttendArgs& p, int sequenc
 }
 
 // The warps' sums become one split. The upper half of the warps passes its sums to the lower half,
-// four columns at a time, and all threads add those. `shared` has rows for half of the warps.
-template <int kDim, int kWarps>
+// some columns at a time, and all threads add those. `shared` has rows for half of the warps.
+template <int kDim, int kWarps, int kMergeColumns>
 __device__ __forceinline__ void merge_warps(const RunningSums<kDim>& run, const float* maxima,
                                             const float* weights, float* shared, float* split,
                                             int columns, int thread) {
@@ -493,9 +512,10 @@ __device__ __forceinline__ void merge_warps(const RunningSums<kDim>& run, const 
     split[kColumns * kDim + kColumns + thread] = weight;
   }
 #pragma unroll 1
-  for (int first = 0; first < columns; first += 4) {
-    const bool has_columns = t / 2 == first / 4;
-    float* const slot = shared + (warp % kHalf * 4 + t % 2 * 2) * kDim + 4 * g;
+  for (int first = 0; first < columns; first += kMergeColumns) {
+    constexpr int kThreads = kMergeColumns / 2;  // of the four threads that share a row
+    const bool has_columns = t / kThreads == first / kMergeColumns;
+    float* const slot = shared + (warp % kHalf * kMergeColumns + t % kThreads * 2) * kDim + 4 * g;
     // First the upper half.
 #pragma unroll 1
     for (int turn = 1; turn >= 0; --turn) {
@@ -517,10 +537,10 @@ __device__ __forceinline__ void merge_warps(const RunningSums<kDim>& run, const 
       __syncthreads();
     }
 #pragma unroll 1
-    for (int i = thread; i < min(4, columns - first) * kDim; i += kWarps * 32) {
+    for (int i = thread; i < min(kMergeColumns, columns - first) * kDim; i += kWarps * 32) {
       float sum = 0;
 #pragma unroll
-      for (int w = 0; w < kHalf; ++w) sum += shared[w * 4 * kDim + i];
+      for (int w = 0; w < kHalf; ++w) sum += shared[w * kMergeColumns * kDim + i];
       split[first * kDim + i] = sum;
     }
     __syncthreads();
@@ -546,6 +566,7 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
   const std::uint32_t lane4 = lane * 4;
 
   allow_next_kernel();
+  prefetch_small(p, kDim, thread);
   if (warp == 0) sum_tiles(p, lane, prefix);
   if constexpr (!S::kDenseKeys) {
     fill_table<kKeyBits, S::kWarps * 32>(table, p.k.centroids, thread);
@@ -561,7 +582,7 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
 
   // A piece: this multiprocessor's tiles of one kv head of a sequence.
   int sequence = 0, column_head = 0;
-  TileStream<kDim, kKeyBits, kValueBits> stream(p, rings + warp * kStages * S::kStage, lane);
+  TileStream<kDim, kKeyBits, kValueBits> stream(p, rings + warp * S::kStages * S::kStage, lane);
   const auto begin_piece = [&] {
     while (prefix[sequence + 1] * n_heads <= at) ++sequence;
     const int tiles = prefix[sequence + 1] - prefix[sequence];
@@ -575,7 +596,8 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
                                          column_head % p.n_columns, warp, S::kWarps, lane, queries,
                                          factors, constants);
   };
-  // Each turn begins to copy a piece, joins the warps' sums of the one before, and adds up the piece.
+  // Each turn begins to copy a piece, joins the warps' sums of the one before, and adds up the
+  // piece.
   RunningSums<kDim> run;
   float* split = nullptr;
   int columns = 0;  // of the piece before; 0: there is none
@@ -597,7 +619,8 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
     if (!is_last) begin_piece();
     __syncthreads();
     if (columns != 0) {
-      merge_warps<kDim, S::kWarps>(run, maxima, weights, merge, split, columns, thread);
+      merge_warps<kDim, S::kWarps, S::kMergeColumns>(run, maxima, weights, merge, split, columns,
+                                                     thread);
     }
     if (is_last) break;
 
@@ -615,7 +638,7 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
 
     run = RunningSums<kDim>();
     for (int i = 0; i < stream.size(); ++i) {
-      wait_copies<2 * kStages - 1>();
+      wait_copies<2 * S::kStages - 1>();
       __syncwarp();
       float s[2][4] = {};
       score_tile<kDim, kKeyBits>(stream.keys(i), table, q, g, t, lane4, s);
@@ -640,9 +663,9 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
         }
       }
       __syncwarp();
-      stream.copy_keys(i + kStages);
+      stream.copy_keys(i + S::kStages);
       to_weights(s, run);
-      wait_copies<2 * kStages - 1>();
+      wait_copies<2 * S::kStages - 1>();
       __syncwarp();
       load_scales(stream.value_scales(i), g, scales);
       std::uint32_t b[2][2];
@@ -656,7 +679,7 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
       }
       add_values<kDim, kValueBits>(stream.values(i), table + 128, b, g, t, lane4, run.sums);
       __syncwarp();
-      stream.copy_values(i + kStages);
+      stream.copy_values(i + S::kStages);
     }
   }
 }
@@ -678,9 +701,10 @@ __global__ void __launch_bounds__(128) attend_dense(const __grid_constant__ Atte
   const int n_all = is_tail ? p.tail.n_tokens[sequence] : min(p.n_sinks, p.n_packed[sequence]);
   const int n = min(kDenseChunk, n_all - first);
   const int n_heads = p.n_kv_heads * p.n_columns;
-  float* const split = p.dense_splits +
-                       (static_cast<long long>(sequence * n_heads + column_head) *
-                            p.n_dense_chunks + chunk) * split_floats(kDim);
+  float* const split =
+      p.dense_splits +
+      (static_cast<long long>(sequence * n_heads + column_head) * p.n_dense_chunks + chunk) *
+          split_floats(kDim);
   if (n <= 0) {
     if (thread < columns) {
       split[kColumns * kDim + thread] = kNoMaximum;
@@ -692,8 +716,8 @@ __global__ void __launch_bounds__(128) attend_dense(const __grid_constant__ Atte
   }
   const Dtype dtype = is_tail ? p.tail.dtype : p.sink_dtype;
   const void *keys = p.tail.keys, *values = p.tail.values;
-  long long row = ((static_cast<long long>(sequence) * p.n_kv_heads + head) * p.tail.capacity +
-                   first) * kDim;
+  long long row =
+      ((static_cast<long long>(sequence) * p.n_kv_heads + head) * p.tail.capacity + first) * kDim;
   if (!is_tail) {
     const auto sinks = [&](const SideArgs& side) {
       const long long page = side.table == nullptr
@@ -813,11 +837,11 @@ __global__ void __launch_bounds__(1024) join_splits(const __grid_constant__ Atte
   const int n_splits = tiles == 0 ? 0 : (begin + tiles - 1) / per_cta - first + 1;
   const int n_all = n_splits + p.n_dense_chunks;
   const float* const splits =
-      p.splits + static_cast<long long>(first + sequence * n_heads + column_head) *
-                     split_floats(kDim);
+      p.splits +
+      static_cast<long long>(first + sequence * n_heads + column_head) * split_floats(kDim);
   const float* const dense =
-      p.dense_splits + static_cast<long long>(sequence * n_heads + column_head) *
-                           p.n_dense_chunks * split_floats(kDim);
+      p.dense_splits + static_cast<long long>(sequence * n_heads + column_head) * p.n_dense_chunks *
+                           split_floats(kDim);
   const auto split_of = [&](int i) {
     return i < n_splits ? splits + i * split_floats(kDim)
                         : dense + (i - n_splits) * split_floats(kDim);
@@ -893,7 +917,8 @@ struct Choice {
   int head_dim, key_bits, value_bits;
   Kernel kernel;
   int threads, shared;
-  std::atomic<std::uint64_t>* allowed;  // devices whose limit of shared memory is raised, a bit each
+  std::atomic<std::uint64_t>*
+      allowed;  // devices whose limit of shared memory is raised, a bit each
 };
 
 template <int kDim, int kKeyBits, int kValueBits>
@@ -901,14 +926,14 @@ Choice choice() {
   using S = Shape<kDim, kKeyBits, kValueBits>;
   static_assert(S::kShared <= static_cast<int>(kMostShared));
   static std::atomic<std::uint64_t> allowed{0};
-  return {kDim, kKeyBits, kValueBits, attend_packed<kDim, kKeyBits, kValueBits>, S::kWarps * 32,
-          S::kShared, &allowed};
+  return {kDim,           kKeyBits,   kValueBits, attend_packed<kDim, kKeyBits, kValueBits>,
+          S::kWarps * 32, S::kShared, &allowed};
 }
 
 #ifndef TQCACHE_CUDA_FEW
-#define TQCACHE_CUDA_CHOICES(dim)                                                             \
-  choice<dim, 2, 2>(), choice<dim, 3, 3>(), choice<dim, 4, 4>(), choice<dim, 8, 8>(),         \
-      choice<dim, 8, 4>(), choice<dim, 4, 3>(), choice<dim, 4, 2>(), choice<dim, 3, 4>(),     \
+#define TQCACHE_CUDA_CHOICES(dim)                                                         \
+  choice<dim, 2, 2>(), choice<dim, 3, 3>(), choice<dim, 4, 4>(), choice<dim, 8, 8>(),     \
+      choice<dim, 8, 4>(), choice<dim, 4, 3>(), choice<dim, 4, 2>(), choice<dim, 3, 4>(), \
       choice<dim, kDenseBits, 4>(), choice<dim, kDenseBits, 3>(), choice<dim, kDenseBits, 2>()
 #elif defined(TQCACHE_CUDA_ONE)
 #define TQCACHE_CUDA_CHOICES(dim) choice<128, 4, 4>()
@@ -932,6 +957,7 @@ struct Device {
   std::once_flag once;
   cudaError_t error = cudaSuccess;
   int multiprocessors = 0;
+  int shared = 0;            // bytes that a block may have
   bool can_overlap = false;  // kernels of one stream
 };
 constexpr int kMaxDevices = 64;
@@ -949,8 +975,11 @@ Result<const Device*> find_device() {
   Device& device = devices[number];
   std::call_once(device.once, [&] {
     int major = 0;
-    device.error = cudaDeviceGetAttribute(&device.multiprocessors,
-                                          cudaDevAttrMultiProcessorCount, number);
+    device.error =
+        cudaDeviceGetAttribute(&device.multiprocessors, cudaDevAttrMultiProcessorCount, number);
+    if (device.error != cudaSuccess) return;
+    device.error =
+        cudaDeviceGetAttribute(&device.shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, number);
     if (device.error != cudaSuccess) return;
     device.error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, number);
     device.can_overlap = major >= 9;
@@ -992,8 +1021,7 @@ bool has_kernel(const CodecTables& tables, int head_dim) {
           part.transform == codec::TransformKind::kNone);
 }
 
-Result<SideArgs> side_args(const AttentionPages& pages, const AttentionStep& step,
-                           bool is_values) {
+Result<SideArgs> side_args(const AttentionPages& pages, const AttentionStep& step, bool is_values) {
   SideArgs side;
   side.data = reinterpret_cast<const std::uint8_t*>(pages.data);
   side.page_bytes = pages.page_bytes;
@@ -1035,8 +1063,8 @@ Result<Plan> make_plan(const AttentionStep& step) {
   if (step.n_sequences > kMaxSequences) {
     return unsupported("attention: more than " + std::to_string(kMaxSequences) + " sequences");
   }
-  const std::int64_t most_tiles = (std::int64_t{step.max_blocks} * kBlockTiles + 1) *
-                                  step.n_sequences * step.n_query_heads;
+  const std::int64_t most_tiles =
+      (std::int64_t{step.max_blocks} * kBlockTiles + 1) * step.n_sequences * step.n_query_heads;
   if (most_tiles >= std::int64_t{1} << 30) return unsupported("attention: so many tokens");
   Plan plan;
   AttendArgs& p = plan.args;
@@ -1068,12 +1096,15 @@ Result<Plan> make_plan(const AttentionStep& step) {
   p.n_tail_chunks = (step.tail.capacity + kDenseChunk - 1) / kDenseChunk;
   p.n_dense_chunks = p.n_tail_chunks + (step.n_sinks + kDenseChunk - 1) / kDenseChunk;
   TQC_TRY_ASSIGN(const Device* const device, find_device());
+  if (plan.choice->shared > device->shared) {
+    return unsupported("attention on a GPU with less shared memory than compute capability 9.0");
+  }
   p.n_ctas = device->multiprocessors;
   p.can_overlap = device->can_overlap;
   const std::size_t split = static_cast<std::size_t>(split_floats(step.head_dim)) * sizeof(float);
-  const std::size_t segments =
-      static_cast<std::size_t>(step.n_sequences) * static_cast<std::size_t>(p.n_kv_heads) *
-      static_cast<std::size_t>(p.n_columns);
+  const std::size_t segments = static_cast<std::size_t>(step.n_sequences) *
+                               static_cast<std::size_t>(p.n_kv_heads) *
+                               static_cast<std::size_t>(p.n_columns);
   plan.split_bytes = (segments + static_cast<std::size_t>(p.n_ctas)) * split;
   plan.dense_bytes = segments * static_cast<std::size_t>(p.n_dense_chunks) * split;
   return plan;

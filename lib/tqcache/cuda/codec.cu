@@ -70,7 +70,9 @@ __global__ void turn_means(const float* mean, const double* turns, int n_pairs, 
   }
 }
 
-std::int64_t blocks_of(const TokenRun& run) { return (run.n_tokens + kPageTokens - 1) / kPageTokens; }
+std::int64_t blocks_of(const TokenRun& run) {
+  return (run.n_tokens + kPageTokens - 1) / kPageTokens;
+}
 
 bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
 
@@ -82,8 +84,8 @@ Result<CodecArgs> make_args(const DeviceCodec& codec, const DenseRows& rows, con
     return invalid("codec: numbers of tokens, heads or blocks");
   }
   // A status word holds a token's number and a bit; grids are counted in 31 bits.
-  if (run.n_tokens >= std::int64_t{1} << 30 ||
-      blocks_of(run) * run.n_kv_heads >= std::int64_t{1} << 27) {
+  if (run.n_tokens >= std::int64_t{1} << 30 || blocks_of(run) * run.n_kv_heads >= std::int64_t{1}
+                                                                                      << 27) {
     return unsupported("codec: so many tokens at once");
   }
   if (!is_aligned(rows.data) || !is_aligned(pages.data) || pages.page_bytes % 16 != 0 ||

@@ -52,9 +52,9 @@ struct CodecArgs {
 // One tile's place.
 struct TilePlace {
   int block, head, tile;
-  int first;   // token of the block
-  int count;   // tokens, 0 to 32
-  int skipped; // of them
+  int first;    // token of the block
+  int count;    // tokens, 0 to 32
+  int skipped;  // of them
 };
 
 __device__ __forceinline__ TilePlace tile_place(const CodecArgs& p, int block, int head, int tile) {

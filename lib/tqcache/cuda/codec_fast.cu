@@ -2,9 +2,9 @@
 // of memory.
 //
 // A warp works on one tile. Four threads share a head vector, eight vectors at a time. Thread t of
-// the four has runs of `kRun` neighboring components: 4 kRun c + kRun t + e is its value kRun c + e.
-// So all butterflies but two are within a thread. Encoding takes runs of 4, because then each of the
-// sixteen sums of an inner product belongs to one thread; decoding runs of 8, 16 bytes of f16.
+// the four has runs of `kRun` neighboring components: 4 kRun c + kRun t + e is its value kRun c +
+// e. So all butterflies but two are within a thread. Encoding takes runs of 4, because then each of
+// the sixteen sums of an inner product belongs to one thread; decoding runs of 8, 16 bytes of f16.
 //
 // A block of threads works on tiles of one place in their token blocks, so that the angles of RoPE
 // are read once.
@@ -129,7 +129,7 @@ __device__ __forceinline__ void for_mean(const float* mean, const float* cos, co
 
 // What all warps of a block share.
 struct SharedPlan {
-  int bins = 0;    // bytes; of encoding
+  int bins = 0;  // bytes; of encoding
   int table = 0;
   int signs = 0;
   int angles = 0;
@@ -234,16 +234,16 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
 #pragma unroll 1
     for (int pass = 0; pass < kPasses; ++pass) {
       const int token = pass * kPassTokens + g;
-      const float scale = __half2float(__ushort_as_half(static_cast<std::uint16_t>(
-          __shfl_sync(~0u, static_cast<unsigned>(own_scale), token))));
+      const float scale = __half2float(__ushort_as_half(
+          static_cast<std::uint16_t>(__shfl_sync(~0u, static_cast<unsigned>(own_scale), token))));
       float x[kOwn];
 #pragma unroll
       for (int i = 0; i < kOwn; i += 4) {
         const std::uint32_t word = words(token, i / kRun * kRun + kRun / 4 * t + i % kRun / 4);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const float c = *reinterpret_cast<const float*>(
-              table + __byte_perm(word, lane4, 0x5504 + (j << 4)));
+          const float c =
+              *reinterpret_cast<const float*>(table + __byte_perm(word, lane4, 0x5504 + (j << 4)));
           x[i + j] = __fmul_rn(scale, c);
         }
       }
@@ -275,10 +275,9 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
         auto* const to = static_cast<std::uint16_t*>(p.rows) + row;
 #pragma unroll
         for (int i = 0; i < kOwn; i += 8) {
-          *reinterpret_cast<uint4*>(to + i / kRun * 4 * kRun) =
-              make_uint4(pack_pair<kDtype>(x[i], x[i + 1]), pack_pair<kDtype>(x[i + 2], x[i + 3]),
-                         pack_pair<kDtype>(x[i + 4], x[i + 5]),
-                         pack_pair<kDtype>(x[i + 6], x[i + 7]));
+          *reinterpret_cast<uint4*>(to + i / kRun * 4 * kRun) = make_uint4(
+              pack_pair<kDtype>(x[i], x[i + 1]), pack_pair<kDtype>(x[i + 2], x[i + 3]),
+              pack_pair<kDtype>(x[i + 4], x[i + 5]), pack_pair<kDtype>(x[i + 6], x[i + 7]));
         }
       }
     }
@@ -356,7 +355,8 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
           static_cast<const std::uint16_t*>(p.rows) + rows + token * p.token_stride;
 #pragma unroll
       for (int i = 0; i < kOwn / 4; ++i) {
-        raw[i] = is_there ? __ldcs(reinterpret_cast<const uint2*>(from + 16 * i)) : make_uint2(0, 0);
+        raw[i] =
+            is_there ? __ldcs(reinterpret_cast<const uint2*>(from + 16 * i)) : make_uint2(0, 0);
       }
     };
     if constexpr (!kIsF32) load(g);
@@ -370,8 +370,8 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
         const float* const from = static_cast<const float*>(p.rows) + rows + token * p.token_stride;
 #pragma unroll
         for (int i = 0; i < kOwn; i += 4) {
-          const float4 four = is_there ? *reinterpret_cast<const float4*>(from + 4 * i)
-                                       : make_float4(0, 0, 0, 0);
+          const float4 four =
+              is_there ? *reinterpret_cast<const float4*>(from + 4 * i) : make_float4(0, 0, 0, 0);
           x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
         }
       } else {
@@ -440,8 +440,8 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
         }
         value = __fdiv_rn(length, __fsqrt_rn(add_lanes(sums)));
       }
-      // Below kTiny the scale is 0 whatever the codes are. There |y| may be far above 1, where there
-      // are no bins.
+      // Below kTiny the scale is 0 whatever the codes are. There |y| may be far above 1, where
+      // there are no bins.
       constexpr float kTiny = 1e-12f;
       std::uint16_t scale = 0;
       if (length >= kTiny) {
@@ -470,8 +470,8 @@ Result<void> launch(void (*kernel)(CodecArgs), const CodecArgs& p, int multiproc
   TQC_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
                 "cudaFuncSetAttribute"));
   int blocks = 0;
-  TQC_TRY(check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-                    &blocks, kernel, kThreads, static_cast<std::size_t>(bytes)),
+  TQC_TRY(check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads,
+                                                              static_cast<std::size_t>(bytes)),
                 "cudaOccupancyMaxActiveBlocksPerMultiprocessor"));
   const int items = p.n_blocks * p.n_kv_heads;
   const int most = (items + kWarps - 1) / kWarps;

@@ -54,8 +54,7 @@ __device__ __forceinline__ float mean_at(const CodecArgs& p, const float* mean, 
                        : __fadd_rn(__fmul_rn(high, cos), __fmul_rn(low, sin));
 }
 __device__ __forceinline__ const float* mean_of(const CodecArgs& p, const TilePlace& at) {
-  return p.mean == nullptr ? nullptr
-                           : p.mean + at.block * p.mean_stride + at.head * p.head_dim;
+  return p.mean == nullptr ? nullptr : p.mean + at.block * p.mean_stride + at.head * p.head_dim;
 }
 
 // The inner product of codec.md §4, in every lane. b(i): component i of the second vector.
@@ -69,6 +68,7 @@ __device__ __forceinline__ float lane_dot(const float* a, const B& b, int n, int
   for (int half = kDotLanes / 2; half > 0; half /= 2) {
     sum = __fadd_rn(sum, __shfl_down_sync(~0u, sum, half));
   }
+  __syncwarp();
   return __shfl_sync(~0u, sum, 0);
 }
 
@@ -189,8 +189,8 @@ __device__ int code_of(const PartTables& part, float y) {
 __device__ bool encode_part(const PartTables& part, const float* x, float* y, float* spare,
                             std::uint8_t* codes, std::uint16_t& scale, int lane) {
   scale = 0;
-  const float length =
-      __fsqrt_rn(lane_dot(x, [&](int i) { return x[i]; }, part.dim, lane));
+  const float length = __fsqrt_rn(lane_dot(
+      x, [&](int i) { return x[i]; }, part.dim, lane));
   for (int i = lane; i < (part.dim + 31) / 32 * 32; i += 32) codes[i] = 0;
   if (length == 0.0f) return true;
   rotate(part, x, y, spare, lane);
@@ -213,10 +213,11 @@ __device__ bool encode_part(const PartTables& part, const float* x, float* y, fl
   __syncwarp();
   float value = size;
   if (part.scale == ScaleRule::kUnbiased) {
-    value = __fdiv_rn(size, lane_dot(y, [&](int i) { return spare[i]; }, part.dim, lane));
+    value = __fdiv_rn(size, lane_dot(
+                                y, [&](int i) { return spare[i]; }, part.dim, lane));
   } else if (part.scale == ScaleRule::kNorm) {
-    value = __fdiv_rn(
-        size, __fsqrt_rn(lane_dot(spare, [&](int i) { return spare[i]; }, part.dim, lane)));
+    value = __fdiv_rn(size, __fsqrt_rn(lane_dot(
+                                spare, [&](int i) { return spare[i]; }, part.dim, lane)));
   }
   scale = __half_as_ushort(__float2half_rn(value));
   // Written so that NaN fails.
@@ -240,6 +241,7 @@ __device__ bool take_bias(const PartTables& part, float* x, std::uint16_t& bits,
     least = fminf(least, __shfl_xor_sync(~0u, least, step));
     most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
   }
+  __syncwarp();
   const float value = part.bias_is_smallest ? least : __fmul_rn(__fadd_rn(most, least), 0.5f);
   bits = __half_as_ushort(__float2half_rn(value));
   if ((bits & 0x7fff) == 0) bits = 0;
@@ -255,6 +257,7 @@ __device__ void encode_token(const CodecArgs& p, const TilePlace& at, int token,
                              const SharedLayout& layout, float* rows, std::uint8_t* codes,
                              int lane) {
   float *const x = rows, *const y = rows + layout.row, *const spare = rows + 2 * layout.row;
+  __syncwarp();  // the rows of the token before are no longer read
   const bool is_there = token >= at.skipped && token < at.count;
   const std::uint16_t* const order =
       p.channel_order == nullptr ? nullptr : p.channel_order + at.head * p.head_dim;
@@ -300,7 +303,8 @@ __device__ void encode_token(const CodecArgs& p, const TilePlace& at, int token,
 }
 
 __device__ __forceinline__ TilePlace place_of(const CodecArgs& p, unsigned index) {
-  const int tile = static_cast<int>(index % kPageTiles), rest = static_cast<int>(index / kPageTiles);
+  const int tile = static_cast<int>(index % kPageTiles),
+            rest = static_cast<int>(index / kPageTiles);
   return tile_place(p, rest / p.n_kv_heads, rest % p.n_kv_heads, tile);
 }
 
@@ -336,8 +340,7 @@ __global__ void __launch_bounds__(kThreads) decode_any(const __grid_constant__ C
                 PlainWords{shared + part.tile_offset / 4, layout.stride}, thread, kThreads);
   }
   __syncthreads();
-  float* const x =
-      reinterpret_cast<float*>(shared + layout.code_words()) + warp * 3 * layout.row;
+  float* const x = reinterpret_cast<float*>(shared + layout.code_words()) + warp * 3 * layout.row;
   float *const y = x + layout.row, *const spare = y + layout.row;
   const std::uint16_t* const order =
       p.channel_order == nullptr ? nullptr : p.channel_order + at.head * p.head_dim;

@@ -1,5 +1,3 @@
-#include "tqcache/cuda/codec_tables.h"
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 
 #include "tqcache/codec/codebook.h"
 #include "tqcache/cuda/check.cuh"
+#include "tqcache/cuda/codec_tables.h"
 #include "tqcache/cuda/cuda_codec.h"
 
 namespace tqcache::cuda {
@@ -163,8 +162,8 @@ Result<DeviceCodec> DeviceCodec::make(const codec::HeadCodec& codec) {
 }
 
 std::int64_t DeviceCodec::page_bytes(int n_kv_heads, int n_sinks, Dtype dtype) const {
-  const std::int64_t sinks = std::int64_t{n_sinks} * tables_->head_dim *
-                             static_cast<std::int64_t>(dtype_size(dtype));
+  const std::int64_t sinks =
+      std::int64_t{n_sinks} * tables_->head_dim * static_cast<std::int64_t>(dtype_size(dtype));
   return n_kv_heads * (tables_->code_bytes + std::int64_t{512} * tables_->n_scale_rows + sinks);
 }
 

@@ -2,7 +2,8 @@
 // cuda/codec_tile.cuh: codes of a tile, a byte each in shared memory, to packed lines and back.
 //
 // In shared memory four neighboring codes of a token are a word; where it is says a function
-// `word(token, column)`, which gives a reference. A packed line (docs/reference/codec.md §5) is handled in chunks of 16 bytes: four register lanes.
+// `word(token, column)`, which gives a reference. A packed line (docs/reference/codec.md §5) is
+// handled in chunks of 16 bytes: four register lanes.
 
 #include <cstdint>
 
@@ -28,8 +29,8 @@ __device__ __forceinline__ uint4 operator>>(uint4 a, int n) {
 __device__ __forceinline__ uint4 transposed_bytes(uint4 a) {
   const std::uint32_t x = __byte_perm(a.x, a.y, 0x5140), y = __byte_perm(a.z, a.w, 0x5140);
   const std::uint32_t z = __byte_perm(a.x, a.y, 0x7362), w = __byte_perm(a.z, a.w, 0x7362);
-  return make_uint4(__byte_perm(x, y, 0x5410), __byte_perm(x, y, 0x7632),
-                    __byte_perm(z, w, 0x5410), __byte_perm(z, w, 0x7632));
+  return make_uint4(__byte_perm(x, y, 0x5410), __byte_perm(x, y, 0x7632), __byte_perm(z, w, 0x5410),
+                    __byte_perm(z, w, 0x7632));
 }
 
 // Line `line` of a unit; x(k): the codes of line of bytes k.
@@ -92,7 +93,10 @@ struct TileLines {
   int group_lines;  // of keys
 
   __device__ TileLines(const PartTables& part, bool values, int tile_number)
-      : bits(part.bits), dim(part.dim), tile(tile_number), is_values(values),
+      : bits(part.bits),
+        dim(part.dim),
+        tile(tile_number),
+        is_values(values),
         group_lines(part.block_bytes / (16 * 64)) {}
 
   __device__ __forceinline__ int n_lines() const {
@@ -177,8 +181,8 @@ __device__ __forceinline__ void unpack_tile_of(const TileLines& lines, const std
 }
 
 template <class Words>
-__device__ __forceinline__ void pack_tile(const TileLines& lines, const Words& word, std::uint8_t* packed,
-                                            int thread, int n_threads) {
+__device__ __forceinline__ void pack_tile(const TileLines& lines, const Words& word,
+                                          std::uint8_t* packed, int thread, int n_threads) {
   switch (lines.bits) {
     case 1:
       return pack_tile_of<1>(lines, word, packed, thread, n_threads);
@@ -200,8 +204,8 @@ __device__ __forceinline__ void pack_tile(const TileLines& lines, const Words& w
 }
 
 template <class Words>
-__device__ __forceinline__ void unpack_tile(const TileLines& lines, const std::uint8_t* packed, const Words& word,
-                                            int thread, int n_threads) {
+__device__ __forceinline__ void unpack_tile(const TileLines& lines, const std::uint8_t* packed,
+                                            const Words& word, int thread, int n_threads) {
   switch (lines.bits) {
     case 1:
       return unpack_tile_of<1>(lines, packed, word, thread, n_threads);

@@ -31,7 +31,7 @@ struct DenseTail {
   const void* keys = nullptr;
   const void* values = nullptr;
   Dtype dtype = Dtype::kF16;
-  int capacity = 0;                         // 0: no tail
+  int capacity = 0;                        // 0: no tail
   const std::int32_t* n_tokens = nullptr;  // [n_sequences], each at most capacity
 };
 

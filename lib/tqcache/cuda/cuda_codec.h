@@ -52,8 +52,8 @@ class DeviceCodec {
 
 // The mean that is subtracted from K or V before encoding (docs/reference/codec.md §8).
 struct Centering {
-  const float* mean = nullptr;  // [n_kv_heads, head_dim]; null: none
-  int n_pairs = 0;              // pairs of components that RoPE turns; 0: the mean does not turn
+  const float* mean = nullptr;    // [n_kv_heads, head_dim]; null: none
+  int n_pairs = 0;                // pairs of components that RoPE turns; 0: the mean does not turn
   const double* turns = nullptr;  // [n_pairs]: full turns per token
   const float* cos = nullptr;     // [256, n_pairs], by place in the token block
   const float* sin = nullptr;     // likewise
@@ -108,7 +108,6 @@ Result<void> encode(const DeviceCodec& codec, const DenseRows& rows, const Token
 // The inverse. Sink tokens are not decoded: their rows stay as they are.
 // Bytes: as codec::HeadCodec::decode, the mean added, rounded to rows.dtype.
 Result<void> decode(const DeviceCodec& codec, const PackedPages& pages, const TokenRun& run,
-                    const Centering& center, const DenseRows& rows, void* workspace,
-                    Stream stream);
+                    const Centering& center, const DenseRows& rows, void* workspace, Stream stream);
 
 }  // namespace tqcache::cuda

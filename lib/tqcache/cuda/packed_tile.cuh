@@ -8,8 +8,8 @@
 //
 // Thread (g, t) = (lane / 4, lane % 4) of a warp holds, for rows g and g + 8, codes 8t .. 8t + 7 of
 // a slot: lines of bytes 2t and 2t + 1. Byte j of these two lines is a pair, codes 8t + j and
-// 8t + 4 + j, and up to 4 bits a pair stands in one byte of a packed line (3 bits: in a field of six
-// bits). So a pair is looked up at once, in a table of f16 pairs that has a copy for each lane,
+// 8t + 4 + j, and up to 4 bits a pair stands in one byte of a packed line (3 bits: in a field of
+// six bits). So a pair is looked up at once, in a table of f16 pairs that has a copy for each lane,
 // which keeps shared memory free of bank conflicts.
 
 #include <cuda_fp16.h>
@@ -22,8 +22,9 @@ namespace tqcache::cuda {
 __host__ __device__ constexpr int slot_lines(int bits) { return bits <= 2 ? 2 : bits <= 4 ? 4 : 8; }
 __host__ __device__ constexpr int slot_bytes(int bits) { return slot_lines(bits) * 64; }
 
-// Entries of the table: pairs of codes up to 4 bits, otherwise single codes. With 3 bits the entry is
-// a byte in which two bits mean nothing, because clearing them would cost more than the table does.
+// Entries of the table: pairs of codes up to 4 bits, otherwise single codes. With 3 bits the entry
+// is a byte in which two bits mean nothing, because clearing them would cost more than the table
+// does.
 __host__ __device__ constexpr int table_entries(int bits) {
   return bits == 3 ? 256 : bits <= 4 ? 1 << (2 * bits) : 1 << bits;
 }
@@ -139,11 +140,12 @@ __device__ __forceinline__ Pairs load_pairs(const std::uint8_t* tile, int slot, 
   return pairs;
 }
 
-// The table's entry of byte `j` of `word`, for this lane (lane4 = 4 * lane): row * 256 + 4 * lane is
-// one permutation of bytes.
+// The table's entry of byte `j` of `word`, for this lane (lane4 = 4 * lane): row * 256 + 4 * lane
+// is one permutation of bytes.
 __device__ __forceinline__ std::uint32_t look_up(const std::uint8_t* table, std::uint32_t word,
                                                  int j, std::uint32_t lane4) {
-  return *reinterpret_cast<const std::uint32_t*>(table + __byte_perm(word, lane4, 0x5504 + (j << 4)));
+  return *reinterpret_cast<const std::uint32_t*>(table +
+                                                 __byte_perm(word, lane4, 0x5504 + (j << 4)));
 }
 
 // Centroids of pair j of register lane `row` (0..3) as two f16.
@@ -186,8 +188,7 @@ __device__ __forceinline__ void fill_table(std::uint8_t* table, const float* cen
 // c += a b: 16 rows, 8 columns, 16 deep, f16 into f32.
 __device__ __forceinline__ void multiply_add(float (&c)[4], const std::uint32_t (&a)[4],
                                              std::uint32_t b0, std::uint32_t b1) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};\n"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
