@@ -3,7 +3,7 @@
 #
 # usage: tools/check_cuda.sh [--programs FOLDER] [--sanitize] [--bench] [--jobs N]
 #   --programs FOLDER  run cuda_test and bench_cuda of this folder, and build nothing
-#   --programs FOLDER  run cuda_test and bench_cuda of this folder; build nothing
+#   --sanitize         then tests under compute-sanitizer: memcheck, racecheck, synccheck, initcheck
 #   --bench            then run the benchmarks, also that of dense attention if python3 has torch
 #   --jobs N           processes at a time (default: all processors)
 # Without a GPU it builds everything and runs nothing.

@@ -796,13 +796,13 @@ __device__ __forceinline__ void barrier_of() {
 
 // Joins the splits of one query head, and rotates the sum of values back. Threads (d, row): rows
 // share the splits.
-constexpr int kMostJoinRows = 4;
+constexpr int kMostJoinRows = 8;
 
 template <int kDim>
 __global__ void __launch_bounds__(1024) join_splits(const __grid_constant__ AttendArgs p) {
   __shared__ int totals[2];  // tiles of one head: before this sequence, and of all
   __shared__ float sums[kMostJoinRows][2][kDim];
-  __shared__ float weights[kMostJoinRows][2];
+  __shared__ float numbers[kMostJoinRows][3];  // maximum, weights
   const int query_head = static_cast<int>(blockIdx.x), sequence = static_cast<int>(blockIdx.y);
   const int d = static_cast<int>(threadIdx.x), row = static_cast<int>(threadIdx.y);
   const int n_rows = static_cast<int>(blockDim.y);
@@ -849,38 +849,41 @@ __global__ void __launch_bounds__(1024) join_splits(const __grid_constant__ Atte
   wait_for_previous_kernel();
 
   float maximum = kNoMaximum;
-  for (int i = d % 32; i < n_all; i += 32) {
-    maximum = fmaxf(maximum, split_of(i)[kColumns * kDim + column]);
-  }
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    maximum = fmaxf(maximum, __shfl_xor_sync(~0u, maximum, step));
-  }
   float sum[2] = {}, weight[2] = {};  // of packed and of dense tokens
 #pragma unroll 4
   for (int i = row; i < n_all; i += n_rows) {
     const float* const split = split_of(i);
-    const float factor = exp2_fast(split[kColumns * kDim + column] - maximum);
-    const float part = factor * split[column * kDim + d];
-    const float part_weight = factor * split[kColumns * kDim + kColumns + column];
-    if (i < n_splits) {
-      sum[0] += part, weight[0] += part_weight;
-    } else {
-      sum[1] += part, weight[1] += part_weight;
-    }
+    const float own = split[kColumns * kDim + column];
+    const float own_weight = split[kColumns * kDim + kColumns + column];
+    const float value = split[column * kDim + d];
+    const float before = maximum;
+    maximum = fmaxf(maximum, own);
+    const float factor = exp2_fast(own - maximum), rescale = exp2_fast(before - maximum);
+    const bool is_dense = i >= n_splits;
+    sum[0] = fmaf(sum[0], rescale, is_dense ? 0.0f : factor * value);
+    sum[1] = fmaf(sum[1], rescale, is_dense ? factor * value : 0.0f);
+    weight[0] = fmaf(weight[0], rescale, is_dense ? 0.0f : factor * own_weight);
+    weight[1] = fmaf(weight[1], rescale, is_dense ? factor * own_weight : 0.0f);
   }
   if (n_rows > 1) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      sums[row][i][d] = sum[i];
-      if (d == 0) weights[row][i] = weight[i];
+    for (int i = 0; i < 2; ++i) sums[row][i][d] = sum[i];
+    if (d == 0) {
+      numbers[row][0] = maximum;
+      numbers[row][1] = weight[0];
+      numbers[row][2] = weight[1];
     }
     __syncthreads();
     if (row != 0) return;
+    for (int r = 0; r < n_rows; ++r) maximum = fmaxf(maximum, numbers[r][0]);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       sum[i] = weight[i] = 0;
-      for (int r = 0; r < n_rows; ++r) sum[i] += sums[r][i][d], weight[i] += weights[r][i];
+      for (int r = 0; r < n_rows; ++r) {
+        const float factor = exp2_fast(numbers[r][0] - maximum);
+        sum[i] = fmaf(sums[r][i][d], factor, sum[i]);
+        weight[i] = fmaf(numbers[r][1 + i], factor, weight[i]);
+      }
     }
   }
 
