@@ -1138,8 +1138,9 @@ Result<void> launch_rest(const AttendArgs& p, cudaStream_t stream) {
   }
   const dim3 grid(static_cast<unsigned>(p.n_query_heads), static_cast<unsigned>(p.n_sequences));
   // With few heads, many threads share the splits of one.
-  const bool is_small = p.n_query_heads * p.n_sequences <= 2 * p.n_ctas;
-  const unsigned rows = is_small ? std::min(kMostJoinRows, 1024 / kDim) : 1;
+  const int blocks = p.n_query_heads * p.n_sequences;
+  const int wanted = 2 * blocks <= p.n_ctas ? kMostJoinRows : blocks <= 2 * p.n_ctas ? 4 : 1;
+  const auto rows = static_cast<unsigned>(std::min(wanted, 1024 / kDim));
   return launch_behind(join_splits<kDim>, p, grid, dim3(kDim, rows), stream);
 }
 
